@@ -1,0 +1,60 @@
+"""One exception root, a few children; each knows the exit code it ends the command with.
+
+A message names the field, the value, what is valid and the next act, in that order.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "InvalidInput",
+    "OutcomeUnknown",
+    "PlanError",
+    "RunFailed",
+    "SlurmGpuError",
+    "SlurmRefused",
+    "SlurmUnreachable",
+]
+
+
+class SlurmGpuError(Exception):
+    """What every error of slurmgpu is: a sentence for the user, and the exit code.
+
+    ``hint`` is the next act, printed on a line of its own.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class InvalidInput(SlurmGpuError):
+    """A file, an option or a value that cannot be read (exit code 2)."""
+
+    exit_code = 2
+
+
+class PlanError(SlurmGpuError):
+    """A request that the described cluster cannot satisfy (exit code 1)."""
+
+
+class RunFailed(SlurmGpuError):
+    """Something that was started here and failed (exit code 1)."""
+
+
+class SlurmRefused(SlurmGpuError):
+    """Slurm answered, and the answer was no; its own words are in the message (exit code 1)."""
+
+
+class OutcomeUnknown(SlurmGpuError):
+    """Slurm may or may not have done what was asked; nothing is tried again (exit code 3)."""
+
+    exit_code = 3
+
+
+class SlurmUnreachable(SlurmGpuError):
+    """Slurm is not installed here, or its controller does not answer (exit code 4)."""
+
+    exit_code = 4
