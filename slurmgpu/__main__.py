@@ -1,0 +1,5 @@
+"""``python -m slurmgpu``."""
+
+from slurmgpu.cli import main
+
+main()

@@ -1,0 +1,124 @@
+"""What render, plan, submit and run do first: options and files -> job -> plan -> script."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slurmgpu.cli.job_options import FIELDS
+from slurmgpu.errors import InvalidInput
+from slurmgpu.files.clusters import choose_cluster
+from slurmgpu.files.data import read_templates
+from slurmgpu.files.jobs import LoadedJob, find_job_file, load_job, read_user_script
+from slurmgpu.files.settings import expand_here
+from slurmgpu.files.yaml import Layered, Origin, read_yaml
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.plan import Plan
+from slurmgpu.models.units import parse_gres_list
+from slurmgpu.planning.planner import Surroundings, make_plan
+
+__all__ = ["Prepared", "note", "prepare"]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A planned job and what it came from."""
+
+    loaded: LoadedJob
+    cluster: Cluster
+    plan: Plan
+    template: str | None
+
+    def render(self, script_name: str | None = None) -> str:
+        """The script's text."""
+        from slurmgpu.rendering.render import SCRIPT_NAME, render_script
+
+        return render_script(self.plan, self.templates(), script_name=script_name or SCRIPT_NAME)
+
+    def templates(self) -> dict[str, str]:
+        """The shipped templates, with the user's laid over them."""
+        chosen = self.template or self.loaded.settings.settings.templates
+        return read_templates(expand_here(chosen, os.environ, "templates") if chosen else None)
+
+
+def note(text: str) -> None:
+    """Say something to the person, beside the result."""
+    click.echo(click.style("slurmgpu: ", fg="yellow") + text, err=True)
+
+
+def prepare(given: dict[str, Any]) -> Prepared:
+    """Read, check and plan the job that file and options describe; warnings go to stderr."""
+    cwd = Path.cwd()
+    path = find_job_file(given["job__file"]) if given.get("job__file") else None
+    loaded = load_job(path, _layer(given), cwd=cwd, environ=os.environ)
+    cluster, _ = choose_cluster(given.get("job__cluster"), loaded.settings, os.environ)
+    plan = make_plan(
+        loaded.job,
+        cluster,
+        Surroundings(
+            work_dir=loaded.work_dir,
+            environments=loaded.settings.settings.environments,
+            script=read_user_script(loaded.job, loaded.work_dir, cwd),
+        ),
+    )
+    # The work folder as loaded is absolute; the job's own spelling may be against the job file.
+    if not cluster.known and cluster.name == "generic":
+        note(
+            "no cluster profile is chosen, so a plain generic one is used and nothing is checked against limits; "
+            "choose one by --cluster NAME or `slurmgpu cluster use NAME` (`slurmgpu cluster list` shows them)"
+        )
+    for warning in plan.warnings:
+        note(f"warning: {warning}")
+    return Prepared(loaded, cluster, plan, given.get("job__template"))
+
+
+def _layer(given: dict[str, Any]) -> Layered:
+    """The options as the topmost layer."""
+    layer = Layered({}, {})
+
+    def put(key: str, value: Any, origin: str) -> None:
+        layer.put(tuple(key.split(".")), value, Origin(origin))
+
+    for field in FIELDS:
+        value = given.get("job__" + field.key.replace(".", "__"))
+        if value is not None:
+            put(field.key, os.path.abspath(value) if field.key == "work_dir" and value[:1] not in "$~" else value, f"option {field.flags[-1]}")  # noqa: PTH100
+    if given.get("job__gres"):
+        _put_gres(given["job__gres"], put)
+    if given.get("job__mail_type"):
+        put("mail.type", given["job__mail_type"].upper().split(","), "option --mail-type")
+    if given.get("job__exclusive"):
+        put("resources.exclusive", True, "option --exclusive")
+    if given.get("job__requeue") is not None:
+        put("restart.on", ["preemption", "node_failure"] if given["job__requeue"] else [], "option --requeue/--no-requeue")
+    for text in given.get("job__sbatch") or ():
+        name, has_value, value = text.lstrip("-").partition("=")
+        put(f"sbatch.{name}", value if has_value else True, "option --sbatch")
+    for text in given.get("job__set") or ():
+        _put_any(text, put)
+    if given.get("command"):
+        put("command", list(given["command"]), "the command after --")
+    return layer
+
+
+def _put_gres(text: str, put: Any) -> None:
+    try:
+        gpu, others = parse_gres_list(text)
+    except ValueError as error:
+        raise InvalidInput(f"option --gres: {error}") from None
+    if gpu is not None:
+        put("resources.gpus_per_node", str(gpu), "option --gres")
+    if others:
+        put("resources.gres", [str(gres) for gres in others], "option --gres")
+
+
+def _put_any(text: str, put: Any) -> None:
+    key, has_value, value = text.partition("=")
+    if not key or not has_value:
+        raise InvalidInput(f"option --set: {text!r} is not KEY=VALUE", hint="write it as in --set train.epochs=3")
+    parsed = read_yaml(f"value: {value}" if value.strip() else "value: ''", f"option --set {key}").data["value"]
+    put(key, parsed, f"option --set {key}")

@@ -1,0 +1,107 @@
+"""Job files on disk, and what the command line says on top of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurmgpu.errors import InvalidInput
+from slurmgpu.files.data import data_folder
+from slurmgpu.files.settings import EXCLUSIVE_JOB_KEYS, LoadedSettings, load_settings
+from slurmgpu.files.yaml import Layered, Origin, read_file, validate
+from slurmgpu.models.job import Job
+from slurmgpu.planning.launching import python_command
+from slurmgpu.planning.reading import ScriptFacts, local_imports, read_script
+
+__all__ = ["LoadedJob", "find_job_file", "folder_here", "load_job", "read_user_script"]
+
+
+@dataclass(frozen=True)
+class LoadedJob:
+    """A job, the folder its relative paths are against, and the settings around it."""
+
+    job: Job
+    work_dir: str
+    """Absolute, or with $NAME parts that expand when the job runs."""
+    settings: LoadedSettings
+    path: Path | None
+    text: str
+
+
+def find_job_file(name: str) -> Path:
+    """A job file by its path, or a shipped one by its name."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    shipped = data_folder("jobs")
+    if re.fullmatch(r"[\w.-]+", name) and (shipped / f"{name}.yaml").is_file():
+        return shipped / f"{name}.yaml"
+    if path.is_dir():
+        raise InvalidInput(f"{name}: is a folder, where a job file is expected", hint=f"give a file in it, such as {name}/job.yaml")
+    names = ", ".join(sorted(file.stem for file in shipped.glob("*.yaml")))
+    raise InvalidInput(
+        f"{name}: there is no such job file; shipped ones are {names}",
+        hint=f"a command goes after two dashes: slurmgpu submit --gpus 2 -- {name} ...",
+    )
+
+
+def load_job(path: Path | None, options: Layered, *, cwd: Path, environ: Mapping[str, str]) -> LoadedJob:
+    """Merge settings, job file and options into a job; InvalidInput names where each mistake was written."""
+    home = path.resolve().parent if path else cwd.resolve()
+    settings = load_settings(home, environ)
+    layered = Layered({}, {(): Origin(str(path) if path else "the command line")})
+    layered.overlay(settings.job, EXCLUSIVE_JOB_KEYS)
+    text = ""
+    if path is not None:
+        from_file = read_file(path)
+        text = path.read_text(encoding="utf-8")
+        layered.overlay(from_file, EXCLUSIVE_JOB_KEYS)
+        layered.origins[()] = Origin(str(path))
+    layered.overlay(options, EXCLUSIVE_JOB_KEYS)
+    job = validate(Job, layered, "job")
+    return LoadedJob(job, _work_dir(job, home), settings, path, text)
+
+
+def _work_dir(job: Job, home: Path) -> str:
+    if job.work_dir is None:
+        return str(home)
+    if job.work_dir.startswith(("$", "~")):
+        return job.work_dir
+    return str((home / job.work_dir).absolute())
+
+
+def folder_here(work_dir: str, cwd: Path) -> Path | None:
+    """The work folder as a folder of this machine; None when a variable only the job has stands in it."""
+    if work_dir.startswith("~"):
+        return Path(work_dir).expanduser()
+    if work_dir in {"$SLURM_SUBMIT_DIR", "${SLURM_SUBMIT_DIR}"}:
+        return cwd
+    return None if "$" in work_dir else Path(work_dir)
+
+
+def read_user_script(job: Job, work_dir: str, cwd: Path) -> ScriptFacts | None:
+    """Read the script that the command runs, and what it imports from beside it; None when it is not here."""
+    python = python_command(job.command) if job.command else None
+    folder = folder_here(work_dir, cwd)
+    if python is None or folder is None:
+        return None
+    name = python.script or f"{(python.module or '').replace('.', '/')}.py"
+    text = _read_text(folder / name)
+    if text is None:
+        return None
+    beside: list[str] = []
+    for module in local_imports(text):
+        for candidate in (f"{module}.py", f"{module}/__init__.py"):
+            inner = _read_text((folder / name).parent / candidate)
+            if inner is not None:
+                beside.append(inner)
+    return read_script(name, text, beside)
+
+
+def _read_text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, ValueError):
+        return None

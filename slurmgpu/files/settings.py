@@ -1,0 +1,117 @@
+"""The layers of settings: site, lab, user, project; each value remembers which one it came from."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from slurmgpu.errors import InvalidInput
+from slurmgpu.files.yaml import Key, Layered, Origin, read_file, validate
+from slurmgpu.models.base import Model, Text, Word
+from slurmgpu.models.environment import Environment
+
+__all__ = ["EXCLUSIVE_JOB_KEYS", "LoadedSettings", "Settings", "expand_here", "load_settings"]
+
+PROJECT_FILE = "slurmgpu.yaml"
+LAYER_FILE = "config.yaml"
+
+# Keys of a job that say the same in different ways: the later layer's way wins.
+_R = "resources"
+EXCLUSIVE_JOB_KEYS: tuple[frozenset[Key], ...] = (
+    frozenset({(_R, "gpus"), (_R, "gpus_per_node")}),
+    frozenset({(_R, "memory"), (_R, "memory_per_cpu"), (_R, "memory_per_gpu")}),
+    frozenset({(_R, "cpus_per_task"), (_R, "cpus_per_gpu")}),
+    frozenset({("command",), ("train",)}),
+)
+
+
+class Settings(Model):
+    """What a settings file may hold."""
+
+    cluster: Text | None = None
+    """The cluster profile to plan on: its name, or a file."""
+    runs: Text | None = None
+    """Where run directories go; $NAME and ~ expand on this machine. Default: runs/ in the work folder."""
+    lab: Text | None = None
+    """A shared folder with a config.yaml and clusters/ of the lab's own."""
+    templates: Text | None = None
+    """A folder with templates that replace the shipped ones."""
+    environments: dict[Word, Environment] = Field(default_factory=dict)
+    """Named environments; they win over the cluster's."""
+    job: dict[str, Any] = Field(default_factory=dict)
+    """Values that every job starts from, laid out as in a job file."""
+
+
+@dataclass
+class LoadedSettings:
+    """The merged settings, their origins, and the folders they were looked for in."""
+
+    settings: Settings
+    layered: Layered
+    folders: dict[str, Path] = field(default_factory=dict)
+    """Layer name -> its folder, in rising precedence."""
+
+    @property
+    def job(self) -> Layered:
+        """What every job starts from."""
+        return self.layered.part("job")
+
+
+def expand_here(value: str, environ: Mapping[str, str], what: str) -> Path:
+    """Expand ``~`` and ``$NAME`` on this machine; a variable that is not set is an error."""
+
+    def replace(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        if not environ.get(name):
+            raise InvalidInput(f"{what}: {value!r} uses ${name}, which is not set here", hint="set it, or write the path out")
+        return environ[name]
+
+    expanded = re.sub(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", replace, value)
+    return Path(expanded).expanduser()
+
+
+def _project_file(start: Path) -> Path | None:
+    """The nearest slurmgpu.yaml at or above a folder, not beyond a repository's root or the home folder."""
+    home = Path.home()
+    for folder in (start, *start.parents):
+        if (folder / PROJECT_FILE).is_file():
+            return folder / PROJECT_FILE
+        if (folder / ".git").exists() or folder == home:
+            return None
+    return None
+
+
+def load_settings(start: Path, environ: Mapping[str, str] | None = None) -> LoadedSettings:
+    """Read and merge the layers for work in the folder ``start``; InvalidInput names file and line."""
+    environ = os.environ if environ is None else environ
+    folders: dict[str, Path] = {"site": Path(environ.get("SLURMGPU_SITE") or "/etc/slurmgpu")}
+    user = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "slurmgpu"
+    site_layer, user_layer = _read_layer(folders["site"]), _read_layer(user)
+    lab = user_layer.data.get("lab") or site_layer.data.get("lab")
+    layers = [site_layer]
+    if isinstance(lab, str):
+        folders["lab"] = expand_here(lab, environ, "lab")
+        layers.append(_read_layer(folders["lab"]))
+    folders["user"] = user
+    layers.append(user_layer)
+    project = _project_file(start)
+    if project is not None:
+        folders["project"] = project.parent
+        layers.append(read_file(project))
+    exclusive = tuple(frozenset(("job", *key) for key in group) for group in EXCLUSIVE_JOB_KEYS)
+    merged = Layered({}, {(): Origin("the settings")})
+    for layer in layers:
+        validate(Settings, layer, "settings")  # each file answers for its own mistakes
+        merged.overlay(layer, exclusive)
+    return LoadedSettings(validate(Settings, merged, "settings"), merged, folders)
+
+
+def _read_layer(folder: Path) -> Layered:
+    path = folder / LAYER_FILE
+    return read_file(path) if path.is_file() else Layered({}, {})

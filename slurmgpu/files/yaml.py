@@ -1,0 +1,239 @@
+"""YAML 1.2 on disk -> plain values, each with the line it stands on; and models' errors in those words."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from slurmgpu.errors import InvalidInput
+
+__all__ = ["Key", "Layered", "Origin", "read_file", "read_yaml", "validate"]
+
+Key = tuple[str | int, ...]
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value was written: a file and line, or a command-line option."""
+
+    where: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.where}:{self.line}" if self.line else self.where
+
+
+@dataclass
+class Layered:
+    """Plain values merged from several layers, each remembering where it was written."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    origins: dict[Key, Origin] = field(default_factory=dict)
+
+    def overlay(self, other: Layered, exclusive: tuple[frozenset[Key], ...] = ()) -> None:
+        """Lay ``other`` over this: mappings merge, anything else replaces.
+
+        Keys of one set in ``exclusive`` say the same in different ways: when ``other`` has one of them, the
+        others of that set are dropped from below.
+        """
+        for group in exclusive:
+            if any(_holds(other.data, key) for key in group):
+                for key in group:
+                    self._drop(key)
+        _merge(self.data, other.data)
+        self.origins.update(other.origins)
+
+    def put(self, key: Key, value: Any, origin: Origin) -> None:
+        """Set one value."""
+        here = self.data
+        for part in key[:-1]:
+            following = here.get(str(part))
+            if not isinstance(following, dict):
+                following = here[str(part)] = {}
+            here = following
+        here[str(key[-1])] = value
+        self.origins[key] = origin
+
+    def part(self, name: str) -> Layered:
+        """The values under one key, as layered values of their own."""
+        inside = self.data.get(name)
+        origins = {key[1:]: origin for key, origin in self.origins.items() if key[:1] == (name,)}
+        return Layered(inside if isinstance(inside, dict) else {}, origins)
+
+    def origin(self, key: Key) -> Origin | None:
+        """Where a key was written, or the nearest thing around it."""
+        for end in range(len(key), -1, -1):
+            if key[:end] in self.origins:
+                return self.origins[key[:end]]
+        return None
+
+    def _drop(self, key: Key) -> None:
+        here: Any = self.data
+        for part in key[:-1]:
+            here = here.get(part) if isinstance(here, dict) else None
+        if isinstance(here, dict):
+            here.pop(key[-1], None)
+
+
+def _holds(data: Any, key: Key) -> bool:
+    for part in key:
+        if not isinstance(data, dict) or part not in data:
+            return False
+        data = data[part]
+    return data is not None
+
+
+def _merge(below: dict[str, Any], above: dict[str, Any]) -> None:
+    for key, value in above.items():
+        if isinstance(value, dict) and isinstance(below.get(key), dict):
+            _merge(below[key], value)
+        else:
+            below[key] = _copy(value)
+
+
+def _copy(value: Any) -> Any:
+    return {key: _copy(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+
+
+def read_yaml(text: str, where: str) -> Layered:
+    """Parse a YAML 1.2 mapping; InvalidInput names file and line of what is wrong.
+
+    YAML 1.2: ``no`` is a word and ``12:30:00`` is text, not 45000.
+    """
+    loader = YAML(typ="rt", pure=True)
+    loader.allow_duplicate_keys = False
+    try:
+        node = loader.load(io.StringIO(text))
+    except MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        problem = str(error.problem or error.context or "cannot be read as YAML")
+        if "duplicate key" in problem:
+            name = re.search(r'duplicate key "([^"]*)"', problem)
+            problem = f"the key {name[1] if name else ''!r} stands twice; keep one"
+        raise InvalidInput(f"{Origin(where, line)}: {problem}") from None
+    except (YAMLError, ValueError) as error:
+        raise InvalidInput(f"{where}: cannot be read as YAML: {' '.join(str(error).split())}") from None
+    if node is None:
+        return Layered({}, {(): Origin(where)})
+    if not isinstance(node, CommentedMap):
+        raise InvalidInput(f"{where}:1: holds {_kind(node)}, where `key: value` lines are expected")
+    layered = Layered({}, {(): Origin(where)})
+    layered.data = _plain(node, (), where, layered.origins)
+    return layered
+
+
+def _kind(node: Any) -> str:
+    return "a list" if isinstance(node, CommentedSeq) else f"the single value {node!r}"
+
+
+def _plain(node: Any, key: Key, where: str, origins: dict[Key, Origin]) -> Any:
+    if isinstance(node, CommentedMap):
+        result: dict[str, Any] = {}
+        for name, value in node.items():
+            line = node.lc.key(name)[0] + 1
+            if not isinstance(name, str):
+                raise InvalidInput(f"{Origin(where, line)}: the key {name!r} is no text; put it in quotes")
+            origins[(*key, str(name))] = Origin(where, line)
+            result[str(name)] = _plain(value, (*key, str(name)), where, origins)
+        return result
+    if isinstance(node, CommentedSeq):
+        items: list[Any] = []
+        for index, value in enumerate(node):
+            origins[(*key, index)] = Origin(where, node.lc.item(index)[0] + 1)
+            items.append(_plain(value, (*key, index), where, origins))
+        return items
+    # ruamel's scalar classes keep their spelling; what follows wants the plain kinds.
+    for kind in (bool, int, float, str):
+        if isinstance(node, kind):
+            return kind(node)
+    return node if node is None else str(node)
+
+
+def validate(model: type[M], layered: Layered, what: str, wrap: Callable[[Key], Key] = lambda key: key) -> M:
+    """Make the model of plain values; InvalidInput names every wrong field with its file and line.
+
+    Values go through JSON, where strict models still read lists as tuples and text as dates. ``wrap`` turns
+    a key of the model into the key under which its origin is known.
+    """
+    try:
+        return model.model_validate_json(json.dumps(layered.data))
+    except ValidationError as error:
+        problems = [_problem(model, layered, dict(one), wrap) for one in error.errors(include_url=False)]
+    raise InvalidInput("\n".join(dict.fromkeys(problems)), hint=f"`slurmgpu schema {what}` describes every field")
+
+
+def _problem(model: type[BaseModel], layered: Layered, error: Mapping[str, Any], wrap: Callable[[Key], Key]) -> str:
+    key = tuple(part for part in error["loc"] if not (isinstance(part, str) and _is_branch(part)))
+    origin = layered.origin(wrap(key))
+    place = f"{origin}: " if origin else ""
+    name = ".".join(str(part) for part in key)
+    message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if error["type"] == "extra_forbidden":
+        return f"{place}{name}: {_unknown_key(model, key)}"
+    if error["type"] == "missing":
+        return f"{place}{name}: is missing"
+    if error["type"] == "value_error":
+        return f"{place}{name}: {message}" if name else f"{place}{message}"
+    return f"{place}{name}: {error['input']!r}: {message[:1].lower()}{message[1:]}"
+
+
+def _is_branch(part: str) -> bool:
+    """Whether a part of an error's location is pydantic's name of a union's branch, not a key."""
+    return bool(re.match(r"(?:function-|constrained-|str$|int$|bool$|literal\[|nullable|[A-Z]\w+$)", part)) and not (
+        re.fullmatch(r"[A-Z_][A-Z0-9_]*", part)
+    )
+
+
+def _unknown_key(model: type[BaseModel], key: Key) -> str:
+    valid = _keys_at(model, key[:-1])
+    near = difflib.get_close_matches(str(key[-1]), valid, n=1)
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    return f"unknown key; {guess}valid here: {', '.join(valid)}"
+
+
+def _keys_at(model: type[BaseModel], key: Key) -> list[str]:
+    """The names of the fields of the model that stands at a key."""
+    current: type[BaseModel] | None = model
+    for part in key:
+        if current is None:
+            return []
+        field_info = current.model_fields.get(str(part))
+        if field_info is None:
+            continue  # an index, or the name of an entry of a mapping: the model stays
+        current = _model_in(field_info.annotation)
+    return list(current.model_fields) if current else []
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in getattr(annotation, "__args__", ()):
+        found = _model_in(inner)
+        if found:
+            return found
+    return None
+
+
+def read_file(path: Path) -> Layered:
+    """Read a YAML file; InvalidInput when it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InvalidInput(f"{path}: there is no such file") from None
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{path}: is not UTF-8 (byte {error.start + 1}); save it as UTF-8") from None
+    except OSError as error:
+        raise InvalidInput(f"{path}: {error.strerror or error}") from None
+    return read_yaml(text, str(path))

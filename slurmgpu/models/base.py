@@ -1,0 +1,83 @@
+"""What every model shares: frozen, strict, no unknown keys; and the kinds of text a field may hold."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+__all__ = ["EnvName", "JobPath", "Model", "Text", "Word", "one_line"]
+
+# C0 controls but the tab, DEL, and the C1 block: none survives a batch script's option lines.
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+_NAMES = {"\n": "a newline", "\r": "a carriage return", "\x00": "a NUL byte"}
+
+
+class Model(BaseModel):
+    """A frozen value: equal by content, no key beyond those declared, no silent conversion."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+def one_line(value: str) -> str:
+    """Refuse what a line of a batch script cannot carry.
+
+    sbatch stops reading options at a line that is neither comment nor blank, and the shell runs that
+    line: a newline in a value would be a command.
+    """
+    found = _CONTROL.search(value)
+    if found:
+        name = _NAMES.get(found[0], f"the control character U+{ord(found[0]):04X}")
+        raise ValueError(f"contains {name} at position {found.start() + 1}; write it on one line, without it")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("is not valid UTF-8; write it again without the broken character") from None
+    return value
+
+
+def _not_empty(value: str) -> str:
+    if not value.strip():
+        raise ValueError("is empty; give a value or leave the key out")
+    return value
+
+
+_WORD = re.compile(r"[^\s\"'#\\$`]+\Z")
+
+
+def _word(value: str) -> str:
+    if not _WORD.match(value):
+        raise ValueError(
+            f"{value!r} is no name Slurm could know: use letters, digits and . _ - : + @, no blanks or quotes"
+        )
+    return value
+
+
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def _env_name(value: str) -> str:
+    if not _ENV_NAME.match(value):
+        raise ValueError(
+            f"{value!r} is no name of a variable: use letters, digits and _, not beginning with a digit"
+        )
+    return value
+
+
+Text = Annotated[str, AfterValidator(one_line), AfterValidator(_not_empty)]
+"""One line of free text, not empty."""
+
+Word = Annotated[str, AfterValidator(one_line), AfterValidator(_not_empty), AfterValidator(_word)]
+"""A name that Slurm administrators give (partition, account, QOS): one word."""
+
+EnvName = Annotated[str, AfterValidator(_env_name)]
+"""The name of an environment variable."""
+
+JobPath = Annotated[
+    str,
+    AfterValidator(one_line),
+    AfterValidator(_not_empty),
+    Field(description="A path; $NAME and ${NAME} in it expand when the job runs, nothing else does."),
+]
+"""A path in which only ``$NAME`` and ``${NAME}`` expand, when the job runs."""

@@ -1,0 +1,105 @@
+"""What a job finds around it: modules, a container, a Python, variables and secrets."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from typing_extensions import Self
+
+from slurmgpu.models.base import EnvName, JobPath, Model, Text, Word
+
+__all__ = ["Conda", "Container", "Environment", "Modules", "PythonEnvironment", "Secrets", "Venv"]
+
+Secrets = tuple[EnvName, ...]
+"""Names of variables whose values never stand in a script, an argument or a listing."""
+
+
+class Modules(Model):
+    """Environment modules (Lmod or Environment Modules), in the order in which a shell would run them."""
+
+    purge: bool = False
+    """Run `module purge` first."""
+    use: tuple[JobPath, ...] = ()
+    """Folders for `module use`."""
+    load: tuple[Text, ...] = ()
+    """Modules to load, in order; one that does not load stops the job."""
+
+
+class Container(Model):
+    """A container image and how it is entered."""
+
+    runtime: Literal["apptainer", "singularity"] = "apptainer"
+    """The program that runs the image."""
+    image: JobPath
+    """The image: a file, or a docker:// or library:// address."""
+    mode: Literal["exec", "run"] = "exec"
+    """exec: the whole command runs in the image; run: the image's own runscript gets the command's words."""
+    gpu: Literal["nvidia", "amd", "none"] = "nvidia"
+    """Which GPU libraries of the host enter the image: --nv, --rocm, or none."""
+    binds: tuple[JobPath, ...] = ()
+    """Folders of the host to see inside: PATH or HOST:INSIDE[:ro]."""
+    options: tuple[Text, ...] = ()
+    """Further options of the runtime, one word each, passed on as they are."""
+
+
+class Conda(Model):
+    """A conda (mamba, micromamba) environment."""
+
+    env: JobPath
+    """The environment's name, or its folder."""
+    root: JobPath | None = None
+    """Where conda is installed (the folder with etc/profile.d/conda.sh); found by itself when not given."""
+
+
+class Venv(Model):
+    """A virtual environment."""
+
+    path: JobPath
+    """Its folder (the one with bin/activate)."""
+
+
+class PythonEnvironment(Model):
+    """Which Python runs the command: a conda environment, a virtual environment, or the one on PATH."""
+
+    conda: Conda | None = None
+    """A conda environment to activate."""
+    venv: Venv | None = None
+    """A virtual environment to activate."""
+    interpreter: JobPath = "python3"
+    """The interpreter that runs a training task."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.conda and self.venv:
+            raise ValueError("conda and venv are both given; keep one of the two")
+        return self
+
+
+class Environment(Model):
+    """Modules, container, Python and variables under one name."""
+
+    description: Text | None = None
+    """What it is, for listings."""
+    modules: Modules | None = None
+    """Environment modules to load."""
+    container: Container | None = None
+    """The container that the command runs in."""
+    python: PythonEnvironment = PythonEnvironment()
+    """The Python that runs the command (inside the container, if there is one)."""
+    variables: dict[EnvName, JobPath] = Field(default_factory=dict)
+    """Variables to export; $NAME in a value expands when the job runs."""
+
+    @model_validator(mode="after")
+    def _python_outside_container(self) -> Self:
+        if self.container and (self.python.conda or self.python.venv):
+            raise ValueError(
+                "container and conda or venv are both given, and an image has its own Python; keep one of the two"
+            )
+        return self
+
+
+EnvironmentChoice = Annotated[
+    Word | Environment,
+    Field(description="The name of an environment that the cluster's profile or the settings define, or one inline."),
+]

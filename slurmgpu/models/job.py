@@ -1,0 +1,305 @@
+"""What the user wants; it knows no cluster, so that the same file runs on two."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+from typing_extensions import Self
+
+from slurmgpu.models.base import EnvName, JobPath, Model, Text, Word
+from slurmgpu.models.environment import EnvironmentChoice, Secrets
+from slurmgpu.models.train import TrainSettings
+from slurmgpu.models.units import Duration, GpuRequest, Gres, Memory
+
+__all__ = ["Array", "Dependency", "Job", "Launch", "Mail", "Resources", "Restart"]
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+class Resources(Model):
+    """How much of the cluster; what is left out is derived and explained by the planner."""
+
+    gpus: GpuRequest | None = None
+    """GPUs in all: 2, or a100:2."""
+    gpus_per_node: GpuRequest | None = None
+    """GPUs on each node: 4, or a100:4."""
+    gpu_type: Word | None = None
+    """The type of GPU, where the request does not name it."""
+    gpu_memory: Memory | None = None
+    """The least memory that one GPU must have."""
+    nodes: Positive | None = None
+    """Nodes."""
+    tasks_per_node: Positive | None = None
+    """Tasks on each node for the srun launcher; its default is one per GPU."""
+    cpus_per_task: Positive | None = None
+    """CPUs of each task."""
+    cpus_per_gpu: Positive | None = None
+    """CPUs for each GPU."""
+    memory: Memory | None = None
+    """Memory on each node; 0 is all of it."""
+    memory_per_cpu: Memory | None = None
+    """Memory for each CPU."""
+    memory_per_gpu: Memory | None = None
+    """Memory for each GPU."""
+    time: Duration | None = None
+    """The time limit: minutes, or any of Slurm's spellings."""
+    partition: Word | None = None
+    """The partition; chosen by the planner when not given."""
+    account: Word | None = None
+    """The account (allocation, project) to charge."""
+    qos: Word | None = None
+    """The quality of service."""
+    constraint: Text | None = None
+    """Features that the nodes must have, in Slurm's own words."""
+    reservation: Word | None = None
+    """A reservation to run in."""
+    gres: tuple[Gres, ...] = ()
+    """Further generic resources per node: lscratch:100."""
+    exclusive: bool = False
+    """Whole nodes."""
+
+    @field_validator("account")
+    @classmethod
+    def _account_is_lower_case(cls, account: str | None) -> str | None:
+        # slurmctld and slurmdbd compare and store accounts in lower case: another spelling would change silently.
+        if account is not None and account != account.lower():
+            raise ValueError(f"Slurm writes accounts in lower case; write {account.lower()!r}")
+        return account
+
+    @field_validator("gres")
+    @classmethod
+    def _no_gpu_in_gres(cls, gres: tuple[Gres, ...]) -> tuple[Gres, ...]:
+        for entry in gres:
+            if entry.name == "gpu":
+                raise ValueError(f"'{entry}' asks for GPUs; write them as gpus or gpus_per_node")
+        return gres
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Self:
+        for names in (
+            ("memory", "memory_per_cpu", "memory_per_gpu"),
+            ("cpus_per_task", "cpus_per_gpu"),
+        ):
+            given = [name for name in names if getattr(self, name) is not None]
+            if len(given) > 1:
+                raise ValueError(f"{' and '.join(given)} exclude each other; keep one of them")
+        types = {
+            request.type
+            for request in (self.gpus, self.gpus_per_node)
+            if request is not None and request.type is not None
+        } | ({self.gpu_type} if self.gpu_type else set())
+        if len(types) > 1:
+            raise ValueError(f"two types of GPU are asked for ({', '.join(sorted(types))}); keep one")
+        if self.gpus and self.gpus_per_node:
+            per_node, total = self.gpus_per_node.count, self.gpus.count
+            if total != per_node * (self.nodes or 1):
+                raise ValueError(
+                    f"gpus: {total} is not nodes: {self.nodes or 1} x gpus_per_node: {per_node}; leave gpus out"
+                )
+        return self
+
+    @property
+    def wanted_gpu_type(self) -> str | None:
+        """The type of GPU, wherever it was written."""
+        for request in (self.gpus, self.gpus_per_node):
+            if request is not None and request.type is not None:
+                return request.type
+        return self.gpu_type
+
+
+class Launch(Model):
+    """How the command's processes are started."""
+
+    launcher: Literal["auto", "torchrun", "srun", "plain"] = "auto"
+    """torchrun: one agent per node starts a process per GPU; srun: one task per GPU; plain: one process."""
+    srun_options: tuple[Text, ...] = ()
+    """Further options of srun, one word each."""
+
+
+class Restart(Model):
+    """When Slurm may start the job again."""
+
+    on: tuple[Literal["timeout", "preemption", "node_failure"], ...] = ()
+    """The reasons that count; none: the job never starts twice."""
+    limit: Annotated[int, Field(ge=0)] = 10
+    """The most restarts."""
+
+
+_ARRAY = re.compile(r"(?P<indices>\d+(?:-\d+(?::[1-9]\d*)?)?(?:,\d+(?:-\d+(?::[1-9]\d*)?)?)*)(?:%(?P<at_once>[1-9]\d*))?\Z")
+
+
+class Array(Model):
+    """A job array: 0-9, 1,3,5 or 0-30:10, and how many of its tasks may run at once (%4)."""
+
+    indices: str
+    at_once: Positive | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, value: Any) -> Any:
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
+        if not isinstance(value, str):
+            return value
+        match = _ARRAY.match(value.strip())
+        if not match:
+            raise ValueError(f"{value!r} is no array; write indices such as 0-9, 1,3,5 or 0-30:10, then %4 for 4 at once")
+        return {"indices": match["indices"], "at_once": int(match["at_once"]) if match["at_once"] else None}
+
+    def __str__(self) -> str:
+        return self.indices + (f"%{self.at_once}" if self.at_once else "")
+
+
+_DEPENDENCY = re.compile(
+    r"(?:singleton|(?:after|afterany|afterok|afternotok|aftercorr|afterburstbuffer):\d+(?:_\d+|_\*)?(?:\+\d+)?"
+    r"(?::\d+(?:_\d+|_\*)?(?:\+\d+)?)*)\Z"
+)
+
+
+class Dependency(Model):
+    """What must have happened before the job may start: afterok:123, several by comma (all) or ? (any)."""
+
+    text: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if ("," in value and "?" in value) or not all(
+            _DEPENDENCY.match(part) for part in re.split(r"[,?]", value.strip())
+        ):
+            raise ValueError(
+                f"{value!r} is no dependency; write afterok:JOBID, afterany:JOBID, after:JOBID, afternotok:JOBID, "
+                "aftercorr:JOBID or singleton; several with commas (all of them) or ? (any of them)"
+            )
+        return {"text": value.strip()}
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Mail(Model):
+    """Mail from Slurm."""
+
+    user: Word | None = None
+    """To whom; the submitting user when not given."""
+    type: tuple[
+        Literal["NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "STAGE_OUT", "TIME_LIMIT", "TIME_LIMIT_90", "TIME_LIMIT_80", "TIME_LIMIT_50", "ARRAY_TASKS", "INVALID_DEPEND"], ...
+    ] = ("END", "FAIL")
+    """On which events."""
+
+
+def _launcher_alone(value: object) -> object:
+    return {"launcher": value} if isinstance(value, str) else value
+
+
+OptionValue = Annotated[
+    Text | int | bool,
+    Field(description="A value; true for an option without one, false to leave out an option of the cluster's."),
+]
+
+OWN_OPTIONS = {
+    "job-name": "name",
+    "partition": "resources.partition",
+    "account": "resources.account",
+    "qos": "resources.qos",
+    "time": "resources.time",
+    "nodes": "resources.nodes",
+    "gpus": "resources.gpus",
+    "gpus-per-node": "resources.gpus_per_node",
+    "gres": "resources.gres",
+    "constraint": "resources.constraint",
+    "cpus-per-task": "resources.cpus_per_task",
+    "cpus-per-gpu": "resources.cpus_per_gpu",
+    "mem": "resources.memory",
+    "mem-per-cpu": "resources.memory_per_cpu",
+    "mem-per-gpu": "resources.memory_per_gpu",
+    "ntasks-per-node": "resources.tasks_per_node",
+    "exclusive": "resources.exclusive",
+    "output": "output",
+    "error": "error",
+    "array": "array",
+    "dependency": "dependency",
+    "mail-user": "mail.user",
+    "mail-type": "mail.type",
+    "comment": "comment",
+    "chdir": "work_dir",
+    "requeue": "restart.on",
+    "no-requeue": "restart.on",
+    "reservation": "resources.reservation",
+}
+"""sbatch's long names that a field of the job stands for."""
+
+
+class Job(Model):
+    """What the user wants; it knows no cluster, so that the same file runs on two."""
+
+    name: Text | None = None
+    """The job's name; the script's or task's name when not given."""
+    resources: Resources = Resources()
+    """How much of the cluster."""
+    environment: EnvironmentChoice | None = None
+    """Modules, container and Python: by name, or inline."""
+    secrets: Secrets = ()
+    """Variables whose values never stand in the script."""
+    variables: dict[EnvName, JobPath] = Field(default_factory=dict)
+    """Variables to export; $NAME in a value expands when the job runs."""
+    command: tuple[str, ...] | None = None
+    """The command, word by word."""
+    train: TrainSettings | None = None
+    """A training task for the shipped entrypoint."""
+    launch: Annotated[Launch, BeforeValidator(_launcher_alone)] = Launch()
+    """How the processes are started."""
+    restart: Restart | None = None
+    """When Slurm may start it again; by default only what can resume is restarted."""
+    array: Array | None = None
+    """A job array."""
+    dependency: Dependency | None = None
+    """What must have happened before."""
+    mail: Mail | None = None
+    """Mail from Slurm."""
+    comment: Text | None = None
+    """A comment that Slurm keeps."""
+    output: Text | None = None
+    """The log file, a pattern of Slurm's (%j is the job id), against the work folder."""
+    error: Text | None = None
+    """The log of standard error, when it is to be apart."""
+    work_dir: JobPath | None = None
+    """The work folder; where the job file is, when not given."""
+    sbatch: dict[Word, OptionValue] = Field(default_factory=dict)
+    """Any other sbatch option, by its long name, passed on as it is."""
+
+    @field_validator("command")
+    @classmethod
+    def _command_words(cls, words: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if words is None:
+            return None
+        if not words or not words[0].strip():
+            raise ValueError("is empty; write the command word by word, such as [python, train.py, --lr, '1e-3']")
+        from slurmgpu.models.base import one_line
+
+        for number, word in enumerate(words, start=1):
+            try:
+                one_line(word)
+            except ValueError as error:
+                raise ValueError(f"word {number} {error}") from None
+        return words
+
+    @field_validator("sbatch")
+    @classmethod
+    def _not_a_field_twice(cls, options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
+        for name in options:
+            if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+                raise ValueError(f"{name!r} is no long option of sbatch; write it without dashes in front, in lower case")
+            if name in OWN_OPTIONS:
+                raise ValueError(f"{name!r} has a field of its own here: write {OWN_OPTIONS[name]}")
+        return options
+
+    @model_validator(mode="after")
+    def _command_or_train(self) -> Self:
+        if self.command and self.train:
+            raise ValueError("command and train are both given; keep one of the two")
+        return self

@@ -1,0 +1,93 @@
+"""The job resolved on the cluster: every sbatch option, each derived value with its reason."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from slurmgpu.models.base import Model
+from slurmgpu.models.environment import Environment
+from slurmgpu.models.units import Duration, Memory
+
+__all__ = ["Launcher", "Option", "Plan", "Reason"]
+
+Launcher = Literal["torchrun", "srun", "plain"]
+
+
+class Option(Model):
+    """One sbatch option: its long name, its value (None: a flag), and why."""
+
+    name: str
+    value: str | None
+    why: str
+
+    def __str__(self) -> str:
+        return f"--{self.name}" if self.value is None else f"--{self.name}={self.value}"
+
+
+class Reason(Model):
+    """One derived value that is no sbatch option: what, the value, and why."""
+
+    what: str
+    value: str
+    why: str
+
+
+class Plan(Model):
+    """Everything that a script is made of; nothing is derived after this."""
+
+    cluster: str
+    name: str
+    partition: str | None
+    nodes: int
+    gpus_per_node: int
+    gpu_type: str | None
+    tasks_per_node: int
+    """Tasks that Slurm starts on a node: 1 for torchrun and plain."""
+    processes_per_node: int
+    """Processes of the job on a node, whoever starts them."""
+    cpus_per_task: int | None
+    memory: Memory | None
+    """Memory per node, where it is known."""
+    time: Duration | None
+    options: tuple[Option, ...]
+    """sbatch's options in the order of the script."""
+    launcher: Launcher
+    srun_options: tuple[str, ...] = ()
+    command: tuple[str, ...] | None
+    train: dict[str, Any] | None
+    """What train.json holds."""
+    environment: Environment
+    environment_name: str | None = None
+    variables: dict[str, str]
+    secrets: tuple[str, ...] = ()
+    work_dir: str
+    output: str | None = None
+    error: str | None = None
+    log_folders: tuple[str, ...] = ()
+    """Folders that must be there when Slurm opens the log: absolute, or against the folder of submission."""
+    restart_limit: int | None = None
+    """The most restarts; None: the job is never started twice."""
+    login_shell: bool = False
+    address_suffix: str | None = None
+    reasons: tuple[Reason, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def slug(self) -> str:
+        """The name with nothing in it that a folder's name should not have."""
+        return re.sub(r"[^A-Za-z0-9_.-]+", "-", self.name).strip("-.")[:64] or "job"
+
+    @property
+    def gpus(self) -> int:
+        """GPUs over all nodes."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def world_size(self) -> int:
+        """Processes over all nodes."""
+        return self.nodes * self.processes_per_node
+
+    def option(self, name: str) -> str | None:
+        """The value of an sbatch option, or None when it is not among them."""
+        return next((option.value for option in self.options if option.name == name), None)

@@ -1,0 +1,206 @@
+"""Slurm's own spellings of time, memory and generic resources, parsed once.
+
+Sources: sbatch(1), options ``--time``, ``--mem``, ``--gres``, ``--gpus``; gres.conf(5).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+from typing_extensions import Self
+
+__all__ = ["Duration", "GpuRequest", "Gres", "Memory", "parse_gres_list"]
+
+
+class _Spelled(ABC):
+    """A value that files spell as text (or a whole number) and models hold parsed."""
+
+    schema_example: ClassVar[str]
+    schema_types: ClassVar[list[str]] = ["string", "integer"]
+
+    @classmethod
+    @abstractmethod
+    def parse(cls, value: object) -> Self:
+        """Read one spelling; ValueError names the value and the valid forms."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def validate(value: object) -> Self:
+            return value if isinstance(value, cls) else cls.parse(value)
+
+        return core_schema.no_info_plain_validator_function(
+            validate, serialization=core_schema.plain_serializer_function_ser_schema(str)
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"type": cls.schema_types, "examples": [cls.schema_example]}
+
+
+_TIME_FORMS = (
+    "minutes (90), MM:SS (60:30), HH:MM:SS (12:00:00), D-HH (2-12), D-HH:MM (2-12:30), D-HH:MM:SS, or UNLIMITED"
+)
+_TIME = re.compile(
+    r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+))?)?"
+    r"|(?P<h>\d+):(?P<hm>\d+):(?P<hs>\d+)"
+    r"|(?P<m>\d+):(?P<ms>\d+)"
+    r"|(?P<minutes>\d+))\Z"
+)
+
+
+@dataclass(frozen=True, order=False)
+class Duration(_Spelled):
+    """A time limit. ``seconds`` is None for UNLIMITED; str() gives Slurm's ``[D-]HH:MM:SS``."""
+
+    seconds: int | None
+    schema_example: ClassVar[str] = "12:00:00"
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Read a number of minutes or any of Slurm's spellings; ValueError otherwise."""
+        if isinstance(value, bool) or not isinstance(value, (int, str)):
+            raise ValueError(f"{value!r} is no time; write {_TIME_FORMS}")
+        text = str(value).strip()
+        if text.upper() in {"UNLIMITED", "INFINITE"}:
+            return cls(None)
+        match = _TIME.match(text)
+        if not match:
+            raise ValueError(f"{text!r} is no time; write {_TIME_FORMS}")
+        part = {name: int(digits) for name, digits in match.groupdict().items() if digits is not None}
+        seconds = (
+            part.get("days", 0) * 86400
+            + (part.get("dh", 0) + part.get("h", 0)) * 3600
+            + (part.get("dm", 0) + part.get("hm", 0) + part.get("m", 0) + part.get("minutes", 0)) * 60
+            + (part.get("ds", 0) + part.get("hs", 0) + part.get("ms", 0))
+        )
+        if seconds == 0:
+            raise ValueError("0 means 'no limit' to Slurm; write UNLIMITED if that is meant")
+        return cls(seconds)
+
+    def __str__(self) -> str:
+        if self.seconds is None:
+            return "UNLIMITED"
+        days, rest = divmod(self.seconds, 86400)
+        clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
+        return f"{days}-{clock}" if days else clock
+
+    def exceeds(self, limit: Duration) -> bool:
+        """Whether this is longer than ``limit``; nothing exceeds UNLIMITED."""
+        if limit.seconds is None:
+            return False
+        return self.seconds is None or self.seconds > limit.seconds
+
+
+_MEMORY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGTP]?)(?:i?B)?\Z", re.IGNORECASE)
+_MIB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
+
+
+@dataclass(frozen=True, order=True)
+class Memory(_Spelled):
+    """Memory in whole MiB, as Slurm counts it: its M, G and T are powers of 1024 (sbatch(1), --mem)."""
+
+    mib: int
+    schema_example: ClassVar[str] = "64G"
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Read ``16G``, ``1.5T``, ``512M``, or a bare number of MiB; part of a MiB rounds up."""
+        forms = "write a number with K, M, G or T, such as 64G (a bare number is MiB)"
+        if isinstance(value, bool) or not isinstance(value, (int, str)):
+            raise ValueError(f"{value!r} is no amount of memory; {forms}")
+        match = _MEMORY.match(str(value).strip())
+        if not match:
+            raise ValueError(f"{value!r} is no amount of memory; {forms}")
+        return cls(math.ceil(float(match["number"]) * _MIB[match["unit"].upper()]))
+
+    def __str__(self) -> str:
+        # sbatch refuses 1.5T: whole G where that is exact and short, else whole M.
+        if self.mib and self.mib % 1024 == 0 and self.mib < 1024**2:
+            return f"{self.mib // 1024}G"
+        return f"{self.mib}M" if self.mib else "0"
+
+
+_GRES_WORD = r"[A-Za-z0-9_.@+-]+"
+_COUNT = re.compile(r"(?P<number>\d+)(?P<suffix>[KMGTP]?)\Z", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Gres(_Spelled):
+    """One generic resource per node: ``name[:type][:count]``; ``count`` keeps its suffix (``100G``)."""
+
+    name: str
+    type: str | None
+    count: str
+    schema_example: ClassVar[str] = "lscratch:100"
+    schema_types: ClassVar[list[str]] = ["string"]
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Read one entry of a --gres list; the count is 1 where none stands."""
+        forms = "write name:count or name:type:count, such as gpu:a100:2 or lscratch:100"
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(f"{value!r} is no generic resource; {forms}")
+        parts = value.strip().split(":")
+        if len(parts) > 3 or not all(re.fullmatch(_GRES_WORD, part) for part in parts):
+            raise ValueError(f"{value!r} is no generic resource; {forms}")
+        if len(parts) == 1:
+            return cls(parts[0], None, "1")
+        if _COUNT.match(parts[-1]):
+            return cls(parts[0], parts[1] if len(parts) == 3 else None, parts[-1])
+        if len(parts) == 3:
+            raise ValueError(f"{value!r}: the count {parts[-1]!r} is no whole number; {forms}")
+        return cls(parts[0], parts[1], "1")
+
+    def __str__(self) -> str:
+        return ":".join(part for part in (self.name, self.type, self.count) if part is not None)
+
+
+@dataclass(frozen=True)
+class GpuRequest(_Spelled):
+    """GPUs: how many, and of which type if that matters (``2``, ``a100:2``, ``gpu:a100:2``)."""
+
+    count: int
+    type: str | None = None
+    schema_example: ClassVar[str] = "a100:2"
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Read a count, ``type:count`` or ``gpu:type:count``; ValueError otherwise."""
+        forms = "write a count (2), type:count (a100:2) or gpu:type:count"
+        if isinstance(value, bool) or not isinstance(value, (int, str)):
+            raise ValueError(f"{value!r} is no GPU request; {forms}")
+        parts = str(value).strip().split(":")
+        if len(parts) > 1 and parts[0] == "gpu":
+            parts = parts[1:]
+        if len(parts) > 2 or not parts[-1].isdecimal() or not all(re.fullmatch(_GRES_WORD, p) for p in parts):
+            raise ValueError(f"{value!r} is no GPU request; {forms}")
+        return cls(int(parts[-1]), parts[0] if len(parts) == 2 else None)
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.count}" if self.type else str(self.count)
+
+
+def parse_gres_list(value: str) -> tuple[GpuRequest | None, tuple[Gres, ...]]:
+    """Split a --gres list into its GPU request (None without one) and the other resources.
+
+    ``gpu:a100:1,lscratch:100`` gives ``(a100:1, (lscratch:100,))``. Two GPU entries are refused: one
+    process group on two types of GPU runs at the pace of the slower.
+    """
+    gpu: GpuRequest | None = None
+    others: list[Gres] = []
+    for text in value.split(","):
+        gres = Gres.parse(text)
+        if gres.name != "gpu":
+            others.append(gres)
+        elif gpu is not None:
+            raise ValueError(f"{value!r} asks for GPUs twice; name one type of GPU")
+        else:
+            gpu = GpuRequest.parse(str(gres))
+    return gpu, tuple(others)

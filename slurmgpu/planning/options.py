@@ -1,0 +1,209 @@
+"""The sbatch options of a plan, in the dialect of the site and in one stable order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from slurmgpu.errors import PlanError
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.job import Job
+from slurmgpu.models.plan import Launcher, Option
+from slurmgpu.models.units import Memory
+from slurmgpu.planning.placement import Placement, gpu_type_matches
+from slurmgpu.planning.sizing import Sized
+
+__all__ = ["Layouted", "options_of"]
+
+
+@dataclass(frozen=True)
+class Layouted:
+    """What the options are made from."""
+
+    name: str
+    placement: Placement
+    launcher: Launcher
+    tasks_per_node: int
+    tasks_why: str
+    cpus: Sized
+    memory: Sized
+    restarts: bool
+    restart_why: str
+    chdir: str | None
+
+
+_AS_ASKED = "as asked"
+
+
+def _identity(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
+    resources = job.resources
+    yield Option(name="job-name", value=made.name, why=_AS_ASKED if job.name else "from the command")
+    if resources.account:
+        yield Option(name="account", value=resources.account, why=_AS_ASKED)
+    if made.placement.partition and cluster.dialect.partition:
+        yield Option(name="partition", value=made.placement.partition, why=made.placement.why)
+    if resources.qos:
+        yield Option(name="qos", value=resources.qos, why=_AS_ASKED)
+    if resources.reservation:
+        yield Option(name="reservation", value=resources.reservation, why=_AS_ASKED)
+
+
+def _constraint(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
+    asked = job.resources.constraint
+    wanted = _type_to_pin(job, cluster, made)
+    known = cluster.gpu_types.get(wanted or "")
+    feature = known.constraint if known else None
+    if feature and cluster.dialect.gpu_type_by == "request" and known and known.gres == wanted:
+        feature = None
+    if not feature:
+        if asked:
+            yield Option(name="constraint", value=asked, why=_AS_ASKED)
+        return
+    if not asked:
+        yield Option(name="constraint", value=feature, why=f"selects GPUs of type {wanted}")
+        return
+    both = f"({asked})&{feature}" if "|" in asked else f"{asked}&{feature}"
+    yield Option(name="constraint", value=both, why=f"as asked, and {feature} selects GPUs of type {wanted}")
+
+
+def _type_to_pin(job: Job, cluster: Cluster, made: Layouted) -> str | None:
+    """The type that must be named: the one asked for, or the one with the memory asked for."""
+    wanted = job.resources.wanted_gpu_type
+    if wanted or job.resources.gpu_memory is None:
+        return wanted
+    types = {group.gpu_type for group in made.placement.groups}
+    everywhere = cluster.partitions[made.placement.partition].nodes if made.placement.partition else ()
+    if all(group.gpu_type in types for group in everywhere if group.gpus):
+        return None
+    return min(made.placement.groups, key=lambda group: group.count or 0).gpu_type if len(types) > 1 else next(iter(types), None)
+
+
+def _gres_type(job: Job, cluster: Cluster, made: Layouted) -> str | None:
+    wanted = _type_to_pin(job, cluster, made)
+    if wanted is None or cluster.dialect.gpu_type_by == "constraint":
+        return None
+    known = cluster.gpu_types.get(wanted)
+    if known is not None:
+        return known.gres or (None if known.constraint else wanted)
+    if any(gpu_type_matches(cluster, wanted, group.gpu_type) for group in made.placement.groups):
+        return wanted
+    return wanted
+
+
+def _size(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
+    layout = made.placement.layout
+    yield Option(name="nodes", value=str(layout.nodes), why=layout.why)
+    if cluster.dialect.tasks:
+        yield Option(name="ntasks-per-node", value=str(made.tasks_per_node), why=made.tasks_why)
+    yield from _gpus(job, cluster, made)
+    yield from _cpus(cluster, made)
+    yield from _memory(cluster, made)
+    if job.resources.exclusive or cluster.dialect.whole_nodes:
+        yield Option(name="exclusive", value=None, why=_AS_ASKED if job.resources.exclusive else "nodes are given whole here")
+
+
+def _gpus(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
+    layout, style = made.placement.layout, cluster.dialect.gpus
+    kind = _gres_type(job, cluster, made)
+    others = [str(gres) for gres in job.resources.gres]
+
+    def typed(count: int) -> str:
+        return f"{kind}:{count}" if kind else str(count)
+
+    per_node = f"{layout.gpus_per_node} on each node"
+    if layout.gpus_per_node and style == "gres":
+        value = ",".join([f"gpu:{typed(layout.gpus_per_node)}", *others])
+        yield Option(name="gres", value=value, why=per_node + (", and the resources asked for" if others else ""))
+        return
+    if layout.gpus_per_node and style == "gpus-per-node":
+        yield Option(name="gpus-per-node", value=typed(layout.gpus_per_node), why=per_node)
+    elif layout.gpus_per_node and style == "gpus":
+        total = layout.nodes * layout.gpus_per_node
+        yield Option(name="gpus", value=typed(total), why=f"{total} in all, as this site counts")
+    elif layout.gpus_per_node and style == "gpus-per-task":
+        count = layout.gpus_per_node // made.tasks_per_node
+        yield Option(name="gpus-per-task", value=typed(count), why="this site counts GPUs by task")
+    if others:
+        yield Option(name="gres", value=",".join(others), why=_AS_ASKED)
+
+
+def _cpus(cluster: Cluster, made: Layouted) -> Iterator[Option]:
+    if made.cpus.amount is None:
+        return
+    gpus = made.placement.layout.gpus_per_node
+    if cluster.dialect.cpus == "cpus-per-gpu" and gpus:
+        yield Option(name="cpus-per-gpu", value=str(max(1, made.cpus.amount // gpus)), why=made.cpus.why)
+    elif cluster.dialect.cpus != "none":
+        yield Option(name="cpus-per-task", value=str(max(1, made.cpus.amount // made.tasks_per_node)), why=made.cpus.why)
+
+
+def _memory(cluster: Cluster, made: Layouted) -> Iterator[Option]:
+    mib, style = made.memory.amount, cluster.dialect.memory
+    if mib is None:
+        return
+    if style == "mem" or mib == 0:
+        yield Option(name="mem", value=str(Memory(mib)), why=made.memory.why)
+    elif style == "mem-per-gpu" and made.placement.layout.gpus_per_node:
+        share = mib // made.placement.layout.gpus_per_node
+        yield Option(name="mem-per-gpu", value=str(Memory(share)), why=made.memory.why)
+    elif style == "mem-per-cpu" and made.cpus.amount:
+        yield Option(name="mem-per-cpu", value=str(Memory(mib // made.cpus.amount)), why=made.memory.why)
+    elif style != "none":
+        yield Option(name="mem", value=str(Memory(mib)), why=made.memory.why)
+
+
+def _life(job: Job, made: Layouted) -> Iterator[Option]:
+    if job.resources.time:
+        yield Option(name="time", value=str(job.resources.time), why=_AS_ASKED)
+    if job.array:
+        yield Option(name="array", value=str(job.array), why=_AS_ASKED)
+    if job.dependency:
+        yield Option(name="dependency", value=str(job.dependency), why=_AS_ASKED)
+    if made.restarts:
+        yield Option(name="requeue", value=None, why=made.restart_why)
+        yield Option(name="open-mode", value="append", why="a restarted job keeps its log")
+    else:
+        yield Option(name="no-requeue", value=None, why=made.restart_why)
+    if made.chdir:
+        yield Option(name="chdir", value=made.chdir, why="the work folder, so that relative log files are found")
+    if job.output:
+        yield Option(name="output", value=job.output, why=_AS_ASKED)
+    if job.error:
+        yield Option(name="error", value=job.error, why=_AS_ASKED)
+    if job.mail:
+        yield Option(name="mail-type", value=",".join(job.mail.type), why=_AS_ASKED)
+        if job.mail.user:
+            yield Option(name="mail-user", value=job.mail.user, why=_AS_ASKED)
+    if job.comment:
+        yield Option(name="comment", value=job.comment, why=_AS_ASKED)
+
+
+def _others(job: Job, cluster: Cluster) -> Iterator[Option]:
+    merged: dict[str, tuple[str | int | bool, str]] = {
+        name: (value, f"{cluster.name} wants it") for name, value in cluster.dialect.options.items()
+    }
+    merged.update({name: (value, _AS_ASKED) for name, value in job.sbatch.items()})
+    for name, (value, why) in merged.items():
+        if value is not False:
+            yield Option(name=name, value=None if value is True else str(value), why=why)
+
+
+def options_of(job: Job, cluster: Cluster, made: Layouted) -> tuple[Option, ...]:
+    """Every sbatch option; PlanError when one that the site requires is missing."""
+    options = (
+        *_identity(job, cluster, made),
+        *_constraint(job, cluster, made),
+        *_size(job, cluster, made),
+        *_life(job, made),
+        *_others(job, cluster),
+    )
+    given = {option.name for option in options}
+    for name in cluster.dialect.required:
+        if name not in given:
+            short = {"account": "-A/", "partition": "-p/", "qos": "-q/", "time": "-t/", "constraint": "-C/"}.get(name, "")
+            raise PlanError(
+                f"resources.{name} is missing: cluster {cluster.name!r} refuses jobs without it",
+                hint=f"give {short}--{name}, or resources.{name} in the job file, or set it once for all jobs: "
+                f"`job: {{resources: {{{name}: ...}}}}` in the settings (slurmgpu config show says where)",
+            )
+    return options

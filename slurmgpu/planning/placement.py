@@ -1,0 +1,297 @@
+"""Where a job goes: total GPUs to nodes x GPUs, and the partition that has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from slurmgpu.errors import PlanError
+from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
+from slurmgpu.models.job import Resources
+from slurmgpu.models.units import Duration, Memory
+
+__all__ = ["Layout", "Placement", "Request", "gpu_type_matches", "place"]
+
+_ASSUMED_NODE = 8  # GPUs: above this, spreading over nodes cannot be left to chance on an undescribed cluster.
+
+
+@dataclass(frozen=True)
+class Request:
+    """What has to fit, whichever way it was written."""
+
+    gpus: int | None
+    """GPUs in all."""
+    gpus_per_node: int | None
+    nodes: int | None
+    gpu_type: str | None = None
+    gpu_memory: Memory | None = None
+    cpus_per_node: int | None = None
+    memory: Memory | None = None
+    time: Duration | None = None
+    partition: str | None = None
+
+    @classmethod
+    def of(cls, resources: Resources) -> Request:
+        """The request that a job's resources make."""
+        per_node = resources.gpus_per_node.count if resources.gpus_per_node else None
+        cpus = None
+        if resources.cpus_per_task is not None:
+            cpus = resources.cpus_per_task * (resources.tasks_per_node or 1)
+        elif resources.cpus_per_gpu is not None and per_node:
+            cpus = resources.cpus_per_gpu * per_node
+        return cls(
+            gpus=resources.gpus.count if resources.gpus else None,
+            gpus_per_node=per_node,
+            nodes=resources.nodes,
+            gpu_type=resources.wanted_gpu_type,
+            gpu_memory=resources.gpu_memory,
+            cpus_per_node=cpus,
+            memory=resources.memory,
+            time=resources.time,
+            partition=resources.partition,
+        )
+
+    @property
+    def wants_gpus(self) -> bool:
+        """Whether any GPU is asked for."""
+        return bool(self.gpus or self.gpus_per_node)
+
+    def __str__(self) -> str:
+        kind = f" {self.gpu_type}" if self.gpu_type else ""
+        if not self.wants_gpus:
+            return f"{self.nodes or 1} node{'s' if (self.nodes or 1) > 1 else ''} without GPUs"
+        if self.gpus_per_node is not None:
+            nodes = self.nodes or 1
+            return f"{nodes} node{'s' if nodes > 1 else ''} x {self.gpus_per_node}{kind} GPUs"
+        many = "s" if self.gpus != 1 else ""
+        return f"{self.gpus}{kind} GPU{many}" + (f" on {self.nodes} nodes" if self.nodes else "")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Nodes and GPUs on each."""
+
+    nodes: int
+    gpus_per_node: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A partition, the layout on it, and the kinds of node there that can hold it."""
+
+    partition: str | None
+    groups: tuple[NodeGroup, ...]
+    layout: Layout
+    why: str
+
+
+class _Misfit(Exception):
+    """Why a request does not fit somewhere."""
+
+
+def gpu_type_matches(cluster: Cluster, wanted: str, group_type: str | None) -> bool:
+    """Whether a job's name for a type means the type of a group of nodes: by its name, or by its gres type."""
+    if group_type is None:
+        return False
+    known = cluster.gpu_types.get(group_type)
+    return wanted == group_type or (known is not None and known.gres == wanted)
+
+
+def _spread(request: Request, gpus_on_a_node: int | None) -> Layout:
+    """Split the GPUs evenly over as few nodes as hold them; ``gpus_on_a_node`` None: unknown."""
+    if not request.wants_gpus:
+        return Layout(request.nodes or 1, 0, "as asked" if request.nodes else "no GPU is asked for: 1 node")
+    if request.gpus_per_node is not None:
+        if gpus_on_a_node is not None and request.gpus_per_node > gpus_on_a_node:
+            raise _Misfit(f"has {gpus_on_a_node} GPUs a node, {request.gpus_per_node} are asked for on each")
+        return Layout(request.nodes or 1, request.gpus_per_node, "as asked")
+    total = request.gpus or 0
+    if request.nodes is not None:
+        if total % request.nodes:
+            raise _Misfit(f"cannot split {total} GPUs evenly over {request.nodes} nodes")
+        per_node = total // request.nodes
+        if gpus_on_a_node is not None and per_node > gpus_on_a_node:
+            raise _Misfit(f"has {gpus_on_a_node} GPUs a node; {total} GPUs do not fit on {request.nodes} node(s)")
+        return Layout(request.nodes, per_node, f"{total} GPUs over {request.nodes} nodes")
+    if gpus_on_a_node is None:
+        if total > _ASSUMED_NODE:
+            raise _Misfit(f"is not described, so {total} GPUs cannot be spread; give nodes and gpus_per_node")
+        return Layout(1, total, "on one node: nothing is known of the nodes; give nodes and gpus_per_node to spread")
+    if total <= gpus_on_a_node:
+        return Layout(1, total, f"{total} of the {gpus_on_a_node} GPUs of a node")
+    nodes = math.ceil(total / gpus_on_a_node)
+    while total % nodes:
+        nodes += 1
+    return Layout(nodes, total // nodes, f"{total} GPUs at {gpus_on_a_node} a node: the fewest nodes with equal shares")
+
+
+def _check_group(cluster: Cluster, group: NodeGroup, request: Request) -> Layout:
+    if request.wants_gpus and group.gpus == 0:
+        raise _Misfit("has no GPUs")
+    if request.gpu_type and not gpu_type_matches(cluster, request.gpu_type, group.gpu_type):
+        raise _Misfit(f"has no {request.gpu_type} (it has {group.gpu_type or 'an unnamed type'})")
+    if request.gpu_memory:
+        known = cluster.gpu_types.get(group.gpu_type or "")
+        if known is None or known.memory is None or known.memory < request.gpu_memory:
+            has = f"{known.memory}" if known and known.memory else "unknown memory"
+            raise _Misfit(f"has GPUs of {has}, {request.gpu_memory} are asked for")
+    layout = _spread(request, group.gpus if request.wants_gpus else None)
+    if group.count is not None and layout.nodes > group.count:
+        raise _Misfit(f"has {group.count} such nodes, {layout.nodes} are needed")
+    if group.cpus is not None and (request.cpus_per_node or 0) > group.cpus:
+        raise _Misfit(f"has {group.cpus} CPUs a node, {request.cpus_per_node} are asked for")
+    if group.memory is not None and request.memory is not None and request.memory > group.memory:
+        raise _Misfit(f"has {group.memory} of memory a node, {request.memory} are asked for")
+    return layout
+
+
+def _check_limits(partition: Partition, layout: Layout, request: Request) -> None:
+    limits = partition.limits
+    if request.time is not None and limits.max_time is not None and request.time.exceeds(limits.max_time):
+        raise _Misfit(f"allows at most {limits.max_time}, {request.time} is asked for")
+    if limits.max_nodes is not None and layout.nodes > limits.max_nodes:
+        raise _Misfit(f"allows at most {limits.max_nodes} nodes a job, {layout.nodes} are needed")
+    gpus = layout.nodes * layout.gpus_per_node
+    if limits.max_gpus is not None and gpus > limits.max_gpus:
+        raise _Misfit(f"allows at most {limits.max_gpus} GPUs a job, {gpus} are asked for")
+    cpus = layout.nodes * (request.cpus_per_node or 0)
+    if limits.max_cpus is not None and cpus > limits.max_cpus:
+        raise _Misfit(f"allows at most {limits.max_cpus} CPUs a job, {cpus} are asked for")
+    if limits.max_memory is not None and request.memory is not None and request.memory > limits.max_memory:
+        raise _Misfit(f"allows at most {limits.max_memory} of memory a node, {request.memory} is asked for")
+    if partition.requires_gpu and not request.wants_gpus:
+        raise _Misfit("refuses jobs without a GPU")
+
+
+def _try_partition(cluster: Cluster, name: str, request: Request) -> Placement:
+    """The placement on one partition; _Misfit says why there is none."""
+    partition = cluster.partitions[name]
+    if not partition.nodes:
+        layout = _spread(request, None)
+        _check_limits(partition, layout, request)
+        return Placement(name, (), layout, "")
+    fitting: list[tuple[NodeGroup, Layout]] = []
+    misfits: dict[str, None] = {}
+    for group in partition.nodes:
+        try:
+            layout = _check_group(cluster, group, request)
+            _check_limits(partition, layout, request)
+        except _Misfit as misfit:
+            misfits[str(misfit)] = None
+        else:
+            fitting.append((group, layout))
+    if not fitting:
+        raise _Misfit("; ".join(misfits))
+    best = min((layout for _, layout in fitting), key=lambda layout: layout.nodes)
+    groups = tuple(
+        group for group, layout in fitting if (layout.nodes, layout.gpus_per_node) == (best.nodes, best.gpus_per_node)
+    )
+    return Placement(name, groups, best, "")
+
+
+def _candidates(cluster: Cluster, request: Request) -> tuple[list[Placement], dict[str, str]]:
+    fitting: list[Placement] = []
+    misfits: dict[str, str] = {}
+    for name in [request.partition] if request.partition else list(cluster.partitions):
+        try:
+            fitting.append(_try_partition(cluster, name, request))
+        except _Misfit as misfit:
+            misfits[name] = str(misfit)
+    return fitting, misfits
+
+
+def _choose(cluster: Cluster, fitting: list[Placement]) -> Placement:
+    """The fewest nodes; then one that nobody preempts; then Slurm's default; then the profile's order."""
+
+    def rank(placement: Placement) -> tuple[int, bool, bool]:
+        assert placement.partition is not None
+        partition = cluster.partitions[placement.partition]
+        return placement.layout.nodes, partition.preemptible, placement.partition != cluster.default_partition
+
+    return min(fitting, key=rank)
+
+
+def place(cluster: Cluster, resources: Resources) -> Placement:
+    """Choose the partition and the layout; PlanError names what does not fit, and what would."""
+    request = Request.of(resources)
+    if not cluster.known:
+        try:
+            return Placement(request.partition, (), _spread(request, None), "the partition as asked")
+        except _Misfit as misfit:
+            raise PlanError(f"{request}: cluster {cluster.name!r} {misfit}") from None
+    if request.partition is not None and request.partition not in cluster.partitions:
+        raise PlanError(
+            f"resources.partition: {request.partition!r} is no partition of {cluster.name!r}; "
+            f"it has {', '.join(cluster.partitions)}",
+            hint="leave the partition out, and the planner chooses one that fits",
+        )
+    fitting, misfits = _candidates(cluster, request)
+    if fitting:
+        chosen = _choose(cluster, fitting)
+        return replace(chosen, why=_why(cluster, request, chosen, len(fitting)))
+    where = "; ".join(f"partition {name!r} {why}" for name, why in misfits.items())
+    ways = list(_ways_out(cluster, request))
+    raise PlanError(
+        f"{request} do{'es' if request.gpus == 1 else ''} not fit on {cluster.name!r}: {where}",
+        hint="what would fit: " + "; or ".join(ways) if ways else "no smaller request of this kind fits either",
+    )
+
+
+def _why(cluster: Cluster, request: Request, chosen: Placement, fitting: int) -> str:
+    if request.partition:
+        return "as asked"
+    if len(cluster.partitions) == 1:
+        return "the only partition"
+    if fitting == 1:
+        return f"the only one of {len(cluster.partitions)} partitions that {request} fit on"
+    default = ", the site's default" if chosen.partition == cluster.default_partition else ""
+    return f"{fitting} of {len(cluster.partitions)} partitions fit; this one with the fewest nodes{default}"
+
+
+def _ways_out(cluster: Cluster, request: Request) -> Iterator[str]:
+    """Requests near this one that do fit, in words; at most four."""
+    found = 0
+    for text, nearby in _nearby(cluster, request):
+        fitting, _ = _candidates(cluster, nearby)
+        if not fitting:
+            continue
+        placement = _choose(cluster, fitting)
+        layout = placement.layout
+        shape = f"nodes: {layout.nodes}, gpus_per_node: {layout.gpus_per_node}" if request.wants_gpus else f"nodes: {layout.nodes}"
+        partition = f" (partition {placement.partition!r})" if placement.partition != request.partition else ""
+        yield text.format(shape=shape, partition=placement.partition) + (partition if "{partition}" not in text else "")
+        found += 1
+        if found == 4:
+            return
+
+
+def _nearby(cluster: Cluster, request: Request) -> Iterator[tuple[str, Request]]:
+    total = request.gpus or (request.gpus_per_node or 0) * (request.nodes or 1)
+    if request.partition:
+        yield "partition {partition!r}", replace(request, partition=None)
+    if request.wants_gpus:
+        yield "{shape}", replace(request, gpus=total, gpus_per_node=None, nodes=None)
+        for fewer in range(total - 1, 0, -1):
+            smaller = replace(request, gpus=fewer, gpus_per_node=None, nodes=None)
+            if _candidates(cluster, smaller)[0]:
+                yield f"gpus: {fewer}", smaller
+                break
+    limits = [partition.limits.max_time for partition in cluster.partitions.values()]
+    for limit in sorted((one for one in limits if one and one.seconds), key=lambda one: -(one.seconds or 0)):
+        if request.time is not None and request.time.exceeds(limit):
+            shorter = replace(request, time=limit)
+            if _candidates(cluster, shorter)[0]:
+                yield f"time: {limit}", shorter
+                break
+    if request.gpu_type:
+        types = {group.gpu_type for p in cluster.partitions.values() for group in p.nodes if group.gpu_type}
+        for other in sorted(types - {request.gpu_type}):
+            yield f"gpu_type: {other}", replace(request, gpu_type=other)
+    if request.gpu_memory:
+        yield "any gpu_memory", replace(request, gpu_memory=None)
+    if request.memory:
+        yield "less memory (leave it out for the GPUs' share)", replace(request, memory=None)
+    if request.cpus_per_node:
+        yield "fewer CPUs (leave them out for the GPUs' share)", replace(request, cpus_per_node=None)

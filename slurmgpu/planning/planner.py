@@ -1,0 +1,240 @@
+"""Job x Cluster -> Plan: pure, and every derived value has its reason."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from slurmgpu.errors import InvalidInput, PlanError
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.environment import Environment
+from slurmgpu.models.job import Job, Restart
+from slurmgpu.models.plan import Plan, Reason
+from slurmgpu.models.units import Memory
+from slurmgpu.planning.launching import Launching, choose_launcher, python_command
+from slurmgpu.planning.options import Layouted, options_of
+from slurmgpu.planning.placement import Placement, place
+from slurmgpu.planning.reading import ScriptFacts
+from slurmgpu.planning.sizing import cpus_per_node, memory_per_node
+
+__all__ = ["Surroundings", "make_plan", "resolve_environment"]
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the planner needs from outside, read at the border and handed in."""
+
+    work_dir: str
+    """The work folder, where the job does not name one; $NAME in it expands when the job runs."""
+    environments: Mapping[str, Environment] = field(default_factory=dict)
+    """Named environments of the settings; they win over the cluster's."""
+    script: ScriptFacts | None = None
+    """What the user's script shows; None: not read."""
+
+
+def resolve_environment(job: Job, cluster: Cluster, named: Mapping[str, Environment]) -> tuple[str | None, Environment]:
+    """The environment's name, if it has one, and what it is; an unknown name is an error."""
+    choice = job.environment
+    if choice is None:
+        return None, Environment()
+    if isinstance(choice, Environment):
+        return None, choice
+    known = {**cluster.environments, **named}
+    if choice not in known:
+        has = f"it has {', '.join(sorted(known))}" if known else "none is defined"
+        raise PlanError(
+            f"environment: {choice!r} is not defined for cluster {cluster.name!r}; {has}",
+            hint="define it under environments: in the cluster's profile or in slurmgpu.yaml beside the job, "
+            "or write it inline: environment: {modules: {load: [...]}}",
+        )
+    return choice, known[choice]
+
+
+def _name(job: Job) -> str:
+    if job.name:
+        return job.name
+    if job.train is not None:
+        return PurePosixPath(job.train.task.split(":")[0]).stem
+    assert job.command is not None
+    python = python_command(job.command)
+    word = (python.script or python.module) if python else job.command[0]
+    return PurePosixPath(word or job.command[0]).name.removesuffix(".py") or "job"
+
+
+def _restart(job: Job) -> tuple[Restart, str]:
+    if job.restart is not None:
+        restart, why = job.restart, "as asked (restart)"
+    elif job.train is not None and job.train.resume:
+        restart = Restart(on=("preemption", "node_failure"))
+        why = "the training entrypoint resumes from its last checkpoint"
+    else:
+        restart = Restart()
+        why = "nothing says that the command can resume, so it must not run twice; restart: {on: [preemption]} allows it"
+    if "timeout" in restart.on:
+        raise PlanError(
+            "restart.on: timeout is not supported by this version; it supports preemption and node_failure",
+            hint="leave timeout out, and submit again with the same job file when the time is up",
+        )
+    if len(restart.on) == 1:
+        # Slurm has one switch for both (sbatch(1), --requeue).
+        why += f"; Slurm's --requeue covers {'node failure' if restart.on[0] == 'preemption' else 'preemption'} too"
+    return restart, why
+
+
+def _tasks(job: Job, launching: Launching, gpus_per_node: int) -> tuple[int, str]:
+    asked = job.resources.tasks_per_node
+    if launching.launcher == "torchrun":
+        if asked not in (None, 1):
+            raise PlanError(
+                f"resources.tasks_per_node: {asked} and launcher torchrun exclude each other: "
+                "torchrun itself starts a process per GPU",
+                hint="leave tasks_per_node out, or use launch: srun",
+            )
+        return 1, "torchrun starts the processes of a node"
+    if launching.launcher == "srun":
+        return (asked, "as asked") if asked else (max(1, gpus_per_node), "one task per GPU" if gpus_per_node else "one task")
+    return (asked, "as asked") if asked else (1, "one process")
+
+
+def _processes(job: Job, launching: Launching, gpus_per_node: int, tasks: int) -> int:
+    if launching.launcher == "torchrun":
+        return max(1, gpus_per_node)
+    return tasks if launching.launcher == "srun" else 1
+
+
+def _batch_warnings(job: Job, placement: Placement, world_size: int) -> tuple[str, ...]:
+    warnings: tuple[str, ...] = ()
+    if job.train is not None:
+        shares = world_size * job.train.accumulate
+        if job.train.batch_size % shares:
+            lower = max(shares, job.train.batch_size // shares * shares)
+            raise PlanError(
+                f"train.batch_size: {job.train.batch_size} cannot be split over {world_size} processes x "
+                f"accumulate: {job.train.accumulate} = {shares} micro-batches",
+                hint=f"use batch_size: {lower} or {lower + shares}",
+            )
+    if not placement.layout.gpus_per_node:
+        warnings += ("no GPU is asked for; --gpus 1, or resources.gpus, asks for one",)
+    return warnings
+
+
+def _check_task(job: Job) -> None:
+    if job.command is None and job.train is None:
+        raise InvalidInput(
+            "the job has neither command nor train: there is nothing to run",
+            hint="write command: [python, train.py] in the job file, or give it after --: slurmgpu submit --gpus 2 -- python train.py",
+        )
+
+
+def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
+    """Resolve the job on the cluster; PlanError names what does not fit and what would."""
+    _check_task(job)
+    environment_name, environment = resolve_environment(job, cluster, around.environments)
+    placement = place(cluster, job.resources)
+    layout = placement.layout
+    launching = choose_launcher(
+        job,
+        environment,
+        around.script,
+        nodes=layout.nodes,
+        gpus_per_node=layout.gpus_per_node,
+        tasks_per_node=job.resources.tasks_per_node,
+    )
+    tasks, tasks_why = _tasks(job, launching, layout.gpus_per_node)
+    processes = _processes(job, launching, layout.gpus_per_node, tasks)
+    cpus = cpus_per_node(cluster, job.resources, placement, tasks)
+    memory = memory_per_node(cluster, job.resources, placement, cpus.amount)
+    restart, restart_why = _restart(job)
+    work_dir = job.work_dir or around.work_dir
+    made = Layouted(
+        name=_name(job),
+        placement=placement,
+        launcher=launching.launcher,
+        tasks_per_node=tasks,
+        tasks_why=tasks_why,
+        cpus=cpus,
+        memory=memory,
+        restarts=bool(restart.on),
+        restart_why=restart_why,
+        # sbatch expands nothing: a folder with a variable in it can only be entered by the script.
+        chdir=None if re.search(r"\$(?:[A-Za-z_]|\{)", work_dir) else work_dir,
+    )
+    options = options_of(job, cluster, made)
+    gpu_type = job.resources.wanted_gpu_type or _common_type(placement)
+    return Plan(
+        cluster=cluster.name,
+        name=made.name,
+        partition=placement.partition if cluster.dialect.partition else None,
+        nodes=layout.nodes,
+        gpus_per_node=layout.gpus_per_node,
+        gpu_type=gpu_type if layout.gpus_per_node else None,
+        tasks_per_node=tasks,
+        processes_per_node=processes,
+        cpus_per_task=None if cpus.amount is None else max(1, cpus.amount // tasks),
+        memory=None if memory.amount is None else Memory(memory.amount),
+        time=job.resources.time,
+        options=options,
+        launcher=launching.launcher,
+        srun_options=(*cluster.dialect.srun_options, *job.launch.srun_options),
+        command=job.command,
+        train=job.train.model_dump(mode="json") if job.train is not None else None,
+        environment=environment,
+        environment_name=environment_name,
+        variables={**environment.variables, **job.variables},
+        secrets=job.secrets,
+        work_dir=work_dir,
+        output=job.output,
+        error=job.error,
+        log_folders=_log_folders(job, made),
+        restart_limit=restart.limit if restart.on else None,
+        login_shell=cluster.dialect.login_shell,
+        address_suffix=cluster.dialect.address_suffix,
+        reasons=(
+            Reason(what="launcher", value=launching.launcher, why=launching.why),
+            Reason(what="processes", value=str(layout.nodes * processes), why=f"{layout.nodes} nodes x {processes}"),
+            *_left_out(cpus.amount, cpus.why, memory.amount, memory.why, job, cluster, placement),
+        ),
+        warnings=(*launching.warnings, *_batch_warnings(job, placement, layout.nodes * processes)),
+    )
+
+
+def _log_folders(job: Job, made: Layouted) -> tuple[str, ...]:
+    """Folders of the log files: Slurm makes none, and a job whose log cannot be opened dies without a word."""
+    folders: dict[str, None] = {}
+    for field_name, pattern in (("output", job.output), ("error", job.error)):
+        if pattern is None:
+            continue
+        parent = posixpath.dirname(pattern).replace("%x", made.name)
+        if "%" in parent.replace("%%", ""):
+            raise PlanError(
+                f"{field_name}: {pattern!r} has a pattern in its folder, and Slurm makes no folders: the job would die without a log",
+                hint="keep %-patterns to the file's own name; %x (the job's name) may stand anywhere",
+            )
+        if parent:
+            folders[posixpath.join(made.chdir or "", parent.replace("%%", "%"))] = None
+    return tuple(folders)
+
+
+def _common_type(placement: Placement) -> str | None:
+    types = {group.gpu_type for group in placement.groups}
+    return next(iter(types)) if len(types) == 1 else None
+
+
+def _left_out(
+    cpus: int | None, cpus_why: str, memory: int | None, memory_why: str, job: Job, cluster: Cluster, placement: Placement
+) -> tuple[Reason, ...]:
+    """The reasons for what is not asked of Slurm."""
+    left: list[Reason] = []
+    if cpus is None:
+        left.append(Reason(what="CPUs", value="not asked for", why=cpus_why))
+    if memory is None:
+        left.append(Reason(what="memory", value="not asked for", why=memory_why))
+    if job.resources.time is None:
+        limits = cluster.partitions[placement.partition].limits if placement.partition in cluster.partitions else None
+        default = limits.default_time if limits else None
+        why = f"the partition's default of {default} applies" if default else "the partition's default applies; -t sets it"
+        left.append(Reason(what="time", value="not asked for", why=why))
+    return tuple(left)

@@ -1,0 +1,166 @@
+"""Read a user's training script, as text and syntax tree, without running it: what does it do about processes?"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+__all__ = ["ScriptFacts", "local_imports", "read_script"]
+
+_FRAMEWORKS = {
+    "lightning": "Lightning",
+    "pytorch_lightning": "Lightning",
+    "accelerate": "Accelerate",
+    "deepspeed": "DeepSpeed",
+    "horovod": "Horovod",
+    "ray": "Ray",
+    "composer": "Composer",
+    "ignite": "Ignite",
+    "colossalai": "ColossalAI",
+}
+_DISTRIBUTED_MODULES = ("torch.distributed", "torchtitan", "megatron", "fairscale")
+_DISTRIBUTED_NAMES = {
+    "init_process_group": "init_process_group",
+    "init_device_mesh": "init_device_mesh",
+    "DistributedDataParallel": "DistributedDataParallel",
+    "FullyShardedDataParallel": "FullyShardedDataParallel",
+    "fully_shard": "fully_shard",
+    "DistributedSampler": "DistributedSampler",
+}
+_SPAWNING_CALLS = {"spawn", "start_processes", "notebook_launcher"}
+_RANK_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"}
+
+
+@dataclass(frozen=True)
+class ScriptFacts:
+    """What a script shows of its processes; each finding is ``(what, line)``, None when nothing was seen."""
+
+    path: str
+    framework: tuple[str, int] | None = None
+    """A library that manages processes: Lightning, Accelerate, DeepSpeed, ..."""
+    distributed: tuple[str, int] | None = None
+    """A sign that it takes part in a process group."""
+    spawns: tuple[str, int] | None = None
+    """A sign that it starts its own processes, or drives several GPUs from one."""
+    parsed: bool = True
+    """False: its syntax could not be read by this Python; it was searched as text."""
+
+
+class _Visitor(ast.NodeVisitor):
+    def __init__(self) -> None:
+        self.framework: tuple[str, int] | None = None
+        self.distributed: tuple[str, int] | None = None
+        self.spawns: tuple[str, int] | None = None
+        self.names: dict[str, str] = {}  # local name -> dotted origin
+
+    def _imported(self, module: str, line: int) -> None:
+        name = _FRAMEWORKS.get(module.split(".")[0])
+        if name and self.framework is None:
+            self.framework = (name, line)
+        if module.startswith(_DISTRIBUTED_MODULES) and self.distributed is None:
+            self.distributed = (module, line)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self._imported(alias.name, node.lineno)
+            self.names[alias.asname or alias.name.split(".")[0]] = alias.name if alias.asname else alias.name.split(".")[0]
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        module = node.module or ""
+        for alias in node.names:
+            dotted = f"{module}.{alias.name}"
+            self._imported(dotted, node.lineno)
+            self.names[alias.asname or alias.name] = dotted
+            if module.startswith("transformers") and alias.name.endswith("Trainer") and self.framework is None:
+                self.framework = ("Transformers' Trainer", node.lineno)
+
+    def _origin(self, node: ast.expr) -> str:
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if isinstance(node, ast.Name):
+            parts.append(self.names.get(node.id, node.id))
+        return ".".join(reversed(parts))
+
+    def visit_Call(self, node: ast.Call) -> None:
+        origin = self._origin(node.func)
+        last = origin.rsplit(".", 1)[-1]
+        if last in _SPAWNING_CALLS and ("multiprocessing" in origin or last == "notebook_launcher"):
+            self.spawns = self.spawns or (f"{origin}()", node.lineno)
+        elif last == "DataParallel":
+            self.spawns = self.spawns or ("DataParallel", node.lineno)
+        elif last in _DISTRIBUTED_NAMES:
+            self.distributed = self.distributed or (last, node.lineno)
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, str) and node.value in _RANK_VARIABLES:
+            self.distributed = self.distributed or (f"the variable {node.value}", node.lineno)
+
+
+_TEXT_SIGNS: tuple[tuple[str, str, re.Pattern[str]], ...] = (
+    ("spawns", "spawn()", re.compile(r"\b(?:mp|multiprocessing)\.spawn\(")),
+    ("spawns", "DataParallel", re.compile(r"(?<!Distributed)\bDataParallel\(")),
+    ("framework", "Lightning", re.compile(r"^\s*(?:import|from)\s+(?:pytorch_)?lightning\b", re.M)),
+    ("framework", "Accelerate", re.compile(r"^\s*(?:import|from)\s+accelerate\b", re.M)),
+    ("distributed", "init_process_group", re.compile(r"\binit_process_group\(")),
+    ("distributed", "torch.distributed", re.compile(r"\btorch\.distributed\b")),
+    ("distributed", "the variable LOCAL_RANK", re.compile(r"['\"]LOCAL_RANK['\"]")),
+)
+
+
+def _read_as_text(path: str, text: str) -> ScriptFacts:
+    found: dict[str, tuple[str, int]] = {}
+    for kind, what, pattern in _TEXT_SIGNS:
+        match = pattern.search(text)
+        if match and kind not in found:
+            found[kind] = (what, text.count("\n", 0, match.start()) + 1)
+    return ScriptFacts(
+        path,
+        framework=found.get("framework"),
+        distributed=found.get("distributed"),
+        spawns=found.get("spawns"),
+        parsed=False,
+    )
+
+
+def read_script(path: str, text: str, modules: Iterable[str] = ()) -> ScriptFacts:
+    """Find the signs of distribution in a script; ``modules`` are the texts of what it imports from beside it.
+
+    A finding in an imported module counts with line 0. Nothing is executed.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return _read_as_text(path, text)
+    visitor = _Visitor()
+    visitor.visit(tree)
+    for module in modules:
+        inner = _Visitor()
+        try:
+            inner.visit(ast.parse(module))
+        except (SyntaxError, ValueError):
+            continue
+        for kind in ("framework", "distributed", "spawns"):
+            finding = getattr(inner, kind)
+            if finding and getattr(visitor, kind) is None:
+                setattr(visitor, kind, (finding[0], 0))
+    return ScriptFacts(path, visitor.framework, visitor.distributed, visitor.spawns)
+
+
+def local_imports(text: str) -> tuple[str, ...]:
+    """The top-level names a script imports, relative ones too: candidates for files beside it."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return ()
+    names: dict[str, None] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(dict.fromkeys(alias.name.split(".")[0] for alias in node.names))
+        elif isinstance(node, ast.ImportFrom):
+            names.update(dict.fromkeys([(node.module or alias.name).split(".")[0] for alias in node.names]))
+    return tuple(names)

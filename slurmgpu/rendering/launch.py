@@ -1,0 +1,84 @@
+"""The lines that start the job's processes: container, launcher and command, quoted word by word."""
+
+from __future__ import annotations
+
+from slurmgpu.models.plan import Plan
+from slurmgpu.planning.launching import python_command
+from slurmgpu.rendering.quoting import job_path, shell_word
+
+__all__ = ["launch_lines"]
+
+# torchrun by its module: an image or environment that has torch has it, whatever is on PATH.
+_TORCHRUN = "-m torch.distributed.run"
+
+
+def launch_lines(plan: Plan) -> dict[str, object]:
+    """What the launcher's template lays out: ``launcher``, ``multi_node`` and the pieces of the command."""
+    return {
+        "launcher": plan.launcher,
+        "multi_node": plan.nodes > 1,
+        "srun": _srun(plan),
+        "container": _container(plan),
+        "command": _command(plan),
+        "interpreter": _interpreter(plan),
+        "sets_rank": plan.launcher == "srun" and plan.train is None,
+        "torchrun": _torchrun(plan) if plan.launcher == "torchrun" else None,
+    }
+
+
+def _srun(plan: Plan) -> str:
+    words = [
+        "srun",
+        f"--nodes={plan.nodes}",
+        f"--ntasks={plan.nodes * plan.tasks_per_node}",
+        f"--ntasks-per-node={plan.tasks_per_node}",
+    ]
+    if plan.cpus_per_task is not None:
+        # From 22.05 to 23.02 srun does not take the job's --cpus-per-task over (srun(1)).
+        words.append(f"--cpus-per-task={plan.cpus_per_task}")
+    # A dead rank must end the rest, and so must ranks that left while others wait for them.
+    words += ["--kill-on-bad-exit=1", "--wait=60", *map(shell_word, plan.srun_options)]
+    return " ".join(words)
+
+
+def _container(plan: Plan) -> str | None:
+    container = plan.environment.container
+    if container is None:
+        return None
+    words = [container.runtime, container.mode]
+    words += {"nvidia": ["--nv"], "amd": ["--rocm"], "none": []}[container.gpu if plan.gpus else "none"]
+    if plan.train is not None:
+        words += ["--bind", '"$SLURMGPU_RUN_DIR"']
+    for bind in container.binds:
+        words += ["--bind", job_path(bind)]
+    words += [shell_word(option) for option in container.options]
+    return " ".join([*words, job_path(container.image)])
+
+
+def _interpreter(plan: Plan) -> str:
+    if plan.command is not None:
+        python = python_command(plan.command)
+        return shell_word(python.interpreter) if python else "python3"
+    return job_path(plan.environment.python.interpreter)
+
+
+def _command(plan: Plan) -> str:
+    """The command as the launcher wants it: whole, or without the interpreter for torchrun."""
+    if plan.command is None:
+        module = '"$entrypoint"'
+        return f"--module {module}" if plan.launcher == "torchrun" else f"{_interpreter(plan)} -m {module}"
+    if plan.launcher != "torchrun":
+        return " ".join(map(shell_word, plan.command))
+    python = python_command(plan.command)
+    assert python is not None
+    if set(python.options) - {"-u"}:
+        return "--no-python " + " ".join(map(shell_word, plan.command))
+    target = ["--module", python.module] if python.module else [python.script or ""]
+    return " ".join(map(shell_word, [*target, *python.arguments]))
+
+
+def _torchrun(plan: Plan) -> dict[str, str]:
+    return {
+        "module": _TORCHRUN,
+        "size": f"--nnodes={plan.nodes} --nproc-per-node={plan.processes_per_node}",
+    }

@@ -1,0 +1,125 @@
+"""Plan -> script text: Python decides and quotes, the templates lay out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from jinja2 import DictLoader, StrictUndefined, TemplateError
+from jinja2.sandbox import SandboxedEnvironment
+
+from slurmgpu.errors import InvalidInput
+from slurmgpu.models.plan import Plan
+from slurmgpu.rendering.launch import launch_lines
+from slurmgpu.rendering.quoting import directive_value, job_path, path_variables, shell_word
+
+__all__ = ["MAIN_TEMPLATE", "SCRIPT_NAME", "render_script"]
+
+MAIN_TEMPLATE = "script.sh.j2"
+SCRIPT_NAME = "script.sbatch"
+"""What a script is called in its run directory."""
+
+
+def render_script(plan: Plan, templates: Mapping[str, str], *, script_name: str = SCRIPT_NAME) -> str:
+    """Lay the plan out as a batch script.
+
+    ``templates`` maps names to texts (the shipped ones, some perhaps replaced by the user's); they run in a
+    sandbox, since a plain Jinja template can run commands. InvalidInput when one of them fails.
+    """
+    environment = SandboxedEnvironment(
+        loader=DictLoader(dict(templates)),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    try:
+        text = environment.get_template(MAIN_TEMPLATE).render(_context(plan, script_name))
+    except TemplateError as error:
+        name, line = getattr(error, "name", None), getattr(error, "lineno", None)
+        where = f"{name or MAIN_TEMPLATE}{f':{line}' if line else ''}"
+        raise InvalidInput(
+            f"template {where}: {error.message or type(error).__name__}",
+            hint="the variables that a template may use are listed in docs/templates.md",
+        ) from None
+    return text.rstrip("\n") + "\n"
+
+
+def _context(plan: Plan, script_name: str) -> dict[str, Any]:
+    """Everything a template may use: finished lines and quoted words, no models."""
+    environment = plan.environment
+    return {
+        "login_shell": plan.login_shell,
+        "submit_by_hand": _submit_by_hand(plan, script_name),
+        "options": [_directive(option.name, option.value) for option in plan.options],
+        "work_dir": job_path(plan.work_dir),
+        "restart_limit": plan.restart_limit,
+        "keep_environment_in_steps": (plan.option("export") or "").upper().startswith("NONE"),
+        "modules": _modules(plan),
+        "conda": _conda(plan),
+        "venv": job_path(f"{environment.python.venv.path}/bin/activate") if environment.python.venv else None,
+        "exports": [f"{name}={job_path(value)}" for name, value in plan.variables.items()],
+        "secrets": " ".join(plan.secrets),
+        "cpus_per_task": plan.cpus_per_task,
+        "threads": _threads(plan),
+        "rendezvous": _rendezvous(plan),
+        "train": _train(plan),
+        "needed_variables": list(path_variables(environment.container.image)) if environment.container else [],
+        "launch": launch_lines(plan),
+    }
+
+
+def _directive(name: str, value: str | None) -> str:
+    return f"--{name}" if value is None else f"--{name}={directive_value(value)}"
+
+
+def _submit_by_hand(plan: Plan, script_name: str) -> str:
+    """The command that submits the script without slurmgpu: it makes the log folders, which Slurm does not."""
+    folders = plan.log_folders
+    sbatch = f"sbatch {shell_word(script_name)}"
+    return f"mkdir -p {' '.join(shell_word(folder) for folder in folders)} && {sbatch}" if folders else sbatch
+
+
+def _modules(plan: Plan) -> dict[str, Any] | None:
+    modules = plan.environment.modules
+    if modules is None or not (modules.purge or modules.use or modules.load):
+        return None
+    return {
+        "purge": modules.purge,
+        "use": [job_path(folder) for folder in modules.use],
+        "load": " ".join(shell_word(name) for name in modules.load),
+    }
+
+
+def _conda(plan: Plan) -> dict[str, str | None] | None:
+    conda = plan.environment.python.conda
+    if conda is None:
+        return None
+    return {"env": job_path(conda.env), "root": job_path(conda.root) if conda.root else None}
+
+
+def _threads(plan: Plan) -> int | None:
+    """CPU threads of each process."""
+    if plan.cpus_per_task is None or plan.processes_per_node == 1:
+        return plan.cpus_per_task
+    return max(1, plan.cpus_per_task * plan.tasks_per_node // plan.processes_per_node)
+
+
+def _rendezvous(plan: Plan) -> dict[str, str] | None:
+    """None where nobody needs to meet, or torchrun finds a port on its one node by itself."""
+    if plan.world_size == 1 or plan.launcher == "plain" or (plan.launcher == "torchrun" and plan.nodes == 1):
+        return None
+    return {"nodes": "many" if plan.nodes > 1 else "one", "suffix": shell_word(plan.address_suffix or "")}
+
+
+def _train(plan: Plan) -> dict[str, Any] | None:
+    if plan.train is None:
+        return None
+    settings = json.dumps({"schema": "slurmgpu.train/1", **plan.train}, indent=2, ensure_ascii=False)
+    return {
+        "settings": settings,
+        "run_name": shell_word(plan.slug),
+        "array": plan.option("array") is not None,
+    }
