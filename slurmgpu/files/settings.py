@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Mapping
@@ -10,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.yaml import Key, Layered, Origin, read_file, validate
 from slurmgpu.models.base import Model, Text, Word
 from slurmgpu.models.environment import Environment
 
-__all__ = ["EXCLUSIVE_JOB_KEYS", "LoadedSettings", "Settings", "expand_here", "load_settings"]
+__all__ = ["EXCLUSIVE_JOB_KEYS", "LoadedSettings", "Settings", "expand_here", "layer_files", "load_settings", "write_user_setting"]
 
 PROJECT_FILE = "slurmgpu.yaml"
 LAYER_FILE = "config.yaml"
@@ -115,3 +118,30 @@ def load_settings(start: Path, environ: Mapping[str, str] | None = None) -> Load
 def _read_layer(folder: Path) -> Layered:
     path = folder / LAYER_FILE
     return read_file(path) if path.is_file() else Layered({}, {})
+
+
+def layer_files(settings: LoadedSettings) -> list[tuple[str, Path]]:
+    """The settings file of each layer that was looked for, in rising precedence."""
+    return [
+        (layer, folder / (PROJECT_FILE if layer == "project" else LAYER_FILE))
+        for layer, folder in settings.folders.items()
+    ]
+
+
+def write_user_setting(settings: LoadedSettings, key: str, value: str) -> Path:
+    """Set one top-level value in the user's settings file, keeping its comments; the file's path."""
+    path = settings.folders["user"] / LAYER_FILE
+    writer = YAML()
+    data = writer.load(path.read_text(encoding="utf-8")) if path.is_file() else None
+    data = CommentedMap() if data is None else data
+    data[key] = value
+    text = io.StringIO()
+    writer.dump(data, text)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.write_text(text.getvalue(), encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be written: {error.strerror}") from None
+    return path

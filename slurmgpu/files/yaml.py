@@ -190,10 +190,8 @@ def _problem(model: type[BaseModel], layered: Layered, error: Mapping[str, Any],
 
 
 def _is_branch(part: str) -> bool:
-    """Whether a part of an error's location is pydantic's name of a union's branch, not a key."""
-    return bool(re.match(r"(?:function-|constrained-|str$|int$|bool$|literal\[|nullable|[A-Z]\w+$)", part)) and not (
-        re.fullmatch(r"[A-Z_][A-Z0-9_]*", part)
-    )
+    """Whether a part of an error's location is the tag of a choice (`<name>`), not a key."""
+    return part.startswith("<")
 
 
 def _unknown_key(model: type[BaseModel], key: Key) -> str:

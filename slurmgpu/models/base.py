@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SkipValidation, Strict
 
-__all__ = ["EnvName", "JobPath", "Model", "Text", "Word", "one_line"]
+__all__ = ["EnvName", "JobPath", "Model", "OptionValue", "Text", "Word", "Words", "one_line"]
 
 # C0 controls but the tab, DEL, and the C1 block: none survives a batch script's option lines.
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
@@ -81,3 +81,23 @@ JobPath = Annotated[
     Field(description="A path; $NAME and ${NAME} in it expand when the job runs, nothing else does."),
 ]
 """A path in which only ``$NAME`` and ``${NAME}`` expand, when the job runs."""
+
+Words = Annotated[tuple[Text, ...], Strict(False)]
+"""A list of texts; lists count too where a validator has already turned the file's values into Python's."""
+
+
+def _option_value(value: object) -> object:
+    if isinstance(value, str):
+        return _not_empty(one_line(value))
+    if isinstance(value, (bool, int)):
+        return value
+    raise ValueError(f"{value!r} is no value of an option; write text, a number, true (no value) or false (leave it out)")
+
+
+OptionValue = Annotated[
+    str | int | bool,
+    SkipValidation,
+    AfterValidator(_option_value),
+    Field(description="A value; true for an option without one, false to leave out an option of the cluster's."),
+]
+"""The value of an sbatch option that is passed on as it is."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 from typing_extensions import Self
 
-from slurmgpu.models.base import Model, Text, Word
+from slurmgpu.models.base import Model, OptionValue, Text, Word
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.units import Duration, Memory
 
@@ -114,11 +114,11 @@ class Dialect(Model):
     """Nodes are given whole (--exclusive)."""
     login_shell: bool = False
     """`module` exists only in login shells: the script starts with `bash -l`."""
-    address_suffix: Text | None = None
+    address_suffix: Word | None = None
     """What is appended to a host's name for the fast network (`i` at Juelich)."""
     srun_options: tuple[Text, ...] = ()
     """Further options of every srun, one word each."""
-    options: dict[Word, Text | bool] = Field(default_factory=dict)
+    options: dict[Word, OptionValue] = Field(default_factory=dict)
     """Further sbatch options of every job, by their long names."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 from typing_extensions import Self
 
 from slurmgpu.models.base import EnvName, JobPath, Model, Text, Word
@@ -100,6 +100,8 @@ class Environment(Model):
 
 
 EnvironmentChoice = Annotated[
-    Word | Environment,
+    Annotated[Word, Tag("<name>")] | Annotated[Environment, Tag("<inline>")],
+    # A choice by kind: a mistake inside one is not also reported as not being the other.
+    Discriminator(lambda value: "<name>" if isinstance(value, str) else "<inline>"),
     Field(description="The name of an environment that the cluster's profile or the settings define, or one inline."),
 ]

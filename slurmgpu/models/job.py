@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from typing_extensions import Self
 
-from slurmgpu.models.base import EnvName, JobPath, Model, Text, Word
+from slurmgpu.models.base import EnvName, JobPath, Model, OptionValue, Text, Word, Words, one_line
 from slurmgpu.models.environment import EnvironmentChoice, Secrets
 from slurmgpu.models.train import TrainSettings
 from slurmgpu.models.units import Duration, GpuRequest, Gres, Memory
@@ -114,7 +114,7 @@ class Launch(Model):
 
     launcher: Literal["auto", "torchrun", "srun", "plain"] = "auto"
     """torchrun: one agent per node starts a process per GPU; srun: one task per GPU; plain: one process."""
-    srun_options: tuple[Text, ...] = ()
+    srun_options: Words = ()
     """Further options of srun, one word each."""
 
 
@@ -196,11 +196,6 @@ def _launcher_alone(value: object) -> object:
     return {"launcher": value} if isinstance(value, str) else value
 
 
-OptionValue = Annotated[
-    Text | int | bool,
-    Field(description="A value; true for an option without one, false to leave out an option of the cluster's."),
-]
-
 OWN_OPTIONS = {
     "job-name": "name",
     "partition": "resources.partition",
@@ -279,8 +274,6 @@ class Job(Model):
             return None
         if not words or not words[0].strip():
             raise ValueError("is empty; write the command word by word, such as [python, train.py, --lr, '1e-3']")
-        from slurmgpu.models.base import one_line
-
         for number, word in enumerate(words, start=1):
             try:
                 one_line(word)

@@ -51,7 +51,8 @@ _TIME = re.compile(
     r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+))?)?"
     r"|(?P<h>\d+):(?P<hm>\d+):(?P<hs>\d+)"
     r"|(?P<m>\d+):(?P<ms>\d+)"
-    r"|(?P<minutes>\d+))\Z"
+    r"|(?P<minutes>\d+))\Z",
+    re.ASCII,
 )
 
 
@@ -98,7 +99,7 @@ class Duration(_Spelled):
         return self.seconds is None or self.seconds > limit.seconds
 
 
-_MEMORY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGTP]?)(?:i?B)?\Z", re.IGNORECASE)
+_MEMORY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGTP]?)(?:i?B)?\Z", re.IGNORECASE | re.ASCII)
 _MIB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 
 
@@ -126,9 +127,14 @@ class Memory(_Spelled):
             return f"{self.mib // 1024}G"
         return f"{self.mib}M" if self.mib else "0"
 
+    @property
+    def readable(self) -> str:
+        """For people: GiB where that is a whole number, else MiB."""
+        return f"{self.mib // 1024} GiB" if self.mib % 1024 == 0 else f"{self.mib} MiB"
+
 
 _GRES_WORD = r"[A-Za-z0-9_.@+-]+"
-_COUNT = re.compile(r"(?P<number>\d+)(?P<suffix>[KMGTP]?)\Z", re.IGNORECASE)
+_COUNT = re.compile(r"(?P<number>\d+)(?P<suffix>[KMGTP]?)\Z", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -179,7 +185,7 @@ class GpuRequest(_Spelled):
         parts = str(value).strip().split(":")
         if len(parts) > 1 and parts[0] == "gpu":
             parts = parts[1:]
-        if len(parts) > 2 or not parts[-1].isdecimal() or not all(re.fullmatch(_GRES_WORD, p) for p in parts):
+        if len(parts) > 2 or not re.fullmatch(r"[0-9]+", parts[-1]) or not all(re.fullmatch(_GRES_WORD, p) for p in parts):
             raise ValueError(f"{value!r} is no GPU request; {forms}")
         return cls(int(parts[-1]), parts[0] if len(parts) == 2 else None)
 

@@ -117,7 +117,7 @@ def _spread(request: Request, gpus_on_a_node: int | None) -> Layout:
         return Layout(request.nodes, per_node, f"{total} GPUs over {request.nodes} nodes")
     if gpus_on_a_node is None:
         if total > _ASSUMED_NODE:
-            raise _Misfit(f"is not described, so {total} GPUs cannot be spread; give nodes and gpus_per_node")
+            raise _Misfit(f"has nodes of unknown size, so {total} GPUs cannot be spread; give nodes and gpus_per_node")
         return Layout(1, total, "on one node: nothing is known of the nodes; give nodes and gpus_per_node to spread")
     if total <= gpus_on_a_node:
         return Layout(1, total, f"{total} of the {gpus_on_a_node} GPUs of a node")
@@ -131,19 +131,19 @@ def _check_group(cluster: Cluster, group: NodeGroup, request: Request) -> Layout
     if request.wants_gpus and group.gpus == 0:
         raise _Misfit("has no GPUs")
     if request.gpu_type and not gpu_type_matches(cluster, request.gpu_type, group.gpu_type):
-        raise _Misfit(f"has no {request.gpu_type} (it has {group.gpu_type or 'an unnamed type'})")
+        raise _Misfit("")  # _try_partition says it once for the whole partition
     if request.gpu_memory:
         known = cluster.gpu_types.get(group.gpu_type or "")
         if known is None or known.memory is None or known.memory < request.gpu_memory:
-            has = f"{known.memory}" if known and known.memory else "unknown memory"
-            raise _Misfit(f"has GPUs of {has}, {request.gpu_memory} are asked for")
+            has = known.memory.readable if known and known.memory else "unknown memory"
+            raise _Misfit(f"has GPUs of {has}, {request.gpu_memory.readable} are asked for")
     layout = _spread(request, group.gpus if request.wants_gpus else None)
     if group.count is not None and layout.nodes > group.count:
         raise _Misfit(f"has {group.count} such nodes, {layout.nodes} are needed")
     if group.cpus is not None and (request.cpus_per_node or 0) > group.cpus:
         raise _Misfit(f"has {group.cpus} CPUs a node, {request.cpus_per_node} are asked for")
     if group.memory is not None and request.memory is not None and request.memory > group.memory:
-        raise _Misfit(f"has {group.memory} of memory a node, {request.memory} are asked for")
+        raise _Misfit(f"has {group.memory.readable} of memory a node, {request.memory.readable} are asked for")
     return layout
 
 
@@ -160,7 +160,7 @@ def _check_limits(partition: Partition, layout: Layout, request: Request) -> Non
     if limits.max_cpus is not None and cpus > limits.max_cpus:
         raise _Misfit(f"allows at most {limits.max_cpus} CPUs a job, {cpus} are asked for")
     if limits.max_memory is not None and request.memory is not None and request.memory > limits.max_memory:
-        raise _Misfit(f"allows at most {limits.max_memory} of memory a node, {request.memory} is asked for")
+        raise _Misfit(f"allows at most {limits.max_memory.readable} a node, {request.memory.readable} are asked for")
     if partition.requires_gpu and not request.wants_gpus:
         raise _Misfit("refuses jobs without a GPU")
 
@@ -183,7 +183,9 @@ def _try_partition(cluster: Cluster, name: str, request: Request) -> Placement:
         else:
             fitting.append((group, layout))
     if not fitting:
-        raise _Misfit("; ".join(misfits))
+        misfits.pop("", None)
+        types = sorted({group.gpu_type or "unnamed" for group in partition.nodes if group.gpus != 0})
+        raise _Misfit("; ".join(misfits) or f"has no {request.gpu_type} (its types: {', '.join(types) or 'none'})")
     best = min((layout for _, layout in fitting), key=lambda layout: layout.nodes)
     groups = tuple(
         group for group, layout in fitting if (layout.nodes, layout.gpus_per_node) == (best.nodes, best.gpus_per_node)

@@ -95,9 +95,9 @@ def memory_per_node(cluster: Cluster, resources: Resources, placement: Placement
     mib = int(share * gpus)
     limit = cluster.partitions[placement.partition].limits.max_memory if placement.partition else None
     if limit is not None and mib > limit.mib:
-        return Sized(limit.mib, f"the partition allows {limit} a node")
+        return Sized(limit.mib, f"the partition allows {limit.readable} a node")
     if mib >= 1024:  # whole GiB read better, and rounding down always fits
         mib = mib // 1024 * 1024
-    return Sized(mib, _describe(placement, group, f"{group.memory}" if group.memory else ""))
+    return Sized(mib, _describe(placement, group, group.memory.readable if group.memory else ""))
 
 

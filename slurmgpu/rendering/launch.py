@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.launching import python_command
-from slurmgpu.rendering.quoting import job_path, shell_word
+from slurmgpu.rendering.quoting import job_path, shell_word, shellcheck_remarks
 
 __all__ = ["launch_lines"]
 
@@ -14,6 +14,7 @@ _TORCHRUN = "-m torch.distributed.run"
 
 def launch_lines(plan: Plan) -> dict[str, object]:
     """What the launcher's template lays out: ``launcher``, ``multi_node`` and the pieces of the command."""
+    sets_rank = plan.launcher == "srun" and plan.train is None
     return {
         "launcher": plan.launcher,
         "multi_node": plan.nodes > 1,
@@ -21,9 +22,19 @@ def launch_lines(plan: Plan) -> dict[str, object]:
         "container": _container(plan),
         "command": _command(plan),
         "interpreter": _interpreter(plan),
-        "sets_rank": plan.launcher == "srun" and plan.train is None,
+        "sets_rank": sets_rank,
+        "shellcheck": ",".join(_remarks(plan, sets_rank)),
         "torchrun": _torchrun(plan) if plan.launcher == "torchrun" else None,
     }
+
+
+def _remarks(plan: Plan, sets_rank: bool) -> list[str]:
+    container = plan.environment.container
+    quoted = [*(plan.command or ()), *plan.srun_options, *(container.options if container else ())]
+    remarks = set(shellcheck_remarks(quoted))
+    if sets_rank or (plan.launcher == "torchrun" and plan.nodes > 1):
+        remarks.add("SC2016")
+    return sorted(remarks)
 
 
 def _srun(plan: Plan) -> str:

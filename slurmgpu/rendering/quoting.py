@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
 
 from slurmgpu.errors import InvalidInput
 
-__all__ = ["directive_value", "job_path", "path_variables", "shell_word"]
+__all__ = ["directive_value", "job_path", "path_variables", "shell_word", "shellcheck_remarks"]
 
 _PLAIN_DIRECTIVE = re.compile(r"[A-Za-z0-9_@%+=:,./\[\]~^-]+\Z")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_@%+=:,./-]+\Z")
@@ -73,3 +74,12 @@ def path_variables(value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(match[0].strip("${}") for match in _VARIABLE.finditer(value)))
 
 
+
+
+_REMARKS = (("SC2016", re.compile(r"[$`]")), ("SC1003", re.compile(r"\\")), ("SC2088", re.compile(r"~")))
+
+
+def shellcheck_remarks(words: Iterable[str]) -> tuple[str, ...]:
+    """ShellCheck's remarks on words that are quoted on purpose: they look as if they were meant to expand."""
+    text = "".join(words)
+    return tuple(code for code, pattern in _REMARKS if pattern.search(text))

@@ -111,7 +111,7 @@ def _rendezvous(plan: Plan) -> dict[str, str] | None:
     """None where nobody needs to meet, or torchrun finds a port on its one node by itself."""
     if plan.world_size == 1 or plan.launcher == "plain" or (plan.launcher == "torchrun" and plan.nodes == 1):
         return None
-    return {"nodes": "many" if plan.nodes > 1 else "one", "suffix": shell_word(plan.address_suffix or "")}
+    return {"nodes": "many" if plan.nodes > 1 else "one", "suffix": plan.address_suffix or ""}
 
 
 def _train(plan: Plan) -> dict[str, Any] | None:

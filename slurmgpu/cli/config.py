@@ -1,0 +1,55 @@
+"""``slurmgpu config``: the settings in force, and where each value comes from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+
+@click.group()
+def command() -> None:
+    """Show the settings and where each value comes from."""
+
+
+@command.command("show")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(as_json: bool) -> None:
+    """Show every value in force with the file and line it comes from, and the layers that were looked for."""
+    import os
+    from pathlib import Path
+
+    from slurmgpu.files.settings import layer_files, load_settings
+
+    settings = load_settings(Path.cwd())
+    rows = [
+        {"key": ".".join(map(str, key)), "value": value, "origin": str(settings.layered.origin(key))}
+        for key, value in _leaves(settings.layered.data, ())
+    ]
+    rows += [
+        {"key": name, "value": os.environ[name], "origin": "the environment"}
+        for name in ("SLURMGPU_CLUSTER", "SLURMGPU_SITE")
+        if os.environ.get(name)
+    ]
+    layers = [{"layer": layer, "path": str(path), "read": path.is_file()} for layer, path in layer_files(settings)]
+    if as_json:
+        data = {"schema": "slurmgpu.config/1", "values": rows, "layers": layers}
+        click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        return
+    width = max((len(f"{row['key']}: {row['value']}") for row in rows), default=0)
+    for row in rows:
+        text = f"{row['key']}: {row['value']}"
+        click.echo(f"{text:<{width}}  {row['origin']}")
+    click.echo("layers, the later one wins:", err=True)
+    for layer in layers:
+        click.echo(f"  {layer['layer']:<8} {layer['path']}{'' if layer['read'] else ' (not there)'}", err=True)
+
+
+def _leaves(value: Any, key: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _leaves(inner, (*key, name))
+    else:
+        yield key, value

@@ -1,0 +1,65 @@
+"""What can be seen from here before Slurm is asked: folders, image, secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from slurmgpu.errors import PlanError
+from slurmgpu.models.plan import Plan
+
+__all__ = ["check_before_submission", "secrets_folder"]
+
+
+def secrets_folder() -> Path:
+    """Where a secret may lie in a file of its own, readable by its owner only."""
+    return Path.home() / ".config" / "slurmgpu" / "secrets"
+
+
+def check_before_submission(plan: Plan, folder: Path | None, environ: Mapping[str, str]) -> None:
+    """PlanError for what would make the job die at its first line: a folder, an image, a secret that is not there.
+
+    ``folder`` is the work folder on this machine, None when only the job knows it.
+    """
+    if folder is not None and not folder.is_dir():
+        raise PlanError(
+            f"work_dir: {str(folder)!r} is not there: Slurm would run the job in /tmp instead",
+            hint="make the folder, or give another by -D/--chdir or work_dir",
+        )
+    _check_image(plan, folder)
+    _check_task(plan, folder)
+    for name in plan.secrets:
+        file = secrets_folder() / name
+        if not environ.get(name) and not file.is_file():
+            raise PlanError(
+                f"secrets: {name} is neither set in this environment nor in {file}",
+                hint=f"export {name}=..., or put its value into that file (chmod 600)",
+            )
+
+
+def _check_image(plan: Plan, folder: Path | None) -> None:
+    container = plan.environment.container
+    if container is None or "$" in container.image or re.match(r"[a-z]+://", container.image):
+        return
+    image = Path(container.image).expanduser()
+    if not image.is_absolute():
+        if folder is None:
+            return
+        image = folder / image
+    if not image.exists():
+        raise PlanError(
+            f"environment.container.image: {container.image!r} is not there (looked for {image})",
+            hint="give the image's path, or a docker:// address; $NAME in it expands when the job runs",
+        )
+
+
+def _check_task(plan: Plan, folder: Path | None) -> None:
+    if plan.train is None or folder is None:
+        return
+    file = str(plan.train["task"]).rsplit(":", 1)[0]
+    if not (folder / file).is_file():
+        raise PlanError(
+            f"train.task: {plan.train['task']!r}: there is no file {file!r} in the work folder {folder}",
+            hint="write it as FILE.py:Class, against the work folder",
+        )

@@ -1,0 +1,120 @@
+"""One submission's folder: what a person can look into, archive and repeat."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+import slurmgpu
+from slurmgpu.errors import InvalidInput
+from slurmgpu.models.job import Job
+from slurmgpu.models.plan import Plan
+from slurmgpu.models.run import RUN_FILE, Run
+
+__all__ = ["RunDirectory", "new_run_directory", "write_atomically"]
+
+
+class RunDirectory:
+    """A new run directory; ``remove`` takes back what was made for it."""
+
+    def __init__(self, path: Path, token: str, made: list[Path]) -> None:
+        self.path = path
+        self.token = token
+        self._made = made
+
+    def keep_folder(self, folder: Path) -> None:
+        """Make a folder outside (for log files) and remember it, so that ``remove`` takes it back when empty."""
+        missing = [one for one in (folder, *folder.parents) if not one.exists()]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidInput(f"log folder {str(folder)!r} cannot be made: {error.strerror}") from None
+        self._made += missing
+
+    def remove(self) -> None:
+        """Take everything back: a rejected submission leaves nothing to confuse anybody."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        for folder in self._made:
+            try:
+                folder.rmdir()
+            except OSError:
+                return  # someone put something there meanwhile
+
+
+def new_run_directory(runs: Path, plan: Plan, job: Job, script: str) -> RunDirectory:
+    """Make ``<runs>/<name>-<UTC time>-<token>/`` with job.yaml, plan.json, the script and, for training, code/.
+
+    InvalidInput when it cannot be made; nothing is left then.
+    """
+    if "%" in str(runs):
+        raise InvalidInput(f"runs: {str(runs)!r} contains %, which Slurm expands in the names of log files; use another folder")
+    token = secrets.token_hex(4)
+    now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    path = runs / f"{plan.slug}-{now}-{token}"
+    made = [one for one in (runs, *runs.parents) if not one.exists()]
+    directory = RunDirectory(path, token, made)
+    try:
+        (path / "logs").mkdir(parents=True)
+        _fill(path, plan, job, script)
+    except OSError as error:
+        directory.remove()
+        raise InvalidInput(
+            f"run directory {str(path)!r} cannot be made: {error.strerror}",
+            hint="set runs: in the settings to a folder that you can write (scratch, not home, at most sites)",
+        ) from None
+    except BaseException:
+        directory.remove()
+        raise
+    return directory
+
+
+def _fill(path: Path, plan: Plan, job: Job, script: str) -> None:
+    (path / "job.yaml").write_text(_as_yaml(job.model_dump(mode="json", exclude_defaults=True)), encoding="utf-8")
+    plan_text = json.dumps({"schema": "slurmgpu.plan/1", **plan.model_dump(mode="json")}, indent=2, ensure_ascii=False)
+    (path / "plan.json").write_text(plan_text + "\n", encoding="utf-8")
+    (path / "script.sbatch").write_text(script, encoding="utf-8")
+    if plan.train is not None:
+        copy_entrypoint(path / "code")
+
+
+def copy_entrypoint(code: Path) -> None:
+    """Copy the training entrypoint as ``slurmgpu_training``, a name that no installed package shadows."""
+    source = Path(slurmgpu.__file__).resolve().parent / "training"
+    shutil.copytree(source, code / "slurmgpu_training", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+
+
+def _as_yaml(data: dict[str, Any]) -> str:
+    text = io.StringIO()
+    writer = YAML()
+    writer.default_flow_style = False
+    writer.dump(data, text)
+    return text.getvalue()
+
+
+def write_run(path: Path, run: Run) -> None:
+    """Write run.json so that a reader sees the old one or the new one, never half of one."""
+    write_atomically(path / RUN_FILE, run.to_json())
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file by rename, flushed to disk."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)  # noqa: PTH101 - mkstemp makes it private, run directories are for the group to read
+        os.replace(name, path)  # noqa: PTH105
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

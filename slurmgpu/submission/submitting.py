@@ -1,0 +1,151 @@
+"""Plan and script -> a job in Slurm's queue and a run directory that records it; nothing is ever sent twice."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import slurmgpu
+from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmRefused, SlurmUnreachable
+from slurmgpu.models.job import Job
+from slurmgpu.models.plan import Plan
+from slurmgpu.models.run import Run
+from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm.sbatch import Accepted, Outcome, Rejected, Unreachable, find_by_script, submit
+from slurmgpu.submission.preflight import check_before_submission
+from slurmgpu.submission.run_directory import RunDirectory, new_run_directory, write_run
+
+__all__ = ["Submission", "submit_plan"]
+
+# After a lost reply the controller may still be busy with the request: look for it a few times.
+_LOOKS = (0.5, 1.5, 3.0, 5.0)
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What is submitted, and from where."""
+
+    plan: Plan
+    job: Job
+    script: str
+    runs: Path
+    """The folder of run directories."""
+    folder: Path | None
+    """The work folder on this machine; None when only the job knows it."""
+    cwd: Path
+    hold: bool = False
+
+
+def submit_plan(submission: Submission, slurm: Slurm, environ: Mapping[str, str]) -> tuple[Run, str]:
+    """Submit, and return the record and what Slurm said besides.
+
+    Raises SlurmRefused, SlurmUnreachable (nothing was submitted, no run directory is left) or
+    OutcomeUnknown (the run directory stays: its path is what finds the job, if there is one).
+    """
+    plan = submission.plan
+    check_before_submission(plan, submission.folder, environ)
+    directory = new_run_directory(submission.runs, plan, submission.job, submission.script)
+    try:
+        run, options = _prepare(submission, directory)
+        outcome = submit(
+            slurm,
+            directory.path / "script.sbatch",
+            options,
+            cwd=submission.folder or submission.cwd,
+            env={**environ, "SLURMGPU_RUN_DIR": str(directory.path)},
+        )
+    except (InvalidInput, SlurmUnreachable, OSError):
+        directory.remove()
+        raise
+    return _conclude(outcome, run, directory, slurm, environ)
+
+
+def _prepare(submission: Submission, directory: RunDirectory) -> tuple[Run, list[str]]:
+    plan, path = submission.plan, directory.path
+    start = submission.folder or submission.cwd
+    for folder in plan.log_folders:
+        directory.keep_folder(start / folder)
+    options = ["--hold"] if submission.hold else []
+    pattern = plan.output
+    if pattern is None:
+        pattern = f"{path}/logs/{'%A_%a' if plan.option('array') else '%j'}.out"
+        options.append(f"--output={pattern}")
+    if (plan.option("export") or "").upper().startswith("NONE"):
+        options += _carry_run_directory(path)
+    run = Run(
+        name=plan.name,
+        token=directory.token,
+        state="submitting",
+        submitted_at=datetime.now(timezone.utc),
+        argv=["sbatch", "--parsable", *options, str(path / "script.sbatch")],
+        script_sha256=hashlib.sha256(submission.script.encode()).hexdigest(),
+        run_dir=str(path),
+        stdout=pattern,
+        stderr=plan.error,
+        slurmgpu_version=slurmgpu.__version__,
+    )
+    write_run(path, run)
+    return run, options
+
+
+def _carry_run_directory(path: Path) -> list[str]:
+    """With --export=NONE the job sees no variable of ours: name this one, and keep NONE's user environment."""
+    if "," in str(path):
+        raise InvalidInput(f"runs: {str(path.parent)!r} contains a comma, which --export cannot carry; use another folder")
+    return [f"--export=SLURMGPU_RUN_DIR={path}", "--get-user-env"]
+
+
+def _conclude(
+    outcome: Outcome, run: Run, directory: RunDirectory, slurm: Slurm, environ: Mapping[str, str]
+) -> tuple[Run, str]:
+    if isinstance(outcome, Rejected):
+        directory.remove()
+        advice = outcome.advice
+        meaning = f"\n({advice.meaning})" if advice else ""
+        raise SlurmRefused(f"Slurm refused the job: {outcome.text}{meaning}", hint=advice.act if advice else None)
+    if isinstance(outcome, Unreachable):
+        directory.remove()
+        raise SlurmUnreachable(
+            f"Slurm's controller does not answer, and nothing was submitted: {outcome.text}",
+            hint="try again later; `slurmgpu run` tries the job on this machine meanwhile",
+        )
+    if isinstance(outcome, Accepted):
+        return _record(run, directory, outcome.job_id, outcome.cluster), outcome.text
+    found = _look_for(run, slurm, environ)
+    if found is not None:
+        return _record(run, directory, *found), f"the reply was lost ({outcome.text}), and the job was found in the queue"
+    write_run(directory.path, run.model_copy(update={"state": "unknown"}))
+    raise OutcomeUnknown(
+        f"it is not known whether Slurm has the job: {outcome.text}",
+        hint=f"look with `slurmgpu status {directory.path}` before you submit again; its script is {run.script_path}",
+    )
+
+
+def _record(run: Run, directory: RunDirectory, job_id: int, cluster: str | None) -> Run:
+    known = run.model_copy(update={"state": "submitted", "job_id": job_id, "cluster": cluster})
+    write_run(directory.path, known)
+    return known
+
+
+def _look_for(run: Run, slurm: Slurm, environ: Mapping[str, str]) -> tuple[int, str | None] | None:
+    user = environ.get("USER") or environ.get("LOGNAME") or _user_name()
+    for pause in _LOOKS:
+        time.sleep(pause)
+        found = find_by_script(slurm, run.script_path, user=user, since=run.submitted_at - timedelta(minutes=2))
+        if found.jobs:
+            return found.jobs[0]
+    return None
+
+
+def _user_name() -> str | None:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return None
