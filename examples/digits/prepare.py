@@ -20,8 +20,8 @@ def write(path: Path) -> None:
         from sklearn.datasets import load_digits
     except ImportError:
         raise SystemExit(
-            f"{path} does not exist, and scikit-learn, which it is made from, is not installed here: run "
-            f"`pip install scikit-learn && python {Path(__file__).resolve()} {path.resolve()}` where it can be"
+            f"{path} does not exist, and scikit-learn, which it is made from, is not installed here: "
+            f"run `pip install scikit-learn`, then `python {Path(__file__).resolve()} {path.resolve()}`"
         ) from None
     pixels, labels = load_digits(return_X_y=True)
     images = torch.tensor(pixels.tolist()).view(-1, 1, 8, 8) / 16

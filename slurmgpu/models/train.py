@@ -1,4 +1,4 @@
-"""The settings of the training entrypoint, as a job file's ``train:`` holds them and ``train.json`` carries them.
+"""The settings of the training entrypoint, as ``train:`` in a job file and as ``train.json``.
 
 ``slurmgpu.training.settings`` reads the same keys with the same defaults where Pydantic is missing.
 """
@@ -32,7 +32,7 @@ class TrainSettings(BaseModel):
     )
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32",
-        description="What the forward pass computes in: fp32, or autocast to bf16 or to fp16 (GPU only, with scaling).",
+        description="What the forward pass computes in: fp32, or autocast to bf16 or to fp16 (GPU only).",
     )
     epochs: int = Field(1, ge=1, description="How often each training sample is used.")
     max_steps: int | None = Field(
@@ -60,7 +60,8 @@ class TrainSettings(BaseModel):
     )
     workers: int | Literal["auto"] = Field(
         "auto",
-        description="Data-loader processes per rank. auto: its CPUs but one, at most 8; none where CPUs train.",
+        description="Data-loader processes per rank. auto: its CPUs but one, at most 8; "
+        "none when training on CPUs.",
     )
     checkpoint_every: int = Field(
         1, ge=1, description="Epochs between two checkpoints; the end always gets one."
@@ -108,7 +109,7 @@ class TrainSettings(BaseModel):
         return config
 
     def micro_batch(self, world_size: int) -> int:
-        """Samples that one of ``world_size`` processes takes at a time: batch_size / (world size * accumulate).
+        """Samples that each process takes at a time: batch_size / (world size * accumulate).
 
         Raises:
             PlanError: it does not divide; the message names all figures and the nearest batch size that does.

@@ -42,9 +42,12 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     except TrainingError as error:
         _complain(ranks, f"error: {error}")
         _leave(error.exit_code)
-    except BaseException as error:
-        if isinstance(error, SystemExit) and not error.code:
+    except SystemExit as end:  # a task may end the run so, with a message
+        if not end.code:
             raise
+        _complain(ranks, f"error: {end.code}")
+        _leave(end.code if isinstance(end.code, int) else 1)
+    except BaseException as error:
         try:
             _explain(ranks, error)
         except Stopped as stop:

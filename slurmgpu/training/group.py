@@ -58,12 +58,12 @@ class Group:
         """
         if not self.together:
             return act()
-        failure: Exception | None = None
+        failure: Exception | SystemExit | None = None
         outcome: list[Any] = [None]
         if self.ranks.first:
             try:
                 outcome = [(True, act())]
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 failure, outcome = error, [(False, f"{type(error).__name__}: {error}")]
         dist.broadcast_object_list(outcome, src=0)
         if failure is not None:

@@ -16,7 +16,7 @@ _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's place: ``rank`` of ``world_size``, and ``local_rank`` of ``local_world_size`` on its node."""
+    """This process's place among all (``rank`` of ``world_size``) and on its node (``local_...``)."""
 
     rank: int = 0
     local_rank: int = 0
