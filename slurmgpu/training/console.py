@@ -1,0 +1,62 @@
+"""What rank 0 says: plain lines in a log file, one line that renews itself on a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+
+__all__ = ["Console", "describe", "duration"]
+
+# A log file gets a progress line at most this often, in seconds.
+_LOG_INTERVAL = 30.0
+
+
+class Console:
+    """Prints on rank 0 and is silent on the others."""
+
+    def __init__(self, speaks: bool) -> None:
+        self._speaks = speaks
+        self._terminal = speaks and sys.stdout.isatty()
+        self._shown = 0
+        self._last = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        if self._speaks:
+            self._print(self._over(text) + "\n")
+            self._shown = 0
+
+    def progress(self, text: str) -> None:
+        """Show how far it is: renews the last line on a terminal, a line now and then in a log file."""
+        if self._terminal:
+            self._print(self._over(text))
+            self._shown = len(text)
+        elif self._speaks and time.monotonic() - self._last >= _LOG_INTERVAL:
+            self._last = time.monotonic()
+            self._print(text + "\n")
+
+    def _over(self, text: str) -> str:
+        return "\r" + text.ljust(self._shown) if self._terminal else text
+
+    def _print(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def describe(results: Mapping[str, float]) -> str:
+    """The test results as people read them: ``test accuracy 97.2 %, loss 0.0912``."""
+    shown = [
+        f"{name} {100 * value:.1f} %" if name == "accuracy" else f"{name} {value:.4g}"
+        for name, value in results.items()
+    ]
+    return "test " + ", ".join(shown) if shown else "no test split"
+
+
+def duration(seconds: float) -> str:
+    """A duration as people read it: ``12.3 s``, ``4:05 min``, ``2:03:10 h``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"

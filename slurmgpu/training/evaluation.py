@@ -1,0 +1,61 @@
+"""The test split, exact over all ranks: every sample counts once, sums and counts are added up."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch.utils.data import DataLoader
+
+from .data import to_device
+from .group import Group
+from .precision import Precision
+from .task import Scalar, Task
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    task: Task,
+    model: torch.nn.Module,
+    loader: Optional[DataLoader[Any]],
+    samples: int,
+    group: Group,
+    precision: Precision,
+) -> dict[str, float]:
+    """The task's measures over the whole test split, the same on every rank; empty without a test split.
+
+    ``model`` is the bare one: a wrapper's forward may talk to other ranks, which can have fewer batches.
+    ``samples`` is the size of this rank's share.
+    """
+    if loader is None:
+        return {}
+    group.share_buffers(model)
+    model.eval()
+    sums: dict[str, list[Scalar]] = {}
+    left = samples
+    with torch.no_grad():
+        for batch in loader:
+            size = min(loader.batch_size or 1, left)
+            left -= size
+            with precision.autocast():
+                measures = task.evaluate(model, to_device(batch, group.device), size)
+            for name, (total, count) in measures.items():
+                entry = sums.setdefault(name, [0.0, 0.0])
+                entry[0] = entry[0] + _wide(total)
+                entry[1] = entry[1] + _wide(count)
+    model.train()
+    own = {name: (float(total), float(count)) for name, (total, count) in sums.items()}
+    everyone = group.gather(own)
+    names = dict.fromkeys(name for each in everyone for name in each)
+    return {name: _mean([each[name] for each in everyone if name in each]) for name in names}
+
+
+def _wide(value: Scalar) -> Scalar:
+    """Sums run in double precision and stay on the device until all batches are through."""
+    return value.detach().double() if isinstance(value, torch.Tensor) else float(value)
+
+
+def _mean(pairs: list[tuple[float, float]]) -> float:
+    count = sum(count for _, count in pairs)
+    return sum(total for total, _ in pairs) / count if count else float("nan")

@@ -1,0 +1,154 @@
+"""The processes of a run together: the device of each, and what they tell each other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from .errors import TrainingError
+from .ranks import Ranks
+
+__all__ = ["Group", "choose_device", "join", "own_cpus"]
+
+T = TypeVar("T")
+
+
+class Group:
+    """All ranks of the run; with one process every method is local and free."""
+
+    def __init__(self, ranks: Ranks, device: torch.device) -> None:
+        self.ranks = ranks
+        self.device = device
+
+    @property
+    def together(self) -> bool:
+        """Whether there is more than one process."""
+        return self.ranks.world_size > 1
+
+    def gather(self, value: T) -> list[T]:
+        """Each rank's value, by rank, on every rank (pickled, over the ranks' own connections)."""
+        if not self.together:
+            return [value]
+        values: list[Any] = [None] * self.ranks.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Add up a tensor over all ranks, in place and without waiting for a GPU."""
+        if self.together:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def share_buffers(self, model: torch.nn.Module) -> None:
+        """Give every rank the buffers of rank 0, so that all evaluate the same model."""
+        if self.together:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, src=0)
+
+    def on_first(self, act: Callable[[], T]) -> T:
+        """Run ``act`` on rank 0 while the others wait, and give all of them its result.
+
+        If it fails there, every rank raises: nobody waits for a rank that is gone.
+        """
+        if not self.together:
+            return act()
+        failure: Exception | SystemExit | None = None
+        outcome: list[Any] = [None]
+        if self.ranks.first:
+            try:
+                outcome = [(True, act())]
+            except (Exception, SystemExit) as error:
+                failure, outcome = error, [(False, f"{type(error).__name__}: {error}")]
+        dist.broadcast_object_list(outcome, src=0)
+        if failure is not None:
+            raise failure
+        succeeded, result = outcome[0]
+        if not succeeded:
+            raise TrainingError(f"ends because rank 0 failed ({result})")
+        return result  # type: ignore[no-any-return]
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        if self.together:
+            on_gpu = self.device.type == "cuda"
+            dist.barrier(device_ids=[self.device.index] if on_gpu else None)
+
+
+@contextlib.contextmanager
+def join(ranks: Ranks, timeout: float) -> Iterator[Group]:
+    """Choose the device, join the process group (nccl on GPUs, gloo on CPUs), and leave it at the end.
+
+    ``timeout`` is the longest wait for another rank, in seconds. After an error the group is left as it is:
+    taking it down can wait for ranks that are gone, and the process ends anyway.
+    """
+    device = choose_device(ranks, torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    elif ranks.world_size > 1 and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(own_cpus(ranks))  # or all ranks of a node fight over all of its CPUs
+    if ranks.world_size > 1:
+        missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+        if missing:
+            raise TrainingError(
+                f"world size is {ranks.world_size}, but {' and '.join(missing)} is not set: "
+                "export the first node's name and a free port before srun, or start with torchrun"
+            )
+        _start(ranks, device, timeout)
+    yield Group(ranks, device)
+    if ranks.world_size > 1:
+        dist.destroy_process_group()
+
+
+def _start(ranks: Ranks, device: torch.device, timeout: float) -> None:
+    try:
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            timeout=timedelta(seconds=timeout),
+        )
+    except (RuntimeError, ValueError) as error:
+        place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise TrainingError(
+            f"could not meet the other ranks (world size {ranks.world_size}) at {place} "
+            f"within {timeout:g} s: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def choose_device(ranks: Ranks, visible: int) -> torch.device:
+    """The GPU with the number of the local rank; the CPU where no GPU is visible.
+
+    No modulo: it would put two ranks on one GPU without a word.
+    """
+    if visible == 0:
+        return torch.device("cpu")
+    if ranks.local_rank < visible:
+        return torch.device("cuda", ranks.local_rank)
+    if visible == 1 and ranks.local_world_size == 1:
+        return torch.device("cuda", 0)
+    raise TrainingError(
+        f"local rank {ranks.local_rank} of {ranks.local_world_size} sees {visible} GPU(s) "
+        f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}): "
+        "start one process per GPU, and ask for GPUs by node, not by task"
+    )
+
+
+def own_cpus(ranks: Ranks) -> int:
+    """CPUs that this rank may use: its affinity mask, divided among the ranks under the same mask.
+
+    srun gives each task a mask of its own where CPUs per task are known; torchrun's ranks share the node's.
+    """
+    try:
+        mask = len(os.sched_getaffinity(0))
+    except AttributeError:  # no affinity on this system
+        mask = os.cpu_count() or 1
+    per_task = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    if ranks.launcher == "srun" and per_task.isdecimal():
+        return max(1, min(mask, int(per_task)))
+    return max(1, mask // ranks.local_world_size)

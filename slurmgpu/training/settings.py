@@ -1,0 +1,192 @@
+"""``train.json`` (schema ``slurmgpu.train/1``): its keys, defaults and checks.
+
+A plain dataclass, because Pydantic is missing where this runs; ``slurmgpu.models.train`` is its twin on the
+side of the command line, and a test holds one against the other.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple, Optional, Union
+
+from .errors import SettingsError
+
+__all__ = ["SCHEMA", "Config", "Settings", "load", "micro_batch", "parse"]
+
+SCHEMA = "slurmgpu.train/1"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one training; each one's meaning stands in ``slurmgpu.models.train``."""
+
+    task: str
+    strategy: str = "auto"
+    precision: str = "fp32"
+    epochs: int = 1
+    max_steps: Optional[int] = None
+    batch_size: int = 32
+    accumulate: int = 1
+    lr: float = 1e-3
+    weight_decay: float = 0.01
+    clip_norm: Optional[float] = None
+    seed: int = 0
+    workers: Union[int, str] = "auto"
+    checkpoint_every: int = 1
+    keep: int = 2
+    resume: bool = True
+    log_every: int = 10
+    timeout: float = 1800.0
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The settings as plain JSON values."""
+        return asdict(self)
+
+
+class _Rule(NamedTuple):
+    valid: str
+    holds: Callable[[Any], bool]
+
+
+def _whole(minimum: int) -> _Rule:
+    return _Rule(f"a whole number of at least {minimum}", lambda v: type(v) is int and v >= minimum)
+
+
+def _number(positive: bool) -> _Rule:
+    def holds(value: Any) -> bool:
+        if type(value) not in (int, float) or not math.isfinite(value):
+            return False
+        return bool(value > 0 if positive else value >= 0)
+
+    return _Rule("a number above 0" if positive else "a number of at least 0", holds)
+
+
+def _one_of(*values: str) -> _Rule:
+    return _Rule("one of " + ", ".join(values), lambda v: v in values)
+
+
+def _or_null(rule: _Rule) -> _Rule:
+    return _Rule(f"{rule.valid}, or null", lambda v: v is None or rule.holds(v))
+
+
+_RULES = {
+    "task": _Rule(
+        "FILE.py:CLASS, as in 'task.py:Digits'",
+        lambda v: isinstance(v, str) and re.fullmatch(r"(?s).+\.py:[^\W\d]\w*", v) is not None,
+    ),
+    "strategy": _one_of("auto", "single", "ddp"),
+    "precision": _one_of("fp32", "bf16", "fp16"),
+    "epochs": _whole(1),
+    "max_steps": _or_null(_whole(1)),
+    "batch_size": _whole(1),
+    "accumulate": _whole(1),
+    "lr": _number(positive=True),
+    "weight_decay": _number(positive=False),
+    "clip_norm": _or_null(_number(positive=True)),
+    "seed": _whole(0),
+    "workers": _Rule("'auto' or a whole number of at least 0", lambda v: v == "auto" or _whole(0).holds(v)),
+    "checkpoint_every": _whole(1),
+    "keep": _whole(1),
+    "resume": _Rule("true or false", lambda v: type(v) is bool),
+    "log_every": _whole(1),
+    "timeout": _number(positive=True),
+    "config": _Rule("a mapping", lambda v: isinstance(v, dict)),
+}
+
+
+def load(path: Path) -> Settings:
+    """Read the settings from a JSON file.
+
+    Raises:
+        SettingsError: the file is missing, is no JSON, or holds a key or value that is not valid.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"cannot read the settings {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise SettingsError(f"{path} is not valid JSON: {error}") from None
+    return parse(document, str(path))
+
+
+def parse(document: Any, source: str = "train.json") -> Settings:
+    """Check a decoded ``train.json`` and fill in the defaults."""
+    if not isinstance(document, dict):
+        raise SettingsError(f"{source} holds a {type(document).__name__}; it must hold a mapping")
+    values = dict(document)
+    schema = values.pop("schema", None)
+    if schema != SCHEMA:
+        raise SettingsError(f"{source}: schema is {schema!r}; this entrypoint reads {SCHEMA!r}")
+    for name, value in values.items():
+        rule = _RULES.get(name)
+        if rule is None:
+            raise SettingsError(f"{source}: unknown key {name!r}{_nearest(name, _RULES)}")
+        if not rule.holds(value):
+            raise SettingsError(f"{source}: {name} is {value!r}; it must be {rule.valid}")
+    if "task" not in values:
+        raise SettingsError(f"{source}: task is missing; it must be {_RULES['task'].valid}")
+    _check_config(values.get("config", {}), source)
+    return Settings(**values)
+
+
+def _check_config(config: Mapping[str, Any], source: str) -> None:
+    for name in config:
+        if not name.isidentifier():
+            raise SettingsError(
+                f"{source}: config has the key {name!r}; the task reads it as cfg.NAME, "
+                "so it must be letters, digits and underscores"
+            )
+        if name in _RULES:
+            raise SettingsError(
+                f"{source}: config.{name} is a setting of its own; write {name} beside config, not inside"
+            )
+
+
+def _nearest(name: str, names: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; valid are {', '.join(names)}"
+
+
+def micro_batch(settings: Settings, world_size: int) -> int:
+    """Samples that one process takes at a time: batch_size / (world size * accumulate).
+
+    Raises:
+        SettingsError: it does not divide; the message names all figures and the nearest value that does.
+    """
+    parts = world_size * settings.accumulate
+    micro, rest = divmod(settings.batch_size, parts)
+    if not rest:
+        return micro
+    nearest = max(parts, round(settings.batch_size / parts) * parts)
+    raise SettingsError(
+        f"batch_size {settings.batch_size} does not divide by {parts} "
+        f"(world size {world_size} x accumulate {settings.accumulate}); the nearest batch_size is {nearest}"
+    )
+
+
+class Config:
+    """What a task gets as ``cfg``: each setting and each key of ``config``, as a read-only attribute."""
+
+    def __init__(self, settings: Settings) -> None:
+        values = {each.name: getattr(settings, each.name) for each in fields(settings)}
+        self.__dict__.update(values, **settings.config)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copy and pickle look for such names, and expect a plain refusal
+            raise AttributeError(name)
+        raise AttributeError(
+            f"cfg.{name} is neither a setting nor a key of config{_nearest(name, vars(self))}"
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"cfg.{name} cannot be set: cfg is read-only")
+
+    def __repr__(self) -> str:
+        return f"Config({vars(self)!r})"

@@ -1,0 +1,225 @@
+"""The user's task: found, loaded and checked, so that a mistake in it is one clear sentence.
+
+A task is any class with ``model(cfg)``, ``dataset(cfg, split)`` and ``loss(model, batch)``; it may also have
+``optimizer``, ``schedule``, ``evaluate`` and ``prepare``. No base class is needed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple, Optional, Union
+
+import torch
+
+from .errors import TrainingError
+from .settings import Config
+
+__all__ = ["Loss", "Scalar", "Task", "load"]
+
+Scalar = Union[float, torch.Tensor]
+
+_REQUIRED = {"model": "(cfg)", "dataset": "(cfg, split)", "loss": "(model, batch)"}
+_OPTIONAL = {
+    "optimizer": "(model, cfg)",
+    "schedule": "(optimizer, cfg, total_steps)",
+    "evaluate": "(model, batch)",
+    "prepare": "(cfg)",
+}
+
+
+class Loss(NamedTuple):
+    """A mean loss of a micro-batch (``counted`` is None), or a sum over ``counted`` things."""
+
+    value: torch.Tensor
+    counted: Optional[Scalar]
+
+
+def load(reference: str) -> Task:
+    """Load the task named ``FILE.py:CLASS``; a relative path counts from the current work folder.
+
+    Raises:
+        TrainingError: no such file or class, or a method that is missing or takes other arguments.
+    """
+    file, _, name = reference.rpartition(":")
+    path = Path(file).resolve()
+    if not path.is_file():
+        raise TrainingError(f"task {reference!r}: there is no file {path} (work folder {Path.cwd()})")
+    module = _import(path)
+    found = getattr(module, name, None)
+    if not inspect.isclass(found):
+        own = [n for n, v in vars(module).items() if inspect.isclass(v) and v.__module__ == module.__name__]
+        raise TrainingError(
+            f"task {reference!r}: {path} has no class {name!r}; it has {', '.join(own) or 'none'}"
+        )
+    return Task(found, path)
+
+
+def _import(path: Path) -> ModuleType:
+    """Import the file under its own name, its folder first on the path, as ``python FILE`` would.
+
+    Under its own name, because data-loader workers may have to import it again.
+    """
+    name = path.stem
+    if name in sys.modules or name in sys.builtin_module_names:
+        raise TrainingError(f"task file {path}: a module named {name!r} is loaded already; rename the file")
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None  # a file that ends in .py always has both
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Task:
+    """A user's task, each answer checked; a wrong one names the file, the method and what is expected."""
+
+    def __init__(self, kind: type, path: Path) -> None:
+        self.path = path
+        self._name = kind.__name__
+        self._checked: set[str] = set()
+        for method, parameters in {**_REQUIRED, **_OPTIONAL}.items():
+            self._check_method(kind, method, parameters)
+        try:
+            inspect.signature(kind).bind()
+        except TypeError as error:
+            raise TrainingError(f"{path}: {self._name}() must need no arguments, but: {error}") from None
+        self._user: Any = kind()
+
+    def _check_method(self, kind: type, method: str, parameters: str) -> None:
+        function = getattr(kind, method, None)
+        if function is None:
+            if method in _REQUIRED:
+                raise TrainingError(
+                    f"{self.path}: {self._name} has no method {method}; expected is {method}{parameters}"
+                )
+            return
+        if not callable(function):
+            raise self._wrong(method, "a method", function)
+        static = isinstance(inspect.getattr_static(kind, method), (staticmethod, classmethod))
+        arguments = [] if static else ["self"]
+        arguments += parameters.strip("()").split(", ")
+        try:
+            inspect.signature(function).bind(*arguments)
+        except TypeError as error:
+            raise TrainingError(
+                f"{self.path}: {self._name}.{method} must take {method}{parameters}, but: {error}"
+            ) from None
+
+    def _wrong(self, method: str, expected: str, got: Any) -> TrainingError:
+        return TrainingError(
+            f"{self.path}: {self._name}.{method} must be or return {expected}; got {_describe(got)}"
+        )
+
+    def has(self, method: str) -> bool:
+        """Whether the task has this optional method."""
+        return callable(getattr(self._user, method, None))
+
+    def prepare(self, cfg: Config) -> None:
+        """Let the task make what the run needs once, such as a file of data."""
+        if self.has("prepare"):
+            self._user.prepare(cfg)
+
+    def model(self, cfg: Config) -> torch.nn.Module:
+        """The network, on the CPU."""
+        model = self._user.model(cfg)
+        if not isinstance(model, torch.nn.Module):
+            raise self._wrong("model", "a torch.nn.Module", model)
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise self._wrong("model", "a torch.nn.Module with parameters that require a gradient", model)
+        return model
+
+    def dataset(self, cfg: Config, split: str) -> Any:
+        """The samples of a split, ``train`` or ``test``; a task without a test split returns None for it."""
+        dataset = self._user.dataset(cfg, split)
+        if dataset is None and split == "test":
+            return None
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+            expected = "a dataset with __len__ and __getitem__"
+            raise self._wrong("dataset", expected + (", or None" if split == "test" else ""), dataset)
+        if not len(dataset):
+            raise self._wrong("dataset", f"at least one sample for the split {split!r}", dataset)
+        return dataset
+
+    def optimizer(self, model: torch.nn.Module, cfg: Config) -> torch.optim.Optimizer:
+        """The task's optimizer, or AdamW with the settings' lr and weight_decay."""
+        if not self.has("optimizer"):
+            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            return torch.optim.AdamW(trained, lr=cfg.lr, weight_decay=cfg.weight_decay)
+        optimizer = self._user.optimizer(model, cfg)
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise self._wrong("optimizer", "a torch.optim.Optimizer", optimizer)
+        return optimizer
+
+    def schedule(self, optimizer: torch.optim.Optimizer, cfg: Config, total_steps: int) -> Optional[Any]:
+        """The learning-rate schedule, moved on after every optimizer step; None keeps the rate."""
+        if not self.has("schedule"):
+            return None
+        schedule = self._user.schedule(optimizer, cfg, total_steps)
+        if schedule is None:
+            return None
+        if not all(hasattr(schedule, name) for name in ("step", "state_dict", "load_state_dict")):
+            raise self._wrong("schedule", "a schedule of torch.optim.lr_scheduler, or None", schedule)
+        return schedule
+
+    def loss(self, model: torch.nn.Module, batch: Any) -> Loss:
+        """The loss of one micro-batch."""
+        answer = self._user.loss(model, batch)
+        if isinstance(answer, torch.Tensor) and answer.dim() == 0:
+            return Loss(answer, None)
+        if isinstance(answer, tuple) and len(answer) == 2:
+            total, count = answer
+            if isinstance(total, torch.Tensor) and total.dim() == 0 and _is_scalar(count):
+                return Loss(total, count)
+        raise self._wrong(
+            "loss", "the mean loss as a tensor without dimensions, or a pair (sum, count)", answer
+        )
+
+    def refuse_constant(self, loss: torch.Tensor) -> None:
+        """Raise for a loss from which nothing can be learned."""
+        if not loss.requires_grad:
+            raise self._wrong("loss", "a loss that depends on the model's parameters", loss)
+
+    def evaluate(
+        self, model: torch.nn.Module, batch: Any, samples: int
+    ) -> Mapping[str, tuple[Scalar, Scalar]]:
+        """Sums and counts by name over one batch of the test split; without the method: the loss."""
+        if not self.has("evaluate"):
+            loss = self.loss(model, batch)
+            if loss.counted is None:
+                return {"loss": (loss.value * samples, samples)}
+            return {"loss": (loss.value, loss.counted)}
+        answer = self._user.evaluate(model, batch)
+        expected = "a mapping of name -> (sum, count)"
+        if not isinstance(answer, Mapping):
+            raise self._wrong("evaluate", expected, answer)
+        for name, pair in answer.items():
+            if not (isinstance(name, str) and isinstance(pair, tuple) and len(pair) == 2):
+                raise self._wrong("evaluate", expected, {name: pair})
+            if not all(map(_is_scalar, pair)):
+                raise self._wrong(
+                    "evaluate", expected + ", numbers or tensors without dimensions", {name: pair}
+                )
+        return answer
+
+
+def _is_scalar(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.dim() == 0
+    return isinstance(value, (int, float))
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}: ({', '.join(map(_describe, value))})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k!r}: {_describe(v)}" for k, v in value.items()) + "}"
+    return f"a {type(value).__name__}" if value is not None else "None"

@@ -1,0 +1,140 @@
+"""How the tests start trainings: inside the test's own process, or as ranks of torchrun or of a pretended srun."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from slurmgpu.training.group import Group
+from slurmgpu.training.ranks import Ranks
+from slurmgpu.training.run import train
+from slurmgpu.training.settings import SCHEMA, load
+
+ROOT = Path(__file__).resolve().parents[2]
+TASKS = Path(__file__).with_name("small.py")
+
+
+@dataclass
+class Ended:
+    """How the processes of a training ended."""
+
+    codes: list[int]
+    out: str
+    err: str
+
+
+@dataclass
+class RunFolder:
+    """A run directory, and ways to train in it."""
+
+    path: Path
+
+    def write(self, task: str = "Line", **settings: Any) -> None:
+        document = {"schema": SCHEMA, "task": f"{TASKS}:{task}" if ":" not in task else task, **settings}
+        (self.path / "train.json").write_text(json.dumps(document))
+
+    def here(self, **environment: str) -> None:
+        """Train in this process, on the CPU."""
+        try:
+            settings = load(self.path / "train.json")
+            train(settings, self.path, Group(Ranks(), torch.device("cpu")), environment)
+        finally:
+            sys.modules.pop("small", None)
+
+    def ranks(self, count: int = 1, **extra: str) -> Ended:
+        """Train as srun starts it: one process per rank, with Slurm's variables."""
+        environment = clean_environment(self.path)
+        if count > 1:
+            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        started = []
+        for rank in range(count):
+            own = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), "SLURM_NTASKS": str(count)}
+            command = [sys.executable, "-m", "slurmgpu.training"]
+            started.append(_popen(command, environment | own | extra))
+        return _wait(started)
+
+    def torchrun(self, count: int) -> Ended:
+        """Train as torchrun starts it."""
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+        return _wait([_popen([*command, "--module", "slurmgpu.training"], clean_environment(self.path))])
+
+    def metrics(self, kind: str) -> list[dict[str, Any]]:
+        lines = (self.path / "metrics.jsonl").read_text().splitlines()
+        return [line for line in map(json.loads, lines) if line["kind"] == kind]
+
+    def losses(self) -> list[float]:
+        return [line["values"]["loss"] for line in self.metrics("train")]
+
+    def checkpoints(self) -> list[str]:
+        return sorted(path.name for path in (self.path / "checkpoints").iterdir())
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """The parameters in the newest checkpoint."""
+        steps = [int(name.removeprefix("step-")) for name in self.checkpoints() if name.startswith("step-")]
+        newest = self.path / "checkpoints" / f"step-{max(steps)}" / "model.pt"
+        state: dict[str, torch.Tensor] = torch.load(newest, weights_only=True)
+        return state
+
+
+def clean_environment(run_dir: Path) -> dict[str, str]:
+    """This environment without what another launcher left in it."""
+    launchers = ("SLURM", "MASTER_", "TORCHELASTIC", "SMALL_")
+    places = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(launchers) and k not in places}
+    return kept | {"SLURMGPU_RUN_DIR": str(run_dir), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _popen(command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def _wait(started: list[subprocess.Popen[str]]) -> Ended:
+    """Collect the processes; one that does not end is killed, and the test fails."""
+    try:
+        texts = [process.communicate(timeout=100) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    out, err = ("".join(each) for each in zip(*texts, strict=True))
+    return Ended([process.returncode for process in started], out, err)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    """An empty run directory."""
+    return new_run(tmp_path, "run")
+
+
+def new_run(parent: Path, name: str) -> RunFolder:
+    path = parent / name
+    path.mkdir()
+    return RunFolder(path)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The same arithmetic everywhere, and little load."""
+    before, path = torch.get_num_threads(), list(sys.path)
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+    sys.path[:] = path

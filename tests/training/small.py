@@ -1,0 +1,72 @@
+"""Tiny tasks for the tests; SMALL_FAULT="kind:call:rank" makes the loss fail on its n-th call on a rank."""
+
+import os
+import random
+import signal
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+RANK = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
+
+
+def fail_on_demand(call):
+    kind, _, where = os.environ.get("SMALL_FAULT", "").partition(":")
+    if where == f"{call}:{RANK}":
+        if kind == "raise":
+            raise ValueError("a mistake in the task")
+        os.kill(os.getpid(), getattr(signal, kind))
+
+
+class Line:
+    """A network for y = 2x - 1 and noise; 100 samples to learn from, 37 to test on."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def model(self, cfg):
+        return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def dataset(self, cfg, split):
+        generator = torch.Generator().manual_seed(len(split))
+        x = torch.randn(100 if split == "train" else 37, 3, generator=generator)
+        noise = torch.randn(len(x), 1, generator=generator)
+        return TensorDataset(x, 2 * x[:, :1] - 1 + noise / 10, torch.arange(len(x)) % 4)
+
+    def loss(self, model, batch):
+        x, y, _ = batch
+        self.calls += 1
+        fail_on_demand(self.calls)
+        return nn.functional.mse_loss(model(x), y)
+
+
+class Weighted(Line):
+    """Each sample weighs 0 to 3: the number of things counted differs from batch to batch."""
+
+    def loss(self, model, batch):
+        x, y, weight = batch
+        return ((model(x) - y).square()[:, 0] * weight).sum(), weight.sum()
+
+
+class Restless(Line):
+    """All that a resume must put back: dropout, Python's random numbers, momentum, a schedule."""
+
+    def model(self, cfg):
+        return nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.2), nn.Tanh(), nn.Linear(8, 1))
+
+    def optimizer(self, model, cfg):
+        return torch.optim.SGD(model.parameters(), lr=cfg.lr, momentum=0.9)
+
+    def schedule(self, optimizer, cfg, total_steps):
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
+
+    def loss(self, model, batch):
+        return super().loss(model, batch) * random.uniform(0.5, 1.5)
+
+
+class Buffered(Line):
+    """BatchNorm: the ranks' statistics differ until they are shared."""
+
+    def model(self, cfg):
+        return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))

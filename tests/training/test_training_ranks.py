@@ -1,0 +1,122 @@
+"""Who a process is: torchrun's and srun's variables, the device, the CPUs."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from slurmgpu.training.data import count_workers
+from slurmgpu.training.errors import TrainingError
+from slurmgpu.training.group import Group, choose_device, join, own_cpus
+from slurmgpu.training.ranks import Ranks, from_environment, tasks_on_node
+
+TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
+SRUN = {
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+    "SLURM_NTASKS": "4",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+}
+
+
+def place(ranks: Ranks) -> tuple[int, int, int, int, str]:
+    return ranks.rank, ranks.local_rank, ranks.world_size, ranks.local_world_size, ranks.launcher
+
+
+def test_without_a_launcher_there_is_one_process() -> None:
+    assert place(from_environment({})) == (0, 0, 1, 1, "none")
+
+
+def test_torchrun_says_who_a_process_is() -> None:
+    assert place(from_environment(TORCHRUN)) == (5, 1, 8, 4, "torchrun")
+
+
+def test_srun_says_who_a_process_is() -> None:
+    assert place(from_environment(SRUN)) == (3, 1, 4, 2, "srun")
+
+
+def test_inside_srun_torchrun_the_rank_of_torchrun_counts() -> None:
+    assert place(from_environment({**SRUN, **TORCHRUN})) == (5, 1, 8, 4, "torchrun")
+
+
+def test_a_batch_script_without_tasks_is_one_process() -> None:
+    assert place(from_environment({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"})) == (0, 0, 1, 1, "none")
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"RANK": "0"}, "not LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE"),
+        ({**TORCHRUN, "RANK": "8"}, "rank 8 of world size 8"),
+        ({**TORCHRUN, "LOCAL_RANK": "4"}, "local rank 4 of 4"),
+        ({**TORCHRUN, "WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'"),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, "SLURM_LOCALID is not set"),
+        ({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2x2"}, "Slurm's form"),
+    ],
+)
+def test_variables_that_contradict_each_other_are_named(variables: dict[str, str], message: str) -> None:
+    with pytest.raises(TrainingError, match=message):
+        from_environment(variables)
+
+
+@pytest.mark.parametrize(
+    ("variables", "tasks"),
+    [
+        ({"SLURM_STEP_TASKS_PER_NODE": "2(x3),1", "SLURM_NODEID": "2"}, 2),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2(x3),1", "SLURM_NODEID": "3"}, 1),
+        ({"SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_TASKS_PER_NODE": "1"}, 4),
+        ({"SLURM_TASKS_PER_NODE": "4(x2)", "SLURM_NODEID": "1"}, 4),
+        ({"SLURM_NTASKS_PER_NODE": "2", "SLURM_NTASKS": "4"}, 2),
+        ({"SLURM_NTASKS": "3"}, 3),
+    ],
+)
+def test_tasks_of_a_node_are_read_from_what_slurm_sets(variables: dict[str, str], tasks: int) -> None:
+    assert tasks_on_node(variables) == tasks
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "local_world", "visible", "device"),
+    [(0, 1, 0, "cpu"), (3, 4, 0, "cpu"), (1, 2, 2, "cuda:1"), (0, 1, 4, "cuda:0"), (0, 1, 1, "cuda:0")],
+)
+def test_the_local_rank_chooses_the_gpu(local_rank: int, local_world: int, visible: int, device: str) -> None:
+    assert choose_device(Ranks(local_rank, local_rank, 8, local_world), visible) == torch.device(device)
+
+
+@pytest.mark.parametrize(("local_rank", "local_world", "visible"), [(1, 2, 1), (2, 4, 2)])
+def test_two_ranks_never_share_a_gpu_in_silence(local_rank: int, local_world: int, visible: int) -> None:
+    with pytest.raises(TrainingError, match=rf"local rank {local_rank} of {local_world} sees {visible} GPU"):
+        choose_device(Ranks(local_rank, local_rank, 8, local_world), visible)
+
+
+@pytest.mark.parametrize("missing", ["MASTER_ADDR", "MASTER_PORT"])
+def test_a_missing_meeting_place_is_named(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    monkeypatch.delenv(missing)
+    with pytest.raises(TrainingError, match=f"world size is 2, but {missing} is not set"), join(Ranks(0, 0, 2, 2), 1):
+        pass
+
+
+def test_ranks_under_one_mask_share_its_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(32)), raising=False)
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    assert own_cpus(Ranks(0, 0, 4, 4, "torchrun")) == 8
+
+
+def test_a_task_with_a_mask_of_its_own_has_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
+    assert own_cpus(Ranks(0, 0, 4, 4, "srun")) == 8
+    assert own_cpus(Ranks(0, 0, 4, 4, "torchrun")) == 2
+
+
+def test_auto_workers_leave_a_cpu_to_the_rank_and_stay_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    for cpus, workers in ((1, 0), (4, 3), (64, 8)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=cpus: set(range(n)), raising=False)
+        assert count_workers("auto", Group(Ranks(), torch.device("cuda", 0))) == workers
+    assert count_workers("auto", Group(Ranks(), torch.device("cpu"))) == 0
+    assert count_workers(5, Group(Ranks(), torch.device("cpu"))) == 5

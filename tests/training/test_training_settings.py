@@ -1,0 +1,157 @@
+"""train.json: keys, defaults, messages, and its twin on the side of the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from slurmgpu.errors import PlanError
+from slurmgpu.models.train import TRAIN_SCHEMA, TrainSettings
+from slurmgpu.training.errors import SettingsError
+from slurmgpu.training.settings import SCHEMA, Config, Settings, load, micro_batch, parse
+
+VALID: list[dict[str, Any]] = [
+    {"strategy": "ddp"},
+    {"precision": "bf16"},
+    {"max_steps": 7},
+    {"max_steps": None},
+    {"lr": 1},
+    {"clip_norm": 0.5},
+    {"weight_decay": 0},
+    {"workers": 0},
+    {"workers": "auto"},
+    {"config": {"hidden": 64, "layers": [1, 2], "deep": {"er": None}}},
+]
+INVALID: list[dict[str, Any]] = [
+    {"task": "task.py"},
+    {"task": "task.py:1"},
+    {"task": "Digits"},
+    {"strategy": "horovod"},
+    {"precision": "fp8"},
+    {"epochs": 0},
+    {"epochs": True},
+    {"epochs": 1.0},
+    {"epochs": None},
+    {"max_steps": 0},
+    {"batch_size": "64"},
+    {"accumulate": 0},
+    {"lr": "1e-3"},
+    {"lr": 0},
+    {"lr": float("nan")},
+    {"lr": float("inf")},
+    {"weight_decay": -1},
+    {"clip_norm": 0},
+    {"seed": -1},
+    {"workers": "many"},
+    {"workers": -1},
+    {"workers": True},
+    {"checkpoint_every": 0},
+    {"keep": 0},
+    {"resume": "yes"},
+    {"resume": 1},
+    {"log_every": 0},
+    {"timeout": 0},
+    {"config": [1]},
+    {"config": {"not a name": 1}},
+    {"config": {"seed": 1}},
+    {"learning_rate": 0.1},
+]
+
+
+def test_both_sides_have_the_same_keys_and_defaults() -> None:
+    model = TrainSettings(task="task.py:Digits").model_dump()
+    assert list(model) == [field.name for field in dataclasses.fields(Settings)]
+    assert model == Settings(task="task.py:Digits").as_dict()
+    assert TRAIN_SCHEMA == SCHEMA
+
+
+@pytest.mark.parametrize("values", VALID, ids=str)
+def test_both_sides_accept_the_same_and_read_it_alike(values: dict[str, Any]) -> None:
+    document = TrainSettings.model_validate({"task": "task.py:Digits", **values}).document()
+    assert parse(json.loads(json.dumps(document))).as_dict() == {
+        **Settings(task="task.py:Digits").as_dict(),
+        **values,
+    }
+
+
+@pytest.mark.parametrize("values", INVALID, ids=str)
+def test_both_sides_refuse_the_same_and_name_the_key(values: dict[str, Any]) -> None:
+    (name,) = values
+    with pytest.raises(ValidationError) as model:
+        TrainSettings.model_validate({"task": "task.py:Digits", **values})
+    assert model.value.errors()[0]["loc"][0] == name
+    with pytest.raises(SettingsError, match=name):
+        parse({"schema": SCHEMA, "task": "task.py:Digits", **values})
+
+
+def test_every_setting_is_described() -> None:
+    for name, field in TrainSettings.model_fields.items():
+        assert field.description, name
+
+
+def test_settings_are_frozen_on_both_sides() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        TrainSettings(task="task.py:Digits").lr = 1.0  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Settings(task="task.py:Digits").lr = 1.0  # type: ignore[misc]
+
+
+def test_an_unknown_key_names_the_nearest_one() -> None:
+    with pytest.raises(SettingsError, match="unknown key 'batchsize'; did you mean 'batch_size'"):
+        parse({"schema": SCHEMA, "task": "task.py:Digits", "batchsize": 3})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not valid JSON"),
+        ("[]", "must hold a mapping"),
+        ('{"task": "a.py:B"}', "schema is None"),
+        ('{"schema": "slurmgpu.train/2", "task": "a.py:B"}', "reads 'slurmgpu.train/1'"),
+        ('{"schema": "slurmgpu.train/1"}', "task is missing"),
+    ],
+)
+def test_a_file_that_is_no_train_json_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "train.json"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=message) as error:
+        load(path)
+    assert str(path) in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot read the settings .*train.json: No such file"):
+        load(tmp_path / "train.json")
+
+
+def test_the_batch_is_divided_by_processes_and_accumulation_on_both_sides() -> None:
+    values: dict[str, Any] = {"task": "task.py:Digits", "batch_size": 96, "accumulate": 3}
+    assert micro_batch(Settings(**values), 4) == TrainSettings(**values).micro_batch(4) == 8
+
+
+@pytest.mark.parametrize(("batch", "nearest"), [(100, 102), (98, 96), (2, 6)])
+def test_a_batch_that_does_not_divide_names_all_figures_and_the_nearest(batch: int, nearest: int) -> None:
+    values: dict[str, Any] = {"task": "task.py:Digits", "batch_size": batch, "accumulate": 3}
+    message = (
+        f"batch_size {batch} does not divide by 6 (world size 2 x accumulate 3); "
+        f"the nearest batch_size is {nearest}"
+    )
+    with pytest.raises(SettingsError) as plain:
+        micro_batch(Settings(**values), 2)
+    with pytest.raises(PlanError) as planned:
+        TrainSettings(**values).micro_batch(2)
+    assert str(plain.value) == str(planned.value) == message
+
+
+def test_a_task_reads_settings_and_its_own_config_as_attributes() -> None:
+    cfg = Config(Settings(task="task.py:Digits", lr=0.5, config={"hidden": 64}))
+    assert (cfg.lr, cfg.hidden, getattr(cfg, "depth", 2)) == (0.5, 64, 2)
+    with pytest.raises(AttributeError, match=r"cfg\.hiden is neither .* did you mean 'hidden'"):
+        _ = cfg.hiden
+    with pytest.raises(AttributeError, match="read-only"):
+        cfg.hidden = 3
