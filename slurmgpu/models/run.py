@@ -161,7 +161,7 @@ class Run(_Record):
 
     schema_: Literal["slurmgpu.run/1"] = Field(default="slurmgpu.run/1", alias="schema")
     name: str
-    token: str = Field(description="What makes this submission unlike every other; part of the directory's name.")
+    token: str = Field(description="What makes this submission unlike any other; part of the folder's name.")
     cluster: str | None = None
     job_id: int | None = None
     state: Literal["submitting", "submitted", "unknown"] = Field(

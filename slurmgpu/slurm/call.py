@@ -21,7 +21,18 @@ READ_TIMEOUT = 60.0
 
 # An ambient SBATCH_TIMELIMIT overrides the script, an SQUEUE_FORMAT changes what is printed, and inside a job
 # SLURM_* describes that job, not the one being submitted.
-_SCRUBBED = ("SBATCH_", "SLURM_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SSTAT_", "SCANCEL_", "SINFO_", "SPRIO_")
+_SCRUBBED = (
+    "SBATCH_",
+    "SLURM_",
+    "SRUN_",
+    "SALLOC_",
+    "SQUEUE_",
+    "SACCT_",
+    "SSTAT_",
+    "SCANCEL_",
+    "SINFO_",
+    "SPRIO_",
+)
 # These say which Slurm to talk to and who asks; without them another cluster answers, or none. Sites with
 # several clusters set SLURM_CLUSTERS from a module, and their users expect it to hold.
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"})
@@ -31,7 +42,7 @@ _UNREACHABLE = re.compile(
     r"|[Cc]onnect failure"
     r"|Connection refused"
     r"|Munge encode failed|Protocol authentication error|authentication: (?:Socket|Munge)"
-    r"|Could not establish a configuration source"
+    r"|Could not establish a configuration source|Unable to process configuration file"
     r"|resolve_ctls_from_dns_srv"
     r"|Unable to establish control(?:ler)? machine"
     r"|No route to host|Network is unreachable"
@@ -149,7 +160,7 @@ def is_unreachable(answer: Answer) -> bool:
 
 @dataclass
 class Slurm:
-    """The Slurm that this process talks to; counts what it is asked, since every call loads the controller."""
+    """The Slurm that this process talks to; notes what it asks, since every call loads the controller."""
 
     run: Runner = call
     env: Mapping[str, str] | None = None

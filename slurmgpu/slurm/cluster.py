@@ -17,7 +17,7 @@ _NAME = re.compile(r"^\s*ClusterName\s*=\s*([^\s#]+)", re.IGNORECASE | re.MULTIL
 
 
 def cluster_name_here(env: Mapping[str, str] | None = None) -> str | None:
-    """Return ClusterName from this machine's slurm.conf, without a call to Slurm; None if it cannot be read."""
+    """Return ClusterName from this machine's slurm.conf (no call to Slurm); None if that cannot be read."""
     environment = os.environ if env is None else env
     chosen = environment.get("SLURM_CONF")
     for place in [chosen] if chosen else _PLACES:

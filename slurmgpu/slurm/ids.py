@@ -29,7 +29,7 @@ class JobId:
         return cls(int(match[1]), match[2], None if match[3] is None else int(match[3]))
 
     def covers(self, other: JobId) -> bool:
-        """Whether asking for this id asks for `other`: the whole array for its id, one task for a task's id."""
+        """Whether asking for this id asks for `other`, too: an array's id means all its tasks."""
         if self.number != other.number:
             return False
         if self.component is not None and self.component != other.component:

@@ -1,4 +1,4 @@
-"""Why Slurm refuses a submission, in plain words, and what to do next. Slurm's own text is always shown, too."""
+"""Why Slurm refuses a submission, in plain words, and what to do next. Slurm's own text is shown, too."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Advice:
     act: str
 
 
-# (what Slurm writes, what it means, what to do). The first that is found counts: the particular before the general.
+# (what Slurm writes, what it means, what to do). The first that is found counts: particular before general.
 _TABLE = [
     (
         r"Invalid account",
         "this account is not yours on this cluster, or may not use this partition",
-        "List yours with: sacctmgr show assoc user=$USER format=account,partition,qos  then give account: (-A)",
+        "List yours: sacctmgr show assoc user=$USER format=account,partition,qos  Then give account: (-A)",
     ),
     (
         r"[Ii]nvalid partition",
@@ -41,7 +41,7 @@ _TABLE = [
     (
         r"Invalid qos",
         "this QOS does not exist, or is not yours with this account and partition",
-        "List yours with: sacctmgr show assoc user=$USER format=account,partition,qos  then give qos: (-q)",
+        "List yours: sacctmgr show assoc user=$USER format=account,partition,qos  Then give qos: (-q)",
     ),
     (
         r"[Ii]nvalid (?:generic resource|gres)|Invalid GRES|Invalid Trackable RESource",
@@ -61,7 +61,7 @@ _TABLE = [
     (
         r"Memory specification can not be satisfied|Memory required by task is not available",
         "no node of this partition has that much memory",
-        "Ask for less memory, or spread the job over more nodes; sinfo -o '%P %m' shows the nodes' memory in MB",
+        "Ask for less memory, or for more nodes; sinfo -o '%P %m' shows the nodes' memory in MB",
     ),
     (
         r"Invalid feature",
@@ -96,14 +96,14 @@ _TABLE = [
         "sacctmgr show qos format=name,maxwall,maxtrespu,maxsubmitpu shows the limits",
     ),
     (
-        r"More processors requested than permitted|CPU count per node can not be satisfied|Node count specification",
+        r"More processors requested|CPU count per node can not be satisfied|Node count specification",
         "no node of this partition has that many CPUs, or the partition allows fewer nodes",
         "Ask for fewer CPUs or nodes; sinfo -o '%P %D %c' shows nodes and CPUs per node",
     ),
     (
         r"Requested node configuration is not available",
-        "no node of this partition could ever run this job: GPUs per node, GPU type, CPUs or memory do not fit",
-        "See what the nodes have with: sinfo -o '%P %D %G %c %m'  and what the job asks for with: slurmgpu plan",
+        "no node of this partition could ever run this: GPUs per node, GPU type, CPUs or memory do not fit",
+        "See what the nodes have: sinfo -o '%P %D %G %c %m'  and what the job asks for: slurmgpu plan",
     ),
     (
         r"DOS line breaks",
@@ -133,7 +133,7 @@ _TABLE = [
     ),
     (
         r"Unspecified error|job_submit|lua:|cli_filter",
-        "the site's own rules (a submit plugin) refuse this job; their reason is in the text above, if they give one",
+        "the site's own rules (a submit plugin) refuse this job; the text above may say why",
         "Follow that text, or look up the site's documentation on what a job must and must not ask for",
     ),
 ]

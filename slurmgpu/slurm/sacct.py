@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal
 
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.slurm.call import Answer, Slurm
@@ -152,7 +153,7 @@ def _exit(text: str) -> tuple[int | None, int | None]:
     return (int(match[1]), int(match[2])) if match else (None, None)
 
 
-def _limit(text: str) -> int | str | None:
+def _limit(text: str) -> int | Literal["UNLIMITED"] | None:
     minutes = whole(text)
     if minutes is not None:
         return minutes * 60
@@ -185,7 +186,7 @@ def _job(record: dict[str, str], job_id: JobId) -> JobStatus:
         cpus=whole(record["NCPUS"]),
         node_list=None if record["NodeList"] == "None assigned" else known(record["NodeList"]),
         elapsed=None if state.is_waiting else whole(record["ElapsedRaw"]),
-        limit=_limit(record["TimelimitRaw"]),  # type: ignore[arg-type]
+        limit=_limit(record["TimelimitRaw"]),
         submit=moment(record["Submit"]),
         start=None if state.is_waiting else start,
         end=moment(record["End"]),

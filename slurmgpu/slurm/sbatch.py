@@ -16,17 +16,17 @@ from slurmgpu.slurm.text import moment
 
 __all__ = [
     "Accepted",
+    "Estimate",
     "Found",
     "Outcome",
     "Rejected",
-    "TestOnly",
     "Unknown",
     "Unreachable",
     "classify",
+    "estimate",
     "find_by_script",
-    "parse_test_only",
+    "parse_estimate",
     "submit",
-    "test_only",
 ]
 
 # With a full queue sbatch itself waits up to 120 s and can then succeed; ending it earlier would leave the
@@ -73,11 +73,12 @@ _ID_LINE = re.compile(r"(\d{1,18})(?:;([\w.-]+))?", re.ASCII)
 # The same words come when the request was lost and when only the reply was: the job may be queued.
 _LOST = re.compile(
     r"Socket timed out|Zero Bytes were transmitted|Message (?:receive|send) failure|timed out on send/recv"
-    r"|Connection (?:reset|timed out)|Communication (?:connection|shutdown) failure|Broken pipe|Transport endpoint"
-    r"|Unexpected message|Incomplete|Header lengths are longer|receive_msg|in standby mode|Invalid job credential"
+    r"|Connection (?:reset|timed out)|Communication (?:connection|shutdown) failure|Broken pipe"
+    r"|Transport endpoint|Unexpected message|Incomplete|Header lengths are longer|receive_msg"
 )
 _REFUSAL = re.compile(
-    r"sbatch: (?:error|fatal):|unrecognized option|invalid option|Invalid|allocation failure|ambiguous|requires an argument"
+    r"sbatch: (?:error|fatal):|unrecognized option|invalid option|Invalid|allocation failure"
+    r"|ambiguous|requires an argument"
 )
 
 
@@ -135,10 +136,8 @@ def _besides(answer: Answer, job_id: int) -> str:
 
 
 @dataclass(frozen=True)
-class TestOnly:
+class Estimate:
     """Slurm's own estimate for a script; no promise, and no check of account, QOS or time limit."""
-
-    __test__ = False  # for pytest: not a test
 
     start: datetime | None
     cpus: int | None
@@ -155,14 +154,14 @@ _ESTIMATE = re.compile(
 )
 
 
-def test_only(
+def estimate(
     slurm: Slurm,
     script: Path,
     options: Sequence[str] = (),
     *,
     cwd: Path,
     env: Mapping[str, str] | None = None,
-) -> TestOnly:
+) -> Estimate:
     """Ask Slurm when and where a script would start, without submitting it (a job id is used up).
 
     Raises SlurmUnreachable when the controller does not answer.
@@ -172,19 +171,16 @@ def test_only(
     answer = slurm.ask(argv, env=environment, cwd=cwd)
     if answer.rc is None or is_unreachable(answer):
         raise SlurmUnreachable(f"Slurm's controller does not answer. sbatch said: {answer.text}")
-    return parse_test_only(answer)
+    return parse_estimate(answer)
 
 
-test_only.__test__ = False  # type: ignore[attr-defined]
-
-
-def parse_test_only(answer: Answer) -> TestOnly:
+def parse_estimate(answer: Answer) -> Estimate:
     """Read the answer of `sbatch --test-only`, which comes on stderr."""
     match = _ESTIMATE.search(answer.stderr)
     if not match or not answer.ok:
-        return TestOnly(None, None, None, None, answer.text, accepted=answer.ok, advice=advise(answer.text))
+        return Estimate(None, None, None, None, answer.text, accepted=answer.ok, advice=advise(answer.text))
     start, cpus, nodes, partition = match[2], match[3], match[4], match[5]
-    return TestOnly(
+    return Estimate(
         moment(start), int(cpus) if cpus else None, nodes, partition, answer.text.strip(), accepted=True
     )
 
@@ -196,7 +192,7 @@ class Found:
     jobs: list[tuple[int, str | None]]
     """(job id, cluster); an array or a heterogeneous job counts once."""
     certain: bool
-    """Whether all that could know was asked and answered: only then does an empty list mean that none is there."""
+    """Whether all that could know answered: only then does an empty list mean that there is no job."""
     notes: list[str]
 
 

@@ -13,7 +13,7 @@ from slurmgpu.slurm.tres import gpus_of_job
 
 __all__ = ["FIELDS", "command", "parse", "read"]
 
-# All of these are in every release from 20.11 to 26.05; one unknown name would make squeue refuse the whole call.
+# All of these are in every release from 20.11 on; one unknown name would make squeue refuse the whole call.
 # Free text comes last. The first two are what a row is recognised by.
 FIELDS = (
     "JobArrayID",
@@ -118,7 +118,9 @@ def _job(fields: dict[str, str], shown: str, job_id: JobId) -> JobStatus:
         pattern = known(fields[field])
         if pattern is None:
             return None
-        return expand_pattern(pattern, job_id=job_id, raw_id=raw_id, name=name, user=user, node_list=node_list)
+        return expand_pattern(
+            pattern, job_id=job_id, raw_id=raw_id, name=name, user=user, node_list=node_list
+        )
 
     return JobStatus(
         job_id=shown,

@@ -1,4 +1,4 @@
-"""What running jobs use, by sstat. It asks the nodes themselves, so it is called only when a user wants it."""
+"""What running jobs use, by sstat. It asks the nodes themselves, so it is called only on request."""
 
 from __future__ import annotations
 

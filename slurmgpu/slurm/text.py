@@ -67,7 +67,7 @@ _DURATION = re.compile(r"(?:(?:(\d{1,9})-)?(\d{1,9}):)?(\d{1,9}):(\d{1,2})(?:\.\
 
 
 def seconds(text: str) -> int | None:
-    """Read a duration as Slurm prints it, `[[days-]hours:]minutes:seconds`; None for UNLIMITED and the like."""
+    """Read a duration as Slurm prints it, `[[days-]hours:]minutes:seconds`; None for words (UNLIMITED)."""
     match = _DURATION.fullmatch(text.strip())
     if not match:
         return None

@@ -19,7 +19,7 @@ class Gpus:
         return Gpus(self.count * factor, {name: n * factor for name, n in self.types.items()})
 
 
-# gres/gpu=2  gres/gpu:a100=2 | gpu:2 (20.11)  gres:gpu:a100:2 (21.08)  gres/gpu:a100:2 (23.11) | gpu, meaning 1
+# gres/gpu=2  gres/gpu:a100=2 | gpu:2 (20.11)  gres:gpu:a100:2 (21.08)  gres/gpu:a100:2 (23.11) | gpu: 1
 _ENTRY = re.compile(r"(?:gres[/:])?gpu(?:[:=](?P<rest>.*))?", re.ASCII | re.DOTALL)
 
 
