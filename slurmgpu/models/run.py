@@ -1,0 +1,191 @@
+"""What a submission is and what is known about a job: states, statuses, and the record in a run directory."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import Enum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["RUN_FILE", "JobState", "JobStatus", "LiveUse", "Run"]
+
+RUN_FILE = "run.json"
+"""The name of a Run's file in its run directory."""
+
+
+class JobState(str, Enum):
+    """A job's state in one vocabulary, whatever release and command it was read from.
+
+    Slurm's passing flags are folded into what they mean for the user (RESIZING is RUNNING, STAGE_OUT is
+    COMPLETING); the original text stays in `JobStatus.state_text`.
+    """
+
+    PENDING = "PENDING"
+    CONFIGURING = "CONFIGURING"
+    RUNNING = "RUNNING"
+    COMPLETING = "COMPLETING"
+    SUSPENDED = "SUSPENDED"
+    REQUEUED = "REQUEUED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    TIMEOUT = "TIMEOUT"
+    CANCELLED = "CANCELLED"
+    PREEMPTED = "PREEMPTED"
+    NODE_FAIL = "NODE_FAIL"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    BOOT_FAIL = "BOOT_FAIL"
+    DEADLINE = "DEADLINE"
+    REVOKED = "REVOKED"
+    UNKNOWN = "UNKNOWN"
+
+    @classmethod
+    def parse(cls, text: str) -> JobState:
+        """Read a state as Slurm prints it: long, compact, or with words after it (`CANCELLED by 0`).
+
+        Blank and unheard-of texts are UNKNOWN: what is missing is never success.
+        """
+        words = text.split()
+        if not words:
+            return cls.UNKNOWN
+        word = words[0].rstrip("+").upper()
+        return _STATES.get(word, cls.UNKNOWN)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing of the job runs any more; never true for COMPLETING, whose processes may live."""
+        return self in _FINAL
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the job holds no nodes yet (or no longer) and is to run later."""
+        return self in (JobState.PENDING, JobState.REQUEUED)
+
+
+_FINAL = frozenset(
+    {
+        JobState.COMPLETED,
+        JobState.FAILED,
+        JobState.TIMEOUT,
+        JobState.CANCELLED,
+        JobState.PREEMPTED,
+        JobState.NODE_FAIL,
+        JobState.OUT_OF_MEMORY,
+        JobState.BOOT_FAIL,
+        JobState.DEADLINE,
+        JobState.REVOKED,
+    }
+)
+
+# Compact codes and passing flags, from the "JOB STATE CODES" of squeue's and sacct's manual pages.
+_ALIASES = {
+    JobState.PENDING: "PD RESV_DEL_HOLD RD REQUEUE_FED RF",
+    JobState.CONFIGURING: "CF POWER_UP_NODE",
+    JobState.RUNNING: "R RESIZING RS SIGNALING SI EXPEDITING",
+    JobState.COMPLETING: "CG STAGE_OUT SO UPDATE_DB",
+    JobState.SUSPENDED: "S STOPPED ST",
+    JobState.REQUEUED: "RQ REQUEUE_HOLD RH SPECIAL_EXIT SE",
+    JobState.COMPLETED: "CD",
+    JobState.FAILED: "F LAUNCH_FAILED LF RECONFIG_FAIL",
+    JobState.TIMEOUT: "TO",
+    JobState.CANCELLED: "CA",
+    JobState.PREEMPTED: "PR",
+    JobState.NODE_FAIL: "NF",
+    JobState.OUT_OF_MEMORY: "OOM",
+    JobState.BOOT_FAIL: "BF",
+    JobState.DEADLINE: "DL",
+    JobState.REVOKED: "RV",
+}
+_STATES = {state.value: state for state in JobState} | {
+    alias: state for state, aliases in _ALIASES.items() for alias in aliases.split()
+}
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class LiveUse(_Record):
+    """What a running job uses right now, as `sstat` samples it on the nodes."""
+
+    max_rss: int | None = Field(default=None, description="Largest resident set of any task so far, bytes.")
+    cpu_seconds: float | None = Field(default=None, description="CPU time of all tasks so far, seconds.")
+    average_cpus: float | None = Field(default=None, description="CPU time over elapsed time: CPUs in use.")
+
+
+class JobStatus(_Record):
+    """One job, array task or component of a heterogeneous job, as Slurm reports it.
+
+    Durations are seconds, sizes bytes, times aware datetimes in UTC. None means that Slurm did not say.
+    """
+
+    job_id: str = Field(description="The id as Slurm shows it: `112`, `112_3`, `112_[0-4%2]`, `113+0`.")
+    raw_id: int | None = Field(default=None, description="The plain number behind it.")
+    array_job_id: int | None = None
+    array_tasks: str | None = Field(default=None, description="`3`, or `[0-4%2]` of tasks that still wait.")
+    cluster: str | None = None
+    name: str = ""
+    user: str | None = None
+    state: JobState
+    state_text: str = Field(default="", description="The state in Slurm's own words.")
+    reason: str | None = Field(default=None, description="Slurm's reason, as it stands.")
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    gpus: int | None = None
+    gpu_types: dict[str, int] = Field(default_factory=dict)
+    nodes: int | None = None
+    cpus: int | None = None
+    node_list: str | None = None
+    elapsed: int | None = None
+    limit: int | Literal["UNLIMITED"] | None = None
+    time_left: int | None = None
+    submit: datetime | None = None
+    expected_start: datetime | None = Field(default=None, description="While it waits: Slurm's estimate.")
+    start: datetime | None = None
+    end: datetime | None = None
+    restarts: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+    work_dir: str | None = None
+    script: str | None = Field(default=None, description="The script's path, where Slurm still knows it.")
+    submit_line: str | None = None
+    live: LiveUse | None = None
+    source: Literal["squeue", "sacct", "squeue+sacct", "run.json", "none"]
+
+
+class Run(_Record):
+    """One submission, as `run.json` in its run directory records it."""
+
+    schema_: Literal["slurmgpu.run/1"] = Field(default="slurmgpu.run/1", alias="schema")
+    name: str
+    token: str = Field(description="What makes this submission unlike any other; part of the folder's name.")
+    cluster: str | None = None
+    job_id: int | None = None
+    state: Literal["submitting", "submitted", "unknown"] = Field(
+        description="`submitting` is written before sbatch is called, so no accident goes unrecorded."
+    )
+    submitted_at: datetime
+    argv: list[str] = Field(description="The sbatch command, word by word.")
+    script_sha256: str
+    run_dir: str
+    script: str = Field(default="script.sbatch", description="Relative to run_dir.")
+    stdout: str | None = Field(default=None, description="The pattern, with Slurm's own `%j` and the like.")
+    stderr: str | None = None
+    slurmgpu_version: str
+
+    @property
+    def script_path(self) -> str:
+        """The script's whole path, by which Slurm finds the job again."""
+        return f"{self.run_dir.rstrip('/')}/{self.script}"
+
+    def to_json(self) -> str:
+        """Return the text of run.json."""
+        return self.model_dump_json(by_alias=True, indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Run:
+        """Read the text of run.json (pydantic's ValidationError when it is not one)."""
+        return cls.model_validate_json(text)

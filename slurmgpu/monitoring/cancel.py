@@ -1,0 +1,137 @@
+"""Cancelling jobs, and seeing in the queue that they end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.monitoring.select import Selection
+from slurmgpu.monitoring.status import status
+from slurmgpu.slurm import scancel, squeue
+from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm.ids import JobId
+
+__all__ = ["Cancellation", "cancel"]
+
+POLL = 1.0
+
+
+@dataclass(frozen=True)
+class Cancellation:
+    """What became of one job that was to be cancelled."""
+
+    job: str
+    outcome: Literal["cancelled", "ending", "signalled", "finished", "missing", "refused", "unknown"]
+    message: str
+
+
+def cancel(
+    slurm: Slurm,
+    selections: Sequence[Selection],
+    *,
+    user: str | None,
+    signal: str | None = None,
+    wait: float = 10.0,
+    pause: Callable[[float], None] = time.sleep,
+) -> list[Cancellation]:
+    """End the selected jobs, or with `signal` only signal their steps.
+
+    Looks at the queue for up to `wait` seconds until none of them runs any more, at most once a second.
+    Raises SlurmUnreachable when Slurm does not answer, InvalidInput for a signal that is none.
+    """
+    scancel.command([], signal)  # A wrong signal is refused before anything is asked.
+    report = status(slurm, user=user, selections=selections)
+    results: list[Cancellation] = []
+    targets: dict[str, list[JobStatus]] = {}
+    for selection in selections:
+        jobs = [
+            job for job in report.jobs if job.source not in ("none", "run.json") and selection.matches(job)
+        ]
+        live = [job for job in jobs if not job.state.is_final and job.state is not JobState.UNKNOWN]
+        if not live:
+            results.append(_nothing_to_do(selection, jobs))
+        for job in live:
+            targets.setdefault(_target(selection, job), []).append(job)
+    if not targets:
+        return results
+    said = scancel.cancel(slurm, list(targets), signal)
+    if signal is not None:
+        return results + [_signalled(target, signal, said) for target in targets]
+    everybody = any(job.user != user for jobs in targets.values() for job in jobs)
+    after = _watch(slurm, list(targets), None if everybody else user, wait, pause)
+    return results + [_ended(target, before, after[target], said) for target, before in targets.items()]
+
+
+def _target(selection: Selection, job: JobStatus) -> str:
+    """The id to give to scancel: what the user wrote, or the whole array or heterogeneous job."""
+    if selection.job_id is not None:
+        return selection.text.split("%")[0] + ("]" if "%" in selection.text else "")
+    job_id = JobId.parse(job.job_id)
+    return job.job_id if job_id is None else str(job_id.number)
+
+
+def _nothing_to_do(selection: Selection, jobs: list[JobStatus]) -> Cancellation:
+    if not jobs:
+        what = "named " if selection.name is not None else ""
+        return Cancellation(selection.text, "missing", f"there is no job {what}{selection.text}")
+    if any(job.state is JobState.UNKNOWN for job in jobs):
+        return Cancellation(selection.text, "unknown", f"job {selection.text}: Slurm does not know its state")
+    states = ", ".join(sorted({job.state.value for job in jobs}))
+    return Cancellation(selection.text, "finished", f"job {selection.text} has already finished: {states}")
+
+
+def _watch(
+    slurm: Slurm, targets: list[str], user: str | None, wait: float, pause: Callable[[float], None]
+) -> dict[str, list[JobStatus]]:
+    """The targets' records in the queue, once none runs any more or the time is over."""
+    polls = max(1, round(wait / POLL))
+    after: dict[str, list[JobStatus]] = {}
+    for poll in range(polls):
+        if poll:
+            pause(POLL)
+        queued, _ = squeue.read(slurm, user)
+        after = {target: _covered(target, queued) for target in targets}
+        if all(job.state.is_final for jobs in after.values() for job in jobs):
+            break
+    return after
+
+
+def _covered(target: str, jobs: list[JobStatus]) -> list[JobStatus]:
+    wanted = JobId.parse(target)
+    found = []
+    for job in jobs:
+        job_id = JobId.parse(job.job_id)
+        if wanted is not None and job_id is not None and wanted.covers(job_id):
+            found.append(job)
+    return found
+
+
+def _signalled(target: str, signal: str, said: str) -> Cancellation:
+    if said:
+        return Cancellation(target, "refused", f"job {target}: scancel said: {said}")
+    return Cancellation(target, "signalled", f"job {target}: {signal.upper()} was sent to its steps")
+
+
+def _ended(target: str, before: list[JobStatus], after: list[JobStatus], said: str) -> Cancellation:
+    was = ", ".join(sorted({job.state.value for job in before}))
+    left = [job for job in after if not job.state.is_final]
+    if not left:
+        states = {job.state.value for job in after} - {
+            job.state.value for job in before if job.state.is_final
+        }
+        now = f", is {', '.join(sorted(states))}" if states else ""
+        return Cancellation(target, "cancelled", f"job {target} is cancelled (was {was}{now})")
+    if all(job.state is JobState.COMPLETING for job in left):
+        return Cancellation(
+            target, "ending", f"job {target} is ending: COMPLETING, its last processes still run (was {was})"
+        )
+    if said:
+        return Cancellation(
+            target, "refused", f"job {target} is not cancelled (it is {was}): scancel said: {said}"
+        )
+    return Cancellation(
+        target, "unknown", f"job {target} was asked to end, but the queue still shows it (it was {was})"
+    )

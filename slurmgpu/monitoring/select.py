@@ -1,0 +1,122 @@
+"""What a JOB word on the command line means: a job id, a job name, or a run directory."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from slurmgpu.errors import InvalidInput
+from slurmgpu.models.run import RUN_FILE, JobStatus, Run
+from slurmgpu.slurm.ids import JobId
+
+__all__ = ["Selection", "current_user", "read_run", "select", "since_moment"]
+
+# Clocks of a login node and the controller differ; by this much an id may seem older than its submission.
+_CLOCK_SLACK = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """One JOB word: exactly one of `job_id`, `name` and `run` is set."""
+
+    text: str
+    job_id: JobId | None = None
+    name: str | None = None
+    run: Run | None = None
+
+    @property
+    def id(self) -> JobId | None:
+        """The job id that it leads to, if any."""
+        if self.run is not None:
+            return None if self.run.job_id is None else JobId(self.run.job_id)
+        return self.job_id
+
+    def matches(self, job: JobStatus) -> bool:
+        """Whether this word means that job."""
+        if self.name is not None:
+            return job.name == self.name
+        if self.run is not None:
+            return _is_run(self.run, job)
+        number = JobId.parse(job.job_id)
+        return number is not None and self.job_id is not None and self.job_id.covers(number)
+
+
+def _is_run(run: Run, job: JobStatus) -> bool:
+    """Whether a job is this run's: by its script, else by its id unless the job is older than the run.
+
+    Ids are used again after some years, or after a site starts anew; a script's path is the run's own.
+    """
+    path = run.script_path
+    if job.script is not None:
+        return job.script == path or job.script.startswith(path + " ")
+    if job.submit_line is not None and path in job.submit_line:
+        return True
+    number = JobId.parse(job.job_id)
+    if run.job_id is None or number is None or number.number != run.job_id:
+        return False
+    return job.submit is None or job.submit >= run.submitted_at - _CLOCK_SLACK
+
+
+def select(words: Sequence[str]) -> list[Selection]:
+    """Decide what each word means; raises InvalidInput for a path that is no run directory."""
+    return [_select(word) for word in words]
+
+
+def _select(word: str) -> Selection:
+    job_id = JobId.parse(word)
+    if job_id is not None:
+        return Selection(word, job_id=job_id)
+    path = Path(word)
+    if (path / RUN_FILE).is_file():
+        return Selection(word, run=read_run(path))
+    if "/" in word or path.is_dir():
+        raise InvalidInput(
+            f"{word} is no run directory: there is no {RUN_FILE} in it",
+            hint="Give a job id, a job name, or a directory that slurmgpu submit made.",
+        )
+    return Selection(word, name=word)
+
+
+def read_run(directory: Path) -> Run:
+    """Read a run directory's record; raises InvalidInput when it is missing or damaged."""
+    path = directory / RUN_FILE
+    try:
+        return Run.from_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        first = str(error).split("\n")
+        raise InvalidInput(f"{path} is no record of a run: {' '.join(first[:3])}") from None
+
+
+def current_user() -> str:
+    """Return the user's name, or the number where the machine knows no name (as in some containers)."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+_AGO = re.compile(r"(\d{1,6})\s*(m|min|h|d|w)", re.ASCII)
+_UNITS = {"m": "minutes", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def since_moment(text: str, now: datetime) -> datetime:
+    """Read `30m`, `12h`, `1d`, `2w` (that long before now) or a date such as 2025-11-21 or 2025-11-21T08:00.
+
+    Raises InvalidInput for anything else.
+    """
+    match = _AGO.fullmatch(text.strip())
+    try:
+        if match:
+            return now - timedelta(**{_UNITS[match[2]]: int(match[1])})
+        return datetime.fromisoformat(text.strip()).astimezone(timezone.utc)
+    except (ValueError, OverflowError):
+        raise InvalidInput(
+            f"since {text!r} is no time: use 30m, 12h, 1d, 2w, or a date such as 2025-11-21 or 2025-11-21T08:00"
+        ) from None

@@ -1,0 +1,201 @@
+"""What became of jobs: one sacct call and one squeue call, merged; sstat only on request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from slurmgpu.errors import SlurmUnreachable
+from slurmgpu.models.run import JobState, JobStatus, LiveUse
+from slurmgpu.monitoring.select import Selection
+from slurmgpu.slurm import sacct, squeue, sstat
+from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm.cluster import cluster_name_here
+from slurmgpu.slurm.ids import JobId
+
+__all__ = ["StatusReport", "merge", "status"]
+
+DEFAULT_SINCE = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class StatusReport:
+    """Jobs as Slurm reports them at one moment."""
+
+    cluster: str | None
+    time: datetime
+    jobs: list[JobStatus]
+    notes: list[str]
+    """What the reader should know of the answer: what could not be asked, read or found."""
+
+
+def status(
+    slurm: Slurm,
+    *,
+    user: str | None,
+    selections: Sequence[Selection] = (),
+    since: datetime | None = None,
+    live: bool = False,
+) -> StatusReport:
+    """Ask Slurm about a user's jobs (None: everybody's), or about those selected.
+
+    `since` (default: a day ago) bounds what accounting is asked for; jobs selected by id alone are found
+    whatever their age. Raises SlurmUnreachable when neither the controller nor accounting answers.
+    """
+    now = datetime.now(timezone.utc)
+    # Accounting first: what it then calls unfinished must be in the queue, or its end was missed.
+    accounting = _accounting(slurm, user, selections, since or now - DEFAULT_SINCE)
+    notes = list(accounting.notes)
+    queued: list[JobStatus] | None
+    try:
+        queued, queue_notes = squeue.read(slurm, user)
+        notes += queue_notes
+    except SlurmUnreachable as error:
+        if not accounting.available:
+            raise
+        queued = None
+        notes.append(f"{error.message}  All that follows is accounting's and may be old.")
+    jobs, merge_notes = merge(queued, accounting.jobs, user)
+    if selections:
+        found, missing = _selected(jobs, selections)
+        merge_notes = [note for note, job in merge_notes if job in found] + missing
+    else:
+        found, merge_notes = jobs, [note for note, _ in merge_notes]
+    notes += merge_notes
+    if live:
+        found, live_notes = _with_live_use(slurm, found)
+        notes += live_notes
+    return StatusReport(_cluster(slurm, jobs), now, sorted(found, key=_order), notes)
+
+
+def _accounting(
+    slurm: Slurm, user: str | None, selections: Sequence[Selection], since: datetime
+) -> sacct.Accounting:
+    ids = [s.id.number for s in selections if s.id]
+    runs = [s.run for s in selections if s.run]
+    try:
+        if selections and len(ids) == len(selections):
+            return sacct.read(slurm, ids=list(dict.fromkeys(ids)))
+        return sacct.read(
+            slurm,
+            user=user,
+            since=min([since, *(run.submitted_at - timedelta(minutes=5) for run in runs)]),
+            submit_line=any(run.job_id is None for run in runs),
+        )
+    except SlurmUnreachable as error:
+        return sacct.Accounting(notes=[f"accounting is not available: {error.message}"], available=False)
+
+
+def merge(
+    queued: list[JobStatus] | None, accounted: list[JobStatus], user: str | None
+) -> tuple[list[JobStatus], list[tuple[str, JobStatus]]]:
+    """Join what the queue and accounting say; returns jobs, and notes with the job each is about.
+
+    `queued` is None when the queue could not be asked; `user` is whose jobs it was asked for (None:
+    everybody's). The queue's word counts for a job that it lists: accounting lags at the start, and at the
+    end it says CANCELLED while processes still run.
+    """
+    lone_cluster = next((job.cluster for job in accounted if job.cluster), None)
+    known = {_key(job, lone_cluster): job for job in accounted}
+    merged: dict[tuple[str | None, str], JobStatus] = {}
+    arrays = set()
+    for job in queued or []:
+        key = _key(job, lone_cluster)
+        merged[key] = _completed_by(job, known.get(key))
+        arrays.add((key[0], job.array_job_id))
+    notes: list[tuple[str, JobStatus]] = []
+    for key, job in known.items():
+        if key in merged:
+            continue
+        waits_together = job.array_tasks is not None and not job.array_tasks.isdigit()
+        if waits_together and not job.state.is_final and (key[0], job.array_job_id) in arrays:
+            continue  # The queue already lists these tasks, in parts that accounting has not heard of yet.
+        if queued is not None and not job.state.is_final and user in (None, job.user):
+            lost = job.model_copy(update={"state": JobState.UNKNOWN})
+            said = job.state_text or "nothing"
+            notes.append((f"job {job.job_id}: accounting says {said}, but the queue has no such job", lost))
+            job = lost
+        merged[key] = job
+    return list(merged.values()), notes
+
+
+def _key(job: JobStatus, lone_cluster: str | None) -> tuple[str | None, str]:
+    return job.cluster or lone_cluster, job.job_id
+
+
+_FROM_ACCOUNTING = ("state_text", "elapsed", "start", "end", "exit_code", "signal", "node_list")
+
+
+def _completed_by(queued: JobStatus, accounted: JobStatus | None) -> JobStatus:
+    """The queue's record, with accounting's figures where both say that the job has ended, and how."""
+    if accounted is None or not queued.state.is_final or accounted.state is not queued.state:
+        return queued
+    update: dict[str, Any] = {name: getattr(accounted, name) for name in _FROM_ACCOUNTING}
+    known = {name: value for name, value in update.items() if value is not None}
+    return queued.model_copy(update=known | {"source": "squeue+sacct"})
+
+
+def _selected(jobs: list[JobStatus], selections: Sequence[Selection]) -> tuple[list[JobStatus], list[str]]:
+    found = [job for job in jobs if any(selection.matches(job) for selection in selections)]
+    notes = []
+    for selection in selections:
+        if any(selection.matches(job) for job in found):
+            continue
+        if selection.name is not None:
+            notes.append(f"there is no job named {selection.name!r} in the queue or in recent accounting")
+            continue
+        notes.append(f"job {selection.text}: neither the queue nor accounting knows it")
+        found.append(_missing(selection))
+    return found, notes
+
+
+def _missing(selection: Selection) -> JobStatus:
+    """The record of a job that Slurm does not know: never a success, never a failure."""
+    if selection.run is None:
+        return JobStatus(job_id=selection.text, state=JobState.UNKNOWN, source="none")
+    run = selection.run
+    return JobStatus(
+        job_id="?" if run.job_id is None else str(run.job_id),
+        raw_id=run.job_id,
+        cluster=run.cluster,
+        name=run.name,
+        state=JobState.UNKNOWN,
+        submit=run.submitted_at,
+        script=run.script_path,
+        source="run.json",
+    )
+
+
+def _with_live_use(slurm: Slurm, jobs: list[JobStatus]) -> tuple[list[JobStatus], list[str]]:
+    running = [job.raw_id for job in jobs if job.state is JobState.RUNNING and job.raw_id is not None]
+    try:
+        steps, notes = sstat.read(slurm, running)
+    except SlurmUnreachable as error:
+        return jobs, [error.message]
+    return [_with_use(job, [s for s in steps if s.job_id == job.raw_id]) for job in jobs], notes
+
+
+def _with_use(job: JobStatus, steps: list[sstat.StepUse]) -> JobStatus:
+    if not steps:
+        return job
+    memory = [s.max_rss for s in steps if s.max_rss is not None]
+    times = [s.tasks * s.average_cpu for s in steps if s.tasks is not None and s.average_cpu is not None]
+    seconds = sum(times) if times else None
+    average = seconds / job.elapsed if seconds is not None and job.elapsed else None
+    use = LiveUse(max_rss=max(memory, default=None), cpu_seconds=seconds, average_cpus=average)
+    return job.model_copy(update={"live": use})
+
+
+def _cluster(slurm: Slurm, jobs: list[JobStatus]) -> str | None:
+    names = sorted({job.cluster for job in jobs if job.cluster})
+    return ",".join(names) if names else cluster_name_here(slurm.env)
+
+
+def _order(job: JobStatus) -> tuple[bool, int, int, str]:
+    """Unfinished jobs first, each kind by id."""
+    job_id = JobId.parse(job.job_id)
+    number = job_id.number if job_id else 0
+    task = int(job_id.tasks) if job_id and job_id.tasks and job_id.tasks.isdigit() else 1 << 62
+    return job.state.is_final, number, task, job.job_id

@@ -1,0 +1,134 @@
+"""Statuses as lines for people: a plain table that loses nothing, and the words in its cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from slurmgpu.models.run import JobState, JobStatus
+
+__all__ = ["cells", "duration", "header", "plain", "printable", "reason"]
+
+_HEADER = ("JOB", "NAME", "STATE", "REASON", "PARTITION", "GPUS", "NODES", "ELAPSED", "LIMIT", "WHEN", "EXIT")
+_LIVE_HEADER = ("MAX RSS", "CPUS USED")
+
+# In a few words; a reason that is not here stands alone. Those that end in "for ever" need the user.
+_REASONS = {
+    "Resources": "next, when nodes are free",
+    "Priority": "others come first",
+    "Dependency": "waits for another job",
+    "DependencyNeverSatisfied": "waits for ever: the other job did not end as asked",
+    "BeginTime": "not before the time asked for",
+    "JobHeldUser": "held by you: scontrol release",
+    "JobHeldAdmin": "held by the site",
+    "JobArrayTaskLimit": "the array's own limit",
+    "PartitionConfig": "waits for ever: more than the partition has",
+    "PartitionTimeLimit": "waits for ever: longer than the partition allows",
+    "PartitionNodeLimit": "waits for ever: more nodes than the partition allows",
+    "BadConstraints": "no node can ever run it",
+    "ReqNodeNotAvail": "nodes asked for are down or reserved",
+    "NonZeroExitCode": "the command failed",
+    "JobLaunchFailure": "could not start: the log's or the work folder may be missing",
+    "TimeLimit": "ran into its time limit",
+    "OutOfMemory": "used more memory than asked for",
+}
+
+
+def header(live: bool) -> tuple[str, ...]:
+    """Return the names of the columns."""
+    return _HEADER + _LIVE_HEADER if live else _HEADER
+
+
+def cells(job: JobStatus, live: bool) -> tuple[str, ...]:
+    """Return a job's row, as `header` names it; `-` where there is nothing to say."""
+    row = (
+        job.job_id,
+        printable(job.name),
+        job.state.value,
+        reason(job.reason),
+        job.partition,
+        None if job.gpus is None else _gpus(job),
+        _nodes(job),
+        duration(job.elapsed),
+        "UNLIMITED" if job.limit == "UNLIMITED" else duration(job.limit),
+        _when(job),
+        _exit(job),
+    )
+    use = (_memory(job), _cpus(job)) if live else ()
+    return tuple(text or "-" for text in row + use)
+
+
+def plain(jobs: Sequence[JobStatus], *, live: bool = False) -> str:
+    """Return aligned columns without colour; nothing is cut off."""
+    lines = [header(live), *(cells(job, live) for job in jobs)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def printable(text: str) -> str:
+    """Return text with control characters spelled out: a job's name must not steer the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def reason(text: str | None) -> str | None:
+    """Return Slurm's reason, with what it means where that is known."""
+    if text is None:
+        return None
+    # "ReqNodeNotAvail, UnavailableNodes:n[1-3]" and "(Resources)" carry more than the word.
+    word = text.strip("()").split(",")[0].strip()
+    meaning = _REASONS.get(word)
+    return f"{printable(text)}: {meaning}" if meaning else printable(text)
+
+
+def duration(seconds: int | None) -> str | None:
+    """Return seconds as `1-02:03:04` or `02:03:04`, as Slurm writes them."""
+    if seconds is None:
+        return None
+    days, rest = divmod(seconds, 86400)
+    clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
+    return f"{days}-{clock}" if days else clock
+
+
+def _gpus(job: JobStatus) -> str:
+    types = ",".join(sorted(job.gpu_types))
+    return f"{job.gpus} {types}" if types else str(job.gpus)
+
+
+def _nodes(job: JobStatus) -> str | None:
+    if job.nodes is None:
+        return None
+    return f"{job.nodes} {job.node_list}" if job.node_list else str(job.nodes)
+
+
+def _when(job: JobStatus) -> str | None:
+    if job.state.is_waiting:
+        return f"starts {_clock(job.expected_start)}?" if job.expected_start else None
+    if job.state.is_final:
+        return f"ended {_clock(job.end)}" if job.end else None
+    return f"since {_clock(job.start)}" if job.start else None
+
+
+def _clock(moment: datetime) -> str:
+    """The time in this machine's zone, in one form that sorts and cannot be misread."""
+    return f"{moment.astimezone():%Y-%m-%d %H:%M}"
+
+
+def _exit(job: JobStatus) -> str | None:
+    if not job.state.is_final or job.exit_code is None or job.state is JobState.COMPLETED:
+        return "0" if job.state is JobState.COMPLETED and job.exit_code == 0 else None
+    return f"{job.exit_code} (signal {job.signal})" if job.signal else str(job.exit_code)
+
+
+def _memory(job: JobStatus) -> str | None:
+    if job.live is None or job.live.max_rss is None:
+        return None
+    return f"{job.live.max_rss / 2**30:.2f} GiB"
+
+
+def _cpus(job: JobStatus) -> str | None:
+    if job.live is None or job.live.average_cpus is None:
+        return None
+    of = f" of {job.cpus}" if job.cpus else ""
+    return f"{job.live.average_cpus:.1f}{of}"

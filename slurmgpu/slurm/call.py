@@ -1,0 +1,184 @@
+"""The one door to Slurm's commands: what is run, in which environment, and what came back."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from slurmgpu.errors import SlurmUnreachable
+
+__all__ = ["Answer", "Runner", "Slurm", "call", "is_unreachable", "reading_env", "submission_env"]
+
+READ_TIMEOUT = 60.0
+
+# An ambient SBATCH_TIMELIMIT overrides the script, an SQUEUE_FORMAT changes what is printed, and inside a job
+# SLURM_* describes that job, not the one being submitted.
+_SCRUBBED = (
+    "SBATCH_",
+    "SLURM_",
+    "SRUN_",
+    "SALLOC_",
+    "SQUEUE_",
+    "SACCT_",
+    "SSTAT_",
+    "SCANCEL_",
+    "SINFO_",
+    "SPRIO_",
+)
+# These say which Slurm to talk to and who asks; without them another cluster answers, or none. Sites with
+# several clusters set SLURM_CLUSTERS from a module, and their users expect it to hold.
+_KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"})
+
+_UNREACHABLE = re.compile(
+    r"Unable to contact slurm (?:controller|daemon)"
+    r"|[Cc]onnect failure"
+    r"|Connection refused"
+    r"|Munge encode failed|Protocol authentication error|authentication: (?:Socket|Munge)"
+    r"|Could not establish a configuration source|Unable to process configuration file"
+    r"|resolve_ctls_from_dns_srv"
+    r"|Unable to establish control(?:ler)? machine"
+    r"|No route to host|Network is unreachable"
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command said; `rc` is None when it was killed, by its time limit or by a signal."""
+
+    argv: tuple[str, ...]
+    rc: int | None
+    stdout: str
+    stderr: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the command ended with 0."""
+        return self.rc == 0
+
+    @property
+    def text(self) -> str:
+        """What it said on stderr, or failing that on stdout, for a message."""
+        return self.stderr.strip() or self.stdout.strip()
+
+
+class Runner(Protocol):
+    """Anything that can stand in for `call`."""
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float,
+        env: Mapping[str, str] | None = None,
+        input: str | None = None,
+        cwd: Path | None = None,
+    ) -> Answer:
+        """Run argv and return its answer."""
+
+
+def submission_env(env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return `env` (default: this process's) without the variables that would change a submission in silence.
+
+    The job inherits this environment, so nothing is added to it.
+    """
+    source = os.environ if env is None else env
+    return {k: v for k, v in source.items() if k in _KEPT or not k.startswith(_SCRUBBED)}
+
+
+def reading_env(env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of the commands that only read.
+
+    Times come as seconds since 1970, which a change of daylight saving cannot make ambiguous, and the ids of
+    a long array come whole instead of cut at 64 characters.
+    """
+    return submission_env(env) | {"LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+
+
+def call(
+    argv: Sequence[str],
+    *,
+    timeout: float,
+    env: Mapping[str, str] | None = None,
+    input: str | None = None,
+    cwd: Path | None = None,
+) -> Answer:
+    """Run one of Slurm's commands and return what it said, whatever its exit status.
+
+    `env` is the whole environment of the command (default: `reading_env()`). Raises SlurmUnreachable when
+    the command is not installed here.
+    """
+    environment = reading_env() if env is None else dict(env)
+    program = shutil.which(argv[0], path=environment.get("PATH"))
+    if program is None:
+        raise SlurmUnreachable(
+            f"{argv[0]} is not on PATH: Slurm's client commands are not installed on this machine.",
+            hint="Run this on a login node of the cluster, or try the job on this machine with: slurmgpu run",
+        )
+    # A session of its own, so that a time-out ends the children of a site's wrapper script, too.
+    process = subprocess.Popen(
+        [program, *argv[1:]],
+        stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        cwd=cwd,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(None if input is None else input.encode(), timeout=timeout)
+        rc = process.returncode if process.returncode >= 0 else None
+    except subprocess.TimeoutExpired:
+        out, err, rc = *_end(process), None
+        err += f"\n{argv[0]}: no answer in {timeout:g} s".encode()
+    except BaseException:
+        _end(process)
+        raise
+    return Answer(tuple(argv), rc, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+
+
+def _end(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        return process.communicate(timeout=5)
+    except subprocess.TimeoutExpired:
+        return b"", b""
+
+
+def is_unreachable(answer: Answer) -> bool:
+    """Whether the answer says that Slurm's daemons could not be reached, so nothing can have happened."""
+    return answer.rc != 0 and _UNREACHABLE.search(answer.stderr) is not None
+
+
+@dataclass
+class Slurm:
+    """The Slurm that this process talks to; notes what it asks, since every call loads the controller."""
+
+    run: Runner = call
+    env: Mapping[str, str] | None = None
+    """The environment to start from (default: this process's)."""
+    asked: list[tuple[str, ...]] = field(default_factory=list)
+
+    def ask(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = READ_TIMEOUT,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> Answer:
+        """Run a command (in the reading environment unless `env` is given) and return its answer."""
+        self.asked.append(tuple(argv))
+        return self.run(argv, timeout=timeout, env=reading_env(self.env) if env is None else env, cwd=cwd)
+
+    def count(self, command: str) -> int:
+        """Return how often `command` was called."""
+        return sum(argv[0] == command for argv in self.asked)

@@ -1,0 +1,40 @@
+"""Which cluster the commands talk to, as far as this machine's files tell."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from slurmgpu.slurm.call import Slurm
+
+__all__ = ["ask_cluster_name", "cluster_name_here"]
+
+# Where clients look without SLURM_CONF: the usual folders, and where a configless client keeps its copy.
+_PLACES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
+_NAME = re.compile(r"^\s*ClusterName\s*=\s*([^\s#]+)", re.IGNORECASE | re.MULTILINE)
+
+
+def cluster_name_here(env: Mapping[str, str] | None = None) -> str | None:
+    """Return ClusterName from this machine's slurm.conf (no call to Slurm); None if that cannot be read."""
+    environment = os.environ if env is None else env
+    chosen = environment.get("SLURM_CONF")
+    for place in [chosen] if chosen else _PLACES:
+        try:
+            match = _NAME.search(Path(place).read_text(encoding="utf-8", errors="replace"))
+        except OSError:
+            continue
+        if match:
+            return match[1].lower()
+    return None
+
+
+def ask_cluster_name(slurm: Slurm) -> str | None:
+    """Return the name of the cluster: from slurm.conf, or, where that cannot be read, from the controller."""
+    here = cluster_name_here(slurm.env)
+    if here:
+        return here
+    answer = slurm.ask(["scontrol", "show", "config"])
+    match = _NAME.search(answer.stdout) if answer.ok else None
+    return match[1].lower() if match else None

@@ -1,0 +1,102 @@
+"""Job ids of arrays and heterogeneous jobs, host lists, and the patterns in names of output files."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["JobId", "expand_pattern", "first_host"]
+
+_ID = re.compile(r"(\d{1,18})(?:_(\d{1,18}|\[[^\]\s]*\]?))?(?:\+(\d{1,9}))?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class JobId:
+    """A job id in its parts: `112`, `112_3`, `112_[0-4%2]`, `113+1`."""
+
+    number: int
+    tasks: str | None = None
+    """The array task (`3`), or those that still wait together (`[0-4%2]`)."""
+    component: int | None = None
+    """The component of a heterogeneous job."""
+
+    @classmethod
+    def parse(cls, text: str) -> JobId | None:
+        """Read an id as Slurm shows it; None when the text is no id."""
+        match = _ID.fullmatch(text)
+        if not match:
+            return None
+        return cls(int(match[1]), match[2], None if match[3] is None else int(match[3]))
+
+    def covers(self, other: JobId) -> bool:
+        """Whether asking for this id asks for `other`, too: an array's id means all its tasks."""
+        if self.number != other.number:
+            return False
+        if self.component is not None and self.component != other.component:
+            return False
+        if self.tasks is None or self.tasks == other.tasks:
+            return True
+        if other.tasks is None or not self.tasks.isdigit():
+            return False
+        return _holds(other.tasks, int(self.tasks))
+
+
+def _holds(tasks: str, index: int) -> bool:
+    """Whether a list such as `[0-4,7,10-20:5%2]` holds the index."""
+    for part in tasks.strip("[]").split("%")[0].split(","):
+        match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?", part, re.ASCII)
+        if not match:
+            continue
+        low = int(match[1])
+        high = int(match[2] or low)
+        if low <= index <= high and (index - low) % (int(match[3] or 1) or 1) == 0:
+            return True
+    return False
+
+
+def first_host(node_list: str) -> str:
+    """Return the first host of a list such as `n[001-004,7],login1`."""
+    head = re.match(r"([^\[,]*)(?:\[([^\]]*)\]([^\[,]*))?", node_list)
+    if head is None or head[2] is None:
+        return head[1] if head else ""
+    return f"{head[1]}{re.split('[-,]', head[2])[0]}{head[3]}"
+
+
+def expand_pattern(
+    pattern: str, *, job_id: JobId, raw_id: int | None, name: str, user: str | None, node_list: str | None
+) -> str | None:
+    """Expand `%j %A %a %x %u %N %t %n %%` in the name of an output file, as slurmd does for the batch script.
+
+    None when a part is not known yet (`%N` before the job has nodes, `%a` of tasks that still wait together).
+    A backslash anywhere switches expansion off. Source: sbatch's manual page, "filename pattern".
+    """
+    if "\\" in pattern:
+        return pattern.replace("\\", "")
+    task = job_id.tasks if job_id.tasks and job_id.tasks.isdigit() else None
+    waiting = job_id.tasks is not None and task is None
+    raw = raw_id if raw_id is not None else job_id.number
+    values: dict[str, str | None] = {
+        "j": None if waiting else str(raw),
+        "A": str(job_id.number),
+        # A job that is no array has no index; Slurm then writes its "no value" number.
+        "a": None if waiting else task or "4294967294",
+        "x": name,
+        "u": user,
+        "N": first_host(node_list) if node_list else None,
+        "t": "0",
+        "n": "0",
+    }
+    parts: list[str] = []
+    for literal, width, letter in re.findall(r"([^%]+)|%(\d{0,2})([a-zA-Z%]?)", pattern):
+        if literal:
+            parts.append(literal)
+        elif letter == "%":
+            parts.append("%")
+        elif letter not in values:
+            parts.append(f"%{width}{letter}")
+        else:
+            value = values[letter]
+            if value is None:
+                return None
+            parts.append(value.zfill(int(width or 0)) if letter in "jAatn" else value)
+    return "".join(parts)

@@ -1,0 +1,216 @@
+"""Accounting: one sacct call, read as separated text. It may lag, be empty, or not exist at a site."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.slurm.call import Answer, Slurm
+from slurmgpu.slurm.ids import JobId
+from slurmgpu.slurm.text import SEPARATOR, known, moment, rows, seconds, size, whole
+from slurmgpu.slurm.tres import read_gpus
+
+__all__ = ["FIELDS", "Accounting", "Step", "command", "parse", "read"]
+
+# In every release from 20.11 to 26.05; free text last, the two that mark a row first.
+FIELDS = (
+    "JobID",
+    "JobIDRaw",
+    "Cluster",
+    "User",
+    "Account",
+    "Partition",
+    "QOS",
+    "State",
+    "ExitCode",
+    "Submit",
+    "Start",
+    "End",
+    "ElapsedRaw",
+    "TimelimitRaw",
+    "NNodes",
+    "NCPUS",
+    "NTasks",
+    "MaxRSS",
+    "TotalCPU",
+    "AllocTRES",
+    "ReqTRES",
+    "NodeList",
+    "Reason",
+    "JobName",
+    "WorkDir",
+)
+SUBMIT_LINE = "SubmitLine"
+"""Only from 21.08 on, so it is asked for only where an answer depends on it."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a job (`112.0`, `112.batch`), as accounting keeps it."""
+
+    job_id: str
+    step: str
+    name: str
+    state: JobState
+    exit_code: int | None
+    signal: int | None
+    elapsed: int | None
+    tasks: int | None
+    max_rss: int | None
+    """Largest resident set of any task, bytes."""
+    cpu_seconds: float | None
+
+
+@dataclass(frozen=True)
+class Accounting:
+    """What accounting knows; `available` is False where there is none or it does not answer."""
+
+    jobs: list[JobStatus] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    available: bool = True
+
+
+def command(
+    *,
+    user: str | None = None,
+    ids: Sequence[int] = (),
+    since: datetime | None = None,
+    steps: bool = False,
+    submit_line: bool = False,
+) -> list[str]:
+    """Return the sacct command for jobs by id (whatever their age), or for those of a user since a moment.
+
+    `user` None means everybody, as far as the site lets one see them.
+    """
+    fields = [*FIELDS, SUBMIT_LINE] if submit_line else FIELDS
+    argv = ["sacct", "--noheader", "--parsable", f"--delimiter={SEPARATOR}", "--noconvert"]
+    argv += [f"--format={','.join(fields)}"]
+    if not steps:
+        argv.append("--allocations")
+    if ids:
+        return [*argv, f"--jobs={','.join(str(i) for i in ids)}"]
+    argv.append("--allusers" if user is None else f"--user={user}")
+    if since is not None:
+        argv.append(f"--starttime={since.astimezone():%Y-%m-%dT%H:%M:%S}")
+    return argv
+
+
+def read(
+    slurm: Slurm,
+    *,
+    user: str | None = None,
+    ids: Sequence[int] = (),
+    since: datetime | None = None,
+    steps: bool = False,
+    submit_line: bool = False,
+) -> Accounting:
+    """Ask accounting; a site without it, or one that does not answer, gives a note and no error."""
+    argv = command(user=user, ids=ids, since=since, steps=steps, submit_line=submit_line)
+    answer = slurm.ask(argv)
+    if not answer.ok:
+        return Accounting(notes=[_absence(answer)], available=False)
+    return parse(answer.stdout, submit_line=submit_line)
+
+
+def _absence(answer: Answer) -> str:
+    if "accounting storage is disabled" in answer.text:
+        return (
+            "accounting is not available on this cluster (no slurmdbd): "
+            "finished jobs are known only for some minutes"
+        )
+    if answer.rc is None:
+        return f"accounting did not answer: {answer.text}"
+    return f"accounting is not available: sacct ended with {answer.rc}: {answer.text}"
+
+
+def parse(text: str, *, submit_line: bool = False) -> Accounting:
+    """Read what `command` prints; rows that are none become notes."""
+    fields = [*FIELDS, SUBMIT_LINE] if submit_line else list(FIELDS)
+    good, bad = rows(text, len(fields))
+    notes = [f"sacct: a row that cannot be read was left out: {row[:200]!r}" for row in bad]
+    records = [dict(zip(fields, row, strict=True)) for row in good]
+    steps = [_step(record) for record in records if "." in record["JobID"]]
+    jobs = list(_jobs([record for record in records if "." not in record["JobID"]], notes))
+    return Accounting(jobs, steps, notes)
+
+
+def _jobs(records: list[dict[str, str]], notes: list[str]) -> Iterator[JobStatus]:
+    for record in records:
+        job_id = JobId.parse(record["JobID"])
+        if job_id is None:
+            notes.append(f"sacct: a row with the id {record['JobID']!r} was left out: that is no job id")
+            continue
+        yield _job(record, job_id)
+
+
+def _exit(text: str) -> tuple[int | None, int | None]:
+    match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text.strip(), re.ASCII)
+    return (int(match[1]), int(match[2])) if match else (None, None)
+
+
+def _limit(text: str) -> int | Literal["UNLIMITED"] | None:
+    minutes = whole(text)
+    if minutes is not None:
+        return minutes * 60
+    return "UNLIMITED" if text.strip() == "UNLIMITED" else None
+
+
+def _job(record: dict[str, str], job_id: JobId) -> JobStatus:
+    state = JobState.parse(record["State"])
+    gpus = read_gpus(record["AllocTRES"]) or read_gpus(record["ReqTRES"])
+    counted = "cpu=" in record["AllocTRES"] or "cpu=" in record["ReqTRES"]
+    exit_code, signal = _exit(record["ExitCode"])
+    start = moment(record["Start"])
+    return JobStatus(
+        job_id=record["JobID"],
+        raw_id=whole(record["JobIDRaw"]),
+        array_job_id=job_id.number if job_id.tasks else None,
+        array_tasks=job_id.tasks,
+        cluster=known(record["Cluster"]),
+        name=record["JobName"],
+        user=known(record["User"]),
+        state=state,
+        state_text=record["State"],
+        reason=known(record["Reason"]),
+        partition=known(record["Partition"]),
+        account=known(record["Account"]),
+        qos=known(record["QOS"]),
+        gpus=gpus.count if gpus else 0 if counted else None,
+        gpu_types=gpus.types if gpus else {},
+        nodes=whole(record["NNodes"]),
+        cpus=whole(record["NCPUS"]),
+        node_list=None if record["NodeList"] == "None assigned" else known(record["NodeList"]),
+        elapsed=None if state.is_waiting else whole(record["ElapsedRaw"]),
+        limit=_limit(record["TimelimitRaw"]),
+        submit=moment(record["Submit"]),
+        start=None if state.is_waiting else start,
+        end=moment(record["End"]),
+        # A job that still runs has the exit code 0:0 here, which says nothing.
+        exit_code=exit_code if state.is_final else None,
+        signal=signal if state.is_final else None,
+        work_dir=known(record["WorkDir"]),
+        submit_line=known(record.get(SUBMIT_LINE, "")),
+        source="sacct",
+    )
+
+
+def _step(record: dict[str, str]) -> Step:
+    job_id, _, step = record["JobID"].partition(".")
+    exit_code, signal = _exit(record["ExitCode"])
+    return Step(
+        job_id=job_id,
+        step=step,
+        name=record["JobName"],
+        state=JobState.parse(record["State"]),
+        exit_code=exit_code,
+        signal=signal,
+        elapsed=whole(record["ElapsedRaw"]),
+        tasks=whole(record["NTasks"]),
+        max_rss=size(record["MaxRSS"]),
+        cpu_seconds=seconds(record["TotalCPU"]),
+    )

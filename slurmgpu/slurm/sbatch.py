@@ -1,0 +1,227 @@
+"""Submitting: one sbatch call, and what its answer means. Nothing is ever tried twice here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from slurmgpu.errors import SlurmUnreachable
+from slurmgpu.slurm import sacct, squeue
+from slurmgpu.slurm.call import Answer, Slurm, is_unreachable, submission_env
+from slurmgpu.slurm.refusals import Advice, advise
+from slurmgpu.slurm.text import moment
+
+__all__ = [
+    "Accepted",
+    "Estimate",
+    "Found",
+    "Outcome",
+    "Rejected",
+    "Unknown",
+    "Unreachable",
+    "classify",
+    "estimate",
+    "find_by_script",
+    "parse_estimate",
+    "submit",
+]
+
+# With a full queue sbatch itself waits up to 120 s and can then succeed; ending it earlier would leave the
+# outcome unknown for nothing.
+SUBMIT_TIMEOUT = 180.0
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Slurm has queued the job."""
+
+    job_id: int
+    cluster: str | None
+    """Only where sbatch names it, which it does on multi-cluster sites."""
+    text: str
+    """What sbatch said besides: warnings, a site's banner."""
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """Slurm, or sbatch before it asked, has said no: there is no job."""
+
+    text: str
+    advice: Advice | None
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """There may or may not be a job: the request went out and no clear answer came back."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Unreachable:
+    """The request never left: there is no job."""
+
+    text: str
+
+
+Outcome = Accepted | Rejected | Unknown | Unreachable
+
+_ID_LINE = re.compile(r"(\d{1,18})(?:;([\w.-]+))?", re.ASCII)
+# The same words come when the request was lost and when only the reply was: the job may be queued.
+_LOST = re.compile(
+    r"Socket timed out|Zero Bytes were transmitted|Message (?:receive|send) failure|timed out on send/recv"
+    r"|Connection (?:reset|timed out)|Communication (?:connection|shutdown) failure|Broken pipe"
+    r"|Transport endpoint|Unexpected message|Incomplete|Header lengths are longer|receive_msg"
+)
+_REFUSAL = re.compile(
+    r"sbatch: (?:error|fatal):|unrecognized option|invalid option|Invalid|allocation failure"
+    r"|ambiguous|requires an argument"
+)
+
+
+def submit(
+    slurm: Slurm,
+    script: Path,
+    options: Sequence[str] = (),
+    *,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    timeout: float = SUBMIT_TIMEOUT,
+) -> Outcome:
+    """Submit a script and return the outcome.
+
+    `options` are further words for sbatch, before the script. The job inherits `env` (default: this
+    process's), without the variables that would change the submission. Raises SlurmUnreachable only when
+    sbatch is not installed.
+    """
+    argv = ["sbatch", "--parsable", *options, str(script)]
+    return classify(slurm.ask(argv, timeout=timeout, env=submission_env(_base(slurm, env)), cwd=cwd))
+
+
+def _base(slurm: Slurm, env: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    return slurm.env if env is None else env
+
+
+def classify(answer: Answer) -> Outcome:
+    """Decide what sbatch's answer means; whatever is not certain is Unknown."""
+    found = _job_id(answer.stdout)
+    if found and answer.ok:
+        return Accepted(*found, text=_besides(answer, found[0]))
+    if answer.rc is None:
+        return Unknown(answer.text or "sbatch was ended before it answered")
+    if answer.ok:
+        return Unknown(answer.text or "sbatch ended without an error and without a job id")
+    if is_unreachable(answer) and not _LOST.search(answer.stderr):
+        return Unreachable(answer.text)
+    if found or _LOST.search(answer.stderr) or not _REFUSAL.search(answer.stderr):
+        return Unknown(answer.text or f"sbatch ended with exit status {answer.rc} and said nothing")
+    return Rejected(answer.text, advise(answer.text))
+
+
+def _job_id(stdout: str) -> tuple[int, str | None] | None:
+    """The last line that is an id: sites print their banners before it."""
+    for line in reversed(stdout.split("\n")):
+        match = _ID_LINE.fullmatch(line.strip())
+        if match:
+            return int(match[1]), match[2]
+    return None
+
+
+def _besides(answer: Answer, job_id: int) -> str:
+    banner = [line for line in answer.stdout.split("\n") if not line.strip().startswith(str(job_id))]
+    return "\n".join(part for part in ("\n".join(banner).strip(), answer.stderr.strip()) if part)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Slurm's own estimate for a script; no promise, and no check of account, QOS or time limit."""
+
+    start: datetime | None
+    cpus: int | None
+    node_list: str | None
+    partition: str | None
+    text: str
+    accepted: bool
+    advice: Advice | None = None
+
+
+_ESTIMATE = re.compile(
+    r"Job (\d+) to start at (\S+)"
+    r"(?: using (\d+) processors?)?(?: on (?:nodes? )?(?!partition\b)(\S+))?(?: in partition (\S+))?"
+)
+
+
+def estimate(
+    slurm: Slurm,
+    script: Path,
+    options: Sequence[str] = (),
+    *,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+) -> Estimate:
+    """Ask Slurm when and where a script would start, without submitting it (a job id is used up).
+
+    Raises SlurmUnreachable when the controller does not answer.
+    """
+    argv = ["sbatch", "--test-only", *options, str(script)]
+    environment = submission_env(_base(slurm, env)) | {"SLURM_TIME_FORMAT": "%s"}
+    answer = slurm.ask(argv, env=environment, cwd=cwd)
+    if answer.rc is None or is_unreachable(answer):
+        raise SlurmUnreachable(f"Slurm's controller does not answer. sbatch said: {answer.text}")
+    return parse_estimate(answer)
+
+
+def parse_estimate(answer: Answer) -> Estimate:
+    """Read the answer of `sbatch --test-only`, which comes on stderr."""
+    match = _ESTIMATE.search(answer.stderr)
+    if not match or not answer.ok:
+        return Estimate(None, None, None, None, answer.text, accepted=answer.ok, advice=advise(answer.text))
+    start, cpus, nodes, partition = match[2], match[3], match[4], match[5]
+    return Estimate(
+        moment(start), int(cpus) if cpus else None, nodes, partition, answer.text.strip(), accepted=True
+    )
+
+
+@dataclass(frozen=True)
+class Found:
+    """Jobs that a script's path leads to."""
+
+    jobs: list[tuple[int, str | None]]
+    """(job id, cluster); an array or a heterogeneous job counts once."""
+    certain: bool
+    """Whether all that could know answered: only then does an empty list mean that there is no job."""
+    notes: list[str]
+
+
+def find_by_script(slurm: Slurm, script: str, *, user: str | None, since: datetime) -> Found:
+    """Look for jobs submitted with this script (its whole, unique path), in the queue and in accounting.
+
+    `since` is when it was submitted. Accounting lags by a second or so, and the controller by as long as it
+    is busy: an empty answer straight after sbatch says little.
+    """
+    notes: list[str] = []
+    jobs: dict[int, str | None] = {}
+    certain = True
+    try:
+        queued, notes = squeue.read(slurm, user)
+        for job in queued:
+            if job.script == script:
+                jobs[_number(job.job_id)] = job.cluster
+    except SlurmUnreachable as error:
+        certain = False
+        notes.append(error.message)
+    if not jobs:
+        found = sacct.read(slurm, user=user, since=since, submit_line=True)
+        notes += found.notes
+        certain = certain and found.available
+        for job in found.jobs:
+            if job.submit_line and script in job.submit_line:
+                jobs[_number(job.job_id)] = job.cluster
+    return Found(sorted(jobs.items()), certain, notes)
+
+
+def _number(job_id: str) -> int:
+    return int(re.split(r"[_+]", job_id)[0])

@@ -1,0 +1,38 @@
+"""Ending jobs. scancel's exit status says little; the queue afterwards says what happened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from slurmgpu.errors import InvalidInput, SlurmUnreachable
+from slurmgpu.slurm.call import Slurm, is_unreachable
+
+__all__ = ["cancel", "command"]
+
+_SIGNAL = re.compile(r"(?:SIG)?[A-Z][A-Z0-9]{1,9}|\d{1,2}", re.ASCII)
+
+
+def command(ids: Sequence[str], signal: str | None = None) -> list[str]:
+    """Return the scancel command; with a signal the jobs live on if they handle it.
+
+    Raises InvalidInput for what cannot be a signal's name.
+    """
+    if signal is None:
+        return ["scancel", *ids]
+    if not _SIGNAL.fullmatch(signal.upper()):
+        raise InvalidInput(
+            f"signal {signal!r} is no signal's name: use a name such as TERM, USR1, USR2 or INT, or a number"
+        )
+    return ["scancel", f"--signal={signal.upper()}", *ids]
+
+
+def cancel(slurm: Slurm, ids: Sequence[str], signal: str | None = None) -> str:
+    """Ask Slurm to end jobs (or to signal their steps) and return what scancel said, usually nothing.
+
+    Raises SlurmUnreachable when the controller does not answer.
+    """
+    answer = slurm.ask(command(ids, signal))
+    if is_unreachable(answer):
+        raise SlurmUnreachable(f"Slurm's controller does not answer. scancel said: {answer.text}")
+    return answer.text

@@ -1,0 +1,101 @@
+"""Slurm's text: rows of separated fields, durations, moments, sizes. No function here runs anything."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime, timezone
+
+__all__ = ["SEPARATOR", "known", "moment", "rows", "seconds", "size", "whole"]
+
+SEPARATOR = "\x1f"
+"""The unit separator: the one byte that no sane job name holds, and that every release prints untouched."""
+
+# A row begins with the id as shown and the plain number; a job name with a newline in it does not look so.
+_ROW_START = re.compile(r"\d+(?:_(?:\d+|\[[^\]\x1f]*\]))?(?:\+\d+)?(?:\.[\w+-]+)?\x1f\d+(?:\.[\w+-]+)?\x1f")
+_NOTHING = frozenset(
+    {"", "N/A", "(null)", "None", "none", "Unknown", "UNKNOWN", "NOT_SET", "INVALID", "n/a", "NONE"}
+)
+
+
+def rows(text: str, fields: int) -> tuple[list[list[str]], list[str]]:
+    """Split text into rows of `fields` fields, each field ended by SEPARATOR and each row by a newline.
+
+    The first two fields are the job's id as shown and as a plain number. Names may hold newlines. Returns the
+    rows and, separately, what could not be read as one.
+    """
+    good: list[list[str]] = []
+    bad: list[str] = []
+    held = ""
+    # Not splitlines(), which would also break at \x1e, \x85 and U+2028 inside a name.
+    for line in text.split("\n"):
+        if _ROW_START.match(line):
+            if held:
+                bad.append(held)
+            held = line
+        elif held:
+            held += "\n" + line
+        elif line.strip():
+            bad.append(line)
+            continue
+        found = held.count(SEPARATOR)
+        if found == fields and held.endswith(SEPARATOR):
+            good.append(held.split(SEPARATOR)[:-1])
+            held = ""
+        elif found > fields:
+            bad.append(held)
+            held = ""
+    if held:
+        bad.append(held)
+    return good, bad
+
+
+def known(text: str) -> str | None:
+    """Return text, or None when it is one of the ways in which Slurm says nothing."""
+    text = text.strip()
+    return None if text in _NOTHING else text
+
+
+def whole(text: str) -> int | None:
+    """Read a whole number that is not negative; None when it is none."""
+    text = text.strip()
+    # int() would also take other scripts' digits, underscores, signs and numbers too long to print again.
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+_DURATION = re.compile(r"(?:(?:(\d{1,9})-)?(\d{1,9}):)?(\d{1,9}):(\d{1,2})(?:\.\d+)?", re.ASCII)
+
+
+def seconds(text: str) -> int | None:
+    """Read a duration as Slurm prints it, `[[days-]hours:]minutes:seconds`; None for words (UNLIMITED)."""
+    match = _DURATION.fullmatch(text.strip())
+    if not match:
+        return None
+    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + rest
+
+
+def moment(text: str) -> datetime | None:
+    """Read a point in time: seconds since 1970, or `2025-11-21T03:40:00` in this machine's time zone."""
+    text = text.strip()
+    try:
+        if text.isascii() and text.isdigit():
+            # 0 is how a release says "not yet"; eleven digits are enough until the year 5138.
+            return datetime.fromtimestamp(int(text), timezone.utc) if len(text) < 12 and int(text) else None
+        if re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", text, re.ASCII):
+            return datetime.fromisoformat(text).astimezone(timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return None
+
+
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([KMGTP]?)[cn]?", re.ASCII)
+
+
+def size(text: str, unit: str = "") -> int | None:
+    """Read a size in bytes: `1234K`, `1.50G`, or a bare number in `unit` (K, M, G, T, P or bytes)."""
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        return None
+    number = float(match[1]) * 1024 ** " KMGTP".index(match[2] or unit or " ")
+    return round(number) if math.isfinite(number) else None
