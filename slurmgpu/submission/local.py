@@ -1,0 +1,124 @@
+"""``slurmgpu run``: the rendered script itself, byte for byte, on this machine's CPU and without Slurm.
+
+What belongs to Slurm and the site is stood in for (:mod:`slurmgpu.submission.standins`), and
+:func:`stand_ins` says by what before anything runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+from ..errors import RunFailed
+from .local_environment import batch_environment, pretended_job
+from .local_site import LocalRequest, StandIn, find_site, stand_ins
+from .standins.folder import write_folder
+from .standins.reading import ScriptReading, read_script
+
+__all__ = ["LocalRequest", "StandIn", "run_here", "stand_ins"]
+
+
+def run_here(request: LocalRequest) -> int:
+    """Run the script to its end and return its exit code; 130 after Ctrl-C, 143 after TERM.
+
+    ``script.sbatch`` in the run directory is what runs; it is written if it is not there. stdout and stderr
+    are this process's own. No process and no temporary file outlives the call.
+
+    Raises:
+        PlanError: as :func:`stand_ins`.
+        RunFailed: there is no bash here, or the run directory holds another script.
+    """
+    stand_ins(request)
+    script = _script_file(request)
+    bash = shutil.which("bash")
+    if bash is None:
+        raise RunFailed("bash is not on PATH; the script needs it", hint="install bash, or add it to PATH")
+    folder = _executable_folder()
+    try:
+        reading = read_script(request.script)
+        site = find_site(request, reading, os.environ)
+        job = pretended_job(request, reading, bash, script)
+        pretended = write_folder(folder, job, site, sys.executable)
+        environment = {**batch_environment(request, job, folder), **pretended}
+        return _supervised(folder, environment, cwd=_start_folder(request, reading))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _script_file(request: LocalRequest) -> Path:
+    path = request.run_dir.absolute() / "script.sbatch"
+    data = request.script.encode()
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    elif path.read_bytes() != data:
+        raise RunFailed(
+            f"{path} is not the script that was asked for",
+            hint="run in another directory, or remove that file",
+        )
+    return path
+
+
+def _executable_folder() -> Path:
+    """Make a temporary folder whose files may be executed: /tmp is mounted noexec at some sites."""
+    tried = []
+    for parent in (None, str(Path.home() / ".cache"), str(Path.cwd())):
+        with contextlib.suppress(OSError):
+            folder = Path(tempfile.mkdtemp(prefix="slurmgpu-run-", dir=parent))
+            tried.append(str(folder.parent))
+            probe = folder / "probe"
+            probe.write_text("#!/bin/sh\n", encoding="utf-8")
+            probe.chmod(0o700)
+            with contextlib.suppress(OSError):
+                if os.pathsep not in str(folder) and subprocess.run([probe], check=False).returncode == 0:
+                    return folder
+            shutil.rmtree(folder, ignore_errors=True)
+    raise RunFailed(
+        f"no folder for the stand-ins: nothing can be executed in {', '.join(tried)}",
+        hint="set TMPDIR to a folder that is not mounted noexec and has no colon in its name",
+    )
+
+
+def _start_folder(request: LocalRequest, reading: ScriptReading) -> Path:
+    chdir = Path(reading.chdir) if reading.chdir else request.submit_dir
+    return chdir if chdir.is_dir() else request.submit_dir
+
+
+def _supervised(folder: Path, environment: Mapping[str, str], cwd: Path) -> int:
+    """Start the supervisor in a session of its own, so that Ctrl-C reaches the job through it alone."""
+    main = Path(__file__).parent / "standins" / "__main__.py"
+    command = [sys.executable, "-I", "-S", str(main), "supervise", str(folder), str(os.getpid())]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    process = subprocess.Popen(
+        command, env=environment, cwd=cwd, stdin=subprocess.DEVNULL, start_new_session=True
+    )
+
+    def pass_on(signum: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signum)
+
+    with _handling((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), pass_on):
+        return process.wait()
+
+
+@contextlib.contextmanager
+def _handling(signals: Sequence[int], handler: object) -> Iterator[None]:
+    """Handle these signals for a while (in the main thread: elsewhere Python does not allow it)."""
+    before = {}
+    with contextlib.suppress(ValueError):
+        for signum in signals:
+            before[signum] = signal.signal(signum, handler)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for signum, previous in before.items():
+            signal.signal(signum, previous)

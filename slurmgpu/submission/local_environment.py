@@ -1,0 +1,123 @@
+"""The pretended job's figures, and the variables that its batch script sees."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import secrets
+import socket
+from pathlib import Path
+
+from ..errors import RunFailed
+from .local_site import LocalRequest, local_python
+from .standins.job import PretendedJob, node_names
+from .standins.reading import ScriptReading
+
+__all__ = ["batch_environment", "pretended_job"]
+
+# A real job's number is at most 67,043,328 (slurm.conf, MaxJobId), so a pretended one is nobody's.
+_FIRST_JOB_ID = 90_000_000
+_PORTS = 20_000
+
+
+def pretended_job(request: LocalRequest, reading: ScriptReading, bash: str, script: Path) -> PretendedJob:
+    """Return what the stand-ins are told: the request, the script's own figures and this machine's."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    names = [name for _, name in socket.if_nameindex()]
+    return PretendedJob(
+        job_id=_job_id_with_free_port(),
+        job_name=request.job_name,
+        nodes=request.nodes,
+        processes_per_node=request.processes_per_node,
+        cpus_per_task=request.cpus_per_task,
+        gpus_per_node=request.gpus_per_node,
+        cpus_on_node=request.cpus_per_task * max(1, reading.tasks_per_node),
+        partition=request.partition or "local",
+        submit_dir=str(request.submit_dir.absolute()),
+        bash=bash,
+        script=str(script),
+        python=local_python(request, os.environ),
+        loopback=next((name for name in ("lo", "lo0") if name in names), ""),
+        threads=max(1, cpus // (request.nodes * request.processes_per_node)),
+        script_nodes=reading.nodes,
+        script_tasks_per_node=reading.tasks_per_node,
+        nice=request.nice,
+        grace=request.grace,
+    )
+
+
+def _job_id_with_free_port() -> int:
+    """Choose a job number whose rendezvous port (10000 + number % 20000) is free here."""
+    for _ in range(100):
+        job_id = _FIRST_JOB_ID + secrets.randbelow(_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", 10_000 + job_id % _PORTS))
+            return job_id
+    raise RunFailed(
+        "no free port from 10000 to 29999 for the processes to meet at", hint="end what uses them"
+    )
+
+
+def batch_environment(request: LocalRequest, job: PretendedJob, folder: Path) -> dict[str, str]:
+    """Return what a batch script sees on a node: this environment, with the pretended job for Slurm's."""
+    functions = ("BASH_FUNC_module", "BASH_FUNC_ml", "BASH_FUNC__module", "BASH_FUNC_conda")
+    dropped = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "BASH_ENV", *functions)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    with contextlib.suppress(OSError, KeyError):
+        for name in ("USER", "LOGNAME"):
+            environment.setdefault(name, getpass.getuser())
+    environment.setdefault("HOME", str(Path.home()))
+    environment |= _slurm_variables(request, job)
+    environment["PATH"] = os.pathsep.join([str(folder / "bin"), environment.get("PATH", os.defpath)])
+    environment["CUDA_VISIBLE_DEVICES"] = ""
+    environment.setdefault("OMP_NUM_THREADS", str(job.threads))
+    if job.loopback:
+        # Otherwise gloo looks the host's own name up, which can take for ever without a network.
+        environment["GLOO_SOCKET_IFNAME"] = job.loopback
+    environment["SLURMGPU_RUN_DIR"] = str(request.run_dir.absolute())
+    environment.pop("SLURMGPU_MAX_STEPS", None)
+    if request.max_steps is not None:
+        environment["SLURMGPU_MAX_STEPS"] = str(request.max_steps)
+    return environment
+
+
+def _slurm_variables(request: LocalRequest, job: PretendedJob) -> dict[str, str]:
+    """Return the SLURM_ variables of the batch step (sbatch(1), output environment variables)."""
+    nodelist = "node1" if job.nodes == 1 else f"node[1-{job.nodes}]"
+    tasks = job.nodes * job.processes_per_node
+    repeated = "" if job.nodes == 1 else f"(x{job.nodes})"
+    variables = {
+        "SLURM_JOB_ID": str(job.job_id),
+        "SLURM_JOBID": str(job.job_id),
+        "SLURM_JOB_NAME": job.job_name,
+        "SLURM_JOB_PARTITION": job.partition,
+        "SLURM_JOB_NODELIST": nodelist,
+        "SLURM_NODELIST": nodelist,
+        "SLURM_JOB_NUM_NODES": str(job.nodes),
+        "SLURM_NNODES": str(job.nodes),
+        "SLURM_NTASKS": str(tasks),
+        "SLURM_NPROCS": str(tasks),
+        "SLURM_NTASKS_PER_NODE": str(job.processes_per_node),
+        "SLURM_TASKS_PER_NODE": f"{job.processes_per_node}{repeated}",
+        "SLURM_CPUS_PER_TASK": str(job.cpus_per_task),
+        "SLURM_CPUS_ON_NODE": str(job.cpus_on_node),
+        "SLURM_JOB_CPUS_PER_NODE": f"{job.cpus_on_node}{repeated}",
+        "SLURM_SUBMIT_DIR": job.submit_dir,
+        "SLURM_SUBMIT_HOST": socket.gethostname(),
+        "SLURM_CLUSTER_NAME": "local",
+        "SLURM_JOB_USER": getpass.getuser(),
+        "SLURM_JOB_UID": str(os.getuid()),
+        "SLURM_NODEID": "0",
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_GTIDS": "0",
+        "SLURM_TASK_PID": str(os.getpid()),
+        "SLURMD_NODENAME": node_names(job.nodes)[0],
+    }
+    if request.account:
+        variables["SLURM_JOB_ACCOUNT"] = request.account
+    if job.gpus_per_node:
+        variables["SLURM_GPUS_ON_NODE"] = str(job.gpus_per_node)
+        variables["SLURM_JOB_GPUS"] = ",".join(map(str, range(job.gpus_per_node)))
+    return variables

@@ -1,0 +1,173 @@
+"""What a local run stands in for: known before it starts, so that the user reads it first."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import PlanError
+from .standins.folder import Site
+from .standins.reading import ScriptReading, expand, read_script
+
+__all__ = ["LocalRequest", "StandIn", "find_site", "local_python", "stand_ins"]
+
+
+@dataclass(frozen=True)
+class LocalRequest:
+    """What to run here, and as what."""
+
+    script: str
+    run_dir: Path
+    submit_dir: Path
+    job_name: str
+    nodes: int = 1
+    """Pretended nodes."""
+    processes_per_node: int = 1
+    gpus_per_node: int = 0
+    """What the script was rendered for; none is used here."""
+    cpus_per_task: int = 1
+    partition: str | None = None
+    account: str | None = None
+    max_steps: int | None = None
+    nice: int = 0
+    python: Path | None = None
+    """What ``python`` means where the site's is not here; None chooses a Python that has torch."""
+    grace: float = 10.0
+    """Seconds that interrupted processes have to save and end."""
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """One thing of the site or of Slurm, and what takes its place here."""
+
+    what: str
+    here: str
+
+    def __str__(self) -> str:
+        return f"{self.what} -> {self.here}"
+
+
+def stand_ins(request: LocalRequest, environment: Mapping[str, str] | None = None) -> list[StandIn]:
+    """Return what stands in for what, in the order of the script's own steps; runs nothing of it.
+
+    Raises:
+        PlanError: the script cannot be spread over that many pretended nodes.
+    """
+    environment = os.environ if environment is None else environment
+    reading = read_script(request.script)
+    if request.nodes > 1 and reading.mentions("--standalone"):
+        raise PlanError(
+            f"nodes: {request.nodes} pretended nodes do not fit a script for one node "
+            "(torchrun --standalone); use 1 here, or nodes: 2 in the job"
+        )
+    return list(_mapping(request, reading, environment))
+
+
+def _mapping(
+    request: LocalRequest, reading: ScriptReading, environment: Mapping[str, str]
+) -> Iterator[StandIn]:
+    site = find_site(request, reading, environment)
+    nodes, each = request.nodes, request.processes_per_node
+    total = f"{nodes * each} process{'es' if nodes * each > 1 else ''} on this machine"
+    if reading.mentions("srun"):
+        yield StandIn("srun", f"{total}, as {nodes} nodes x {each}" if nodes > 1 else total)
+    if request.gpus_per_node:
+        yield StandIn("GPUs", "the CPU, with gloo between processes")
+    for name in site.variables:
+        yield StandIn(f"${name}, not set here", "a pretended folder")
+    folder = _absent_work_folder(request, reading, environment)
+    if folder:
+        yield StandIn(f"work folder {folder}, not here", str(request.submit_dir))
+    for load in reading.module_loads():
+        yield StandIn(load, "nothing is loaded")
+    if site.conda:
+        name = reading.conda_environment()
+        yield StandIn(f"conda environment {name}, not here" if name else "conda", "nothing is activated")
+    for word in reading.sourced():
+        path = expand(word, environment)
+        if path.startswith("/") and not Path(path).exists() and path.endswith("/bin/activate"):
+            yield StandIn(
+                f"virtual environment {path.removesuffix('/bin/activate')}, not here", "nothing is activated"
+            )
+    for tool in ("apptainer", "singularity"):
+        if reading.mentions(tool):
+            image = next(iter(reading.words(r".*\.sif|(?:docker|oras|library)://.*")), "")
+            yield StandIn(f"{tool} {image}".rstrip(), "no container, this machine's own programs")
+    if reading.mentions("nvidia-smi"):
+        yield StandIn("nvidia-smi", "nothing is measured")
+    yield StandIn("python", local_python(request, environment))
+
+
+def _absent_work_folder(request: LocalRequest, reading: ScriptReading, environment: Mapping[str, str]) -> str:
+    known = {**environment, "SLURM_SUBMIT_DIR": str(request.submit_dir)}
+    folder = expand(reading.chdir or reading.work_folder(), known)
+    absent = folder.startswith(("/", "$")) and not Path(folder).is_dir()
+    return folder if absent and "$(" not in folder else ""
+
+
+def find_site(request: LocalRequest, reading: ScriptReading, environment: Mapping[str, str]) -> Site:
+    """Find out what the script counts on that is not here."""
+
+    def absent(words: Sequence[str]) -> list[str]:
+        paths = (expand(word, environment) for word in words)
+        return [
+            path for path in paths if path.startswith("/") and "$" not in path and not Path(path).exists()
+        ]
+
+    sourced = reading.sourced()
+    unsure = [word for word in sourced if "$" in expand(word, environment)]
+    defines_module = [
+        word for word in sourced if "modules" in word or "lmod" in word or word == "/etc/profile"
+    ]
+    conda = _conda_is_missing(reading, environment)
+    files = absent(sourced)
+    venvs = [path.removesuffix("/bin/activate") for path in files if path.endswith("/bin/activate")]
+    images = absent(reading.words(r".*\.sif"))
+    folder = _absent_work_folder(request, reading, environment)
+    pythons = absent(reading.words(r"[/~$].*/bin/python[0-9.]*"))
+    return Site(
+        variables=[name for name in reading.variables if name not in environment],
+        files=[*files, *venvs, *images, *pythons, *([folder] if folder.startswith("/") else [])],
+        pythons=pythons,
+        conda=conda,
+        sources=bool(files or unsure or defines_module or conda),
+    )
+
+
+def _conda_is_missing(reading: ScriptReading, environment: Mapping[str, str]) -> bool:
+    """Whether the script wants conda, and conda or its environment is not on this machine."""
+    wanted = reading.mentions("conda", "mamba", "micromamba") or bool(reading.conda_environment())
+    conda = environment.get("CONDA_EXE") or shutil.which("conda", path=environment.get("PATH"))
+    if not wanted or conda is None:
+        return wanted
+    name = expand(reading.conda_environment(), environment)
+    home = Path(environment.get("HOME", "/"))
+    listed = home / ".conda/environments.txt"
+    prefixes = listed.read_text(encoding="utf-8").splitlines() if listed.is_file() else []
+    base = Path(conda).resolve().parents[1]
+    places = [base / "envs" / name, home / ".conda/envs" / name, Path(name)]
+    places += [Path(prefix) for prefix in prefixes if Path(prefix).name == name]
+    return name not in ("", "base") and not any((place / "conda-meta").is_dir() for place in places)
+
+
+def local_python(request: LocalRequest, environment: Mapping[str, str]) -> str:
+    """Return the Python that stands in for the site's: the user's own if it has torch, else slurmgpu's."""
+    if request.python is not None:
+        return str(request.python.absolute())
+    on_path = shutil.which("python3", path=environment.get("PATH"))
+    ours = importlib.util.find_spec("torch") is not None
+    if on_path is None or (ours and not {"VIRTUAL_ENV", "CONDA_PREFIX"} & environment.keys()):
+        return sys.executable
+    probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        asked = subprocess.run([on_path, "-c", probe], capture_output=True, timeout=20, check=False)
+        if asked.returncode == 0:
+            return on_path
+    return sys.executable

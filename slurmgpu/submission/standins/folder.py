@@ -1,0 +1,155 @@
+"""Writes the folder that stands first on PATH, and what bash reads before the script (BASH_ENV)."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .job import PretendedJob
+
+__all__ = ["Site", "write_folder"]
+
+_MAIN = Path(__file__).with_name("__main__.py")
+
+# wrapper's name -> the stand-in and its first arguments
+_ALWAYS = {
+    "srun": "srun",
+    "scontrol": "commands",
+    "getent": "commands",
+    "module": "commands",
+    "nvidia-smi": "commands",
+    "sbatch": "commands",
+    "salloc": "commands",
+    "scancel": "commands",
+    "apptainer": "container",
+    "singularity": "container",
+    "torchrun": "commands",
+}
+
+_BASH_ENV = """\
+# Read once by the batch shell of a local run; the processes that it starts do not see it.
+unset BASH_ENV
+__slurmgpu_bin={bin}
+__slurmgpu_submit_dir={submit_dir}
+__slurmgpu_work=
+__slurmgpu_cds=0
+__slurmgpu_say() {{ printf 'slurmgpu run: %s\\n' "$*" >&2; }}
+
+# Functions, because a site's own module is one, too.
+__slurmgpu_modules() {{
+  module() {{ "$__slurmgpu_bin/module" "$@"; }}
+  ml() {{ "$__slurmgpu_bin/module" load "$@"; }}
+}}
+__slurmgpu_modules
+
+# The work folder, which is where the script goes first, may be on the cluster only.
+cd() {{
+  __slurmgpu_cds=$((__slurmgpu_cds + 1))
+  if [[ $# -gt 0 && ${{!#}} == /* && ! -d ${{!#}} ]]; then
+    if [[ $__slurmgpu_cds == 1 ]]; then
+      __slurmgpu_work=${{!#}}
+      __slurmgpu_say "cd $__slurmgpu_work: not here, $__slurmgpu_submit_dir instead"
+    fi
+    if [[ -n $__slurmgpu_work && ${{!#}} == "$__slurmgpu_work" ]]; then
+      builtin cd -- "$__slurmgpu_submit_dir"
+      return
+    elif [[ -n $__slurmgpu_work && ${{!#}} == "$__slurmgpu_work"/* ]]; then
+      builtin cd -- "$__slurmgpu_submit_dir/${{!##"$__slurmgpu_work"/}}"
+      return
+    fi
+  fi
+  builtin cd "$@"
+}}
+"""
+
+_SOURCE = """
+# A sourced file that is not here (a venv's, conda's or a module system's) is passed over.
+__slurmgpu_source() {
+  if [[ ${1-} == /* && ! -e $1 ]] || [[ ${1-} == activate && ! -e activate ]]; then
+    __slurmgpu_say "source $*: not here, passed over"
+    return 0
+  fi
+  builtin source "$@"
+  set -- $?
+  __slurmgpu_modules
+  return "$1"
+}
+source() { __slurmgpu_source "$@"; }
+.() { __slurmgpu_source "$@"; }
+"""
+
+_TEST = """
+# Tests of these files see the cluster, not this machine.
+__slurmgpu_there() {
+  local there
+  case ${1-} in -e | -f | -d | -r | -s | -x) ;; *) return 1 ;; esac
+  for there in "${__slurmgpu_files[@]}"; do
+    if [[ ${2-} == "$there" && ! -e $there ]]; then return 0; fi
+  done
+  return 1
+}
+__slurmgpu_test() {
+  if [[ $# == 2 ]] && __slurmgpu_there "$@"; then return 0; fi
+  if [[ $# == 3 && $1 == '!' ]] && __slurmgpu_there "$2" "$3"; then return 1; fi
+  builtin test "$@"
+}
+test() { __slurmgpu_test "$@"; }
+[() { __slurmgpu_test "${@:1:$#-1}"; }
+"""
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the script counts on that is not on this machine."""
+
+    variables: Sequence[str] = ()
+    files: Sequence[str] = ()
+    """Files and folders that its tests are told exist."""
+    pythons: Sequence[str] = ()
+    """Paths of interpreters."""
+    conda: bool = False
+    sources: bool = False
+    """Whether it sources anything that is not here, or that would define ``module`` again."""
+
+
+def write_folder(folder: Path, job: PretendedJob, site: Site, interpreter: str) -> dict[str, str]:
+    """Write wrappers, ``bash_env.sh`` and ``job.json``; return the pretended variables with their values."""
+    binaries = folder / "bin"
+    binaries.mkdir()
+    job.save(str(folder))
+    wrappers = dict(_ALWAYS)
+    if site.conda:
+        wrappers |= {"conda": "commands", "mamba": "commands", "micromamba": "commands"}
+        for hook in ("conda.sh", "mamba.sh"):
+            (folder / "conda/etc/profile.d").mkdir(parents=True, exist_ok=True)
+            (folder / "conda/etc/profile.d" / hook).touch()
+    for name, module in wrappers.items():
+        said = "conda" if name in ("mamba", "micromamba") else name
+        first = [] if module == name else [said]
+        command = [interpreter, "-I", "-S", str(_MAIN), module, str(folder), *first]
+        _executable(binaries / name, f'exec {shlex.join(command)} "$@"')
+    for name in ("python", "python3"):
+        _executable(binaries / name, f'exec {shlex.quote(job.python)} "$@"')
+    (folder / "bash_env.sh").write_text(_bash_env(binaries, job, site), encoding="utf-8")
+    values = {name: str(folder / "site" / name) for name in site.variables}
+    if "SLURM_TMPDIR" in values:
+        Path(values["SLURM_TMPDIR"]).mkdir(parents=True)
+    return values
+
+
+def _executable(path: Path, line: str) -> None:
+    path.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
+    path.chmod(0o755)
+
+
+def _bash_env(binaries: Path, job: PretendedJob, site: Site) -> str:
+    text = _BASH_ENV.format(bin=shlex.quote(str(binaries)), submit_dir=shlex.quote(job.submit_dir))
+    if site.sources:
+        text += _SOURCE
+    if site.files:
+        text += f"\n__slurmgpu_files=({shlex.join(site.files)})\n" + _TEST
+    for python in site.pythons:
+        text += f'\n{shlex.quote(python)}() {{ "$__slurmgpu_bin/python3" "$@"; }}\n'
+    return text

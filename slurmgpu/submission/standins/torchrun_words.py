@@ -1,0 +1,64 @@
+"""torchrun's options in a command: written for the cluster, changed to fit this machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["fit_torchrun", "is_pretended_host"]
+
+# torchrun's options that take no value; every other one has one, after "=" or as the next word.
+_FLAGS = {"standalone", "no-python", "run-path", "module", "m", "use-env", "virtual-local-rank", "help", "h"}
+_ADDRESSES = {"master-addr", "rdzv-endpoint", "local-addr"}
+
+
+def is_pretended_host(name: str, nodes: Sequence[str]) -> bool:
+    """Whether a host name is a pretended node's, whatever suffix a site has (``node1i``, ``node1.ib``)."""
+    return any(re.fullmatch(re.escape(node) + r"(?![0-9])[A-Za-z0-9.-]*", name) for node in nodes)
+
+
+def _first_option(words: Sequence[str]) -> int | None:
+    """Return where torchrun's options begin, or None in a command without torchrun."""
+    for position, word in enumerate(words):
+        if Path(word).name == "torchrun" or word in (
+            "torch.distributed.run",
+            "torch.distributed.launch",
+        ):
+            return position + 1
+        if re.search(r"\btorch\.distributed\.(run|launch)\b|\btorchrun\b", word) and position >= 2:
+            # sh -c 'exec python3 -m torch.distributed.run ... "$@"' NAME OPTIONS...
+            return position + 2 if words[position - 1] == "-c" else None
+    return None
+
+
+def fit_torchrun(
+    words: Sequence[str], *, nodes: int, processes_per_node: int, hosts: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Change ``--nnodes``, ``--nproc-per-node`` and addresses of pretended nodes to this machine's.
+
+    Only torchrun's own options are read, up to the program that it starts. Returns the words, and what was
+    changed as ``old -> new`` for the user.
+    """
+    result, changes = list(words), list[str]()
+    position = _first_option(words)
+    while position is not None and position < len(result) and result[position].startswith("-"):
+        word = result[position]
+        option, equals, value = word.partition("=")
+        name = option.lstrip("-").replace("_", "-")
+        if not equals and name not in _FLAGS and position + 1 < len(result):
+            position += 1
+            value = result[position]
+        new = value
+        if name == "nnodes":
+            new = str(nodes)
+        elif name == "nproc-per-node":
+            new = str(processes_per_node)
+        elif name in _ADDRESSES:
+            host, colon, port = value.partition(":")
+            new = "127.0.0.1" + colon + port if is_pretended_host(host, hosts) else value
+        if new != value:
+            result[position] = f"{option}={new}" if equals else new
+            changes.append(f"{option}={value} -> {new}")
+        position += 1
+    return result, changes
