@@ -1,6 +1,7 @@
 """A throwaway Slurm: four nodes with pretend GPUs and accounting on this machine, gone when it is stopped.
 
-Everything lives in one temporary folder, listens on 127.0.0.1 alone and runs as the current user, root or not.
+Everything lives in one temporary folder, listens on loopback where it can, and runs as the current user,
+root or not.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -35,8 +36,9 @@ GPUS_PER_NODE = 4
 CPUS_PER_NODE = 16
 MEMORY_PER_NODE = 64000
 
-# Variables by which a surrounding job or a user's habits would change what the commands do.
-_AMBIENT = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SACCT|SACCTMGR|SCONTROL|SCANCEL|SSTAT)_")
+_AMBIENT = re.compile(
+    r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SACCT|SACCTMGR|SCONTROL|SCANCEL|SSTAT)_"
+)
 
 _TERMINAL = {
     "BOOT_FAIL",
@@ -56,6 +58,20 @@ class SlurmStartError(RuntimeError):
     """The throwaway Slurm did not come up; the message holds the end of its daemons' logs."""
 
 
+def listen_line(host: str) -> str:
+    """The configuration line that keeps the daemons on 127.0.0.1; empty where Slurm cannot be told so.
+
+    Kept off the wildcard, daemon and srun alike listen on what the host's name resolves to, and only there.
+    With any other address (Debian likes 127.0.1.1) they no longer find each other. Then they do listen
+    everywhere, and munge's key alone keeps strangers out.
+    """
+    try:
+        address = socket.gethostbyname(host)
+    except OSError:
+        return ""
+    return "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny" if address == "127.0.0.1" else ""
+
+
 def find_program(name: str) -> str | None:
     """The program's path, looked up on PATH and then in the system's own folders."""
     return shutil.which(name) or shutil.which(name, path=os.pathsep.join(SYSTEM_FOLDERS))
@@ -64,6 +80,11 @@ def find_program(name: str) -> str | None:
 def missing_programs() -> list[str]:
     """The programs a throwaway Slurm needs that this machine lacks."""
     return [name for name in DAEMONS + TOOLS if find_program(name) is None]
+
+
+def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what a surrounding job or a user's habits tell Slurm's commands."""
+    return {name: value for name, value in environment.items() if not _AMBIENT.match(name)}
 
 
 def slurm_release() -> tuple[int, int]:
@@ -90,7 +111,7 @@ SlurmdUser={user}
 AuthType=auth/munge
 CredType=cred/munge
 AuthInfo=socket={folder}/munge.sock,cred_expire=5
-CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+{listen_line(host)}
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -129,11 +150,12 @@ PartitionName=debug Nodes=node[1-2] MaxTime=00:30:00 State=UP
 """
 
 
-def slurmdbd_conf(folder: Path, user: str, port: int) -> str:
+def slurmdbd_conf(folder: Path, user: str, host: str, port: int) -> str:
     """The text of slurmdbd.conf; the database is reached by MYSQL_UNIX_PORT."""
     return f"""\
-DbdHost=localhost
+DbdHost={host}
 DbdAddr=127.0.0.1
+{listen_line(host)}
 DbdPort={port}
 SlurmUser={user}
 AuthType=auth/munge
@@ -164,8 +186,7 @@ class ThrowawaySlurm:
         self.folder = Path(tempfile.mkdtemp(prefix="throwaway-slurm-", dir=_short_folder())).resolve()
         self.user = pwd.getpwuid(os.getuid()).pw_name
         self.release = slurm_release()
-        self.env = {name: value for name, value in os.environ.items() if not _AMBIENT.match(name)}
-        self.env["SLURM_CONF"] = str(self.folder / "slurm.conf")
+        self.env = scrubbed(os.environ) | {"SLURM_CONF": str(self.folder / "slurm.conf")}
         self._deadline = time.monotonic() + start_timeout
         self._supervisor = subprocess.Popen(
             [sys.executable, "-S", str(Path(__file__).with_name("supervisor.py")), str(self.folder)],
@@ -190,7 +211,7 @@ class ThrowawaySlurm:
         self.stop()
 
     def run(self, argv: list[str], timeout: float = 60, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run a command against this Slurm; output is captured as text, and nothing is raised for its exit code.
+        """Run a command against this Slurm; output is captured as text, a bad exit code raises nothing.
 
         ``env`` in ``options`` is added to the throwaway's environment, not put in its place.
         """
@@ -200,18 +221,22 @@ class ThrowawaySlurm:
             del defaults["stdin"]
         return subprocess.run(argv, env=env, timeout=timeout, **(defaults | options))
 
-    def wait_for(self, job_id: str | int, timeout: float = 60) -> str:
-        """Wait until accounting knows the job's final state, and until its processes have ended; its state.
+    def wait_for(self, job_id: str | int, timeout: float = 60, complete_row: bool = False) -> str:
+        """Wait until accounting knows the job's final state and its processes have ended; the state.
 
+        Accounting hears of a short job's end up to 5 s before it hears of its start: until then its row lacks
+        partition, QOS, work folder and submit line. ``complete_row`` waits for these, too.
         Raises TimeoutError with what scontrol says of the job.
         """
         deadline = time.monotonic() + timeout
+        ask = ["sacct", "-X", "-n", "-P", "-j", str(job_id), "-o", "State,Partition"]
         while time.monotonic() < deadline:
             queued = self.run(["squeue", "-h", "-j", str(job_id), "-t", "all", "-o", "%T"]).stdout.split()
-            rows = self.run(["sacct", "-X", "-n", "-P", "-j", str(job_id), "-o", "State"]).stdout.splitlines()
+            rows = [row.split("|") for row in self.run(ask).stdout.splitlines()]
             # sacct may say "CANCELLED by 1000"; squeue's COMPLETING means that processes still live.
-            states = [row.split()[0] for row in rows if row.split()]
-            if states and set(states) <= _TERMINAL and set(queued) <= _TERMINAL:
+            states = [state.split()[0] for state, _ in rows if state]
+            complete = all(partition for _, partition in rows) or not complete_row
+            if states and complete and set(states) <= _TERMINAL and set(queued) <= _TERMINAL:
                 return states[0]
             time.sleep(0.2)
         job = self.run(["scontrol", "show", "job", str(job_id)])
@@ -235,7 +260,7 @@ class ThrowawaySlurm:
         host = socket.gethostname().partition(".")[0]
         _write(folder / "munge.key", secrets.token_bytes(128))
         _write(folder / "slurm.conf", slurm_conf(folder, self.user, host, ports).encode())
-        _write(folder / "slurmdbd.conf", slurmdbd_conf(folder, self.user, ports[1]).encode())
+        _write(folder / "slurmdbd.conf", slurmdbd_conf(folder, self.user, host, ports[1]).encode())
         _write(folder / "gres.conf", gres_conf(folder).encode())
         _write(folder / "plugstack.conf", b"")
         # Without root there are no cgroups to be had; releases before 23.02 do not know the word.
@@ -264,7 +289,10 @@ class ThrowawaySlurm:
     def _start_database(self) -> None:
         # One shell for both steps, so that a killed test runner ends the first one, too.
         common = f"--no-defaults --datadir={self.folder}/mariadb --user={self.user}"
-        create = f"{_program('mariadb-install-db')} {common} --skip-test-db --auth-root-authentication-method=normal"
+        create = (
+            f"{_program('mariadb-install-db')} {common} --skip-test-db"
+            " --auth-root-authentication-method=normal"
+        )
         serve = (
             f"{_program('mariadbd')} {common} --skip-networking --skip-grant-tables --tmpdir={self.folder}"
             f" --socket={self.folder}/mariadb.sock --pid-file={self.folder}/mariadb.pid"
@@ -343,8 +371,8 @@ def _free_ports(count: int) -> list[int]:
 
 def _write(path: Path, content: bytes) -> None:
     # Created private: munged and slurmdbd refuse a key or password that others could read.
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_bytes(content)
 
 
 def _is_socket(path: Path) -> bool:
