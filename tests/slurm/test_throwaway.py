@@ -1,0 +1,123 @@
+"""What the other tests rely on: the throwaway Slurm is a real one, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.throwaway import ThrowawaySlurm, scrubbed
+
+pytestmark = pytest.mark.slurm
+
+
+def processes_that_mention(folder: str) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            about = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if folder.encode() in about:
+            found.append(f"{entry.name} {(entry / 'comm').read_text().strip()}")
+    return found
+
+
+def wait_until_gone(folder: Path) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and (folder.exists() or processes_that_mention(str(folder))):
+        time.sleep(0.1)
+    assert not folder.exists()
+    assert processes_that_mention(str(folder)) == []
+
+
+def test_four_idle_nodes_have_four_gpus_each(slurm: ThrowawaySlurm) -> None:
+    rows = slurm.run(["sinfo", "-h", "-N", "-p", "gpu", "-o", "%N %T %G %c %m"]).stdout.splitlines()
+    assert [row.split() for row in rows] == [
+        [f"node{number}", "idle", "gpu:a100:4", "16", "64000"] for number in (1, 2, 3, 4)
+    ]
+
+
+def test_tasks_on_two_nodes_see_their_gpus(slurm: ThrowawaySlurm) -> None:
+    show = 'echo "$SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"'
+    answer = slurm.run(["srun", "--nodes=2", "--gpus-per-node=2", "bash", "-c", show])
+    nodes, devices = zip(*(line.split() for line in answer.stdout.splitlines()), strict=True)
+    assert len(set(nodes)) == 2, answer
+    assert devices == ("0,1", "0,1")
+
+
+def test_a_finished_job_stands_in_accounting(slurm: ThrowawaySlurm, tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    job = slurm.run(["sbatch", "--parsable", f"--output={log}", "--wrap", "echo hello"]).stdout.strip()
+    assert slurm.wait_for(job, complete_row=True) == "COMPLETED"
+    assert log.read_text() == "hello\n"
+    row = slurm.run(["sacct", "-X", "-n", "-P", "-j", job, "-o", "Account,Partition,ExitCode"]).stdout.strip()
+    assert row == "mygroup|gpu|0:0"
+
+
+def test_a_cancelled_job_ends_cancelled(slurm: ThrowawaySlurm) -> None:
+    job = slurm.run(["sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 300"]).stdout.strip()
+    slurm.run(["scancel", job])
+    assert slurm.wait_for(job) == "CANCELLED"
+
+
+def test_an_unknown_account_is_refused(slurm: ThrowawaySlurm) -> None:
+    answer = slurm.run(["sbatch", "--account=nobodys", "--wrap", "true"])
+    assert answer.returncode == 1
+    assert "Invalid account" in answer.stderr
+
+
+def test_waiting_too_long_says_what_the_job_does(slurm: ThrowawaySlurm) -> None:
+    job = slurm.run(["sbatch", "--parsable", "--hold", "--wrap", "true"]).stdout.strip()
+    with pytest.raises(TimeoutError, match="JobState=PENDING"):
+        slurm.wait_for(job, timeout=0.5)
+    slurm.run(["scancel", job])
+
+
+def test_a_surrounding_job_does_not_leak_in() -> None:
+    around = {
+        "SBATCH_ACCOUNT": "a",
+        "SLURM_JOB_ID": "1",
+        "SLURM_CONF": "/x",
+        "SQUEUE_FORMAT": "%i",
+        "SLURMD_NODENAME": "n",
+    }
+    ours = {"SLURMGPU_SITE": "/site", "PATH": "/bin"}
+    assert scrubbed(around | ours) == ours
+
+
+def test_stopping_leaves_nothing_behind(tmp_path: Path) -> None:
+    with ThrowawaySlurm() as own:
+        # A job that leaves its session and ignores polite signals is the hardest one to end.
+        stubborn = "trap '' TERM HUP INT; setsid sleep 301 & touch started; sleep 301"
+        own.run(["sbatch", "--output=/dev/null", f"--chdir={tmp_path}", "--wrap", stubborn])
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "started").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert (tmp_path / "started").exists()
+        assert any("sleep" in process for process in processes_that_mention(str(own.folder)))
+    assert not own.folder.exists()
+    assert processes_that_mention(str(own.folder)) == []
+
+
+def test_a_killed_test_runner_leaves_nothing_behind() -> None:
+    script = (
+        "from tests.slurm.throwaway import ThrowawaySlurm; import time\n"
+        "print(ThrowawaySlurm().folder, flush=True); time.sleep(300)"
+    )
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=root
+    ) as runner:
+        assert runner.stdout is not None
+        folder = Path(runner.stdout.readline().strip())
+        assert (folder / "slurm.conf").exists()
+        runner.send_signal(signal.SIGKILL)
+    wait_until_gone(folder)
