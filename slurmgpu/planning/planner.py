@@ -105,20 +105,7 @@ def _processes(job: Job, launching: Launching, gpus_per_node: int, tasks: int) -
     return tasks if launching.launcher == "srun" else 1
 
 
-def _batch_warnings(job: Job, placement: Placement, world_size: int) -> tuple[str, ...]:
-    warnings: tuple[str, ...] = ()
-    if job.train is not None:
-        shares = world_size * job.train.accumulate
-        if job.train.batch_size % shares:
-            lower = max(shares, job.train.batch_size // shares * shares)
-            raise PlanError(
-                f"train.batch_size: {job.train.batch_size} cannot be split over {world_size} processes x "
-                f"accumulate: {job.train.accumulate} = {shares} micro-batches",
-                hint=f"use batch_size: {lower} or {lower + shares}",
-            )
-    if not placement.layout.gpus_per_node:
-        warnings += ("no GPU is asked for; --gpus 1, or resources.gpus, asks for one",)
-    return warnings
+_NO_GPU = ("no GPU is asked for; --gpus 1, or resources.gpus, asks for one",)
 
 
 def _check_task(job: Job) -> None:
@@ -162,6 +149,8 @@ def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
         # sbatch expands nothing: a folder with a variable in it can only be entered by the script.
         chdir=None if re.search(r"\$(?:[A-Za-z_]|\{)", work_dir) else work_dir,
     )
+    if job.train is not None:
+        job.train.micro_batch(layout.nodes * processes)
     options = options_of(job, cluster, made)
     gpu_type = job.resources.wanted_gpu_type or _common_type(placement)
     return Plan(
@@ -180,7 +169,7 @@ def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
         launcher=launching.launcher,
         srun_options=(*cluster.dialect.srun_options, *job.launch.srun_options),
         command=job.command,
-        train=job.train.model_dump(mode="json") if job.train is not None else None,
+        train=job.train.document() if job.train is not None else None,
         environment=environment,
         environment_name=environment_name,
         variables={**environment.variables, **job.variables},
@@ -197,7 +186,7 @@ def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
             Reason(what="processes", value=str(layout.nodes * processes), why=f"{layout.nodes} nodes x {processes}"),
             *_left_out(cpus.amount, cpus.why, memory.amount, memory.why, job, cluster, placement),
         ),
-        warnings=(*launching.warnings, *_batch_warnings(job, placement, layout.nodes * processes)),
+        warnings=(*launching.warnings, *_NO_GPU[: 0 if layout.gpus_per_node else 1]),
     )
 
 

@@ -117,7 +117,7 @@ def _rendezvous(plan: Plan) -> dict[str, str] | None:
 def _train(plan: Plan) -> dict[str, Any] | None:
     if plan.train is None:
         return None
-    settings = json.dumps({"schema": "slurmgpu.train/1", **plan.train}, indent=2, ensure_ascii=False)
+    settings = json.dumps(plan.train, indent=2, ensure_ascii=False)
     return {
         "settings": settings,
         "run_name": shell_word(plan.slug),

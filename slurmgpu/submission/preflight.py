@@ -9,7 +9,7 @@ from pathlib import Path
 from slurmgpu.errors import PlanError
 from slurmgpu.models.plan import Plan
 
-__all__ = ["check_before_submission", "secrets_folder"]
+__all__ = ["check_before_submission", "check_task", "secrets_folder"]
 
 
 def secrets_folder() -> Path:
@@ -28,7 +28,7 @@ def check_before_submission(plan: Plan, folder: Path | None, environ: Mapping[st
             hint="make the folder, or give another by -D/--chdir or work_dir",
         )
     _check_image(plan, folder)
-    _check_task(plan, folder)
+    check_task(plan, folder)
     for name in plan.secrets:
         file = secrets_folder() / name
         if not environ.get(name) and not file.is_file():
@@ -54,7 +54,8 @@ def _check_image(plan: Plan, folder: Path | None) -> None:
         )
 
 
-def _check_task(plan: Plan, folder: Path | None) -> None:
+def check_task(plan: Plan, folder: Path | None) -> None:
+    """PlanError when the training task's file is not in the work folder."""
     if plan.train is None or folder is None:
         return
     file = str(plan.train["task"]).rsplit(":", 1)[0]

@@ -1,0 +1,130 @@
+"""``slurmgpu run``: the rendered script itself, on this machine, without Slurm."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slurmgpu.cli.job_options import JobCommand, job_options
+
+if TYPE_CHECKING:
+    from slurmgpu.cli.preparing import Prepared
+
+_LOGIN_PROCESSES = 2
+_LOGIN_NICE = 15
+
+
+@click.command(cls=JobCommand)
+@job_options
+@click.option("--processes", type=click.IntRange(1), help="Processes in all (default: as the job has them, at most one per CPU).")
+@click.option("--pretend-nodes", type=click.IntRange(1), default=1, show_default=True, help="Nodes to pretend.")
+@click.option("--steps", type=click.IntRange(1), help="Stop a training task after so many optimizer steps.")
+@click.option("--here", is_flag=True, help="Run on this machine although it looks like a login node; stays small.")
+def command(given: dict[str, Any], processes: int | None, pretend_nodes: int, steps: int | None, here: bool) -> None:
+    """Run the rendered script, byte for byte, on this machine's CPU, without Slurm.
+
+    What belongs to Slurm or the site (srun, modules, containers, GPUs) is stood in for, and the output says
+    so. Ends with the script's own exit code.
+    """
+    from slurmgpu.cli.preparing import note, prepare
+    from slurmgpu.cli.submit import runs_folder
+    from slurmgpu.submission.local import run_here, stand_ins
+    from slurmgpu.submission.run_directory import new_run_directory
+
+    login_node = _looks_like_a_login_node()
+    if login_node and not here:
+        from slurmgpu.errors import PlanError
+
+        raise PlanError(
+            "this looks like a login node (Slurm's commands are here, and no job around), which others share",
+            hint=f"--here runs it all the same, with at most {_LOGIN_PROCESSES} processes and at a low priority; or use "
+            "slurmgpu submit",
+        )
+    prepared = prepare(given)
+    each = _processes_per_node(prepared, processes, pretend_nodes, login_node)
+    _check_local(prepared, steps)
+    script = prepared.render()
+    directory = new_run_directory(runs_folder(prepared), prepared.plan, prepared.loaded.job, script)
+    request = _request(prepared, script, directory.path, each, pretend_nodes, steps, login_node)
+    try:
+        replaced = stand_ins(request)
+    except BaseException:
+        directory.remove()
+        raise
+    for line in replaced:
+        note(f"stand-in: {line}")
+    note(f"run directory {directory.path}")
+    code = run_here(request)
+    if code:
+        note(f"the script ended with exit code {code}")
+    click.get_current_context().exit(code)
+
+
+def _looks_like_a_login_node() -> bool:
+    return shutil.which("sbatch") is not None and "SLURM_JOB_ID" not in os.environ and not _sandboxed()
+
+
+def _sandboxed() -> bool:
+    """Continuous integration is nobody's login node."""
+    return os.environ.get("CI") == "true"
+
+
+def _processes_per_node(prepared: Prepared, processes: int | None, nodes: int, login_node: bool) -> int:
+    from slurmgpu.errors import InvalidInput
+
+    plan = prepared.plan
+    if processes is not None and processes % nodes:
+        raise InvalidInput(f"--processes {processes} cannot be split evenly over --pretend-nodes {nodes}")
+    if plan.processes_per_node == 1 and plan.world_size == 1:
+        if (processes or 1) > 1:
+            raise InvalidInput(f"--processes {processes}: the job has one process", hint="ask for more GPUs, such as --gpus 2")
+        return 1
+    wanted = processes // nodes if processes else max(1, min(plan.world_size, _cpus()) // nodes)
+    return min(wanted, max(1, _LOGIN_PROCESSES // nodes)) if login_node else wanted
+
+
+def _cpus() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS has no affinity mask
+        return os.cpu_count() or 1
+
+
+def _check_local(prepared: Prepared, steps: int | None) -> None:
+    from slurmgpu.errors import InvalidInput
+    from slurmgpu.files.jobs import folder_here
+    from slurmgpu.submission.preflight import check_task
+
+    if steps is not None and prepared.plan.train is None:
+        raise InvalidInput("--steps bounds a training task (train:), and this job runs a command", hint="bound the command by its own options")
+    folder = folder_here(prepared.loaded.work_dir, Path.cwd())
+    if folder is not None and folder.is_dir():
+        check_task(prepared.plan, folder)
+
+
+def _request(
+    prepared: Prepared, script: str, run_dir: Path, each: int, nodes: int, steps: int | None, login_node: bool
+) -> Any:
+    from slurmgpu.files.jobs import folder_here
+    from slurmgpu.submission.local import LocalRequest
+
+    plan = prepared.plan
+    folder = folder_here(prepared.loaded.work_dir, Path.cwd())
+    return LocalRequest(
+        script=script,
+        run_dir=run_dir,
+        submit_dir=folder if folder is not None and folder.is_dir() else Path.cwd(),
+        job_name=plan.name,
+        nodes=nodes,
+        processes_per_node=each,
+        gpus_per_node=plan.gpus_per_node,
+        cpus_per_task=max(1, _cpus() // (each * nodes)),
+        partition=plan.partition,
+        account=plan.option("account"),
+        max_steps=steps,
+        nice=_LOGIN_NICE if login_node else 0,
+    )

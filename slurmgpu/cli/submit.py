@@ -1,0 +1,143 @@
+"""``slurmgpu submit``: submit a job; its id alone on stdout."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slurmgpu.cli.job_options import JobCommand, job_options
+
+if TYPE_CHECKING:
+    from slurmgpu.cli.preparing import Prepared
+    from slurmgpu.models.run import Run
+    from slurmgpu.slurm.call import Slurm
+
+
+@click.command(cls=JobCommand)
+@job_options
+@click.option("--dry-run", is_flag=True, help="Show script, plan and Slurm's own estimate; submit nothing.")
+@click.option("--wait", is_flag=True, help="Wait for the job; end with its exit code.")
+@click.option("--follow", is_flag=True, help="Wait, and print the job's log meanwhile.")
+@click.option("-H", "--hold", is_flag=True, help="Submit it held; `scontrol release ID` lets it go.")
+@click.option("--via", type=click.Choice(["sbatch", "submitit"]), default="sbatch", help="Who submits.", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the run's record as JSON.")
+def command(
+    given: dict[str, Any], dry_run: bool, wait: bool, follow: bool, hold: bool, via: str, as_json: bool
+) -> None:
+    """Submit a job; print its id alone on stdout.
+
+    Everything about the run is kept in its run directory. Exit codes: 1 Slurm refused, 3 nobody knows whether
+    Slurm has the job, 4 Slurm does not answer; with --wait or --follow the job's own.
+    """
+    from slurmgpu.cli.preparing import note, prepare
+    from slurmgpu.errors import InvalidInput
+    from slurmgpu.slurm.call import Slurm
+
+    if follow and given.get("job__array"):
+        raise InvalidInput("--follow prints one log, and an array has many", hint="use --wait, then read the logs in the run directory")
+    prepared = prepare(given)
+    slurm = Slurm()
+    if dry_run:
+        _dry_run(prepared, slurm)
+        return
+    if via == "submitit":
+        from slurmgpu.submission.by_submitit import submit_plan_by_submitit
+
+        job_id, folder = submit_plan_by_submitit(prepared.plan, runs_folder(prepared), _folder(prepared) or Path.cwd())
+        note(f"submitted job {job_id} by submitit; its files are in {folder}")
+        click.echo(job_id)
+        return
+    run = _submit(prepared, slurm, hold)
+    if as_json:
+        click.echo(run.to_json(), nl=False)
+    else:
+        click.echo(run.job_id)
+    if wait or follow:
+        click.get_current_context().exit(_wait(slurm, run, follow))
+
+
+def runs_folder(prepared: Prepared) -> Path:
+    """The folder of run directories: as set, else runs/ in the work folder."""
+    from slurmgpu.files.settings import expand_here
+
+    runs = prepared.loaded.settings.settings.runs
+    here = _folder(prepared) or Path.cwd()
+    return (here / expand_here(runs, os.environ, "runs")).absolute() if runs else here.absolute() / "runs"
+
+
+def _folder(prepared: Prepared) -> Path | None:
+    from slurmgpu.files.jobs import folder_here
+
+    return folder_here(prepared.loaded.work_dir, Path.cwd())
+
+
+def _submit(prepared: Prepared, slurm: Slurm, hold: bool) -> Run:
+    from slurmgpu.cli.preparing import note
+    from slurmgpu.slurm.cluster import cluster_name_here
+    from slurmgpu.submission.submitting import Submission, submit_plan
+
+    submission = Submission(
+        plan=prepared.plan,
+        job=prepared.loaded.job,
+        script=prepared.render(),
+        runs=runs_folder(prepared),
+        folder=_folder(prepared),
+        cwd=Path.cwd(),
+        hold=hold,
+    )
+    run, said = submit_plan(submission, slurm, os.environ)
+    if said:
+        note(f"sbatch said: {said}")
+    cluster = run.cluster or cluster_name_here()
+    note(f"job {run.job_id} on {f'cluster {cluster}' if cluster else 'a cluster that does not say its name'}; run directory {run.run_dir}")
+    return run
+
+
+def _wait(slurm: Slurm, run: Run, follow: bool) -> int:
+    from slurmgpu.cli.preparing import note
+    from slurmgpu.monitoring.select import current_user
+    from slurmgpu.monitoring.waiting import exit_code, wait_for
+
+    try:
+        ended = wait_for(
+            slurm,
+            run,
+            user=current_user(),
+            write=(lambda text: click.echo(text, nl=False)) if follow else None,
+            say=lambda text: note(f"job {run.job_id}: {text}"),
+        )
+    except KeyboardInterrupt:
+        note(f"job {run.job_id} goes on; `slurmgpu cancel {run.job_id}` ends it")
+        raise
+    if not ended.known:
+        note(f"how job {run.job_id} ended is not known: neither queue nor accounting tells; look into {run.run_dir}")
+    return exit_code(ended)
+
+
+def _dry_run(prepared: Prepared, slurm: Slurm) -> None:
+    """Show what would be submitted, and what Slurm says to it; an answer of no ends with 1."""
+    import tempfile
+
+    from slurmgpu.cli.plan import plan_text
+    from slurmgpu.cli.preparing import note
+    from slurmgpu.errors import SlurmGpuError
+    from slurmgpu.slurm.sbatch import estimate
+    from slurmgpu.submission.preflight import check_before_submission
+
+    script = prepared.render()
+    click.echo(script, nl=False)
+    click.echo(plan_text(prepared.plan), err=True)
+    folder = _folder(prepared)
+    check_before_submission(prepared.plan, folder, os.environ)
+    with tempfile.TemporaryDirectory(prefix="slurmgpu-") as temporary:
+        path = Path(temporary) / "script.sbatch"
+        path.write_text(script, encoding="utf-8")
+        answer = estimate(slurm, path, cwd=folder or Path.cwd())
+    if not answer.accepted:
+        meaning = f" ({answer.advice.meaning})" if answer.advice else ""
+        raise SlurmGpuError(f"Slurm would refuse it: {answer.text}{meaning}", hint=answer.advice.act if answer.advice else None)
+    note(f"Slurm says: {answer.text}")
+    note("nothing was submitted (Slurm's own test looks at neither account nor QOS nor time limit)")
