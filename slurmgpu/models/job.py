@@ -127,7 +127,9 @@ class Restart(Model):
     """The most restarts."""
 
 
-_ARRAY = re.compile(r"(?P<indices>\d+(?:-\d+(?::[1-9]\d*)?)?(?:,\d+(?:-\d+(?::[1-9]\d*)?)?)*)(?:%(?P<at_once>[1-9]\d*))?\Z")
+_ARRAY = re.compile(
+    r"(?P<indices>\d+(?:-\d+(?::[1-9]\d*)?)?(?:,\d+(?:-\d+(?::[1-9]\d*)?)?)*)(?:%(?P<at_once>[1-9]\d*))?\Z"
+)
 
 
 class Array(Model):
@@ -145,7 +147,9 @@ class Array(Model):
             return value
         match = _ARRAY.match(value.strip())
         if not match:
-            raise ValueError(f"{value!r} is no array; write indices such as 0-9, 1,3,5 or 0-30:10, then %4 for 4 at once")
+            raise ValueError(
+                f"{value!r} is no array; write indices such as 0-9, 1,3,5 or 0-30:10, then %4 for 4 at once"
+            )
         return {"indices": match["indices"], "at_once": int(match["at_once"]) if match["at_once"] else None}
 
     def __str__(self) -> str:
@@ -187,7 +191,22 @@ class Mail(Model):
     user: Word | None = None
     """To whom; the submitting user when not given."""
     type: tuple[
-        Literal["NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "STAGE_OUT", "TIME_LIMIT", "TIME_LIMIT_90", "TIME_LIMIT_80", "TIME_LIMIT_50", "ARRAY_TASKS", "INVALID_DEPEND"], ...
+        Literal[
+            "NONE",
+            "BEGIN",
+            "END",
+            "FAIL",
+            "REQUEUE",
+            "ALL",
+            "STAGE_OUT",
+            "TIME_LIMIT",
+            "TIME_LIMIT_90",
+            "TIME_LIMIT_80",
+            "TIME_LIMIT_50",
+            "ARRAY_TASKS",
+            "INVALID_DEPEND",
+        ],
+        ...,
     ] = ("END", "FAIL")
     """On which events."""
 
@@ -273,7 +292,9 @@ class Job(Model):
         if words is None:
             return None
         if not words or not words[0].strip():
-            raise ValueError("is empty; write the command word by word, such as [python, train.py, --lr, '1e-3']")
+            raise ValueError(
+                "is empty; write the command word by word, such as [python, train.py, --lr, '1e-3']"
+            )
         for number, word in enumerate(words, start=1):
             try:
                 one_line(word)
@@ -286,7 +307,9 @@ class Job(Model):
     def _not_a_field_twice(cls, options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
         for name in options:
             if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-                raise ValueError(f"{name!r} is no long option of sbatch; write it without dashes in front, in lower case")
+                raise ValueError(
+                    f"{name!r} is no long option of sbatch; write it without dashes in front, in lower case"
+                )
             if name in OWN_OPTIONS:
                 raise ValueError(f"{name!r} has a field of its own here: write {OWN_OPTIONS[name]}")
         return options
