@@ -12,8 +12,8 @@ __all__ = ["cells", "duration", "header", "plain", "printable", "reason"]
 _HEADER = ("JOB", "NAME", "STATE", "REASON", "PARTITION", "GPUS", "NODES", "ELAPSED", "LIMIT", "WHEN", "EXIT")
 _LIVE_HEADER = ("MAX RSS", "CPUS USED")
 
-# In a few words; a reason that is not here stands alone. Those that end in "for ever" need the user.
-_REASONS = {
+# In a few words; a reason that is not here stands alone. What waits "for ever" needs the user.
+_WAITING = {
     "Resources": "next, when nodes are free",
     "Priority": "others come first",
     "Dependency": "waits for another job",
@@ -25,8 +25,10 @@ _REASONS = {
     "PartitionConfig": "waits for ever: more than the partition has",
     "PartitionTimeLimit": "waits for ever: longer than the partition allows",
     "PartitionNodeLimit": "waits for ever: more nodes than the partition allows",
-    "BadConstraints": "no node can ever run it",
     "ReqNodeNotAvail": "nodes asked for are down or reserved",
+}
+_ENDED = {
+    "BadConstraints": "no node can ever run it",
     "NonZeroExitCode": "the command failed",
     "JobLaunchFailure": "could not start: the log's or the work folder may be missing",
     "TimeLimit": "ran into its time limit",
@@ -45,7 +47,7 @@ def cells(job: JobStatus, live: bool) -> tuple[str, ...]:
         job.job_id,
         printable(job.name),
         job.state.value,
-        reason(job.reason),
+        reason(job),
         job.partition,
         None if job.gpus is None else _gpus(job),
         _nodes(job),
@@ -72,14 +74,16 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def reason(text: str | None) -> str | None:
+def reason(job: JobStatus) -> str | None:
     """Return Slurm's reason, with what it means where that is known."""
-    if text is None:
+    if job.reason is None:
         return None
-    # "ReqNodeNotAvail, UnavailableNodes:n[1-3]" and "(Resources)" carry more than the word.
-    word = text.strip("()").split(",")[0].strip()
-    meaning = _REASONS.get(word)
-    return f"{printable(text)}: {meaning}" if meaning else printable(text)
+    # "ReqNodeNotAvail, UnavailableNodes:n[1-3]" carries more than the word.
+    word = job.reason.strip("()").split(",")[0].strip()
+    if not job.state.is_waiting and word in _WAITING:
+        return None  # Why it once waited; Slurm does not clear it.
+    meaning = _WAITING.get(word) or _ENDED.get(word)
+    return f"{printable(job.reason)}: {meaning}" if meaning else printable(job.reason)
 
 
 def duration(seconds: int | None) -> str | None:
@@ -116,15 +120,19 @@ def _clock(moment: datetime) -> str:
 
 
 def _exit(job: JobStatus) -> str | None:
-    if not job.state.is_final or job.exit_code is None or job.state is JobState.COMPLETED:
-        return "0" if job.state is JobState.COMPLETED and job.exit_code == 0 else None
-    return f"{job.exit_code} (signal {job.signal})" if job.signal else str(job.exit_code)
+    """The exit code, as Slurm's `code:signal` where a signal is in it; 0 stands for success alone."""
+    if not job.state.is_final or job.exit_code is None:
+        return None
+    if job.signal:
+        return f"{job.exit_code}:{job.signal}"
+    return str(job.exit_code) if job.exit_code or job.state is JobState.COMPLETED else None
 
 
 def _memory(job: JobStatus) -> str | None:
     if job.live is None or job.live.max_rss is None:
         return None
-    return f"{job.live.max_rss / 2**30:.2f} GiB"
+    size = job.live.max_rss
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
 
 
 def _cpus(job: JobStatus) -> str | None:

@@ -64,7 +64,8 @@ def read(slurm: Slurm, user: str | None) -> tuple[list[JobStatus], list[str]]:
     Raises SlurmUnreachable when the controller does not answer, SlurmRefused when it answers with an error.
     """
     answer = slurm.ask(command(user))
-    if not answer.ok:
+    # A field that this release does not know is an error on stderr, no row, and exit status 0.
+    if not answer.ok or (not answer.stdout and "error:" in answer.stderr):
         raise _error(answer)
     return parse(answer.stdout)
 
@@ -102,7 +103,11 @@ def _exit(text: str) -> tuple[int | None, int | None]:
     if colon:
         return whole(code), whole(signal)
     status = whole(code)
-    return (None, None) if status is None else (status >> 8 & 0xFF, status & 0x7F)
+    if status is None:
+        return None, None
+    # A process that a signal ended has no exit code, whatever the upper bits hold.
+    signal_number = status & 0x7F
+    return (0, signal_number) if signal_number else (status >> 8 & 0xFF, 0)
 
 
 def _job(fields: dict[str, str], shown: str, job_id: JobId) -> JobStatus:
