@@ -1,4 +1,4 @@
-"""squeue, sacct and sstat: parsers against recorded answers of 22.05, and rows constructed for other releases."""
+"""squeue, sacct, sstat: parsers on recorded answers of 22.05, and on rows constructed for other releases."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def test_the_recordings_were_made_with_the_command_that_is_sent_today() -> None:
 
 
 def test_every_job_of_the_recorded_queue_is_read() -> None:
-    ids = {*"1 2 3 4_0 4_1 4_[2-5%2] 5+0 5+1 7 8 9 10 11 14 15 16".split()}
+    ids = {
+        *["1", "2", "3", "4_0", "4_1", "4_[2-5%2]", "5+0", "5+1", "7", "8", "9", "10", "11", "14", "15", "16"]
+    }
     assert set(queue()) == ids
 
 
@@ -157,7 +159,9 @@ def test_squeues_refusal_comes_through_in_its_own_words() -> None:
 
 
 def test_every_job_of_the_recorded_accounting_is_read() -> None:
-    assert set(accounted()) == {*"1 2 3 4_0 4_1 5+0 5+1 7 8 9 10 11 14 15".split()}
+    assert set(accounted()) == {
+        *["1", "2", "3", "4_0", "4_1", "5+0", "5+1", "7", "8", "9", "10", "11", "14", "15"]
+    }
 
 
 def test_a_failed_job_keeps_its_code_and_times() -> None:
@@ -195,7 +199,9 @@ def test_steps_are_told_from_jobs() -> None:
 def test_the_submit_line_is_read_though_it_holds_a_newline() -> None:
     found = sacct.parse(recorded("sacct_submit_line").stdout, submit_line=True)
     assert found.notes == []
-    assert [job.submit_line and job.submit_line.split()[-1] for job in found.jobs] == ["/scratch/ada/script.sh"] * 3
+    assert [job.submit_line and job.submit_line.split()[-1] for job in found.jobs] == [
+        "/scratch/ada/script.sh"
+    ] * 3
 
 
 def test_an_empty_answer_of_accounting_is_an_answer() -> None:
@@ -246,14 +252,18 @@ def test_no_text_breaks_a_parser(text: str) -> None:
     sstat.parse(text)
 
 
-@given(st.dictionaries(st.sampled_from(squeue.FIELDS[2:]), st.text(st.characters(exclude_characters=SEPARATOR))))
+@given(
+    st.dictionaries(st.sampled_from(squeue.FIELDS[2:]), st.text(st.characters(exclude_characters=SEPARATOR)))
+)
 def test_no_field_of_the_queue_breaks_its_row(fields: dict[str, str]) -> None:
     values = QUEUED | fields
     jobs, _ = squeue.parse("".join(values.get(name, "") + SEPARATOR for name in squeue.FIELDS) + "\n")
     assert [job.raw_id for job in jobs] == [7]
 
 
-@given(st.dictionaries(st.sampled_from(sacct.FIELDS[2:]), st.text(st.characters(exclude_characters=SEPARATOR))))
+@given(
+    st.dictionaries(st.sampled_from(sacct.FIELDS[2:]), st.text(st.characters(exclude_characters=SEPARATOR)))
+)
 def test_no_field_of_accounting_breaks_its_row(fields: dict[str, str]) -> None:
     values = {"JobID": "7_1", "JobIDRaw": "9"} | fields
     found = sacct.parse("".join(values.get(name, "") + SEPARATOR for name in sacct.FIELDS) + "\n")

@@ -1,4 +1,4 @@
-"""sbatch: what its answers mean. Recorded answers are 22.05's; the others were constructed from its source."""
+"""sbatch: what its answers mean. `recorded(...)` are a real 22.05's; the others are constructed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def test_advice_speaks_of_what_was_wrong(name: str, words: str) -> None:
 
 
 def test_the_id_is_found_below_a_sites_banner() -> None:
-    outcome = sbatch.classify(said("Welcome!\n2024 was good\n---\n117\n", "sbatch: note: 3 h of 100 h used\n"))
+    outcome = sbatch.classify(
+        said("Welcome!\n2024 was good\n---\n117\n", "sbatch: note: 3 h of 100 h used\n")
+    )
     assert isinstance(outcome, sbatch.Accepted)
     assert outcome.job_id == 117
     assert "Welcome!" in outcome.text
@@ -130,11 +132,17 @@ def test_no_answer_breaks_the_classification(stdout: str, stderr: str, rc: int |
 
 def test_submitting_keeps_ambient_settings_from_sbatch() -> None:
     replay = Replay(sbatch=recorded("sbatch_accepted"))
-    env = {"SBATCH_TIMELIMIT": "1", "SLURM_JOB_ID": "3", "SLURM_CONF": "/c", "HOME": "/h", "LC_ALL": "de_DE.UTF-8"}
+    env = {
+        "SBATCH_TIMELIMIT": "1",
+        "SLURM_JOB_ID": "3",
+        "SLURM_CONF": "/c",
+        "HOME": "/h",
+        "LC_ALL": "de_DE.UTF-8",
+    }
     slurm = Slurm(run=replay, env=env)
     sbatch.submit(slurm, Path("/runs/x/script.sbatch"), ["--hold"], cwd=Path("/runs/x"))
     assert slurm.asked == [("sbatch", "--parsable", "--hold", "/runs/x/script.sbatch")]
-    assert replay.environments == [{"SLURM_CONF": "/c", "HOME": "/h", "LC_ALL": "de_DE.UTF-8"}]
+    assert replay.environments == [{"SLURM_CONF": "/c", "LC_ALL": "de_DE.UTF-8"}]
 
 
 def test_an_estimate_is_read_from_the_recorded_answer() -> None:
@@ -148,7 +156,9 @@ def test_an_estimate_is_read_from_the_recorded_answer() -> None:
 
 def test_an_estimate_in_seconds_is_read_too() -> None:
     text = "sbatch: Job 25 to start at 1795336563 using 2 processors on nodes node[2-3] in partition gpu"
-    assert sbatch.parse_estimate(said("", text)).start == datetime(2026, 11, 22, 8, 36, 3, tzinfo=timezone.utc)
+    assert sbatch.parse_estimate(said("", text)).start == datetime(
+        2026, 11, 22, 8, 36, 3, tzinfo=timezone.utc
+    )
 
 
 def test_an_older_releases_estimate_names_no_partition() -> None:

@@ -98,7 +98,9 @@ def test_gpus_are_counted_in_every_releases_spelling(text: str, count: int, type
     assert (found.count, found.types) == (count, types)
 
 
-@pytest.mark.parametrize("text", ["", "N/A", "cpu=1,mem=1000M", "gres:gpumem:100", "gres/gpuutil=50", "lscratch:100"])
+@pytest.mark.parametrize(
+    "text", ["", "N/A", "cpu=1,mem=1000M", "gres:gpumem:100", "gres/gpuutil=50", "lscratch:100"]
+)
 def test_a_list_without_gpus_names_none(text: str) -> None:
     assert read_gpus(text) is None
 
@@ -151,7 +153,8 @@ def test_what_is_no_job_id_is_none(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "first"), [("node1", "node1"), ("n[001-004,7],login1", "n001"), ("a1,b2", "a1"), ("r[1]x", "r1x"), ("", "")]
+    ("nodes", "first"),
+    [("node1", "node1"), ("n[001-004,7],login1", "n001"), ("a1,b2", "a1"), ("r[1]x", "r1x"), ("", "")],
 )
 def test_the_first_host_of_a_list(nodes: str, first: str) -> None:
     assert first_host(nodes) == first

@@ -64,8 +64,8 @@ def read(slurm: Slurm, user: str | None) -> tuple[list[JobStatus], list[str]]:
     Raises SlurmUnreachable when the controller does not answer, SlurmRefused when it answers with an error.
     """
     answer = slurm.ask(command(user))
-    # A field that this release does not know is an error on stderr, no row, and exit status 0.
-    if not answer.ok or (not answer.stdout and "error:" in answer.stderr):
+    # An unknown user or field is an error on stderr, no row that could be read, and exit status 0.
+    if not answer.ok or ("error:" in answer.stderr and SEPARATOR not in answer.stdout):
         raise _error(answer)
     return parse(answer.stdout)
 
@@ -76,7 +76,7 @@ def _error(answer: Answer) -> SlurmUnreachable | SlurmRefused:
             f"Slurm's controller does not answer. squeue said: {answer.text}",
             hint="Try again in a minute; if it stays so, ask the site's support.",
         )
-    return SlurmRefused(f"squeue failed with exit status {answer.rc}: {answer.text}")
+    return SlurmRefused(f"squeue refused (exit status {answer.rc}): {answer.text}")
 
 
 def parse(text: str) -> tuple[list[JobStatus], list[str]]:

@@ -62,7 +62,9 @@ class Recorder:
         answer = self.running.run(["sbatch", "--parsable", *options, str(path)], cwd=self.work)
         return int(answer.stdout)
 
-    def record(self, name: str, argv: list[str], *, submits: bool = False, conf: Path | None = None) -> Answer:
+    def record(
+        self, name: str, argv: list[str], *, submits: bool = False, conf: Path | None = None
+    ) -> Answer:
         base = self.running.env | ({"SLURM_CONF": str(conf)} if conf else {})
         env = submission_env(base)
         answer = Slurm(env=base).ask(argv, env=env if submits else None, timeout=120, cwd=self.work)
@@ -135,11 +137,15 @@ def submissions(recorder: Recorder) -> None:
     script = recorder.work / "script.sh"
     script.write_text(SLEEP)
     recorder.record("sbatch_accepted", ["sbatch", "--parsable", str(script)], submits=True)
-    recorder.record("sbatch_test_only", ["sbatch", "--test-only", "--gres=gpu:2", "-N2", str(script)], submits=True)
+    recorder.record(
+        "sbatch_test_only", ["sbatch", "--test-only", "--gres=gpu:2", "-N2", str(script)], submits=True
+    )
     refused = ["sbatch", "--test-only", "-N1", "--gres=gpu:9", str(script)]
     recorder.record("sbatch_test_only_refused", refused, submits=True)
     for name, options in REFUSALS.items():
-        recorder.record(f"sbatch_refused_{name}", ["sbatch", "--parsable", *options, str(script)], submits=True)
+        recorder.record(
+            f"sbatch_refused_{name}", ["sbatch", "--parsable", *options, str(script)], submits=True
+        )
     for name, text in {"shebang": "sleep 1\n", "dos": "#!/bin/bash\r\ntrue\r\n", "empty": ""}.items():
         path = recorder.work / f"{name}.sh"
         path.write_bytes(text.encode())
