@@ -155,8 +155,7 @@ def test_the_command_fails_for_a_job_that_does_not_exist_after_doing_the_rest() 
 
 
 def test_the_command_does_not_call_an_unknown_outcome_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurmgpu.monitoring.cancel.time.sleep", list)
-    monkeypatch.setattr("slurmgpu.monitoring.cancel.POLL", 5.0)
+    monkeypatch.setattr("slurmgpu.monitoring.cancel.POLL", 1000.0)  # one look at the queue, no waiting
     result = CliRunner().invoke(command, ["1"], obj=slurm_with(SEEN))
     assert isinstance(result.exception, OutcomeUnknown)
     assert result.exception.exit_code == 3

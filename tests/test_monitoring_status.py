@@ -1,4 +1,4 @@
-"""status: queue and accounting merged. `recorded(...)` are answers of a real 22.05, the rest is constructed."""
+"""status: queue and accounting merged. `recorded(...)` are a real 22.05's answers, the rest is constructed."""
 
 from __future__ import annotations
 
