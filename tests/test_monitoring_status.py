@@ -1,4 +1,4 @@
-"""status: queue and accounting merged. `recorded(...)` are a real 22.05's answers, the rest is constructed."""
+"""status: queue and accounting merged. `recorded(...)` are a real 22.05's answers, the rest constructed."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def test_any_other_since_is_refused_by_name(text: str) -> None:
 
 def test_the_plain_table_cuts_nothing_off_and_lines_up() -> None:
     long = job("4_[0-2,4-7,9%3]", "PENDING", name="x" * 200, reason="Resources", gpus=2, nodes=1)
-    lines = plain([long, job(nodes=2, node_list="n[1-2]")]).split("\n")
+    lines = plain([long, job(nodes=2, node_list="n[1-2]")], NOW).split("\n")
     assert "x" * 200 in lines[1]
     column = lines[0].index("STATE")
     assert [line[column:].split()[0] for line in lines] == ["STATE", "PENDING", "RUNNING"]
@@ -286,7 +286,7 @@ def test_a_name_cannot_steer_the_terminal() -> None:
 
 
 def row(found: JobStatus) -> dict[str, str]:
-    return dict(zip(header(True), cells(found, True), strict=True))
+    return dict(zip(header(True), cells(found, True, NOW), strict=True))
 
 
 def test_a_reason_that_waits_for_ever_says_so() -> None:
@@ -304,6 +304,14 @@ def test_the_exit_column_shows_zero_for_success_alone() -> None:
     assert row(job(state="OUT_OF_MEMORY", exit_code=0, signal=0))["EXIT"] == "-"
     assert row(job(state="FAILED", exit_code=0, signal=53))["EXIT"] == "0:53"
     assert row(job(state="FAILED", exit_code=3, signal=0))["EXIT"] == "3"
+
+
+def test_a_time_of_another_day_has_its_date() -> None:
+    local = NOW.astimezone()
+    assert row(job(start=NOW))["WHEN"] == f"since {local:%H:%M}"
+    before = NOW - timedelta(days=1)
+    assert row(job(state="FAILED", end=before))["WHEN"] == f"ended {before.astimezone():%Y-%m-%d %H:%M}"
+    assert row(job(state="PENDING", expected_start=NOW))["WHEN"].endswith("?")
 
 
 def test_what_is_not_known_is_a_dash_and_no_zero() -> None:

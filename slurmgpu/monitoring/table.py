@@ -9,8 +9,9 @@ from slurmgpu.models.run import JobState, JobStatus
 
 __all__ = ["cells", "duration", "header", "plain", "printable", "reason"]
 
-_HEADER = ("JOB", "NAME", "STATE", "REASON", "PARTITION", "GPUS", "NODES", "ELAPSED", "LIMIT", "WHEN", "EXIT")
+_HEADER = ("JOB", "NAME", "STATE", "PARTITION", "GPUS", "NODES", "ELAPSED", "LIMIT", "WHEN", "EXIT")
 _LIVE_HEADER = ("MAX RSS", "CPUS USED")
+_LAST = ("REASON",)  # the longest text last, where it disturbs no column
 
 # In a few words; a reason that is not here stands alone. What waits "for ever" needs the user.
 _WAITING = {
@@ -38,31 +39,30 @@ _ENDED = {
 
 def header(live: bool) -> tuple[str, ...]:
     """Return the names of the columns."""
-    return _HEADER + _LIVE_HEADER if live else _HEADER
+    return _HEADER + (_LIVE_HEADER if live else ()) + _LAST
 
 
-def cells(job: JobStatus, live: bool) -> tuple[str, ...]:
-    """Return a job's row, as `header` names it; `-` where there is nothing to say."""
+def cells(job: JobStatus, live: bool, now: datetime) -> tuple[str, ...]:
+    """Return a job's row at the moment `now`, as `header` names it; `-` where there is nothing to say."""
     row = (
         job.job_id,
         printable(job.name),
         job.state.value,
-        reason(job),
         job.partition,
         None if job.gpus is None else _gpus(job),
         _nodes(job),
         duration(job.elapsed),
         "UNLIMITED" if job.limit == "UNLIMITED" else duration(job.limit),
-        _when(job),
+        _when(job, now),
         _exit(job),
     )
     use = (_memory(job), _cpus(job)) if live else ()
-    return tuple(text or "-" for text in row + use)
+    return tuple(text or "-" for text in (*row, *use, reason(job)))
 
 
-def plain(jobs: Sequence[JobStatus], *, live: bool = False) -> str:
+def plain(jobs: Sequence[JobStatus], now: datetime, *, live: bool = False) -> str:
     """Return aligned columns without colour; nothing is cut off."""
-    lines = [header(live), *(cells(job, live) for job in jobs)]
+    lines = [header(live), *(cells(job, live, now) for job in jobs)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join(
         "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines
@@ -106,17 +106,18 @@ def _nodes(job: JobStatus) -> str | None:
     return f"{job.nodes} {job.node_list}" if job.node_list else str(job.nodes)
 
 
-def _when(job: JobStatus) -> str | None:
+def _when(job: JobStatus, now: datetime) -> str | None:
     if job.state.is_waiting:
-        return f"starts {_clock(job.expected_start)}?" if job.expected_start else None
+        return f"starts {_clock(job.expected_start, now)}?" if job.expected_start else None
     if job.state.is_final:
-        return f"ended {_clock(job.end)}" if job.end else None
-    return f"since {_clock(job.start)}" if job.start else None
+        return f"ended {_clock(job.end, now)}" if job.end else None
+    return f"since {_clock(job.start, now)}" if job.start else None
 
 
-def _clock(moment: datetime) -> str:
-    """The time in this machine's zone, in one form that sorts and cannot be misread."""
-    return f"{moment.astimezone():%Y-%m-%d %H:%M}"
+def _clock(moment: datetime, now: datetime) -> str:
+    """The time in this machine's zone; the date is left out when it is today's."""
+    local = moment.astimezone()
+    return f"{local:%H:%M}" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d %H:%M}"
 
 
 def _exit(job: JobStatus) -> str | None:
