@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -115,6 +117,29 @@ def test_a_submission_is_found_again_by_its_script(client: Slurm, tmp_path: Path
     client.ask(["scancel", str(job_id)])
     nothing = sbatch.find_by_script(client, f"{tmp_path}/other.sbatch", user=current_user(), since=since)
     assert (nothing.jobs, nothing.certain) == ([], True)
+
+
+def test_a_submission_whose_reply_is_lost_is_unknown_and_then_found(
+    slurm: ThrowawaySlurm, client: Slurm, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.sbatch"
+    script.write_text(SLEEP)
+    controller = int((slurm.folder / "slurmctld.pid").read_text())
+    # The request arrives, and nobody is awake to answer it before sbatch gives up (MessageTimeout, 10 s).
+    os.kill(controller, signal.SIGSTOP)
+    try:
+        outcome = sbatch.submit(client, script, ["--hold"], cwd=tmp_path)
+    finally:
+        os.kill(controller, signal.SIGCONT)
+    assert isinstance(outcome, sbatch.Unknown)
+
+    since = datetime.now(timezone.utc) - timedelta(minutes=10)
+    deadline = time.monotonic() + 30
+    while not (found := sbatch.find_by_script(client, str(script), user=current_user(), since=since)).jobs:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.5)
+    assert len(found.jobs) == 1
+    client.ask(["scancel", str(found.jobs[0][0])])
 
 
 def test_slurms_refusal_comes_with_advice(client: Slurm, tmp_path: Path) -> None:
