@@ -148,6 +148,15 @@ def test_a_controller_that_does_not_answer_is_unreachable() -> None:
         squeue.read(Slurm(run=Replay(squeue=recorded("squeue_no_controller"))), "ada")
 
 
+def test_a_machine_without_a_cluster_is_told_so() -> None:
+    # As 22.05 says it where its package is installed and nothing else.
+    text = "squeue: fatal: Could not establish a configuration source"
+    with pytest.raises(SlurmUnreachable, match="find no cluster") as caught:
+        squeue.read(Slurm(run=Replay(squeue=said(stderr=text, rc=1))), "ada")
+    assert caught.value.hint is not None
+    assert "SLURM_CONF" in caught.value.hint
+
+
 def test_a_squeue_that_is_never_done_is_unreachable() -> None:
     with pytest.raises(SlurmUnreachable, match="no answer in 60 s"):
         squeue.read(Slurm(run=Replay(squeue=said(stderr="squeue: no answer in 60 s", rc=None))), "ada")

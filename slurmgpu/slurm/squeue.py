@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.slurm.call import Answer, Slurm, is_unreachable
+from slurmgpu.slurm.call import Answer, Slurm, is_unreachable, unreachable
 from slurmgpu.slurm.ids import JobId, expand_pattern
 from slurmgpu.slurm.text import SEPARATOR, known, moment, rows, seconds, whole
 from slurmgpu.slurm.tres import gpus_of_job
@@ -72,10 +72,7 @@ def read(slurm: Slurm, user: str | None) -> tuple[list[JobStatus], list[str]]:
 
 def _error(answer: Answer) -> SlurmUnreachable | SlurmRefused:
     if answer.rc is None or is_unreachable(answer):
-        return SlurmUnreachable(
-            f"Slurm's controller does not answer. squeue said: {answer.text}",
-            hint="Try again in a minute; if it stays so, ask the site's support.",
-        )
+        return unreachable(answer)
     return SlurmRefused(f"squeue refused (exit status {answer.rc}): {answer.text}")
 
 
