@@ -186,14 +186,14 @@ class ThrowawaySlurm:
         )  # fmt: skip
         self._start_database()
         self._wait("munged", lambda: _is_socket(folder / "munge.sock"))
-        for number in range(1, NODES + 1):
-            self._daemon("slurmd", "-D", "-N", f"node{number}", name=f"slurmd-node{number}")
         self._wait("mariadbd", lambda: _is_socket(folder / "mariadb.sock"))
         self._daemon("slurmdbd", "-D")
         self._wait("slurmdbd", lambda: self._succeeds("sacctmgr", "-n", "show", "cluster"))
         self._add_accounts()
         self._daemon("slurmctld", "-D")
         self._wait("slurmctld", lambda: self._succeeds("scontrol", "ping"))
+        for number in range(1, NODES + 1):
+            self._daemon("slurmd", "-D", "-N", f"node{number}", name=f"slurmd-node{number}")
         self._wait("the nodes", self._all_nodes_idle)
 
     def _start_database(self) -> None:
@@ -252,6 +252,9 @@ class ThrowawaySlurm:
     def _failure(self, message: str) -> SlurmStartError:
         logs = []
         for path in sorted((self.folder / "log").glob("*")):
+            # What a daemon prints in the foreground it also writes to its own log, once that is open.
+            if path.suffix == ".out" and path.with_suffix(".log").exists():
+                continue
             lines = path.read_text(errors="replace").splitlines()[-15:]
             if lines:
                 logs += [f"--- {path.name}", *lines]
