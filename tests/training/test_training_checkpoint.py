@@ -58,7 +58,10 @@ def test_no_checkpoint_is_no_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (lambda p: p.write_bytes(bytes([p.read_bytes()[0] ^ 1]) + p.read_bytes()[1:]), "differs from its SHA-256"),
+        (
+            lambda p: p.write_bytes(bytes([p.read_bytes()[0] ^ 1]) + p.read_bytes()[1:]),
+            "differs from its SHA-256",
+        ),
         (lambda p: p.write_bytes(p.read_bytes()[:100]), "has 100 bytes instead of"),
         (lambda p: p.unlink(), "a.pt is missing"),
         (lambda p: p.with_name("manifest.json").write_text("{}"), "manifest.json is not of schema"),
@@ -131,5 +134,7 @@ def test_a_folder_that_a_node_does_not_see_is_explained(tmp_path: Path) -> None:
 def test_what_could_not_be_read_back_is_refused_when_it_is_saved() -> None:
     state = {"milestones": Counter([3, 3]), "pair": (1, [2.0, None]), "x": torch.ones(1)}
     assert plain(state, "state") == {"milestones": {3: 2}, "pair": (1, [2.0, None]), "x": torch.ones(1)}
-    with pytest.raises(TrainingError, match=r"the state\['a'\]\[1\] is a object, which a checkpoint cannot hold"):
+    with pytest.raises(
+        TrainingError, match=r"the state\['a'\]\[1\] is a object, which a checkpoint cannot hold"
+    ):
         plain({"a": [0, object()]}, "the state")

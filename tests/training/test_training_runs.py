@@ -19,14 +19,18 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.allclose(one[name], other[name], atol=1e-6) for name in one)
+    return one.keys() == other.keys() and all(
+        torch.allclose(one[name], other[name], atol=1e-6) for name in one
+    )
 
 
 def test_a_run_says_and_writes_what_it_did(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     run.write(epochs=3, batch_size=32, log_every=2, lr=0.05)
     run.here(SLURM_RESTART_COUNT="2")
     out = capsys.readouterr().out.splitlines()
-    assert out[0].endswith("1 process(es) on 1 node(s), CPU, fp32, 3 epochs of 4 steps, batch 32 = 1 x 1 x 32")
+    assert out[0].endswith(
+        "1 process(es) on 1 node(s), CPU, fp32, 3 epochs of 4 steps, batch 32 = 1 x 1 x 32"
+    )
     assert out[-1].startswith("done: 3 epochs, 12 steps, ")
     assert "test loss 0." in out[-1]
     lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
@@ -41,9 +45,17 @@ def test_a_run_says_and_writes_what_it_did(run: RunFolder, capsys: pytest.Captur
     assert kinds == [("start", 0), *epochs, ("end", 12)]
     (start,) = run.metrics("start")
     assert start["values"]["settings"]["batch_size"] == 32
-    assert [(rank["rank"], rank["samples"], rank["device"]) for rank in start["values"]["ranks"]] == [(0, 100, "cpu")]
+    assert [(rank["rank"], rank["samples"], rank["device"]) for rank in start["values"]["ranks"]] == [
+        (0, 100, "cpu")
+    ]
     train = run.metrics("train")[-1]["values"]
-    assert {"loss", "samples_per_second", "step_seconds", "data_wait_seconds", "learning_rate"} <= train.keys()
+    assert {
+        "loss",
+        "samples_per_second",
+        "step_seconds",
+        "data_wait_seconds",
+        "learning_rate",
+    } <= train.keys()
     assert run.metrics("end")[-1]["values"]["reason"] == "epochs"
     assert run.checkpoints() == ["step-12", "step-8"]
 
@@ -163,14 +175,18 @@ def test_settings_that_changed_and_matter_are_named(
     capsys.readouterr()
     run.here()
     (note,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note:")]
-    assert "changed since step-2: batch_size 50 -> 25, lr 0.001 -> 0.5, config.hidden 1 -> 4. Training" in note
+    assert (
+        "changed since step-2: batch_size 50 -> 25, lr 0.001 -> 0.5, config.hidden 1 -> 4. Training" in note
+    )
 
 
 def test_a_checkpoint_of_another_model_is_refused_by_name(run: RunFolder) -> None:
     run.write("Line", epochs=1, batch_size=50)
     run.here()
     run.write("Buffered", epochs=2, batch_size=50)
-    with pytest.raises(TrainingError, match=r"(?s)step-2 does not fit .*small\.py: .*resume: false to start anew"):
+    with pytest.raises(
+        TrainingError, match=r"(?s)step-2 does not fit .*small\.py: .*resume: false to start anew"
+    ):
         run.here()
 
 

@@ -83,7 +83,9 @@ def test_a_missing_or_wrong_method_is_named(folder: Path, text: str, message: st
 
 
 def test_a_missing_file_is_named_with_the_work_folder(folder: Path) -> None:
-    with pytest.raises(TrainingError, match=rf"there is no file {folder}/none\.py \(work folder {Path.cwd()}"):
+    with pytest.raises(
+        TrainingError, match=rf"there is no file {folder}/none\.py \(work folder {Path.cwd()}"
+    ):
         load(f"{folder}/none.py:Mine")
 
 
@@ -98,15 +100,30 @@ WRONG: list[tuple[str, str, list[Any], str]] = [
     ("model", "model(self, cfg): return torch.nn.ReLU()", [CFG], "that require a gradient; got a ReLU"),
     ("dataset", "dataset(self, cfg, split): return None", [CFG, "train"], "__getitem__; got None"),
     ("dataset", "dataset(self, cfg, split): return iter('a')", [CFG, "test"], "or None; got a str"),
-    ("dataset", "dataset(self, cfg, split): return []", [CFG, "train"], "at least one sample for the split 'train'"),
+    (
+        "dataset",
+        "dataset(self, cfg, split): return []",
+        [CFG, "train"],
+        "at least one sample for the split 'train'",
+    ),
     ("loss", "loss(self, m, b): return torch.ones(2)", [None, None], "got a tensor of shape (2,)"),
     ("loss", "loss(self, m, b): return 1.0", [None, None], "a pair (sum, count); got a float"),
     ("loss", "loss(self, m, b): return 1.0, 2", [None, None], "got a tuple of 2: (a float, a int)"),
     ("evaluate", "evaluate(self, m, b): return 0.9", [None, None, 1], "name -> (sum, count); got a float"),
     ("evaluate", "evaluate(self, m, b): return {'a': 1}", [None, None, 1], "got {'a': a int}"),
-    ("evaluate", "evaluate(self, m, b): return {'a': (torch.ones(2), 1)}", [None, None, 1], "without dimensions"),
+    (
+        "evaluate",
+        "evaluate(self, m, b): return {'a': (torch.ones(2), 1)}",
+        [None, None, 1],
+        "without dimensions",
+    ),
     ("optimizer", "optimizer(self, m, cfg): return None", [None, CFG], "a torch.optim.Optimizer; got None"),
-    ("schedule", "schedule(self, o, cfg, total): return 1", [None, CFG, 1], "lr_scheduler, or None; got a int"),
+    (
+        "schedule",
+        "schedule(self, o, cfg, total): return 1",
+        [None, CFG, 1],
+        "lr_scheduler, or None; got a int",
+    ),
 ]
 
 
