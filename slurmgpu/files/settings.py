@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.yaml import Key, Layered, Origin, read_file, validate
@@ -119,10 +117,11 @@ def load_settings(start: Path, environ: Mapping[str, str] | None = None) -> Load
         layers.append(read_file(project))
     exclusive = tuple(frozenset(("job", *key) for key in group) for group in EXCLUSIVE_JOB_KEYS)
     merged = Layered({}, {(): Origin("the settings")})
-    for layer in layers:
+    for layer in filter(lambda layer: layer.data, layers):
         validate(Settings, layer, "settings")  # each file answers for its own mistakes
         merged.overlay(layer, exclusive)
-    return LoadedSettings(validate(Settings, merged, "settings"), merged, folders)
+    settings = validate(Settings, merged, "settings") if merged.data else Settings.model_construct()
+    return LoadedSettings(settings, merged, folders)
 
 
 def _read_layer(folder: Path) -> Layered:
@@ -140,6 +139,9 @@ def layer_files(settings: LoadedSettings) -> list[tuple[str, Path]]:
 
 def write_user_setting(settings: LoadedSettings, key: str, value: str) -> Path:
     """Set one top-level value in the user's settings file, keeping its comments; the file's path."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.comments import CommentedMap
+
     path = settings.folders["user"] / LAYER_FILE
     writer = YAML()
     data = writer.load(path.read_text(encoding="utf-8")) if path.is_file() else None

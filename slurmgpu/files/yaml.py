@@ -12,10 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-
 from slurmgpu.errors import InvalidInput
 
 __all__ = ["Key", "Layered", "Origin", "read_file", "read_yaml", "validate"]
@@ -112,6 +108,11 @@ def read_yaml(text: str, where: str) -> Layered:
 
     YAML 1.2: ``no`` is a word and ``12:30:00`` is text, not 45000.
     """
+    # Imported here: a job given by options alone needs no YAML.
+    from ruamel.yaml import YAML
+    from ruamel.yaml.comments import CommentedMap
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
     loader = YAML(typ="rt", pure=True)
     loader.allow_duplicate_keys = False
     try:
@@ -135,25 +136,26 @@ def read_yaml(text: str, where: str) -> Layered:
 
 
 def _kind(node: Any) -> str:
-    return "a list" if isinstance(node, CommentedSeq) else f"the single value {node!r}"
+    return "a list" if isinstance(node, list) else f"the single value {node!r}"
 
 
 def _plain(node: Any, key: Key, where: str, origins: dict[Key, Origin]) -> Any:
-    if isinstance(node, CommentedMap):
+    lines: Any = getattr(node, "lc", None)  # ruamel's mappings and lists know their lines
+    if isinstance(node, dict):
         result: dict[str, Any] = {}
         for name, value in node.items():
-            line = node.lc.key(name)[0] + 1
+            line = lines.key(name)[0] + 1
             if not isinstance(name, str):
                 raise InvalidInput(f"{Origin(where, line)}: the key {name!r} is no text; put it in quotes")
             inside: Key = (*key, str(name))
             origins[inside] = Origin(where, line)
             result[str(name)] = _plain(value, inside, where, origins)
         return result
-    if isinstance(node, CommentedSeq):
+    if isinstance(node, list):
         items: list[Any] = []
         for index, value in enumerate(node):
             inside = (*key, index)
-            origins[inside] = Origin(where, node.lc.item(index)[0] + 1)
+            origins[inside] = Origin(where, lines.item(index)[0] + 1)
             items.append(_plain(value, inside, where, origins))
         return items
     # ruamel's scalar classes keep their spelling; what follows wants the plain kinds.

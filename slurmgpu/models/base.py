@@ -17,7 +17,8 @@ _NAMES = {"\n": "a newline", "\r": "a carriage return", "\x00": "a NUL byte"}
 class Model(BaseModel):
     """A frozen value: equal by content, no key beyond those declared, no silent conversion."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    # Built when first used: a command pays for the models that it validates, not for all that are defined.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 def one_line(value: str) -> str:

@@ -79,7 +79,7 @@ class Partition(Model):
 
     nodes: tuple[NodeGroup, ...] = ()
     """The kinds of node; none stated: unknown, and not checked."""
-    limits: Limits = Limits()
+    limits: Limits = Limits.model_construct()
     """What one job may have here."""
     requires_gpu: bool = False
     """Jobs without a GPU are refused here."""
@@ -137,7 +137,7 @@ class Cluster(Model):
     """Its partitions by name; none: unknown, and nothing is checked."""
     gpu_types: dict[Word, GpuType] = Field(default_factory=dict)
     """Its types of GPU, by the names that jobs use."""
-    dialect: Dialect = Dialect()
+    dialect: Dialect = Dialect.model_construct()
     """How it wants to be asked."""
     environments: dict[Word, Environment] = Field(default_factory=dict)
     """Named environments there."""
@@ -156,5 +156,5 @@ class Cluster(Model):
         return bool(self.partitions)
 
 
-GENERIC = Cluster(name="generic", description="A plain Slurm cluster of which nothing is known")
+GENERIC = Cluster.model_construct(name="generic", description="A plain Slurm cluster of which nothing is known")
 """What is planned on when no profile is chosen."""

@@ -85,7 +85,7 @@ class Environment(Model):
     """Environment modules to load."""
     container: Container | None = None
     """The container that the command runs in."""
-    python: PythonEnvironment = PythonEnvironment()
+    python: PythonEnvironment = PythonEnvironment.model_construct()
     """The Python that runs the command (inside the container, if there is one)."""
     variables: dict[EnvName, JobPath] = Field(default_factory=dict)
     """Variables to export; $NAME in a value expands when the job runs."""

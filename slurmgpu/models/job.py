@@ -278,7 +278,7 @@ class Job(Model):
 
     name: JobName | None = None
     """The job's name; the script's or task's name when not given."""
-    resources: Resources = Resources()
+    resources: Resources = Resources.model_construct()
     """How much of the cluster."""
     environment: EnvironmentChoice | None = None
     """Modules, container and Python: by name, or inline."""
@@ -290,7 +290,7 @@ class Job(Model):
     """The command, word by word."""
     train: TrainSettings | None = None
     """A training task for the shipped entrypoint."""
-    launch: Annotated[Launch, BeforeValidator(_launcher_alone), _NameOrLaunch()] = Launch()
+    launch: Annotated[Launch, BeforeValidator(_launcher_alone), _NameOrLaunch()] = Launch.model_construct()
     """How the processes are started."""
     restart: Restart | None = None
     """When Slurm may start it again; by default only what can resume is restarted."""

@@ -20,7 +20,7 @@ TRAIN_SCHEMA = "slurmgpu.train/1"
 class TrainSettings(BaseModel):
     """How the training entrypoint trains a task."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
     task: str = Field(
         description="The task's file and class, FILE.py:CLASS; a relative file counts from the work folder.",

@@ -38,15 +38,15 @@ _AS_ASKED = "as asked"
 
 def _identity(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     resources = job.resources
-    yield Option(name="job-name", value=made.name, why=_AS_ASKED if job.name else "from the command")
+    yield Option.model_construct(name="job-name", value=made.name, why=_AS_ASKED if job.name else "from the command")
     if resources.account:
-        yield Option(name="account", value=resources.account, why=_AS_ASKED)
+        yield Option.model_construct(name="account", value=resources.account, why=_AS_ASKED)
     if made.placement.partition and cluster.dialect.partition:
-        yield Option(name="partition", value=made.placement.partition, why=made.placement.why)
+        yield Option.model_construct(name="partition", value=made.placement.partition, why=made.placement.why)
     if resources.qos:
-        yield Option(name="qos", value=resources.qos, why=_AS_ASKED)
+        yield Option.model_construct(name="qos", value=resources.qos, why=_AS_ASKED)
     if resources.reservation:
-        yield Option(name="reservation", value=resources.reservation, why=_AS_ASKED)
+        yield Option.model_construct(name="reservation", value=resources.reservation, why=_AS_ASKED)
 
 
 def _constraint(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
@@ -58,13 +58,13 @@ def _constraint(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
         feature = None
     if not feature:
         if asked:
-            yield Option(name="constraint", value=asked, why=_AS_ASKED)
+            yield Option.model_construct(name="constraint", value=asked, why=_AS_ASKED)
         return
     if not asked:
-        yield Option(name="constraint", value=feature, why=f"selects GPUs of type {wanted}")
+        yield Option.model_construct(name="constraint", value=feature, why=f"selects GPUs of type {wanted}")
         return
     both = f"({asked})&{feature}" if "|" in asked else f"{asked}&{feature}"
-    yield Option(name="constraint", value=both, why=f"as asked, and {feature} selects GPUs of type {wanted}")
+    yield Option.model_construct(name="constraint", value=both, why=f"as asked, and {feature} selects GPUs of type {wanted}")
 
 
 def _type_to_pin(job: Job, cluster: Cluster, made: Layouted) -> str | None:
@@ -97,14 +97,14 @@ def _gres_type(job: Job, cluster: Cluster, made: Layouted) -> str | None:
 
 def _size(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     layout = made.placement.layout
-    yield Option(name="nodes", value=str(layout.nodes), why=layout.why)
+    yield Option.model_construct(name="nodes", value=str(layout.nodes), why=layout.why)
     if cluster.dialect.tasks:
-        yield Option(name="ntasks-per-node", value=str(made.tasks_per_node), why=made.tasks_why)
+        yield Option.model_construct(name="ntasks-per-node", value=str(made.tasks_per_node), why=made.tasks_why)
     yield from _gpus(job, cluster, made)
     yield from _cpus(cluster, made)
     yield from _memory(cluster, made)
     if job.resources.exclusive or cluster.dialect.whole_nodes:
-        yield Option(
+        yield Option.model_construct(
             name="exclusive",
             value=None,
             why=_AS_ASKED if job.resources.exclusive else "nodes are given whole here",
@@ -122,20 +122,20 @@ def _gpus(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     per_node = f"{layout.gpus_per_node} on each node"
     if layout.gpus_per_node and style == "gres":
         value = ",".join([f"gpu:{typed(layout.gpus_per_node)}", *others])
-        yield Option(
+        yield Option.model_construct(
             name="gres", value=value, why=per_node + (", and the resources asked for" if others else "")
         )
         return
     if layout.gpus_per_node and style == "gpus-per-node":
-        yield Option(name="gpus-per-node", value=typed(layout.gpus_per_node), why=per_node)
+        yield Option.model_construct(name="gpus-per-node", value=typed(layout.gpus_per_node), why=per_node)
     elif layout.gpus_per_node and style == "gpus":
         total = layout.nodes * layout.gpus_per_node
-        yield Option(name="gpus", value=typed(total), why=f"{total} in all, as this site counts")
+        yield Option.model_construct(name="gpus", value=typed(total), why=f"{total} in all, as this site counts")
     elif layout.gpus_per_node and style == "gpus-per-task":
         count = layout.gpus_per_node // made.tasks_per_node
-        yield Option(name="gpus-per-task", value=typed(count), why="this site counts GPUs by task")
+        yield Option.model_construct(name="gpus-per-task", value=typed(count), why="this site counts GPUs by task")
     if others:
-        yield Option(name="gres", value=",".join(others), why=_AS_ASKED)
+        yield Option.model_construct(name="gres", value=",".join(others), why=_AS_ASKED)
 
 
 def _cpus(cluster: Cluster, made: Layouted) -> Iterator[Option]:
@@ -143,9 +143,9 @@ def _cpus(cluster: Cluster, made: Layouted) -> Iterator[Option]:
         return
     gpus = made.placement.layout.gpus_per_node
     if cluster.dialect.cpus == "cpus-per-gpu" and gpus:
-        yield Option(name="cpus-per-gpu", value=str(max(1, made.cpus.amount // gpus)), why=made.cpus.why)
+        yield Option.model_construct(name="cpus-per-gpu", value=str(max(1, made.cpus.amount // gpus)), why=made.cpus.why)
     elif cluster.dialect.cpus != "none":
-        yield Option(
+        yield Option.model_construct(
             name="cpus-per-task",
             value=str(max(1, made.cpus.amount // made.tasks_per_node)),
             why=made.cpus.why,
@@ -157,42 +157,42 @@ def _memory(cluster: Cluster, made: Layouted) -> Iterator[Option]:
     if mib is None:
         return
     if style == "mem" or mib == 0:
-        yield Option(name="mem", value=str(Memory(mib)), why=made.memory.why)
+        yield Option.model_construct(name="mem", value=str(Memory(mib)), why=made.memory.why)
     elif style == "mem-per-gpu" and made.placement.layout.gpus_per_node:
         share = mib // made.placement.layout.gpus_per_node
-        yield Option(name="mem-per-gpu", value=str(Memory(share)), why=made.memory.why)
+        yield Option.model_construct(name="mem-per-gpu", value=str(Memory(share)), why=made.memory.why)
     elif style == "mem-per-cpu" and made.cpus.amount:
-        yield Option(name="mem-per-cpu", value=str(Memory(mib // made.cpus.amount)), why=made.memory.why)
+        yield Option.model_construct(name="mem-per-cpu", value=str(Memory(mib // made.cpus.amount)), why=made.memory.why)
     elif style != "none":
-        yield Option(name="mem", value=str(Memory(mib)), why=made.memory.why)
+        yield Option.model_construct(name="mem", value=str(Memory(mib)), why=made.memory.why)
 
 
 def _life(job: Job, made: Layouted) -> Iterator[Option]:
     if job.resources.time:
-        yield Option(name="time", value=str(job.resources.time), why=_AS_ASKED)
+        yield Option.model_construct(name="time", value=str(job.resources.time), why=_AS_ASKED)
     if job.array:
-        yield Option(name="array", value=str(job.array), why=_AS_ASKED)
+        yield Option.model_construct(name="array", value=str(job.array), why=_AS_ASKED)
     if job.dependency:
-        yield Option(name="dependency", value=str(job.dependency), why=_AS_ASKED)
+        yield Option.model_construct(name="dependency", value=str(job.dependency), why=_AS_ASKED)
     if made.restarts:
-        yield Option(name="requeue", value=None, why=made.restart_why)
-        yield Option(name="open-mode", value="append", why="a restarted job keeps its log")
+        yield Option.model_construct(name="requeue", value=None, why=made.restart_why)
+        yield Option.model_construct(name="open-mode", value="append", why="a restarted job keeps its log")
     else:
-        yield Option(name="no-requeue", value=None, why=made.restart_why)
+        yield Option.model_construct(name="no-requeue", value=None, why=made.restart_why)
     if made.chdir:
-        yield Option(
+        yield Option.model_construct(
             name="chdir", value=made.chdir, why="the work folder, so that relative log files are found"
         )
     if job.output:
-        yield Option(name="output", value=job.output, why=_AS_ASKED)
+        yield Option.model_construct(name="output", value=job.output, why=_AS_ASKED)
     if job.error:
-        yield Option(name="error", value=job.error, why=_AS_ASKED)
+        yield Option.model_construct(name="error", value=job.error, why=_AS_ASKED)
     if job.mail:
-        yield Option(name="mail-type", value=",".join(job.mail.type), why=_AS_ASKED)
+        yield Option.model_construct(name="mail-type", value=",".join(job.mail.type), why=_AS_ASKED)
         if job.mail.user:
-            yield Option(name="mail-user", value=job.mail.user, why=_AS_ASKED)
+            yield Option.model_construct(name="mail-user", value=job.mail.user, why=_AS_ASKED)
     if job.comment:
-        yield Option(name="comment", value=job.comment, why=_AS_ASKED)
+        yield Option.model_construct(name="comment", value=job.comment, why=_AS_ASKED)
 
 
 def _others(job: Job, cluster: Cluster) -> Iterator[Option]:
@@ -202,7 +202,7 @@ def _others(job: Job, cluster: Cluster) -> Iterator[Option]:
     merged.update({name: (value, _AS_ASKED) for name, value in job.sbatch.items()})
     for name, (value, why) in merged.items():
         if value is not False:
-            yield Option(name=name, value=None if value is True else str(value), why=why)
+            yield Option.model_construct(name=name, value=None if value is True else str(value), why=why)
 
 
 def options_of(job: Job, cluster: Cluster, made: Layouted) -> tuple[Option, ...]:

@@ -159,7 +159,8 @@ def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
         job.train.micro_batch(layout.nodes * processes)
     options = options_of(job, cluster, made)
     gpu_type = job.resources.wanted_gpu_type or _common_type(placement)
-    return Plan(
+    # Every value comes from a validated job and cluster: nothing is checked a second time.
+    return Plan.model_construct(
         cluster=cluster.name,
         name=made.name,
         partition=placement.partition if cluster.dialect.partition else None,
@@ -188,8 +189,8 @@ def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
         login_shell=cluster.dialect.login_shell,
         address_suffix=cluster.dialect.address_suffix,
         reasons=(
-            Reason(what="launcher", value=launching.launcher, why=launching.why),
-            Reason(
+            Reason.model_construct(what="launcher", value=launching.launcher, why=launching.why),
+            Reason.model_construct(
                 what="processes",
                 value=str(layout.nodes * processes),
                 why=f"{layout.nodes} nodes x {processes}",
@@ -239,9 +240,9 @@ def _left_out(
     """The reasons for what is not asked of Slurm."""
     left: list[Reason] = []
     if cpus is None:
-        left.append(Reason(what="CPUs", value="not asked for", why=cpus_why))
+        left.append(Reason.model_construct(what="CPUs", value="not asked for", why=cpus_why))
     if memory is None:
-        left.append(Reason(what="memory", value="not asked for", why=memory_why))
+        left.append(Reason.model_construct(what="memory", value="not asked for", why=memory_why))
     if job.resources.time is None:
         limits = (
             cluster.partitions[placement.partition].limits
@@ -254,5 +255,5 @@ def _left_out(
             if default
             else "the partition's default applies; -t sets it"
         )
-        left.append(Reason(what="time", value="not asked for", why=why))
+        left.append(Reason.model_construct(what="time", value="not asked for", why=why))
     return tuple(left)
