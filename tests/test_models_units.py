@@ -29,7 +29,9 @@ def test_every_spelling_of_a_time_is_read(text: str | int, seconds: int | None) 
     assert Duration.parse(text).seconds == seconds
 
 
-@pytest.mark.parametrize("text", ["", "soon", "1h", "-5", "1:2:3:4", "1-", "12:", "1.5", 1.5, True, None, "0", "٣"])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "1h", "-5", "1:2:3:4", "1-", "12:", "1.5", 1.5, True, None, "0", "٣"]
+)
 def test_what_is_no_time_is_refused_with_the_valid_forms(text: object) -> None:
     with pytest.raises(ValueError, match=r"(write|means)"):
         Duration.parse(text)
@@ -94,7 +96,9 @@ def test_every_spelling_of_a_gpu_request_is_read(text: str | int, count: int, ki
     assert GpuRequest.parse(text) == GpuRequest(count, kind)
 
 
-@pytest.mark.parametrize("text", ["", "two", "a100", "a100:", ":2", "gpu:a100:two", "a:b:c:1", "a b:1", 1.0, None, True, "-1"])
+@pytest.mark.parametrize(
+    "text", ["", "two", "a100", "a100:", ":2", "gpu:a100:two", "a:b:c:1", "a b:1", 1.0, None, True, "-1"]
+)
 def test_what_is_no_gpu_request_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="type:count"):
         GpuRequest.parse(text)
@@ -113,7 +117,9 @@ def test_two_types_of_gpu_in_one_list_are_refused() -> None:
         parse_gres_list("gpu:a100:1,gpu:v100:1")
 
 
-@pytest.mark.parametrize("text", ["gpu", "gpu:a100", "gpu:a100:2", "lscratch:100", "nvme:900G", "craynetwork:0"])
+@pytest.mark.parametrize(
+    "text", ["gpu", "gpu:a100", "gpu:a100:2", "lscratch:100", "nvme:900G", "craynetwork:0"]
+)
 def test_a_gres_reads_back_as_what_is_rendered(text: str) -> None:
     once = Gres.parse(text)
     assert Gres.parse(str(once)) == once

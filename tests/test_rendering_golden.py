@@ -25,7 +25,10 @@ CASES = sorted(path.stem for path in (GOLDEN / "jobs").glob("*.yaml"))
 
 def golden_plan(name: str) -> Plan:
     if name in SHIPPED:
-        path, cluster = data_folder("jobs") / f"{name}.yaml", load_cluster(data_folder("clusters") / f"{SHIPPED[name]}.yaml")
+        path, cluster = (
+            data_folder("jobs") / f"{name}.yaml",
+            load_cluster(data_folder("clusters") / f"{SHIPPED[name]}.yaml"),
+        )
     else:
         path = GOLDEN / "jobs" / f"{name}.yaml"
         cluster = named_cluster(path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# cluster: "))
@@ -54,7 +57,9 @@ def test_no_golden_script_is_left_without_its_job() -> None:
     assert sorted(path.stem for path in (GOLDEN / "scripts").glob("*.sbatch")) == sorted([*CASES, *SHIPPED])
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed: apt-get install shellcheck")
+@pytest.mark.skipif(
+    shutil.which("shellcheck") is None, reason="shellcheck is not installed: apt-get install shellcheck"
+)
 def test_every_golden_script_is_clean_by_shellcheck() -> None:
     scripts = [str(path) for path in sorted((GOLDEN / "scripts").glob("*.sbatch"))]
     done = subprocess.run(["shellcheck", "--shell=bash", *scripts], capture_output=True, text=True)

@@ -49,7 +49,9 @@ def test_a_directive_is_one_quoted_value(value: str) -> None:
     assert directive_back(directive_value(value)) == value
 
 
-@pytest.mark.parametrize("value", [value for value in HOSTILE if "$HOME" not in value and "{HOME" not in value and value != "~"])
+@pytest.mark.parametrize(
+    "value", [value for value in HOSTILE if "$HOME" not in value and "{HOME" not in value and value != "~"]
+)
 def test_a_path_runs_nothing_and_changes_nothing_but_variables(value: str) -> None:
     assert through_bash(job_path(value)) == value
 

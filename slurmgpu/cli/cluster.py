@@ -27,10 +27,17 @@ def list_(as_json: bool) -> None:
     rows = [(name, load_cluster(path), path) for name, path in sorted(profiles(settings).items())]
     if as_json:
         listed = [
-            {"name": name, "description": cluster.description, "path": str(path), "chosen": name == chosen.name}
+            {
+                "name": name,
+                "description": cluster.description,
+                "path": str(path),
+                "chosen": name == chosen.name,
+            }
             for name, cluster, path in rows
         ]
-        click.echo(json.dumps({"schema": "slurmgpu.clusters/1", "clusters": listed}, indent=2, ensure_ascii=False))
+        click.echo(
+            json.dumps({"schema": "slurmgpu.clusters/1", "clusters": listed}, indent=2, ensure_ascii=False)
+        )
         return
     width = max((len(name) for name, _, _ in rows), default=0)
     for name, cluster, path in rows:
@@ -74,7 +81,9 @@ def show(name: str | None, as_json: bool) -> None:
     for environment_name, environment in cluster.environments.items():
         click.echo(f"  environment {environment_name}: {environment.description or ''}")
     dialect = cluster.dialect.model_dump(mode="json", exclude_defaults=True)
-    click.echo("  dialect: " + (", ".join(f"{key} {value}" for key, value in dialect.items()) or "the usual one"))
+    click.echo(
+        "  dialect: " + (", ".join(f"{key} {value}" for key, value in dialect.items()) or "the usual one")
+    )
 
 
 @command.command("use")

@@ -33,7 +33,9 @@ def show(as_json: bool) -> None:
         for name in ("SLURMGPU_CLUSTER", "SLURMGPU_SITE")
         if os.environ.get(name)
     ]
-    layers = [{"layer": layer, "path": str(path), "read": path.is_file()} for layer, path in layer_files(settings)]
+    layers = [
+        {"layer": layer, "path": str(path), "read": path.is_file()} for layer, path in layer_files(settings)
+    ]
     if as_json:
         data = {"schema": "slurmgpu.config/1", "values": rows, "layers": layers}
         click.echo(json.dumps(data, indent=2, ensure_ascii=False))
@@ -44,7 +46,9 @@ def show(as_json: bool) -> None:
         click.echo(f"{text:<{width}}  {row['origin']}")
     click.echo("layers, the later one wins:", err=True)
     for layer in layers:
-        click.echo(f"  {layer['layer']:<8} {layer['path']}{'' if layer['read'] else ' (not there)'}", err=True)
+        click.echo(
+            f"  {layer['layer']:<8} {layer['path']}{'' if layer['read'] else ' (not there)'}", err=True
+        )
 
 
 def _leaves(value: Any, key: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], Any]]:

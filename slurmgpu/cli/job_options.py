@@ -23,32 +23,56 @@ class _Field(NamedTuple):
 
 FIELDS: tuple[_Field, ...] = (
     _Field(("-J", "--job-name"), "name", "The job's name.", metavar="NAME"),
-    _Field(("-A", "--account"), "resources.account", "The account (allocation, project) to charge.", metavar="NAME"),
-    _Field(("-p", "--partition"), "resources.partition", "The partition; chosen when not given.", metavar="NAME"),
+    _Field(
+        ("-A", "--account"),
+        "resources.account",
+        "The account (allocation, project) to charge.",
+        metavar="NAME",
+    ),
+    _Field(
+        ("-p", "--partition"), "resources.partition", "The partition; chosen when not given.", metavar="NAME"
+    ),
     _Field(("-q", "--qos"), "resources.qos", "The quality of service.", metavar="NAME"),
-    _Field(("-t", "--time"), "resources.time", "The time limit: 90 (minutes), 12:00:00, 2-12:30.", metavar="TIME"),
+    _Field(
+        ("-t", "--time"), "resources.time", "The time limit: 90 (minutes), 12:00:00, 2-12:30.", metavar="TIME"
+    ),
     _Field(("-N", "--nodes"), "resources.nodes", "Nodes.", click.INT),
     _Field(("-G", "--gpus"), "resources.gpus", "GPUs in all: 2 or a100:2.", metavar="[TYPE:]N"),
-    _Field(("--gpus-per-node",), "resources.gpus_per_node", "GPUs on each node: 4 or a100:4.", metavar="[TYPE:]N"),
+    _Field(
+        ("--gpus-per-node",), "resources.gpus_per_node", "GPUs on each node: 4 or a100:4.", metavar="[TYPE:]N"
+    ),
     _Field(("--gpu-type",), "resources.gpu_type", "The type of GPU.", metavar="TYPE"),
     _Field(("--gpu-memory",), "resources.gpu_memory", "The least memory of one GPU: 40G.", metavar="SIZE"),
-    _Field(("--ntasks-per-node",), "resources.tasks_per_node", "Tasks on each node (launcher srun).", click.INT),
+    _Field(
+        ("--ntasks-per-node",), "resources.tasks_per_node", "Tasks on each node (launcher srun).", click.INT
+    ),
     _Field(("-c", "--cpus-per-task"), "resources.cpus_per_task", "CPUs of each task.", click.INT),
     _Field(("--cpus-per-gpu",), "resources.cpus_per_gpu", "CPUs for each GPU.", click.INT),
     _Field(("--mem",), "resources.memory", "Memory on each node: 64G; 0 is all.", metavar="SIZE"),
     _Field(("--mem-per-cpu",), "resources.memory_per_cpu", "Memory for each CPU.", metavar="SIZE"),
     _Field(("--mem-per-gpu",), "resources.memory_per_gpu", "Memory for each GPU.", metavar="SIZE"),
-    _Field(("-C", "--constraint"), "resources.constraint", "Features that the nodes must have.", metavar="LIST"),
+    _Field(
+        ("-C", "--constraint"), "resources.constraint", "Features that the nodes must have.", metavar="LIST"
+    ),
     _Field(("--reservation",), "resources.reservation", "A reservation to run in.", metavar="NAME"),
-    _Field(("-a", "--array"), "array", "A job array: 0-9, 1,3,5 or 0-30:10, %4 for 4 at once.", metavar="INDICES"),
-    _Field(("-d", "--dependency"), "dependency", "What must have happened before: afterok:123.", metavar="LIST"),
+    _Field(
+        ("-a", "--array"), "array", "A job array: 0-9, 1,3,5 or 0-30:10, %4 for 4 at once.", metavar="INDICES"
+    ),
+    _Field(
+        ("-d", "--dependency"), "dependency", "What must have happened before: afterok:123.", metavar="LIST"
+    ),
     _Field(("-o", "--output"), "output", "The log file, a pattern of Slurm's.", metavar="PATTERN"),
     _Field(("-e", "--error"), "error", "The log of standard error, when apart.", metavar="PATTERN"),
     _Field(("-D", "--chdir"), "work_dir", "The work folder.", metavar="FOLDER"),
     _Field(("--mail-user",), "mail.user", "To whom Slurm writes.", metavar="ADDRESS"),
     _Field(("--comment",), "comment", "A comment that Slurm keeps.", metavar="TEXT"),
     _Field(("--environment",), "environment", "A named environment.", metavar="NAME"),
-    _Field(("--launch",), "launch.launcher", "Who starts the processes.", click.Choice(["auto", "torchrun", "srun", "plain"])),
+    _Field(
+        ("--launch",),
+        "launch.launcher",
+        "Who starts the processes.",
+        click.Choice(["auto", "torchrun", "srun", "plain"]),
+    ),
 )
 
 
@@ -56,6 +80,7 @@ class JobCommand(click.Command):
     """A command that takes ``[JOB.yaml] [options] [-- COMMAND...]``: what stands after ``--`` is the command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep what stands after ``--`` apart: click would mix it with the arguments before."""
         if "--" in args:
             split = args.index("--")
             ctx.meta[_COMMAND] = tuple(args[split + 1 :])
@@ -65,6 +90,7 @@ class JobCommand(click.Command):
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Show the command's place in the usage line."""
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
 
 
@@ -85,19 +111,52 @@ def job_options(function: F) -> F:
     decorated: Any = gathered
     decorated.__click_params__ = list(getattr(function, "__click_params__", []))
     for field in reversed(FIELDS):
-        option = click.option(*field.flags, _parameter(field), type=field.type, metavar=field.metavar, help=field.help)
+        option = click.option(
+            *field.flags, _parameter(field), type=field.type, metavar=field.metavar, help=field.help
+        )
         decorated = option(decorated)
     for decorate in reversed(
         (
             click.argument("job__file", metavar="[JOB.yaml]", required=False),
-            click.option("--cluster", "job__cluster", metavar="NAME", help="The cluster profile: its name, or a file."),
-            click.option("--gres", "job__gres", metavar="LIST", help="Generic resources per node: gpu:a100:1,lscratch:100."),
-            click.option("--mail-type", "job__mail_type", metavar="LIST", help="On which events Slurm writes: END,FAIL."),
+            click.option(
+                "--cluster", "job__cluster", metavar="NAME", help="The cluster profile: its name, or a file."
+            ),
+            click.option(
+                "--gres",
+                "job__gres",
+                metavar="LIST",
+                help="Generic resources per node: gpu:a100:1,lscratch:100.",
+            ),
+            click.option(
+                "--mail-type",
+                "job__mail_type",
+                metavar="LIST",
+                help="On which events Slurm writes: END,FAIL.",
+            ),
             click.option("--exclusive", "job__exclusive", is_flag=True, default=None, help="Whole nodes."),
-            click.option("--requeue/--no-requeue", "job__requeue", default=None, help="Whether Slurm may start it again."),
-            click.option("--set", "job__set", multiple=True, metavar="KEY=VALUE", help="Any part of the job file: train.epochs=3."),
-            click.option("--sbatch", "job__sbatch", multiple=True, metavar="NAME[=VALUE]", help="Any other sbatch option."),
-            click.option("--template", "job__template", metavar="PATH", help="Your own template: a file, or a folder."),
+            click.option(
+                "--requeue/--no-requeue",
+                "job__requeue",
+                default=None,
+                help="Whether Slurm may start it again.",
+            ),
+            click.option(
+                "--set",
+                "job__set",
+                multiple=True,
+                metavar="KEY=VALUE",
+                help="Any part of the job file: train.epochs=3.",
+            ),
+            click.option(
+                "--sbatch",
+                "job__sbatch",
+                multiple=True,
+                metavar="NAME[=VALUE]",
+                help="Any other sbatch option.",
+            ),
+            click.option(
+                "--template", "job__template", metavar="PATH", help="Your own template: a file, or a folder."
+            ),
         )
     ):
         decorated = decorate(decorated)

@@ -34,6 +34,10 @@ def command(given: dict[str, Any], as_json: bool) -> None:
 
     plan = prepare(given).plan
     if as_json:
-        click.echo(json.dumps({"schema": "slurmgpu.plan/1", **plan.model_dump(mode="json")}, indent=2, ensure_ascii=False))
+        click.echo(
+            json.dumps(
+                {"schema": "slurmgpu.plan/1", **plan.model_dump(mode="json")}, indent=2, ensure_ascii=False
+            )
+        )
     else:
         click.echo(plan_text(plan))

@@ -86,7 +86,11 @@ def _layer(given: dict[str, Any]) -> Layered:
     for field in FIELDS:
         value = given.get("job__" + field.key.replace(".", "__"))
         if value is not None:
-            put(field.key, os.path.abspath(value) if field.key == "work_dir" and value[:1] not in "$~" else value, f"option {field.flags[-1]}")  # noqa: PTH100
+            put(
+                field.key,
+                str(Path(value).absolute()) if field.key == "work_dir" and value[:1] not in "$~" else value,
+                f"option {field.flags[-1]}",
+            )
     if given.get("job__gres"):
         _put_gres(given["job__gres"], put)
     if given.get("job__mail_type"):
@@ -94,7 +98,11 @@ def _layer(given: dict[str, Any]) -> Layered:
     if given.get("job__exclusive"):
         put("resources.exclusive", True, "option --exclusive")
     if given.get("job__requeue") is not None:
-        put("restart.on", ["preemption", "node_failure"] if given["job__requeue"] else [], "option --requeue/--no-requeue")
+        put(
+            "restart.on",
+            ["preemption", "node_failure"] if given["job__requeue"] else [],
+            "option --requeue/--no-requeue",
+        )
     for text in given.get("job__sbatch") or ():
         name, has_value, value = text.lstrip("-").partition("=")
         put(f"sbatch.{name}", value if has_value else True, "option --sbatch")
@@ -119,6 +127,10 @@ def _put_gres(text: str, put: Any) -> None:
 def _put_any(text: str, put: Any) -> None:
     key, has_value, value = text.partition("=")
     if not key or not has_value:
-        raise InvalidInput(f"option --set: {text!r} is not KEY=VALUE", hint="write it as in --set train.epochs=3")
-    parsed = read_yaml(f"value: {value}" if value.strip() else "value: ''", f"option --set {key}").data["value"]
+        raise InvalidInput(
+            f"option --set: {text!r} is not KEY=VALUE", hint="write it as in --set train.epochs=3"
+        )
+    parsed = read_yaml(f"value: {value}" if value.strip() else "value: ''", f"option --set {key}").data[
+        "value"
+    ]
     put(key, parsed, f"option --set {key}")

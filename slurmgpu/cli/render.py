@@ -12,7 +12,13 @@ from slurmgpu.cli.job_options import JobCommand, job_options
 
 @click.command(cls=JobCommand)
 @job_options
-@click.option("--to", "to", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Write the script to a file.")
+@click.option(
+    "--to",
+    "to",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the script to a file.",
+)
 def command(given: dict[str, Any], to: Path | None) -> None:
     """Print the batch script of a job, or write it to a file.
 
@@ -28,5 +34,7 @@ def command(given: dict[str, Any], to: Path | None) -> None:
     try:
         to.write_text(script, encoding="utf-8")
     except OSError as error:
-        raise InvalidInput(f"--to {to}: {error.strerror}", hint="give a file in a folder that is there") from None
+        raise InvalidInput(
+            f"--to {to}: {error.strerror}", hint="give a file in a folder that is there"
+        ) from None
     note(f"wrote {to}; its second line says how to submit it by hand")

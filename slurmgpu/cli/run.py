@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +19,21 @@ _LOGIN_NICE = 15
 
 @click.command(cls=JobCommand)
 @job_options
-@click.option("--processes", type=click.IntRange(1), help="Processes in all (default: as the job has them, at most one per CPU).")
-@click.option("--pretend-nodes", type=click.IntRange(1), default=1, show_default=True, help="Nodes to pretend.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    help="Processes in all (default: as the job has them, at most one per CPU).",
+)
+@click.option(
+    "--pretend-nodes", type=click.IntRange(1), default=1, show_default=True, help="Nodes to pretend."
+)
 @click.option("--steps", type=click.IntRange(1), help="Stop a training task after so many optimizer steps.")
-@click.option("--here", is_flag=True, help="Run on this machine although it looks like a login node; stays small.")
-def command(given: dict[str, Any], processes: int | None, pretend_nodes: int, steps: int | None, here: bool) -> None:
+@click.option(
+    "--here", is_flag=True, help="Run on this machine although it looks like a login node; stays small."
+)
+def command(
+    given: dict[str, Any], processes: int | None, pretend_nodes: int, steps: int | None, here: bool
+) -> None:
     """Run the rendered script, byte for byte, on this machine's CPU, without Slurm.
 
     What belongs to Slurm or the site (srun, modules, containers, GPUs) is stood in for, and the output says
@@ -65,12 +74,10 @@ def command(given: dict[str, Any], processes: int | None, pretend_nodes: int, st
 
 
 def _looks_like_a_login_node() -> bool:
-    return shutil.which("sbatch") is not None and "SLURM_JOB_ID" not in os.environ and not _sandboxed()
+    from slurmgpu.slurm.call import Slurm
+    from slurmgpu.slurm.cluster import talks_to_a_cluster
 
-
-def _sandboxed() -> bool:
-    """Continuous integration is nobody's login node."""
-    return os.environ.get("CI") == "true"
+    return "SLURM_JOB_ID" not in os.environ and talks_to_a_cluster(Slurm())
 
 
 def _processes_per_node(prepared: Prepared, processes: int | None, nodes: int, login_node: bool) -> int:
@@ -81,7 +88,10 @@ def _processes_per_node(prepared: Prepared, processes: int | None, nodes: int, l
         raise InvalidInput(f"--processes {processes} cannot be split evenly over --pretend-nodes {nodes}")
     if plan.processes_per_node == 1 and plan.world_size == 1:
         if (processes or 1) > 1:
-            raise InvalidInput(f"--processes {processes}: the job has one process", hint="ask for more GPUs, such as --gpus 2")
+            raise InvalidInput(
+                f"--processes {processes}: the job has one process",
+                hint="ask for more GPUs, such as --gpus 2",
+            )
         return 1
     wanted = processes // nodes if processes else max(1, min(plan.world_size, _cpus()) // nodes)
     return min(wanted, max(1, _LOGIN_PROCESSES // nodes)) if login_node else wanted
@@ -100,7 +110,10 @@ def _check_local(prepared: Prepared, steps: int | None) -> None:
     from slurmgpu.submission.preflight import check_task
 
     if steps is not None and prepared.plan.train is None:
-        raise InvalidInput("--steps bounds a training task (train:), and this job runs a command", hint="bound the command by its own options")
+        raise InvalidInput(
+            "--steps bounds a training task (train:), and this job runs a command",
+            hint="bound the command by its own options",
+        )
     folder = folder_here(prepared.loaded.work_dir, Path.cwd())
     if folder is not None and folder.is_dir():
         check_task(prepared.plan, folder)

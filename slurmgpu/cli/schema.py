@@ -15,10 +15,12 @@ def command(what: str) -> None:
     Point the editor's YAML server at the output: slurmgpu schema job > job.schema.json, and begin the file
     with `# yaml-language-server: $schema=job.schema.json`.
     """
+    from pydantic import BaseModel
+
     from slurmgpu.files.settings import Settings
     from slurmgpu.models.cluster import Cluster
     from slurmgpu.models.job import Job
 
-    model = {"job": Job, "cluster": Cluster, "settings": Settings}[what]
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema()}
+    models: dict[str, type[BaseModel]] = {"job": Job, "cluster": Cluster, "settings": Settings}
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **models[what].model_json_schema()}
     click.echo(json.dumps(schema, indent=2, ensure_ascii=False))

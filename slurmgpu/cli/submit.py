@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 @click.option("--wait", is_flag=True, help="Wait for the job; end with its exit code.")
 @click.option("--follow", is_flag=True, help="Wait, and print the job's log meanwhile.")
 @click.option("-H", "--hold", is_flag=True, help="Submit it held; `scontrol release ID` lets it go.")
-@click.option("--via", type=click.Choice(["sbatch", "submitit"]), default="sbatch", help="Who submits.", show_default=True)
+@click.option(
+    "--via",
+    type=click.Choice(["sbatch", "submitit"]),
+    default="sbatch",
+    help="Who submits.",
+    show_default=True,
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the run's record as JSON.")
 def command(
     given: dict[str, Any], dry_run: bool, wait: bool, follow: bool, hold: bool, via: str, as_json: bool
@@ -38,7 +44,10 @@ def command(
     from slurmgpu.slurm.call import Slurm
 
     if follow and given.get("job__array"):
-        raise InvalidInput("--follow prints one log, and an array has many", hint="use --wait, then read the logs in the run directory")
+        raise InvalidInput(
+            "--follow prints one log, and an array has many",
+            hint="use --wait, then read the logs in the run directory",
+        )
     prepared = prepare(given)
     slurm = Slurm()
     packed = None
@@ -95,8 +104,8 @@ def _submit(prepared: Prepared, slurm: Slurm, hold: bool) -> Run:
     run, said = submit_plan(submission, slurm, os.environ)
     if said:
         note(f"sbatch said: {said}")
-    cluster = run.cluster or cluster_name_here()
-    note(f"job {run.job_id} on {f'cluster {cluster}' if cluster else 'a cluster that does not say its name'}; run directory {run.run_dir}")
+    cluster = run.cluster or cluster_name_here() or "unknown"
+    note(f"job {run.job_id} on cluster {cluster}; run directory {run.run_dir}")
     return run
 
 
@@ -117,7 +126,9 @@ def _wait(slurm: Slurm, run: Run, follow: bool) -> int:
         note(f"job {run.job_id} goes on; `slurmgpu cancel {run.job_id}` ends it")
         raise
     if not ended.known:
-        note(f"how job {run.job_id} ended is not known: neither queue nor accounting tells; look into {run.run_dir}")
+        note(
+            f"how job {run.job_id} ended is not known: neither queue nor accounting tells; look into {run.run_dir}"
+        )
     return exit_code(ended)
 
 
@@ -142,6 +153,13 @@ def _dry_run(prepared: Prepared, slurm: Slurm) -> None:
         answer = estimate(slurm, path, cwd=folder or Path.cwd())
     if not answer.accepted:
         meaning = f" ({answer.advice.meaning})" if answer.advice else ""
-        raise SlurmGpuError(f"Slurm would refuse it: {answer.text}{meaning}", hint=answer.advice.act if answer.advice else None)
-    note(f"Slurm says: {answer.text}")
+        raise SlurmGpuError(
+            f"Slurm would refuse it: {answer.text}{meaning}",
+            hint=answer.advice.act if answer.advice else None,
+        )
+    where = f" on {answer.node_list}" if answer.node_list else ""
+    start = (
+        f"{answer.start.astimezone():%Y-%m-%d %H:%M:%S}" if answer.start else "at a time that it does not say"
+    )
+    note(f"Slurm says: it would start {start}{where} in partition {answer.partition or 'unknown'}")
     note("nothing was submitted (Slurm's own test looks at neither account nor QOS nor time limit)")

@@ -24,7 +24,9 @@ def data_folder(name: str) -> Path:
     checkout = _PACKAGE.parent
     if (checkout / "pyproject.toml").is_file() and (checkout / _CHECKOUT[name]).is_dir():
         return checkout / _CHECKOUT[name]
-    raise InvalidInput(f"the shipped {name} are missing from this installation", hint="install slurmgpu again")
+    raise InvalidInput(
+        f"the shipped {name} are missing from this installation", hint="install slurmgpu again"
+    )
 
 
 def read_templates(override: Path | None = None) -> dict[str, str]:

@@ -39,7 +39,10 @@ def find_job_file(name: str) -> Path:
     if re.fullmatch(r"[\w.-]+", name) and (shipped / f"{name}.yaml").is_file():
         return shipped / f"{name}.yaml"
     if path.is_dir():
-        raise InvalidInput(f"{name}: is a folder, where a job file is expected", hint=f"give a file in it, such as {name}/job.yaml")
+        raise InvalidInput(
+            f"{name}: is a folder, where a job file is expected",
+            hint=f"give a file in it, such as {name}/job.yaml",
+        )
     names = ", ".join(sorted(file.stem for file in shipped.glob("*.yaml")))
     raise InvalidInput(
         f"{name}: there is no such job file; shipped ones are {names}",

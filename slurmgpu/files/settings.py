@@ -19,7 +19,15 @@ from slurmgpu.files.yaml import Key, Layered, Origin, read_file, validate
 from slurmgpu.models.base import Model, Text, Word
 from slurmgpu.models.environment import Environment
 
-__all__ = ["EXCLUSIVE_JOB_KEYS", "LoadedSettings", "Settings", "expand_here", "layer_files", "load_settings", "write_user_setting"]
+__all__ = [
+    "EXCLUSIVE_JOB_KEYS",
+    "LoadedSettings",
+    "Settings",
+    "expand_here",
+    "layer_files",
+    "load_settings",
+    "write_user_setting",
+]
 
 PROJECT_FILE = "slurmgpu.yaml"
 LAYER_FILE = "config.yaml"
@@ -72,7 +80,9 @@ def expand_here(value: str, environ: Mapping[str, str], what: str) -> Path:
     def replace(match: re.Match[str]) -> str:
         name = match[1] or match[2]
         if not environ.get(name):
-            raise InvalidInput(f"{what}: {value!r} uses ${name}, which is not set here", hint="set it, or write the path out")
+            raise InvalidInput(
+                f"{what}: {value!r} uses ${name}, which is not set here", hint="set it, or write the path out"
+            )
         return environ[name]
 
     expanded = re.sub(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", replace, value)

@@ -145,14 +145,16 @@ def _plain(node: Any, key: Key, where: str, origins: dict[Key, Origin]) -> Any:
             line = node.lc.key(name)[0] + 1
             if not isinstance(name, str):
                 raise InvalidInput(f"{Origin(where, line)}: the key {name!r} is no text; put it in quotes")
-            origins[(*key, str(name))] = Origin(where, line)
-            result[str(name)] = _plain(value, (*key, str(name)), where, origins)
+            inside: Key = (*key, str(name))
+            origins[inside] = Origin(where, line)
+            result[str(name)] = _plain(value, inside, where, origins)
         return result
     if isinstance(node, CommentedSeq):
         items: list[Any] = []
         for index, value in enumerate(node):
-            origins[(*key, index)] = Origin(where, node.lc.item(index)[0] + 1)
-            items.append(_plain(value, (*key, index), where, origins))
+            inside = (*key, index)
+            origins[inside] = Origin(where, node.lc.item(index)[0] + 1)
+            items.append(_plain(value, inside, where, origins))
         return items
     # ruamel's scalar classes keep their spelling; what follows wants the plain kinds.
     for kind in (bool, int, float, str):
@@ -171,10 +173,14 @@ def validate(model: type[M], layered: Layered, what: str, wrap: Callable[[Key], 
         return model.model_validate_json(json.dumps(layered.data))
     except ValidationError as error:
         problems = [_problem(model, layered, dict(one), wrap) for one in error.errors(include_url=False)]
-    raise InvalidInput("\n".join(dict.fromkeys(problems)), hint=f"`slurmgpu schema {what}` describes every field")
+    raise InvalidInput(
+        "\n".join(dict.fromkeys(problems)), hint=f"`slurmgpu schema {what}` describes every field"
+    )
 
 
-def _problem(model: type[BaseModel], layered: Layered, error: Mapping[str, Any], wrap: Callable[[Key], Key]) -> str:
+def _problem(
+    model: type[BaseModel], layered: Layered, error: Mapping[str, Any], wrap: Callable[[Key], Key]
+) -> str:
     key = tuple(part for part in error["loc"] if not (isinstance(part, str) and _is_branch(part)))
     origin = layered.origin(wrap(key))
     place = f"{origin}: " if origin else ""

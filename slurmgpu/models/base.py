@@ -91,13 +91,17 @@ def _option_value(value: object) -> object:
         return _not_empty(one_line(value))
     if isinstance(value, (bool, int)):
         return value
-    raise ValueError(f"{value!r} is no value of an option; write text, a number, true (no value) or false (leave it out)")
+    raise ValueError(
+        f"{value!r} is no value of an option; write text, a number, true (no value) or false (leave it out)"
+    )
 
 
 OptionValue = Annotated[
     str | int | bool,
     SkipValidation,
     AfterValidator(_option_value),
-    Field(description="A value; true for an option without one, false to leave out an option of the cluster's."),
+    Field(
+        description="A value; true for an option without one, false to leave out an option of the cluster's."
+    ),
 ]
 """The value of an sbatch option that is passed on as it is."""

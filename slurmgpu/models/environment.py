@@ -103,5 +103,7 @@ EnvironmentChoice = Annotated[
     Annotated[Word, Tag("<name>")] | Annotated[Environment, Tag("<inline>")],
     # A choice by kind: a mistake inside one is not also reported as not being the other.
     Discriminator(lambda value: "<name>" if isinstance(value, str) else "<inline>"),
-    Field(description="The name of an environment that the cluster's profile or the settings define, or one inline."),
+    Field(
+        description="The name of an environment that the cluster's profile or the settings define, or one inline."
+    ),
 ]

@@ -32,7 +32,7 @@ class _Spelled(ABC):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        def validate(value: object) -> Self:
+        def validate(value: object) -> object:
             return value if isinstance(value, cls) else cls.parse(value)
 
         return core_schema.no_info_plain_validator_function(
@@ -40,13 +40,13 @@ class _Spelled(ABC):
         )
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
         return {"type": cls.schema_types, "examples": [cls.schema_example]}
 
 
-_TIME_FORMS = (
-    "minutes (90), MM:SS (60:30), HH:MM:SS (12:00:00), D-HH (2-12), D-HH:MM (2-12:30), D-HH:MM:SS, or UNLIMITED"
-)
+_TIME_FORMS = "minutes (90), MM:SS (60:30), HH:MM:SS (12:00:00), D-HH (2-12), D-HH:MM (2-12:30), D-HH:MM:SS, or UNLIMITED"
 _TIME = re.compile(
     r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+))?)?"
     r"|(?P<h>\d+):(?P<hm>\d+):(?P<hs>\d+)"
@@ -185,7 +185,11 @@ class GpuRequest(_Spelled):
         parts = str(value).strip().split(":")
         if len(parts) > 1 and parts[0] == "gpu":
             parts = parts[1:]
-        if len(parts) > 2 or not re.fullmatch(r"[0-9]+", parts[-1]) or not all(re.fullmatch(_GRES_WORD, p) for p in parts):
+        if (
+            len(parts) > 2
+            or not re.fullmatch(r"[0-9]+", parts[-1])
+            or not all(re.fullmatch(_GRES_WORD, p) for p in parts)
+        ):
             raise ValueError(f"{value!r} is no GPU request; {forms}")
         return cls(int(parts[-1]), parts[0] if len(parts) == 2 else None)
 

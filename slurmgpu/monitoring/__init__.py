@@ -1,0 +1,1 @@
+"""What became of jobs: status, waiting, cancelling."""

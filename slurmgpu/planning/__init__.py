@@ -1,0 +1,1 @@
+"""Job x Cluster -> Plan: pure."""

@@ -16,7 +16,17 @@ __all__ = ["Launching", "PythonCommand", "choose_launcher", "python_command"]
 
 _PYTHON = re.compile(r"python(?:\d(?:\.\d+)?)?\Z")
 # Programs that start the processes themselves.
-_LAUNCHERS = {"torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun", "composer", "ray"}
+_LAUNCHERS = {
+    "torchrun",
+    "accelerate",
+    "deepspeed",
+    "mpirun",
+    "mpiexec",
+    "srun",
+    "horovodrun",
+    "composer",
+    "ray",
+}
 
 
 @dataclass(frozen=True)
@@ -60,7 +70,13 @@ class Launching:
 
 
 def choose_launcher(
-    job: Job, environment: Environment, facts: ScriptFacts | None, *, nodes: int, gpus_per_node: int, tasks_per_node: int | None
+    job: Job,
+    environment: Environment,
+    facts: ScriptFacts | None,
+    *,
+    nodes: int,
+    gpus_per_node: int,
+    tasks_per_node: int | None,
 ) -> Launching:
     """Decide who starts the processes; an explicit ``launch`` always wins."""
     processes = nodes * max(gpus_per_node, tasks_per_node or 1)
@@ -76,8 +92,10 @@ def choose_launcher(
         return Launching(
             "plain",
             "the image's own runscript starts the command",
-            (f"{processes} GPUs, but `{environment.container.runtime} run` starts one process on the first node; "
-             "use container mode: exec with command: [python, ...] for one process per GPU",),
+            (
+                f"{processes} GPUs, but `{environment.container.runtime} run` starts one process on the first node; "
+                "use container mode: exec with command: [python, ...] for one process per GPU",
+            ),
         )
     if python is None:
         return _other_program(words, nodes, gpus_per_node)
@@ -102,7 +120,11 @@ def _explicit(job: Job, environment: Environment, python: PythonCommand | None, 
             "launch: plain starts one process, and train.strategy: ddp needs one per GPU",
             hint="leave launch out, or use strategy: single",
         )
-    warnings = (f"launch: plain runs on the first of the {nodes} nodes only",) if launcher == "plain" and nodes > 1 else ()
+    warnings = (
+        (f"launch: plain runs on the first of the {nodes} nodes only",)
+        if launcher == "plain" and nodes > 1
+        else ()
+    )
     return Launching(launcher, "the job says so (launch)", warnings)
 
 
@@ -112,9 +134,13 @@ def _train(job: Job, processes: int) -> Launching:
         return Launching("plain", "one process")
     if job.train.strategy == "single":
         return Launching(
-            "plain", "train.strategy is single", (f"strategy: single uses 1 of the {processes} GPUs; use strategy: ddp",)
+            "plain",
+            "train.strategy is single",
+            (f"strategy: single uses 1 of the {processes} GPUs; use strategy: ddp",),
         )
-    return Launching("srun", "the training entrypoint takes its rank from Slurm: one task per GPU, signals reach each rank")
+    return Launching(
+        "srun", "the training entrypoint takes its rank from Slurm: one task per GPU, signals reach each rank"
+    )
 
 
 def _other_program(words: tuple[str, ...], nodes: int, gpus_per_node: int) -> Launching:
@@ -125,11 +151,19 @@ def _other_program(words: tuple[str, ...], nodes: int, gpus_per_node: int) -> La
             hint="write command: [python, SCRIPT, ...]: slurmgpu starts torchrun on every node, with the rendezvous "
             "(Accelerate and DeepSpeed read it); or launch: plain to keep the command as it is",
         )
-    why = f"{program} starts its own processes" if program in _LAUNCHERS else "the command is no Python script"
+    why = (
+        f"{program} starts its own processes" if program in _LAUNCHERS else "the command is no Python script"
+    )
     if program in _LAUNCHERS or nodes * gpus_per_node <= 1:
         return Launching("plain", why)
     where = f"the first of {nodes} nodes" if nodes > 1 else "the node"
-    return Launching("plain", why, (f"{words[0]} runs once, on {where}, with {gpus_per_node} GPUs in view; launch: srun runs it once per GPU",))
+    return Launching(
+        "plain",
+        why,
+        (
+            f"{words[0]} runs once, on {where}, with {gpus_per_node} GPUs in view; launch: srun runs it once per GPU",
+        ),
+    )
 
 
 def _at(finding: tuple[str, int], path: str) -> str:
@@ -143,34 +177,52 @@ def _python(facts: ScriptFacts | None, python: PythonCommand, processes: int, no
         return Launching(
             "torchrun",
             f"{processes} GPUs and a Python command: one process per GPU",
-            (f"{name} is not on this machine, so it was not read: each of the {processes} processes must take its rank "
-             "from RANK and LOCAL_RANK; if it starts its own processes, use launch: plain",),
+            (
+                f"{name} is not on this machine, so it was not read: each of the {processes} processes must take its rank "
+                "from RANK and LOCAL_RANK; if it starts its own processes, use launch: plain",
+            ),
         )
     path = facts.path
-    if facts.spawns and not facts.distributed and not facts.framework or facts.spawns and facts.spawns[0] != "DataParallel":
+    if (facts.spawns and not facts.distributed and not facts.framework) or (
+        facts.spawns and facts.spawns[0] != "DataParallel"
+    ):
         warnings = (
-            (f"{path} starts its own processes on one node; the other {nodes - 1} of {nodes} nodes would stay idle",)
+            (
+                f"{path} starts its own processes on one node; the other {nodes - 1} of {nodes} nodes would stay idle",
+            )
             if nodes > 1
             else ()
         )
-        return Launching("plain", f"it spawns its own processes ({_at(facts.spawns, path)}): one process gets all GPUs", warnings)
+        return Launching(
+            "plain",
+            f"it spawns its own processes ({_at(facts.spawns, path)}): one process gets all GPUs",
+            warnings,
+        )
     if facts.framework:
         name = facts.framework[0]
         if name in {"Lightning", "Horovod"}:
             advice = (
-                (f"Lightning checks that Trainer(devices={processes // nodes}, num_nodes={nodes}) matches; 'auto' does for devices",)
+                (
+                    f"Lightning wants Trainer(devices={processes // nodes}, num_nodes={nodes}); 'auto' does for devices",
+                )
                 if name == "Lightning" and nodes > 1
                 else ()
             )
-            return Launching("srun", f"{_at(facts.framework, path)} takes its ranks from Slurm: one task per GPU", advice)
+            return Launching(
+                "srun", f"{_at(facts.framework, path)} takes its ranks from Slurm: one task per GPU", advice
+            )
         if name == "Ray":
             return Launching("plain", f"{_at(facts.framework, path)} starts its own workers")
-        return Launching("torchrun", f"{_at(facts.framework, path)} reads torchrun's variables: one process per GPU")
+        return Launching(
+            "torchrun", f"{_at(facts.framework, path)} reads torchrun's variables: one process per GPU"
+        )
     if facts.distributed:
         return Launching("torchrun", f"one process per GPU ({_at(facts.distributed, path)})")
     return Launching(
         "torchrun",
         f"{processes} GPUs and a Python script: one process per GPU",
-        (f"nothing in {path} looks distributed: each of the {processes} processes would train the same thing; "
-         "wrap the model in DistributedDataParallel, ask for 1 GPU, or use launch: plain",),
+        (
+            f"nothing in {path} looks distributed: each of the {processes} processes would train the same thing; "
+            "wrap the model in DistributedDataParallel, ask for 1 GPU, or use launch: plain",
+        ),
     )

@@ -9,6 +9,7 @@ from slurmgpu.errors import PlanError
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Launcher, Option
+from slurmgpu.models.slurm_text import LONGEST_OPTION
 from slurmgpu.models.units import Memory
 from slurmgpu.planning.placement import Placement, gpu_type_matches
 from slurmgpu.planning.sizing import Sized
@@ -75,7 +76,11 @@ def _type_to_pin(job: Job, cluster: Cluster, made: Layouted) -> str | None:
     everywhere = cluster.partitions[made.placement.partition].nodes if made.placement.partition else ()
     if all(group.gpu_type in types for group in everywhere if group.gpus):
         return None
-    return min(made.placement.groups, key=lambda group: group.count or 0).gpu_type if len(types) > 1 else next(iter(types), None)
+    return (
+        min(made.placement.groups, key=lambda group: group.count or 0).gpu_type
+        if len(types) > 1
+        else next(iter(types), None)
+    )
 
 
 def _gres_type(job: Job, cluster: Cluster, made: Layouted) -> str | None:
@@ -99,7 +104,11 @@ def _size(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     yield from _cpus(cluster, made)
     yield from _memory(cluster, made)
     if job.resources.exclusive or cluster.dialect.whole_nodes:
-        yield Option(name="exclusive", value=None, why=_AS_ASKED if job.resources.exclusive else "nodes are given whole here")
+        yield Option(
+            name="exclusive",
+            value=None,
+            why=_AS_ASKED if job.resources.exclusive else "nodes are given whole here",
+        )
 
 
 def _gpus(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
@@ -113,7 +122,9 @@ def _gpus(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     per_node = f"{layout.gpus_per_node} on each node"
     if layout.gpus_per_node and style == "gres":
         value = ",".join([f"gpu:{typed(layout.gpus_per_node)}", *others])
-        yield Option(name="gres", value=value, why=per_node + (", and the resources asked for" if others else ""))
+        yield Option(
+            name="gres", value=value, why=per_node + (", and the resources asked for" if others else "")
+        )
         return
     if layout.gpus_per_node and style == "gpus-per-node":
         yield Option(name="gpus-per-node", value=typed(layout.gpus_per_node), why=per_node)
@@ -134,7 +145,11 @@ def _cpus(cluster: Cluster, made: Layouted) -> Iterator[Option]:
     if cluster.dialect.cpus == "cpus-per-gpu" and gpus:
         yield Option(name="cpus-per-gpu", value=str(max(1, made.cpus.amount // gpus)), why=made.cpus.why)
     elif cluster.dialect.cpus != "none":
-        yield Option(name="cpus-per-task", value=str(max(1, made.cpus.amount // made.tasks_per_node)), why=made.cpus.why)
+        yield Option(
+            name="cpus-per-task",
+            value=str(max(1, made.cpus.amount // made.tasks_per_node)),
+            why=made.cpus.why,
+        )
 
 
 def _memory(cluster: Cluster, made: Layouted) -> Iterator[Option]:
@@ -165,7 +180,9 @@ def _life(job: Job, made: Layouted) -> Iterator[Option]:
     else:
         yield Option(name="no-requeue", value=None, why=made.restart_why)
     if made.chdir:
-        yield Option(name="chdir", value=made.chdir, why="the work folder, so that relative log files are found")
+        yield Option(
+            name="chdir", value=made.chdir, why="the work folder, so that relative log files are found"
+        )
     if job.output:
         yield Option(name="output", value=job.output, why=_AS_ASKED)
     if job.error:
@@ -197,10 +214,20 @@ def options_of(job: Job, cluster: Cluster, made: Layouted) -> tuple[Option, ...]
         *_life(job, made),
         *_others(job, cluster),
     )
+    for option in options:
+        # sbatch refuses more ("Pathname of a file, directory or other parameter too long", 22.05).
+        if len((option.value or "").encode("utf-8")) > LONGEST_OPTION:
+            raise PlanError(f"--{option.name}: its value has more than {LONGEST_OPTION} bytes, which sbatch refuses; shorten it")
     given = {option.name for option in options}
     for name in cluster.dialect.required:
         if name not in given:
-            short = {"account": "-A/", "partition": "-p/", "qos": "-q/", "time": "-t/", "constraint": "-C/"}.get(name, "")
+            short = {
+                "account": "-A/",
+                "partition": "-p/",
+                "qos": "-q/",
+                "time": "-t/",
+                "constraint": "-C/",
+            }.get(name, "")
             raise PlanError(
                 f"resources.{name} is missing: cluster {cluster.name!r} refuses jobs without it",
                 hint=f"give {short}--{name}, or resources.{name} in the job file, or set it once for all jobs: "

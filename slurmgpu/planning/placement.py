@@ -13,7 +13,9 @@ from slurmgpu.models.units import Duration, Memory
 
 __all__ = ["Layout", "Placement", "Request", "gpu_type_matches", "place"]
 
-_ASSUMED_NODE = 8  # GPUs: above this, spreading over nodes cannot be left to chance on an undescribed cluster.
+_ASSUMED_NODE = (
+    8  # GPUs: above this, spreading over nodes cannot be left to chance on an undescribed cluster.
+)
 
 
 @dataclass(frozen=True)
@@ -113,18 +115,26 @@ def _spread(request: Request, gpus_on_a_node: int | None) -> Layout:
             raise _Misfit(f"cannot split {total} GPUs evenly over {request.nodes} nodes")
         per_node = total // request.nodes
         if gpus_on_a_node is not None and per_node > gpus_on_a_node:
-            raise _Misfit(f"has {gpus_on_a_node} GPUs a node; {total} GPUs do not fit on {request.nodes} node(s)")
+            raise _Misfit(
+                f"has {gpus_on_a_node} GPUs a node; {total} GPUs do not fit on {request.nodes} node(s)"
+            )
         return Layout(request.nodes, per_node, f"{total} GPUs over {request.nodes} nodes")
     if gpus_on_a_node is None:
         if total > _ASSUMED_NODE:
-            raise _Misfit(f"has nodes of unknown size, so {total} GPUs cannot be spread; give nodes and gpus_per_node")
-        return Layout(1, total, "on one node: nothing is known of the nodes; give nodes and gpus_per_node to spread")
+            raise _Misfit(
+                f"has nodes of unknown size, so {total} GPUs cannot be spread; give nodes and gpus_per_node"
+            )
+        return Layout(
+            1, total, "on one node: nothing is known of the nodes; give nodes and gpus_per_node to spread"
+        )
     if total <= gpus_on_a_node:
         return Layout(1, total, f"{total} of the {gpus_on_a_node} GPUs of a node")
     nodes = math.ceil(total / gpus_on_a_node)
     while total % nodes:
         nodes += 1
-    return Layout(nodes, total // nodes, f"{total} GPUs at {gpus_on_a_node} a node: the fewest nodes with equal shares")
+    return Layout(
+        nodes, total // nodes, f"{total} GPUs at {gpus_on_a_node} a node: the fewest nodes with equal shares"
+    )
 
 
 def _check_group(cluster: Cluster, group: NodeGroup, request: Request) -> Layout:
@@ -143,7 +153,9 @@ def _check_group(cluster: Cluster, group: NodeGroup, request: Request) -> Layout
     if group.cpus is not None and (request.cpus_per_node or 0) > group.cpus:
         raise _Misfit(f"has {group.cpus} CPUs a node, {request.cpus_per_node} are asked for")
     if group.memory is not None and request.memory is not None and request.memory > group.memory:
-        raise _Misfit(f"has {group.memory.readable} of memory a node, {request.memory.readable} are asked for")
+        raise _Misfit(
+            f"has {group.memory.readable} of memory a node, {request.memory.readable} are asked for"
+        )
     return layout
 
 
@@ -160,7 +172,9 @@ def _check_limits(partition: Partition, layout: Layout, request: Request) -> Non
     if limits.max_cpus is not None and cpus > limits.max_cpus:
         raise _Misfit(f"allows at most {limits.max_cpus} CPUs a job, {cpus} are asked for")
     if limits.max_memory is not None and request.memory is not None and request.memory > limits.max_memory:
-        raise _Misfit(f"allows at most {limits.max_memory.readable} a node, {request.memory.readable} are asked for")
+        raise _Misfit(
+            f"allows at most {limits.max_memory.readable} a node, {request.memory.readable} are asked for"
+        )
     if partition.requires_gpu and not request.wants_gpus:
         raise _Misfit("refuses jobs without a GPU")
 
@@ -185,10 +199,14 @@ def _try_partition(cluster: Cluster, name: str, request: Request) -> Placement:
     if not fitting:
         misfits.pop("", None)
         types = sorted({group.gpu_type or "unnamed" for group in partition.nodes if group.gpus != 0})
-        raise _Misfit("; ".join(misfits) or f"has no {request.gpu_type} (its types: {', '.join(types) or 'none'})")
+        raise _Misfit(
+            "; ".join(misfits) or f"has no {request.gpu_type} (its types: {', '.join(types) or 'none'})"
+        )
     best = min((layout for _, layout in fitting), key=lambda layout: layout.nodes)
     groups = tuple(
-        group for group, layout in fitting if (layout.nodes, layout.gpus_per_node) == (best.nodes, best.gpus_per_node)
+        group
+        for group, layout in fitting
+        if (layout.nodes, layout.gpus_per_node) == (best.nodes, best.gpus_per_node)
     )
     return Placement(name, groups, best, "")
 
@@ -237,7 +255,9 @@ def place(cluster: Cluster, resources: Resources) -> Placement:
     ways = list(_ways_out(cluster, request))
     raise PlanError(
         f"{request} do{'es' if request.gpus == 1 else ''} not fit on {cluster.name!r}: {where}",
-        hint="what would fit: " + "; or ".join(ways) if ways else "no smaller request of this kind fits either",
+        hint="what would fit: " + "; or ".join(ways)
+        if ways
+        else "no smaller request of this kind fits either",
     )
 
 
@@ -261,9 +281,17 @@ def _ways_out(cluster: Cluster, request: Request) -> Iterator[str]:
             continue
         placement = _choose(cluster, fitting)
         layout = placement.layout
-        shape = f"nodes: {layout.nodes}, gpus_per_node: {layout.gpus_per_node}" if request.wants_gpus else f"nodes: {layout.nodes}"
-        partition = f" (partition {placement.partition!r})" if placement.partition != request.partition else ""
-        yield text.format(shape=shape, partition=placement.partition) + (partition if "{partition}" not in text else "")
+        shape = (
+            f"nodes: {layout.nodes}, gpus_per_node: {layout.gpus_per_node}"
+            if request.wants_gpus
+            else f"nodes: {layout.nodes}"
+        )
+        partition = (
+            f" (partition {placement.partition!r})" if placement.partition != request.partition else ""
+        )
+        yield text.format(shape=shape, partition=placement.partition) + (
+            partition if "{partition}" not in text else ""
+        )
         found += 1
         if found == 4:
             return

@@ -35,7 +35,9 @@ class Surroundings:
     """What the user's script shows; None: not read."""
 
 
-def resolve_environment(job: Job, cluster: Cluster, named: Mapping[str, Environment]) -> tuple[str | None, Environment]:
+def resolve_environment(
+    job: Job, cluster: Cluster, named: Mapping[str, Environment]
+) -> tuple[str | None, Environment]:
     """The environment's name, if it has one, and what it is; an unknown name is an error."""
     choice = job.environment
     if choice is None:
@@ -95,11 +97,15 @@ def _tasks(job: Job, launching: Launching, gpus_per_node: int) -> tuple[int, str
             )
         return 1, "torchrun starts the processes of a node"
     if launching.launcher == "srun":
-        return (asked, "as asked") if asked else (max(1, gpus_per_node), "one task per GPU" if gpus_per_node else "one task")
+        return (
+            (asked, "as asked")
+            if asked
+            else (max(1, gpus_per_node), "one task per GPU" if gpus_per_node else "one task")
+        )
     return (asked, "as asked") if asked else (1, "one process")
 
 
-def _processes(job: Job, launching: Launching, gpus_per_node: int, tasks: int) -> int:
+def _processes(launching: Launching, gpus_per_node: int, tasks: int) -> int:
     if launching.launcher == "torchrun":
         return max(1, gpus_per_node)
     return tasks if launching.launcher == "srun" else 1
@@ -112,7 +118,7 @@ def _check_task(job: Job) -> None:
     if job.command is None and job.train is None:
         raise InvalidInput(
             "the job has neither command nor train: there is nothing to run",
-            hint="write command: [python, train.py] in the job file, or give it after --: slurmgpu submit --gpus 2 -- python train.py",
+            hint="write command: [python, train.py] in the job file, or after --: slurmgpu submit --gpus 2 -- python train.py",
         )
 
 
@@ -131,7 +137,7 @@ def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
         tasks_per_node=job.resources.tasks_per_node,
     )
     tasks, tasks_why = _tasks(job, launching, layout.gpus_per_node)
-    processes = _processes(job, launching, layout.gpus_per_node, tasks)
+    processes = _processes(launching, layout.gpus_per_node, tasks)
     cpus = cpus_per_node(cluster, job.resources, placement, tasks)
     memory = memory_per_node(cluster, job.resources, placement, cpus.amount)
     restart, restart_why = _restart(job)
@@ -183,7 +189,11 @@ def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
         address_suffix=cluster.dialect.address_suffix,
         reasons=(
             Reason(what="launcher", value=launching.launcher, why=launching.why),
-            Reason(what="processes", value=str(layout.nodes * processes), why=f"{layout.nodes} nodes x {processes}"),
+            Reason(
+                what="processes",
+                value=str(layout.nodes * processes),
+                why=f"{layout.nodes} nodes x {processes}",
+            ),
             *_left_out(cpus.amount, cpus.why, memory.amount, memory.why, job, cluster, placement),
         ),
         warnings=(*launching.warnings, *_NO_GPU[: 0 if layout.gpus_per_node else 1]),
@@ -199,8 +209,13 @@ def _log_folders(job: Job, made: Layouted) -> tuple[str, ...]:
         parent = posixpath.dirname(pattern).replace("%x", made.name)
         if "%" in parent.replace("%%", ""):
             raise PlanError(
-                f"{field_name}: {pattern!r} has a pattern in its folder, and Slurm makes no folders: the job would die without a log",
+                f"{field_name}: {pattern!r} has a pattern in its folder, and Slurm makes no folders: no log, no job",
                 hint="keep %-patterns to the file's own name; %x (the job's name) may stand anywhere",
+            )
+        if made.chdir and re.search(r"[%\\]", made.chdir) and not pattern.startswith("/"):
+            raise PlanError(
+                f"{field_name}: {pattern!r} is against the work folder {made.chdir!r}, whose % or backslash Slurm would expand",
+                hint=f"write {field_name} as an absolute path, or leave it out",
             )
         if parent:
             folders[posixpath.join(made.chdir or "", parent.replace("%%", "%"))] = None
@@ -213,7 +228,13 @@ def _common_type(placement: Placement) -> str | None:
 
 
 def _left_out(
-    cpus: int | None, cpus_why: str, memory: int | None, memory_why: str, job: Job, cluster: Cluster, placement: Placement
+    cpus: int | None,
+    cpus_why: str,
+    memory: int | None,
+    memory_why: str,
+    job: Job,
+    cluster: Cluster,
+    placement: Placement,
 ) -> tuple[Reason, ...]:
     """The reasons for what is not asked of Slurm."""
     left: list[Reason] = []
@@ -222,8 +243,16 @@ def _left_out(
     if memory is None:
         left.append(Reason(what="memory", value="not asked for", why=memory_why))
     if job.resources.time is None:
-        limits = cluster.partitions[placement.partition].limits if placement.partition in cluster.partitions else None
+        limits = (
+            cluster.partitions[placement.partition].limits
+            if placement.partition in cluster.partitions
+            else None
+        )
         default = limits.default_time if limits else None
-        why = f"the partition's default of {default} applies" if default else "the partition's default applies; -t sets it"
+        why = (
+            f"the partition's default of {default} applies"
+            if default
+            else "the partition's default applies; -t sets it"
+        )
         left.append(Reason(what="time", value="not asked for", why=why))
     return tuple(left)

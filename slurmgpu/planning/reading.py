@@ -65,7 +65,9 @@ class _Visitor(ast.NodeVisitor):
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
             self._imported(alias.name, node.lineno)
-            self.names[alias.asname or alias.name.split(".")[0]] = alias.name if alias.asname else alias.name.split(".")[0]
+            self.names[alias.asname or alias.name.split(".")[0]] = (
+                alias.name if alias.asname else alias.name.split(".")[0]
+            )
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         module = node.module or ""
@@ -73,7 +75,11 @@ class _Visitor(ast.NodeVisitor):
             dotted = f"{module}.{alias.name}"
             self._imported(dotted, node.lineno)
             self.names[alias.asname or alias.name] = dotted
-            if module.startswith("transformers") and alias.name.endswith("Trainer") and self.framework is None:
+            if (
+                module.startswith("transformers")
+                and alias.name.endswith("Trainer")
+                and self.framework is None
+            ):
                 self.framework = ("Transformers' Trainer", node.lineno)
 
     def _origin(self, node: ast.expr) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from slurmgpu.errors import PlanError
 from slurmgpu.models.cluster import Cluster, NodeGroup
 from slurmgpu.models.job import Resources
-from slurmgpu.models.units import Memory
 from slurmgpu.planning.placement import Placement
 
 __all__ = ["Sized", "cpus_per_node", "memory_per_node"]
@@ -43,14 +42,16 @@ def cpus_per_node(cluster: Cluster, resources: Resources, placement: Placement, 
     if cluster.dialect.cpus == "none" and (resources.cpus_per_task or resources.cpus_per_gpu):
         name = "cpus_per_task" if resources.cpus_per_task else "cpus_per_gpu"
         raise PlanError(
-            f"resources.{name}: {getattr(resources, name)}: cluster {cluster.name!r} gives CPUs with the GPUs and refuses a request",
+            f"resources.{name}: {getattr(resources, name)}: {cluster.name!r} gives CPUs with the GPUs and refuses a request",
             hint=f"leave {name} out",
         )
     if resources.cpus_per_task is not None:
         return Sized(resources.cpus_per_task * tasks_per_node, "as asked")
     if resources.cpus_per_gpu is not None:
         if not gpus:
-            raise PlanError("resources.cpus_per_gpu is given, and no GPU", hint="use cpus_per_task, or ask for GPUs")
+            raise PlanError(
+                "resources.cpus_per_gpu is given, and no GPU", hint="use cpus_per_task, or ask for GPUs"
+            )
         return Sized(resources.cpus_per_gpu * gpus, f"{gpus} GPUs x {resources.cpus_per_gpu}")
     if not gpus:
         return Sized(None, "no GPU, so no share to derive: Slurm gives 1 CPU a task; set cpus_per_task")
@@ -70,27 +71,38 @@ def cpus_per_node(cluster: Cluster, resources: Resources, placement: Placement, 
 def memory_per_node(cluster: Cluster, resources: Resources, placement: Placement, cpus: int | None) -> Sized:
     """Memory on each node, in MiB; 0 is all of it."""
     gpus = placement.layout.gpus_per_node
-    asked = [name for name in ("memory", "memory_per_cpu", "memory_per_gpu") if getattr(resources, name) is not None]
+    asked = [
+        name
+        for name in ("memory", "memory_per_cpu", "memory_per_gpu")
+        if getattr(resources, name) is not None
+    ]
     if asked and cluster.dialect.memory == "none":
         raise PlanError(
-            f"resources.{asked[0]}: {getattr(resources, asked[0])}: cluster {cluster.name!r} gives memory by itself and refuses a request",
+            f"resources.{asked[0]}: {getattr(resources, asked[0])}: {cluster.name!r} gives memory by itself",
             hint=f"leave {asked[0]} out",
         )
     if resources.memory is not None:
         return Sized(resources.memory.mib, "as asked")
     if resources.memory_per_gpu is not None:
         if not gpus:
-            raise PlanError("resources.memory_per_gpu is given, and no GPU", hint="use memory, or ask for GPUs")
+            raise PlanError(
+                "resources.memory_per_gpu is given, and no GPU", hint="use memory, or ask for GPUs"
+            )
         return Sized(resources.memory_per_gpu.mib * gpus, f"{gpus} GPUs x {resources.memory_per_gpu}")
     if resources.memory_per_cpu is not None:
         if cpus is None:
-            raise PlanError("resources.memory_per_cpu is given, and the CPUs are not known", hint="set cpus_per_task too")
+            raise PlanError(
+                "resources.memory_per_cpu is given, and the CPUs are not known", hint="set cpus_per_task too"
+            )
         return Sized(resources.memory_per_cpu.mib * cpus, f"{cpus} CPUs x {resources.memory_per_cpu}")
     if not cluster.dialect.memory_share or cluster.dialect.memory == "none":
         return Sized(None, "the site gives memory by itself")
     smallest = _smallest(placement.groups, "memory") if gpus else None
     if smallest is None:
-        return Sized(None, "the nodes' memory is not known" if gpus else "no GPU, so no share to derive: the site's default")
+        return Sized(
+            None,
+            "the nodes' memory is not known" if gpus else "no GPU, so no share to derive: the site's default",
+        )
     group, share = smallest
     mib = int(share * gpus)
     limit = cluster.partitions[placement.partition].limits.max_memory if placement.partition else None
@@ -99,5 +111,3 @@ def memory_per_node(cluster: Cluster, resources: Resources, placement: Placement
     if mib >= 1024:  # whole GiB read better, and rounding down always fits
         mib = mib // 1024 * 1024
     return Sized(mib, _describe(placement, group, group.memory.readable if group.memory else ""))
-
-

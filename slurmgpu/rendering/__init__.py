@@ -1,0 +1,1 @@
+"""Plan -> script text: pure."""

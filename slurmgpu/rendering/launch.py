@@ -56,7 +56,7 @@ def _container(plan: Plan) -> str | None:
     container = plan.environment.container
     if container is None:
         return None
-    words = [container.runtime, container.mode]
+    words: list[str] = [container.runtime, container.mode]
     words += {"nvidia": ["--nv"], "amd": ["--rocm"], "none": []}[container.gpu if plan.gpus else "none"]
     if plan.train is not None:
         words += ["--bind", '"$SLURMGPU_RUN_DIR"']

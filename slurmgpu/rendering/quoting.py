@@ -22,7 +22,9 @@ _BREAKS = re.compile(r"[\x00\n\r]")
 
 def _refuse_breaks(value: str) -> None:
     if _BREAKS.search(value):
-        raise InvalidInput(f"{value!r} contains a line break or NUL, which no line of a script can carry; remove it")
+        raise InvalidInput(
+            f"{value!r} contains a line break or NUL, which no line of a script can carry; remove it"
+        )
 
 
 def directive_value(value: str) -> str:
@@ -72,8 +74,6 @@ def _escape(text: str) -> str:
 def path_variables(value: str) -> tuple[str, ...]:
     """The names of the variables that a path needs when the job runs."""
     return tuple(dict.fromkeys(match[0].strip("${}") for match in _VARIABLE.finditer(value)))
-
-
 
 
 _REMARKS = (("SC2016", re.compile(r"[$`]")), ("SC1003", re.compile(r"\\")), ("SC2088", re.compile(r"~")))

@@ -66,7 +66,9 @@ def _context(plan: Plan, script_name: str) -> dict[str, Any]:
         "threads": _threads(plan),
         "rendezvous": _rendezvous(plan),
         "train": _train(plan),
-        "needed_variables": list(path_variables(environment.container.image)) if environment.container else [],
+        "needed_variables": list(path_variables(environment.container.image))
+        if environment.container
+        else [],
         "launch": launch_lines(plan),
     }
 

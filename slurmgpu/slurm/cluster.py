@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from slurmgpu.slurm.call import Slurm
 
-__all__ = ["ask_cluster_name", "cluster_name_here"]
+__all__ = ["ask_cluster_name", "cluster_name_here", "talks_to_a_cluster"]
 
 # Where clients look without SLURM_CONF: the usual folders, and where a configless client keeps its copy.
 _PLACES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
@@ -38,3 +39,17 @@ def ask_cluster_name(slurm: Slurm) -> str | None:
     answer = slurm.ask(["scontrol", "show", "config"])
     match = _NAME.search(answer.stdout) if answer.ok else None
     return match[1].lower() if match else None
+
+
+def talks_to_a_cluster(slurm: Slurm) -> bool:
+    """Whether Slurm's commands here belong to a cluster: a package alone, without a configuration, does not.
+
+    Where no file tells, `scontrol ping` is asked: it fails at once when there is nothing to talk to.
+    """
+    environment = os.environ if slurm.env is None else slurm.env
+    if shutil.which("sbatch", path=environment.get("PATH")) is None:
+        return False
+    if environment.get("SLURM_CONF") or any(Path(place).exists() for place in _PLACES):
+        return True
+    answer = slurm.ask(["scontrol", "ping"], timeout=5.0)
+    return answer.ok or answer.rc is None

@@ -1,0 +1,1 @@
+"""Plans and scripts to running jobs: by sbatch, by submitit, or on this machine."""

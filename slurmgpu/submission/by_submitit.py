@@ -120,7 +120,7 @@ def pack_command(plan: Plan) -> Packed:
 
 
 def attach(packed: Packed, run: Run) -> submitit.Job[Any]:
-    """Hand the pickle to the submitted job, which waits a minute for it; return submitit's view of the job."""
+    """Hand the pickle to the job, which waits a minute for it, and return submitit's view of the job."""
     import submitit
 
     folder = Path(run.run_dir) / FOLDER
@@ -189,7 +189,7 @@ def _pickled(
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidInput(
             f"{plan.name}: the function or one of its arguments cannot be pickled: {error}",
-            hint="pass what it is made from (a path, a setting), and open files and sockets inside the function",
+            hint="pass what it is made from (a path, a setting); open files and sockets inside the function",
         ) from None
     finally:
         Path(name).unlink(missing_ok=True)

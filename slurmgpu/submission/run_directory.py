@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -55,8 +56,10 @@ def new_run_directory(runs: Path, plan: Plan, job: Job, script: str) -> RunDirec
 
     InvalidInput when it cannot be made; nothing is left then.
     """
-    if "%" in str(runs):
-        raise InvalidInput(f"runs: {str(runs)!r} contains %, which Slurm expands in the names of log files; use another folder")
+    if re.search(r"[%\\]", str(runs)):
+        raise InvalidInput(
+            f"runs: {str(runs)!r} contains % or a backslash, which Slurm expands in the names of log files; use another folder"
+        )
     token = secrets.token_hex(4)
     now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     path = runs / f"{plan.slug}-{now}-{token}"
@@ -78,8 +81,12 @@ def new_run_directory(runs: Path, plan: Plan, job: Job, script: str) -> RunDirec
 
 
 def _fill(path: Path, plan: Plan, job: Job, script: str) -> None:
-    (path / "job.yaml").write_text(_as_yaml(job.model_dump(mode="json", exclude_defaults=True)), encoding="utf-8")
-    plan_text = json.dumps({"schema": "slurmgpu.plan/1", **plan.model_dump(mode="json")}, indent=2, ensure_ascii=False)
+    (path / "job.yaml").write_text(
+        _as_yaml(job.model_dump(mode="json", exclude_defaults=True)), encoding="utf-8"
+    )
+    plan_text = json.dumps(
+        {"schema": "slurmgpu.plan/1", **plan.model_dump(mode="json")}, indent=2, ensure_ascii=False
+    )
     (path / "plan.json").write_text(plan_text + "\n", encoding="utf-8")
     (path / "script.sbatch").write_text(script, encoding="utf-8")
     if plan.train is not None:

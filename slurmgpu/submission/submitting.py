@@ -96,7 +96,9 @@ def _prepare(submission: Submission, directory: RunDirectory) -> tuple[Run, list
 def _carry_run_directory(path: Path) -> list[str]:
     """With --export=NONE the job sees no variable of ours: name this one, and keep NONE's user environment."""
     if "," in str(path):
-        raise InvalidInput(f"runs: {str(path.parent)!r} contains a comma, which --export cannot carry; use another folder")
+        raise InvalidInput(
+            f"runs: {str(path.parent)!r} contains a comma, which --export cannot carry; use another folder"
+        )
     return [f"--export=SLURMGPU_RUN_DIR={path}", "--get-user-env"]
 
 
@@ -107,7 +109,9 @@ def _conclude(
         directory.remove()
         advice = outcome.advice
         meaning = f"\n({advice.meaning})" if advice else ""
-        raise SlurmRefused(f"Slurm refused the job: {outcome.text}{meaning}", hint=advice.act if advice else None)
+        raise SlurmRefused(
+            f"Slurm refused the job: {outcome.text}{meaning}", hint=advice.act if advice else None
+        )
     if isinstance(outcome, Unreachable):
         directory.remove()
         raise SlurmUnreachable(
@@ -118,7 +122,9 @@ def _conclude(
         return _record(run, directory, outcome.job_id, outcome.cluster), outcome.text
     found = _look_for(run, slurm, environ)
     if found is not None:
-        return _record(run, directory, *found), f"the reply was lost ({outcome.text}), and the job was found in the queue"
+        return _record(
+            run, directory, *found
+        ), f"the reply was lost ({outcome.text}), and the job was found in the queue"
     write_run(directory.path, run.model_copy(update={"state": "unknown"}))
     raise OutcomeUnknown(
         f"it is not known whether Slurm has the job: {outcome.text}",
@@ -136,7 +142,9 @@ def _look_for(run: Run, slurm: Slurm, environ: Mapping[str, str]) -> tuple[int, 
     user = environ.get("USER") or environ.get("LOGNAME") or _user_name()
     for pause in _LOOKS:
         time.sleep(pause)
-        found = find_by_script(slurm, run.script_path, user=user, since=run.submitted_at - timedelta(minutes=2))
+        found = find_by_script(
+            slurm, run.script_path, user=user, since=run.submitted_at - timedelta(minutes=2)
+        )
         if found.jobs:
             return found.jobs[0]
     return None

@@ -96,7 +96,10 @@ def test_a_missing_meeting_place_is_named(monkeypatch: pytest.MonkeyPatch, missi
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "1")
     monkeypatch.delenv(missing)
-    with pytest.raises(TrainingError, match=f"world size is 2, but {missing} is not set"), join(Ranks(0, 0, 2, 2), 1):
+    with (
+        pytest.raises(TrainingError, match=f"world size is 2, but {missing} is not set"),
+        join(Ranks(0, 0, 2, 2), 1),
+    ):
         pass
 
 

@@ -1,0 +1,81 @@
+# The two commands: `make demo` trains a real network here, on the CPU; `make test` checks everything.
+# Both make what they need in .venv, from a machine with python3, make and git.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+DEMO_CLUSTER := uva-afton
+
+.PHONY: help demo test check lint types imports format benchmark clean
+
+help:
+	@echo "make demo       train the digits example here with 2 CPU processes (HERE=1 on a login node)"
+	@echo "make test       ruff, mypy, import contracts and all tests; those on a real Slurm too, where it can be had"
+	@echo "make check      ruff, mypy and import contracts alone"
+	@echo "make benchmark  start-up time against the bare libraries"
+	@echo "make format     format the code"
+	@echo "make clean      remove .venv and caches"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	    echo "$(PYTHON) is older than 3.10: name a newer one, such as  make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	        apt-get update -qq && apt-get install -y -qq python3-venv && $(PYTHON) -m venv $(VENV); \
+	    else \
+	        echo "this Python cannot make virtual environments; on Debian: sudo apt-get install python3-venv" >&2; exit 1; \
+	    fi; }
+
+$(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
+	@echo "installing slurmgpu, torch and scikit-learn into $(VENV) ..." >&2
+	@$(PIP) install -c constraints.txt -e '.[train]' numpy scikit-learn
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.demo
+	@echo "installing the tools for tests into $(VENV) ..." >&2
+	@$(PIP) install -c constraints.txt -e '.[train,submitit,dev]'
+	@touch $@
+
+demo: $(VENV)/.demo
+	@printf '\n--- 1. The script that a cluster would get (slurmgpu render) ---\n\n'
+	@$(BIN)/slurmgpu render examples/digits/job.yaml --cluster $(DEMO_CLUSTER) -A mygroup
+	@printf '\n--- 2. Why it looks so (slurmgpu plan) ---\n\n'
+	@$(BIN)/slurmgpu plan examples/digits/job.yaml --cluster $(DEMO_CLUSTER) -A mygroup
+	@printf '\n--- 3. The same script, on this machine (slurmgpu run) ---\n\n'
+	@$(BIN)/slurmgpu run examples/digits/job.yaml --cluster $(DEMO_CLUSTER) -A mygroup --processes 2 $(if $(HERE),--here)
+	@printf '\n--- 4. Next, on a real cluster ---\n\n'
+	@echo "  slurmgpu cluster list                                   the cluster profiles that come with it"
+	@echo "  slurmgpu cluster use NAME                               choose one (none: a plain Slurm is assumed)"
+	@echo "  slurmgpu submit examples/digits/job.yaml --follow       the same job on 2 nodes x 2 GPUs"
+	@echo "  slurmgpu submit --gpus 2 -t 1:00:00 -- python train.py  your own script"
+	@echo "  slurmgpu status                                         what became of it"
+
+check: lint types imports
+
+lint: $(VENV)/.test
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
+	@$(BIN)/mypy
+
+imports: $(VENV)/.test
+	@$(BIN)/lint-imports --config pyproject.toml
+
+test: $(VENV)/.test slurm-packages check
+	@$(BIN)/python -m pytest
+
+.PHONY: slurm-packages
+slurm-packages:
+	@.ci/install-slurm || [ $$? -eq 3 ]
+
+benchmark: $(VENV)/.test
+	@$(BIN)/python benchmarks/startup.py
+
+format: $(VENV)/.test
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
