@@ -37,11 +37,13 @@ _SIGNAL_AHEAD = 90
 # Taken as the time limit where only the partition knows it: a year, which never counts as reached.
 _UNKNOWN_MINUTES = 525600
 
+_LOGS = "submitit writes a log of each task into the run directory"
 _NOT_CARRIED = {
-    "array": "it keeps one function per job; submit in a loop, or leave out --via submitit",
-    "output": "it writes a log of each task into the run directory; leave output out",
-    "error": "it writes a log of each task into the run directory; leave error out",
+    "array": ("submitit's Job here is one job", "submit one job after another"),
+    "output": (_LOGS, "leave output out"),
+    "error": (_LOGS, "leave error out"),
 }
+"""Options that would not do what they say: why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -136,9 +138,9 @@ def attach(packed: Packed, run: Run) -> submitit.Job[Any]:
 def _refuse(plan: Plan) -> None:
     for option in plan.options:
         if option.name in _NOT_CARRIED:
-            value = "" if option.value is None else f": {option.value!r}"
+            why, act = _NOT_CARRIED[option.name]
             raise InvalidInput(
-                f"{option.name}{value}: submitit does not do this: {_NOT_CARRIED[option.name]}",
+                f"{option.name}: {option.value!r} cannot be had with submitit: {why}", hint=act
             )
 
 
@@ -150,11 +152,11 @@ def _signal_name() -> str:
 
 def _under_submitit(plan: Plan, python: str) -> Plan:
     """The plan with submitit as its command; each task writes its log where submitit's Job looks for it."""
-    folder = f'"$SLURMGPU_RUN_DIR/{FOLDER}"'
-    log = f'"$SLURMGPU_RUN_DIR/{FOLDER}/${{SLURM_JOB_ID}}_${{SLURM_PROCID:-0}}_log'
-    line = (
-        f'mkdir -p {folder} && exec {python} -u -m submitit.core._submit {folder} >>{log}.out" 2>>{log}.err"'
-    )
+    folder = f"$SLURMGPU_RUN_DIR/{FOLDER}"
+    make = f'mkdir -p "${{SLURMGPU_RUN_DIR:?is set by slurmgpu submit}}/{FOLDER}"'
+    run = f'exec {python} -u -m submitit.core._submit "{folder}"'
+    log = f"{folder}/${{SLURM_JOB_ID}}_${{SLURM_PROCID:-0}}_log"
+    line = f'{make} && {run} >>"{log}.out" 2>>"{log}.err"'
     variables = {**plan.variables, "SUBMITIT_EXECUTOR": "slurm"}
     return plan.model_copy(update={"command": ("bash", "-uc", line), "variables": variables})
 

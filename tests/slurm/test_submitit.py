@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+import time
 from pathlib import Path
 
 import pytest
+from submitit.helpers import Checkpointable, DelayedSubmission
 
 from slurmgpu import submit
 from tests.slurm.throwaway import ThrowawaySlurm
@@ -24,7 +26,7 @@ SEEN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "
 
 
 @pytest.fixture
-def project(slurm: ThrowawaySlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def project(slurm: ThrowawaySlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project folder on the throwaway Slurm, as the current folder."""
     (tmp_path / "cluster.yaml").write_text(PROFILE)
     (tmp_path / "slurmgpu.yaml").write_text(f"cluster: {tmp_path}/cluster.yaml\n")
@@ -35,7 +37,7 @@ def project(slurm: ThrowawaySlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     # A surrounding job, and habits that a script's options must not lose against.
     monkeypatch.setenv("SBATCH_PARTITION", "no-such-partition")
     monkeypatch.setenv("SLURM_JOB_ID", "1")
-    yield tmp_path
+    return tmp_path
 
 
 def test_a_function_runs_once_per_gpu_and_its_results_come_back(slurm: ThrowawaySlurm, project: Path) -> None:
@@ -86,13 +88,44 @@ def test_a_function_on_one_gpu_makes_a_process_group_of_its_own(slurm: Throwaway
     assert job.result() == 1
 
 
-def test_a_functions_exception_comes_back_and_the_job_failed(slurm: ThrowawaySlurm, project: Path) -> None:
-    def broken() -> None:
-        raise ValueError("no such batch")
-
-    job = submit(broken, gpus=1, time="0:05:00")
+def test_the_exception_of_a_function_in_the_project_comes_back(
+    slurm: ThrowawaySlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "own_module.py").write_text("def broken():\n    raise ValueError('no such batch')\n")
+    monkeypatch.syspath_prepend(str(project))
+    job = submit(importlib.import_module("own_module").broken, gpus=1, time="0:05:00")
     assert slurm.wait_for(job.job_id) == "FAILED"
     assert "no such batch" in str(job.exception())
+
+
+class Count(Checkpointable):
+    """Counts its starts; the first one waits to be told to stop."""
+
+    def __init__(self) -> None:
+        self.starts = 0
+
+    def __call__(self) -> int:
+        self.starts += 1
+        if self.starts == 1:
+            Path("started").touch()
+            time.sleep(60)
+        return self.starts
+
+    def checkpoint(self) -> DelayedSubmission:
+        return DelayedSubmission(self)
+
+
+def test_a_preempted_function_goes_on_with_what_it_saved(slurm: ThrowawaySlurm, project: Path) -> None:
+    job = submit(Count(), gpus=1, time="0:30:00")
+    deadline = time.monotonic() + 60
+    while not (project / "started").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    slurm.run(["scancel", "--signal=USR2", job.job_id])
+    while "REQUEUED" not in slurm.run(["sacct", "-D", "-X", "-n", "-j", job.job_id, "-o", "State"]).stdout:
+        assert time.monotonic() < deadline, job.stdout()
+        time.sleep(0.2)
+    assert slurm.wait_for(job.job_id) == "COMPLETED"
+    assert job.result() == 2
 
 
 def cli(slurm: ThrowawaySlurm, project: Path, *words: str) -> tuple[str, Path]:
