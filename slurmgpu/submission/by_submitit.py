@@ -102,7 +102,7 @@ def pack_function(
 
 
 def pack_command(plan: Plan) -> Packed:
-    """Make submitit run the plan's command, launcher, container and all; its exit status is the result.
+    """Make submitit run the plan's command, launcher, container and all; a failure of it fails the job.
 
     submitit itself runs in this Python, outside the job's environment. InvalidInput for what it cannot carry.
     """
