@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ def command(
     Everything about the run is kept in its run directory. Exit codes: 1 Slurm refused, 3 nobody knows whether
     Slurm has the job, 4 Slurm does not answer; with --wait or --follow the job's own.
     """
-    from slurmgpu.cli.preparing import note, prepare
+    from slurmgpu.cli.preparing import prepare
     from slurmgpu.errors import InvalidInput
     from slurmgpu.slurm.call import Slurm
 
@@ -49,19 +50,20 @@ def command(
         )
     prepared = prepare(given)
     slurm = Slurm()
+    packed = None
+    if via == "submitit":
+        from slurmgpu.submission.by_submitit import attach, pack_command
+
+        if follow:
+            raise InvalidInput("--follow prints one log, and submitit writes one per task", hint="use --wait")
+        packed = pack_command(prepared.plan)
+        prepared = replace(prepared, plan=packed.plan)
     if dry_run:
         _dry_run(prepared, slurm)
         return
-    if via == "submitit":
-        from slurmgpu.submission.by_submitit import submit_plan_by_submitit
-
-        job_id, folder = submit_plan_by_submitit(
-            prepared.plan, runs_folder(prepared), _folder(prepared) or Path.cwd()
-        )
-        note(f"submitted job {job_id} by submitit; its files are in {folder}")
-        click.echo(job_id)
-        return
     run = _submit(prepared, slurm, hold)
+    if packed is not None:
+        attach(packed, run)
     if as_json:
         click.echo(run.to_json(), nl=False)
     else:

@@ -1,0 +1,210 @@
+"""From Python: submit a function as a job on the resources that the planner works out."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+from typing_extensions import Unpack
+
+from slurmgpu.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import submitit
+
+    from slurmgpu.files.jobs import LoadedJob
+    from slurmgpu.files.yaml import Layered
+    from slurmgpu.models.plan import Plan
+
+__all__ = ["JobSettings", "submit"]
+
+R = TypeVar("R")
+
+
+class ResourceSettings(TypedDict, total=False):
+    """How much of the cluster: the fields of ``resources:`` in a job file, which say what each means."""
+
+    gpus: int | str
+    gpus_per_node: int | str
+    gpu_type: str
+    gpu_memory: int | str
+    nodes: int
+    tasks_per_node: int
+    cpus_per_task: int
+    cpus_per_gpu: int
+    memory: int | str
+    memory_per_cpu: int | str
+    memory_per_gpu: int | str
+    time: int | str
+    partition: str
+    account: str
+    qos: str
+    constraint: str
+    reservation: str
+    gres: Sequence[str]
+    exclusive: bool
+
+
+class JobSettings(ResourceSettings, total=False):
+    """What may be said about a function's job; the same words as in a job file."""
+
+    name: str
+    environment: str | Mapping[str, Any]
+    secrets: Sequence[str]
+    variables: Mapping[str, str]
+    srun_options: Sequence[str]
+    restart: Mapping[str, Any]
+    dependency: str
+    mail: Mapping[str, Any]
+    comment: str
+    work_dir: str | os.PathLike[str]
+    sbatch: Mapping[str, str | int | bool]
+
+
+_RESOURCES = frozenset(ResourceSettings.__annotations__)
+_SETTINGS = frozenset(JobSettings.__annotations__)
+
+
+def submit(
+    function: Callable[..., R],
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    cluster: str | os.PathLike[str] | None = None,
+    runs: str | os.PathLike[str] | None = None,
+    **settings: Unpack[JobSettings],
+) -> submitit.Job[R]:
+    """Submit ``function(*args, **kwargs)``, one task per GPU, and return submitit's Job.
+
+    Keywords describe the job, in a job file's words: ``submit(train, "data", kwargs={"lr": 0.1}, gpus=2,
+    time="1:00:00")``. The function's own keywords go into ``kwargs`` (or functools.partial), so that neither
+    can be taken for the other. Settings files, SLURMGPU_CLUSTER and the planner count as on the command line;
+    the planner's warnings come as UserWarning. ``runs`` is the folder of run directories.
+
+    Every task calls the function, with RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and
+    MASTER_PORT set: ``job.results()`` has one result per task, ``job.result()`` is for a single task. As in
+    other multi-process jobs a task that fails ends the others at once, and one that ends leaves the others
+    60 s (``srun_options=["--wait=0"]``: any time).
+    A function with a method ``checkpoint`` (submitit's helpers.Checkpointable) may be restarted.
+
+    Raises InvalidInput for settings that are not valid, for what cannot be pickled, and without submitit;
+    PlanError, SlurmRefused, SlurmUnreachable and OutcomeUnknown as ``slurmgpu submit`` does.
+    """
+    from slurmgpu.files.data import read_templates
+    from slurmgpu.files.jobs import folder_here
+    from slurmgpu.files.settings import expand_here
+    from slurmgpu.rendering.render import render_script
+    from slurmgpu.slurm.call import Slurm
+    from slurmgpu.submission.by_submitit import attach, pack_function, require_submitit
+    from slurmgpu.submission.submitting import Submission, submit_plan
+
+    require_submitit()
+    cwd = Path.cwd()
+    loaded, plan = _planned(function, dict(settings), None if cluster is None else os.fspath(cluster), cwd)
+    packed = pack_function(plan, function, args, kwargs or {})
+    templates = loaded.settings.settings.templates
+    folder = folder_here(loaded.work_dir, cwd)
+    chosen = os.fspath(runs) if runs is not None else loaded.settings.settings.runs
+    submission = Submission(
+        plan=packed.plan,
+        job=loaded.job,
+        script=render_script(
+            packed.plan,
+            read_templates(expand_here(templates, os.environ, "templates") if templates else None),
+        ),
+        runs=((folder or cwd) / (expand_here(chosen, os.environ, "runs") if chosen else "runs")).absolute(),
+        folder=folder,
+        cwd=cwd,
+    )
+    run, _ = submit_plan(submission, Slurm(), os.environ)
+    return attach(packed, run)
+
+
+def _planned(
+    function: Callable[..., Any], settings: dict[str, Any], cluster_name: str | None, cwd: Path
+) -> tuple[LoadedJob, Plan]:
+    from slurmgpu.files.clusters import choose_cluster
+    from slurmgpu.files.jobs import load_job
+    from slurmgpu.planning.planner import Surroundings, make_plan
+
+    loaded = load_job(None, _layer(function, settings), cwd=cwd, environ=os.environ)
+    cluster, chooser = choose_cluster(cluster_name, loaded.settings, os.environ)
+    around = Surroundings(work_dir=loaded.work_dir, environments=loaded.settings.settings.environments)
+    plan = make_plan(loaded.job, cluster, around)
+    if chooser == "nobody":
+        _warn(
+            "no cluster profile is chosen, so a plain generic one is used and nothing is checked against "
+            "limits; choose one by cluster=NAME or `slurmgpu cluster use NAME`"
+        )
+    for warning in plan.warnings:
+        _warn(warning)
+    return loaded, plan
+
+
+def _warn(text: str) -> None:
+    # The line that called submit(): above this function, _planned and submit.
+    warnings.warn(text, UserWarning, stacklevel=4)
+
+
+def _layer(function: Callable[..., Any], settings: dict[str, Any]) -> Layered:
+    """The keywords as the topmost layer; the function's dotted name stands for a command."""
+    from slurmgpu.files.yaml import Layered, Origin
+    from slurmgpu.submission.by_submitit import is_checkpointable
+
+    name, dotted = _names(function)
+    layer = Layered({}, {})
+    given = {"name": name, "restart": _restart(is_checkpointable(function))} | settings
+    for key, value in given.items():
+        if key not in _SETTINGS:
+            raise InvalidInput(
+                f"{key}={value!r}: no setting of a job; settings are {', '.join(sorted(_SETTINGS))}",
+                hint=f"what {name} itself is to get goes into kwargs: kwargs={{{key!r}: {value!r}}}",
+            )
+        if value is not None:
+            place = (
+                ("resources", key)
+                if key in _RESOURCES
+                else ("launch", key)
+                if key == "srun_options"
+                else (key,)
+            )
+            layer.put(place, _plain(key, value), Origin(f"keyword {key}"))
+    layer.put(("launch", "launcher"), "srun", Origin("slurmgpu.submit"))
+    layer.put(("command",), [dotted], Origin("slurmgpu.submit"))
+    return layer
+
+
+def _restart(checkpointable: bool) -> dict[str, Any] | None:
+    """What can save its state may start again; of anything else nobody knows, and the settings decide."""
+    return {"on": ["preemption", "node_failure"]} if checkpointable else None
+
+
+def _names(function: Callable[..., Any]) -> tuple[str, str]:
+    """A function's own name and its dotted one, through functools.partial and for callable objects."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not callable(function):
+        raise InvalidInput(
+            f"{function!r} is no function", hint="submit(train, *its arguments), not submit(train(...))"
+        )
+    named: Any = function if hasattr(function, "__qualname__") else type(function)
+    return named.__name__.strip("<>"), f"{named.__module__}.{named.__qualname__}"
+
+
+def _plain(key: str, value: Any) -> Any:
+    """A keyword's value as a job file would hold it."""
+    from pydantic import BaseModel
+
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_unset=True)
+    if key == "work_dir":
+        path = os.fspath(value)
+        return path if path[:1] in {"$", "~"} else os.path.abspath(path)  # noqa: PTH100
+    try:
+        return json.loads(json.dumps(value, default=str if key in _RESOURCES else None))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{key}={value!r}: not a value of a job file ({error})") from None

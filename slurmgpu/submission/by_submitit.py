@@ -1,0 +1,197 @@
+"""Functions and commands that run under submitit, submitted as any other job.
+
+submitit's part is what happens inside the job (it loads the function from a pickle, runs it, writes the
+result) and the Job object that waits for that. Its own batch script is not used: it adds options that sites
+refuse (--wckey, --nodes, --time) and quotes values in a way that sbatch reads differently (a backslash). The
+script is the plan's, so every option of it is one that the site knows.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slurmgpu.errors import InvalidInput
+from slurmgpu.models.plan import Option, Plan
+from slurmgpu.models.run import Run
+from slurmgpu.rendering.launch import launch_lines
+from slurmgpu.rendering.quoting import job_path, shell_word
+
+if TYPE_CHECKING:
+    import submitit
+
+__all__ = ["Packed", "attach", "is_checkpointable", "pack_command", "pack_function", "require_submitit"]
+
+FOLDER = "submitit"
+"""submitit's folder in a run directory: pickles, results, and a log of each task."""
+
+# Sent before the time limit; submitit then saves the function's state and requeues the job.
+_SIGNAL_AHEAD = 90
+# Taken as the time limit where only the partition knows it: a year, which never counts as reached.
+_UNKNOWN_MINUTES = 525600
+
+_LOGS = "submitit writes a log of each task into the run directory"
+_NOT_CARRIED = {
+    "array": ("submitit's Job here is one job", "submit one job after another"),
+    "output": (_LOGS, "leave output out"),
+    "error": (_LOGS, "leave error out"),
+}
+"""Options that would not do what they say: why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A plan whose script starts submitit, and the pickle that submitit will look for."""
+
+    plan: Plan
+    payload: bytes
+    tasks: int
+
+
+def require_submitit() -> None:
+    """InvalidInput when submitit is not installed."""
+    try:
+        import submitit  # noqa: F401
+    except ImportError as error:
+        raise InvalidInput(
+            f"submitit cannot be imported here ({error})", hint="install it: pip install 'slurmgpu[submitit]'"
+        ) from None
+
+
+def is_checkpointable(function: object) -> bool:
+    """Whether submitit can save the function's state and start it again: it has a method ``checkpoint``."""
+    return any(callable(getattr(function, name, None)) for name in ("checkpoint", "__submitit_checkpoint__"))
+
+
+def pack_function(
+    plan: Plan, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Packed:
+    """Make the plan (launcher srun) call a function in each task.
+
+    Each task gets torch.distributed's variables. The function runs in the Python that the environment names,
+    else in this one, by its path; either needs submitit. InvalidInput for what submitit cannot carry.
+    """
+    require_submitit()
+    _refuse(plan)
+    if plan.environment.container is not None:
+        raise InvalidInput(
+            f"environment.container: {plan.environment.container.image!r}: a function needs a Python with "
+            "submitit, and an image brings its own Python",
+            hint="choose an environment without a container, or submit a command instead of a function",
+        )
+    variables = {"LOCAL_WORLD_SIZE": str(plan.tasks_per_node)}
+    if plan.world_size == 1:
+        # Nobody else has to find it: port 0 is any that is free.
+        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    options = plan.options
+    if is_checkpointable(function) and plan.option("signal") is None:
+        why = "submitit saves the function's state on it and requeues the job"
+        options += (Option(name="signal", value=f"{_signal_name()}@{_SIGNAL_AHEAD}", why=why),)
+    python = plan.environment.python
+    named = python.conda or python.venv or "interpreter" in python.model_fields_set
+    made = _under_submitit(plan, job_path(python.interpreter) if named else shell_word(sys.executable))
+    made = made.model_copy(update={"options": options, "variables": {**variables, **made.variables}})
+    return Packed(made, _pickled(plan, function, args, kwargs), plan.nodes * plan.tasks_per_node)
+
+
+def pack_command(plan: Plan) -> Packed:
+    """Make submitit run the plan's command, launcher, container and all; a failure of it fails the job.
+
+    submitit itself runs in this Python, outside the job's environment. InvalidInput for what it cannot carry.
+    """
+    require_submitit()
+    _refuse(plan)
+    # The standard library's own function: the job's side needs submitit and nothing of ours.
+    payload = _pickled(plan, subprocess.run, (["bash", "-uc", _shell_line(plan)],), {"check": True})
+    made = _under_submitit(plan, shell_word(sys.executable))
+    alone = plan.launcher == "plain"
+    made = made.model_copy(
+        update={
+            "launcher": "plain" if alone else "srun",
+            "environment": plan.environment.model_copy(update={"container": None}),
+        }
+    )
+    return Packed(made, payload, 1 if alone else plan.nodes * plan.tasks_per_node)
+
+
+def attach(packed: Packed, run: Run) -> submitit.Job[Any]:
+    """Hand the pickle to the job, which waits a minute for it, and return submitit's view of the job."""
+    import submitit
+
+    folder = Path(run.run_dir) / FOLDER
+    folder.mkdir(exist_ok=True)
+    job: submitit.Job[Any] = submitit.SlurmJob(folder, str(run.job_id), range(packed.tasks))
+    draft = folder / "draft.pkl"
+    draft.write_bytes(packed.payload)
+    draft.replace(job.paths.submitted_pickle)
+    job.paths.submission_file.symlink_to(Path("..") / run.script)
+    return job
+
+
+def _refuse(plan: Plan) -> None:
+    for option in plan.options:
+        if option.name in _NOT_CARRIED:
+            why, act = _NOT_CARRIED[option.name]
+            raise InvalidInput(
+                f"{option.name}: {option.value!r} cannot be had with submitit: {why}", hint=act
+            )
+
+
+def _signal_name() -> str:
+    from submitit.slurm.slurm import SlurmJobEnvironment
+
+    return SlurmJobEnvironment.USR_SIG
+
+
+def _under_submitit(plan: Plan, python: str) -> Plan:
+    """The plan with submitit as its command; each task writes its log where submitit's Job looks for it."""
+    folder = f"$SLURMGPU_RUN_DIR/{FOLDER}"
+    make = f'mkdir -p "${{SLURMGPU_RUN_DIR:?is set by slurmgpu submit}}/{FOLDER}"'
+    run = f'exec {python} -u -m submitit.core._submit "{folder}"'
+    log = f"{folder}/${{SLURM_JOB_ID}}_${{SLURM_PROCID:-0}}_log"
+    line = f'{make} && {run} >>"{log}.out" 2>>"{log}.err"'
+    variables = {**plan.variables, "SUBMITIT_EXECUTOR": "slurm"}
+    return plan.model_copy(update={"command": ("bash", "-uc", line), "variables": variables})
+
+
+def _shell_line(plan: Plan) -> str:
+    """The planned command as one line for the shell of each task."""
+    lines = launch_lines(plan)
+    words = ["exec", lines["container"]]
+    torchrun = lines["torchrun"]
+    if isinstance(torchrun, dict):
+        many = '--node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"'
+        meet = many if plan.nodes > 1 else "--standalone"
+        words += [lines["interpreter"], torchrun["module"], meet, torchrun["size"]]
+    words.append(lines["command"])
+    entrypoint = "entrypoint=slurmgpu_training; " if plan.train is not None else ""
+    return entrypoint + " ".join(str(word) for word in words if word)
+
+
+def _pickled(
+    plan: Plan, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> bytes:
+    from submitit.core.utils import DelayedSubmission
+
+    delayed = DelayedSubmission(function, *args, **kwargs)
+    seconds = plan.time.seconds if plan.time else None
+    delayed.set_timeout(max(1, seconds // 60) if seconds else _UNKNOWN_MINUTES, plan.restart_limit or 0)
+    handle, name = tempfile.mkstemp(suffix=".pkl")
+    os.close(handle)
+    try:
+        delayed.dump(name)
+        return Path(name).read_bytes()
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidInput(
+            f"{plan.name}: the function or one of its arguments cannot be pickled: {error}",
+            hint="pass what it is made from (a path, a setting); open files and sockets inside the function",
+        ) from None
+    finally:
+        Path(name).unlink(missing_ok=True)
