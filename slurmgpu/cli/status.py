@@ -93,7 +93,7 @@ def _show(report: StatusReport, *, live: bool, as_json: bool, one_line: bool) ->
     if sys.stdout.isatty():
         _pretty(report, live)
     else:
-        click.echo(plain(report.jobs, live=live))
+        click.echo(plain(report.jobs, report.time, live=live))
 
 
 def _json(report: StatusReport, one_line: bool) -> str:
@@ -120,7 +120,7 @@ def _pretty(report: StatusReport, live: bool) -> None:
     for name in header(live):
         table.add_column(name, overflow="fold")
     for job in report.jobs:
-        row = [Text(cell) for cell in cells(job, live)]
+        row = [Text(cell) for cell in cells(job, live, report.time)]
         row[2].stylize(_COLOURS.get(job.state.value, "red"))
         table.add_row(*row)
     Console().print(table)

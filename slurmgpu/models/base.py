@@ -17,7 +17,7 @@ _NAMES = {"\n": "a newline", "\r": "a carriage return", "\x00": "a NUL byte"}
 class Model(BaseModel):
     """A frozen value: equal by content, no key beyond those declared, no silent conversion."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 def one_line(value: str) -> str:

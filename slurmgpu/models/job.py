@@ -5,11 +5,25 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, field_validator, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 from typing_extensions import Self
 
 from slurmgpu.models.base import EnvName, JobPath, Model, OptionValue, Text, Word, Words, one_line
 from slurmgpu.models.environment import EnvironmentChoice, Secrets
+from slurmgpu.models.slurm_text import (
+    Account,
+    Comment,
+    Constraint,
+    JobName,
+    LogPattern,
+    MailUser,
+    PartitionName,
+    Qos,
+    ReservationName,
+    option_length,
+)
 from slurmgpu.models.train import TrainSettings
 from slurmgpu.models.units import Duration, GpuRequest, Gres, Memory
 
@@ -45,28 +59,20 @@ class Resources(Model):
     """Memory for each GPU."""
     time: Duration | None = None
     """The time limit: minutes, or any of Slurm's spellings."""
-    partition: Word | None = None
+    partition: PartitionName | None = None
     """The partition; chosen by the planner when not given."""
-    account: Word | None = None
+    account: Account | None = None
     """The account (allocation, project) to charge."""
-    qos: Word | None = None
+    qos: Qos | None = None
     """The quality of service."""
-    constraint: Text | None = None
+    constraint: Constraint | None = None
     """Features that the nodes must have, in Slurm's own words."""
-    reservation: Word | None = None
+    reservation: ReservationName | None = None
     """A reservation to run in."""
     gres: tuple[Gres, ...] = ()
     """Further generic resources per node: lscratch:100."""
     exclusive: bool = False
     """Whole nodes."""
-
-    @field_validator("account")
-    @classmethod
-    def _account_is_lower_case(cls, account: str | None) -> str | None:
-        # slurmctld and slurmdbd compare and store accounts in lower case: another spelling would change silently.
-        if account is not None and account != account.lower():
-            raise ValueError(f"Slurm writes accounts in lower case; write {account.lower()!r}")
-        return account
 
     @field_validator("gres")
     @classmethod
@@ -110,7 +116,7 @@ class Resources(Model):
 
 
 class Launch(Model):
-    """How the command's processes are started."""
+    """How the command's processes are started; in a file the launcher's name alone will do."""
 
     launcher: Literal["auto", "torchrun", "srun", "plain"] = "auto"
     """torchrun: one agent per node starts a process per GPU; srun: one task per GPU; plain: one process."""
@@ -127,12 +133,22 @@ class Restart(Model):
     """The most restarts."""
 
 
+class _FromText:
+    """JSON Schema of a model that files write as one text."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"type": ["string", "integer"], "description": (cls.__doc__ or "").splitlines()[0]}
+
+
 _ARRAY = re.compile(
     r"(?P<indices>\d+(?:-\d+(?::[1-9]\d*)?)?(?:,\d+(?:-\d+(?::[1-9]\d*)?)?)*)(?:%(?P<at_once>[1-9]\d*))?\Z"
 )
 
 
-class Array(Model):
+class Array(_FromText, Model):
     """A job array: 0-9, 1,3,5 or 0-30:10, and how many of its tasks may run at once (%4)."""
 
     indices: str
@@ -162,7 +178,7 @@ _DEPENDENCY = re.compile(
 )
 
 
-class Dependency(Model):
+class Dependency(_FromText, Model):
     """What must have happened before the job may start: afterok:123, several by comma (all) or ? (any)."""
 
     text: str
@@ -188,7 +204,7 @@ class Dependency(Model):
 class Mail(Model):
     """Mail from Slurm."""
 
-    user: Word | None = None
+    user: MailUser | None = None
     """To whom; the submitting user when not given."""
     type: tuple[
         Literal[
@@ -209,6 +225,15 @@ class Mail(Model):
         ...,
     ] = ("END", "FAIL")
     """On which events."""
+
+
+class _NameOrLaunch:
+    """JSON Schema of a launcher: its name, or all of it."""
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [handler(schema), {"enum": ["auto", "torchrun", "srun", "plain"]}]}
 
 
 def _launcher_alone(value: object) -> object:
@@ -251,7 +276,7 @@ OWN_OPTIONS = {
 class Job(Model):
     """What the user wants; it knows no cluster, so that the same file runs on two."""
 
-    name: Text | None = None
+    name: JobName | None = None
     """The job's name; the script's or task's name when not given."""
     resources: Resources = Resources()
     """How much of the cluster."""
@@ -265,7 +290,7 @@ class Job(Model):
     """The command, word by word."""
     train: TrainSettings | None = None
     """A training task for the shipped entrypoint."""
-    launch: Annotated[Launch, BeforeValidator(_launcher_alone)] = Launch()
+    launch: Annotated[Launch, BeforeValidator(_launcher_alone), _NameOrLaunch()] = Launch()
     """How the processes are started."""
     restart: Restart | None = None
     """When Slurm may start it again; by default only what can resume is restarted."""
@@ -275,11 +300,11 @@ class Job(Model):
     """What must have happened before."""
     mail: Mail | None = None
     """Mail from Slurm."""
-    comment: Text | None = None
+    comment: Comment | None = None
     """A comment that Slurm keeps."""
-    output: Text | None = None
+    output: LogPattern | None = None
     """The log file, a pattern of Slurm's (%j is the job id), against the work folder."""
-    error: Text | None = None
+    error: LogPattern | None = None
     """The log of standard error, when it is to be apart."""
     work_dir: JobPath | None = None
     """The work folder; where the job file is, when not given."""
@@ -312,6 +337,14 @@ class Job(Model):
                 )
             if name in OWN_OPTIONS:
                 raise ValueError(f"{name!r} has a field of its own here: write {OWN_OPTIONS[name]}")
+            option_length(str(options[name]))
+            if name == "export" and not re.fullmatch(
+                r"[A-Za-z_][A-Za-z0-9_]*(?:,[A-Za-z_][A-Za-z0-9_]*)*", str(options[name])
+            ):
+                # Slurm cuts such values at commas and keeps quotes (seen on 22.05).
+                raise ValueError(
+                    "export takes ALL, NONE or names of variables; write values under variables:"
+                )
         return options
 
     @model_validator(mode="after")

@@ -57,13 +57,9 @@ def status(
             raise
         queued = None
         notes.append(f"{error.message}  All that follows is accounting's and may be old.")
-    jobs, merge_notes = merge(queued, accounting.jobs, user)
-    if selections:
-        found, missing = _selected(jobs, selections)
-        merge_notes = [note for note, job in merge_notes if job in found] + missing
-    else:
-        found, merge_notes = jobs, [note for note, _ in merge_notes]
-    notes += merge_notes
+    jobs, doubts = merge(queued, accounting.jobs, user)
+    found, missing = _selected(jobs, selections) if selections else (jobs, [])
+    notes += [note for note, job in doubts if job in found] + missing
     if live:
         found, live_notes = _with_live_use(slurm, found)
         notes += live_notes

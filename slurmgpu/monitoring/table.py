@@ -9,11 +9,12 @@ from slurmgpu.models.run import JobState, JobStatus
 
 __all__ = ["cells", "duration", "header", "plain", "printable", "reason"]
 
-_HEADER = ("JOB", "NAME", "STATE", "REASON", "PARTITION", "GPUS", "NODES", "ELAPSED", "LIMIT", "WHEN", "EXIT")
+_HEADER = ("JOB", "NAME", "STATE", "PARTITION", "GPUS", "NODES", "ELAPSED", "LIMIT", "WHEN", "EXIT")
 _LIVE_HEADER = ("MAX RSS", "CPUS USED")
+_LAST = ("REASON",)  # the longest text last, where it disturbs no column
 
-# In a few words; a reason that is not here stands alone. Those that end in "for ever" need the user.
-_REASONS = {
+# In a few words; a reason that is not here stands alone. What waits "for ever" needs the user.
+_WAITING = {
     "Resources": "next, when nodes are free",
     "Priority": "others come first",
     "Dependency": "waits for another job",
@@ -25,8 +26,10 @@ _REASONS = {
     "PartitionConfig": "waits for ever: more than the partition has",
     "PartitionTimeLimit": "waits for ever: longer than the partition allows",
     "PartitionNodeLimit": "waits for ever: more nodes than the partition allows",
-    "BadConstraints": "no node can ever run it",
     "ReqNodeNotAvail": "nodes asked for are down or reserved",
+}
+_ENDED = {
+    "BadConstraints": "no node can ever run it",
     "NonZeroExitCode": "the command failed",
     "JobLaunchFailure": "could not start: the log's or the work folder may be missing",
     "TimeLimit": "ran into its time limit",
@@ -36,31 +39,30 @@ _REASONS = {
 
 def header(live: bool) -> tuple[str, ...]:
     """Return the names of the columns."""
-    return _HEADER + _LIVE_HEADER if live else _HEADER
+    return _HEADER + (_LIVE_HEADER if live else ()) + _LAST
 
 
-def cells(job: JobStatus, live: bool) -> tuple[str, ...]:
-    """Return a job's row, as `header` names it; `-` where there is nothing to say."""
+def cells(job: JobStatus, live: bool, now: datetime) -> tuple[str, ...]:
+    """Return a job's row at the moment `now`, as `header` names it; `-` where there is nothing to say."""
     row = (
         job.job_id,
         printable(job.name),
         job.state.value,
-        reason(job.reason),
         job.partition,
         None if job.gpus is None else _gpus(job),
         _nodes(job),
         duration(job.elapsed),
         "UNLIMITED" if job.limit == "UNLIMITED" else duration(job.limit),
-        _when(job),
+        _when(job, now),
         _exit(job),
     )
     use = (_memory(job), _cpus(job)) if live else ()
-    return tuple(text or "-" for text in row + use)
+    return tuple(text or "-" for text in (*row, *use, reason(job)))
 
 
-def plain(jobs: Sequence[JobStatus], *, live: bool = False) -> str:
+def plain(jobs: Sequence[JobStatus], now: datetime, *, live: bool = False) -> str:
     """Return aligned columns without colour; nothing is cut off."""
-    lines = [header(live), *(cells(job, live) for job in jobs)]
+    lines = [header(live), *(cells(job, live, now) for job in jobs)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join(
         "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines
@@ -72,14 +74,16 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def reason(text: str | None) -> str | None:
+def reason(job: JobStatus) -> str | None:
     """Return Slurm's reason, with what it means where that is known."""
-    if text is None:
+    if job.reason is None:
         return None
-    # "ReqNodeNotAvail, UnavailableNodes:n[1-3]" and "(Resources)" carry more than the word.
-    word = text.strip("()").split(",")[0].strip()
-    meaning = _REASONS.get(word)
-    return f"{printable(text)}: {meaning}" if meaning else printable(text)
+    # "ReqNodeNotAvail, UnavailableNodes:n[1-3]" carries more than the word.
+    word = job.reason.strip("()").split(",")[0].strip()
+    if not job.state.is_waiting and word in _WAITING:
+        return None  # Why it once waited; Slurm does not clear it.
+    meaning = _WAITING.get(word) or _ENDED.get(word)
+    return f"{printable(job.reason)}: {meaning}" if meaning else printable(job.reason)
 
 
 def duration(seconds: int | None) -> str | None:
@@ -102,29 +106,34 @@ def _nodes(job: JobStatus) -> str | None:
     return f"{job.nodes} {job.node_list}" if job.node_list else str(job.nodes)
 
 
-def _when(job: JobStatus) -> str | None:
+def _when(job: JobStatus, now: datetime) -> str | None:
     if job.state.is_waiting:
-        return f"starts {_clock(job.expected_start)}?" if job.expected_start else None
+        return f"starts {_clock(job.expected_start, now)}?" if job.expected_start else None
     if job.state.is_final:
-        return f"ended {_clock(job.end)}" if job.end else None
-    return f"since {_clock(job.start)}" if job.start else None
+        return f"ended {_clock(job.end, now)}" if job.end else None
+    return f"since {_clock(job.start, now)}" if job.start else None
 
 
-def _clock(moment: datetime) -> str:
-    """The time in this machine's zone, in one form that sorts and cannot be misread."""
-    return f"{moment.astimezone():%Y-%m-%d %H:%M}"
+def _clock(moment: datetime, now: datetime) -> str:
+    """The time in this machine's zone; the date is left out when it is today's."""
+    local = moment.astimezone()
+    return f"{local:%H:%M}" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d %H:%M}"
 
 
 def _exit(job: JobStatus) -> str | None:
-    if not job.state.is_final or job.exit_code is None or job.state is JobState.COMPLETED:
-        return "0" if job.state is JobState.COMPLETED and job.exit_code == 0 else None
-    return f"{job.exit_code} (signal {job.signal})" if job.signal else str(job.exit_code)
+    """The exit code, as Slurm's `code:signal` where a signal is in it; 0 stands for success alone."""
+    if not job.state.is_final or job.exit_code is None:
+        return None
+    if job.signal:
+        return f"{job.exit_code}:{job.signal}"
+    return str(job.exit_code) if job.exit_code or job.state is JobState.COMPLETED else None
 
 
 def _memory(job: JobStatus) -> str | None:
     if job.live is None or job.live.max_rss is None:
         return None
-    return f"{job.live.max_rss / 2**30:.2f} GiB"
+    size = job.live.max_rss
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
 
 
 def _cpus(job: JobStatus) -> str | None:

@@ -9,6 +9,7 @@ from slurmgpu.errors import PlanError
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Launcher, Option
+from slurmgpu.models.slurm_text import LONGEST_OPTION
 from slurmgpu.models.units import Memory
 from slurmgpu.planning.placement import Placement, gpu_type_matches
 from slurmgpu.planning.sizing import Sized
@@ -213,6 +214,10 @@ def options_of(job: Job, cluster: Cluster, made: Layouted) -> tuple[Option, ...]
         *_life(job, made),
         *_others(job, cluster),
     )
+    for option in options:
+        # sbatch refuses more ("Pathname of a file, directory or other parameter too long", 22.05).
+        if len((option.value or "").encode("utf-8")) > LONGEST_OPTION:
+            raise PlanError(f"--{option.name}: its value has more than {LONGEST_OPTION} bytes, which sbatch refuses; shorten it")
     given = {option.name for option in options}
     for name in cluster.dialect.required:
         if name not in given:

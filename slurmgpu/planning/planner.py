@@ -212,6 +212,11 @@ def _log_folders(job: Job, made: Layouted) -> tuple[str, ...]:
                 f"{field_name}: {pattern!r} has a pattern in its folder, and Slurm makes no folders: no log, no job",
                 hint="keep %-patterns to the file's own name; %x (the job's name) may stand anywhere",
             )
+        if made.chdir and re.search(r"[%\\]", made.chdir) and not pattern.startswith("/"):
+            raise PlanError(
+                f"{field_name}: {pattern!r} is against the work folder {made.chdir!r}, whose % or backslash Slurm would expand",
+                hint=f"write {field_name} as an absolute path, or leave it out",
+            )
         if parent:
             folders[posixpath.join(made.chdir or "", parent.replace("%%", "%"))] = None
     return tuple(folders)

@@ -15,7 +15,16 @@ from typing import Protocol
 
 from slurmgpu.errors import SlurmUnreachable
 
-__all__ = ["Answer", "Runner", "Slurm", "call", "is_unreachable", "reading_env", "submission_env"]
+__all__ = [
+    "Answer",
+    "Runner",
+    "Slurm",
+    "call",
+    "is_unreachable",
+    "reading_env",
+    "submission_env",
+    "unreachable",
+]
 
 READ_TIMEOUT = 60.0
 
@@ -156,6 +165,19 @@ def _end(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
 def is_unreachable(answer: Answer) -> bool:
     """Whether the answer says that Slurm's daemons could not be reached, so nothing can have happened."""
     return answer.rc != 0 and _UNREACHABLE.search(answer.stderr) is not None
+
+
+def unreachable(answer: Answer) -> SlurmUnreachable:
+    """Return the error for an answer that says so, with what to do about it."""
+    if "onfiguration" in answer.stderr:
+        return SlurmUnreachable(
+            f"Slurm's commands are here, but they find no cluster. {answer.argv[0]} said: {answer.text}",
+            hint="Run this on a login node of the cluster, or set SLURM_CONF to its slurm.conf",
+        )
+    return SlurmUnreachable(
+        f"Slurm's controller does not answer. {answer.argv[0]} said: {answer.text}",
+        hint="Try again in a minute; if it stays so, ask the site's support",
+    )
 
 
 @dataclass

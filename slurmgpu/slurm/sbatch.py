@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.slurm import sacct, squeue
-from slurmgpu.slurm.call import Answer, Slurm, is_unreachable, submission_env
+from slurmgpu.slurm.call import Answer, Slurm, is_unreachable, submission_env, unreachable
 from slurmgpu.slurm.refusals import Advice, advise
 from slurmgpu.slurm.text import moment
 
@@ -170,7 +170,7 @@ def estimate(
     environment = submission_env(_base(slurm, env)) | {"SLURM_TIME_FORMAT": "%s"}
     answer = slurm.ask(argv, env=environment, cwd=cwd)
     if answer.rc is None or is_unreachable(answer):
-        raise SlurmUnreachable(f"Slurm's controller does not answer. sbatch said: {answer.text}")
+        raise unreachable(answer)
     return parse_estimate(answer)
 
 

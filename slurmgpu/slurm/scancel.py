@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from slurmgpu.errors import InvalidInput, SlurmUnreachable
-from slurmgpu.slurm.call import Slurm, is_unreachable
+from slurmgpu.errors import InvalidInput
+from slurmgpu.slurm.call import Slurm, is_unreachable, unreachable
 
 __all__ = ["cancel", "command"]
 
@@ -34,5 +34,5 @@ def cancel(slurm: Slurm, ids: Sequence[str], signal: str | None = None) -> str:
     """
     answer = slurm.ask(command(ids, signal))
     if is_unreachable(answer):
-        raise SlurmUnreachable(f"Slurm's controller does not answer. scancel said: {answer.text}")
+        raise unreachable(answer)
     return answer.text

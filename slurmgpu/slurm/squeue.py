@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.slurm.call import Answer, Slurm, is_unreachable
+from slurmgpu.slurm.call import Answer, Slurm, is_unreachable, unreachable
 from slurmgpu.slurm.ids import JobId, expand_pattern
 from slurmgpu.slurm.text import SEPARATOR, known, moment, rows, seconds, whole
 from slurmgpu.slurm.tres import gpus_of_job
@@ -64,18 +64,16 @@ def read(slurm: Slurm, user: str | None) -> tuple[list[JobStatus], list[str]]:
     Raises SlurmUnreachable when the controller does not answer, SlurmRefused when it answers with an error.
     """
     answer = slurm.ask(command(user))
-    if not answer.ok:
+    # An unknown user or field is an error on stderr, no row that could be read, and exit status 0.
+    if not answer.ok or ("error:" in answer.stderr and SEPARATOR not in answer.stdout):
         raise _error(answer)
     return parse(answer.stdout)
 
 
 def _error(answer: Answer) -> SlurmUnreachable | SlurmRefused:
     if answer.rc is None or is_unreachable(answer):
-        return SlurmUnreachable(
-            f"Slurm's controller does not answer. squeue said: {answer.text}",
-            hint="Try again in a minute; if it stays so, ask the site's support.",
-        )
-    return SlurmRefused(f"squeue failed with exit status {answer.rc}: {answer.text}")
+        return unreachable(answer)
+    return SlurmRefused(f"squeue refused (exit status {answer.rc}): {answer.text}")
 
 
 def parse(text: str) -> tuple[list[JobStatus], list[str]]:
@@ -102,7 +100,11 @@ def _exit(text: str) -> tuple[int | None, int | None]:
     if colon:
         return whole(code), whole(signal)
     status = whole(code)
-    return (None, None) if status is None else (status >> 8 & 0xFF, status & 0x7F)
+    if status is None:
+        return None, None
+    # A process that a signal ended has no exit code, whatever the upper bits hold.
+    signal_number = status & 0x7F
+    return (0, signal_number) if signal_number else (status >> 8 & 0xFF, 0)
 
 
 def _job(fields: dict[str, str], shown: str, job_id: JobId) -> JobStatus:

@@ -13,9 +13,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from ..errors import RunFailed
 from .local_environment import batch_environment, pretended_job
@@ -24,6 +25,8 @@ from .standins.folder import write_folder
 from .standins.reading import ScriptReading, read_script
 
 __all__ = ["LocalRequest", "StandIn", "run_here", "stand_ins"]
+
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_here(request: LocalRequest) -> int:
@@ -70,7 +73,7 @@ def _script_file(request: LocalRequest) -> Path:
 def _executable_folder() -> Path:
     """Make a temporary folder whose files may be executed: /tmp is mounted noexec at some sites."""
     tried = []
-    for parent in (None, str(Path.home() / ".cache"), str(Path.cwd())):
+    for parent in (None, os.environ.get("HOME"), str(Path.cwd())):
         with contextlib.suppress(OSError):
             folder = Path(tempfile.mkdtemp(prefix="slurmgpu-run-", dir=parent))
             tried.append(str(folder.parent))
@@ -98,27 +101,27 @@ def _supervised(folder: Path, environment: Mapping[str, str], cwd: Path) -> int:
     command = [sys.executable, "-I", "-S", str(main), "supervise", str(folder), str(os.getpid())]
     sys.stdout.flush()
     sys.stderr.flush()
-    process = subprocess.Popen(
-        command, env=environment, cwd=cwd, stdin=subprocess.DEVNULL, start_new_session=True
-    )
-
-    def pass_on(signum: int, _frame: FrameType | None) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signum)
-
-    with _handling((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), pass_on):
-        return process.wait()
-
-
-@contextlib.contextmanager
-def _handling(signals: Sequence[int], handler: object) -> Iterator[None]:
-    """Handle these signals for a while (in the main thread: elsewhere Python does not allow it)."""
-    before = {}
-    with contextlib.suppress(ValueError):
-        for signum in signals:
-            before[signum] = signal.signal(signum, handler)  # type: ignore[arg-type]
+    # No signal may come between the start and the handler: the supervisor unblocks them when it is ready.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     try:
-        yield
+        process = subprocess.Popen(
+            command, env=environment, cwd=cwd, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        before = _handle(lambda signum, _frame: process.send_signal(signum))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    try:
+        code = process.wait()
+        return 128 - code if code < 0 else code
     finally:
         for signum, previous in before.items():
             signal.signal(signum, previous)
+
+
+def _handle(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
+    """Handle the signals that are passed on; return the handlers they had (none outside the main thread)."""
+    before: dict[int, Any] = {}
+    with contextlib.suppress(ValueError):
+        for signum in _PASSED_ON:
+            before[signum] = signal.signal(signum, handler)
+    return before

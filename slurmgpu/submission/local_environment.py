@@ -64,9 +64,8 @@ def batch_environment(request: LocalRequest, job: PretendedJob, folder: Path) ->
     functions = ("BASH_FUNC_module", "BASH_FUNC_ml", "BASH_FUNC__module", "BASH_FUNC_conda")
     dropped = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "BASH_ENV", *functions)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    with contextlib.suppress(OSError, KeyError):
-        for name in ("USER", "LOGNAME"):
-            environment.setdefault(name, getpass.getuser())
+    for name in ("USER", "LOGNAME"):
+        environment.setdefault(name, _user())
     environment.setdefault("HOME", str(Path.home()))
     environment |= _slurm_variables(request, job)
     environment["PATH"] = os.pathsep.join([str(folder / "bin"), environment.get("PATH", os.defpath)])
@@ -80,6 +79,13 @@ def batch_environment(request: LocalRequest, job: PretendedJob, folder: Path) ->
     if request.max_steps is not None:
         environment["SLURMGPU_MAX_STEPS"] = str(request.max_steps)
     return environment
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user often has no entry
+        return str(os.getuid())
 
 
 def _slurm_variables(request: LocalRequest, job: PretendedJob) -> dict[str, str]:
@@ -106,7 +112,7 @@ def _slurm_variables(request: LocalRequest, job: PretendedJob) -> dict[str, str]
         "SLURM_SUBMIT_DIR": job.submit_dir,
         "SLURM_SUBMIT_HOST": socket.gethostname(),
         "SLURM_CLUSTER_NAME": "local",
-        "SLURM_JOB_USER": getpass.getuser(),
+        "SLURM_JOB_USER": _user(),
         "SLURM_JOB_UID": str(os.getuid()),
         "SLURM_NODEID": "0",
         "SLURM_PROCID": "0",

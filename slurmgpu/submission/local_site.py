@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import importlib.util
 import os
 import shutil
@@ -98,7 +98,7 @@ def _mapping(
             )
     for tool in ("apptainer", "singularity"):
         if reading.mentions(tool):
-            image = next(iter(reading.words(r".*\.sif|(?:docker|oras|library)://.*")), "")
+            image = expand(next(iter(reading.words(r".*\.sif|(?:docker|oras|library)://.*")), ""), {})
             yield StandIn(f"{tool} {image}".rstrip(), "no container, this machine's own programs")
     if reading.mentions("nvidia-smi"):
         yield StandIn("nvidia-smi", "nothing is measured")
@@ -107,9 +107,10 @@ def _mapping(
 
 def _absent_work_folder(request: LocalRequest, reading: ScriptReading, environment: Mapping[str, str]) -> str:
     known = {**environment, "SLURM_SUBMIT_DIR": str(request.submit_dir)}
-    folder = expand(reading.chdir or reading.work_folder(), known)
+    word = reading.chdir or reading.work_folder()
+    folder = expand(word, known)
     absent = folder.startswith(("/", "$")) and not Path(folder).is_dir()
-    return folder if absent and "$(" not in folder else ""
+    return folder if absent and "$(" not in word else ""
 
 
 def find_site(request: LocalRequest, reading: ScriptReading, environment: Mapping[str, str]) -> Site:
@@ -165,9 +166,14 @@ def local_python(request: LocalRequest, environment: Mapping[str, str]) -> str:
     ours = importlib.util.find_spec("torch") is not None
     if on_path is None or (ours and not {"VIRTUAL_ENV", "CONDA_PREFIX"} & environment.keys()):
         return sys.executable
+    return on_path if _has_torch(on_path) else sys.executable
+
+
+@functools.cache
+def _has_torch(python: str) -> bool:
     probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        asked = subprocess.run([on_path, "-c", probe], capture_output=True, timeout=20, check=False)
-        if asked.returncode == 0:
-            return on_path
-    return sys.executable
+    try:
+        asked = subprocess.run([python, "-c", probe], capture_output=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return asked.returncode == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -55,9 +56,9 @@ def new_run_directory(runs: Path, plan: Plan, job: Job, script: str) -> RunDirec
 
     InvalidInput when it cannot be made; nothing is left then.
     """
-    if "%" in str(runs):
+    if re.search(r"[%\\]", str(runs)):
         raise InvalidInput(
-            f"runs: {str(runs)!r} contains %, which Slurm expands in the names of log files; use another folder"
+            f"runs: {str(runs)!r} contains % or a backslash, which Slurm expands in the names of log files; use another folder"
         )
     token = secrets.token_hex(4)
     now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")

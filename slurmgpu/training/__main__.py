@@ -107,10 +107,13 @@ def _complain(ranks: Ranks, text: str) -> None:
 
 def _leave(code: int) -> NoReturn:
     """End now: a normal exit would wait for ranks that are gone, and for loader workers."""
-    for child in multiprocessing.active_children():
-        child.kill()
-    sys.stdout.flush()
-    os._exit(code)
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises when a loader worker is killed
+        for child in multiprocessing.active_children():
+            child.kill()
+        sys.stdout.flush()
+    finally:
+        os._exit(code)
 
 
 if __name__ == "__main__":

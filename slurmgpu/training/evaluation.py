@@ -7,6 +7,7 @@ from typing import Any, Optional
 import torch
 from torch.utils.data import DataLoader
 
+from . import randomness
 from .data import to_device
 from .group import Group
 from .precision import Precision
@@ -31,6 +32,7 @@ def evaluate(
     if loader is None:
         return {}
     group.share_buffers(model)
+    random_state = randomness.capture(group.device)  # when and how one tests must not change what is learned
     model.eval()
     sums: dict[str, list[Scalar]] = {}
     left = samples
@@ -45,6 +47,7 @@ def evaluate(
                 entry[0] = entry[0] + _wide(total)
                 entry[1] = entry[1] + _wide(count)
     model.train()
+    randomness.restore(random_state, group.device)
     own = {name: (float(total), float(count)) for name, (total, count) in sums.items()}
     everyone = group.gather(own)
     names = dict.fromkeys(name for each in everyone for name in each)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -32,12 +33,27 @@ class Group:
         return self.ranks.world_size > 1
 
     def gather(self, value: T) -> list[T]:
-        """Each rank's value, by rank, on every rank (pickled, over the ranks' own connections)."""
+        """Each rank's value, by rank, on every rank (pickled, over the ranks' own connections).
+
+        torch's own ``all_gather_object`` fails where numpy is missing.
+        """
         if not self.together:
             return [value]
-        values: list[Any] = [None] * self.ranks.world_size
-        dist.all_gather_object(values, value)
-        return values
+        data = pickle.dumps(value)
+        sizes = [int(size) for size in self._gather_equal(torch.tensor([len(data)])).tolist()]
+        longest = max(sizes)
+        padded = torch.frombuffer(bytearray(data.ljust(longest, b"\0")), dtype=torch.uint8)
+        everything = bytearray(longest * len(sizes))
+        torch.frombuffer(everything, dtype=torch.uint8).copy_(self._gather_equal(padded))
+        view = memoryview(everything)
+        return [pickle.loads(view[n * longest : n * longest + size]) for n, size in enumerate(sizes)]
+
+    def _gather_equal(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensors of all ranks, of equal length, one after the other."""
+        own = tensor.to(self.device)
+        parts = [torch.empty_like(own) for _ in range(self.ranks.world_size)]
+        dist.all_gather(parts, own)
+        return torch.cat(parts)
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """Add up a tensor over all ranks, in place and without waiting for a GPU."""
@@ -58,20 +74,20 @@ class Group:
         """
         if not self.together:
             return act()
+        result: T | None = None
         failure: Exception | SystemExit | None = None
-        outcome: list[Any] = [None]
         if self.ranks.first:
             try:
-                outcome = [(True, act())]
+                result = act()
             except (Exception, SystemExit) as error:
-                failure, outcome = error, [(False, f"{type(error).__name__}: {error}")]
-        dist.broadcast_object_list(outcome, src=0)
+                failure = error
+        message = None if failure is None else f"{type(failure).__name__}: {failure}"
+        result, message = self.gather((result, message))[0]
         if failure is not None:
             raise failure
-        succeeded, result = outcome[0]
-        if not succeeded:
-            raise TrainingError(f"ends because rank 0 failed ({result})")
-        return result  # type: ignore[no-any-return]
+        if message is not None:
+            raise TrainingError(f"ends because rank 0 failed ({message})")
+        return cast("T", result)
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

@@ -28,6 +28,7 @@ __all__ = ["train"]
 _FREE = {"strategy", "workers", "checkpoint_every", "keep", "resume", "log_every", "timeout"}
 # What may differ as long as no schedule was made for it.
 _LENGTH = {"epochs", "max_steps"}
+_SCHEDULE = "the schedule's state"
 
 
 def train(settings: Settings, run_dir: Path, group: Group, environment: Mapping[str, str]) -> None:
@@ -54,6 +55,7 @@ def train(settings: Settings, run_dir: Path, group: Group, environment: Mapping[
     try:
         if found is not None:
             _resume(loop, found)
+        _state_of(loop.schedule, _SCHEDULE)  # what cannot be saved is found out now, not after an epoch
         loop.connect()
         _announce(loop, found)
         for _ in loop.epochs():
@@ -202,7 +204,7 @@ def _save(loop: Loop, folder: Path, restart: int) -> Generation:
             "model.pt": checkpoint.plain(loop.model.state_dict(), "the model's state"),
             "training.pt": {
                 "optimizer": checkpoint.plain(loop.optimizer.state_dict(), "the optimizer's state"),
-                "schedule": _state_of(loop.schedule, "the schedule's state"),
+                "schedule": _state_of(loop.schedule, _SCHEDULE),
                 "scaler": _state_of(loop.precision.scaler, "the scaler's state"),
             },
             "rng.pt": states,
@@ -231,7 +233,11 @@ def _save(loop: Loop, folder: Path, restart: int) -> Generation:
 
 
 def _state_of(part: Any, where: str) -> Any:
-    return None if part is None else checkpoint.plain(part.state_dict(), where)
+    """A part's state as plain values; functions in it (older OneCycleLR) come back with the part itself."""
+    if part is None:
+        return None
+    state = {name: value for name, value in part.state_dict().items() if not callable(value)}
+    return checkpoint.plain(state, where)
 
 
 def _report_epoch(loop: Loop) -> None:

@@ -24,17 +24,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.slurm.configuration import (
+    ACCOUNT,
+    CLUSTER,
+    GPUS_PER_NODE,
+    NODES,
+    gres_conf,
+    slurm_conf,
+    slurmdbd_conf,
+)
+
 DAEMONS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd")
 TOOLS = ("mariadb-install-db", "sacctmgr", "scontrol", "sinfo", "sbatch", "srun", "squeue", "sacct")
 # Debian keeps daemons where an ordinary user's PATH does not look.
 SYSTEM_FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin")
-
-CLUSTER = "throwaway"
-ACCOUNT = "mygroup"
-NODES = 4
-GPUS_PER_NODE = 4
-CPUS_PER_NODE = 16
-MEMORY_PER_NODE = 64000
 
 _AMBIENT = re.compile(
     r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SACCT|SACCTMGR|SCONTROL|SCANCEL|SSTAT)_"
@@ -56,20 +59,6 @@ _TERMINAL = {
 
 class SlurmStartError(RuntimeError):
     """The throwaway Slurm did not come up; the message holds the end of its daemons' logs."""
-
-
-def listen_line(host: str) -> str:
-    """The configuration line that keeps the daemons on 127.0.0.1; empty where Slurm cannot be told so.
-
-    Kept off the wildcard, daemon and srun alike listen on what the host's name resolves to, and only there.
-    With any other address (Debian likes 127.0.1.1) they no longer find each other. Then they do listen
-    everywhere, and munge's key alone keeps strangers out.
-    """
-    try:
-        address = socket.gethostbyname(host)
-    except OSError:
-        return ""
-    return "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny" if address == "127.0.0.1" else ""
 
 
 def find_program(name: str) -> str | None:
@@ -96,85 +85,6 @@ def slurm_release() -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def slurm_conf(folder: Path, user: str, host: str, ports: list[int]) -> str:
-    """The text of slurm.conf; ``ports`` are slurmctld's, slurmdbd's and one per node."""
-    nodes = "\n".join(
-        f"NodeName=node{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port}"
-        for number, port in enumerate(ports[2:], start=1)
-    )
-    return f"""\
-ClusterName={CLUSTER}
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={ports[0]}
-SlurmUser={user}
-SlurmdUser={user}
-AuthType=auth/munge
-CredType=cred/munge
-AuthInfo=socket={folder}/munge.sock,cred_expire=5
-{listen_line(host)}
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool/%n
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd-%n.pid
-SlurmctldLogFile={folder}/log/slurmctld.log
-SlurmdLogFile={folder}/log/slurmd-%n.log
-PlugStackConfig={folder}/plugstack.conf
-MailProg=/bin/true
-MpiDefault=none
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SwitchType=switch/none
-SlurmdParameters=config_overrides
-ReturnToService=2
-KillWait=5
-SchedulerType=sched/backfill
-SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=0,batch_sched_delay=0
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core_Memory
-DefMemPerCPU=1000
-GresTypes=gpu
-JobAcctGatherType=jobacct_gather/linux
-JobAcctGatherFrequency=2
-AccountingStorageType=accounting_storage/slurmdbd
-AccountingStoragePass={folder}/munge.sock
-AccountingStorageHost=127.0.0.1
-AccountingStoragePort={ports[1]}
-AccountingStorageTRES=gres/gpu
-AccountingStorageEnforce=associations,limits,qos
-AccountingStoreFlags=job_comment,job_script
-NodeName=DEFAULT CPUs={CPUS_PER_NODE} Sockets=2 CoresPerSocket={CPUS_PER_NODE // 2} ThreadsPerCore=1 \
-RealMemory={MEMORY_PER_NODE} Gres=gpu:a100:{GPUS_PER_NODE} Feature=a100 State=UNKNOWN
-{nodes}
-PartitionName=gpu Nodes=node[1-{NODES}] Default=YES MaxTime=1-00:00:00 DefaultTime=01:00:00 State=UP
-PartitionName=debug Nodes=node[1-2] MaxTime=00:30:00 State=UP
-"""
-
-
-def slurmdbd_conf(folder: Path, user: str, host: str, port: int) -> str:
-    """The text of slurmdbd.conf; the database is reached by MYSQL_UNIX_PORT."""
-    return f"""\
-DbdHost={host}
-DbdAddr=127.0.0.1
-{listen_line(host)}
-DbdPort={port}
-SlurmUser={user}
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.sock
-LogFile={folder}/log/slurmdbd.log
-PidFile={folder}/slurmdbd.pid
-StorageType=accounting_storage/mysql
-StorageHost=localhost
-StorageUser={user}
-StorageLoc=slurm
-CommitDelay=1
-"""
-
-
-def gres_conf(folder: Path) -> str:
-    """The text of gres.conf: each GPU is a symlink to /dev/null, so that jobs get CUDA_VISIBLE_DEVICES."""
-    return f"NodeName=node[1-{NODES}] Name=gpu Type=a100 File={folder}/gpu/gpu[0-{GPUS_PER_NODE - 1}]\n"
-
-
 class ThrowawaySlurm:
     """A running throwaway Slurm; a context manager.
 
@@ -189,7 +99,7 @@ class ThrowawaySlurm:
         self.env = scrubbed(os.environ) | {"SLURM_CONF": str(self.folder / "slurm.conf")}
         self._deadline = time.monotonic() + start_timeout
         self._supervisor = subprocess.Popen(
-            [sys.executable, "-S", str(Path(__file__).with_name("supervisor.py")), str(self.folder)],
+            [sys.executable, "-I", "-S", str(Path(__file__).with_name("supervisor.py")), str(self.folder)],
             stdin=subprocess.PIPE,
             # mariadbd's folder is private to this user: that is what keeps others out, no password.
             env=self.env | {"MYSQL_UNIX_PORT": str(self.folder / "mariadb.sock")},
@@ -276,14 +186,14 @@ class ThrowawaySlurm:
         )  # fmt: skip
         self._start_database()
         self._wait("munged", lambda: _is_socket(folder / "munge.sock"))
-        for number in range(1, NODES + 1):
-            self._daemon("slurmd", "-D", "-N", f"node{number}", name=f"slurmd-node{number}")
         self._wait("mariadbd", lambda: _is_socket(folder / "mariadb.sock"))
         self._daemon("slurmdbd", "-D")
         self._wait("slurmdbd", lambda: self._succeeds("sacctmgr", "-n", "show", "cluster"))
         self._add_accounts()
         self._daemon("slurmctld", "-D")
         self._wait("slurmctld", lambda: self._succeeds("scontrol", "ping"))
+        for number in range(1, NODES + 1):
+            self._daemon("slurmd", "-D", "-N", f"node{number}", name=f"slurmd-node{number}")
         self._wait("the nodes", self._all_nodes_idle)
 
     def _start_database(self) -> None:
@@ -296,6 +206,8 @@ class ThrowawaySlurm:
         serve = (
             f"{_program('mariadbd')} {common} --skip-networking --skip-grant-tables --tmpdir={self.folder}"
             f" --socket={self.folder}/mariadb.sock --pid-file={self.folder}/mariadb.pid"
+            # As Debian configures it: the compiled-in latin1 would turn most of UTF-8 into question marks.
+            " --character-set-server=utf8mb4 --collation-server=utf8mb4_general_ci"
             " --innodb-buffer-pool-size=32M --innodb-flush-log-at-trx-commit=0"
         )
         self._send("mariadbd", ["/bin/sh", "-c", f"{create} && exec {serve}"])
@@ -340,6 +252,9 @@ class ThrowawaySlurm:
     def _failure(self, message: str) -> SlurmStartError:
         logs = []
         for path in sorted((self.folder / "log").glob("*")):
+            # What a daemon prints in the foreground it also writes to its own log, once that is open.
+            if path.suffix == ".out" and path.with_suffix(".log").exists():
+                continue
             lines = path.read_text(errors="replace").splitlines()[-15:]
             if lines:
                 logs += [f"--- {path.name}", *lines]

@@ -1,4 +1,4 @@
-"""How the tests start trainings: inside the test's own process, or as ranks of torchrun or of a pretended srun."""
+"""How the tests start trainings: in their own process, or as ranks of torchrun or of a pretended srun."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_a_file_that_is_no_train_json_is_refused_by_name(tmp_path: Path, text: s
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="cannot read the settings .*train.json: No such file"):
+    with pytest.raises(SettingsError, match=r"cannot read the settings .*train\.json: No such file"):
         load(tmp_path / "train.json")
 
 

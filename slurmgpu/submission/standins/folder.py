@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -151,5 +152,6 @@ def _bash_env(binaries: Path, job: PretendedJob, site: Site) -> str:
     if site.files:
         text += f"\n__slurmgpu_files=({shlex.join(site.files)})\n" + _TEST
     for python in site.pythons:
-        text += f'\n{shlex.quote(python)}() {{ "$__slurmgpu_bin/python3" "$@"; }}\n'
+        if re.fullmatch(r"[\w./+-]+", python, re.ASCII):  # bash has no function whose name needs quotes
+            text += f'\n{python}() {{ "$__slurmgpu_bin/python3" "$@"; }}\n'
     return text

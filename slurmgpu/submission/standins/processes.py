@@ -144,13 +144,15 @@ def exit_code(status: int) -> int:
 
 
 def kill_all(known: Iterable[int] = (), limit: float = 10.0) -> None:
-    """Kill every process below this one, and those ``known`` to have been there, until none is left.
+    """Kill every process below this one until none is left.
 
     In a loop, because a process may start another while it is being killed; ``limit`` seconds at most,
-    because one that waits for a dead file server cannot be killed.
+    because one that waits for a dead file server cannot be killed. Where there is no subreaper, processes
+    that have lost their parent are found among those ``known`` to have been there.
     """
     deadline = time.monotonic() + limit
-    send(signal.SIGKILL, known)
+    if not sys.platform.startswith("linux"):
+        send(signal.SIGKILL, known)
     while time.monotonic() < deadline:
         left = descendants(os.getpid())
         if not left:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 __all__ = ["ScriptReading", "expand", "read_script"]
 
 _HEREDOC = re.compile(r"<<-?\s*(?P<quote>['\"\\]?)(?P<word>[A-Za-z_]\w*)['\"]?")
+# Takes the place of a dollar sign that quoting keeps from expanding, until `expand` puts it back.
+_LITERAL_DOLLAR = "\ue000"
 # Words that stand before a command's own name.
 _BEFORE = {
     "if",
@@ -51,7 +53,7 @@ class ScriptReading:
     chdir: str
     """The value of ``#SBATCH --chdir``, empty when it is not given."""
     commands: tuple[tuple[str, ...], ...]
-    """Its simple commands, quotes removed and nothing expanded."""
+    """Its simple commands, quotes removed and nothing expanded: hand a word to :func:`expand`."""
     variables: tuple[str, ...]
     """Upper-case variables that it uses, without a default, and never sets."""
 
@@ -108,7 +110,7 @@ def expand(word: str, environment: Mapping[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
         return environment.get(match[1] or match[2], match[0])
 
-    return re.sub(r"\$(?:(\w+)|\{(\w+)\})", value, word)
+    return re.sub(r"\$(?:(\w+)|\{(\w+)\})", value, word).replace(_LITERAL_DOLLAR, "$")
 
 
 def read_script(script: str) -> ScriptReading:
@@ -182,8 +184,19 @@ def _without_single_quotes(text: str) -> str:
     return pattern.sub(replace, text)
 
 
+def _with_literal_dollars(text: str) -> str:
+    pattern = re.compile(r"""\\\$|'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
+
+    def replace(match: re.Match[str]) -> str:
+        if match[0].startswith("'"):
+            return match[0].replace("$", _LITERAL_DOLLAR)
+        return match[0].replace("\\$", _LITERAL_DOLLAR)
+
+    return pattern.sub(replace, text)
+
+
 def _commands(text: str) -> Iterator[tuple[str, ...]]:
-    for line in text.splitlines():
+    for line in _with_literal_dollars(text).splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
         words: list[str] = []

@@ -142,8 +142,9 @@ class _Step:
         for rank in range(self.shape.tasks):
             environment = task_environment(self.variables, self.shape, rank)
             node = environment["SLURMD_NODENAME"]
-            streams = self._streams(rank, environment)
+            streams: list[int | None] = []
             try:
+                streams += self._streams(rank, environment)
                 process = subprocess.Popen(
                     self.command,
                     env=environment,
@@ -155,7 +156,7 @@ class _Step:
                 )
                 self.running[process.pid] = _Task(rank, node, process)
             except OSError as error:
-                say(f"srun: error: {node}: task {rank}: {self.command[0]}: {error.strerror}")
+                say(f"srun: error: {node}: task {rank}: {error.filename}: {error.strerror}")
                 self.ended(_Task(rank, node, None), error.errno or 1)
             finally:
                 for stream in streams:
@@ -271,8 +272,8 @@ def main(folder: str, arguments: list[str]) -> int:
         say(f"srun: error: {srun.command[0]}: not found on this machine")
         return 2
     step = _Step(folder, job, srun)
-    step.start()
     try:
+        step.start()
         return step.to_the_end()
     finally:
         kill_all()  # what the tasks left behind, as slurmstepd does at the end of a step

@@ -28,6 +28,8 @@ from .processes import (
 
 __all__ = ["main"]
 
+# Seconds for what ends by itself with the script: a tee that writes its last lines.
+_SETTLE = 0.5
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -36,8 +38,11 @@ class _Run:
         self.job = job
         self.interrupted = 0
         self.asked: set[int] = set()
+        self.ended = 0.0
         self.deadline = float("inf")
         self.wakeups = Wakeups(_STOPS)
+        # slurmgpu run starts this with the signals blocked, so that none comes before it can be handled.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
         become_subreaper()
         die_with_parent(signal.SIGTERM, parent)
         if job.nice:
@@ -56,11 +61,12 @@ class _Run:
             for pid, status in reap():
                 if pid == self.script.pid:
                     code = self.script.returncode = exit_code(status)
+                    self.ended = time.monotonic()
             if code is not None:
                 left = descendants(os.getpid())
                 if not left:
                     break
-                if not self.asked:
+                if not self.asked and time.monotonic() > self.ended + _SETTLE:
                     say(f"the script has ended and left {len(left)} process(es): ending them, as Slurm does")
                     self.ask(left, grace=min(self.job.grace, 2.0))
             if time.monotonic() >= self.deadline:

@@ -1,0 +1,167 @@
+"""Text that Slurm itself reads, field by field: what would be changed in silence is refused with the reason.
+
+Each rule was seen on a real Slurm 22.05; sbatch(1) documents the file name patterns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from slurmgpu.models.base import Text
+
+__all__ = [
+    "Account",
+    "Comment",
+    "Constraint",
+    "JobName",
+    "LogPattern",
+    "MailUser",
+    "PartitionName",
+    "Qos",
+    "ReservationName",
+]
+
+# sbatch refuses a longer value of an option ("Pathname of a file, directory or other parameter too long").
+LONGEST_OPTION = 1000
+_LONGEST_NAME = 200
+_LONGEST_FILE = 255
+
+
+def _at_most(limit: int, why: str) -> Callable[[str], str]:
+    def check(value: str) -> str:
+        size = len(value.encode("utf-8"))
+        if size > limit:
+            raise ValueError(f"has {size} bytes, and {why} {limit}; shorten it")
+        return value
+
+    return check
+
+
+option_length = _at_most(LONGEST_OPTION, "sbatch takes at most")
+
+
+def _pattern(pattern: str, valid: str) -> Callable[[str], str]:
+    compiled = re.compile(pattern, re.ASCII)
+
+    def check(value: str) -> str:
+        if not compiled.fullmatch(value):
+            raise ValueError(f"{value!r} is not valid; write {valid}")
+        return value
+
+    return check
+
+
+def _lower_case(what: str) -> Callable[[str], str]:
+    def check(value: str) -> str:
+        if value != value.lower():
+            raise ValueError(f"{value!r}: Slurm writes {what} in lower case; write {value.lower()!r}")
+        return value
+
+    return check
+
+
+def _job_name(value: str) -> str:
+    if '"' in value:
+        raise ValueError(
+            f"{value!r} contains a double quote, which Slurm's accounting turns into a backtick; leave it out"
+        )
+    if "/" in value:
+        raise ValueError(f"{value!r} contains a slash: %x in a log's name would leave its folder; use - or _")
+    if value != value.strip():
+        raise ValueError(f"{value!r} begins or ends with a blank; leave it out")
+    return value
+
+
+def _log_pattern(value: str) -> str:
+    if "\\" in value:
+        raise ValueError(
+            f"{value!r} contains a backslash, which Slurm removes, and which stops every % from expanding"
+        )
+    if value.startswith("~") or re.search(r"\$(?:[A-Za-z_]|\{)", value):
+        raise ValueError(
+            f"{value!r}: Slurm expands neither ~ nor variables in the names of log files; write the folder out"
+        )
+    if len(value.rsplit("/", 1)[-1].encode("utf-8")) > _LONGEST_FILE:
+        raise ValueError(
+            f"the file's name has more than {_LONGEST_FILE} bytes: no log could be opened, and the job would die"
+        )
+    if value.endswith("/"):
+        raise ValueError(f"{value!r} is a folder; add a file name such as %j.log")
+    return value
+
+
+_NAMES = r"[A-Za-z0-9_.@+:-]+"
+
+JobName = Annotated[
+    Text,
+    AfterValidator(_job_name),
+    AfterValidator(_at_most(_LONGEST_NAME, "a job's name should have at most")),
+]
+"""A job's name: kept as it is by queue and accounting."""
+
+Comment = Annotated[Text, AfterValidator(option_length)]
+"""A comment that Slurm keeps."""
+
+Account = Annotated[
+    Text,
+    AfterValidator(_lower_case("accounts")),
+    AfterValidator(
+        _pattern(r"[a-z0-9_.@+][a-z0-9_.@+-]*", "an account's name: letters, digits and _ . @ + -")
+    ),
+    AfterValidator(option_length),
+]
+"""An account. Slurm stores accounts in lower case: another spelling would change silently."""
+
+Qos = Annotated[
+    Text,
+    AfterValidator(_lower_case("QOS names")),
+    AfterValidator(_pattern(r"[a-z0-9_.@+][a-z0-9_.@+-]*", "a QOS's name: letters, digits and _ . @ + -")),
+    AfterValidator(option_length),
+]
+"""A quality of service, which Slurm stores in lower case."""
+
+PartitionName = Annotated[
+    Text,
+    AfterValidator(
+        _pattern(rf"{_NAMES}(?:,{_NAMES})*", "a partition's name, or several with commas and no blanks")
+    ),
+    AfterValidator(option_length),
+]
+"""A partition, or a list of them."""
+
+ReservationName = Annotated[
+    Text,
+    AfterValidator(
+        _pattern(rf"{_NAMES}(?:,{_NAMES})*", "a reservation's name, or several with commas and no blanks")
+    ),
+    AfterValidator(option_length),
+]
+"""A reservation."""
+
+Constraint = Annotated[
+    Text,
+    AfterValidator(
+        _pattern(
+            r"[A-Za-z0-9_.:=+&|*()\[\],-]+",
+            "features with & (and), | (or), brackets, and no blanks: a100&nvlink",
+        )
+    ),
+    AfterValidator(option_length),
+]
+"""Features that nodes must have, in Slurm's own words."""
+
+MailUser = Annotated[
+    Text,
+    AfterValidator(
+        _pattern(r"[A-Za-z0-9_.+=@%][A-Za-z0-9_.+=@%,-]*", "an address or a user's name, several with commas")
+    ),
+    AfterValidator(option_length),
+]
+"""To whom Slurm writes: handed to a mail program as it stands."""
+
+LogPattern = Annotated[Text, AfterValidator(_log_pattern), AfterValidator(option_length)]
+"""The name of a log file, with Slurm's own % patterns."""

@@ -1,0 +1,50 @@
+"""Recorded answers of a real Slurm, and a stand-in for `call` that replays them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from slurmgpu.slurm.call import Answer
+
+FOLDER = Path(__file__).parent / "slurm" / "recorded" / "22.05"
+
+
+def recorded(name: str) -> Answer:
+    """An answer that the real Slurm 22.05 gave; its file names the command."""
+    content = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    return Answer(tuple(content["argv"]), content["rc"], content["stdout"], content["stderr"])
+
+
+def names(prefix: str) -> list[str]:
+    """The recordings whose name begins so."""
+    return sorted(path.stem for path in FOLDER.glob(f"{prefix}*.json"))
+
+
+def said(stdout: str = "", stderr: str = "", rc: int | None = 0) -> Answer:
+    """An answer made up by a test."""
+    return Answer(("made-up",), rc, stdout, stderr)
+
+
+class Replay:
+    """Answers each command by its name: with one answer, with each of several in turn, or by a function."""
+
+    def __init__(self, **answers: Answer | list[Answer] | Callable[[Sequence[str]], Answer]) -> None:
+        self.answers = answers
+        self.environments: list[Mapping[str, str]] = []
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float,
+        env: Mapping[str, str] | None = None,
+        input: str | None = None,
+        cwd: Path | None = None,
+    ) -> Answer:
+        self.environments.append(env or {})
+        answer = self.answers[argv[0]]
+        if isinstance(answer, list):
+            return answer.pop(0) if len(answer) > 1 else answer[0]
+        return answer if isinstance(answer, Answer) else answer(argv)

@@ -1,0 +1,164 @@
+"""status, cancel and submission against the real Slurm of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from slurmgpu.cli.cancel import command as cancel_command
+from slurmgpu.cli.status import command as status_command
+from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.monitoring.select import current_user, select
+from slurmgpu.monitoring.status import status
+from slurmgpu.slurm import sbatch
+from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm.cluster import ask_cluster_name, cluster_name_here
+from tests.slurm.throwaway import ThrowawaySlurm
+
+pytestmark = pytest.mark.slurm
+
+SLEEP = "#!/bin/bash\nsleep 300\n"
+
+
+@pytest.fixture
+def client(slurm: ThrowawaySlurm) -> Slurm:
+    return Slurm(env=slurm.env)
+
+
+def submit(client: Slurm, folder: Path, *options: str, text: str = SLEEP) -> int:
+    script = folder / "script.sbatch"
+    script.write_text(text)
+    outcome = sbatch.submit(client, script, options, cwd=folder)
+    assert isinstance(outcome, sbatch.Accepted)
+    return outcome.job_id
+
+
+def watch(client: Slurm, word: str, done: Callable[[JobStatus], bool]) -> JobStatus:
+    """The job's status once `done` holds; fails with the last one after a minute."""
+    deadline = time.monotonic() + 60
+    while True:
+        found = status(client, user=current_user(), selections=select([word])).jobs[0]
+        if done(found):
+            return found
+        assert time.monotonic() < deadline, found
+        time.sleep(0.3)
+
+
+def is_running(job: JobStatus) -> bool:
+    return job.state is JobState.RUNNING
+
+
+def test_a_job_is_seen_cancelled_and_seen_to_be_cancelled(client: Slurm, tmp_path: Path) -> None:
+    job_id = submit(client, tmp_path, "--job-name=a|b ü", "--gres=gpu:2", "--output=log_%j.txt")
+    running = watch(client, str(job_id), is_running)
+    assert (running.name, running.gpus, running.nodes, running.cluster) == ("a|b ü", 2, 1, "throwaway")
+    assert running.stdout == f"{tmp_path}/log_{job_id}.txt"
+    assert running.script == f"{tmp_path}/script.sbatch"
+    assert Path(running.stdout).exists()
+
+    cancelled = CliRunner().invoke(cancel_command, [str(job_id)], obj=client, catch_exceptions=False)
+    assert f"job {job_id} is" in cancelled.stdout
+    ended = watch(client, str(job_id), lambda job: job.state.is_final)
+    assert ended.state is JobState.CANCELLED
+
+    # Accounting follows within a second or so; then it is the one that knows who cancelled.
+    watch(client, str(job_id), lambda job: job.state_text.startswith("CANCELLED by"))
+    shown = CliRunner().invoke(status_command, ["--json", str(job_id)], obj=client, catch_exceptions=False)
+    document = json.loads(shown.stdout)
+    assert document["cluster"] == "throwaway"
+    assert [job["state"] for job in document["jobs"]] == ["CANCELLED"]
+    again = CliRunner().invoke(cancel_command, [str(job_id)], obj=client, catch_exceptions=False)
+    assert "has already finished: CANCELLED" in again.stdout
+
+
+def test_a_failed_job_keeps_its_exit_code(client: Slurm, tmp_path: Path) -> None:
+    job_id = submit(client, tmp_path, text="#!/bin/bash\nexit 3\n")
+    ended = watch(client, str(job_id), lambda job: job.state.is_final)
+    assert (ended.state, ended.exit_code) == (JobState.FAILED, 3)
+
+
+def test_an_array_is_one_line_for_its_waiting_tasks(client: Slurm, tmp_path: Path) -> None:
+    job_id = submit(client, tmp_path, "--array=0-4%1", "--job-name=arr")
+    watch(client, f"{job_id}_0", is_running)
+    shown = {job.job_id for job in status(client, user=current_user(), selections=select([str(job_id)])).jobs}
+    assert shown == {f"{job_id}_0", f"{job_id}_[1-4%1]"}
+    result = CliRunner().invoke(cancel_command, [str(job_id)], obj=client, catch_exceptions=False)
+    assert result.exit_code == 0
+
+
+def test_what_a_running_job_uses_is_measured(client: Slurm, tmp_path: Path) -> None:
+    job_id = submit(client, tmp_path)
+    watch(client, str(job_id), is_running)
+    deadline = time.monotonic() + 30
+    while True:
+        report = status(client, user=current_user(), selections=select([str(job_id)]), live=True)
+        use = report.jobs[0].live
+        if use is not None and use.max_rss:
+            break
+        assert time.monotonic() < deadline, report
+        time.sleep(1)
+    assert use.max_rss > 100_000
+    client.ask(["scancel", str(job_id)])
+
+
+def test_a_submission_is_found_again_by_its_script(client: Slurm, tmp_path: Path) -> None:
+    job_id = submit(client, tmp_path, "--hold")
+    since = datetime.now(timezone.utc) - timedelta(minutes=10)
+    found = sbatch.find_by_script(client, f"{tmp_path}/script.sbatch", user=current_user(), since=since)
+    assert found.jobs == [(job_id, "throwaway")]
+    client.ask(["scancel", str(job_id)])
+    nothing = sbatch.find_by_script(client, f"{tmp_path}/other.sbatch", user=current_user(), since=since)
+    assert (nothing.jobs, nothing.certain) == ([], True)
+
+
+def test_a_submission_whose_reply_is_lost_is_unknown_and_then_found(
+    slurm: ThrowawaySlurm, client: Slurm, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.sbatch"
+    script.write_text(SLEEP)
+    controller = int((slurm.folder / "slurmctld.pid").read_text())
+    # The request arrives, and nobody is awake to answer it before sbatch gives up (MessageTimeout, 10 s).
+    os.kill(controller, signal.SIGSTOP)
+    try:
+        outcome = sbatch.submit(client, script, ["--hold"], cwd=tmp_path)
+    finally:
+        os.kill(controller, signal.SIGCONT)
+    assert isinstance(outcome, sbatch.Unknown)
+
+    since = datetime.now(timezone.utc) - timedelta(minutes=10)
+    deadline = time.monotonic() + 30
+    while not (found := sbatch.find_by_script(client, str(script), user=current_user(), since=since)).jobs:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.5)
+    assert len(found.jobs) == 1
+    client.ask(["scancel", str(found.jobs[0][0])])
+
+
+def test_slurms_refusal_comes_with_advice(client: Slurm, tmp_path: Path) -> None:
+    (tmp_path / "script.sbatch").write_text(SLEEP)
+    outcome = sbatch.submit(client, tmp_path / "script.sbatch", ["--account=nosuch"], cwd=tmp_path)
+    assert isinstance(outcome, sbatch.Rejected)
+    assert "Invalid account" in outcome.text
+    assert outcome.advice is not None
+
+
+def test_slurm_estimates_a_start(client: Slurm, tmp_path: Path) -> None:
+    (tmp_path / "script.sbatch").write_text(SLEEP)
+    found = sbatch.estimate(client, tmp_path / "script.sbatch", ["-N1", "--gres=gpu:1"], cwd=tmp_path)
+    assert found.accepted
+    assert found.start is not None
+    never = sbatch.estimate(client, tmp_path / "script.sbatch", ["-N1", "--gres=gpu:9"], cwd=tmp_path)
+    assert not never.accepted
+
+
+def test_the_cluster_names_itself(client: Slurm) -> None:
+    assert cluster_name_here(client.env) == "throwaway"
+    assert ask_cluster_name(client) == "throwaway"

@@ -1,0 +1,219 @@
+"""The command line as a person types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def slurmgpu(cwd: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "XDG_CONFIG_HOME": str(cwd / "xdg"),
+        "SLURMGPU_SITE": str(cwd / "site"),
+        **env,
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "slurmgpu", *arguments],
+        cwd=cwd,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_a_job_needs_no_file(tmp_path: Path) -> None:
+    done = slurmgpu(
+        tmp_path, "render", "--gpus", "2", "-t", "1:00:00", "--", "python", "train.py", "--lr", "0.1"
+    )
+    assert done.returncode == 0
+    assert "#SBATCH --gres=gpu:2\n" in done.stdout
+    assert "#SBATCH --time=01:00:00\n" in done.stdout
+    assert done.stdout.endswith("train.py --lr 0.1\n")
+
+
+def test_without_a_profile_stderr_says_that_a_generic_one_is_used(tmp_path: Path) -> None:
+    done = slurmgpu(tmp_path, "plan", "--gpus", "1", "--", "true")
+    assert "no cluster profile is chosen" in done.stderr
+    chosen = slurmgpu(tmp_path, "plan", "--gpus", "1", "-A", "x", "--cluster", "uva-afton", "--", "true")
+    assert "no cluster profile" not in chosen.stderr
+
+
+def test_the_classic_script_is_what_a_user_of_that_site_writes_by_hand(tmp_path: Path) -> None:
+    lines = slurmgpu(tmp_path, "render", "uva-pytorch", "--cluster", "uva-afton").stdout.splitlines()
+    by_hand = {
+        "#SBATCH --account=mygroup", "#SBATCH --partition=gpu", "#SBATCH --gres=gpu:1", "#SBATCH --cpus-per-task=1",
+        "#SBATCH --time=00:01:00", "#SBATCH --job-name=pytorch_training", "#SBATCH --output=logs/output_%j.log",
+        "#SBATCH --error=logs/error_%j.log", "module purge",
+        'apptainer run --nv "$CONTAINERDIR/pytorch-2.0.1.sif" pytorch_script.py',
+    }  # fmt: skip
+    assert by_hand <= set(lines)
+    assert any(line.startswith("module load apptainer pytorch/2.0.1 ") for line in lines)
+    assert lines[1] == "# Submit by hand: mkdir -p logs && sbatch script.sbatch"
+
+
+def test_a_written_script_names_itself_in_its_second_line(tmp_path: Path) -> None:
+    done = slurmgpu(tmp_path, "render", "--to", "my job.sh", "--gpus", "1", "--", "true")
+    assert done.returncode == 0
+    assert done.stdout == ""
+    assert (tmp_path / "my job.sh").read_text().splitlines()[1] == "# Submit by hand: sbatch 'my job.sh'"
+
+
+def test_any_part_of_the_file_can_be_given_by_option(tmp_path: Path) -> None:
+    done = slurmgpu(
+        tmp_path, "plan", "--json", "--gpus", "1", "--set", "train.task=t.py:T", "--set", "train.epochs=3",
+        "--set", "environment={modules: {load: [torch]}}", "--sbatch", "nice=5", "--sbatch", "overcommit",
+        "--gres", "gpu:a100:2,lscratch:100", "--mail-type", "end,fail",
+    )  # fmt: skip
+    assert done.returncode == 2
+    done = slurmgpu(
+        tmp_path, "plan", "--json", "--set", "train.task=t.py:T", "--set", "train.epochs=3",
+        "--set", "environment={modules: {load: [torch]}}", "--sbatch", "nice=5", "--sbatch", "overcommit",
+        "--gres", "gpu:a100:2,lscratch:100", "--mail-type", "end,fail",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    options = {option["name"]: option["value"] for option in plan["options"]}
+    assert plan["schema"] == "slurmgpu.plan/1"
+    assert plan["train"]["epochs"] == 3
+    assert options["nice"] == "5"
+    assert options["overcommit"] is None
+    assert options["gres"] == "gpu:a100:2,lscratch:100"
+    assert options["mail-type"] == "END,FAIL"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["render", "nothere.yaml"], 2, "nothere.yaml: there is no such job file"),
+        (["render", "--gpus", "two", "--", "x"], 2, "option --gpus: resources.gpus: 'two' is no GPU request"),
+        (["render", "--gpus", "1"], 2, "nothing to run"),
+        (["render", "--gpus", "1", "--"], 2, "nothing stands after --"),
+        (["render", "--gpus", "1", "--set", "x", "--", "y"], 2, "option --set: 'x' is not KEY=VALUE"),
+        (["render", "--gpus", "1", "--set", "nme=x", "--", "y"], 2, "did you mean 'name'"),
+        (["plan", "--gpus", "99", "--cluster", "uva-afton", "-A", "x", "--", "y"], 1, "99 GPUs do not fit"),
+        (
+            ["plan", "--gpus", "1", "--cluster", "nix", "--", "y"],
+            2,
+            "cluster 'nix' (--cluster): no such profile",
+        ),
+        (["plan", "--gpus", "1", "--cluster", "uva-afton", "--", "y"], 1, "resources.account is missing"),
+        (["render", "--gpus", "1", "--template", "none.j2", "--", "y"], 2, "template 'none.j2'"),
+        (["render", "--gpus", "1", "--to", "no/folder/x.sh", "--", "y"], 2, "--to no/folder/x.sh"),
+        (
+            ["render", "--gpus", "1", "-J", "a\nb", "--", "y"],
+            2,
+            "option --job-name: name: contains a newline",
+        ),
+        (["frobnicate"], 2, "No such command"),
+        (["render", "--frobnicate"], 2, "No such option"),
+        (
+            ["run", "--gpus", "2", "--processes", "3", "--pretend-nodes", "2", "--", "true"],
+            2,
+            "cannot be split evenly",
+        ),
+        (["run", "--gpus", "1", "--steps", "3", "--", "true"], 2, "--steps bounds a training task"),
+        (["cluster", "show", "nix"], 2, "no such profile"),
+    ],
+)
+def test_wrong_input_is_one_clear_error_with_its_exit_code(
+    tmp_path: Path, arguments: list[str], code: int, said: str
+) -> None:
+    done = slurmgpu(tmp_path, *arguments, PATH=os.environ["PATH"])
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert [path.name for path in tmp_path.iterdir() if path.name != "xdg"] == []
+
+
+def test_a_users_template_is_used_and_its_mistakes_are_named(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.j2"
+    mine.write_text(
+        "#!/bin/bash\n{% for option in options %}#SBATCH {{ option }}\n{% endfor %}{{ launch.command }}\n"
+    )
+    done = slurmgpu(tmp_path, "render", "--gpus", "1", "--template", "mine.j2", "--", "python", "x.py")
+    assert done.stdout.endswith("python x.py\n")
+    mine.write_text("{{ nothing_like_it }}")
+    done = slurmgpu(tmp_path, "render", "--gpus", "1", "--template", "mine.j2", "--", "python", "x.py")
+    assert (done.returncode, "'nothing_like_it' is undefined" in done.stderr) == (2, True)
+    mine.write_text("{{ ''.__class__.__mro__[1].__subclasses__() }}")
+    done = slurmgpu(tmp_path, "render", "--gpus", "1", "--template", "mine.j2", "--", "python", "x.py")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("what", "files"),
+    [
+        ("job", ["jobs/*.yaml", "tests/golden/jobs/*.yaml", "examples/*/job.yaml"]),
+        ("cluster", ["examples/clusters/*.yaml"]),
+    ],
+)
+def test_the_schema_accepts_every_file_that_is_shipped_and_refuses_unknown_keys(
+    tmp_path: Path, what: str, files: list[str]
+) -> None:
+    schema = json.loads(slurmgpu(tmp_path, "schema", what).stdout)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    paths = [path for pattern in files for path in ROOT.glob(pattern)]
+    assert paths
+    for path in paths:
+        data = json.loads(json.dumps(YAML(typ="safe").load(path.read_text(encoding="utf-8")), default=str))
+        assert [error.message for error in validator.iter_errors(data)] == [], path
+    assert list(validator.iter_errors({"nme": "x"}))
+
+
+def test_planning_and_rendering_import_no_torch(tmp_path: Path) -> None:
+    stub = tmp_path / "stub"
+    stub.mkdir()
+    (stub / "torch.py").write_text("raise SystemExit('torch was imported')\n")
+    (stub / "submitit.py").write_text("raise SystemExit('submitit was imported')\n")
+    path = f"{stub}{os.pathsep}{ROOT}"
+    for arguments in (
+        ["--help"],
+        ["render", "--gpus", "2", "--", "python", "train.py"],
+        ["plan", "--gpus", "2", "--set", "train.task=t.py:T"],
+        ["status"],
+        ["submit", "--gpus", "2", "--", "python", "train.py"],
+        ["cancel", "1"],
+        ["schema", "job"],
+        ["cluster", "list"],
+        ["config", "show"],
+    ):
+        # Without Slurm on PATH, status, submit and cancel end with 4; what matters is what they import before.
+        done = slurmgpu(tmp_path, *arguments, PYTHONPATH=path, PATH=str(tmp_path))
+        assert "was imported" not in done.stderr + done.stdout
+        assert done.returncode in (0, 4), done.stderr
+
+
+def test_config_show_names_the_origin_of_each_value(tmp_path: Path) -> None:
+    assert slurmgpu(tmp_path, "cluster", "use", "uva-afton").returncode == 0
+    done = slurmgpu(tmp_path, "config", "show", "--json")
+    (value, *_) = json.loads(done.stdout)["values"]
+    assert (value["key"], value["value"]) == ("cluster", "uva-afton")
+    assert value["origin"].endswith("xdg/slurmgpu/config.yaml:1")
+
+
+def test_output_to_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m slurmgpu render --gpus 1 -- true | head -n 1"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "#!/bin/bash\n"
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,240 @@
+"""Files are read as YAML 1.2, layers are merged, and every mistake is named with its file, line and field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurmgpu.errors import InvalidInput
+from slurmgpu.files.clusters import choose_cluster, load_cluster, profiles
+from slurmgpu.files.data import data_folder, read_templates
+from slurmgpu.files.jobs import find_job_file, load_job, read_user_script
+from slurmgpu.files.settings import load_settings, write_user_setting
+from slurmgpu.files.yaml import Layered, Origin, read_yaml, validate
+from slurmgpu.models.job import Job
+
+
+def job_error(text: str) -> str:
+    with pytest.raises(InvalidInput) as caught:
+        validate(Job, read_yaml(text, "job.yaml"), "job")
+    return caught.value.message
+
+
+def read_job(text: str) -> Job:
+    return validate(Job, read_yaml(text, "job.yaml"), "job")
+
+
+def test_yaml_1_2_keeps_no_and_times_as_they_are() -> None:
+    layered = read_yaml("a: no\nb: 12:30:00\nc: 2-12\nd: 60:30\n", "x")
+    assert layered.data == {"a": "no", "b": "12:30:00", "c": "2-12", "d": "60:30"}
+
+
+def test_an_unknown_key_is_named_with_its_line_the_nearest_and_the_valid_ones() -> None:
+    message = job_error("name: x\nresources:\n  gpu: 2\n")
+    assert message.startswith(
+        "job.yaml:3: resources.gpu: unknown key; did you mean 'gpus'? valid here: gpus, "
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("resources: {gpus: two}", "job.yaml:1: resources.gpus: 'two' is no GPU request"),
+        ("resources: {time: soon}", "job.yaml:1: resources.time: 'soon' is no time"),
+        (
+            "resources: {nodes: 0}",
+            "job.yaml:1: resources.nodes: 0: input should be greater than or equal to 1",
+        ),
+        ("resources: {nodes: '2'}", "job.yaml:1: resources.nodes: '2': input should be a valid integer"),
+        ("resources: {gpus: true}", "job.yaml:1: resources.gpus: True is no GPU request"),
+        ("resources: {account: MyGroup}", "write 'mygroup'"),
+        (
+            "resources:\n  memory: 1G\n  memory_per_gpu: 1G",
+            "job.yaml:1: resources: memory and memory_per_gpu exclude each other",
+        ),
+        ("command: [python]\ntrain: {task: 'a.py:A'}", "command and train are both given"),
+        ("command: []", "job.yaml:1: command: is empty"),
+        ('command: [python, "a\\0b"]', "word 2 contains a NUL byte"),
+        ('command: [python, "a\\nb"]', "job.yaml:1: command: word 2 contains a newline at position 2"),
+        ('name: "a\\nb"', "job.yaml:1: name: contains a newline"),
+        ("name: ''", "job.yaml:1: name: is empty"),
+        ("sbatch: {time: 5}", "job.yaml:1: sbatch: 'time' has a field of its own here: write resources.time"),
+        ("sbatch: {Nice: 5}", "'Nice' is no long option of sbatch"),
+        (
+            "launch: mpirun",
+            "job.yaml:1: launch.launcher: 'mpirun': input should be 'auto', 'torchrun', 'srun' or 'plain'",
+        ),
+        ("array: 1..5", "job.yaml:1: array: '1..5' is no array"),
+        ("dependency: after", "job.yaml:1: dependency: 'after' is no dependency"),
+        ("variables: {MY-VAR: x}", "is no name of a variable"),
+        (
+            "environment: {modules: {lod: [x]}}",
+            "job.yaml:1: environment.modules.lod: unknown key; did you mean 'load'?",
+        ),
+        (
+            "environment: {container: {image: a.sif}, python: {venv: {path: x}}}",
+            "an image has its own Python",
+        ),
+        ("restart: {on: [never]}", "job.yaml:1: restart.on.0: 'never'"),
+        ("train: {task: 'x.py:A', precision: fp8}", "job.yaml:1: train.precision: 'fp8'"),
+        ("a: 1\na: 2", "job.yaml:2: the key 'a' stands twice"),
+        ("- a\n- b", "job.yaml:1: holds a list"),
+        ("resources: [", "job.yaml:1"),
+        ("resources: {gres: ['gpu:2']}", "write them as gpus or gpus_per_node"),
+        ("resources: {gpus: a100:2, gpu_type: h100}", "two types of GPU"),
+        ("resources: {gpus: 4, gpus_per_node: 4, nodes: 2}", "gpus: 4 is not nodes: 2 x gpus_per_node: 4"),
+    ],
+)
+def test_each_mistake_is_named_with_its_place_and_what_is_valid(text: str, expected: str) -> None:
+    assert expected in job_error(text)
+
+
+def test_all_mistakes_of_a_file_are_told_at_once() -> None:
+    assert len(job_error("nam: x\nresources: {gpus: two, time: soon}\n").splitlines()) == 3
+
+
+def test_a_job_of_every_kind_of_value_is_read() -> None:
+    job = read_job(
+        "resources: {gpus: a100:2, time: 90, gres: ['lscratch:100G']}\narray: 0-9%4\nlaunch: srun\n"
+    )
+    assert job.resources.time is not None
+    assert job.resources.time.seconds == 5400
+    assert str(job.array) == "0-9%4"
+    assert job.launch.launcher == "srun"
+
+
+# --- layers
+
+
+def settings_files(tmp_path: Path) -> dict[str, str]:
+    for layer in ("site", "xdg/slurmgpu", "lab", "project"):
+        (tmp_path / layer).mkdir(parents=True)
+    return {"SLURMGPU_SITE": str(tmp_path / "site"), "XDG_CONFIG_HOME": str(tmp_path / "xdg")}
+
+
+def test_the_later_layer_wins_and_each_value_knows_its_origin(tmp_path: Path) -> None:
+    environ = settings_files(tmp_path)
+    (tmp_path / "site/config.yaml").write_text(
+        f"runs: /scratch/a\nlab: {tmp_path}/lab\njob: {{resources: {{qos: low, time: 10}}}}\n"
+    )
+    (tmp_path / "lab/config.yaml").write_text("job: {resources: {account: lab-a}}\n")
+    (tmp_path / "xdg/slurmgpu/config.yaml").write_text("runs: /scratch/b\n")
+    (tmp_path / "project/slurmgpu.yaml").write_text("job:\n  resources:\n    qos: high\n")
+    (tmp_path / "project/job.yaml").write_text("command: [python, x.py]\nresources: {gpus: 1}\n")
+    options = Layered({}, {})
+    options.put(("resources", "time"), "20", Origin("option --time"))
+    loaded = load_job(tmp_path / "project/job.yaml", options, cwd=tmp_path, environ=environ)
+    resources = loaded.job.resources
+    assert (resources.qos, resources.account, str(resources.time)) == ("high", "lab-a", "00:20:00")
+    assert loaded.settings.settings.runs == "/scratch/b"
+    assert (
+        str(loaded.settings.layered.origin(("job", "resources", "qos")))
+        == f"{tmp_path}/project/slurmgpu.yaml:3"
+    )
+    assert str(loaded.settings.layered.origin(("runs",))) == f"{tmp_path}/xdg/slurmgpu/config.yaml:1"
+
+
+def test_a_mistake_in_an_option_names_the_option(tmp_path: Path) -> None:
+    options = Layered({}, {})
+    options.put(("resources", "time"), "soon", Origin("option --time"))
+    with pytest.raises(InvalidInput, match=r"option --time: resources\.time: 'soon' is no time"):
+        load_job(None, options, cwd=tmp_path, environ=settings_files(tmp_path))
+
+
+def test_gpus_on_the_command_line_replace_gpus_per_node_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("command: [x]\nresources: {gpus_per_node: 4}\n")
+    options = Layered({}, {})
+    options.put(("resources", "gpus"), "2", Origin("option --gpus"))
+    job = load_job(path, options, cwd=tmp_path, environ=settings_files(tmp_path)).job
+    assert job.resources.gpus_per_node is None
+    assert job.resources.gpus is not None
+
+
+def test_a_command_on_the_command_line_replaces_the_files_training(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("train: {task: 'a.py:A'}\n")
+    options = Layered({}, {})
+    options.put(("command",), ["python", "x.py"], Origin("the command after --"))
+    job = load_job(path, options, cwd=tmp_path, environ=settings_files(tmp_path)).job
+    assert job.train is None
+    assert job.command == ("python", "x.py")
+
+
+def test_a_mistake_in_a_settings_file_names_that_file(tmp_path: Path) -> None:
+    environ = settings_files(tmp_path)
+    (tmp_path / "xdg/slurmgpu/config.yaml").write_text("cluster: x\nrun: y\n")
+    with pytest.raises(
+        InvalidInput, match=r"xdg/slurmgpu/config.yaml:2: run: unknown key; did you mean 'runs'"
+    ):
+        load_settings(tmp_path, environ)
+
+
+def test_choosing_a_cluster_keeps_the_comments_of_the_settings(tmp_path: Path) -> None:
+    environ = settings_files(tmp_path)
+    path = tmp_path / "xdg/slurmgpu/config.yaml"
+    path.write_text("# mine\nruns: /scratch/me # big\n")
+    assert write_user_setting(load_settings(tmp_path, environ), "cluster", "uva-afton") == path
+    assert path.read_text() == "# mine\nruns: /scratch/me # big\ncluster: uva-afton\n"
+
+
+# --- clusters, jobs, data
+
+
+def test_every_shipped_profile_loads_and_names_its_source() -> None:
+    shipped = sorted(data_folder("clusters").glob("*.yaml"))
+    assert shipped
+    for path in shipped:
+        cluster = load_cluster(path)
+        assert cluster.name == path.stem
+        assert cluster.source is not None
+
+
+def test_the_sites_profile_wins_over_the_shipped_one(tmp_path: Path) -> None:
+    environ = settings_files(tmp_path)
+    (tmp_path / "site/clusters").mkdir()
+    (tmp_path / "site/clusters/uva-afton.yaml").write_text("name: uva-afton\ndescription: the site's own\n")
+    cluster, _ = choose_cluster("uva-afton", load_settings(tmp_path, environ), environ)
+    assert cluster.description == "the site's own"
+
+
+def test_an_unknown_cluster_is_named_with_the_known_ones(tmp_path: Path) -> None:
+    settings = load_settings(tmp_path, settings_files(tmp_path))
+    with pytest.raises(InvalidInput, match="cluster 'uva-aftom' .*did you mean 'uva-afton'"):
+        choose_cluster("uva-aftom", settings, {})
+
+
+def test_the_cluster_comes_from_option_then_variable_then_settings(tmp_path: Path) -> None:
+    environ = settings_files(tmp_path)
+    (tmp_path / "xdg/slurmgpu/config.yaml").write_text("cluster: uva-afton\n")
+    settings = load_settings(tmp_path, environ)
+    assert choose_cluster("generic", settings, {"SLURMGPU_CLUSTER": "x"})[0].name == "generic"
+    assert choose_cluster(None, settings, {"SLURMGPU_CLUSTER": "generic"})[1] == "SLURMGPU_CLUSTER"
+    assert choose_cluster(None, settings, {})[0].name == "uva-afton"
+    assert "uva-afton" in profiles(settings)
+
+
+def test_a_shipped_job_is_found_by_its_name_and_a_missing_one_is_explained() -> None:
+    assert find_job_file("uva-pytorch").name == "uva-pytorch.yaml"
+    with pytest.raises(InvalidInput, match="python: there is no such job file") as caught:
+        find_job_file("python")
+    assert "-- python" in (caught.value.hint or "")
+
+
+def test_a_users_template_replaces_the_main_one_only(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.j2"
+    mine.write_text("mine")
+    templates = read_templates(mine)
+    assert templates["script.sh.j2"] == "mine"
+    assert templates["modules.sh.j2"] == read_templates()["modules.sh.j2"]
+
+
+def test_a_script_is_read_with_the_modules_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("from mine import setup\nsetup()\n")
+    (tmp_path / "mine.py").write_text(
+        "import torch.distributed as dist\n\ndef setup():\n    dist.init_process_group()\n"
+    )
+    facts = read_user_script(read_job("command: [python, train.py]"), str(tmp_path), tmp_path)
+    assert facts is not None
+    assert facts.distributed is not None

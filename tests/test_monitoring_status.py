@@ -1,0 +1,392 @@
+"""status: queue and accounting merged. `recorded(...)` are a real 22.05's answers, the rest constructed."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurmgpu.cli.status import command
+from slurmgpu.errors import InvalidInput, SlurmUnreachable
+from slurmgpu.models.run import JobState, JobStatus, Run
+from slurmgpu.monitoring.select import read_run, select, since_moment
+from slurmgpu.monitoring.status import StatusReport, merge, status
+from slurmgpu.monitoring.table import cells, header, plain, printable
+from slurmgpu.slurm.call import Slurm
+from tests.recorded import Replay, recorded, said
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
+# The recordings were made as root.
+USER = "root"
+
+
+def job(job_id: str = "7", state: str = "RUNNING", **values: Any) -> JobStatus:
+    source = values.pop("source", "squeue")
+    known = {"cluster": "alpha", "user": "ada", "state_text": state}
+    return JobStatus(job_id=job_id, state=JobState(state.split()[0]), source=source, **(known | values))
+
+
+def merged(queued: list[JobStatus] | None, accounted: list[JobStatus]) -> dict[str, JobStatus]:
+    jobs, _ = merge(queued, accounted, "ada")
+    return {found.job_id: found for found in jobs}
+
+
+def replay(**answers: Any) -> Slurm:
+    known = {"squeue": recorded("squeue"), "sacct": recorded("sacct"), "sstat": recorded("sstat")}
+    return Slurm(run=Replay(**(known | answers)), env={"SLURM_CONF": "/nowhere"})
+
+
+def ask(*words: str, slurm: Slurm | None = None, **options: Any) -> StatusReport:
+    return status(slurm or replay(), user=USER, selections=select(words), **options)
+
+
+def run_of(directory: Path, **values: Any) -> Run:
+    known = {
+        "name": "digits",
+        "token": "k3x9",
+        "job_id": 7,
+        "state": "submitted",
+        "submitted_at": NOW,
+        "argv": ["sbatch", "script.sbatch"],
+        "script_sha256": "0" * 64,
+        "run_dir": str(directory),
+        "slurmgpu_version": "0.1.0",
+    }
+    run = Run(**(known | values))
+    directory.mkdir(exist_ok=True)
+    (directory / "run.json").write_text(run.to_json(), encoding="utf-8")
+    return run
+
+
+# ---- merging
+
+
+def test_a_status_costs_one_squeue_and_one_sacct() -> None:
+    slurm = replay()
+    report = ask(slurm=slurm)
+    assert [argv[0] for argv in slurm.asked] == ["sacct", "squeue"]
+    assert report.cluster == "throwaway"
+    assert report.notes == []
+    assert len(report.jobs) == 16
+
+
+def test_a_job_whose_processes_still_end_is_not_dead_though_accounting_says_cancelled() -> None:
+    accounted = job(state="CANCELLED by 0", source="sacct")
+    assert merged([job(state="COMPLETING")], [accounted])["7"].state is JobState.COMPLETING
+
+
+def test_the_queue_is_right_where_accounting_lags() -> None:
+    assert (
+        merged([job(state="RUNNING")], [job(state="PENDING", source="sacct")])["7"].state is JobState.RUNNING
+    )
+    found = ask()
+    assert {j.job_id: j.state.value for j in found.jobs if j.job_id in ("10", "11")} == {
+        "10": "CANCELLED",
+        "11": "COMPLETING",
+    }
+
+
+def test_how_a_job_ended_comes_from_accounting_with_the_log_from_the_queue() -> None:
+    queued = job(state="FAILED", stdout="/a.log", exit_code=None, elapsed=None)
+    accounted = job(state="FAILED", source="sacct", exit_code=3, signal=0, elapsed=5)
+    found = merged([queued], [accounted])["7"]
+    assert (found.exit_code, found.elapsed, found.stdout, found.source) == (3, 5, "/a.log", "squeue+sacct")
+
+
+def test_a_requeued_job_does_not_get_the_end_of_its_earlier_run() -> None:
+    accounted = job(state="FAILED", source="sacct", exit_code=3, end=NOW)
+    found = merged([job(state="PENDING")], [accounted])["7"]
+    assert (found.state, found.end, found.exit_code) == (JobState.PENDING, None, None)
+
+
+def test_a_job_that_only_accounting_believes_alive_is_unknown() -> None:
+    jobs, notes = merge([], [job(state="RUNNING", source="sacct")], "ada")
+    assert [j.state for j in jobs] == [JobState.UNKNOWN]
+    assert [note for note, _ in notes] == ["job 7: accounting says RUNNING, but the queue has no such job"]
+
+
+def test_another_users_running_job_is_not_unknown_for_that() -> None:
+    jobs, notes = merge([], [job(state="RUNNING", source="sacct", user="bob")], "ada")
+    assert [j.state for j in jobs] == [JobState.RUNNING]
+    assert notes == []
+
+
+def test_a_silent_controller_makes_nobody_unknown() -> None:
+    assert merged(None, [job(state="RUNNING", source="sacct")])["7"].state is JobState.RUNNING
+
+
+def test_waiting_array_tasks_are_not_shown_twice_when_accounting_lags() -> None:
+    queued = [
+        job("4_0", array_job_id=4, array_tasks="0"),
+        job("4_[1-5]", "PENDING", array_job_id=4, array_tasks="[1-5]"),
+    ]
+    accounted = [job("4_[0-5]", "PENDING", source="sacct", array_job_id=4, array_tasks="[0-5]")]
+    assert set(merged(queued, accounted)) == {"4_0", "4_[1-5]"}
+
+
+def test_the_same_id_on_two_clusters_is_two_jobs() -> None:
+    jobs, _ = merge([job(cluster="alpha")], [job(cluster="beta", state="COMPLETED", source="sacct")], "ada")
+    assert [(j.cluster, j.state.value) for j in jobs] == [("alpha", "RUNNING"), ("beta", "COMPLETED")]
+
+
+def test_without_accounting_the_queue_still_answers_and_says_so() -> None:
+    report = ask(slurm=replay(sacct=recorded("sacct_no_accounting")))
+    assert len(report.jobs) == 16
+    assert len(report.notes) == 1
+    assert report.notes[0].startswith("accounting is not available on this cluster (no slurmdbd)")
+
+
+def test_without_the_controller_accounting_still_answers_and_says_so() -> None:
+    report = ask(slurm=replay(squeue=recorded("squeue_no_controller")))
+    assert {j.source for j in report.jobs} == {"sacct"}
+    assert "does not answer" in report.notes[0]
+    assert "may be old" in report.notes[0]
+
+
+def test_without_both_slurm_is_unreachable() -> None:
+    slurm = replay(squeue=recorded("squeue_no_controller"), sacct=recorded("sacct_no_slurmdbd"))
+    with pytest.raises(SlurmUnreachable, match="does not answer"):
+        ask(slurm=slurm)
+
+
+def test_live_use_is_asked_only_on_request_and_only_of_running_jobs() -> None:
+    slurm = replay()
+    report = ask("9", "7", slurm=slurm, live=True)
+    assert slurm.asked[-1][0] == "sstat"
+    assert slurm.asked[-1][-1] == "--jobs=9"
+    found = {j.job_id: j for j in report.jobs}
+    use = found["9"].live
+    assert use is not None
+    assert (use.max_rss, use.cpu_seconds) == (12886016, 12)
+    assert use.average_cpus == pytest.approx(12 / (found["9"].elapsed or 0))
+    assert found["7"].live is None
+
+
+# ---- what JOB means
+
+
+def test_an_id_an_array_a_task_and_a_name_find_their_jobs() -> None:
+    assert [j.job_id for j in ask("4").jobs] == ["4_0", "4_1", "4_[2-5%2]"]
+    assert [j.job_id for j in ask("4_3").jobs] == ["4_[2-5%2]"]
+    assert [j.job_id for j in ask("5+1").jobs] == ["5+1"]
+    assert [j.job_id for j in ask("a|b", "arr").jobs] == ["1", "4_0", "4_1", "4_[2-5%2]"]
+
+
+def test_jobs_named_by_id_are_found_whatever_their_age() -> None:
+    slurm = replay()
+    ask("4_3", "7", slurm=slurm)
+    assert "--jobs=4,7" in slurm.asked[0]
+    assert not any(word.startswith("--starttime") for word in slurm.asked[0])
+
+
+def test_a_job_that_slurm_does_not_know_is_unknown_and_never_left_out() -> None:
+    report = ask("99999")
+    assert [(j.job_id, j.state, j.source) for j in report.jobs] == [("99999", JobState.UNKNOWN, "none")]
+    assert report.notes == ["job 99999: neither the queue nor accounting knows it"]
+
+
+def test_a_name_without_jobs_is_a_note() -> None:
+    report = ask("nosuch")
+    assert report.jobs == []
+    assert "no job named 'nosuch'" in report.notes[0]
+
+
+def test_a_run_directory_leads_to_its_job(tmp_path: Path) -> None:
+    run_of(tmp_path / "run", job_id=9, run_dir="/scratch/ada", script="script.sh")
+    assert "9" in [j.job_id for j in ask(str(tmp_path / "run")).jobs]
+
+
+def test_a_run_whose_submission_was_cut_off_is_found_by_its_script(tmp_path: Path) -> None:
+    run_of(tmp_path / "run", job_id=None, state="unknown", run_dir="/scratch/ada", script="script.sh")
+    slurm = replay(sacct=said())
+    assert "1" in [j.job_id for j in ask(str(tmp_path / "run"), slurm=slurm).jobs]
+
+
+def test_an_id_that_now_belongs_to_another_script_is_not_the_runs(tmp_path: Path) -> None:
+    run_of(tmp_path / "run", job_id=9)
+    report = ask(str(tmp_path / "run"))
+    assert [(j.job_id, j.name, j.state, j.source) for j in report.jobs] == [
+        ("9", "digits", JobState.UNKNOWN, "run.json")
+    ]
+
+
+def test_an_id_that_was_used_before_is_not_the_runs(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run")
+    selection = select([str(tmp_path / "run")])[0]
+    assert selection.matches(job(source="sacct", submit=run.submitted_at))
+    assert not selection.matches(job(source="sacct", submit=run.submitted_at - timedelta(days=400)))
+
+
+def test_a_run_survives_its_file(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run")
+    assert read_run(tmp_path / "run") == run
+    assert json.loads(run.to_json())["schema"] == "slurmgpu.run/1"
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"schema": "slurmgpu.run/2"}', "[1]", "\x00"])
+def test_a_damaged_run_file_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(InvalidInput, match=r"run\.json is no record of a run"):
+        select([str(tmp_path)])
+
+
+def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="is no run directory"):
+        select([str(tmp_path)])
+    with pytest.raises(InvalidInput, match="is no run directory"):
+        select(["runs/nosuch"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("30m", NOW - timedelta(minutes=30)),
+        ("12h", NOW - timedelta(hours=12)),
+        ("1d", NOW - timedelta(days=1)),
+        ("2w", NOW - timedelta(weeks=2)),
+        ("2026-11-20T00:00:00+00:00", datetime(2026, 11, 20, tzinfo=timezone.utc)),
+    ],
+)
+def test_since_is_a_span_or_a_date(text: str, expected: datetime) -> None:
+    assert since_moment(text, NOW) == expected
+
+
+@given(st.text())
+def test_no_text_breaks_since(text: str) -> None:
+    with suppress(InvalidInput):
+        since_moment(text, NOW)
+
+
+@pytest.mark.parametrize("text", ["", "1", "yesterday", "1y", "-1d", "999999w", "2026-13-01"])
+def test_any_other_since_is_refused_by_name(text: str) -> None:
+    with pytest.raises(InvalidInput, match=f"since '{text}' is no time"):
+        since_moment(text, NOW)
+
+
+# ---- what is shown
+
+
+def test_the_plain_table_cuts_nothing_off_and_lines_up() -> None:
+    long = job("4_[0-2,4-7,9%3]", "PENDING", name="x" * 200, reason="Resources", gpus=2, nodes=1)
+    lines = plain([long, job(nodes=2, node_list="n[1-2]")], NOW).split("\n")
+    assert "x" * 200 in lines[1]
+    column = lines[0].index("STATE")
+    assert [line[column:].split()[0] for line in lines] == ["STATE", "PENDING", "RUNNING"]
+
+
+def test_a_name_cannot_steer_the_terminal() -> None:
+    assert printable("a\x1b[31m\nü\u202e") == r"a\x1b[31m\nü\u202e"
+
+
+def row(found: JobStatus) -> dict[str, str]:
+    return dict(zip(header(True), cells(found, True, NOW), strict=True))
+
+
+def test_a_reason_that_waits_for_ever_says_so() -> None:
+    assert "for ever" in row(job(state="PENDING", reason="PartitionTimeLimit"))["REASON"]
+    assert row(job(state="PENDING", reason="SomethingNew"))["REASON"] == "SomethingNew"
+
+
+def test_why_a_job_once_waited_is_not_why_it_ended() -> None:
+    assert row(job(state="CANCELLED", reason="JobArrayTaskLimit"))["REASON"] == "-"
+    assert "command failed" in row(job(state="FAILED", reason="NonZeroExitCode"))["REASON"]
+
+
+def test_the_exit_column_shows_zero_for_success_alone() -> None:
+    assert row(job(state="COMPLETED", exit_code=0, signal=0))["EXIT"] == "0"
+    assert row(job(state="OUT_OF_MEMORY", exit_code=0, signal=0))["EXIT"] == "-"
+    assert row(job(state="FAILED", exit_code=0, signal=53))["EXIT"] == "0:53"
+    assert row(job(state="FAILED", exit_code=3, signal=0))["EXIT"] == "3"
+
+
+def test_a_time_of_another_day_has_its_date() -> None:
+    local = NOW.astimezone()
+    assert row(job(start=NOW))["WHEN"] == f"since {local:%H:%M}"
+    before = NOW - timedelta(days=1)
+    assert row(job(state="FAILED", end=before))["WHEN"] == f"ended {before.astimezone():%Y-%m-%d %H:%M}"
+    assert row(job(state="PENDING", expected_start=NOW))["WHEN"].endswith("?")
+
+
+def test_what_is_not_known_is_a_dash_and_no_zero() -> None:
+    shown = row(JobStatus(job_id="7", state=JobState.UNKNOWN, source="none"))
+    assert shown.pop("JOB") == "7"
+    assert shown.pop("STATE") == "UNKNOWN"
+    assert set(shown.values()) == {"-"}
+
+
+# ---- the command
+
+
+@pytest.fixture(autouse=True)
+def _as_in_the_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurmgpu.monitoring.select.current_user", lambda: USER)
+
+
+def invoke(*args: str, slurm: Slurm | None = None) -> Result:
+    return CliRunner().invoke(command, args, obj=slurm or replay(), catch_exceptions=False)
+
+
+def test_the_table_names_the_cluster() -> None:
+    result = invoke()
+    assert result.stdout.startswith("cluster throwaway, ")
+    assert "\x1b" not in result.stdout
+    assert "ünï \"q\" 'x'" in result.stdout
+    assert r"two\nlines" in result.stdout
+
+
+def test_json_is_one_versioned_document() -> None:
+    document = json.loads(invoke("--json", "7").stdout)
+    assert document["schema"] == "slurmgpu.status/1"
+    assert document["cluster"] == "throwaway"
+    found = document["jobs"][0]
+    assert {key: found[key] for key in ("job_id", "state", "exit_code", "source")} == {
+        "job_id": "7",
+        "state": "FAILED",
+        "exit_code": 3,
+        "source": "squeue+sacct",
+    }
+    assert found["submit"].endswith("Z")
+
+
+def test_no_jobs_is_a_sentence_on_stderr_and_no_failure() -> None:
+    result = invoke(slurm=replay(squeue=said(), sacct=said()))
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert "No jobs on cluster unknown" in result.stderr
+
+
+def test_notes_go_to_stderr() -> None:
+    result = invoke("99999")
+    assert "note: job 99999" in result.stderr
+    assert "note" not in result.stdout
+
+
+def test_everybodys_jobs_are_asked_for_only_when_wanted() -> None:
+    slurm = replay()
+    invoke("--all-users", slurm=slurm)
+    assert "--allusers" in slurm.asked[0]
+    assert not any(word.startswith("--user") for argv in slurm.asked for word in argv)
+
+
+def test_a_watch_of_finished_jobs_ends_at_once() -> None:
+    slurm = replay()
+    result = invoke("--watch", "--json", "7", slurm=slurm)
+    assert len(result.stdout.splitlines()) == 1
+    assert slurm.count("squeue") == 1
+
+
+def test_a_watch_ends_when_its_job_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    slurm = replay(squeue=[recorded("squeue"), recorded("squeue_afterwards")], sacct=said())
+    result = invoke("--watch", "--json", "11", slurm=slurm)
+    states = [json.loads(line)["jobs"][0]["state"] for line in result.stdout.splitlines()]
+    assert states == ["COMPLETING", "CANCELLED"]
+    assert waited == [30.0]

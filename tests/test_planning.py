@@ -1,0 +1,305 @@
+"""The planner derives what is left out, says why, and refuses what cannot run with what could."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from slurmgpu.errors import InvalidInput, PlanError
+from slurmgpu.files.yaml import Layered, validate
+from slurmgpu.models.cluster import GENERIC, Cluster
+from slurmgpu.models.job import Job
+from slurmgpu.models.plan import Plan
+from slurmgpu.planning.planner import Surroundings, make_plan
+from slurmgpu.planning.reading import read_script
+
+CLUSTER: dict[str, Any] = {
+    "name": "here",
+    "default_partition": "gpu",
+    "gpu_types": {"a100": {"memory": "40G"}, "h100": {"memory": "80G"}},
+    "partitions": {
+        "gpu": {
+            "limits": {"max_time": "2-00:00:00", "max_gpus": 16},
+            "nodes": [{"count": 4, "gpus": 4, "gpu_type": "a100", "cpus": 64, "memory": "500G"}],
+        },
+        "gpu8": {
+            "limits": {"max_time": "1-00:00:00"},
+            "nodes": [{"count": 2, "gpus": 8, "gpu_type": "h100", "cpus": 96, "memory": "2000G"}],
+        },
+        "spare": {
+            "preemptible": True,
+            "limits": {"max_time": "7-00:00:00"},
+            "nodes": [{"count": 8, "gpus": 4, "gpu_type": "a100", "cpus": 32, "memory": "250G"}],
+        },
+        "cpu": {"nodes": [{"count": 10, "cpus": 48, "memory": "190G"}]},
+    },
+    "environments": {"torch": {"modules": {"load": ["pytorch"]}}},
+}
+
+
+def cluster(**changes: Any) -> Cluster:
+    return validate(Cluster, Layered({**CLUSTER, **changes}, {}), "cluster")
+
+
+def job(**values: Any) -> Job:
+    if "train" not in values:
+        values.setdefault("command", ["python", "train.py"])
+    return validate(Job, Layered(values, {}), "job")
+
+
+def plan(on: Cluster | None = None, script: str | None = None, **values: Any) -> Plan:
+    facts = None if script is None else read_script("train.py", script)
+    return make_plan(job(**values), on or cluster(), Surroundings(work_dir="/w", script=facts))
+
+
+def refused(on: Cluster | None = None, **values: Any) -> tuple[str, str]:
+    with pytest.raises(PlanError) as caught:
+        plan(on, **values)
+    return caught.value.message, caught.value.hint or ""
+
+
+# --- layout and partition
+
+
+def test_gpus_in_all_go_to_one_node_where_they_fit() -> None:
+    made = plan(resources={"gpus": 4})
+    assert (made.partition, made.nodes, made.gpus_per_node) == ("gpu", 1, 4)
+
+
+def test_more_gpus_than_a_node_has_go_to_the_partition_with_the_fewest_nodes() -> None:
+    made = plan(resources={"gpus": 8})
+    assert (made.partition, made.nodes, made.gpus_per_node) == ("gpu8", 1, 8)
+
+
+def test_gpus_are_split_evenly() -> None:
+    made = plan(resources={"gpus": 6, "partition": "gpu"})
+    assert (made.nodes, made.gpus_per_node) == (2, 3)
+
+
+def test_a_type_of_gpu_chooses_the_partition_and_is_asked_for() -> None:
+    made = plan(resources={"gpus": "h100:2"})
+    assert made.partition == "gpu8"
+    assert made.option("gres") == "gpu:h100:2"
+
+
+def test_memory_of_a_gpu_chooses_the_type() -> None:
+    made = plan(resources={"gpus": 2, "gpu_memory": "60G"})
+    assert made.partition == "gpu8"
+    assert made.gpu_type == "h100"
+
+
+def test_a_preemptible_partition_is_not_chosen_unless_named() -> None:
+    assert plan(resources={"gpus": 4, "time": "1-00:00:00"}).partition == "gpu"
+    assert plan(resources={"gpus": 4, "partition": "spare"}).partition == "spare"
+
+
+def test_a_job_without_gpus_says_so() -> None:
+    made = plan(resources={"partition": "cpu"})
+    assert made.option("gres") is None
+    assert any("no GPU is asked for" in warning for warning in made.warnings)
+
+
+# --- shares and reasons
+
+
+def test_cpus_and_memory_are_a_gpus_share_of_the_node() -> None:
+    made = plan(resources={"gpus": 2})
+    assert made.option("cpus-per-task") == "32"
+    assert made.option("mem") == "250G"
+    reasons = {option.name: option.why for option in made.options}
+    assert "2 of the 4 GPUs" in reasons["cpus-per-task"]
+    assert "64 CPUs" in reasons["cpus-per-task"]
+    assert "500 GiB" in reasons["mem"]
+
+
+def test_what_is_asked_for_wins_over_shares() -> None:
+    made = plan(resources={"gpus": 2, "cpus_per_gpu": 3, "memory_per_gpu": "10G"})
+    assert made.option("cpus-per-task") == "6"
+    assert made.option("mem") == "20G"
+
+
+def test_every_option_has_a_reason() -> None:
+    made = plan(resources={"gpus": 2, "time": 60}, mail={"user": "a@b.c"}, output="x.log")
+    assert all(option.why for option in made.options)
+    assert all(reason.why for reason in made.reasons)
+
+
+def test_tasks_of_srun_share_the_cpus() -> None:
+    made = plan(resources={"gpus": 4}, launch="srun")
+    assert (made.option("ntasks-per-node"), made.option("cpus-per-task")) == ("4", "16")
+
+
+def test_nothing_is_invented_for_an_undescribed_cluster() -> None:
+    made = plan(GENERIC, resources={"gpus": 2})
+    assert made.partition is None
+    assert made.option("cpus-per-task") is None
+    assert made.option("mem") is None
+    assert {reason.what for reason in made.reasons} >= {"CPUs", "memory", "time"}
+
+
+# --- refusals
+
+
+def test_more_gpus_than_a_node_has_is_refused_with_what_fits() -> None:
+    message, hint = refused(resources={"nodes": 1, "gpus_per_node": 6, "partition": "gpu"})
+    assert "'gpu' has 4 GPUs a node, 6 are asked for" in message
+    assert "partition 'gpu8'" in hint
+    assert "nodes: 2, gpus_per_node: 3" in hint
+
+
+def test_time_over_the_limit_is_refused_with_the_longest_that_fits() -> None:
+    message, hint = refused(resources={"gpus": "h100:1", "time": "3-0"})
+    assert "allows at most 1-00:00:00, 3-00:00:00 is asked for" in message
+    assert "time: 1-00:00:00" in hint
+
+
+def test_a_type_that_no_partition_has_is_refused_with_those_that_exist() -> None:
+    message, hint = refused(resources={"gpus": "b200:1"})
+    assert "has no b200 (its types: a100)" in message
+    assert "gpu_type: a100" in hint
+
+
+def test_more_nodes_than_there_are_is_refused() -> None:
+    message, _ = refused(resources={"gpus": 24, "partition": "gpu8"})
+    assert "has 2 such nodes, 3 are needed" in message
+
+
+def test_a_limit_of_gpus_per_job_is_held() -> None:
+    message, _ = refused(resources={"nodes": 4, "gpus_per_node": 4, "partition": "gpu", "cpus_per_task": 99})
+    assert "99" in message
+
+
+def test_an_unknown_partition_names_the_known_ones() -> None:
+    message, _ = refused(resources={"gpus": 1, "partition": "gpux"})
+    assert "'gpux' is no partition of 'here'; it has gpu, gpu8, spare, cpu" in message
+
+
+def test_a_required_option_that_is_missing_is_named_with_the_ways_to_give_it() -> None:
+    message, hint = refused(cluster(dialect={"required": ["account"]}), resources={"gpus": 1})
+    assert "resources.account is missing" in message
+    assert "-A/--account" in hint
+
+
+def test_an_unknown_environment_names_the_known_ones() -> None:
+    message, hint = refused(resources={"gpus": 1}, environment="jax")
+    assert "environment: 'jax' is not defined for cluster 'here'; it has torch" in message
+    assert "inline" in hint
+
+
+def test_memory_is_refused_where_the_site_gives_it_by_itself() -> None:
+    message, _ = refused(cluster(dialect={"memory": "none"}), resources={"gpus": 1, "memory": "4G"})
+    assert "resources.memory: 4G" in message
+
+
+def test_a_batch_that_cannot_be_split_is_refused_before_submission() -> None:
+    message, _ = refused(resources={"gpus": 3}, train={"task": "t.py:T", "batch_size": 64})
+    assert "64" in message
+    assert "3" in message
+
+
+def test_a_log_in_a_folder_that_only_the_job_knows_is_refused() -> None:
+    message, _ = refused(resources={"gpus": 1}, output="logs/%j/out.log")
+    assert "Slurm makes no folders" in message
+
+
+def test_a_job_with_nothing_to_run_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="nothing to run"):
+        make_plan(validate(Job, Layered({}, {}), "job"), cluster(), Surroundings(work_dir="/w"))
+
+
+def test_restart_on_timeout_says_that_it_is_not_there_yet() -> None:
+    message, _ = refused(resources={"gpus": 1}, restart={"on": ["timeout"]})
+    assert "restart.on: timeout is not supported" in message
+
+
+# --- restart
+
+
+def test_a_command_is_never_started_twice_unless_the_user_says_so() -> None:
+    assert plan(resources={"gpus": 1}).option("no-requeue") is None
+    assert any(option.name == "no-requeue" for option in plan(resources={"gpus": 1}).options)
+    allowed = plan(resources={"gpus": 1}, restart={"on": ["preemption"]})
+    assert [option.name for option in allowed.options if "requeue" in option.name] == ["requeue"]
+
+
+def test_a_restarted_job_keeps_its_log() -> None:
+    made = plan(resources={"gpus": 1}, train={"task": "t.py:T"})
+    assert made.option("open-mode") == "append"
+    assert made.restart_limit == 10
+
+
+# --- launcher
+
+
+@pytest.mark.parametrize(
+    ("script", "launcher"),
+    [
+        ("import torch.distributed as dist\ndist.init_process_group()\n", "torchrun"),
+        ("import os\nrank = int(os.environ['LOCAL_RANK'])\n", "torchrun"),
+        ("import torch.multiprocessing as mp\nmp.spawn(f, nprocs=4)\n", "plain"),
+        ("from torch import nn\nmodel = nn.DataParallel(model)\n", "plain"),
+        ("import lightning as L\nL.Trainer()\n", "srun"),
+        ("import pytorch_lightning as pl\n", "srun"),
+        ("from accelerate import Accelerator\n", "torchrun"),
+        ("from transformers import Trainer\n", "torchrun"),
+        ("import ray\n", "plain"),
+        ("print('hello')\n", "torchrun"),
+    ],
+)
+def test_auto_starts_what_suits_the_script(script: str, launcher: str) -> None:
+    assert plan(script=script, resources={"gpus": 4}).launcher == launcher
+
+
+def test_a_script_in_which_nothing_looks_distributed_is_warned_about() -> None:
+    made = plan(script="import torch\n", resources={"gpus": 4})
+    assert any("nothing in train.py looks distributed" in warning for warning in made.warnings)
+
+
+@pytest.mark.parametrize(
+    "script", ["import torch.distributed\n", "import lightning\n", "from accelerate import Accelerator\n"]
+)
+def test_a_distributed_script_is_not_warned_about(script: str) -> None:
+    assert plan(script=script, resources={"gpus": 4}).warnings == ()
+
+
+def test_a_comment_or_a_docstring_is_no_sign_of_distribution() -> None:
+    made = plan(script='"""No torch.distributed here."""\n# init_process_group\n', resources={"gpus": 2})
+    assert any("nothing in" in warning for warning in made.warnings)
+
+
+def test_a_script_of_another_python_is_read_as_text() -> None:
+    facts = read_script("old.py", "print 'x'\nimport torch.distributed\n")
+    assert not facts.parsed
+    assert facts.distributed == ("torch.distributed", 2)
+
+
+def test_a_spawning_script_on_several_nodes_is_warned_about() -> None:
+    made = plan(
+        script="import torch.multiprocessing as mp\nmp.spawn(f)\n", resources={"nodes": 2, "gpus_per_node": 4}
+    )
+    assert any("would stay idle" in warning for warning in made.warnings)
+
+
+def test_one_gpu_is_plain_and_an_explicit_launcher_wins() -> None:
+    assert plan(resources={"gpus": 1}, script="import torch.distributed").launcher == "plain"
+    assert plan(resources={"gpus": 4}, script="import lightning", launch="torchrun").launcher == "torchrun"
+
+
+def test_a_shell_command_is_plain_and_says_that_it_runs_once() -> None:
+    made = plan(resources={"gpus": 4}, command=["./train.sh"])
+    assert made.launcher == "plain"
+    assert any("runs once" in warning for warning in made.warnings)
+
+
+def test_a_users_own_torchrun_over_several_nodes_is_refused_with_the_way_out() -> None:
+    message, hint = refused(
+        resources={"nodes": 2, "gpus_per_node": 4}, command=["torchrun", "--nproc-per-node=4", "train.py"]
+    )
+    assert "torchrun" in message
+    assert "command: [python, SCRIPT" in hint
+
+
+def test_a_training_task_on_several_gpus_gets_one_task_per_gpu() -> None:
+    made = plan(resources={"nodes": 2, "gpus_per_node": 2}, train={"task": "t.py:T", "batch_size": 8})
+    assert (made.launcher, made.tasks_per_node, made.world_size) == ("srun", 2, 4)

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurmgpu.errors import InvalidInput, SlurmUnreachable
+from slurmgpu.slurm import scancel
+from slurmgpu.slurm.call import Slurm, call, is_unreachable, reading_env, submission_env
+from slurmgpu.slurm.cluster import ask_cluster_name, cluster_name_here
+from tests.recorded import Replay, recorded, said
+
+
+def program(folder: Path, name: str, text: str) -> dict[str, str]:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
+
+def test_ambient_settings_are_scrubbed_and_the_way_to_slurm_is_kept() -> None:
+    env = {
+        "SLURM_CONF": "/c",
+        "SLURM_CLUSTERS": "alpha",
+        "SLURM_JWT": "t",
+        "SLURM_JOB_ID": "3",
+        "SLURM_TIME_FORMAT": "relative",
+        "SBATCH_ACCOUNT": "x",
+        "SQUEUE_FORMAT": "%i",
+        "SACCT_FORMAT": "JobID",
+        "SRUN_CPUS_PER_TASK": "2",
+        "SLURMGPU_CLUSTER": "alpha",
+        "PATH": "/bin",
+    }
+    kept = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURMGPU_CLUSTER", "PATH"}
+    assert set(submission_env(env)) == kept
+    assert reading_env(env)["SLURM_TIME_FORMAT"] == "%s"
+
+
+def test_a_missing_command_is_named_with_what_to_do() -> None:
+    with pytest.raises(SlurmUnreachable, match="squeue is not on PATH") as caught:
+        call(["squeue"], timeout=1, env={"PATH": "/nowhere"})
+    assert caught.value.hint is not None
+    assert "login node" in caught.value.hint
+    assert caught.value.exit_code == 4
+
+
+def test_an_answer_keeps_bytes_that_are_no_utf8(tmp_path: Path) -> None:
+    answer = call(["squeue"], timeout=20, env=program(tmp_path, "squeue", r"printf 'a\377b'; exit 3"))
+    assert (answer.rc, answer.stdout, answer.ok) == (3, "a\ufffdb", False)
+
+
+def test_a_command_that_never_ends_is_ended_with_its_children(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    env = program(tmp_path, "squeue", f"echo started; sleep 600 & echo $! > {pid}; wait")
+    answer = call(["squeue"], timeout=2, env=env)
+    assert answer.rc is None
+    assert answer.stdout == "started\n"
+    assert "no answer in 2 s" in answer.stderr
+    state = Path(f"/proc/{pid.read_text().strip()}/stat")
+    assert not state.exists() or ") Z " in state.read_text()
+
+
+def test_a_killed_command_has_no_exit_status(tmp_path: Path) -> None:
+    assert call(["squeue"], timeout=20, env=program(tmp_path, "squeue", "kill -9 $$")).rc is None
+
+
+def test_input_reaches_the_command(tmp_path: Path) -> None:
+    assert call(["sbatch"], timeout=20, env=program(tmp_path, "sbatch", "cat"), input="ü\n").stdout == "ü\n"
+
+
+def test_the_commands_asked_are_counted() -> None:
+    slurm = Slurm(run=Replay(squeue=said(), sacct=said()))
+    slurm.ask(["squeue"])
+    slurm.ask(["sacct"])
+    slurm.ask(["squeue"])
+    assert (slurm.count("squeue"), slurm.count("sacct"), slurm.count("sbatch")) == (2, 1, 0)
+
+
+@pytest.mark.parametrize("name", ["squeue_no_controller", "sbatch_no_controller"])
+def test_a_controller_that_is_down_is_recognised(name: str) -> None:
+    assert is_unreachable(recorded(name))
+
+
+def test_a_refusal_is_not_taken_for_silence() -> None:
+    assert not is_unreachable(recorded("sbatch_refused_account"))
+
+
+def test_the_cluster_is_named_by_its_own_file(tmp_path: Path) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("# ClusterName=old\nclustername = Alpha # ours\n")
+    assert cluster_name_here({"SLURM_CONF": str(conf)}) == "alpha"
+    assert cluster_name_here({"SLURM_CONF": str(tmp_path / "none")}) is None
+
+
+def test_the_controller_names_the_cluster_where_no_file_does() -> None:
+    replay = Replay(scontrol=said("AccountingStorageHost   = db\nClusterName             = beta\n"))
+    assert ask_cluster_name(Slurm(run=replay, env={"SLURM_CONF": "/nowhere"})) == "beta"
+
+
+def test_scancel_says_whatever_it_says() -> None:
+    slurm = Slurm(run=Replay(scancel=said("", "scancel: error: Invalid job id specified", rc=140)))
+    assert scancel.cancel(slurm, ["7"]) == "scancel: error: Invalid job id specified"
+    assert slurm.asked == [("scancel", "7")]
+
+
+@pytest.mark.parametrize("signal", ["", "no such", "--full", "-9", "999"])
+def test_what_is_no_signal_is_refused(signal: str) -> None:
+    with pytest.raises(InvalidInput, match="is no signal"):
+        scancel.command(["7"], signal)
+
+
+def test_nothing_here_needs_pydantic_to_say_that_slurm_is_missing() -> None:
+    answer = call(
+        [sys.executable, "-c", "import slurmgpu.slurm.call, sys; print('pydantic' in sys.modules)"],
+        timeout=60,
+        env=dict(os.environ),
+    )
+    assert answer.stdout.strip() == "False"

@@ -1,0 +1,279 @@
+"""squeue, sacct, sstat: parsers on recorded answers of 22.05, and on rows constructed for other releases."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurmgpu.errors import SlurmRefused, SlurmUnreachable
+from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.slurm import sacct, squeue, sstat
+from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm.text import SEPARATOR
+from tests.recorded import Replay, recorded, said
+
+NOISE = st.text(st.sampled_from(f"{SEPARATOR}\n0123_[]+.|ab%:=-,é"), max_size=300)
+
+
+def queue(name: str = "squeue") -> dict[str, JobStatus]:
+    jobs, notes = squeue.parse(recorded(name).stdout)
+    assert notes == []
+    return {job.job_id: job for job in jobs}
+
+
+def accounted(name: str = "sacct") -> dict[str, JobStatus]:
+    return {job.job_id: job for job in sacct.parse(recorded(name).stdout).jobs}
+
+
+def row(fields: tuple[str, ...], defaults: dict[str, str], **values: str) -> str:
+    """A row constructed for this test, not recorded."""
+    known = defaults | {name.replace("_", "-") if "tres" in name else name: v for name, v in values.items()}
+    return "".join(known.get(name, "") + SEPARATOR for name in fields) + "\n"
+
+
+QUEUED = {"JobArrayID": "7", "JobID": "7", "State": "RUNNING", "NumNodes": "2", "Name": "x"}
+
+
+def test_the_recordings_were_made_with_the_command_that_is_sent_today() -> None:
+    assert recorded("squeue").argv == tuple(squeue.command("root"))
+    assert recorded("sacct_none").argv == tuple(sacct.command(ids=[99999]))
+
+
+def test_every_job_of_the_recorded_queue_is_read() -> None:
+    ids = {
+        *["1", "2", "3", "4_0", "4_1", "4_[2-5%2]", "5+0", "5+1", "7", "8", "9", "10", "11", "14", "15", "16"]
+    }
+    assert set(queue()) == ids
+
+
+def test_a_running_job_is_read_whole() -> None:
+    job = queue()["3"]
+    assert job.model_dump(exclude_defaults=True) == {
+        "job_id": "3",
+        "raw_id": 3,
+        "cluster": "throwaway",
+        "name": "ünï \"q\" 'x'",
+        "user": "root",
+        "state": JobState.RUNNING,
+        "state_text": "RUNNING",
+        "partition": "gpu",
+        "account": "mygroup",
+        "qos": "normal",
+        "gpus": 2,
+        "nodes": 2,
+        "cpus": 2,
+        "node_list": "node[2-3]",
+        "elapsed": job.elapsed,
+        "limit": 3600,
+        "time_left": 3600 - (job.elapsed or 0),
+        "submit": job.submit,
+        "start": job.start,
+        "restarts": 0,
+        "stdout": "/scratch/ada/slurm-3.out",
+        "stderr": "/scratch/ada/slurm-3.out",
+        "work_dir": "/scratch/ada",
+        "script": "/scratch/ada/script.sh",
+        "source": "squeue",
+    }
+    assert job.submit is not None
+    assert job.submit.tzinfo is timezone.utc
+
+
+def test_names_with_a_bar_or_a_newline_are_kept() -> None:
+    assert queue()["1"].name == "a|b"
+    assert queue()["2"].name == "two\nlines"
+
+
+def test_gpus_are_counted_however_they_were_asked_for() -> None:
+    jobs = queue()
+    assert {number: jobs[number].gpus for number in ("1", "2", "3", "15", "5+1", "7")} == {
+        "1": 2,
+        "2": 2,
+        "3": 2,
+        "15": 16,
+        "5+1": 1,
+        "7": 0,
+    }
+
+
+def test_a_waiting_job_has_an_estimate_and_no_start() -> None:
+    job = queue()["15"]
+    assert (job.state, job.reason, job.start, job.elapsed) == (JobState.PENDING, "Resources", None, None)
+    assert job.expected_start is not None
+
+
+def test_the_waiting_tasks_of_an_array_stay_together() -> None:
+    job = queue()["4_[2-5%2]"]
+    assert (job.raw_id, job.array_job_id, job.array_tasks, job.stdout) == (4, 4, "[2-5%2]", None)
+
+
+def test_the_log_of_an_array_task_is_named() -> None:
+    assert queue()["4_1"].stdout == "/scratch/ada/x_4_1.out"
+    assert queue()["1"].stdout == "/scratch/ada/logs_1_a|b_00001_4294967294.out"
+
+
+def test_exit_codes_come_out_of_the_wait_status() -> None:
+    jobs = queue("squeue_afterwards")
+    assert (jobs["7"].exit_code, jobs["7"].signal) == (3, 0)
+    assert (jobs["8"].exit_code, jobs["8"].signal) == (0, 53)
+    assert (jobs["11"].exit_code, jobs["11"].signal) == (0, 9)
+    assert jobs["1"].exit_code is None
+
+
+@pytest.mark.parametrize("spelling", ["gpu:4", "gres:gpu:4", "gres/gpu:4", "gres/gpu=4"])
+def test_gpus_are_found_in_a_request_of_another_release(spelling: str) -> None:
+    text = row(squeue.FIELDS, QUEUED, tres_alloc="cpu=2", tres_per_node=spelling)
+    assert squeue.parse(text)[0][0].gpus == 8
+
+
+def test_times_in_local_form_are_read_too() -> None:
+    text = row(squeue.FIELDS, QUEUED, SubmitTime="2025-01-02T03:04:05")
+    assert squeue.parse(text)[0][0].submit == datetime(2025, 1, 2, 3, 4, 5).astimezone(timezone.utc)
+
+
+def test_an_unlimited_job_says_so() -> None:
+    assert squeue.parse(row(squeue.FIELDS, QUEUED, TimeLimit="UNLIMITED"))[0][0].limit == "UNLIMITED"
+
+
+def test_a_row_that_cannot_be_read_becomes_a_note() -> None:
+    jobs, notes = squeue.parse("7\x1f7\x1fcut off\n" + row(squeue.FIELDS, QUEUED))
+    assert len(jobs) == len(notes) == 1
+
+
+def test_a_controller_that_does_not_answer_is_unreachable() -> None:
+    with pytest.raises(SlurmUnreachable, match="Unable to contact slurm controller"):
+        squeue.read(Slurm(run=Replay(squeue=recorded("squeue_no_controller"))), "ada")
+
+
+def test_a_machine_without_a_cluster_is_told_so() -> None:
+    # As 22.05 says it where its package is installed and nothing else.
+    text = "squeue: fatal: Could not establish a configuration source"
+    with pytest.raises(SlurmUnreachable, match="find no cluster") as caught:
+        squeue.read(Slurm(run=Replay(squeue=said(stderr=text, rc=1))), "ada")
+    assert caught.value.hint is not None
+    assert "SLURM_CONF" in caught.value.hint
+
+
+def test_a_squeue_that_is_never_done_is_unreachable() -> None:
+    with pytest.raises(SlurmUnreachable, match="no answer in 60 s"):
+        squeue.read(Slurm(run=Replay(squeue=said(stderr="squeue: no answer in 60 s", rc=None))), "ada")
+
+
+def test_squeues_refusal_comes_through_in_its_own_words() -> None:
+    with pytest.raises(SlurmRefused, match="Invalid job format specification: Nosuch"):
+        squeue.read(Slurm(run=Replay(squeue=recorded("squeue_unknown_field"))), "ada")
+
+
+def test_every_job_of_the_recorded_accounting_is_read() -> None:
+    assert set(accounted()) == {
+        *["1", "2", "3", "4_0", "4_1", "5+0", "5+1", "7", "8", "9", "10", "11", "14", "15"]
+    }
+
+
+def test_a_failed_job_keeps_its_code_and_times() -> None:
+    job = accounted()["7"]
+    assert (job.state, job.exit_code, job.signal, job.elapsed, job.limit) == (JobState.FAILED, 3, 0, 0, 3600)
+    assert job.end is not None
+    assert accounted()["8"].signal == 53
+
+
+def test_a_job_that_runs_has_no_exit_code_yet() -> None:
+    assert accounted()["1"].exit_code is None
+
+
+def test_accounting_counts_gpus_of_the_request_while_a_job_waits() -> None:
+    jobs = accounted()
+    assert (jobs["1"].gpus, jobs["15"].gpus, jobs["7"].gpus) == (2, 16, 0)
+
+
+def test_cancelled_by_someone_is_cancelled() -> None:
+    job = accounted("sacct_afterwards")["10"]
+    assert (job.state, job.state_text) == (JobState.CANCELLED, "CANCELLED by 0")
+
+
+def test_steps_are_told_from_jobs() -> None:
+    found = sacct.parse(recorded("sacct_steps").stdout)
+    assert [job.job_id for job in found.jobs] == ["9", "4_0", "4_1", "4_[2-5%2]"]
+    assert [(s.job_id, s.step, s.tasks) for s in found.steps] == [
+        ("9", "batch", 1),
+        ("9", "0", 2),
+        ("4_0", "batch", 1),
+        ("4_1", "batch", 1),
+    ]
+
+
+def test_the_submit_line_is_read_though_it_holds_a_newline() -> None:
+    found = sacct.parse(recorded("sacct_submit_line").stdout, submit_line=True)
+    assert found.notes == []
+    assert [job.submit_line and job.submit_line.split()[-1] for job in found.jobs] == [
+        "/scratch/ada/script.sh"
+    ] * 3
+
+
+def test_an_empty_answer_of_accounting_is_an_answer() -> None:
+    found = sacct.read(Slurm(run=Replay(sacct=recorded("sacct_none"))), ids=[99999])
+    assert found == sacct.Accounting()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sacct_no_accounting", "accounting is not available on this cluster (no slurmdbd)"),
+        ("sacct_no_slurmdbd", "Problem talking to the database"),
+        ("sacct_unknown_field", "Invalid field requested"),
+    ],
+)
+def test_missing_accounting_is_a_note_and_no_error(name: str, words: str) -> None:
+    found = sacct.read(Slurm(run=Replay(sacct=recorded(name))), ids=[1])
+    assert not found.available
+    assert words in found.notes[0]
+
+
+def test_a_state_that_accounting_leaves_blank_is_unknown() -> None:
+    text = row(sacct.FIELDS, {"JobID": "7", "JobIDRaw": "7"}, State="")
+    assert sacct.parse(text).jobs[0].state is JobState.UNKNOWN
+
+
+def test_live_use_is_read_per_step() -> None:
+    found = sstat.parse(recorded("sstat").stdout)
+    assert [(s.job_id, s.step, s.tasks) for s in found] == [(1, "batch", 1), (9, "batch", 1), (9, "0", 2)]
+    assert (found[2].average_cpu, found[2].max_rss) == (6, 3239936)
+
+
+def test_a_job_that_just_ended_spoils_no_live_use() -> None:
+    assert sstat.read(Slurm(run=Replay(sstat=recorded("sstat_ended"))), [7]) == ([], [])
+
+
+def test_without_running_jobs_no_node_is_asked() -> None:
+    slurm = Slurm(run=Replay())
+    assert sstat.read(slurm, []) == ([], [])
+    assert slurm.asked == []
+
+
+@given(NOISE)
+def test_no_text_breaks_a_parser(text: str) -> None:
+    squeue.parse(text)
+    sacct.parse(text)
+    sacct.parse(text, submit_line=True)
+    sstat.parse(text)
+
+
+@given(
+    st.dictionaries(st.sampled_from(squeue.FIELDS[2:]), st.text(st.characters(exclude_characters=SEPARATOR)))
+)
+def test_no_field_of_the_queue_breaks_its_row(fields: dict[str, str]) -> None:
+    values = QUEUED | fields
+    jobs, _ = squeue.parse("".join(values.get(name, "") + SEPARATOR for name in squeue.FIELDS) + "\n")
+    assert [job.raw_id for job in jobs] == [7]
+
+
+@given(
+    st.dictionaries(st.sampled_from(sacct.FIELDS[2:]), st.text(st.characters(exclude_characters=SEPARATOR)))
+)
+def test_no_field_of_accounting_breaks_its_row(fields: dict[str, str]) -> None:
+    values = {"JobID": "7_1", "JobIDRaw": "9"} | fields
+    found = sacct.parse("".join(values.get(name, "") + SEPARATOR for name in sacct.FIELDS) + "\n")
+    assert [job.raw_id for job in found.jobs] == [9]

@@ -1,0 +1,235 @@
+"""Nothing is lost and nothing is sent twice, whatever sbatch answers. A fake sbatch injects the faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Faulty:
+    """A machine whose Slurm commands do what a test says; counts how often sbatch was called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        self.work = folder / "work"
+        self.work.mkdir()
+        self.calls = folder / "calls"
+        self.command("squeue", "exit 0")
+        self.command("sacct", "exit 0")
+
+    def command(self, name: str, body: str) -> None:
+        path = self.bin / name
+        path.write_text(
+            f'#!/bin/sh\nprintf "%s\\n" "{name} $*" >>"{self.calls}"\nenv >"{self.folder}/env.{name}"\n{body}\n'
+        )
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def slurmgpu(
+        self, *arguments: str, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        environ = {
+            **os.environ,
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "XDG_CONFIG_HOME": str(self.folder / "xdg"),
+            "SLURMGPU_SITE": str(self.folder / "site"),
+            "NO_COLOR": "1",
+            **(env or {}),
+        }
+        return subprocess.run(
+            [sys.executable, "-m", "slurmgpu", *arguments],
+            cwd=self.work,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def submit(self, *options: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return self.slurmgpu("submit", "--gpus", "1", *options, "--", "python", "train.py", env=env)
+
+    @property
+    def runs(self) -> list[Path]:
+        return sorted((self.work / "runs").glob("*")) if (self.work / "runs").is_dir() else []
+
+    def count(self, name: str) -> int:
+        lines = self.calls.read_text().splitlines() if self.calls.exists() else []
+        return sum(line.startswith(name + " ") for line in lines)
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> Faulty:
+    return Faulty(tmp_path)
+
+
+def test_an_accepted_job_prints_its_id_alone_and_leaves_a_full_record(faulty: Faulty) -> None:
+    faulty.command("sbatch", "echo 'Welcome to the site'; echo 4711")
+    done = faulty.submit()
+    assert (done.returncode, done.stdout) == (0, "4711\n")
+    (run,) = faulty.runs
+    assert {path.name for path in run.iterdir()} == {
+        "job.yaml",
+        "plan.json",
+        "script.sbatch",
+        "run.json",
+        "logs",
+    }
+    record = json.loads((run / "run.json").read_text())
+    assert (record["schema"], record["job_id"], record["state"]) == ("slurmgpu.run/1", 4711, "submitted")
+    assert record["argv"][-1] == str(run / "script.sbatch")
+
+
+def test_the_script_in_the_run_directory_is_what_render_prints(faulty: Faulty) -> None:
+    faulty.command("sbatch", "echo 1")
+    assert faulty.submit().returncode == 0
+    rendered = faulty.slurmgpu("render", "--gpus", "1", "--", "python", "train.py").stdout
+    assert (faulty.runs[0] / "script.sbatch").read_text() == rendered
+
+
+def test_a_rejected_job_is_explained_in_slurms_words_and_leaves_nothing(faulty: Faulty) -> None:
+    faulty.command(
+        "sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid qos specification' >&2; exit 1"
+    )
+    done = faulty.submit("-o", "logs/%j.log")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "Invalid qos specification" in done.stderr
+    assert "hint:" in done.stderr
+    assert list(faulty.work.iterdir()) == []
+
+
+def test_an_unreachable_controller_ends_with_4_and_leaves_nothing(faulty: Faulty) -> None:
+    faulty.command(
+        "sbatch", "echo 'sbatch: error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
+    )
+    done = faulty.submit()
+    assert done.returncode == 4
+    assert "nothing was submitted" in done.stderr
+    assert faulty.runs == []
+
+
+LOST = (
+    "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
+)
+
+
+def test_a_lost_reply_ends_with_3_sends_nothing_again_and_keeps_the_run_directory(faulty: Faulty) -> None:
+    faulty.command("sbatch", LOST)
+    done = faulty.submit()
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert faulty.count("sbatch") == 1
+    (run,) = faulty.runs
+    assert json.loads((run / "run.json").read_text())["state"] == "unknown"
+    assert str(run) in done.stderr
+
+
+def test_a_sbatch_that_was_killed_is_unknown_not_failed(faulty: Faulty) -> None:
+    faulty.command("sbatch", "kill -9 $$")
+    done = faulty.submit()
+    assert done.returncode == 3
+    assert len(faulty.runs) == 1
+
+
+def test_without_slurm_the_command_says_so_with_4_and_leaves_nothing(faulty: Faulty) -> None:
+    for name in ("squeue", "sacct"):
+        (faulty.bin / name).unlink()
+    python = faulty.bin / "python3"
+    python.symlink_to(sys.executable)
+    done = faulty.submit(env={"PATH": str(faulty.bin)})
+    assert done.returncode == 4
+    assert "sbatch is not on PATH" in done.stderr
+    assert "slurmgpu run" in done.stderr
+    assert faulty.runs == []
+
+
+def test_ambient_slurm_variables_do_not_reach_sbatch_but_the_users_own_do(faulty: Faulty) -> None:
+    faulty.command("sbatch", "echo 1")
+    ambient = {
+        "SBATCH_TIMELIMIT": "1", "SBATCH_ACCOUNT": "other", "SLURM_JOB_ID": "7", "SRUN_CPUS_PER_TASK": "3",
+        "SLURM_CONF": "/etc/x.conf", "MY_OWN": "kept",
+    }  # fmt: skip
+    assert faulty.submit(env=ambient).returncode == 0
+    seen = dict(
+        line.split("=", 1) for line in (faulty.folder / "env.sbatch").read_text().splitlines() if "=" in line
+    )
+    assert not {"SBATCH_TIMELIMIT", "SBATCH_ACCOUNT", "SLURM_JOB_ID", "SRUN_CPUS_PER_TASK"} & set(seen)
+    assert (seen["SLURM_CONF"], seen["MY_OWN"]) == ("/etc/x.conf", "kept")
+    assert seen["SLURMGPU_RUN_DIR"] == str(faulty.runs[0])
+
+
+def test_the_log_folder_is_made_before_submission(faulty: Faulty) -> None:
+    faulty.command("sbatch", "test -d logs/deep && echo 1")
+    assert faulty.submit("-o", "logs/deep/%j.log").returncode == 0
+
+
+def test_a_missing_work_folder_is_refused_before_slurm_is_asked(faulty: Faulty) -> None:
+    faulty.command("sbatch", "echo 1")
+    done = faulty.submit("-D", str(faulty.folder / "nowhere"))
+    assert done.returncode == 1
+    assert "is not there: Slurm would run the job in /tmp" in done.stderr
+    assert faulty.count("sbatch") == 0
+
+
+def test_a_missing_image_is_refused_before_slurm_is_asked(faulty: Faulty) -> None:
+    faulty.command("sbatch", "echo 1")
+    done = faulty.submit("--set", "environment={container: {image: /images/none.sif}}")
+    assert done.returncode == 1
+    assert "environment.container.image: '/images/none.sif' is not there" in done.stderr
+    assert faulty.count("sbatch") == 0
+
+
+def test_a_missing_secret_is_refused_and_a_given_one_never_shows(faulty: Faulty) -> None:
+    faulty.command("sbatch", "echo 1")
+    missing = faulty.submit("--set", "secrets=[MY_TOKEN]", env={"HOME": str(faulty.folder)})
+    assert missing.returncode == 1
+    assert "MY_TOKEN is neither set" in missing.stderr
+    done = faulty.submit("--set", "secrets=[MY_TOKEN]", env={"MY_TOKEN": "hunter2-hunter2"})
+    assert done.returncode == 0
+    (run,) = faulty.runs
+    texts = [path.read_text() for path in run.rglob("*") if path.is_file()]
+    assert not any("hunter2" in text for text in [*texts, done.stdout, done.stderr, faulty.calls.read_text()])
+
+
+def test_hold_is_passed_on(faulty: Faulty) -> None:
+    faulty.command("sbatch", "echo 1")
+    assert faulty.submit("--hold").returncode == 0
+    assert "--hold" in faulty.calls.read_text()
+
+
+def test_a_run_folder_that_cannot_be_made_is_one_clear_error(faulty: Faulty) -> None:
+    faulty.command("sbatch", "echo 1")
+    (faulty.work / "runs").write_text("a file")
+    done = faulty.submit()
+    assert done.returncode == 2
+    assert "run directory" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert faulty.count("sbatch") == 0
+
+
+def test_the_entrypoint_travels_with_a_training_job(faulty: Faulty) -> None:
+    faulty.command("sbatch", "echo 1")
+    (faulty.work / "task.py").write_text("class T: pass\n")
+    done = faulty.slurmgpu("submit", "--gpus", "1", "--set", "train.task=task.py:T")
+    assert done.returncode == 0, done.stderr
+    code = faulty.runs[0] / "code" / "slurmgpu_training"
+    assert (code / "__main__.py").is_file()
+    assert not list(code.rglob("__pycache__"))
+
+
+def test_a_training_task_that_is_not_there_is_refused(faulty: Faulty) -> None:
+    faulty.command("sbatch", "echo 1")
+    done = faulty.slurmgpu("submit", "--gpus", "1", "--set", "train.task=task.py:T")
+    assert done.returncode == 1
+    assert "train.task: 'task.py:T': there is no file 'task.py'" in done.stderr

@@ -1,0 +1,224 @@
+"""Trainings of several processes, by torchrun and as by srun; signals, errors, and where it runs."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+import torch
+
+from .conftest import ROOT, RunFolder, clean_environment, new_run
+
+TRAINING = ROOT / "slurmgpu" / "training"
+DIGITS = ROOT / "examples" / "digits"
+
+
+def assert_close(one: RunFolder, other: RunFolder) -> None:
+    assert one.losses() == pytest.approx(other.losses(), rel=1e-4)
+    mine, others = one.parameters(), other.parameters()
+    assert all(torch.allclose(mine[name], others[name], atol=1e-5) for name in mine)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+def test_two_processes_learn_what_one_learns(tmp_path: Path, launcher: str) -> None:
+    """Steps of 32 from 100 samples, counted losses, clipping; the test split of 37 does not divide by two."""
+    one, two = new_run(tmp_path, "one"), new_run(tmp_path, "two")
+    for each in (one, two):
+        each.write("Weighted", epochs=3, batch_size=32, accumulate=2, lr=0.01, clip_norm=0.5, log_every=2)
+    one.here()
+    ended = two.torchrun(2) if launcher == "torchrun" else two.ranks(2)
+    assert set(ended.codes) == {0}, ended.err
+    assert ended.out.count("done: 3 epochs, 12 steps") == 1, "only rank 0 speaks"
+    assert_close(two, one)
+    assert two.metrics("eval")[-1]["values"]["loss"] == pytest.approx(
+        one.metrics("eval")[-1]["values"]["loss"], rel=1e-4
+    )
+    (start,) = two.metrics("start")
+    assert start["values"]["launcher"] == launcher
+    places = start["values"]["ranks"]
+    assert [(place["rank"], place["samples"]) for place in places] == [(0, 50), (1, 50)]
+    assert len({place["pid"] for place in places}) == 2
+    assert not set(places[0]["first_samples"]) & set(places[1]["first_samples"])
+
+
+def test_a_rank_killed_mid_epoch_ends_all_and_the_run_resumes_exactly(tmp_path: Path) -> None:
+    settings = {"epochs": 3, "batch_size": 20, "lr": 0.05, "log_every": 1}
+    undisturbed, killed = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "killed")
+    undisturbed.write("Restless", **settings)
+    assert undisturbed.ranks(2).codes == [0, 0]
+    killed.write("Restless", **settings)
+    ended = killed.ranks(2, SMALL_FAULT="SIGKILL:8:1")
+    assert ended.codes == [1, -9]
+    assert "error: lost another rank" in ended.err
+    ended = killed.ranks(2)
+    assert ended.codes == [0, 0], ended.err
+    assert "resuming from checkpoints/step-5" in ended.out
+    mine, others = killed.parameters(), undisturbed.parameters()
+    assert all(torch.equal(mine[name], others[name]) for name in mine)
+
+
+def test_an_error_on_one_rank_is_seen_and_ends_all(run: RunFolder) -> None:
+    run.write(epochs=3, batch_size=20, workers=1)
+    ended = run.ranks(2, SMALL_FAULT="raise:3:1")
+    assert ended.codes == [1, 1]
+    lines = [line for line in ended.err.splitlines() if line.startswith("[rank 1 on ")]
+    assert lines[-1].endswith("ValueError: a mistake in the task")
+    assert any("small.py" in line for line in lines)
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_ends_a_run_without_a_traceback(run: RunFolder, name: str, code: int) -> None:
+    run.write(epochs=3, batch_size=20, workers=1)
+    ended = run.ranks(1, SMALL_FAULT=f"{name}:8:0")
+    assert ended.codes == [code]
+    assert ended.err == ""
+    assert ended.out.splitlines()[-1] == f"stopped by {name} at step 7; newest checkpoint: checkpoints/step-5"
+    assert run.metrics("end")[-1]["values"] == {"reason": name}
+
+
+def test_a_signal_to_one_rank_ends_all(run: RunFolder) -> None:
+    run.write(epochs=3, batch_size=20)
+    ended = run.ranks(2, SMALL_FAULT="SIGTERM:8:1")
+    assert ended.codes == [1, 143]
+    assert "Traceback" not in ended.err
+
+
+def test_settings_that_do_not_fit_end_every_rank_with_one_sentence(run: RunFolder) -> None:
+    run.write(batch_size=33, strategy="ddp")
+    ended = run.ranks(2)
+    assert ended.codes == [2, 2]
+    assert re.fullmatch(
+        r"(\[rank \d on \S+\] error: batch_size 33 does not divide by 2 .*; the nearest .* is 32\n){2}",
+        ended.err,
+    )
+
+
+def test_strategy_single_refuses_several_processes(run: RunFolder) -> None:
+    run.write(batch_size=20, strategy="single")
+    ended = run.ranks(2)
+    assert ended.codes == [2, 2]
+    assert "strategy is single, but world size is 2: use strategy ddp or auto" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "run_dir", "message"),
+    [
+        ([], "", "set SLURMGPU_RUN_DIR to the run directory"),
+        (["--help"], "", "takes one argument, the path of a train.json; got --help"),
+        ([], "/no/such", "the run directory /no/such does not exist"),
+        ([], "here", "cannot read the settings here/train.json: No such file or directory"),
+    ],
+)
+def test_a_start_without_settings_says_what_to_give(
+    tmp_path: Path, arguments: list[str], run_dir: str, message: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    environment = clean_environment(tmp_path) | {"SLURMGPU_RUN_DIR": run_dir}
+    command = [sys.executable, "-m", "slurmgpu.training", *arguments]
+    ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"error: {message}")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_digits_train_where_there_is_nothing_but_torch(tmp_path: Path) -> None:
+    """The folder, copied under its other name, beside the task and its data, in a Python with torch alone."""
+    python = python_with_torch_alone(tmp_path / "venv")
+    code, work, run = tmp_path / "code", tmp_path / "work", tmp_path / "run"
+    shutil.copytree(TRAINING, code / "slurmgpu_training", ignore=shutil.ignore_patterns("__pycache__"))
+    work.mkdir()
+    run.mkdir()
+    subprocess.run([sys.executable, DIGITS / "prepare.py", work / "digits.pt"], check=True, timeout=60)
+    for file in ("task.py", "prepare.py"):
+        shutil.copy(DIGITS / file, work)
+    settings = digits_settings()
+    (run / "train.json").write_text(json.dumps({"schema": "slurmgpu.train/1", **settings}))
+    environment = clean_environment(run) | {"PYTHONPATH": str(code)}
+    names = "slurmgpu", "pydantic", "click", "numpy", "sklearn"
+    check = "import importlib.util as u, sys; sys.exit(any(u.find_spec(n) for n in sys.argv[1:]))"
+    subprocess.run([python, "-c", check, *names], env=environment, cwd=work, check=True, timeout=60)
+    launch = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    ended = subprocess.run(
+        [*launch, "--module", "slurmgpu_training"],
+        env=environment,
+        cwd=work,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert ended.returncode == 0, ended.stderr
+    accuracy = re.search(r"^done: .* test accuracy (\d+\.\d) %", ended.stdout, re.MULTILINE)
+    assert accuracy
+    assert float(accuracy[1]) >= 95
+
+
+def digits_settings() -> dict[str, object]:
+    """The ``train:`` block of the example's job file, as the command line hands it on."""
+    from ruamel.yaml import YAML
+
+    from slurmgpu.models.train import TrainSettings
+
+    job = YAML(typ="safe").load(DIGITS / "job.yaml")
+    return TrainSettings.model_validate(job["train"]).document()
+
+
+def python_with_torch_alone(folder: Path) -> Path:
+    """A virtual environment whose only packages are torch and what torch itself requires."""
+    venv.create(folder, symlinks=True, with_pip=False)
+    (site,) = folder.glob("lib/python*/site-packages")
+    wanted, linked = ["torch"], set()
+    while wanted:
+        name = wanted.pop()
+        if name in linked:
+            continue
+        linked.add(name)
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # required on another system only
+        for top in {Path(str(file)).parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
+            target = site / top
+            if not target.exists():
+                target.symlink_to(Path(str(distribution.locate_file(top))))
+        requirements = [each for each in distribution.requires or [] if "extra ==" not in each]
+        wanted += [re.split(r"[^\w.-]", requirement, maxsplit=1)[0] for requirement in requirements]
+    return folder / "bin" / "python"
+
+
+def test_the_data_say_how_to_make_them_where_scikit_learn_is_missing(tmp_path: Path) -> None:
+    python = python_with_torch_alone(tmp_path / "venv")
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    target = tmp_path / "digits.pt"
+    ended = subprocess.run(
+        [python, DIGITS / "prepare.py", target], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 1
+    assert f"run `pip install scikit-learn`, then `python {DIGITS}/prepare.py {target}`" in ended.stderr
+    assert not target.exists()
+
+
+def test_the_entrypoint_imports_torch_and_the_standard_library_alone() -> None:
+    for file in TRAINING.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(), feature_version=(3, 9))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            else:
+                continue
+            for name in names:
+                top = name.partition(".")[0]
+                assert top == "torch" or top in sys.stdlib_module_names, f"{file.name} imports {name}"
+
+
+def test_the_task_of_the_example_stays_small() -> None:
+    assert len((DIGITS / "task.py").read_text().splitlines()) < 60

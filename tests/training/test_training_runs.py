@@ -1,0 +1,245 @@
+"""Whole trainings in one process: the numbers, resume, what is said and written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from slurmgpu.training.errors import SettingsError, TrainingError
+
+from .conftest import RunFolder, new_run
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(
+        torch.allclose(one[name], other[name], atol=1e-6) for name in one
+    )
+
+
+def test_a_run_says_and_writes_what_it_did(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    run.write(epochs=3, batch_size=32, log_every=2, lr=0.05)
+    run.here(SLURM_RESTART_COUNT="2")
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].endswith(
+        "1 process(es) on 1 node(s), CPU, fp32, 3 epochs of 4 steps, batch 32 = 1 x 1 x 32"
+    )
+    assert out[-1].startswith("done: 3 epochs, 12 steps, ")
+    assert "test loss 0." in out[-1]
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert {line["schema"] for line in lines} == {"slurmgpu.metrics/1"}
+    assert {(line["restart"], line["rank"]) for line in lines} == {(2, 0)}
+    kinds = [(line["kind"], line["step"]) for line in lines]
+    epochs = [
+        each
+        for step in (4, 8, 12)
+        for each in [("train", step - 2), ("train", step), ("eval", step), ("checkpoint", step)]
+    ]
+    assert kinds == [("start", 0), *epochs, ("end", 12)]
+    (start,) = run.metrics("start")
+    assert start["values"]["settings"]["batch_size"] == 32
+    assert [(rank["rank"], rank["samples"], rank["device"]) for rank in start["values"]["ranks"]] == [
+        (0, 100, "cpu")
+    ]
+    train = run.metrics("train")[-1]["values"]
+    assert {
+        "loss",
+        "samples_per_second",
+        "step_seconds",
+        "data_wait_seconds",
+        "learning_rate",
+    } <= train.keys()
+    assert run.metrics("end")[-1]["values"]["reason"] == "epochs"
+    assert run.checkpoints() == ["step-12", "step-8"]
+
+
+def test_training_lowers_the_loss(run: RunFolder) -> None:
+    run.write(epochs=30, batch_size=20, lr=0.05)
+    run.here()
+    losses = [line["values"]["loss"] for line in run.metrics("eval")]
+    assert losses[-1] < losses[0] / 10
+
+
+@pytest.mark.parametrize("task", ["Line", "Weighted"])
+def test_accumulation_changes_nothing_but_the_memory(tmp_path: Path, task: str) -> None:
+    """100 samples in steps of 32: the last, shorter step must weigh its micro-batches rightly too."""
+    whole, parts = new_run(tmp_path, "whole"), new_run(tmp_path, "parts")
+    whole.write(task, epochs=3, batch_size=32, lr=0.01, clip_norm=0.5)
+    whole.here()
+    parts.write(task, epochs=3, batch_size=32, lr=0.01, clip_norm=0.5, accumulate=4)
+    parts.here()
+    assert parts.losses() == pytest.approx(whole.losses(), rel=1e-5)
+    assert close(parts.parameters(), whole.parameters())
+
+
+def test_an_evaluation_is_the_mean_over_all_samples_not_over_batches(run: RunFolder, tmp_path: Path) -> None:
+    run.write(epochs=1, batch_size=50)
+    run.here()
+    other = new_run(tmp_path, "other")
+    other.write(epochs=1, batch_size=50, accumulate=2)  # the test split of 37 in batches of 25 and 12
+    other.here()
+    (one,), (two,) = run.metrics("eval"), other.metrics("eval")
+    assert two["values"]["loss"] == pytest.approx(one["values"]["loss"], rel=1e-5)
+
+
+def test_clipping_is_in_force(run: RunFolder, tmp_path: Path) -> None:
+    run.write("Restless", batch_size=50, lr=1.0, clip_norm=1e-9)
+    run.here()
+    untouched = new_run(tmp_path, "untouched")
+    untouched.write("Restless", batch_size=50, lr=1e-9)
+    untouched.here()
+    assert close(run.parameters(), untouched.parameters())
+
+
+def test_a_resumed_run_ends_bit_for_bit_as_an_undisturbed_one(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"epochs": 5, "batch_size": 20, "lr": 0.05, "log_every": 1}
+    undisturbed, killed = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "killed")
+    undisturbed.write("Restless", **settings)
+    undisturbed.here()
+    killed.write("Restless", **settings)
+    assert killed.ranks(1, SMALL_FAULT="SIGKILL:18:0").codes == [-9]  # inside epoch 4
+    assert killed.checkpoints() == ["step-10", "step-15"]
+    killed.here()
+    assert killed.metrics("start")[-1]["values"]["resumed_from"] == "step-15"
+    assert killed.losses()[-10:] == undisturbed.losses()[-10:]
+    assert same(killed.parameters(), undisturbed.parameters())
+
+
+def test_a_run_that_ended_inside_an_epoch_goes_on_where_it_ended(tmp_path: Path) -> None:
+    undisturbed, cut = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "cut")
+    for each in (undisturbed, cut):
+        each.write("Restless", epochs=3, batch_size=20, lr=0.05, log_every=1)
+    undisturbed.here()
+    cut.here(SLURMGPU_MAX_STEPS="7")
+    assert cut.metrics("end")[-1]["values"]["reason"] == "SLURMGPU_MAX_STEPS"
+    cut.here()
+    assert cut.losses() == undisturbed.losses()
+    assert same(cut.parameters(), undisturbed.parameters())
+
+
+def test_a_short_run_is_a_finished_run(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    run.write(epochs=9, batch_size=20)
+    run.here(SLURMGPU_MAX_STEPS="3")
+    assert run.checkpoints() == ["step-3"]
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("done: 0 epochs, 3 steps")
+    assert last.endswith("(stopped by SLURMGPU_MAX_STEPS)")
+
+
+def test_max_steps_ends_a_training_for_good(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    run.write(epochs=9, batch_size=20, max_steps=6)
+    run.here()
+    run.here()
+    assert len(run.metrics("start")) == 1
+    assert capsys.readouterr().out.splitlines()[-1].startswith("already done: 1 epochs, 6 steps, test loss")
+
+
+def test_a_finished_run_started_again_says_so_and_trains_nothing(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.write(epochs=1, batch_size=50)
+    run.here()
+    before = (run.path / "metrics.jsonl").read_bytes()
+    run.here()
+    assert capsys.readouterr().out.splitlines()[-1].startswith("already done: 1 epochs, 2 steps")
+    assert (run.path / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_damaged_newest_checkpoint_falls_back_and_says_so(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.write("Restless", epochs=2, batch_size=50)
+    run.here()
+    part = run.path / "checkpoints" / "step-4" / "training.pt"
+    part.write_bytes(part.read_bytes()[:-1] + b"!")
+    run.here()
+    out = capsys.readouterr().out
+    assert "note: checkpoint step-4 is damaged (training.pt differs from its SHA-256)" in out
+    assert "resuming from checkpoints/step-2" in out
+    assert run.checkpoints() == ["damaged-step-4-1", "step-2", "step-4"]
+
+
+def test_settings_that_changed_and_matter_are_named(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.write(epochs=1, batch_size=50, config={"hidden": 1, "same": 2})
+    run.here()
+    run.write(epochs=2, batch_size=25, lr=0.5, workers=0, keep=3, config={"hidden": 4, "same": 2})
+    capsys.readouterr()
+    run.here()
+    (note,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note:")]
+    assert (
+        "changed since step-2: batch_size 50 -> 25, lr 0.001 -> 0.5, config.hidden 1 -> 4. Training" in note
+    )
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_name(run: RunFolder) -> None:
+    run.write("Line", epochs=1, batch_size=50)
+    run.here()
+    run.write("Buffered", epochs=2, batch_size=50)
+    with pytest.raises(
+        TrainingError, match=r"(?s)step-2 does not fit .*small\.py: .*resume: false to start anew"
+    ):
+        run.here()
+
+
+def test_without_resume_earlier_checkpoints_are_moved_aside_not_lost(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.write(epochs=2, batch_size=50)
+    run.here()
+    run.write(epochs=1, batch_size=50, resume=False)
+    run.here()
+    assert "the earlier checkpoints are now in earlier-checkpoints-1" in capsys.readouterr().out
+    assert run.checkpoints() == ["step-2"]
+    assert (run.path / "earlier-checkpoints-1" / "step-4" / "manifest.json").exists()
+
+
+def test_checkpoints_come_as_often_as_asked_and_always_at_the_end(run: RunFolder) -> None:
+    run.write(epochs=5, batch_size=50, checkpoint_every=2, keep=9)
+    run.here()
+    assert run.checkpoints() == ["step-10", "step-4", "step-8"]
+
+
+def test_bf16_trains_on_the_cpu(run: RunFolder) -> None:
+    run.write(epochs=20, batch_size=20, lr=0.05, precision="bf16")
+    run.here()
+    losses = [line["values"]["loss"] for line in run.metrics("eval")]
+    assert losses[-1] < losses[0] / 2
+
+
+def test_fp16_without_a_gpu_is_refused(run: RunFolder) -> None:
+    run.write(precision="fp16", batch_size=20)
+    with pytest.raises(SettingsError, match="precision fp16 needs a GPU"):
+        run.here()
+
+
+def test_a_line_of_metrics_cut_off_by_a_kill_spoils_no_other(run: RunFolder) -> None:
+    (run.path / "metrics.jsonl").write_text('{"schema": "slurmgpu.me')
+    run.write(batch_size=50)
+    run.here()
+    lines = (run.path / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[1])["kind"] == "start"
+
+
+def test_a_loss_that_is_no_number_is_said_and_stays_valid_json(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.write("Restless", epochs=2, batch_size=20, lr=1e30)
+    run.here()
+    assert "warning: the loss is nan" in capsys.readouterr().out
+    assert run.losses()[-1] is None
+
+
+@pytest.mark.parametrize("value", ["0", "many", "-1"])
+def test_a_wrong_step_limit_is_named(run: RunFolder, value: str) -> None:
+    run.write(batch_size=50)
+    with pytest.raises(SettingsError, match=f"SLURMGPU_MAX_STEPS is '{value}'"):
+        run.here(SLURMGPU_MAX_STEPS=value)

@@ -1,0 +1,148 @@
+"""Mistakes in a task: each is one sentence that names the file, the method and what is expected."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from slurmgpu.training.errors import TrainingError
+from slurmgpu.training.settings import Config, Settings
+from slurmgpu.training.task import Loss, Task, load
+
+CFG = Config(Settings(task="mine.py:Mine", lr=0.5))
+GOOD = """
+import torch
+class Mine:
+    def model(self, cfg): return torch.nn.Linear(1, 1)
+    def dataset(self, cfg, split): return [1, 2]
+    def loss(self, model, batch): return model(batch).mean()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    for name in ("mine", "helper"):
+        sys.modules.pop(name, None)
+
+
+def task(folder: Path, text: str = GOOD) -> Task:
+    (folder / "mine.py").write_text(text)
+    return load(f"{folder}/mine.py:Mine")
+
+
+def with_method(method: str) -> str:
+    return GOOD + f"    def {method}\n"
+
+
+def test_a_task_needs_no_base_class_and_gets_adamw(folder: Path) -> None:
+    mine = task(folder)
+    model = mine.model(CFG)
+    optimizer = mine.optimizer(model, CFG)
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert mine.schedule(optimizer, CFG, 10) is None
+    loss = mine.loss(model, torch.ones(2, 1))
+    assert loss.counted is None
+    assert mine.evaluate(model, torch.ones(2, 1), 2)["loss"] == (loss.value * 2, 2)
+
+
+def test_a_task_imports_its_neighbours(folder: Path) -> None:
+    (folder / "helper.py").write_text("SIZE = 3")
+    text = "from helper import SIZE\n" + GOOD.replace("Linear(1, 1)", "Linear(SIZE, 1)")
+    assert task(folder, text).model(CFG).in_features == 3
+
+
+def test_a_relative_file_counts_from_the_work_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "mine.py").write_text(GOOD)
+    monkeypatch.chdir(folder)
+    assert load("mine.py:Mine").path == folder / "mine.py"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD.replace("class Mine", "class Other"), "has no class 'Mine'; it has Other"),
+        (GOOD.replace("def loss", "def lost"), "Mine has no method loss; expected is loss(model, batch)"),
+        (GOOD.replace("(self, cfg, split)", "(self, cfg)"), "Mine.dataset must take dataset(cfg, split)"),
+        (GOOD + "    evaluate = 3\n", "Mine.evaluate must be or return a method; got a int"),
+        (with_method("prepare(self): pass"), "Mine.prepare must take prepare(cfg)"),
+        (with_method("__init__(self, x): pass"), "Mine() must need no arguments"),
+    ],
+)
+def test_a_missing_or_wrong_method_is_named(folder: Path, text: str, message: str) -> None:
+    with pytest.raises(TrainingError, match=re.escape(message)) as error:
+        task(folder, text)
+    assert str(folder / "mine.py") in str(error.value)
+
+
+def test_a_missing_file_is_named_with_the_work_folder(folder: Path) -> None:
+    with pytest.raises(
+        TrainingError, match=rf"there is no file {folder}/none\.py \(work folder {Path.cwd()}"
+    ):
+        load(f"{folder}/none.py:Mine")
+
+
+def test_a_name_that_is_taken_is_refused(folder: Path) -> None:
+    (folder / "json.py").write_text(GOOD)
+    with pytest.raises(TrainingError, match="a module named 'json' is loaded already; rename the file"):
+        load(f"{folder}/json.py:Mine")
+
+
+WRONG: list[tuple[str, str, list[Any], str]] = [
+    ("model", "model(self, cfg): return 3", [CFG], "a torch.nn.Module; got a int"),
+    ("model", "model(self, cfg): return torch.nn.ReLU()", [CFG], "that require a gradient; got a ReLU"),
+    ("dataset", "dataset(self, cfg, split): return None", [CFG, "train"], "__getitem__; got None"),
+    ("dataset", "dataset(self, cfg, split): return iter('a')", [CFG, "test"], "or None; got a str"),
+    (
+        "dataset",
+        "dataset(self, cfg, split): return []",
+        [CFG, "train"],
+        "at least one sample for the split 'train'",
+    ),
+    ("loss", "loss(self, m, b): return torch.ones(2)", [None, None], "got a tensor of shape (2,)"),
+    ("loss", "loss(self, m, b): return 1.0", [None, None], "a pair (sum, count); got a float"),
+    ("loss", "loss(self, m, b): return 1.0, 2", [None, None], "got a tuple of 2: (a float, a int)"),
+    ("evaluate", "evaluate(self, m, b): return 0.9", [None, None, 1], "name -> (sum, count); got a float"),
+    ("evaluate", "evaluate(self, m, b): return {'a': 1}", [None, None, 1], "got {'a': a int}"),
+    (
+        "evaluate",
+        "evaluate(self, m, b): return {'a': (torch.ones(2), 1)}",
+        [None, None, 1],
+        "without dimensions",
+    ),
+    ("optimizer", "optimizer(self, m, cfg): return None", [None, CFG], "a torch.optim.Optimizer; got None"),
+    (
+        "schedule",
+        "schedule(self, o, cfg, total): return 1",
+        [None, CFG, 1],
+        "lr_scheduler, or None; got a int",
+    ),
+]
+
+
+@pytest.mark.parametrize(("method", "text", "arguments", "message"), WRONG, ids=[case[1] for case in WRONG])
+def test_a_wrong_answer_names_file_method_and_what_is_expected(
+    folder: Path, method: str, text: str, arguments: list[Any], message: str
+) -> None:
+    mine = task(folder, with_method(text))
+    with pytest.raises(TrainingError, match=re.escape(message)) as error:
+        getattr(mine, method)(*arguments)
+    assert str(error.value).startswith(f"{folder}/mine.py: Mine.{method} must be or return ")
+
+
+def test_a_loss_may_be_a_sum_with_its_count(folder: Path) -> None:
+    mine = task(folder, with_method("loss(self, m, b): return torch.tensor(6.0), 3"))
+    assert mine.loss(torch.nn.ReLU(), None) == Loss(torch.tensor(6.0), 3)
+    assert mine.evaluate(torch.nn.ReLU(), None, 99)["loss"] == (torch.tensor(6.0), 3)
+
+
+def test_a_loss_that_teaches_nothing_is_refused(folder: Path) -> None:
+    with pytest.raises(TrainingError, match=r"Mine\.loss must be or return a loss that depends on the model"):
+        task(folder).refuse_constant(torch.ones(()))
