@@ -37,7 +37,9 @@ def script() -> None:
     """The script of job.yaml, rendered for a described cluster."""
     command = ["render", "job.yaml", "--cluster", "uva-afton"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*SLURMGPU, *command], cwd=HERE, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*SLURMGPU, *command], cwd=HERE, env=environment, capture_output=True, text=True, check=True
+    )
     console = _console(width=max(map(len, done.stdout.splitlines())) + 1)
     console.print(f"[bold green]$[/] slurmgpu {' '.join(command)}")
     console.print(Syntax(done.stdout.rstrip("\n"), "bash", theme="monokai", background_color="default"))
@@ -52,16 +54,24 @@ def status(width: int = 150) -> None:
         digits = str(ROOT / "examples" / "digits" / "job.yaml")
         # The work folder of digits is its own; run directories are to go away with this folder.
         Path(folder, "slurmgpu.yaml").write_text(f"runs: {folder}/runs\n", encoding="utf-8")
-        _submit(["-D", folder, "-J", "typo", "--gpus", "1", "--wait", "--", "python", "trian.py"], folder, environment)
+        _submit(
+            ["-D", folder, "-J", "typo", "--gpus", "1", "--wait", "--", "python", "trian.py"],
+            folder,
+            environment,
+        )
         job = Path(folder, "job.yaml")
         job.write_text(Path(digits).read_text(encoding="utf-8"), encoding="utf-8")
         for name in ("task.py", "prepare.py"):
             Path(folder, name).write_bytes(Path(digits).with_name(name).read_bytes())
         _submit(["job.yaml", "--wait"], folder, environment)
         sleep = ["--", "sleep", "300"]
-        first = _submit(["-J", "bert", "-N", "2", "--gpus-per-node", "4", "-t", "8:00:00", *sleep], folder, environment)
+        first = _submit(
+            ["-J", "bert", "-N", "2", "--gpus-per-node", "4", "-t", "8:00:00", *sleep], folder, environment
+        )
         _submit(["-J", "resnet", "--gpus", "4", "-t", "2:00:00", *sleep], folder, environment)
-        _submit(["-J", "llama", "-N", "4", "--gpus-per-node", "4", "-t", "12:00:00", *sleep], folder, environment)
+        _submit(
+            ["-J", "llama", "-N", "4", "--gpus-per-node", "4", "-t", "12:00:00", *sleep], folder, environment
+        )
         _submit(["-J", "evaluate", "-d", f"afterok:{first}", "--gpus", "1", *sleep], folder, environment)
         time.sleep(12)
         shown = _in_terminal([*SLURMGPU, "status"], folder, environment)
@@ -72,7 +82,9 @@ def status(width: int = 150) -> None:
 
 
 def _submit(words: list[str], folder: str, environment: Mapping[str, str]) -> str:
-    done = subprocess.run([*SLURMGPU, "submit", *words], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        [*SLURMGPU, "submit", *words], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
+    )
     return done.stdout.strip()
 
 
@@ -95,7 +107,9 @@ def _in_terminal(argv: list[str], folder: str, environment: Mapping[str, str]) -
 
 
 def _console(width: int) -> Console:
-    return Console(record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    return Console(
+        record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
 
 
 def _words(match: re.Match[str]) -> str:
@@ -105,7 +119,9 @@ def _words(match: re.Match[str]) -> str:
     for word in re.finditer(r"\S+(?: \S+)*", html.unescape(escaped).replace("\xa0", " ")):
         here, length = float(x) + CELL * word.start(), CELL * len(word[0])
         text = html.escape(word[0], quote=False)
-        parts.append(f'<text class="{kind}" x="{here:.1f}" {y} textLength="{length:.1f}" {clip}>{text}</text>')
+        parts.append(
+            f'<text class="{kind}" x="{here:.1f}" {y} textLength="{length:.1f}" {clip}>{text}</text>'
+        )
     return "".join(parts)
 
 
@@ -114,7 +130,11 @@ def _save(console: Console, name: str) -> None:
     # No font from the net: the reader's own monospaced one, so each word is put where it belongs.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
     svg = svg.replace("Fira Code", "DejaVu Sans Mono")
-    svg = re.sub(r'<text class="(\S+)" x="([\d.]+)" (y="[\d.]+") textLength="[\d.]+" ([^>]*)>([^<]*)</text>', _words, svg)
+    svg = re.sub(
+        r'<text class="(\S+)" x="([\d.]+)" (y="[\d.]+") textLength="[\d.]+" ([^>]*)>([^<]*)</text>',
+        _words,
+        svg,
+    )
     (HERE / name).write_text(svg, encoding="utf-8")
     print(f"wrote {HERE / name}: {len(svg) // 1024} kB")
 
