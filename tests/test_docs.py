@@ -1,0 +1,299 @@
+"""The documentation says what is true: its paths, commands, fields and YAML are held against the code."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import click
+import pytest
+from pydantic import BaseModel
+from ruamel.yaml import YAML
+
+from slurmgpu import errors
+from slurmgpu.cli import COMMANDS, cli
+from slurmgpu.files.data import data_folder, read_templates
+from slurmgpu.files.settings import Settings
+from slurmgpu.files.yaml import read_yaml, validate
+from slurmgpu.models.cluster import Cluster, Dialect, GpuType, Limits, NodeGroup, Partition, Source
+from slurmgpu.models.job import Job
+from slurmgpu.rendering.render import _context
+from tests.test_rendering_golden import CASES, golden_plan
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+DOCS += [ROOT / "examples" / "README.md", ROOT / "examples" / "digits" / "README.md"]
+NAMES = [str(path.relative_to(ROOT)) for path in DOCS]
+SPELLED = {"Array", "Dependency"}  # models that files write as one text
+CLUSTER_MODELS: list[type[BaseModel]] = [Cluster, Source, Partition, NodeGroup, Limits, GpuType, Dialect]
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`([^`\n]+)`")
+_PATH = re.compile(r"(?:(?:slurmgpu|templates|jobs|examples|tests|docs|\.ci)/[\w./-]*|\w+\.(?:toml|md))\Z")
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def fences(name: str, *kinds: str) -> list[str]:
+    return [body for kind, body in _FENCE.findall(text_of(name)) if kind in kinds]
+
+
+def prose(name: str) -> str:
+    return _FENCE.sub("", text_of(name))
+
+
+def sections(name: str) -> dict[str, str]:
+    """The text below each heading."""
+    parts = re.split(r"^#+ (.+)\n", prose(name), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", path.read_text(encoding="utf-8")), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def rows(text: str) -> Iterator[list[str]]:
+    """The rows of a section's table, without its heads."""
+    for line in text.splitlines():
+        if line.startswith("| `"):
+            yield [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+# Paths and links
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_path_that_is_named_exists(name: str) -> None:
+    named = [code for code in _CODE.findall(prose(name)) if _PATH.match(code)]
+    named += re.findall(r"^ (slurmgpu/\S*)", "\n".join(fences(name, "text")), flags=re.MULTILINE)
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_link_leads_somewhere(name: str) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(name)):
+        if target.startswith("https://"):
+            continue
+        file, _, anchor = target.partition("#")
+        path = (ROOT / name).parent / file if file else ROOT / name
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_every_path_named_in_the_layers_is_a_folder_of_the_package() -> None:
+    named = set(re.findall(r"slurmgpu/(\w+)/", "\n".join(fences("docs/architecture.md", "text"))))
+    assert named == {path.parent.name for path in (ROOT / "slurmgpu").glob("*/__init__.py")}
+
+
+def test_the_pictures_are_small_and_load_nothing() -> None:
+    for picture in (ROOT / "docs" / "pictures").glob("*.svg"):
+        svg = picture.read_text(encoding="utf-8")
+        assert len(svg) < 150_000
+        assert "url(http" not in svg
+        assert "<image" not in svg
+
+
+# Commands
+
+
+def shown_commands(name: str) -> list[str]:
+    lines = "\n".join(fences(name, "sh")).replace("\\\n", " ").splitlines()
+    lines += [line[2:] for line in "\n".join(fences(name, "console")).splitlines() if line.startswith("$ ")]
+    lines += [line.strip() for line in text_of(name).splitlines() if line.startswith("    slurmgpu ")]
+    return [line for line in lines if line.startswith("slurmgpu ")]
+
+
+def parse(words: list[str]) -> None:
+    """Parse a command line as click would, and run nothing."""
+    command: click.Command = cli
+    context = click.Context(cli, info_name="slurmgpu")
+    while isinstance(command, click.Group):
+        assert words, f"{command.name} needs a command"
+        found = command.get_command(context, words[0])
+        assert found is not None, f"there is no command {words[0]!r}"
+        context = click.Context(found, parent=context, info_name=words[0])
+        command, words = found, words[1:]
+    if words != ["--help"]:
+        command.make_context(command.name, list(words))
+
+
+@pytest.mark.parametrize(("name", "line"), [(name, line) for name in NAMES for line in shown_commands(name)])
+def test_every_command_shown_parses(name: str, line: str) -> None:
+    words = shlex.split(line, comments=True)
+    end = next((index for index, word in enumerate(words) if word in {"|", ">", "&&"}), len(words))
+    try:
+        parse(words[1:end])
+    except click.UsageError as error:
+        pytest.fail(f"{line}: {error.format_message()}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_in_the_text_exists(name: str) -> None:
+    for code in _CODE.findall(prose(name)):
+        words = code.split()
+        if words[0] != "slurmgpu" or len(words) == 1:
+            continue
+        found = cli.get_command(click.Context(cli), words[1])
+        assert found is not None, code
+        if isinstance(found, click.Group):
+            assert len(words) == 2 or found.get_command(click.Context(found), words[2]), code
+            continue
+        known = {flag for parameter in found.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+        before = words[2 : words.index("--") if "--" in words else None]
+        assert {word for word in before if word.startswith("-")} <= known | {"--help"}, code
+
+
+def test_the_parser_of_this_test_can_fail() -> None:
+    with pytest.raises(click.UsageError):
+        parse(["plan", "--partitoin", "gpu"])
+    with pytest.raises(AssertionError):
+        parse(["plane"])
+
+
+def test_the_readme_lists_every_command() -> None:
+    listed = {code for row in rows(sections("README.md")["Commands"]) for code in _CODE.findall(row[0])}
+    expected = set()
+    for name in COMMANDS:
+        found = cli.get_command(click.Context(cli), name)
+        inner = found.list_commands(click.Context(found)) if isinstance(found, click.Group) else []
+        expected |= {f"slurmgpu {name} {one}" for one in inner} or {f"slurmgpu {name}"}
+    assert listed == expected
+
+
+def test_the_exit_codes_are_those_of_the_errors() -> None:
+    codes = {getattr(errors, name).exit_code for name in errors.__all__}
+    table = sections("docs/troubleshooting.md")["Exit codes"]
+    assert codes <= {int(code) for code in re.findall(r"^\| (\d+) \|", table, flags=re.MULTILINE)}
+
+
+# Fields
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models in an annotation that a field holds directly, not under names of the user's."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from models_in(get_args(annotation)[0])
+    elif origin in {Union, types.UnionType}:
+        for inner in get_args(annotation):
+            yield from models_in(inner)
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+
+
+def field_names(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Every field by its dotted name; the leaves of models within, not the models themselves."""
+    for name, field in model.model_fields.items():
+        inner = [one for one in models_in(field.annotation) if one.__name__ not in SPELLED]
+        if not prefix or not inner:
+            yield prefix + name
+        for one in inner:
+            yield from field_names(one, f"{prefix}{name}.")
+
+
+def test_every_field_of_the_job_file_is_described_and_none_besides() -> None:
+    described = [
+        code
+        for text in sections("docs/job-files.md").values()
+        for row in rows(text)
+        for code in [row[0].strip("`")]
+    ]
+    expected = [*field_names(Job), *Settings.model_fields]
+    assert sorted(described) == sorted(expected)
+
+
+@pytest.mark.parametrize("model", CLUSTER_MODELS, ids=lambda model: model.__name__)
+def test_every_field_of_the_profile_is_described_and_none_besides(model: type[BaseModel]) -> None:
+    described = [row[0].strip("`") for row in rows(sections("docs/clusters.md")[model.__name__])]
+    assert sorted(described) == sorted(model.model_fields)
+
+
+def examples_of(name: str) -> list[tuple[str, str]]:
+    return [
+        (heading, _CODE.findall(row[2])[0])
+        for heading, text in sections(name).items()
+        for row in rows(text)
+        if len(row) == 3
+    ]
+
+
+@pytest.mark.parametrize(("heading", "example"), examples_of("docs/job-files.md"))
+def test_every_example_of_a_job_field_is_valid(heading: str, example: str) -> None:
+    layered = read_yaml(example, "the example")
+    if heading != "The fields" and heading not in layered.data:
+        layered.data = {heading: layered.data}
+    if "train" in layered.data:
+        layered.data["train"].setdefault("task", "task.py:Task")
+    validate(Job, layered, "job")
+
+
+@pytest.mark.parametrize(("heading", "example"), examples_of("docs/clusters.md"))
+def test_every_example_of_a_profile_field_is_valid(heading: str, example: str) -> None:
+    model = next(one for one in CLUSTER_MODELS if one.__name__ == heading)
+    layered = read_yaml(example, "the example")
+    required = {"Cluster": {"name": "site"}, "Source": {"text": "sinfo", "date": "2026-11-21"}}.get(
+        heading, {}
+    )
+    layered.data = {**required, **layered.data}
+    validate(model, layered, "cluster")
+
+
+@pytest.mark.parametrize(
+    ("name", "block"),
+    [(name, block) for name in NAMES for block in fences(name, "yaml")],
+    ids=lambda value: value.splitlines()[0][:40],
+)
+def test_every_yaml_block_is_valid(name: str, block: str) -> None:
+    layered = read_yaml(block, name)
+    if block.startswith("# config.yaml"):
+        validate(Settings, layered, "settings")
+    elif name == "docs/clusters.md":
+        layered.data.setdefault("name", "site")
+        validate(Cluster, layered, "cluster")
+    else:
+        validate(Job, layered, "job")
+
+
+def test_the_job_of_the_picture_is_valid() -> None:
+    picture = ROOT / "docs" / "pictures" / "job.yaml"
+    validate(Job, read_yaml(picture.read_text(encoding="utf-8"), str(picture)), "job")
+    assert YAML(typ="safe").load(picture)["work_dir"].startswith("$")  # no machine's path in the picture
+
+
+# Templates
+
+
+def variable_names(context: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in context.items():
+        if not (isinstance(value, dict) and name == "launch"):
+            yield prefix + name
+        if isinstance(value, dict):
+            yield from variable_names(value, f"{prefix}{name}.")
+
+
+def test_every_variable_of_the_templates_is_described_and_none_besides() -> None:
+    contexts = [_context(golden_plan(case), "script.sbatch") for case in [*CASES, "uva-conda"]]
+    expected = {name for context in contexts for name in variable_names(context)}
+    described = {row[0].strip("`") for row in rows(sections("docs/templates.md")["The variables"])}
+    assert described == expected
+
+
+def test_every_template_is_described() -> None:
+    table = sections("docs/templates.md")["Templates"]
+    described = {code for row in rows(table) for code in _CODE.findall(row[0])}
+    assert described == {f"templates/{name}" for name in read_templates()}
+    assert data_folder("templates") == ROOT / "templates"
