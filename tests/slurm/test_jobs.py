@@ -98,7 +98,9 @@ def test_each_rank_of_the_digits_job_has_its_own_share_of_the_data(digits: Digit
 
 
 def test_the_digits_job_recognizes_95_of_100_digits(digits: Digits) -> None:
-    accuracies = [line["values"]["accuracy"] for line in metrics(digits.job.run_dir) if line["kind"] == "eval"]
+    accuracies = [
+        line["values"]["accuracy"] for line in metrics(digits.job.run_dir) if line["kind"] == "eval"
+    ]
     assert accuracies[-1] >= 0.95
 
 
@@ -286,7 +288,9 @@ def test_a_work_folder_may_begin_with_a_tilde(tool: Tool, tmp_path: Path) -> Non
 
 
 def test_one_failing_rank_ends_the_others_at_once(tool: Tool) -> None:
-    tool.file("train.py", "import os, sys, time\nif os.environ['RANK'] == '3':\n    sys.exit(3)\ntime.sleep(300)\n")
+    tool.file(
+        "train.py", "import os, sys, time\nif os.environ['RANK'] == '3':\n    sys.exit(3)\ntime.sleep(300)\n"
+    )
     options = ["-N", "2", "--gpus-per-node", "2", "--launch", "srun", "--wait"]
     job = tool.submit(*options, "--", "python", "train.py")
     assert job.code != 0
