@@ -25,7 +25,7 @@ from .task import Task, load
 
 __all__ = ["train"]
 
-# What may differ after a resume without changing what is computed; a schedule says itself when it must change.
+# What may differ after a resume without changing what is computed; a changed schedule says so itself.
 _FREE = {
     "strategy",
     "epochs",
@@ -119,11 +119,12 @@ def _already_finished(found: Generation) -> str:
 def _resume(loop: Loop, found: Generation) -> None:
     """Put model, optimizer, schedule, scaler, position and random state back."""
     facts = found.manifest
+    anew = loop.schedule is not None and facts["total_steps"] != loop.total_steps
     try:
         loop.model.load_state_dict(checkpoint.read(found, "model.pt"))
         state = checkpoint.read(found, "training.pt")
         loop.position = Position(facts["epoch"], facts["step"], facts["samples_in_epoch"])
-        if loop.schedule is not None and facts["total_steps"] != loop.total_steps:
+        if anew:
             _restart_schedule(loop, state["optimizer"])
         else:
             loop.optimizer.load_state_dict(state["optimizer"])
@@ -145,9 +146,11 @@ def _resume(loop: Loop, found: Generation) -> None:
         randomness.seed_all(loop.settings.seed + facts["step"] + 1 + rank)
     changed = _changes(loop, facts)
     if changed:
+        kept = (
+            "" if anew else "; what optimizer and schedule saved, such as the learning rate, stays in force"
+        )
         loop.console.say(
-            f"note: changed since {found.path.name}: {', '.join(changed)}. Training goes on; "
-            "what the optimizer and the schedule saved (such as their learning rate) stays in force"
+            f"note: changed since {found.path.name}: {', '.join(changed)}. Training goes on{kept}"
         )
 
 
