@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SkipValidatio
 __all__ = ["EnvName", "JobPath", "Model", "OptionValue", "Text", "Word", "Words", "one_line"]
 
 # C0 controls but the tab, DEL, and the C1 block: none survives a batch script's option lines.
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+_CONTROL = r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]"
 _NAMES = {"\n": "a newline", "\r": "a carriage return", "\x00": "a NUL byte"}
 
 
@@ -27,7 +27,7 @@ def one_line(value: str) -> str:
     sbatch stops reading options at a line that is neither comment nor blank, and the shell runs that
     line: a newline in a value would be a command.
     """
-    found = _CONTROL.search(value)
+    found = re.search(_CONTROL, value)
     if found:
         name = _NAMES.get(found[0], f"the control character U+{ord(found[0]):04X}")
         raise ValueError(f"contains {name} at position {found.start() + 1}; write it on one line, without it")
@@ -44,22 +44,22 @@ def _not_empty(value: str) -> str:
     return value
 
 
-_WORD = re.compile(r"[^\s\"'#\\$`]+\Z")
+_WORD = r"[^\s\"'#\\$`]+\Z"
 
 
 def _word(value: str) -> str:
-    if not _WORD.match(value):
+    if not re.match(_WORD, value):
         raise ValueError(
             f"{value!r} is no name Slurm could know: use letters, digits and . _ - : + @, no blanks or quotes"
         )
     return value
 
 
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*\Z"
 
 
 def _env_name(value: str) -> str:
-    if not _ENV_NAME.match(value):
+    if not re.match(_ENV_NAME, value):
         raise ValueError(
             f"{value!r} is no name of a variable: use letters, digits and _, not beginning with a digit"
         )

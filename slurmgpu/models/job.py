@@ -143,9 +143,7 @@ class _FromText:
         return {"type": ["string", "integer"], "description": (cls.__doc__ or "").splitlines()[0]}
 
 
-_ARRAY = re.compile(
-    r"(?P<indices>\d+(?:-\d+(?::[1-9]\d*)?)?(?:,\d+(?:-\d+(?::[1-9]\d*)?)?)*)(?:%(?P<at_once>[1-9]\d*))?\Z"
-)
+_ARRAY = r"(?P<indices>\d+(?:-\d+(?::[1-9]\d*)?)?(?:,\d+(?:-\d+(?::[1-9]\d*)?)?)*)(?:%(?P<at_once>[1-9]\d*))?\Z"
 
 
 class Array(_FromText, Model):
@@ -161,7 +159,7 @@ class Array(_FromText, Model):
             value = str(value)
         if not isinstance(value, str):
             return value
-        match = _ARRAY.match(value.strip())
+        match = re.match(_ARRAY, value.strip())
         if not match:
             raise ValueError(
                 f"{value!r} is no array; write indices such as 0-9, 1,3,5 or 0-30:10, then %4 for 4 at once"
@@ -172,7 +170,7 @@ class Array(_FromText, Model):
         return self.indices + (f"%{self.at_once}" if self.at_once else "")
 
 
-_DEPENDENCY = re.compile(
+_DEPENDENCY = (
     r"(?:singleton|(?:after|afterany|afterok|afternotok|aftercorr|afterburstbuffer):\d+(?:_\d+|_\*)?(?:\+\d+)?"
     r"(?::\d+(?:_\d+|_\*)?(?:\+\d+)?)*)\Z"
 )
@@ -189,7 +187,7 @@ class Dependency(_FromText, Model):
         if not isinstance(value, str):
             return value
         if ("," in value and "?" in value) or not all(
-            _DEPENDENCY.match(part) for part in re.split(r"[,?]", value.strip())
+            re.match(_DEPENDENCY, part) for part in re.split(r"[,?]", value.strip())
         ):
             raise ValueError(
                 f"{value!r} is no dependency; write afterok:JOBID, afterany:JOBID, after:JOBID, afternotok:JOBID, "

@@ -45,10 +45,8 @@ option_length = _at_most(LONGEST_OPTION, "sbatch takes at most")
 
 
 def _pattern(pattern: str, valid: str) -> Callable[[str], str]:
-    compiled = re.compile(pattern, re.ASCII)
-
     def check(value: str) -> str:
-        if not compiled.fullmatch(value):
+        if not re.fullmatch(pattern, value, re.ASCII):
             raise ValueError(f"{value!r} is not valid; write {valid}")
         return value
 

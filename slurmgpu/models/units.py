@@ -47,12 +47,11 @@ class _Spelled(ABC):
 
 
 _TIME_FORMS = "minutes (90), MM:SS (60:30), HH:MM:SS (12:00:00), D-HH (2-12), D-HH:MM (2-12:30), D-HH:MM:SS, or UNLIMITED"
-_TIME = re.compile(
+_TIME = (
     r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+))?)?"
     r"|(?P<h>\d+):(?P<hm>\d+):(?P<hs>\d+)"
     r"|(?P<m>\d+):(?P<ms>\d+)"
-    r"|(?P<minutes>\d+))\Z",
-    re.ASCII,
+    r"|(?P<minutes>\d+))\Z"
 )
 
 
@@ -71,7 +70,7 @@ class Duration(_Spelled):
         text = str(value).strip()
         if text.upper() in {"UNLIMITED", "INFINITE"}:
             return cls(None)
-        match = _TIME.match(text)
+        match = re.match(_TIME, text, re.ASCII)
         if not match:
             raise ValueError(f"{text!r} is no time; write {_TIME_FORMS}")
         part = {name: int(digits) for name, digits in match.groupdict().items() if digits is not None}
@@ -99,7 +98,7 @@ class Duration(_Spelled):
         return self.seconds is None or self.seconds > limit.seconds
 
 
-_MEMORY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGTP]?)(?:i?B)?\Z", re.IGNORECASE | re.ASCII)
+_MEMORY = r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGTP]?)(?:i?B)?\Z"
 _MIB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 
 
@@ -116,7 +115,7 @@ class Memory(_Spelled):
         forms = "write a number with K, M, G or T, such as 64G (a bare number is MiB)"
         if isinstance(value, bool) or not isinstance(value, (int, str)):
             raise ValueError(f"{value!r} is no amount of memory; {forms}")
-        match = _MEMORY.match(str(value).strip())
+        match = re.match(_MEMORY, str(value).strip(), re.IGNORECASE | re.ASCII)
         if not match:
             raise ValueError(f"{value!r} is no amount of memory; {forms}")
         return cls(math.ceil(float(match["number"]) * _MIB[match["unit"].upper()]))
@@ -134,7 +133,7 @@ class Memory(_Spelled):
 
 
 _GRES_WORD = r"[A-Za-z0-9_.@+-]+"
-_COUNT = re.compile(r"(?P<number>\d+)(?P<suffix>[KMGTP]?)\Z", re.IGNORECASE | re.ASCII)
+_COUNT = r"(?P<number>\d+)(?P<suffix>[KMGTP]?)\Z"
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ class Gres(_Spelled):
             raise ValueError(f"{value!r} is no generic resource; {forms}")
         if len(parts) == 1:
             return cls(parts[0], None, "1")
-        if _COUNT.match(parts[-1]):
+        if re.match(_COUNT, parts[-1], re.IGNORECASE | re.ASCII):
             return cls(parts[0], parts[1] if len(parts) == 3 else None, parts[-1])
         if len(parts) == 3:
             raise ValueError(f"{value!r}: the count {parts[-1]!r} is no whole number; {forms}")

@@ -14,7 +14,7 @@ from slurmgpu.planning.reading import ScriptFacts
 
 __all__ = ["Launching", "PythonCommand", "choose_launcher", "python_command"]
 
-_PYTHON = re.compile(r"python(?:\d(?:\.\d+)?)?\Z")
+_PYTHON = r"python(?:\d(?:\.\d+)?)?\Z"
 # Programs that start the processes themselves.
 _LAUNCHERS = {
     "torchrun",
@@ -42,7 +42,7 @@ class PythonCommand:
 
 def python_command(words: tuple[str, ...]) -> PythonCommand | None:
     """Take a command apart; None when it runs no Python file or module."""
-    if not _PYTHON.match(PurePosixPath(words[0]).name):
+    if not re.match(_PYTHON, PurePosixPath(words[0]).name):
         return None
     options: list[str] = []
     rest = list(words[1:])

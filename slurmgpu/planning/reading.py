@@ -107,21 +107,21 @@ class _Visitor(ast.NodeVisitor):
             self.distributed = self.distributed or (f"the variable {node.value}", node.lineno)
 
 
-_TEXT_SIGNS: tuple[tuple[str, str, re.Pattern[str]], ...] = (
-    ("spawns", "spawn()", re.compile(r"\b(?:mp|multiprocessing)\.spawn\(")),
-    ("spawns", "DataParallel", re.compile(r"(?<!Distributed)\bDataParallel\(")),
-    ("framework", "Lightning", re.compile(r"^\s*(?:import|from)\s+(?:pytorch_)?lightning\b", re.M)),
-    ("framework", "Accelerate", re.compile(r"^\s*(?:import|from)\s+accelerate\b", re.M)),
-    ("distributed", "init_process_group", re.compile(r"\binit_process_group\(")),
-    ("distributed", "torch.distributed", re.compile(r"\btorch\.distributed\b")),
-    ("distributed", "the variable LOCAL_RANK", re.compile(r"['\"]LOCAL_RANK['\"]")),
+_TEXT_SIGNS: tuple[tuple[str, str, str], ...] = (
+    ("spawns", "spawn()", r"\b(?:mp|multiprocessing)\.spawn\("),
+    ("spawns", "DataParallel", r"(?<!Distributed)\bDataParallel\("),
+    ("framework", "Lightning", r"(?m)^\s*(?:import|from)\s+(?:pytorch_)?lightning\b"),
+    ("framework", "Accelerate", r"(?m)^\s*(?:import|from)\s+accelerate\b"),
+    ("distributed", "init_process_group", r"\binit_process_group\("),
+    ("distributed", "torch.distributed", r"\btorch\.distributed\b"),
+    ("distributed", "the variable LOCAL_RANK", r"['\"]LOCAL_RANK['\"]"),
 )
 
 
 def _read_as_text(path: str, text: str) -> ScriptFacts:
     found: dict[str, tuple[str, int]] = {}
     for kind, what, pattern in _TEXT_SIGNS:
-        match = pattern.search(text)
+        match = re.search(pattern, text)
         if match and kind not in found:
             found[kind] = (what, text.count("\n", 0, match.start()) + 1)
     return ScriptFacts(

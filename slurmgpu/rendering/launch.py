@@ -6,7 +6,7 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.planning.launching import python_command
 from slurmgpu.rendering.quoting import job_path, shell_word, shellcheck_remarks
 
-__all__ = ["launch_lines"]
+__all__ = ["container_words", "launch_lines"]
 
 # torchrun by its module: an image or environment that has torch has it, whatever is on PATH.
 _TORCHRUN = "-m torch.distributed.run"
@@ -19,9 +19,9 @@ def launch_lines(plan: Plan) -> dict[str, object]:
         "launcher": plan.launcher,
         "multi_node": plan.nodes > 1,
         "srun": _srun(plan),
-        "container": _container(plan),
         "command": _command(plan),
         "interpreter": _interpreter(plan),
+        "tasks_per_node": plan.tasks_per_node,
         "sets_rank": sets_rank,
         "shellcheck": ",".join(_remarks(plan, sets_rank)),
         "torchrun": _torchrun(plan) if plan.launcher == "torchrun" else None,
@@ -52,18 +52,23 @@ def _srun(plan: Plan) -> str:
     return " ".join(words)
 
 
-def _container(plan: Plan) -> str | None:
+def container_words(plan: Plan) -> dict[str, object] | None:
+    """What the container's template lays out: ``mode``, ``options`` (quoted words), ``image``; None without one."""
     container = plan.environment.container
     if container is None:
         return None
-    words: list[str] = [container.runtime, container.mode]
-    words += {"nvidia": ["--nv"], "amd": ["--rocm"], "none": []}[container.gpu if plan.gpus else "none"]
+    gpu = {"nvidia": ["--nv"], "amd": ["--rocm"], "none": []}
+    words: list[str] = gpu[container.gpu] if plan.gpus else []
     if plan.train is not None:
-        words += ["--bind", '"$SLURMGPU_RUN_DIR"']
+        words = [*words, "--bind", '"$SLURMGPU_RUN_DIR"']
     for bind in container.binds:
-        words += ["--bind", job_path(bind)]
-    words += [shell_word(option) for option in container.options]
-    return " ".join([*words, job_path(container.image)])
+        words = [*words, "--bind", job_path(bind)]
+    return {
+        "template": f"container/{container.runtime}.sh.j2",
+        "mode": container.mode,
+        "options": [*words, *map(shell_word, container.options)],
+        "image": job_path(container.image),
+    }
 
 
 def _interpreter(plan: Plan) -> str:

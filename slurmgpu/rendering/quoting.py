@@ -14,14 +14,14 @@ from slurmgpu.errors import InvalidInput
 
 __all__ = ["directive_value", "job_path", "path_variables", "shell_word", "shellcheck_remarks"]
 
-_PLAIN_DIRECTIVE = re.compile(r"[A-Za-z0-9_@%+=:,./\[\]~^-]+\Z")
-_PLAIN_WORD = re.compile(r"[A-Za-z0-9_@%+=:,./-]+\Z")
-_VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
-_BREAKS = re.compile(r"[\x00\n\r]")
+_PLAIN_DIRECTIVE = r"[A-Za-z0-9_@%+=:,./\[\]~^-]+\Z"
+_PLAIN_WORD = r"[A-Za-z0-9_@%+=:,./-]+\Z"
+_VARIABLE = r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})"
+_BREAKS = r"[\x00\n\r]"
 
 
 def _refuse_breaks(value: str) -> None:
-    if _BREAKS.search(value):
+    if re.search(_BREAKS, value):
         raise InvalidInput(
             f"{value!r} contains a line break or NUL, which no line of a script can carry; remove it"
         )
@@ -34,7 +34,7 @@ def directive_value(value: str) -> str:
     single quotes; inside double quotes only ``\\`` and ``"`` need an escape (seen on Slurm 22.05).
     """
     _refuse_breaks(value)
-    if _PLAIN_DIRECTIVE.match(value):
+    if re.match(_PLAIN_DIRECTIVE, value):
         return value
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
@@ -43,7 +43,7 @@ def directive_value(value: str) -> str:
 def shell_word(value: str) -> str:
     """One word of a shell command, expanded by nothing."""
     _refuse_breaks(value)
-    return value if _PLAIN_WORD.match(value) else shlex.quote(value)
+    return value if re.match(_PLAIN_WORD, value) else shlex.quote(value)
 
 
 def job_path(value: str) -> str:
@@ -54,11 +54,11 @@ def job_path(value: str) -> str:
     _refuse_breaks(value)
     if value == "~" or value.startswith("~/"):
         value = "$HOME" + value[1:]
-    if _PLAIN_WORD.match(value):
+    if re.match(_PLAIN_WORD, value):
         return value
     pieces: list[str] = []
     end = 0
-    for match in _VARIABLE.finditer(value):
+    for match in re.finditer(_VARIABLE, value):
         pieces.append(_escape(value[end : match.start()]))
         pieces.append(match[0])
         end = match.end()
@@ -73,13 +73,13 @@ def _escape(text: str) -> str:
 
 def path_variables(value: str) -> tuple[str, ...]:
     """The names of the variables that a path needs when the job runs."""
-    return tuple(dict.fromkeys(match[0].strip("${}") for match in _VARIABLE.finditer(value)))
+    return tuple(dict.fromkeys(match[0].strip("${}") for match in re.finditer(_VARIABLE, value)))
 
 
-_REMARKS = (("SC2016", re.compile(r"[$`]")), ("SC1003", re.compile(r"\\")), ("SC2088", re.compile(r"~")))
+_REMARKS = (("SC2016", "$`"), ("SC1003", "\\"), ("SC2088", "~"))
 
 
 def shellcheck_remarks(words: Iterable[str]) -> tuple[str, ...]:
     """ShellCheck's remarks on words that are quoted on purpose: they look as if they were meant to expand."""
     text = "".join(words)
-    return tuple(code for code, pattern in _REMARKS if pattern.search(text))
+    return tuple(code for code, signs in _REMARKS if any(sign in text for sign in signs))

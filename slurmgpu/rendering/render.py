@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jinja2 import DictLoader, StrictUndefined, TemplateError
@@ -11,7 +11,7 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.plan import Plan
-from slurmgpu.rendering.launch import launch_lines
+from slurmgpu.rendering.launch import container_words, launch_lines
 from slurmgpu.rendering.quoting import directive_value, job_path, path_variables, shell_word
 
 __all__ = ["MAIN_TEMPLATE", "SCRIPT_NAME", "render_script"]
@@ -50,13 +50,13 @@ def render_script(plan: Plan, templates: Mapping[str, str], *, script_name: str 
 def _context(plan: Plan, script_name: str) -> dict[str, Any]:
     """Everything a template may use: finished lines and quoted words, no models."""
     environment = plan.environment
-    return {
+    context = {
         "login_shell": plan.login_shell,
         "submit_by_hand": _submit_by_hand(plan, script_name),
         "options": [_directive(option.name, option.value) for option in plan.options],
         "work_dir": job_path(plan.work_dir),
         "restart_limit": plan.restart_limit,
-        "keep_environment_in_steps": (plan.option("export") or "").upper().startswith("NONE"),
+        "keep_environment_in_steps": (plan.option("export") or "").upper() == "NONE",
         "modules": _modules(plan),
         "conda": _conda(plan),
         "venv": job_path(f"{environment.python.venv.path}/bin/activate") if environment.python.venv else None,
@@ -66,11 +66,29 @@ def _context(plan: Plan, script_name: str) -> dict[str, Any]:
         "threads": _threads(plan),
         "rendezvous": _rendezvous(plan),
         "train": _train(plan),
-        "needed_variables": list(path_variables(environment.container.image))
-        if environment.container
-        else [],
+        "container": container_words(plan),
+        "needed_variables": list(path_variables(environment.container.image)) if environment.container else [],
         "launch": launch_lines(plan),
     }
+    return {**context, "sections": list(_sections(plan, context))}
+
+
+def _sections(plan: Plan, context: Mapping[str, Any]) -> Iterator[str]:
+    """The templates that this script consists of, below its options, in order."""
+    wanted = {
+        "restart.sh.j2": plan.restart_limit is not None,
+        "environment/modules.sh.j2": context["modules"],
+        "environment/conda.sh.j2": context["conda"],
+        "environment/venv.sh.j2": context["venv"],
+        "environment/variables.sh.j2": context["exports"],
+        "environment/secrets.sh.j2": context["secrets"],
+        "steps.sh.j2": context["keep_environment_in_steps"] or plan.cpus_per_task is not None,
+        "rendezvous.sh.j2": context["rendezvous"],
+        "train.sh.j2": context["train"],
+        "container/image.sh.j2": context["needed_variables"],
+    }
+    yield from (name for name, present in wanted.items() if present)
+    yield f"launcher/{plan.launcher}.sh.j2"
 
 
 def _directive(name: str, value: str | None) -> str:
@@ -111,7 +129,7 @@ def _threads(plan: Plan) -> int | None:
 
 def _rendezvous(plan: Plan) -> dict[str, str] | None:
     """None where nobody needs to meet, or torchrun finds a port on its one node by itself."""
-    if plan.world_size == 1 or plan.launcher == "plain" or (plan.launcher == "torchrun" and plan.nodes == 1):
+    if plan.launcher == "plain" or (plan.launcher == "torchrun" and plan.nodes == 1):
         return None
     return {"nodes": "many" if plan.nodes > 1 else "one", "suffix": plan.address_suffix or ""}
 

@@ -75,8 +75,9 @@ def _prepare(submission: Submission, directory: RunDirectory) -> tuple[Run, list
     if pattern is None:
         pattern = f"{path}/logs/{'%A_%a' if plan.option('array') else '%j'}.out"
         options.append(f"--output={pattern}")
-    if (plan.option("export") or "").upper().startswith("NONE"):
-        options += _carry_run_directory(path)
+    export = plan.option("export")
+    if export is not None and export.upper() != "ALL":
+        options += _carry_run_directory(path, export)
     run = Run(
         name=plan.name,
         token=directory.token,
@@ -93,13 +94,14 @@ def _prepare(submission: Submission, directory: RunDirectory) -> tuple[Run, list
     return run, options
 
 
-def _carry_run_directory(path: Path) -> list[str]:
-    """With --export=NONE the job sees no variable of ours: name this one, and keep NONE's user environment."""
+def _carry_run_directory(path: Path, export: str) -> list[str]:
+    """Where the job does not get the whole environment, name this variable too; NONE's user environment is kept."""
     if "," in str(path):
         raise InvalidInput(
             f"runs: {str(path.parent)!r} contains a comma, which --export cannot carry; use another folder"
         )
-    return [f"--export=SLURMGPU_RUN_DIR={path}", "--get-user-env"]
+    ours = f"SLURMGPU_RUN_DIR={path}"
+    return [f"--export={ours}", "--get-user-env"] if export.upper() == "NONE" else [f"--export={export},{ours}"]
 
 
 def _conclude(

@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 failed; 2 settings that are not valid; 130 and 143 ended b
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import signal
@@ -30,8 +31,11 @@ _LOST = (
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Run one rank; end the process at once, with the other ranks released, when it fails."""
+    """Run one rank; when it fails, end the process at once, so that the other ranks are released."""
     ranks = Ranks()
+    # First in, last out: all that others registered runs. What comes after that can abort a finished run,
+    # for torch leaves threads of the process group behind, which meet an interpreter being taken down.
+    atexit.register(_leave, 0)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:

@@ -100,6 +100,21 @@ class Loop:
         stopped = self.limit is not None and self.position.step >= self.limit
         return stopped or self.position.epoch >= self.settings.epochs
 
+    def remaining_steps(self) -> int:
+        """Optimizer steps from here to the end of the training that the settings describe."""
+        share = math.ceil(self.position.samples_in_epoch / self.group.ranks.world_size)
+        per_step = self.micro * self.settings.accumulate
+        steps = (self.settings.epochs - self.position.epoch) * self.steps_per_epoch
+        steps -= self.steps_per_epoch - math.ceil((self.share_size - share) / per_step)
+        if self.settings.max_steps is not None:
+            steps = min(steps, self.settings.max_steps - self.position.step)
+        return max(0, steps)
+
+    def last_step(self) -> int:
+        """The number of the step at which this start ends."""
+        end = self.position.step + self.remaining_steps()
+        return end if self.limit is None else min(self.limit, end)
+
     def epochs(self) -> Iterator[None]:
         """Train epoch by epoch; after each, with the test split evaluated, the caller may save."""
         while not self.done:
@@ -203,8 +218,8 @@ class Loop:
         self.metrics.write("train", step, {"epoch": epoch + 1, **values, "learning_rate": rate})
         if not math.isfinite(values["loss"]):
             self.console.say(f"warning: the loss is {values['loss']} at step {step}")
-        end = self.total_steps if self.limit is None else min(self.limit, self.total_steps)
-        left = max(0, end - step) * values["step_seconds"]
+        end = self.last_step()
+        left = (end - step) * values["step_seconds"]
         self.console.progress(
             f"epoch {epoch + 1}/{self.settings.epochs}  step {step}/{end}  loss {values['loss']:.4g}  "
             f"{values['samples_per_second']:,.0f} samples/s  {duration(left)} left"

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import os
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
@@ -24,10 +25,18 @@ from .task import Task, load
 
 __all__ = ["train"]
 
-# What may differ after a resume without changing what is computed.
-_FREE = {"strategy", "workers", "checkpoint_every", "keep", "resume", "log_every", "timeout"}
-# What may differ as long as no schedule was made for it.
-_LENGTH = {"epochs", "max_steps"}
+# What may differ after a resume without changing what is computed; a changed schedule says so itself.
+_FREE = {
+    "strategy",
+    "epochs",
+    "max_steps",
+    "workers",
+    "checkpoint_every",
+    "keep",
+    "resume",
+    "log_every",
+    "timeout",
+}
 _SCHEDULE = "the schedule's state"
 
 
@@ -110,19 +119,24 @@ def _already_finished(found: Generation) -> str:
 def _resume(loop: Loop, found: Generation) -> None:
     """Put model, optimizer, schedule, scaler, position and random state back."""
     facts = found.manifest
+    anew = loop.schedule is not None and facts["total_steps"] != loop.total_steps
     try:
         loop.model.load_state_dict(checkpoint.read(found, "model.pt"))
         state = checkpoint.read(found, "training.pt")
-        loop.optimizer.load_state_dict(state["optimizer"])
-        for name, part in (("schedule", loop.schedule), ("scaler", loop.precision.scaler)):
-            if part is not None and state[name] is not None:
-                part.load_state_dict(state[name])
+        loop.position = Position(facts["epoch"], facts["step"], facts["samples_in_epoch"])
+        if anew:
+            _restart_schedule(loop, state["optimizer"])
+        else:
+            loop.optimizer.load_state_dict(state["optimizer"])
+            if loop.schedule is not None:
+                loop.schedule.load_state_dict(state["schedule"])
+        if loop.precision.scaler is not None and state["scaler"] is not None:
+            loop.precision.scaler.load_state_dict(state["scaler"])
     except (RuntimeError, ValueError, KeyError) as error:
         raise TrainingError(
             f"{found.path.name} does not fit the model and optimizer of {loop.task.path}: {error}\n"
             "undo the change, or set resume: false to start anew"
         ) from error
-    loop.position = Position(facts["epoch"], facts["step"], facts["samples_in_epoch"])
     loop.results = dict(facts["results"])
     states = checkpoint.read(found, "rng.pt")
     rank = loop.group.ranks.rank
@@ -132,17 +146,36 @@ def _resume(loop: Loop, found: Generation) -> None:
         randomness.seed_all(loop.settings.seed + facts["step"] + 1 + rank)
     changed = _changes(loop, facts)
     if changed:
-        loop.console.say(
-            f"note: changed since {found.path.name}: {', '.join(changed)}. Training goes on; "
-            "what the optimizer and the schedule saved (such as their learning rate) stays in force"
+        kept = (
+            "" if anew else "; what optimizer and schedule saved, such as the learning rate, stays in force"
         )
+        loop.console.say(
+            f"note: changed since {found.path.name}: {', '.join(changed)}. Training goes on{kept}"
+        )
+
+
+def _restart_schedule(loop: Loop, saved: dict[str, Any]) -> None:
+    """For a training of another length: the new schedule moved on to here, with the optimizer's saved state.
+
+    The old one would end too early, or fail when it is asked for more steps than it was made for.
+    """
+    done = loop.total_steps - loop.remaining_steps()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the schedule moves while the optimizer rests: here it must
+        for _ in range(done):
+            loop.schedule.step()  # type: ignore[union-attr]  # the caller has seen that there is one
+    groups = loop.optimizer.state_dict()["param_groups"]
+    loop.optimizer.load_state_dict({**saved, "param_groups": groups})
+    loop.console.say(
+        f"note: the schedule is made anew for {loop.total_steps} steps, of which {done} are through: "
+        "the training's length has changed"
+    )
 
 
 def _changes(loop: Loop, facts: Mapping[str, Any]) -> list[str]:
     """What matters and is not as it was when the checkpoint was written, as ``name old -> new``."""
-    free = _FREE if loop.schedule is not None else _FREE | _LENGTH
     before, now = dict(facts["settings"]), loop.settings.as_dict()
-    pairs = [(name, before.get(name), now[name]) for name in now if name not in free | {"config"}]
+    pairs = [(name, before.get(name), now[name]) for name in now if name not in _FREE | {"config"}]
     old, new = before.get("config", {}), now["config"]
     pairs += [(f"config.{name}", old.get(name), new.get(name)) for name in {**old, **new}]
     pairs.append(("world size", facts["world_size"], loop.group.ranks.world_size))
@@ -214,6 +247,7 @@ def _save(loop: Loop, folder: Path, restart: int) -> Generation:
             "samples_in_epoch": position.samples_in_epoch,
             "time": time.time(),
             "restart": restart,
+            "total_steps": loop.total_steps,
             "world_size": loop.group.ranks.world_size,
             "torch": torch.__version__,
             "task_sha256": _sha256(loop.task),
@@ -243,7 +277,7 @@ def _state_of(part: Any, where: str) -> Any:
 def _report_epoch(loop: Loop) -> None:
     position = loop.position
     loop.console.say(
-        f"epoch {position.epoch}/{loop.settings.epochs}  step {position.step}/{loop.total_steps}  "
+        f"epoch {position.epoch}/{loop.settings.epochs}  step {position.step}/{loop.last_step()}  "
         f"{describe(loop.results)}"
     )
 

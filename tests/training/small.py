@@ -66,6 +66,13 @@ class Restless(Line):
         return super().loss(model, batch) * random.uniform(0.5, 1.5)
 
 
+class OneCycle(Line):
+    """A schedule that knows its length."""
+
+    def schedule(self, optimizer, cfg, total_steps):
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=total_steps)
+
+
 class Buffered(Line):
     """BatchNorm: the ranks' statistics differ until they are shared."""
 

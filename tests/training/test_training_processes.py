@@ -85,6 +85,16 @@ def test_a_signal_ends_a_run_without_a_traceback(run: RunFolder, name: str, code
     assert run.metrics("end")[-1]["values"] == {"reason": name}
 
 
+def test_what_a_task_leaves_for_the_exit_is_done(run: RunFolder) -> None:
+    """A logging service writes its last lines when the interpreter exits."""
+    task = run.path / "parting.py"
+    task.write_text("import atexit\nfrom small import Line as Line\natexit.register(print, 'good-bye')\n")
+    run.write(f"{task}:Line", batch_size=50)
+    ended = run.ranks(1, PYTHONPATH=f"{ROOT}:{Path(__file__).parent}")
+    assert ended.codes == [0], ended.err
+    assert ended.out.endswith("good-bye\n")
+
+
 def test_a_signal_to_one_rank_ends_all(run: RunFolder) -> None:
     run.write(epochs=3, batch_size=20)
     ended = run.ranks(2, SMALL_FAULT="SIGTERM:8:1")

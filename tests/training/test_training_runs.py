@@ -180,6 +180,25 @@ def test_settings_that_changed_and_matter_are_named(
     )
 
 
+def test_a_longer_training_gets_a_schedule_of_its_length(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """OneCycleLR fails when it is asked for more steps than it was made for."""
+    run.write("OneCycle", epochs=2, batch_size=50, log_every=1)
+    run.here()
+    run.write("OneCycle", epochs=4, batch_size=50, log_every=1)
+    run.here()
+    assert "note: the schedule is made anew for 8 steps, of which 4 are through" in capsys.readouterr().out
+    straight = new_run(tmp_path, "straight")
+    straight.write("OneCycle", epochs=4, batch_size=50, log_every=1)
+    straight.here()
+
+    def rates(each: RunFolder) -> list[float]:
+        return [line["values"]["learning_rate"] for line in each.metrics("train")[-4:]]
+
+    assert rates(run) == pytest.approx(rates(straight))
+
+
 def test_a_checkpoint_of_another_model_is_refused_by_name(run: RunFolder) -> None:
     run.write("Line", epochs=1, batch_size=50)
     run.here()
