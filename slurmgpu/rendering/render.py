@@ -59,7 +59,7 @@ def _context(plan: Plan, script_name: str) -> dict[str, Any]:
         "keep_environment_in_steps": (plan.option("export") or "").upper() == "NONE",
         "modules": _modules(plan),
         "conda": _conda(plan),
-        "venv": job_path(f"{environment.python.venv.path}/bin/activate") if environment.python.venv else None,
+        "venv": _venv(plan),
         "exports": [f"{name}={job_path(value)}" for name, value in plan.variables.items()],
         "secrets": " ".join(plan.secrets),
         "cpus_per_task": plan.cpus_per_task,
@@ -67,7 +67,9 @@ def _context(plan: Plan, script_name: str) -> dict[str, Any]:
         "rendezvous": _rendezvous(plan),
         "train": _train(plan),
         "container": container_words(plan),
-        "needed_variables": list(path_variables(environment.container.image)) if environment.container else [],
+        "needed_variables": list(path_variables(environment.container.image))
+        if environment.container
+        else [],
         "launch": launch_lines(plan),
     }
     return {**context, "sections": list(_sections(plan, context))}
@@ -118,6 +120,14 @@ def _conda(plan: Plan) -> dict[str, str | None] | None:
     if conda is None:
         return None
     return {"env": job_path(conda.env), "root": job_path(conda.root) if conda.root else None}
+
+
+def _venv(plan: Plan) -> str | None:
+    """The script that activates the virtual environment; the shell's ``.`` would take ``-x/...`` for an option."""
+    venv = plan.environment.python.venv
+    if venv is None:
+        return None
+    return job_path(f"{'./' if venv.path.startswith('-') else ''}{venv.path}/bin/activate")
 
 
 def _threads(plan: Plan) -> int | None:
