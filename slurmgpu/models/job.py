@@ -23,6 +23,7 @@ from slurmgpu.models.slurm_text import (
     Qos,
     ReservationName,
     option_length,
+    wckey,
 )
 from slurmgpu.models.train import TrainSettings
 from slurmgpu.models.units import Duration, GpuRequest, Gres, Memory
@@ -143,7 +144,9 @@ class _FromText:
         return {"type": ["string", "integer"], "description": (cls.__doc__ or "").splitlines()[0]}
 
 
-_ARRAY = r"(?P<indices>\d+(?:-\d+(?::[1-9]\d*)?)?(?:,\d+(?:-\d+(?::[1-9]\d*)?)?)*)(?:%(?P<at_once>[1-9]\d*))?\Z"
+_ARRAY = (
+    r"(?P<indices>\d+(?:-\d+(?::[1-9]\d*)?)?(?:,\d+(?:-\d+(?::[1-9]\d*)?)?)*)(?:%(?P<at_once>[1-9]\d*))?\Z"
+)
 
 
 class Array(_FromText, Model):
@@ -335,7 +338,12 @@ class Job(Model):
                 )
             if name in OWN_OPTIONS:
                 raise ValueError(f"{name!r} has a field of its own here: write {OWN_OPTIONS[name]}")
-            option_length(str(options[name]))
+            try:
+                option_length(str(options[name]))
+                if name == "wckey":
+                    wckey(str(options[name]))
+            except ValueError as error:
+                raise ValueError(f"{name} {error}") from None
             if name == "export" and not re.fullmatch(
                 r"[A-Za-z_][A-Za-z0-9_]*(?:,[A-Za-z_][A-Za-z0-9_]*)*", str(options[name])
             ):
