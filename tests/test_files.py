@@ -227,7 +227,7 @@ def test_a_users_template_replaces_the_main_one_only(tmp_path: Path) -> None:
     mine.write_text("mine")
     templates = read_templates(mine)
     assert templates["script.sh.j2"] == "mine"
-    assert templates["modules.sh.j2"] == read_templates()["modules.sh.j2"]
+    assert templates["steps.sh.j2"] == read_templates()["steps.sh.j2"]
 
 
 def test_a_script_is_read_with_the_modules_beside_it(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from typing_extensions import Self
 
-from slurmgpu.models.base import EnvName, JobPath, Model, OptionValue, Text, Word, Words, one_line
+from slurmgpu.models.base import EnvName, JobPath, Model, OptionValue, Word, Words, one_line
 from slurmgpu.models.environment import EnvironmentChoice, Secrets
 from slurmgpu.models.slurm_text import (
     Account,
@@ -143,7 +143,9 @@ class _FromText:
         return {"type": ["string", "integer"], "description": (cls.__doc__ or "").splitlines()[0]}
 
 
-_ARRAY = r"(?P<indices>\d+(?:-\d+(?::[1-9]\d*)?)?(?:,\d+(?:-\d+(?::[1-9]\d*)?)?)*)(?:%(?P<at_once>[1-9]\d*))?\Z"
+_ARRAY = (
+    r"(?P<indices>\d+(?:-\d+(?::[1-9]\d*)?)?(?:,\d+(?:-\d+(?::[1-9]\d*)?)?)*)(?:%(?P<at_once>[1-9]\d*))?\Z"
+)
 
 
 class Array(_FromText, Model):
