@@ -123,5 +123,7 @@ def _handle(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
     before: dict[int, Any] = {}
     with contextlib.suppress(ValueError):
         for signum in _PASSED_ON:
+            if signal.getsignal(signum) is signal.SIG_IGN:
+                continue  # nohup, or a job of a shell in the background: the user wants it to go on
             before[signum] = signal.signal(signum, handler)
     return before
