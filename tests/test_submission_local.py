@@ -82,7 +82,7 @@ def test_slurms_variables_are_those_of_a_node(run: Runner, monkeypatch: pytest.M
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
     monkeypatch.setenv("SBATCH_ACCOUNT", "other")
     result = run(
-        "env\npwd\n",
+        "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n#SBATCH --cpus-per-task=8\nenv\npwd\n",
         nodes=2,
         processes_per_node=2,
         gpus_per_node=4,
@@ -114,8 +114,15 @@ def test_slurms_variables_are_those_of_a_node(run: Runner, monkeypatch: pytest.M
     assert "SLURM_ARRAY_TASK_ID" not in seen
     assert "SBATCH_ACCOUNT" not in seen
     assert "BASH_ENV" not in seen
+    assert (seen["SLURM_NTASKS"], seen["SLURM_CPUS_ON_NODE"]) == ("4", "32")
     assert result.lines[-1] == seen["SLURM_SUBMIT_DIR"]
     assert seen["SLURMGPU_RUN_DIR"].endswith("/run")
+
+
+def test_a_variable_that_slurm_sets_on_request_only_is_not_there_unasked(run: Runner) -> None:
+    result = run("set -eu\necho $SLURM_JOB_NUM_NODES\necho $SLURM_NTASKS\n", processes_per_node=2)
+    assert (result.code, result.out) == (1, "1\n")
+    assert "SLURM_NTASKS: unbound variable" in result.err
 
 
 SRUN_JOB = """\

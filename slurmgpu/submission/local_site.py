@@ -107,7 +107,7 @@ def _mapping(
 
 def _absent_work_folder(request: LocalRequest, reading: ScriptReading, environment: Mapping[str, str]) -> str:
     known = {**environment, "SLURM_SUBMIT_DIR": str(request.submit_dir)}
-    word = reading.chdir or reading.work_folder()
+    word = reading.asks("chdir", "D") or reading.work_folder()
     folder = expand(word, known)
     absent = folder.startswith(("/", "$")) and not Path(folder).is_dir()
     return folder if absent and "$(" not in word else ""

@@ -34,21 +34,23 @@ class _Task:
     process: subprocess.Popen[bytes] | None
 
 
-def step_environment(srun: SrunCommand, job: PretendedJob, shape: StepShape, step_id: int) -> dict[str, str]:
+def step_environment(srun: SrunCommand, shape: StepShape, step_id: int) -> dict[str, str]:
     """Return the variables that all tasks of a step share, on top of the batch script's."""
     names = node_names(shape.nodes)
     nodelist = names[0] if shape.nodes == 1 else f"node[1-{shape.nodes}]"
     each = str(shape.tasks_per_node)
     repeated = each if shape.nodes == 1 else f"{each}(x{shape.nodes})"
+    cpus = srun.number("cpus-per-task")
     return {
         **_exported(srun.options.get("export", "")),
+        **({"SLURM_NTASKS_PER_NODE": each} if "ntasks-per-node" in srun.options else {}),
+        **({"SLURM_CPUS_PER_TASK": str(cpus)} if cpus else {}),
         "SLURM_NTASKS": str(shape.tasks),
         "SLURM_NPROCS": str(shape.tasks),
-        "SLURM_NTASKS_PER_NODE": each,
         "SLURM_TASKS_PER_NODE": repeated,
         "SLURM_NNODES": str(shape.nodes),
         "SLURM_NODELIST": nodelist,
-        "SLURM_CPUS_PER_TASK": str(srun.number("cpus-per-task") or job.cpus_per_task),
+        "SLURM_DISTRIBUTION": "block",
         "SLURM_STEPID": str(step_id),
         "SLURM_STEP_ID": str(step_id),
         "SLURM_STEP_NODELIST": nodelist,
@@ -128,7 +130,8 @@ class _Step:
         self.variables = {
             **os.environ,
             **_fit_variables(folder, job),
-            **step_environment(srun, job, self.shape, self.step_id),
+            **step_environment(srun, self.shape, self.step_id),
+            **({"SLURM_STEP_GPUS": os.environ["SLURM_JOB_GPUS"]} if "SLURM_JOB_GPUS" in os.environ else {}),
         }
         self.wakeups = Wakeups(_FORWARDED)
         become_subreaper()
