@@ -125,6 +125,22 @@ def test_a_variable_that_slurm_sets_on_request_only_is_not_there_unasked(run: Ru
     assert "SLURM_NTASKS: unbound variable" in result.err
 
 
+def test_of_an_array_the_first_task_runs_and_that_is_said(run: Runner, tmp_path: Path) -> None:
+    script = (
+        "#SBATCH --array=3-9:3%2\nset -u\n"
+        "echo $SLURM_ARRAY_TASK_ID $SLURM_ARRAY_TASK_COUNT $SLURM_ARRAY_TASK_MAX\n"
+    )
+    assert run(script).out == "3 3 9\n"
+    told = [str(one) for one in stand_ins(request_for(tmp_path, script))]
+    assert "array 3-9:3%2 -> its first task alone, 3" in told
+
+
+def test_a_work_folder_in_an_option_is_taken_literally(tmp_path: Path) -> None:
+    script = '#SBATCH --chdir="/nowhere/my $(id) $HOME"\ncd x\n'
+    told = [str(one) for one in stand_ins(request_for(tmp_path, script))]
+    assert f"work folder /nowhere/my $(id) $HOME, not here -> {tmp_path / 'submit'}" in told
+
+
 SRUN_JOB = """\
     #!/bin/bash
     #SBATCH --nodes=2
@@ -146,10 +162,10 @@ def test_srun_starts_as_many_processes_as_asked_for_here(run: Runner) -> None:
 
 def test_ranks_come_from_slurms_variables_inside_the_task(run: Runner) -> None:
     inner = (
-        """sh -c 'export RANK="$SLURM_PROCID" WORLD_SIZE="$SLURM_NTASKS"; exec "$@"' """
-        """sh python3 -c 'import os; print(os.environ["RANK"], os.environ["WORLD_SIZE"])'"""
+        """sh -c 'export RANK="$SLURM_PROCID" WORLD_SIZE="$SLURM_NTASKS" LOCAL_WORLD_SIZE=4; exec "$@"' """
+        """sh sh -c 'echo $RANK $WORLD_SIZE $LOCAL_WORLD_SIZE'"""
     )
-    assert sorted(run(SRUN_JOB.format(inner), processes_per_node=3).lines) == ["0 3", "1 3", "2 3"]
+    assert sorted(run(SRUN_JOB.format(inner), processes_per_node=3).lines) == ["0 3 3", "1 3 3", "2 3 3"]
 
 
 def test_torchrun_under_srun_is_fitted_to_this_machine(run: Runner) -> None:

@@ -130,6 +130,15 @@ def _slurm_variables(request: LocalRequest, reading: ScriptReading, job: Pretend
         variables["SLURM_CPUS_PER_TASK"] = str(job.cpus_per_task)
     if reading.asks("gpus-per-node"):
         variables["SLURM_GPUS_PER_NODE"] = str(job.gpus_per_node)
+    if indices := reading.array_indices():
+        variables |= {
+            "SLURM_ARRAY_JOB_ID": str(job.job_id),
+            "SLURM_ARRAY_TASK_ID": str(indices[0]),
+            "SLURM_ARRAY_TASK_COUNT": str(len(indices)),
+            "SLURM_ARRAY_TASK_MIN": str(min(indices)),
+            "SLURM_ARRAY_TASK_MAX": str(max(indices)),
+            "SLURM_ARRAY_TASK_STEP": str(indices[1] - indices[0] if len(indices) > 1 else 1),
+        }
     if request.account:
         variables["SLURM_JOB_ACCOUNT"] = request.account
     if job.gpus_per_node:

@@ -69,6 +69,15 @@ class ScriptReading:
         """Return the value of the first of these options that is given, empty when none is."""
         return next((self.options[name] for name in names if name in self.options), "")
 
+    def array_indices(self) -> list[int]:
+        """Return the indices of a job array (``0-9%2``, ``1,3``, ``0-8:4``), empty for any other job."""
+        indices: list[int] = []
+        for span in self.asks("array", "a").split("%")[0].split(","):
+            if match := re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", span):
+                low, high, step = match.groups()
+                indices += range(int(low), int(high or low) + 1, int(step or 1))
+        return indices
+
     def work_folder(self) -> str:
         """Return the argument of the first ``cd``, empty without one."""
         for words in self.calls("cd"):

@@ -20,7 +20,7 @@ from .job import PretendedJob, node_names, say, say_once
 from .processes import Wakeups, become_subreaper, exit_code, kill_all, reap
 from .srun_options import SrunCommand, StepShape, parse_srun, shape_step
 from .srun_output import Labels, output_file
-from .torchrun_words import fit_torchrun, is_pretended_host
+from .torchrun_words import fit_local_world_size, fit_torchrun, is_pretended_host
 
 __all__ = ["main", "task_environment"]
 
@@ -117,7 +117,7 @@ class _Step:
             processes_per_node=job.processes_per_node,
         )
         self.command, changes = fit_torchrun(
-            _resolve(srun.command, job),
+            fit_local_world_size(_resolve(srun.command, job), self.shape.tasks_per_node),
             nodes=self.shape.nodes,
             processes_per_node=job.processes_per_node,
             hosts=node_names(job.nodes),
