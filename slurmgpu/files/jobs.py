@@ -65,7 +65,11 @@ def load_job(path: Path | None, options: Layered, *, cwd: Path, environ: Mapping
         layered.origins[()] = Origin(str(path))
     layered.overlay(options, EXCLUSIVE_JOB_KEYS)
     job = validate(Job, layered, "job")
-    return LoadedJob(job, _work_dir(job, home), settings, path, text)
+    work_dir = _work_dir(job, home)
+    if job.work_dir is not None:
+        # Submission starts in the work folder itself, and would look for a relative one inside it.
+        job = job.model_copy(update={"work_dir": work_dir})
+    return LoadedJob(job, work_dir, settings, path, text)
 
 
 def _work_dir(job: Job, home: Path) -> str:

@@ -45,7 +45,8 @@ class Layered:
         for group in exclusive:
             if any(_holds(other.data, key) for key in group):
                 for key in group:
-                    self._drop(key)
+                    if not _holds(other.data, key):
+                        self._drop(key)
         _merge(self.data, other.data)
         self.origins.update(other.origins)
 

@@ -153,8 +153,8 @@ def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
         memory=memory,
         restarts=bool(restart.on),
         restart_why=restart_why,
-        # sbatch expands nothing: a folder with a variable in it can only be entered by the script.
-        chdir=None if re.search(r"\$(?:[A-Za-z_]|\{)", work_dir) else work_dir,
+        # sbatch expands nothing: a folder with a variable or ~ in it can only be entered by the script.
+        chdir=None if re.search(r"\$(?:[A-Za-z_]|\{)|\A~", work_dir) else work_dir,
     )
     if job.train is not None:
         job.train.micro_batch(layout.nodes * processes)

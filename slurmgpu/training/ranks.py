@@ -64,7 +64,9 @@ def from_environment(environment: Mapping[str, str]) -> Ranks:
             f"the {launcher} variables contradict each other: rank {rank} of world size {world}, "
             f"local rank {local_rank} of {local_world}"
         )
-    return Ranks(rank, local_rank, world, local_world, launcher, socket.gethostname())
+    # Slurm's own name of the node is the one that sinfo and the job's node list show.
+    host = environment.get("SLURMD_NODENAME") or socket.gethostname()
+    return Ranks(rank, local_rank, world, local_world, launcher, host)
 
 
 def tasks_on_node(environment: Mapping[str, str]) -> int:
