@@ -201,7 +201,7 @@ def test_the_sites_profile_wins_over_the_shipped_one(tmp_path: Path) -> None:
 
 def test_an_unknown_cluster_is_named_with_the_known_ones(tmp_path: Path) -> None:
     settings = load_settings(tmp_path, settings_files(tmp_path))
-    with pytest.raises(InvalidInput, match="cluster 'uva-aftom' .*did you mean 'uva-afton'"):
+    with pytest.raises(InvalidInput, match=r"cluster 'uva-aftom' .*did you mean 'uva-afton'"):
         choose_cluster("uva-aftom", settings, {})
 
 
