@@ -24,14 +24,27 @@ ROOT = Path(__file__).resolve().parent.parent
 JOB = ["--gpus", "2", "-t", "1:00:00", "--", "python", "train.py"]
 BASELINE = [sys.executable, "-c", "import click, pydantic, jinja2"]
 SLURMGPU = [sys.executable, "-c", "from slurmgpu.cli import main; main()"]
-MEASURED = {"--help": [*SLURMGPU, "--help"], "render": [*SLURMGPU, "render", *JOB], "plan": [*SLURMGPU, "plan", *JOB]}
+FILES = [str(ROOT / "jobs" / "uva-pytorch.yaml"), "--cluster", "uva-afton"]
+MEASURED = {
+    "--help": [*SLURMGPU, "--help"],
+    "render": [*SLURMGPU, "render", *JOB],
+    "render FILE --cluster": [*SLURMGPU, "render", *FILES],
+    "plan": [*SLURMGPU, "plan", *JOB],
+}
 GOALS = {"--help": 1.5, "render": 2.0}
 
 
 def seconds(command: list[str], cwd: str) -> float:
     """Wall time of one whole process; its output is thrown away, a failure is an error."""
     start = time.perf_counter()
-    subprocess.run(command, cwd=cwd, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment(cwd))
+    subprocess.run(
+        command,
+        cwd=cwd,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment(cwd),
+    )
     return time.perf_counter() - start
 
 
@@ -64,7 +77,9 @@ def measure(rounds: int) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     """Measure, print, and keep the figures when asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -73,7 +88,9 @@ def main() -> None:
     for name in MEASURED:
         goal = f" (goal: at most {GOALS[name]})" if name in GOALS else ""
         figures = result[name]
-        print(f"{name}: {figures['median_ratio']:.2f} x [{figures['min_ratio']:.2f} .. {figures['max_ratio']:.2f}]{goal}")
+        print(
+            f"{name}: {figures['median_ratio']:.2f} x [{figures['min_ratio']:.2f} .. {figures['max_ratio']:.2f}]{goal}"
+        )
     if options.json:
         packages = {name: version(name) for name in ("click", "pydantic", "jinja2", "ruamel.yaml")}
         about = {

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from ruamel.yaml import YAML
 
 from slurmgpu import errors
-from slurmgpu.cli import COMMANDS, cli
+from slurmgpu.cli.group import COMMANDS, cli
 from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.settings import Settings
 from slurmgpu.files.yaml import read_yaml, validate

@@ -201,7 +201,7 @@ def test_the_sites_profile_wins_over_the_shipped_one(tmp_path: Path) -> None:
 
 def test_an_unknown_cluster_is_named_with_the_known_ones(tmp_path: Path) -> None:
     settings = load_settings(tmp_path, settings_files(tmp_path))
-    with pytest.raises(InvalidInput, match="cluster 'uva-aftom' .*did you mean 'uva-afton'"):
+    with pytest.raises(InvalidInput, match=r"cluster 'uva-aftom' .*did you mean 'uva-afton'"):
         choose_cluster("uva-aftom", settings, {})
 
 
@@ -227,7 +227,7 @@ def test_a_users_template_replaces_the_main_one_only(tmp_path: Path) -> None:
     mine.write_text("mine")
     templates = read_templates(mine)
     assert templates["script.sh.j2"] == "mine"
-    assert templates["modules.sh.j2"] == read_templates()["modules.sh.j2"]
+    assert templates["steps.sh.j2"] == read_templates()["steps.sh.j2"]
 
 
 def test_a_script_is_read_with_the_modules_beside_it(tmp_path: Path) -> None:

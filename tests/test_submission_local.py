@@ -82,7 +82,7 @@ def test_slurms_variables_are_those_of_a_node(run: Runner, monkeypatch: pytest.M
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
     monkeypatch.setenv("SBATCH_ACCOUNT", "other")
     result = run(
-        "env\npwd\n",
+        "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n#SBATCH --cpus-per-task=8\nenv\npwd\n",
         nodes=2,
         processes_per_node=2,
         gpus_per_node=4,
@@ -114,8 +114,31 @@ def test_slurms_variables_are_those_of_a_node(run: Runner, monkeypatch: pytest.M
     assert "SLURM_ARRAY_TASK_ID" not in seen
     assert "SBATCH_ACCOUNT" not in seen
     assert "BASH_ENV" not in seen
+    assert (seen["SLURM_NTASKS"], seen["SLURM_CPUS_ON_NODE"]) == ("4", "32")
     assert result.lines[-1] == seen["SLURM_SUBMIT_DIR"]
     assert seen["SLURMGPU_RUN_DIR"].endswith("/run")
+
+
+def test_a_variable_that_slurm_sets_on_request_only_is_not_there_unasked(run: Runner) -> None:
+    result = run("set -eu\necho $SLURM_JOB_NUM_NODES\necho $SLURM_NTASKS\n", processes_per_node=2)
+    assert (result.code, result.out) == (1, "1\n")
+    assert "SLURM_NTASKS: unbound variable" in result.err
+
+
+def test_of_an_array_the_first_task_runs_and_that_is_said(run: Runner, tmp_path: Path) -> None:
+    script = (
+        "#SBATCH --array=3-9:3%2\nset -u\n"
+        "echo $SLURM_ARRAY_TASK_ID $SLURM_ARRAY_TASK_COUNT $SLURM_ARRAY_TASK_MAX\n"
+    )
+    assert run(script).out == "3 3 9\n"
+    told = [str(one) for one in stand_ins(request_for(tmp_path, script))]
+    assert "array 3-9:3%2 -> its first task alone, 3" in told
+
+
+def test_a_work_folder_in_an_option_is_taken_literally(tmp_path: Path) -> None:
+    script = '#SBATCH --chdir="/nowhere/my $(id) $HOME"\ncd x\n'
+    told = [str(one) for one in stand_ins(request_for(tmp_path, script))]
+    assert f"work folder /nowhere/my $(id) $HOME, not here -> {tmp_path / 'submit'}" in told
 
 
 SRUN_JOB = """\
@@ -139,10 +162,10 @@ def test_srun_starts_as_many_processes_as_asked_for_here(run: Runner) -> None:
 
 def test_ranks_come_from_slurms_variables_inside_the_task(run: Runner) -> None:
     inner = (
-        """sh -c 'export RANK="$SLURM_PROCID" WORLD_SIZE="$SLURM_NTASKS"; exec "$@"' """
-        """sh python3 -c 'import os; print(os.environ["RANK"], os.environ["WORLD_SIZE"])'"""
+        """sh -c 'export RANK="$SLURM_PROCID" WORLD_SIZE="$SLURM_NTASKS" LOCAL_WORLD_SIZE=4; exec "$@"' """
+        """sh sh -c 'echo $RANK $WORLD_SIZE $LOCAL_WORLD_SIZE'"""
     )
-    assert sorted(run(SRUN_JOB.format(inner), processes_per_node=3).lines) == ["0 3", "1 3", "2 3"]
+    assert sorted(run(SRUN_JOB.format(inner), processes_per_node=3).lines) == ["0 3 3", "1 3 3", "2 3 3"]
 
 
 def test_torchrun_under_srun_is_fitted_to_this_machine(run: Runner) -> None:

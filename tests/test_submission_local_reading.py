@@ -147,10 +147,10 @@ def test_host_ranges_expand_as_slurm_writes_them(nodelist: str, hosts: str) -> N
 def test_container_options_end_at_the_image() -> None:
     asked = parse_container(
         shlex.split(
-            "--silent exec --nv --bind /a:/b -B /c --env A=1,B=2 --pwd=/w --overlay o image.sif python --env X"
+            "--silent exec --nv --bind /a:/b -B /c --env A=1,B=2 --pwd=/w --overlay o i.sif python --env X"
         )
     )
-    assert (asked.action, asked.image) == ("exec", "image.sif")
+    assert (asked.action, asked.image) == ("exec", "i.sif")
     assert asked.command == ("python", "--env", "X")
     assert asked.variables == (("A", "1"), ("B", "2"))
     assert asked.pwd == "/w"

@@ -116,6 +116,12 @@ def test_a_second_ctrl_c_does_not_wait_for_the_grace(start: Callable[..., subpro
     assert process.wait(60) == 130
 
 
+def test_a_hangup_that_nohup_ignores_does_not_end_the_run(tmp_path: Path) -> None:
+    (tmp_path / "script").write_text("kill -HUP $(ps -o ppid= $PPID)\nsleep 0.2\nexit 5\n")
+    command = ["nohup", sys.executable, "-c", DRIVER, str(tmp_path), "1"]
+    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 5
+
+
 def test_term_ends_the_run_with_143(start: Callable[..., subprocess.Popen[bytes]]) -> None:
     process = start("srun python3 stubborn.py MARKER\n", ready=2)
     process.send_signal(signal.SIGTERM)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -24,8 +24,7 @@ from slurmgpu.planning.planner import Surroundings, make_plan
 __all__ = ["Prepared", "note", "prepare"]
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A planned job and what it came from."""
 
     loaded: LoadedJob
@@ -39,7 +38,7 @@ class Prepared:
 
         return render_script(self.plan, self.templates(), script_name=script_name or SCRIPT_NAME)
 
-    def templates(self) -> dict[str, str]:
+    def templates(self) -> Mapping[str, str]:
         """The shipped templates, with the user's laid over them."""
         chosen = self.template or self.loaded.settings.settings.templates
         return read_templates(expand_here(chosen, os.environ, "templates") if chosen else None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +56,7 @@ def command(
         if follow:
             raise InvalidInput("--follow prints one log, and submitit writes one per task", hint="use --wait")
         packed = pack_command(prepared.plan)
-        prepared = replace(prepared, plan=packed.plan)
+        prepared = prepared._replace(plan=packed.plan)
     if dry_run:
         _dry_run(prepared, slurm)
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -47,6 +46,8 @@ def choose_cluster(
         return load_cluster(Path(name).expanduser()), chooser
     known = profiles(settings)
     if name not in known:
+        import difflib
+
         near = difflib.get_close_matches(name, known, n=1)
         guess = f"did you mean {near[0]!r}? " if near else ""
         raise InvalidInput(

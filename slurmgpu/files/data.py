@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
@@ -29,25 +31,44 @@ def data_folder(name: str) -> Path:
     )
 
 
-def read_templates(override: Path | None = None) -> dict[str, str]:
+class _Templates(Mapping[str, str]):
+    """Templates by name, each read when it is used; folders named first win."""
+
+    def __init__(self, folders: list[Path]) -> None:
+        self._folders = folders
+
+    def __getitem__(self, name: str) -> str:
+        for folder in self._folders:
+            path = folder / name
+            if path.is_file():
+                return _read(path)
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        found = {
+            path.relative_to(folder).as_posix() for folder in self._folders for path in folder.rglob("*.j2")
+        }
+        return iter(sorted(found))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def read_templates(override: Path | None = None) -> Mapping[str, str]:
     """All templates by name; those in the user's folder, or a file for the main one, replace the shipped ones."""
-    templates = _read_folder(data_folder("templates"))
+    shipped = data_folder("templates")
     if override is None:
-        return templates
+        return _Templates([shipped])
     if override.is_dir():
-        return {**templates, **_read_folder(override)}
+        return _Templates([override, shipped])
+    return ChainMap({"script.sh.j2": _read(override)}, _Templates([shipped]))  # type: ignore[arg-type]
+
+
+def _read(path: Path) -> str:
     try:
-        return {**templates, "script.sh.j2": override.read_text(encoding="utf-8")}
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(
-            f"template {str(override)!r}: {getattr(error, 'strerror', None) or error}",
+            f"template {str(path)!r}: {getattr(error, 'strerror', None) or error}",
             hint="give a file that replaces script.sh.j2, or a folder of templates",
         ) from None
-
-
-def _read_folder(folder: Path) -> dict[str, str]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8")
-        for path in sorted(folder.rglob("*.j2"))
-        if path.is_file()
-    }

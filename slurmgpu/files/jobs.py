@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.data import data_folder
@@ -13,7 +13,9 @@ from slurmgpu.files.settings import EXCLUSIVE_JOB_KEYS, LoadedSettings, load_set
 from slurmgpu.files.yaml import Layered, Origin, read_file, validate
 from slurmgpu.models.job import Job
 from slurmgpu.planning.launching import python_command
-from slurmgpu.planning.reading import ScriptFacts, local_imports, read_script
+
+if TYPE_CHECKING:
+    from slurmgpu.planning.reading import ScriptFacts
 
 __all__ = ["LoadedJob", "find_job_file", "folder_here", "load_job", "read_user_script"]
 
@@ -22,8 +24,7 @@ _ELSEWHERE = re.compile(rf"{_VARIABLE.pattern}|~(?:/|\Z)")
 """How a path begins that is not against the job file's folder."""
 
 
-@dataclass(frozen=True)
-class LoadedJob:
+class LoadedJob(NamedTuple):
     """A job, the folder its relative paths are against, and the settings around it."""
 
     job: Job
@@ -102,6 +103,8 @@ def read_user_script(job: Job, work_dir: str, cwd: Path) -> ScriptFacts | None:
     text = _read_text(folder / name)
     if text is None:
         return None
+    from slurmgpu.planning.reading import local_imports, read_script
+
     beside: list[str] = []
     for module in local_imports(text):
         for candidate in (f"{module}.py", f"{module}/__init__.py"):

@@ -6,9 +6,8 @@ import io
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
@@ -57,13 +56,12 @@ class Settings(Model):
     """Values that every job starts from, laid out as in a job file."""
 
 
-@dataclass
-class LoadedSettings:
+class LoadedSettings(NamedTuple):
     """The merged settings, their origins, and the folders they were looked for in."""
 
     settings: Settings
     layered: Layered
-    folders: dict[str, Path] = field(default_factory=dict)
+    folders: dict[str, Path]
     """Layer name -> its folder, in rising precedence."""
 
     @property

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
+
 from slurmgpu.errors import InvalidInput
 
 __all__ = ["Key", "Layered", "Origin", "read_file", "read_yaml", "validate"]
@@ -20,8 +19,7 @@ Key = tuple[str | int, ...]
 M = TypeVar("M", bound=BaseModel)
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """Where a value was written: a file and line, or a command-line option."""
 
     where: str
@@ -31,12 +29,12 @@ class Origin:
         return f"{self.where}:{self.line}" if self.line else self.where
 
 
-@dataclass
 class Layered:
     """Plain values merged from several layers, each remembering where it was written."""
 
-    data: dict[str, Any] = field(default_factory=dict)
-    origins: dict[Key, Origin] = field(default_factory=dict)
+    def __init__(self, data: dict[str, Any], origins: dict[Key, Origin]) -> None:
+        self.data = data
+        self.origins = origins
 
     def overlay(self, other: Layered, exclusive: tuple[frozenset[Key], ...] = ()) -> None:
         """Lay ``other`` over this: mappings merge, anything else replaces.
@@ -204,6 +202,8 @@ def _is_branch(part: str) -> bool:
 
 
 def _unknown_key(model: type[BaseModel], key: Key) -> str:
+    import difflib
+
     valid = _keys_at(model, key[:-1])
     near = difflib.get_close_matches(str(key[-1]), valid, n=1)
     guess = f"did you mean {near[0]!r}? " if near else ""

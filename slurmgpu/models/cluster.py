@@ -156,5 +156,7 @@ class Cluster(Model):
         return bool(self.partitions)
 
 
-GENERIC = Cluster.model_construct(name="generic", description="A plain Slurm cluster of which nothing is known")
+GENERIC = Cluster.model_construct(
+    name="generic", description="A plain Slurm cluster of which nothing is known"
+)
 """What is planned on when no profile is chosen."""

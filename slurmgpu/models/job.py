@@ -10,7 +10,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from typing_extensions import Self
 
-from slurmgpu.models.base import EnvName, JobPath, Model, OptionValue, Text, Word, Words, one_line
+from slurmgpu.models.base import EnvName, JobPath, Model, OptionValue, Word, Words, one_line
 from slurmgpu.models.environment import EnvironmentChoice, Secrets
 from slurmgpu.models.slurm_text import (
     Account,

@@ -55,7 +55,7 @@ _TIME = (
 )
 
 
-@dataclass(frozen=True, order=False)
+@dataclass(frozen=True)
 class Duration(_Spelled):
     """A time limit. ``seconds`` is None for UNLIMITED; str() gives Slurm's ``[D-]HH:MM:SS``."""
 
@@ -102,12 +102,15 @@ _MEMORY = r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGTP]?)(?:i?B)?\Z"
 _MIB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Memory(_Spelled):
     """Memory in whole MiB, as Slurm counts it: its M, G and T are powers of 1024 (sbatch(1), --mem)."""
 
     mib: int
     schema_example: ClassVar[str] = "64G"
+
+    def __lt__(self, other: Memory) -> bool:
+        return self.mib < other.mib
 
     @classmethod
     def parse(cls, value: object) -> Self:

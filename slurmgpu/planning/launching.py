@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, NamedTuple
 
 from slurmgpu.errors import PlanError
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Launcher
-from slurmgpu.planning.reading import ScriptFacts
+
+if TYPE_CHECKING:
+    from slurmgpu.planning.reading import ScriptFacts
 
 __all__ = ["Launching", "PythonCommand", "choose_launcher", "python_command"]
 
@@ -29,8 +31,7 @@ _LAUNCHERS = {
 }
 
 
-@dataclass(frozen=True)
-class PythonCommand:
+class PythonCommand(NamedTuple):
     """A command that is ``python [options] SCRIPT [arguments]`` or ``python -m MODULE [arguments]``."""
 
     interpreter: str
@@ -60,8 +61,7 @@ def python_command(words: tuple[str, ...]) -> PythonCommand | None:
     return None
 
 
-@dataclass(frozen=True)
-class Launching:
+class Launching(NamedTuple):
     """The launcher, the reason for it, and what the user should know."""
 
     launcher: Launcher

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from slurmgpu.errors import PlanError
 from slurmgpu.models.cluster import Cluster
@@ -17,8 +17,7 @@ from slurmgpu.planning.sizing import Sized
 __all__ = ["Layouted", "options_of"]
 
 
-@dataclass(frozen=True)
-class Layouted:
+class Layouted(NamedTuple):
     """What the options are made from."""
 
     name: str
@@ -38,7 +37,9 @@ _AS_ASKED = "as asked"
 
 def _identity(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     resources = job.resources
-    yield Option.model_construct(name="job-name", value=made.name, why=_AS_ASKED if job.name else "from the command")
+    yield Option.model_construct(
+        name="job-name", value=made.name, why=_AS_ASKED if job.name else "from the command"
+    )
     if resources.account:
         yield Option.model_construct(name="account", value=resources.account, why=_AS_ASKED)
     if made.placement.partition and cluster.dialect.partition:
@@ -64,7 +65,9 @@ def _constraint(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
         yield Option.model_construct(name="constraint", value=feature, why=f"selects GPUs of type {wanted}")
         return
     both = f"({asked})&{feature}" if "|" in asked else f"{asked}&{feature}"
-    yield Option.model_construct(name="constraint", value=both, why=f"as asked, and {feature} selects GPUs of type {wanted}")
+    yield Option.model_construct(
+        name="constraint", value=both, why=f"as asked, and {feature} selects GPUs of type {wanted}"
+    )
 
 
 def _type_to_pin(job: Job, cluster: Cluster, made: Layouted) -> str | None:
@@ -99,7 +102,9 @@ def _size(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     layout = made.placement.layout
     yield Option.model_construct(name="nodes", value=str(layout.nodes), why=layout.why)
     if cluster.dialect.tasks:
-        yield Option.model_construct(name="ntasks-per-node", value=str(made.tasks_per_node), why=made.tasks_why)
+        yield Option.model_construct(
+            name="ntasks-per-node", value=str(made.tasks_per_node), why=made.tasks_why
+        )
     yield from _gpus(job, cluster, made)
     yield from _cpus(cluster, made)
     yield from _memory(cluster, made)
@@ -130,10 +135,14 @@ def _gpus(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
         yield Option.model_construct(name="gpus-per-node", value=typed(layout.gpus_per_node), why=per_node)
     elif layout.gpus_per_node and style == "gpus":
         total = layout.nodes * layout.gpus_per_node
-        yield Option.model_construct(name="gpus", value=typed(total), why=f"{total} in all, as this site counts")
+        yield Option.model_construct(
+            name="gpus", value=typed(total), why=f"{total} in all, as this site counts"
+        )
     elif layout.gpus_per_node and style == "gpus-per-task":
         count = layout.gpus_per_node // made.tasks_per_node
-        yield Option.model_construct(name="gpus-per-task", value=typed(count), why="this site counts GPUs by task")
+        yield Option.model_construct(
+            name="gpus-per-task", value=typed(count), why="this site counts GPUs by task"
+        )
     if others:
         yield Option.model_construct(name="gres", value=",".join(others), why=_AS_ASKED)
 
@@ -143,7 +152,9 @@ def _cpus(cluster: Cluster, made: Layouted) -> Iterator[Option]:
         return
     gpus = made.placement.layout.gpus_per_node
     if cluster.dialect.cpus == "cpus-per-gpu" and gpus:
-        yield Option.model_construct(name="cpus-per-gpu", value=str(max(1, made.cpus.amount // gpus)), why=made.cpus.why)
+        yield Option.model_construct(
+            name="cpus-per-gpu", value=str(max(1, made.cpus.amount // gpus)), why=made.cpus.why
+        )
     elif cluster.dialect.cpus != "none":
         yield Option.model_construct(
             name="cpus-per-task",
@@ -162,7 +173,9 @@ def _memory(cluster: Cluster, made: Layouted) -> Iterator[Option]:
         share = mib // made.placement.layout.gpus_per_node
         yield Option.model_construct(name="mem-per-gpu", value=str(Memory(share)), why=made.memory.why)
     elif style == "mem-per-cpu" and made.cpus.amount:
-        yield Option.model_construct(name="mem-per-cpu", value=str(Memory(mib // made.cpus.amount)), why=made.memory.why)
+        yield Option.model_construct(
+            name="mem-per-cpu", value=str(Memory(mib // made.cpus.amount)), why=made.memory.why
+        )
     elif style != "none":
         yield Option.model_construct(name="mem", value=str(Memory(mib)), why=made.memory.why)
 
@@ -217,7 +230,9 @@ def options_of(job: Job, cluster: Cluster, made: Layouted) -> tuple[Option, ...]
     for option in options:
         # sbatch refuses more ("Pathname of a file, directory or other parameter too long", 22.05).
         if len((option.value or "").encode("utf-8")) > LONGEST_OPTION:
-            raise PlanError(f"--{option.name}: its value has more than {LONGEST_OPTION} bytes, which sbatch refuses; shorten it")
+            raise PlanError(
+                f"--{option.name}: its value has more than {LONGEST_OPTION} bytes, which sbatch refuses; shorten it"
+            )
     given = {option.name for option in options}
     for name in cluster.dialect.required:
         if name not in given:

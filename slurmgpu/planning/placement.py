@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from slurmgpu.errors import PlanError
 from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
@@ -18,8 +18,7 @@ _ASSUMED_NODE = (
 )
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """What has to fit, whichever way it was written."""
 
     gpus: int | None
@@ -70,8 +69,7 @@ class Request:
         return f"{self.gpus}{kind} GPU{many}" + (f" on {self.nodes} nodes" if self.nodes else "")
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """Nodes and GPUs on each."""
 
     nodes: int
@@ -79,8 +77,7 @@ class Layout:
     why: str
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """A partition, the layout on it, and the kinds of node there that can hold it."""
 
     partition: str | None
@@ -250,7 +247,7 @@ def place(cluster: Cluster, resources: Resources) -> Placement:
     fitting, misfits = _candidates(cluster, request)
     if fitting:
         chosen = _choose(cluster, fitting)
-        return replace(chosen, why=_why(cluster, request, chosen, len(fitting)))
+        return chosen._replace(why=_why(cluster, request, chosen, len(fitting)))
     where = "; ".join(f"partition {name!r} {why}" for name, why in misfits.items())
     ways = list(_ways_out(cluster, request))
     raise PlanError(
@@ -300,28 +297,28 @@ def _ways_out(cluster: Cluster, request: Request) -> Iterator[str]:
 def _nearby(cluster: Cluster, request: Request) -> Iterator[tuple[str, Request]]:
     total = request.gpus or (request.gpus_per_node or 0) * (request.nodes or 1)
     if request.partition:
-        yield "partition {partition!r}", replace(request, partition=None)
+        yield "partition {partition!r}", request._replace(partition=None)
     if request.wants_gpus:
-        yield "{shape}", replace(request, gpus=total, gpus_per_node=None, nodes=None)
+        yield "{shape}", request._replace(gpus=total, gpus_per_node=None, nodes=None)
         for fewer in range(total - 1, 0, -1):
-            smaller = replace(request, gpus=fewer, gpus_per_node=None, nodes=None)
+            smaller = request._replace(gpus=fewer, gpus_per_node=None, nodes=None)
             if _candidates(cluster, smaller)[0]:
                 yield f"gpus: {fewer}", smaller
                 break
     limits = [partition.limits.max_time for partition in cluster.partitions.values()]
     for limit in sorted((one for one in limits if one and one.seconds), key=lambda one: -(one.seconds or 0)):
         if request.time is not None and request.time.exceeds(limit):
-            shorter = replace(request, time=limit)
+            shorter = request._replace(time=limit)
             if _candidates(cluster, shorter)[0]:
                 yield f"time: {limit}", shorter
                 break
     if request.gpu_type:
         types = {group.gpu_type for p in cluster.partitions.values() for group in p.nodes if group.gpu_type}
         for other in sorted(types - {request.gpu_type}):
-            yield f"gpu_type: {other}", replace(request, gpu_type=other)
+            yield f"gpu_type: {other}", request._replace(gpu_type=other)
     if request.gpu_memory:
-        yield "any gpu_memory", replace(request, gpu_memory=None)
+        yield "any gpu_memory", request._replace(gpu_memory=None)
     if request.memory:
-        yield "less memory (leave it out for the GPUs' share)", replace(request, memory=None)
+        yield "less memory (leave it out for the GPUs' share)", request._replace(memory=None)
     if request.cpus_per_node:
-        yield "fewer CPUs (leave them out for the GPUs' share)", replace(request, cpus_per_node=None)
+        yield "fewer CPUs (leave them out for the GPUs' share)", request._replace(cpus_per_node=None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, NamedTuple
 
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.models.cluster import Cluster
@@ -17,19 +17,20 @@ from slurmgpu.models.units import Memory
 from slurmgpu.planning.launching import Launching, choose_launcher, python_command
 from slurmgpu.planning.options import Layouted, options_of
 from slurmgpu.planning.placement import Placement, place
-from slurmgpu.planning.reading import ScriptFacts
 from slurmgpu.planning.sizing import cpus_per_node, memory_per_node
+
+if TYPE_CHECKING:
+    from slurmgpu.planning.reading import ScriptFacts
 
 __all__ = ["Surroundings", "make_plan", "resolve_environment"]
 
 
-@dataclass(frozen=True)
-class Surroundings:
+class Surroundings(NamedTuple):
     """What the planner needs from outside, read at the border and handed in."""
 
     work_dir: str
     """The work folder, where the job does not name one; $NAME in it expands when the job runs."""
-    environments: Mapping[str, Environment] = field(default_factory=dict)
+    environments: Mapping[str, Environment] = {}
     """Named environments of the settings; they win over the cluster's."""
     script: ScriptFacts | None = None
     """What the user's script shows; None: not read."""
@@ -41,7 +42,7 @@ def resolve_environment(
     """The environment's name, if it has one, and what it is; an unknown name is an error."""
     choice = job.environment
     if choice is None:
-        return None, Environment()
+        return None, Environment.model_construct()
     if isinstance(choice, Environment):
         return None, choice
     known = {**cluster.environments, **named}
@@ -70,10 +71,10 @@ def _restart(job: Job) -> tuple[Restart, str]:
     if job.restart is not None:
         restart, why = job.restart, "as asked (restart)"
     elif job.train is not None and job.train.resume:
-        restart = Restart(on=("preemption", "node_failure"))
+        restart = Restart.model_construct(on=("preemption", "node_failure"))
         why = "the training entrypoint resumes from its last checkpoint"
     else:
-        restart = Restart()
+        restart = Restart.model_construct()
         why = "nothing says that the command can resume, so it must not run twice; restart: {on: [preemption]} allows it"
     if "timeout" in restart.on:
         raise PlanError(

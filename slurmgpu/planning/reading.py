@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["ScriptFacts", "local_imports", "read_script"]
 
@@ -33,8 +33,7 @@ _SPAWNING_CALLS = {"spawn", "start_processes", "notebook_launcher"}
 _RANK_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"}
 
 
-@dataclass(frozen=True)
-class ScriptFacts:
+class ScriptFacts(NamedTuple):
     """What a script shows of its processes; each finding is ``(what, line)``, None when nothing was seen."""
 
     path: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from slurmgpu.errors import PlanError
 from slurmgpu.models.cluster import Cluster, NodeGroup
@@ -12,8 +12,7 @@ from slurmgpu.planning.placement import Placement
 __all__ = ["Sized", "cpus_per_node", "memory_per_node"]
 
 
-@dataclass(frozen=True)
-class Sized:
+class Sized(NamedTuple):
     """An amount per node (None: left to the site) and the reason for it."""
 
     amount: int | None

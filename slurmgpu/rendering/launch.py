@@ -53,7 +53,7 @@ def _srun(plan: Plan) -> str:
 
 
 def container_words(plan: Plan) -> dict[str, object] | None:
-    """What the container's template lays out: ``mode``, ``options`` (quoted words), ``image``; None without one."""
+    """What the container's template lays out: ``mode``, ``options`` (quoted, one text), ``image``; None without one."""
     container = plan.environment.container
     if container is None:
         return None
@@ -65,8 +65,9 @@ def container_words(plan: Plan) -> dict[str, object] | None:
         words = [*words, "--bind", job_path(bind)]
     return {
         "template": f"container/{container.runtime}.sh.j2",
+        "runtime": container.runtime,
         "mode": container.mode,
-        "options": [*words, *map(shell_word, container.options)],
+        "options": " ".join([*words, *map(shell_word, container.options)]),
         "image": job_path(container.image),
     }
 

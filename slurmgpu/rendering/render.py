@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jinja2 import DictLoader, StrictUndefined, TemplateError
+from jinja2 import FunctionLoader, StrictUndefined, TemplateError
 from jinja2.sandbox import SandboxedEnvironment
 
 from slurmgpu.errors import InvalidInput
@@ -28,7 +28,7 @@ def render_script(plan: Plan, templates: Mapping[str, str], *, script_name: str 
     sandbox, since a plain Jinja template can run commands. InvalidInput when one of them fails.
     """
     environment = SandboxedEnvironment(
-        loader=DictLoader(dict(templates)),
+        loader=FunctionLoader(templates.get),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

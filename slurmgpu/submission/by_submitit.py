@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.plan import Option, Plan
 from slurmgpu.models.run import Run
-from slurmgpu.rendering.launch import launch_lines
+from slurmgpu.rendering.launch import container_words, launch_lines
 from slurmgpu.rendering.quoting import job_path, shell_word
 
 if TYPE_CHECKING:
@@ -86,10 +86,6 @@ def pack_function(
             "submitit, and an image brings its own Python",
             hint="choose an environment without a container, or submit a command instead of a function",
         )
-    variables = {"LOCAL_WORLD_SIZE": str(plan.tasks_per_node)}
-    if plan.world_size == 1:
-        # Nobody else has to find it: port 0 is any that is free.
-        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     options = plan.options
     if is_checkpointable(function) and plan.option("signal") is None:
         why = "submitit saves the function's state on it and requeues the job"
@@ -97,7 +93,7 @@ def pack_function(
     python = plan.environment.python
     named = python.conda or python.venv or "interpreter" in python.model_fields_set
     made = _under_submitit(plan, job_path(python.interpreter) if named else shell_word(sys.executable))
-    made = made.model_copy(update={"options": options, "variables": {**variables, **made.variables}})
+    made = made.model_copy(update={"options": options})
     return Packed(made, _pickled(plan, function, args, kwargs), plan.nodes * plan.tasks_per_node)
 
 
@@ -164,7 +160,10 @@ def _under_submitit(plan: Plan, python: str) -> Plan:
 def _shell_line(plan: Plan) -> str:
     """The planned command as one line for the shell of each task."""
     lines = launch_lines(plan)
-    words = ["exec", lines["container"]]
+    words: list[object] = ["exec"]
+    container = container_words(plan)
+    if container is not None:
+        words += [container["runtime"], container["mode"], container["options"], container["image"]]
     torchrun = lines["torchrun"]
     if isinstance(torchrun, dict):
         many = '--node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"'

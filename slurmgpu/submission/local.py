@@ -50,7 +50,7 @@ def run_here(request: LocalRequest) -> int:
         site = find_site(request, reading, os.environ)
         job = pretended_job(request, reading, bash, script)
         pretended = write_folder(folder, job, site, sys.executable)
-        environment = {**batch_environment(request, job, folder), **pretended}
+        environment = {**batch_environment(request, reading, job, folder), **pretended}
         return _supervised(folder, environment, cwd=_start_folder(request, reading))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -91,7 +91,7 @@ def _executable_folder() -> Path:
 
 
 def _start_folder(request: LocalRequest, reading: ScriptReading) -> Path:
-    chdir = Path(reading.chdir) if reading.chdir else request.submit_dir
+    chdir = request.submit_dir / reading.asks("chdir", "D")
     return chdir if chdir.is_dir() else request.submit_dir
 
 
@@ -123,5 +123,7 @@ def _handle(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
     before: dict[int, Any] = {}
     with contextlib.suppress(ValueError):
         for signum in _PASSED_ON:
+            if signal.getsignal(signum) is signal.SIG_IGN:
+                continue  # nohup, or a job of a shell in the background: the user wants it to go on
             before[signum] = signal.signal(signum, handler)
     return before

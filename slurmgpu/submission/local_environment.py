@@ -59,7 +59,9 @@ def _job_id_with_free_port() -> int:
     )
 
 
-def batch_environment(request: LocalRequest, job: PretendedJob, folder: Path) -> dict[str, str]:
+def batch_environment(
+    request: LocalRequest, reading: ScriptReading, job: PretendedJob, folder: Path
+) -> dict[str, str]:
     """Return what a batch script sees on a node: this environment, with the pretended job for Slurm's."""
     functions = ("BASH_FUNC_module", "BASH_FUNC_ml", "BASH_FUNC__module", "BASH_FUNC_conda")
     dropped = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "BASH_ENV", *functions)
@@ -67,7 +69,7 @@ def batch_environment(request: LocalRequest, job: PretendedJob, folder: Path) ->
     for name in ("USER", "LOGNAME"):
         environment.setdefault(name, _user())
     environment.setdefault("HOME", str(Path.home()))
-    environment |= _slurm_variables(request, job)
+    environment |= _slurm_variables(request, reading, job)
     environment["PATH"] = os.pathsep.join([str(folder / "bin"), environment.get("PATH", os.defpath)])
     environment["CUDA_VISIBLE_DEVICES"] = ""
     environment.setdefault("OMP_NUM_THREADS", str(job.threads))
@@ -88,10 +90,10 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def _slurm_variables(request: LocalRequest, job: PretendedJob) -> dict[str, str]:
+def _slurm_variables(request: LocalRequest, reading: ScriptReading, job: PretendedJob) -> dict[str, str]:
     """Return the SLURM_ variables of the batch step (sbatch(1), output environment variables)."""
     nodelist = "node1" if job.nodes == 1 else f"node[1-{job.nodes}]"
-    tasks = job.nodes * job.processes_per_node
+    each = job.processes_per_node if reading.tasks_per_node > 1 else 1
     repeated = "" if job.nodes == 1 else f"(x{job.nodes})"
     variables = {
         "SLURM_JOB_ID": str(job.job_id),
@@ -102,11 +104,7 @@ def _slurm_variables(request: LocalRequest, job: PretendedJob) -> dict[str, str]
         "SLURM_NODELIST": nodelist,
         "SLURM_JOB_NUM_NODES": str(job.nodes),
         "SLURM_NNODES": str(job.nodes),
-        "SLURM_NTASKS": str(tasks),
-        "SLURM_NPROCS": str(tasks),
-        "SLURM_NTASKS_PER_NODE": str(job.processes_per_node),
-        "SLURM_TASKS_PER_NODE": f"{job.processes_per_node}{repeated}",
-        "SLURM_CPUS_PER_TASK": str(job.cpus_per_task),
+        "SLURM_TASKS_PER_NODE": f"{each}{repeated}",
         "SLURM_CPUS_ON_NODE": str(job.cpus_on_node),
         "SLURM_JOB_CPUS_PER_NODE": f"{job.cpus_on_node}{repeated}",
         "SLURM_SUBMIT_DIR": job.submit_dir,
@@ -114,6 +112,8 @@ def _slurm_variables(request: LocalRequest, job: PretendedJob) -> dict[str, str]
         "SLURM_CLUSTER_NAME": "local",
         "SLURM_JOB_USER": _user(),
         "SLURM_JOB_UID": str(os.getuid()),
+        "SLURM_JOB_GID": str(os.getgid()),
+        "ENVIRONMENT": "BATCH",
         "SLURM_NODEID": "0",
         "SLURM_PROCID": "0",
         "SLURM_LOCALID": "0",
@@ -121,6 +121,24 @@ def _slurm_variables(request: LocalRequest, job: PretendedJob) -> dict[str, str]
         "SLURM_TASK_PID": str(os.getpid()),
         "SLURMD_NODENAME": node_names(job.nodes)[0],
     }
+    # Slurm sets these only for a script that asks: one that forgot to must fail here as it fails there.
+    if reading.asks("ntasks", "n", "ntasks-per-node"):
+        variables["SLURM_NTASKS"] = variables["SLURM_NPROCS"] = str(job.nodes * each)
+    if reading.asks("ntasks-per-node"):
+        variables["SLURM_NTASKS_PER_NODE"] = str(each)
+    if reading.asks("cpus-per-task", "c"):
+        variables["SLURM_CPUS_PER_TASK"] = str(job.cpus_per_task)
+    if reading.asks("gpus-per-node"):
+        variables["SLURM_GPUS_PER_NODE"] = str(job.gpus_per_node)
+    if indices := reading.array_indices():
+        variables |= {
+            "SLURM_ARRAY_JOB_ID": str(job.job_id),
+            "SLURM_ARRAY_TASK_ID": str(indices[0]),
+            "SLURM_ARRAY_TASK_COUNT": str(len(indices)),
+            "SLURM_ARRAY_TASK_MIN": str(min(indices)),
+            "SLURM_ARRAY_TASK_MAX": str(max(indices)),
+            "SLURM_ARRAY_TASK_STEP": str(indices[1] - indices[0] if len(indices) > 1 else 1),
+        }
     if request.account:
         variables["SLURM_JOB_ACCOUNT"] = request.account
     if job.gpus_per_node:

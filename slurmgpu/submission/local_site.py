@@ -78,6 +78,8 @@ def _mapping(
     total = f"{nodes * each} process{'es' if nodes * each > 1 else ''} on this machine"
     if reading.mentions("srun"):
         yield StandIn("srun", f"{total}, as {nodes} nodes x {each}" if nodes > 1 else total)
+    if indices := reading.array_indices():
+        yield StandIn(f"array {reading.asks('array', 'a')}", f"its first task alone, {indices[0]}")
     if request.gpus_per_node:
         yield StandIn("GPUs", "the CPU, with gloo between processes")
     for name in site.variables:
@@ -107,10 +109,11 @@ def _mapping(
 
 def _absent_work_folder(request: LocalRequest, reading: ScriptReading, environment: Mapping[str, str]) -> str:
     known = {**environment, "SLURM_SUBMIT_DIR": str(request.submit_dir)}
-    word = reading.chdir or reading.work_folder()
-    folder = expand(word, known)
+    word = reading.work_folder()
+    # sbatch expands nothing in an option, the shell does in a command.
+    folder = reading.asks("chdir", "D") or ("" if "$(" in word else expand(word, known))
     absent = folder.startswith(("/", "$")) and not Path(folder).is_dir()
-    return folder if absent and "$(" not in word else ""
+    return folder if absent else ""
 
 
 def find_site(request: LocalRequest, reading: ScriptReading, environment: Mapping[str, str]) -> Site:

@@ -101,7 +101,9 @@ def _carry_run_directory(path: Path, export: str) -> list[str]:
             f"runs: {str(path.parent)!r} contains a comma, which --export cannot carry; use another folder"
         )
     ours = f"SLURMGPU_RUN_DIR={path}"
-    return [f"--export={ours}", "--get-user-env"] if export.upper() == "NONE" else [f"--export={export},{ours}"]
+    return (
+        [f"--export={ours}", "--get-user-env"] if export.upper() == "NONE" else [f"--export={export},{ours}"]
+    )
 
 
 def _conclude(

@@ -25,6 +25,7 @@ __all__ = [
     "die_with_parent",
     "exit_code",
     "kill_all",
+    "kill_below",
     "processes_to_ask",
     "reap",
     "send",
@@ -143,21 +144,25 @@ def exit_code(status: int) -> int:
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.waitstatus_to_exitcode(status)
 
 
-def kill_all(known: Iterable[int] = (), limit: float = 10.0) -> None:
-    """Kill every process below this one until none is left.
+def kill_below(known: Iterable[int] = ()) -> bool:
+    """Kill every process below this one; return whether there was any.
+
+    Where there is no subreaper, processes that have lost their parent are found among those ``known`` to
+    have been there.
+    """
+    left = descendants(os.getpid())
+    send(signal.SIGKILL, left if sys.platform.startswith("linux") else {*left, *known})
+    return bool(left)
+
+
+def kill_all(limit: float = 10.0) -> None:
+    """Kill what is below this process until nothing is left, and reap it: nobody may wait for it any more.
 
     In a loop, because a process may start another while it is being killed; ``limit`` seconds at most,
-    because one that waits for a dead file server cannot be killed. Where there is no subreaper, processes
-    that have lost their parent are found among those ``known`` to have been there.
+    because one that waits for a dead file server cannot be killed.
     """
     deadline = time.monotonic() + limit
-    if not sys.platform.startswith("linux"):
-        send(signal.SIGKILL, known)
-    while time.monotonic() < deadline:
-        left = descendants(os.getpid())
-        if not left:
-            break
-        send(signal.SIGKILL, left)
+    while kill_below() and time.monotonic() < deadline:
         time.sleep(0.01)
         for _ in reap():
             pass

@@ -50,8 +50,8 @@ class ScriptReading:
 
     nodes: int
     tasks_per_node: int
-    chdir: str
-    """The value of ``#SBATCH --chdir``, empty when it is not given."""
+    options: Mapping[str, str]
+    """Its ``#SBATCH`` options, each by the name that is written."""
     commands: tuple[tuple[str, ...], ...]
     """Its simple commands, quotes removed and nothing expanded: hand a word to :func:`expand`."""
     variables: tuple[str, ...]
@@ -64,6 +64,19 @@ class ScriptReading:
     def mentions(self, *names: str) -> bool:
         """Whether one of the words stands anywhere in a command (behind srun, too)."""
         return any(name in words for words in self.commands for name in names)
+
+    def asks(self, *names: str) -> str:
+        """Return the value of the first of these options that is given, empty when none is."""
+        return next((self.options[name] for name in names if name in self.options), "")
+
+    def array_indices(self) -> list[int]:
+        """Return the indices of a job array (``0-9%2``, ``1,3``, ``0-8:4``), empty for any other job."""
+        indices: list[int] = []
+        for span in self.asks("array", "a").split("%")[0].split(","):
+            if match := re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", span):
+                low, high, step = match.groups()
+                indices += range(int(low), int(high or low) + 1, int(step or 1))
+        return indices
 
     def work_folder(self) -> str:
         """Return the argument of the first ``cd``, empty without one."""
@@ -123,7 +136,7 @@ def read_script(script: str) -> ScriptReading:
     return ScriptReading(
         nodes=nodes,
         tasks_per_node=per_node or -(-(tasks or nodes) // nodes),
-        chdir=options.get("chdir", options.get("D", "")),
+        options=options,
         commands=tuple(_commands(text)),
         variables=tuple(_variables(_without_single_quotes(text))),
     )

@@ -20,7 +20,7 @@ from .job import PretendedJob, node_names, say, say_once
 from .processes import Wakeups, become_subreaper, exit_code, kill_all, reap
 from .srun_options import SrunCommand, StepShape, parse_srun, shape_step
 from .srun_output import Labels, output_file
-from .torchrun_words import fit_torchrun, is_pretended_host
+from .torchrun_words import fit_local_world_size, fit_torchrun, is_pretended_host
 
 __all__ = ["main", "task_environment"]
 
@@ -34,21 +34,23 @@ class _Task:
     process: subprocess.Popen[bytes] | None
 
 
-def step_environment(srun: SrunCommand, job: PretendedJob, shape: StepShape, step_id: int) -> dict[str, str]:
+def step_environment(srun: SrunCommand, shape: StepShape, step_id: int) -> dict[str, str]:
     """Return the variables that all tasks of a step share, on top of the batch script's."""
     names = node_names(shape.nodes)
     nodelist = names[0] if shape.nodes == 1 else f"node[1-{shape.nodes}]"
     each = str(shape.tasks_per_node)
     repeated = each if shape.nodes == 1 else f"{each}(x{shape.nodes})"
+    cpus = srun.number("cpus-per-task")
     return {
         **_exported(srun.options.get("export", "")),
+        **({"SLURM_NTASKS_PER_NODE": each} if "ntasks-per-node" in srun.options else {}),
+        **({"SLURM_CPUS_PER_TASK": str(cpus)} if cpus else {}),
         "SLURM_NTASKS": str(shape.tasks),
         "SLURM_NPROCS": str(shape.tasks),
-        "SLURM_NTASKS_PER_NODE": each,
         "SLURM_TASKS_PER_NODE": repeated,
         "SLURM_NNODES": str(shape.nodes),
         "SLURM_NODELIST": nodelist,
-        "SLURM_CPUS_PER_TASK": str(srun.number("cpus-per-task") or job.cpus_per_task),
+        "SLURM_DISTRIBUTION": "block",
         "SLURM_STEPID": str(step_id),
         "SLURM_STEP_ID": str(step_id),
         "SLURM_STEP_NODELIST": nodelist,
@@ -115,7 +117,7 @@ class _Step:
             processes_per_node=job.processes_per_node,
         )
         self.command, changes = fit_torchrun(
-            _resolve(srun.command, job),
+            fit_local_world_size(_resolve(srun.command, job), self.shape.tasks_per_node),
             nodes=self.shape.nodes,
             processes_per_node=job.processes_per_node,
             hosts=node_names(job.nodes),
@@ -128,7 +130,8 @@ class _Step:
         self.variables = {
             **os.environ,
             **_fit_variables(folder, job),
-            **step_environment(srun, job, self.shape, self.step_id),
+            **step_environment(srun, self.shape, self.step_id),
+            **({"SLURM_STEP_GPUS": os.environ["SLURM_JOB_GPUS"]} if "SLURM_JOB_GPUS" in os.environ else {}),
         }
         self.wakeups = Wakeups(_FORWARDED)
         become_subreaper()

@@ -21,6 +21,7 @@ from .processes import (
     die_with_parent,
     exit_code,
     kill_all,
+    kill_below,
     processes_to_ask,
     reap,
     send,
@@ -70,7 +71,7 @@ class _Run:
                     say(f"the script has ended and left {len(left)} process(es): ending them, as Slurm does")
                     self.ask(left, grace=min(self.job.grace, 2.0))
             if time.monotonic() >= self.deadline:
-                kill_all(self.asked)
+                kill_below(self.asked)
                 self.deadline = time.monotonic() + 0.05
             # Orphans that are not ours yet make no SIGCHLD: look again while anything is being ended.
             busy = code is not None or self.asked

@@ -1,4 +1,4 @@
-"""torchrun's options in a command: written for the cluster, changed to fit this machine."""
+"""Figures of the cluster in a step's command, torchrun's above all: changed to fit this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["fit_torchrun", "is_pretended_host"]
+__all__ = ["fit_local_world_size", "fit_torchrun", "is_pretended_host"]
 
 # torchrun's options that take no value; every other one has one, after "=" or as the next word.
 _FLAGS = {"standalone", "no-python", "run-path", "module", "m", "use-env", "virtual-local-rank", "help", "h"}
@@ -62,3 +62,12 @@ def fit_torchrun(
             changes.append(f"{option}={value} -> {new}")
         position += 1
     return result, changes
+
+
+def fit_local_world_size(words: Sequence[str], processes_per_node: int) -> list[str]:
+    """Change ``LOCAL_WORLD_SIZE=4`` in a task's own ``sh -c '...'`` to the number of tasks here."""
+    new = rf"\g<1>{processes_per_node}"
+    return [
+        re.sub(r"(\bLOCAL_WORLD_SIZE=)\d+\b", new, word) if before == "-c" else word
+        for before, word in zip(["", *words], words, strict=False)
+    ]

@@ -1,0 +1,85 @@
+"""The group of all commands: finds each in its file when it is called, and prints errors in one way."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from slurmgpu import __version__
+from slurmgpu.errors import SlurmGpuError
+
+__all__ = ["COMMANDS", "cli", "run"]
+
+COMMANDS = {
+    "render": "Print the batch script of a job.",
+    "plan": "Print the plan of a job with its reasons.",
+    "submit": "Submit a job; print its id.",
+    "run": "Run the rendered script on this machine, without Slurm.",
+    "status": "Show queued, running and finished jobs.",
+    "cancel": "Cancel jobs.",
+    "cluster": "List, show and choose cluster profiles.",
+    "config": "Show the settings and where each value comes from.",
+    "schema": "Print the JSON Schema of job or cluster files.",
+}
+
+
+class _Commands(click.Group):
+    """Commands are imported when they are called, so that --help stays quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"slurmgpu.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="slurmgpu")
+def cli() -> None:
+    """From a job file to a finished, resumable multi-GPU training on any Slurm cluster."""
+
+
+def run(argv: list[str] | None = None) -> None:
+    """Run the command line and exit with its code; every error a user can cause is one message."""
+    try:
+        code: Any = cli.main(args=argv, prog_name="slurmgpu", standalone_mode=False)
+        sys.stdout.flush()
+    except SlurmGpuError as error:
+        _print_error(error.message, error.hint)
+        code = error.exit_code
+    except click.exceptions.Exit as error:
+        code = error.exit_code
+    except click.UsageError as error:
+        error.show()
+        code = 2
+    except click.ClickException as error:
+        _print_error(error.format_message(), None)
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        code = 130
+    except BrokenPipeError:
+        # The reader left (`| head`): nothing more to say, and nothing to flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _print_error(message: str, hint: str | None) -> None:
+    first, *rest = message.splitlines() or [""]
+    click.echo(click.style("slurmgpu: error: ", fg="red", bold=True) + first, err=True)
+    for line in rest:
+        click.echo("                 " + line, err=True)
+    if hint:
+        click.echo(click.style("           hint: ", fg="yellow") + hint, err=True)
