@@ -107,7 +107,7 @@ def _cpus() -> int:
 def _check_local(prepared: Prepared, steps: int | None) -> None:
     from slurmgpu.errors import InvalidInput
     from slurmgpu.files.jobs import folder_here
-    from slurmgpu.submission.preflight import check_task
+    from slurmgpu.submission.preflight import check_task, is_folder
 
     if steps is not None and prepared.plan.train is None:
         raise InvalidInput(
@@ -115,7 +115,7 @@ def _check_local(prepared: Prepared, steps: int | None) -> None:
             hint="bound the command by its own options",
         )
     folder = folder_here(prepared.loaded.work_dir, Path.cwd())
-    if folder is not None and folder.is_dir():
+    if folder is not None and is_folder(folder):
         check_task(prepared.plan, folder)
 
 
@@ -124,13 +124,14 @@ def _request(
 ) -> Any:
     from slurmgpu.files.jobs import folder_here
     from slurmgpu.submission.local import LocalRequest
+    from slurmgpu.submission.preflight import is_folder
 
     plan = prepared.plan
     folder = folder_here(prepared.loaded.work_dir, Path.cwd())
     return LocalRequest(
         script=script,
         run_dir=run_dir,
-        submit_dir=folder if folder is not None and folder.is_dir() else Path.cwd(),
+        submit_dir=folder if folder is not None and is_folder(folder) else Path.cwd(),
         job_name=plan.name,
         nodes=nodes,
         processes_per_node=each,

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LoadedJob", "find_job_file", "folder_here", "load_job", "read_user_script"]
 
+_VARIABLE = re.compile(r"\$(?:[A-Za-z_]|\{)")
+_ELSEWHERE = re.compile(rf"{_VARIABLE.pattern}|~(?:/|\Z)")
+"""How a path begins that is not against the job file's folder."""
+
 
 class LoadedJob(NamedTuple):
     """A job, the folder its relative paths are against, and the settings around it."""
@@ -85,18 +89,18 @@ def load_job(path: Path | None, options: Layered, *, cwd: Path, environ: Mapping
 def _work_dir(job: Job, home: Path) -> str:
     if job.work_dir is None:
         return str(home)
-    if job.work_dir.startswith(("$", "~")):
+    if _ELSEWHERE.match(job.work_dir):
         return job.work_dir
     return str((home / job.work_dir).absolute())
 
 
 def folder_here(work_dir: str, cwd: Path) -> Path | None:
     """The work folder as a folder of this machine; None when a variable only the job has stands in it."""
-    if work_dir.startswith("~"):
+    if work_dir == "~" or work_dir.startswith("~/"):
         return Path(work_dir).expanduser()
     if work_dir in {"$SLURM_SUBMIT_DIR", "${SLURM_SUBMIT_DIR}"}:
         return cwd
-    return None if "$" in work_dir else Path(work_dir)
+    return None if _VARIABLE.search(work_dir) else Path(work_dir)
 
 
 def read_user_script(job: Job, work_dir: str, cwd: Path) -> ScriptFacts | None:

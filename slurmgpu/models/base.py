@@ -57,11 +57,19 @@ def _word(value: str) -> str:
 
 _ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*\Z"
 
+# Slurm drops variables with longer names in silence (seen on 22.05).
+LONGEST_VARIABLE = 255
+
 
 def _env_name(value: str) -> str:
     if not re.match(_ENV_NAME, value):
         raise ValueError(
             f"{value!r} is no name of a variable: use letters, digits and _, not beginning with a digit"
+        )
+    if len(value) > LONGEST_VARIABLE:
+        raise ValueError(
+            f"{value[:20]}... is a variable's name of {len(value)} letters, and Slurm hands on at most "
+            f"{LONGEST_VARIABLE}; shorten it"
         )
     return value
 

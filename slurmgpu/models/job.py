@@ -23,6 +23,7 @@ from slurmgpu.models.slurm_text import (
     Qos,
     ReservationName,
     option_length,
+    wckey,
 )
 from slurmgpu.models.train import TrainSettings
 from slurmgpu.models.units import Duration, GpuRequest, Gres, Memory
@@ -337,7 +338,12 @@ class Job(Model):
                 )
             if name in OWN_OPTIONS:
                 raise ValueError(f"{name!r} has a field of its own here: write {OWN_OPTIONS[name]}")
-            option_length(str(options[name]))
+            try:
+                option_length(str(options[name]))
+                if name == "wckey":
+                    wckey(str(options[name]))
+            except ValueError as error:
+                raise ValueError(f"{name} {error}") from None
             if name == "export" and not re.fullmatch(
                 r"[A-Za-z_][A-Za-z0-9_]*(?:,[A-Za-z_][A-Za-z0-9_]*)*", str(options[name])
             ):

@@ -92,6 +92,8 @@ def _log_pattern(value: str) -> str:
     return value
 
 
+wckey = _lower_case("wckeys")
+
 _NAMES = r"[A-Za-z0-9_.@+:-]+"
 
 JobName = Annotated[

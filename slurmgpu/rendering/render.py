@@ -75,7 +75,7 @@ def _context(plan: Plan, script_name: str) -> dict[str, Any]:
         "keep_environment_in_steps": (plan.option("export") or "").upper() == "NONE",
         "modules": _modules(plan),
         "conda": _conda(plan),
-        "venv": job_path(f"{environment.python.venv.path}/bin/activate") if environment.python.venv else None,
+        "venv": _venv(plan),
         "exports": [f"{name}={job_path(value)}" for name, value in plan.variables.items()],
         "secrets": " ".join(plan.secrets),
         "cpus_per_task": plan.cpus_per_task,
@@ -136,6 +136,14 @@ def _conda(plan: Plan) -> dict[str, str | None] | None:
     if conda is None:
         return None
     return {"env": job_path(conda.env), "root": job_path(conda.root) if conda.root else None}
+
+
+def _venv(plan: Plan) -> str | None:
+    """The script that activates the virtual environment; the shell's ``.`` would take ``-x/...`` for an option."""
+    venv = plan.environment.python.venv
+    if venv is None:
+        return None
+    return job_path(f"{'./' if venv.path.startswith('-') else ''}{venv.path}/bin/activate")
 
 
 def _threads(plan: Plan) -> int | None:

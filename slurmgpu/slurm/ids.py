@@ -62,13 +62,17 @@ def first_host(node_list: str) -> str:
     return f"{head[1]}{re.split('[-,]', head[2])[0]}{head[3]}"
 
 
+_PATTERN = re.compile(r"(%%|%([0-9]*)([jJAaxuNtns])|%([0-9]+)|[^%]+|%)")
+
+
 def expand_pattern(
     pattern: str, *, job_id: JobId, raw_id: int | None, name: str, user: str | None, node_list: str | None
 ) -> str | None:
-    """Expand `%j %A %a %x %u %N %t %n %%` in the name of an output file, as slurmd does for the batch script.
+    """Expand `%j %J %A %a %x %u %N %t %n %s %%` in the name of an output file, as slurmd does for the batch script.
 
     None when a part is not known yet (`%N` before the job has nodes, `%a` of tasks that still wait together).
-    A backslash anywhere switches expansion off. Source: sbatch's manual page, "filename pattern".
+    A backslash anywhere switches expansion off. Source: sbatch's manual page, "filename pattern", and what
+    22.05 does: a width is 10 at most, and one before anything else loses its `%`.
     """
     if "\\" in pattern:
         return pattern.replace("\\", "")
@@ -77,6 +81,7 @@ def expand_pattern(
     raw = raw_id if raw_id is not None else job_id.number
     values: dict[str, str | None] = {
         "j": None if waiting else str(raw),
+        "J": None if waiting else str(raw),
         "A": str(job_id.number),
         # A job that is no array has no index; Slurm then writes its "no value" number.
         "a": None if waiting else task or "4294967294",
@@ -85,18 +90,15 @@ def expand_pattern(
         "N": first_host(node_list) if node_list else None,
         "t": "0",
         "n": "0",
+        "s": "batch",
     }
     parts: list[str] = []
-    for literal, width, letter in re.findall(r"([^%]+)|%(\d{0,2})([a-zA-Z%]?)", pattern):
-        if literal:
-            parts.append(literal)
-        elif letter == "%":
-            parts.append("%")
-        elif letter not in values:
-            parts.append(f"%{width}{letter}")
-        else:
-            value = values[letter]
-            if value is None:
-                return None
-            parts.append(value.zfill(int(width or 0)) if letter in "jAatn" else value)
+    for text, width, letter, lone_width in _PATTERN.findall(pattern):
+        if not letter:
+            parts.append("%" if text == "%%" else lone_width or text)
+            continue
+        value = values[letter]
+        if value is None:
+            return None
+        parts.append(value.zfill(min(int(width.lstrip("0")[:3] or 0), 10)) if letter in "jJAatn" else value)
     return "".join(parts)

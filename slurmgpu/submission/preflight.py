@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from slurmgpu.errors import PlanError
 from slurmgpu.models.plan import Plan
 
-__all__ = ["check_before_submission", "check_task", "secrets_folder"]
+__all__ = ["check_before_submission", "check_task", "is_folder", "secrets_folder"]
 
 
 def secrets_folder() -> Path:
@@ -17,12 +18,17 @@ def secrets_folder() -> Path:
     return Path.home() / ".config" / "slurmgpu" / "secrets"
 
 
+def is_folder(path: Path) -> bool:
+    """Whether the folder is there; one with a name too long for the disk is not."""
+    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir() raises for such a name
+
+
 def check_before_submission(plan: Plan, folder: Path | None, environ: Mapping[str, str]) -> None:
     """PlanError for what would make the job die at its first line: a folder, an image, a secret that is not there.
 
     ``folder`` is the work folder on this machine, None when only the job knows it.
     """
-    if folder is not None and not folder.is_dir():
+    if folder is not None and not is_folder(folder):
         raise PlanError(
             f"work_dir: {str(folder)!r} is not there: Slurm would run the job in /tmp instead",
             hint="make the folder, or give another by -D/--chdir or work_dir",
@@ -42,12 +48,13 @@ def _check_image(plan: Plan, folder: Path | None) -> None:
     container = plan.environment.container
     if container is None or "$" in container.image or re.match(r"[a-z]+://", container.image):
         return
-    image = Path(container.image).expanduser()
+    home = container.image.startswith("~/")
+    image = Path(container.image).expanduser() if home else Path(container.image)
     if not image.is_absolute():
         if folder is None:
             return
         image = folder / image
-    if not image.exists():
+    if not os.path.exists(image):  # noqa: PTH110 - a name too long for the disk is not there; Path would raise
         raise PlanError(
             f"environment.container.image: {container.image!r} is not there (looked for {image})",
             hint="give the image's path, or a docker:// address; $NAME in it expands when the job runs",

@@ -19,6 +19,7 @@ from slurmgpu.files.data import read_templates
 from slurmgpu.files.jobs import LoadedJob, folder_here, load_job
 from slurmgpu.files.yaml import Layered, Origin
 from slurmgpu.models.cluster import GENERIC
+from slurmgpu.models.job import OWN_OPTIONS
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import Surroundings, make_plan
 from slurmgpu.rendering.render import render_script
@@ -167,6 +168,7 @@ class RoundTrip:
 
     def run(self) -> Ledger:
         """Submit everything, wait once, read everything."""
+        self._create_what_slurm_must_know()
         for key, value in VALUES.items():
             for group in TOGETHER:
                 self._send_together(group, key, value)
@@ -182,6 +184,47 @@ class RoundTrip:
         self._read_many()
         return self.ledger
 
+    # -- what an administrator does
+
+    def _create_what_slurm_must_know(self) -> None:
+        """Accounts, QOS, partitions, reservations and features of hostile names, where Slurm has them."""
+        user = getpass.getuser()
+        accounts, qos = (",".join(self._names(f"resources.{name}")) for name in ("account", "qos"))
+        for words in (
+            f"add account {accounts}",
+            f"add user {user} account={accounts}",
+            f"add qos {qos}",
+            f"modify user {user} set qos+={qos}",
+        ):
+            self.slurm.run(["sacctmgr", "-i", *words.split(" ")])
+        for name in ("a", "b", *self._names("resources.partition")):
+            self.slurm.run(["scontrol", "create", f"PartitionName={name}", "Nodes=node4"])
+        for name in ("a", "b", *self._names("resources.reservation")):
+            about = ["starttime=now+1day", "duration=1", "nodes=node4", "flags=overlap", f"users={user}"]
+            self.slurm.run(["scontrol", "create", "reservation", f"reservationname={name}", *about])
+        features = ",".join(["a100", *self._names("resources.constraint")])
+        self.slurm.run(["scontrol", "update", "NodeName=node4", f"Features={features}"])
+
+    def tidy(self) -> None:
+        """Take partitions, reservations and features back: the other tests share this Slurm."""
+        for name in ("a", "b", *self._names("resources.reservation")):
+            self.slurm.run(["scontrol", "delete", f"reservation={name}"])
+        for name in ("a", "b", *self._names("resources.partition")):
+            self.slurm.run(["scontrol", "delete", f"PartitionName={name}"])
+        self.slurm.run(["scontrol", "update", "NodeName=node4", "Features=a100"])
+
+    def _names(self, field: str) -> list[str]:
+        """The values that our checks let through in a field, and that can be one name."""
+        found = []
+        for value in VALUES.values():
+            try:
+                prepare(at(field)(value), self.folder, self.environ)
+            except (InvalidInput, PlanError):
+                continue
+            if len(value) <= 200 and not re.search(r"[,&|*()\[\]]", value):
+                found.append(value)
+        return found
+
     # -- sending
 
     def _refusal(self, name: str, build: Build, key: str, value: str) -> bool:
@@ -194,8 +237,8 @@ class RoundTrip:
         return False
 
     def _refused(self, name: str, key: str, error: InvalidInput | PlanError) -> None:
-        last = name.rsplit(".", 1)[-1]
-        named = re.search(rf"\b{last}\b.*\w", error.message, re.DOTALL) is not None
+        called = [name.rsplit(".", 1)[-1], *(option for option, own in OWN_OPTIONS.items() if own == name)]
+        named = re.search(rf"\b(?:{'|'.join(called)})\b.*\w", error.message, re.DOTALL) is not None
         self.ledger.put(name, key, "refused by us" if named else "CHANGED", error.message)
 
     def _send_together(self, group: dict[str, Build], key: str, value: str) -> None:
@@ -386,7 +429,7 @@ class RoundTrip:
 
     def _read_name(self, sent: Sent) -> tuple[object, object]:
         row = self.rows[sent.job_id]
-        inside = (self.recorded(sent.job_id, "ran") or [None])[0]
+        inside = (self.recorded(sent.job_id, "ran") or [""])[0]
         return [sent.value] * 3, [row["Name"], row["sacct name"], inside]
 
     def _read_comment(self, sent: Sent) -> tuple[object, object]:
@@ -411,9 +454,9 @@ class RoundTrip:
         )
         assert pattern is not None
         expected = os.path.normpath(sent.folder / pattern)
-        return {expected: "said\n"}, {
-            str(path): path.read_text() for path in _files(sent.folder.parents[1]) if path.name != "activated"
-        }
+        files = {str(path): path.read_text() for path in _files(sent.folder.parents[1])}
+        # With --output alone both streams go there.
+        return {expected: "said\n" * (1 if "error" in sent.names else 2)}, files
 
     _read_error = _read_output
 
@@ -425,7 +468,7 @@ class RoundTrip:
 
     def _read_work_dir(self, sent: Sent) -> tuple[object, object]:
         expected = os.path.realpath(sent.folder / expanded(sent.value, self.environ))
-        return expected, (self.recorded(sent.job_id, "ran") or [None, None])[1]
+        return expected, (self.recorded(sent.job_id, "ran") or ["", ""])[1]
 
     def _read_image(self, sent: Sent) -> tuple[object, object]:
         expected = ["exec", expanded(sent.value, self.environ), *RECORD]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,8 +54,11 @@ def trip(slurm: ThrowawaySlurm, tmp_path_factory: pytest.TempPathFactory) -> Ite
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", environ["HOME"])
         trip = RoundTrip(slurm, root / "trip", environ)
-        trip.run()
-        yield trip
+        try:
+            trip.run()
+            yield trip
+        finally:
+            trip.tidy()
 
 
 def test_the_corpus_is_hostile_enough() -> None:
@@ -69,17 +72,14 @@ def test_a_hostile_value_comes_back_equal_or_is_refused_by_name(trip: RoundTrip,
     assert "refused by us" in {fate for fate, _ in fates.values()}
 
 
-def test_no_value_changes_silently(
-    trip: RoundTrip, record_property: pytest.Function, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_value_changes_silently(trip: RoundTrip, record_property: Callable[[str, object], None]) -> None:
     counts = trip.ledger.counts()
     for fate, count in counts.items():
-        record_property(fate, count)  # type: ignore[operator]
+        record_property(fate, count)
     assert sum(counts.values()) == len(FIELDS) * len(VALUES), counts
     assert counts.get("CHANGED", 0) == 0, counts
-    assert counts["equal"] >= 800, counts
-    with capsys.disabled():
-        print(f"\n{len(VALUES)} values x {len(FIELDS)} fields: {counts}")
+    # Not by refusing everything: half of the pairs go to Slurm and come back.
+    assert counts["equal"] >= 1000, counts
 
 
 def test_no_value_is_run_as_a_command(trip: RoundTrip) -> None:
