@@ -43,8 +43,10 @@ demo: $(VENV)/.demo
 	@printf '\n--- 2. Why it looks so (slurmgpu plan) ---\n\n'
 	@$(BIN)/slurmgpu plan examples/digits/job.yaml --cluster $(DEMO_CLUSTER) -A mygroup
 	@printf '\n--- 3. The same script, on this machine (slurmgpu run) ---\n\n'
-	@$(BIN)/slurmgpu run examples/digits/job.yaml --cluster $(DEMO_CLUSTER) -A mygroup --processes 2 $(if $(HERE),--here)
+	@$(BIN)/slurmgpu run examples/digits/job.yaml --cluster $(DEMO_CLUSTER) -A mygroup --processes 2 $(if $(HERE),--here) || { \
+	    echo "(on a login node: make demo HERE=1)" >&2; exit 1; }
 	@printf '\n--- 4. Next, on a real cluster ---\n\n'
+	@echo "  (slurmgpu is $(BIN)/slurmgpu here; README says how to install it on a login node)"
 	@echo "  slurmgpu cluster list                                   the cluster profiles that come with it"
 	@echo "  slurmgpu cluster use NAME                               choose one (none: a plain Slurm is assumed)"
 	@echo "  slurmgpu submit examples/digits/job.yaml --follow       the same job on 2 nodes x 2 GPUs"

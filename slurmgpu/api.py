@@ -106,7 +106,7 @@ def submit(
     cwd = Path.cwd()
     loaded, plan = _planned(function, dict(settings), None if cluster is None else os.fspath(cluster), cwd)
     packed = pack_function(plan, function, args, kwargs or {})
-    templates = loaded.settings.settings.templates
+    templates = loaded.settings.templates
     folder = folder_here(loaded.work_dir, cwd)
     chosen = os.fspath(runs) if runs is not None else loaded.settings.settings.runs
     submission = Submission(
@@ -135,7 +135,7 @@ def _planned(
     cluster, chooser = choose_cluster(cluster_name, loaded.settings, os.environ)
     around = Surroundings(work_dir=loaded.work_dir, environments=loaded.settings.settings.environments)
     plan = make_plan(loaded.job, cluster, around)
-    if chooser == "nobody":
+    if chooser is None:
         _warn(
             "no cluster profile is chosen, so a plain generic one is used and nothing is checked against "
             "limits; choose one by cluster=NAME or `slurmgpu cluster use NAME`"

@@ -183,7 +183,7 @@ def test_the_environments_python_runs_the_function_or_else_this_one(
 def test_the_planners_warnings_point_to_the_callers_line(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURMGPU_CLUSTER")
     with pytest.warns(UserWarning, match="no cluster profile is chosen") as caught:
-        slurmgpu.submit(add, 1, gpus=1)
+        slurmgpu.submit(add, 1, gpus=1, cpus_per_gpu=1)
     assert {Path(one.filename) for one in caught} == {Path(__file__)}
 
 

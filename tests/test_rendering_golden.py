@@ -33,7 +33,7 @@ def golden_plan(name: str) -> Plan:
         path = GOLDEN / "jobs" / f"{name}.yaml"
         cluster = named_cluster(path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# cluster: "))
     job = validate(Job, read_file(path), "job")
-    return make_plan(job, cluster, Surroundings(work_dir="/home/me/project"))
+    return make_plan(job, cluster, Surroundings(work_dir=job.work_dir or "/home/me/project"))
 
 
 def named_cluster(name: str) -> Cluster:

@@ -23,7 +23,7 @@ def list_(as_json: bool) -> None:
     from slurmgpu.files.settings import load_settings
 
     settings = load_settings(Path.cwd())
-    chosen, _ = choose_cluster(None, settings, os.environ)
+    chosen, chooser = choose_cluster(None, settings, os.environ)
     rows = [(name, load_cluster(path), path) for name, path in sorted(profiles(settings).items())]
     if as_json:
         listed = [
@@ -42,9 +42,9 @@ def list_(as_json: bool) -> None:
     width = max((len(name) for name, _, _ in rows), default=0)
     for name, cluster, path in rows:
         star = "*" if name == chosen.name else " "
-        source = f"from documentation, {cluster.source.date}" if cluster.source else "no source given"
+        source = f"source read {cluster.source.date}" if cluster.source else "no source given"
         click.echo(f"{star} {name:<{width}}  {cluster.description or ''} ({source}; {path})")
-    if all(name != chosen.name for name, _, _ in rows):
+    if chooser is None:
         click.echo("no profile is chosen: `slurmgpu cluster use NAME` chooses one for you", err=True)
 
 
@@ -64,7 +64,7 @@ def show(name: str | None, as_json: bool) -> None:
         data = {"schema": "slurmgpu.cluster/1", **cluster.model_dump(mode="json")}
         click.echo(json.dumps(data, indent=2, ensure_ascii=False))
         return
-    click.echo(f"{cluster.name}: {cluster.description or 'no description'} (chosen by {chooser})")
+    click.echo(f"{cluster.name}: {cluster.description or 'no description'} (chosen by {chooser or 'nobody'})")
     if cluster.source:
         click.echo(f"  source: {cluster.source.text}, read {cluster.source.date}")
     for partition_name, partition in cluster.partitions.items():

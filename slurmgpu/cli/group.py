@@ -23,7 +23,7 @@ COMMANDS = {
     "cancel": "Cancel jobs.",
     "cluster": "List, show and choose cluster profiles.",
     "config": "Show the settings and where each value comes from.",
-    "schema": "Print the JSON Schema of job or cluster files.",
+    "schema": "Print the JSON Schema of job, cluster or settings files.",
 }
 
 

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 def plan_text(plan: Plan) -> str:
     """The plan as aligned lines: option, and why."""
+    from slurmgpu.planning.placement import count
+
     rows = [(str(option), option.why) for option in plan.options]
     rows += [(f"{reason.what}: {reason.value}", reason.why) for reason in plan.reasons]
     width = max(len(left) for left, _ in rows)
     head = f"{plan.name} on {plan.cluster}: " + (
-        f"{plan.nodes} node{'s' if plan.nodes > 1 else ''} x {plan.gpus_per_node} GPUs, "
+        f"{count(plan.nodes, 'node')} x {count(plan.gpus_per_node, 'GPU')}, "
         f"{plan.world_size} process{'es' if plan.world_size > 1 else ''}"
     )
     return "\n".join([head, *(f"  {left:<{width}}  {why}" for left, why in rows)])

@@ -40,7 +40,7 @@ class Prepared(NamedTuple):
 
     def templates(self) -> Mapping[str, str]:
         """The shipped templates, with the user's laid over them."""
-        chosen = self.template or self.loaded.settings.settings.templates
+        chosen = self.template or self.loaded.settings.templates
         return read_templates(expand_here(chosen, os.environ, "templates") if chosen else None)
 
 
@@ -54,25 +54,32 @@ def prepare(given: dict[str, Any]) -> Prepared:
     cwd = Path.cwd()
     path = find_job_file(given["job__file"]) if given.get("job__file") else None
     loaded = load_job(path, _layer(given), cwd=cwd, environ=os.environ)
-    cluster, _ = choose_cluster(given.get("job__cluster"), loaded.settings, os.environ)
+    cluster, chooser = choose_cluster(given.get("job__cluster"), loaded.settings, os.environ)
     plan = make_plan(
         loaded.job,
         cluster,
         Surroundings(
             work_dir=loaded.work_dir,
             environments=loaded.settings.settings.environments,
+            origins=loaded.from_settings(),
             script=read_user_script(loaded.job, loaded.work_dir, cwd),
         ),
     )
-    # The work folder as loaded is absolute; the job's own spelling may be against the job file.
-    if not cluster.known and cluster.name == "generic":
+    if chooser is None:
         note(
-            "no cluster profile is chosen, so a plain generic one is used and nothing is checked against limits; "
-            "choose one by --cluster NAME or `slurmgpu cluster use NAME` (`slurmgpu cluster list` shows them)"
+            "no cluster profile is chosen: a plain generic one is used, and nothing is checked against limits "
+            "(`slurmgpu cluster list` shows profiles, --cluster NAME chooses one)"
         )
+    _mention_misplaced(given.get("command") or ())
     for warning in plan.warnings:
         note(f"warning: {warning}")
     return Prepared(loaded, cluster, plan, given.get("job__template"))
+
+
+def _mention_misplaced(command: tuple[str, ...]) -> None:
+    for word in command:
+        if word in {"--follow", "--wait", "--dry-run", "--hold", "--json", "--cluster"}:
+            note(f"{word} stands after --, so it goes to the command; options of slurmgpu stand before it")
 
 
 def _layer(given: dict[str, Any]) -> Layered:

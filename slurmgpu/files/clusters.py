@@ -31,15 +31,15 @@ def load_cluster(path: Path) -> Cluster:
 
 def choose_cluster(
     asked: str | None, settings: LoadedSettings, environ: Mapping[str, str]
-) -> tuple[Cluster, str]:
-    """The cluster to plan on, and who chose it: option, SLURMGPU_CLUSTER, settings; else the generic one."""
+) -> tuple[Cluster, str | None]:
+    """The cluster to plan on, and who chose it (None: nobody): option, SLURMGPU_CLUSTER, settings; else the generic one."""
     name, chooser = asked, "--cluster"
     if name is None and environ.get("SLURMGPU_CLUSTER"):
         name, chooser = environ["SLURMGPU_CLUSTER"], "SLURMGPU_CLUSTER"
     if name is None and settings.settings.cluster:
         name, chooser = settings.settings.cluster, str(settings.layered.origin(("cluster",)))
     if name is None:
-        return GENERIC, "nobody"
+        return GENERIC, None
     if name == GENERIC.name:
         return GENERIC, chooser
     if "/" in name or name.endswith((".yaml", ".yml")):

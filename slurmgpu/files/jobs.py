@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.data import data_folder
-from slurmgpu.files.settings import EXCLUSIVE_JOB_KEYS, LoadedSettings, load_settings
+from slurmgpu.files.settings import EXCLUSIVE_JOB_KEYS, LoadedSettings, layer_files, load_settings
 from slurmgpu.files.yaml import Layered, Origin, read_file, validate
 from slurmgpu.models.job import Job
 from slurmgpu.planning.launching import python_command
@@ -33,6 +33,16 @@ class LoadedJob(NamedTuple):
     settings: LoadedSettings
     path: Path | None
     text: str
+    layered: Layered
+
+    def from_settings(self) -> dict[str, str]:
+        """The keys of the job whose values come from a settings file, and where they stand there."""
+        files = {str(file) for _, file in layer_files(self.settings)}
+        return {
+            ".".join(map(str, key)): str(origin)
+            for key, origin in self.layered.origins.items()
+            if origin.where in files and key
+        }
 
 
 def find_job_file(name: str) -> Path:
@@ -73,7 +83,7 @@ def load_job(path: Path | None, options: Layered, *, cwd: Path, environ: Mapping
     if job.work_dir is not None:
         # Submission starts in the work folder itself, and would look for a relative one inside it.
         job = job.model_copy(update={"work_dir": work_dir})
-    return LoadedJob(job, work_dir, settings, path, text)
+    return LoadedJob(job, work_dir, settings, path, text, layered)
 
 
 def _work_dir(job: Job, home: Path) -> str:

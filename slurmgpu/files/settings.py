@@ -65,6 +65,15 @@ class LoadedSettings(NamedTuple):
     """Layer name -> its folder, in rising precedence."""
 
     @property
+    def templates(self) -> str | None:
+        """The folder of templates, against the settings file that names it."""
+        chosen = self.settings.templates
+        if chosen is None or chosen.startswith(("$", "~")):
+            return chosen
+        origin = self.layered.origin(("templates",))
+        return str(Path(origin.where).parent / chosen) if origin else chosen
+
+    @property
     def job(self) -> Layered:
         """What every job starts from."""
         return self.layered.part("job")
@@ -105,7 +114,8 @@ def load_settings(start: Path, environ: Mapping[str, str] | None = None) -> Load
     lab = user_layer.data.get("lab") or site_layer.data.get("lab")
     layers = [site_layer]
     if isinstance(lab, str):
-        folders["lab"] = expand_here(lab, environ, "lab")
+        named_in = user if "lab" in user_layer.data else folders["site"]
+        folders["lab"] = named_in / expand_here(lab, environ, "lab")
         layers.append(_read_layer(folders["lab"]))
     folders["user"] = user
     layers.append(user_layer)

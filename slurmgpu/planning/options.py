@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from slurmgpu.errors import PlanError
@@ -15,6 +15,9 @@ from slurmgpu.planning.placement import Placement, gpu_type_matches
 from slurmgpu.planning.sizing import Sized
 
 __all__ = ["Layouted", "options_of"]
+
+
+_AS_ASKED = "as asked"
 
 
 class Layouted(NamedTuple):
@@ -30,9 +33,12 @@ class Layouted(NamedTuple):
     restarts: bool
     restart_why: str
     chdir: str | None
+    origins: Mapping[str, str] = {}
 
-
-_AS_ASKED = "as asked"
+    def asked(self, field: str) -> str:
+        """The reason of a value that was asked for: where, if that is easily overlooked."""
+        origin = self.origins.get(field)
+        return f"{_AS_ASKED} in {origin}" if origin else _AS_ASKED
 
 
 def _identity(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
@@ -41,13 +47,21 @@ def _identity(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
         name="job-name", value=made.name, why=_AS_ASKED if job.name else "from the command"
     )
     if resources.account:
-        yield Option.model_construct(name="account", value=resources.account, why=_AS_ASKED)
+        yield Option.model_construct(
+            name="account", value=resources.account, why=made.asked("resources.account")
+        )
     if made.placement.partition and cluster.dialect.partition:
-        yield Option.model_construct(name="partition", value=made.placement.partition, why=made.placement.why)
+        yield Option.model_construct(
+            name="partition",
+            value=made.placement.partition,
+            why=made.asked("resources.partition") if resources.partition else made.placement.why,
+        )
     if resources.qos:
-        yield Option.model_construct(name="qos", value=resources.qos, why=_AS_ASKED)
+        yield Option.model_construct(name="qos", value=resources.qos, why=made.asked("resources.qos"))
     if resources.reservation:
-        yield Option.model_construct(name="reservation", value=resources.reservation, why=_AS_ASKED)
+        yield Option.model_construct(
+            name="reservation", value=resources.reservation, why=made.asked("resources.reservation")
+        )
 
 
 def _constraint(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
@@ -59,7 +73,9 @@ def _constraint(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
         feature = None
     if not feature:
         if asked:
-            yield Option.model_construct(name="constraint", value=asked, why=_AS_ASKED)
+            yield Option.model_construct(
+                name="constraint", value=asked, why=made.asked("resources.constraint")
+            )
         return
     if not asked:
         yield Option.model_construct(name="constraint", value=feature, why=f"selects GPUs of type {wanted}")
@@ -182,7 +198,9 @@ def _memory(cluster: Cluster, made: Layouted) -> Iterator[Option]:
 
 def _life(job: Job, made: Layouted) -> Iterator[Option]:
     if job.resources.time:
-        yield Option.model_construct(name="time", value=str(job.resources.time), why=_AS_ASKED)
+        yield Option.model_construct(
+            name="time", value=str(job.resources.time), why=made.asked("resources.time")
+        )
     if job.array:
         yield Option.model_construct(name="array", value=str(job.array), why=_AS_ASKED)
     if job.dependency:

@@ -11,11 +11,16 @@ from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
 from slurmgpu.models.job import Resources
 from slurmgpu.models.units import Duration, Memory
 
-__all__ = ["Layout", "Placement", "Request", "gpu_type_matches", "place"]
+__all__ = ["Layout", "Placement", "Request", "count", "gpu_type_matches", "place"]
 
 _ASSUMED_NODE = (
     8  # GPUs: above this, spreading over nodes cannot be left to chance on an undescribed cluster.
 )
+
+
+def count(number: int, what: str) -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 class Request(NamedTuple):
@@ -59,14 +64,12 @@ class Request(NamedTuple):
         return bool(self.gpus or self.gpus_per_node)
 
     def __str__(self) -> str:
-        kind = f" {self.gpu_type}" if self.gpu_type else ""
+        kind = f"{self.gpu_type} GPU" if self.gpu_type else "GPU"
         if not self.wants_gpus:
-            return f"{self.nodes or 1} node{'s' if (self.nodes or 1) > 1 else ''} without GPUs"
+            return f"{count(self.nodes or 1, 'node')} without GPUs"
         if self.gpus_per_node is not None:
-            nodes = self.nodes or 1
-            return f"{nodes} node{'s' if nodes > 1 else ''} x {self.gpus_per_node}{kind} GPUs"
-        many = "s" if self.gpus != 1 else ""
-        return f"{self.gpus}{kind} GPU{many}" + (f" on {self.nodes} nodes" if self.nodes else "")
+            return f"{count(self.nodes or 1, 'node')} x {count(self.gpus_per_node, kind)}"
+        return count(self.gpus or 0, kind) + (f" on {count(self.nodes, 'node')}" if self.nodes else "")
 
 
 class Layout(NamedTuple):
@@ -113,7 +116,7 @@ def _spread(request: Request, gpus_on_a_node: int | None) -> Layout:
         per_node = total // request.nodes
         if gpus_on_a_node is not None and per_node > gpus_on_a_node:
             raise _Misfit(
-                f"has {gpus_on_a_node} GPUs a node; {total} GPUs do not fit on {request.nodes} node(s)"
+                f"has {gpus_on_a_node} GPUs a node; {count(total, 'GPU')} do not fit on {count(request.nodes, 'node')}"
             )
         return Layout(request.nodes, per_node, f"{total} GPUs over {request.nodes} nodes")
     if gpus_on_a_node is None:

@@ -16,7 +16,7 @@ from slurmgpu.models.plan import Plan, Reason
 from slurmgpu.models.units import Memory
 from slurmgpu.planning.launching import Launching, choose_launcher, python_command
 from slurmgpu.planning.options import Layouted, options_of
-from slurmgpu.planning.placement import Placement, place
+from slurmgpu.planning.placement import Placement, count, place
 from slurmgpu.planning.sizing import cpus_per_node, memory_per_node
 
 if TYPE_CHECKING:
@@ -29,9 +29,11 @@ class Surroundings(NamedTuple):
     """What the planner needs from outside, read at the border and handed in."""
 
     work_dir: str
-    """The work folder, where the job does not name one; $NAME in it expands when the job runs."""
+    """The work folder, absolute; $NAME in it expands when the job runs."""
     environments: Mapping[str, Environment] = {}
     """Named environments of the settings; they win over the cluster's."""
+    origins: Mapping[str, str] = {}
+    """Where a value of the job was written that is in no job file and no option: `resources.account` -> file:line."""
     script: ScriptFacts | None = None
     """What the user's script shows; None: not read."""
 
@@ -112,7 +114,13 @@ def _processes(launching: Launching, gpus_per_node: int, tasks: int) -> int:
     return tasks if launching.launcher == "srun" else 1
 
 
-_NO_GPU = ("no GPU is asked for; --gpus 1, or resources.gpus, asks for one",)
+def _warnings(cluster: Cluster, placement: Placement, cpus: int | None) -> tuple[str, ...]:
+    """What is legal and likely not meant."""
+    if not placement.layout.gpus_per_node:
+        return ("no GPU is asked for; --gpus 1, or resources.gpus, asks for one",)
+    if cpus is None and not cluster.known:
+        return ("no CPUs are asked for, and Slurm's usual default is 1 a task; --cpus-per-gpu asks for more",)
+    return ()
 
 
 def _check_task(job: Job) -> None:
@@ -142,7 +150,7 @@ def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
     cpus = cpus_per_node(cluster, job.resources, placement, tasks)
     memory = memory_per_node(cluster, job.resources, placement, cpus.amount)
     restart, restart_why = _restart(job)
-    work_dir = job.work_dir or around.work_dir
+    work_dir = around.work_dir
     made = Layouted(
         name=_name(job),
         placement=placement,
@@ -152,6 +160,7 @@ def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
         cpus=cpus,
         memory=memory,
         restarts=bool(restart.on),
+        origins=around.origins,
         restart_why=restart_why,
         # sbatch expands nothing: a folder with a variable or ~ in it can only be entered by the script.
         chdir=None if re.search(r"\$(?:[A-Za-z_]|\{)|\A~", work_dir) else work_dir,
@@ -194,11 +203,11 @@ def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
             Reason.model_construct(
                 what="processes",
                 value=str(layout.nodes * processes),
-                why=f"{layout.nodes} nodes x {processes}",
+                why=f"{count(layout.nodes, 'node')} x {processes}",
             ),
             *_left_out(cpus.amount, cpus.why, memory.amount, memory.why, job, cluster, placement),
         ),
-        warnings=(*launching.warnings, *_NO_GPU[: 0 if layout.gpus_per_node else 1]),
+        warnings=(*launching.warnings, *_warnings(cluster, placement, cpus.amount)),
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jinja2 import FunctionLoader, StrictUndefined, TemplateError
+from jinja2 import FunctionLoader, StrictUndefined, TemplateError, TemplateSyntaxError
 from jinja2.sandbox import SandboxedEnvironment
 
 from slurmgpu.errors import InvalidInput
@@ -28,7 +29,7 @@ def render_script(plan: Plan, templates: Mapping[str, str], *, script_name: str 
     sandbox, since a plain Jinja template can run commands. InvalidInput when one of them fails.
     """
     environment = SandboxedEnvironment(
-        loader=FunctionLoader(templates.get),
+        loader=FunctionLoader(lambda name: _source(templates, name)),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -38,13 +39,28 @@ def render_script(plan: Plan, templates: Mapping[str, str], *, script_name: str 
     try:
         text = environment.get_template(MAIN_TEMPLATE).render(_context(plan, script_name))
     except TemplateError as error:
-        name, line = getattr(error, "name", None), getattr(error, "lineno", None)
-        where = f"{name or MAIN_TEMPLATE}{f':{line}' if line else ''}"
+        where = _where(error, templates)
         raise InvalidInput(
             f"template {where}: {error.message or type(error).__name__}",
             hint="the variables that a template may use are listed in docs/templates.md",
         ) from None
     return text.rstrip("\n") + "\n"
+
+
+def _source(templates: Mapping[str, str], name: str) -> tuple[str, str, None] | None:
+    text = templates.get(name)
+    return None if text is None else (text, name, None)
+
+
+def _where(error: TemplateError, templates: Mapping[str, str]) -> str:
+    """The template and line of an error: its own for syntax, else the innermost frame that is a template."""
+    if isinstance(error, TemplateSyntaxError):
+        return f"{error.name or MAIN_TEMPLATE}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    return next(
+        (f"{frame.filename}:{frame.lineno}" for frame in reversed(frames) if frame.filename in templates),
+        MAIN_TEMPLATE,
+    )
 
 
 def _context(plan: Plan, script_name: str) -> dict[str, Any]:

@@ -81,9 +81,7 @@ def new_run_directory(runs: Path, plan: Plan, job: Job, script: str) -> RunDirec
 
 
 def _fill(path: Path, plan: Plan, job: Job, script: str) -> None:
-    (path / "job.yaml").write_text(
-        _as_yaml(job.model_dump(mode="json", exclude_defaults=True)), encoding="utf-8"
-    )
+    (path / "job.yaml").write_text(_as_yaml(_repeatable(job, plan)), encoding="utf-8")
     plan_text = json.dumps(
         {"schema": "slurmgpu.plan/1", **plan.model_dump(mode="json")}, indent=2, ensure_ascii=False
     )
@@ -91,6 +89,11 @@ def _fill(path: Path, plan: Plan, job: Job, script: str) -> None:
     (path / "script.sbatch").write_text(script, encoding="utf-8")
     if plan.train is not None:
         copy_entrypoint(path / "code")
+
+
+def _repeatable(job: Job, plan: Plan) -> dict[str, Any]:
+    """The job as a file that means the same wherever it lies: its work folder is written out."""
+    return {**job.model_dump(mode="json", exclude_defaults=True), "work_dir": plan.work_dir}
 
 
 def copy_entrypoint(code: Path) -> None:

@@ -1,0 +1,128 @@
+"""``slurmgpu run`` from the command line: the same script, here, on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(cwd: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    environ = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("SLURM_")},
+        "PYTHONPATH": str(ROOT),
+        "XDG_CONFIG_HOME": str(cwd / "xdg"),
+        "SLURMGPU_SITE": str(cwd / "site"),
+        **env,
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "slurmgpu", "run", *arguments],
+        cwd=cwd,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Path:
+    shutil.copytree(
+        ROOT / "examples" / "digits",
+        tmp_path / "digits",
+        ignore=shutil.ignore_patterns("runs", "__pycache__"),
+    )
+    return tmp_path / "digits"
+
+
+def metrics(folder: Path) -> list[dict[str, object]]:
+    (run_dir,) = (folder / "runs").iterdir()
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_digits_job_trains_here_with_two_processes_to_95_percent(digits: Path) -> None:
+    done = run(digits, "job.yaml", "--processes", "2", "--here")
+    assert done.returncode == 0, done.stderr
+    lines = metrics(digits)
+    start = next(line["values"] for line in lines if line["kind"] == "start")
+    accuracies = [line["values"]["accuracy"] for line in lines if line["kind"] == "eval"]  # type: ignore[index]
+    assert start["world_size"] == 2  # type: ignore[index]
+    assert accuracies[-1] >= 0.95
+
+
+def test_the_script_that_runs_here_is_the_rendered_one_byte_for_byte(digits: Path) -> None:
+    done = run(digits, "job.yaml", "--processes", "2", "--steps", "2", "--here")
+    assert done.returncode == 0, done.stderr
+    (run_dir,) = (digits / "runs").iterdir()
+    rendered = subprocess.run(
+        [sys.executable, "-m", "slurmgpu", "render", "job.yaml"],
+        cwd=digits,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_CONFIG_HOME": str(digits / "xdg")},
+        capture_output=True,
+    )
+    assert (run_dir / "script.sbatch").read_bytes() == rendered.stdout
+
+
+def test_two_nodes_can_be_pretended(digits: Path) -> None:
+    done = run(digits, "job.yaml", "--processes", "2", "--pretend-nodes", "2", "--steps", "2", "--here")
+    assert done.returncode == 0, done.stderr
+    assert "2 process(es) on 2 node(s)" in done.stdout
+
+
+def test_what_stands_in_for_the_site_is_said(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_script.py").write_text("print('trained')\n")
+    done = run(tmp_path, "uva-pytorch", "--cluster", "uva-afton", "--here")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "trained\n"
+    for what in ("module load apptainer pytorch/2.0.1 ->", "$CONTAINERDIR, not set here ->", "apptainer"):
+        assert what in done.stderr
+
+
+def test_the_jobs_own_exit_code_is_kept(tmp_path: Path) -> None:
+    assert run(tmp_path, "--gpus", "1", "--here", "--", "sh", "-c", "exit 7").returncode == 7
+
+
+def test_on_a_login_node_it_asks_before_it_runs(tmp_path: Path) -> None:
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    (bin_ / "sbatch").write_text("#!/bin/sh\n")
+    (bin_ / "sbatch").chmod(0o755)
+    login = {"PATH": f"{bin_}:{os.environ['PATH']}", "SLURM_CONF": "/etc/slurm/slurm.conf"}
+    done = run(tmp_path, "--gpus", "1", "--", "true", **login)
+    assert done.returncode == 1
+    assert "looks like a login node" in done.stderr
+    assert "--here" in done.stderr
+    assert not (tmp_path / "runs").exists()
+    assert run(tmp_path, "--gpus", "1", "--here", "--", "true", **login).returncode == 0
+    assert run(tmp_path, "--gpus", "1", "--", "true", SLURM_JOB_ID="1", **login).returncode == 0
+
+
+def test_a_login_node_is_kept_small_and_quiet(tmp_path: Path) -> None:
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    (bin_ / "sbatch").write_text("#!/bin/sh\n")
+    (bin_ / "sbatch").chmod(0o755)
+    login = {"PATH": f"{bin_}:{os.environ['PATH']}", "SLURM_CONF": "/etc/slurm/slurm.conf"}
+    (tmp_path / "who.py").write_text("import os\nprint(os.environ['WORLD_SIZE'], os.nice(0) > 0)\n")
+    done = run(
+        tmp_path,
+        "--gpus",
+        "4",
+        "--launch",
+        "srun",
+        "--processes",
+        "4",
+        "--here",
+        "--",
+        "python",
+        "who.py",
+        **login,
+    )
+    assert sorted(done.stdout.splitlines()) == ["2 True", "2 True"]
