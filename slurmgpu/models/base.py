@@ -87,9 +87,11 @@ JobPath = Annotated[
     str,
     AfterValidator(one_line),
     AfterValidator(_not_empty),
-    Field(description="A path; $NAME and ${NAME} in it expand when the job runs, nothing else does."),
+    Field(
+        description="A path; $NAME and ${NAME} in it expand when the job runs, a leading ~/ is the home folder, nothing else expands."
+    ),
 ]
-"""A path in which only ``$NAME`` and ``${NAME}`` expand, when the job runs."""
+"""A path in which only ``$NAME``, ``${NAME}`` and a leading ``~/`` expand, when the job runs."""
 
 Words = Annotated[tuple[Text, ...], Strict(False)]
 """A list of texts; lists count too where a validator has already turned the file's values into Python's."""

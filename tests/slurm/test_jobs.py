@@ -64,7 +64,8 @@ def copy_digits(tool: Tool) -> Path:
 
 
 def nodes_of(slurm: ThrowawaySlurm, job_id: int) -> set[str]:
-    named = slurm.run(["sacct", "-X", "-n", "-P", "-j", str(job_id), "-o", "NodeList"]).stdout.strip()
+    # The queue remembers a finished job for minutes; accounting learns its nodes up to 5 s late.
+    named = slurm.run(["squeue", "-h", "-t", "all", "-j", str(job_id), "-o", "%N"]).stdout.strip()
     return set(slurm.run(["scontrol", "show", "hostnames", named]).stdout.split())
 
 
