@@ -88,7 +88,8 @@ JobPath = Annotated[
     AfterValidator(one_line),
     AfterValidator(_not_empty),
     Field(
-        description="A path; $NAME and ${NAME} in it expand when the job runs, a leading ~/ is the home folder, nothing else expands."
+        description="A path; $NAME and ${NAME} in it expand when the job runs, and a leading ~/ is the home "
+        "folder; nothing else expands."
     ),
 ]
 """A path in which only ``$NAME``, ``${NAME}`` and a leading ``~/`` expand, when the job runs."""
