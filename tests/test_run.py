@@ -73,7 +73,7 @@ def test_the_script_that_runs_here_is_the_rendered_one_byte_for_byte(digits: Pat
 def test_two_nodes_can_be_pretended(digits: Path) -> None:
     done = run(digits, "job.yaml", "--processes", "2", "--pretend-nodes", "2", "--steps", "2", "--here")
     assert done.returncode == 0, done.stderr
-    assert "2 process(es) on 2 node(s)" in done.stdout
+    assert "processes: 2, nodes: 2" in done.stdout
 
 
 def test_what_stands_in_for_the_site_is_said(tmp_path: Path) -> None:
