@@ -238,3 +238,13 @@ def test_a_script_is_read_with_the_modules_beside_it(tmp_path: Path) -> None:
     facts = read_user_script(read_job("command: [python, train.py]"), str(tmp_path), tmp_path)
     assert facts is not None
     assert facts.distributed is not None
+
+
+def test_a_variable_may_be_empty() -> None:
+    assert read_job("command: [x]\nvariables: {CUDA_VISIBLE_DEVICES: ''}").variables == {
+        "CUDA_VISIBLE_DEVICES": ""
+    }
+
+
+def test_an_image_that_reads_as_an_option_is_refused() -> None:
+    assert "would take it for an option" in job_error("environment: {container: {image: -rf}}")

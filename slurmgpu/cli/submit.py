@@ -88,7 +88,6 @@ def _folder(prepared: Prepared) -> Path | None:
 
 def _submit(prepared: Prepared, slurm: Slurm, hold: bool) -> Run:
     from slurmgpu.cli.preparing import note
-    from slurmgpu.slurm.cluster import cluster_name_here
     from slurmgpu.submission.submitting import Submission, submit_plan
 
     submission = Submission(
@@ -103,7 +102,7 @@ def _submit(prepared: Prepared, slurm: Slurm, hold: bool) -> Run:
     run, said = submit_plan(submission, slurm, os.environ)
     if said:
         note(f"sbatch said: {said}")
-    cluster = run.cluster or cluster_name_here() or "unknown"
+    cluster = run.cluster or "unknown"
     note(f"job {run.job_id} on cluster {cluster}; run directory {run.run_dir}")
     return run
 
