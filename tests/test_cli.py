@@ -10,7 +10,10 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from click.testing import CliRunner
 from ruamel.yaml import YAML
+
+from slurmgpu.cli.render import command as render
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -268,3 +271,12 @@ def test_shells_complete_the_names_of_job_files(tmp_path: Path) -> None:
         text=True,
     )
     assert done.stdout == "file,jo\n"
+
+
+def test_whether_a_file_can_be_read_is_found_out_by_reading_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job.yaml").write_text("command: [hostname]\n")
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)  # as click would ask; root may read everything
+    done = CliRunner().invoke(render, [str(tmp_path / "job.yaml")])
+    assert done.exit_code == 0, done.output

@@ -123,7 +123,9 @@ def job_options(function: F) -> F:
     for decorate in reversed(
         (
             # A path, so that shells complete the names of files.
-            click.argument("job__file", metavar="[JOB.yaml]", required=False, type=click.Path()),
+            click.argument(
+                "job__file", metavar="[JOB.yaml]", required=False, type=click.Path(readable=False)
+            ),
             click.option(
                 "--cluster", "job__cluster", metavar="NAME", help="The cluster profile: its name, or a file."
             ),
@@ -164,7 +166,7 @@ def job_options(function: F) -> F:
                 "--template",
                 "job__template",
                 metavar="PATH",
-                type=click.Path(),
+                type=click.Path(readable=False),
                 help="Your own template: a file, or a folder.",
             ),
         )
