@@ -124,7 +124,8 @@ def _conclude(
             hint="try again later; `slurmgpu run` tries the job on this machine meanwhile",
         )
     if isinstance(outcome, Accepted):
-        return _record(run, directory, outcome.job_id, outcome.cluster), outcome.text
+        cluster = outcome.cluster or cluster_name_here(slurm.env)
+        return _record(run, directory, outcome.job_id, cluster), outcome.text
     found = _look_for(run, slurm, environ)
     if found is not None:
         return _record(
