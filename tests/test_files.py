@@ -238,3 +238,31 @@ def test_a_script_is_read_with_the_modules_beside_it(tmp_path: Path) -> None:
     facts = read_user_script(read_job("command: [python, train.py]"), str(tmp_path), tmp_path)
     assert facts is not None
     assert facts.distributed is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("a: " + "[" * 3000 + "]" * 3000, "nested too deeply"),
+        (
+            "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
+            + "\n".join(
+                f"{new}: &{new} [{', '.join(['*' + old] * 10)}]"
+                for old, new in zip("abcdef", "bcdefg", strict=True)
+            ),
+            "more than 100000 values",
+        ),
+    ],
+    ids=["deep", "many"],
+)
+def test_yaml_that_would_exhaust_the_machine_is_refused(text: str, wrong: str) -> None:
+    with pytest.raises(InvalidInput, match=wrong):
+        read_yaml(text, "job.yaml")
+
+
+def test_merged_keys_and_tagged_lists_are_plain_values() -> None:
+    read = read_yaml(
+        "a: !!python/object/apply:os.system [id]\nb: &b {x: 1}\nc:\n  <<: *b\n  y: 2\n", "job.yaml"
+    )
+    assert read.data == {"a": ["id"], "b": {"x": 1}, "c": {"y": 2, "x": 1}}
+    assert read.origins[("c", "x")].line is not None
