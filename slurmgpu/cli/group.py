@@ -73,6 +73,10 @@ def run(argv: list[str] | None = None) -> None:
         # The reader left (`| head`): nothing more to say, and nothing to flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
+    except OSError as error:
+        # A full disk, a folder that is gone: nobody's bug.
+        _print_error(f"{error.filename or 'this machine'}: {error.strerror or error}", None)
+        code = 1
     sys.exit(code if isinstance(code, int) else 0)
 
 
