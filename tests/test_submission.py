@@ -242,3 +242,26 @@ def test_a_training_task_that_is_not_there_is_refused(faulty: Faulty) -> None:
     done = faulty.slurmgpu("submit", "--gpus", "1", "--set", "train.task=task.py:T")
     assert done.returncode == 1
     assert "train.task: 'task.py:T': there is no file 'task.py'" in done.stderr
+
+
+def test_a_job_whose_record_cannot_be_written_still_prints_its_id(faulty: Faulty) -> None:
+    # A full disk after sbatch: the run directory is gone when the record is to be written.
+    faulty.command(
+        "sbatch", 'for script; do :; done; mv "$(dirname "$script")" "$(dirname "$script").moved"; echo 4711'
+    )
+    done = faulty.submit()
+    assert (done.returncode, done.stdout) == (0, "4711\n")
+    assert "job 4711 is submitted, but its record" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert faulty.count("sbatch") == 1
+
+
+def test_ctrl_c_during_sbatch_leaves_the_run_directory_and_says_how_to_look(faulty: Faulty) -> None:
+    faulty.command("sbatch", 'kill -INT "$PPID"; sleep 30')
+    faulty.command("squeue", 'kill -INT "$PPID"; sleep 30')
+    done = faulty.submit()
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "it is not known whether Slurm has the job: sbatch was interrupted" in done.stderr
+    (run,) = faulty.runs
+    assert json.loads((run / "run.json").read_text())["state"] == "unknown"
+    assert str(run) in done.stderr
