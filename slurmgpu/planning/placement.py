@@ -33,7 +33,10 @@ class Request(NamedTuple):
     gpu_type: str | None = None
     gpu_memory: Memory | None = None
     cpus_per_node: int | None = None
+    cpus_per_gpu: int | None = None
     memory: Memory | None = None
+    memory_per_gpu: Memory | None = None
+    memory_per_cpu: Memory | None = None
     time: Duration | None = None
     partition: str | None = None
 
@@ -44,8 +47,6 @@ class Request(NamedTuple):
         cpus = None
         if resources.cpus_per_task is not None:
             cpus = resources.cpus_per_task * (resources.tasks_per_node or 1)
-        elif resources.cpus_per_gpu is not None and per_node:
-            cpus = resources.cpus_per_gpu * per_node
         return cls(
             gpus=resources.gpus.count if resources.gpus else None,
             gpus_per_node=per_node,
@@ -53,7 +54,10 @@ class Request(NamedTuple):
             gpu_type=resources.wanted_gpu_type,
             gpu_memory=resources.gpu_memory,
             cpus_per_node=cpus,
+            cpus_per_gpu=resources.cpus_per_gpu,
             memory=resources.memory,
+            memory_per_gpu=resources.memory_per_gpu,
+            memory_per_cpu=resources.memory_per_cpu,
             time=resources.time,
             partition=resources.partition,
         )
@@ -62,6 +66,16 @@ class Request(NamedTuple):
     def wants_gpus(self) -> bool:
         """Whether any GPU is asked for."""
         return bool(self.gpus or self.gpus_per_node)
+
+    def cpus_on(self, layout: Layout) -> int:
+        """CPUs asked for on each node of a layout, 0 for none."""
+        return self.cpus_per_node or (self.cpus_per_gpu or 0) * layout.gpus_per_node
+
+    def memory_on(self, layout: Layout) -> Memory:
+        """Memory asked for on each node of a layout, 0 for none (or all of it)."""
+        per_gpu = self.memory_per_gpu.mib * layout.gpus_per_node if self.memory_per_gpu else 0
+        per_cpu = self.memory_per_cpu.mib * self.cpus_on(layout) if self.memory_per_cpu else 0
+        return self.memory or Memory(per_gpu or per_cpu)
 
     def __str__(self) -> str:
         kind = f"{self.gpu_type} GPU" if self.gpu_type else "GPU"
@@ -150,12 +164,11 @@ def _check_group(cluster: Cluster, group: NodeGroup, request: Request) -> Layout
     layout = _spread(request, group.gpus if request.wants_gpus else None)
     if group.count is not None and layout.nodes > group.count:
         raise _Misfit(f"has {group.count} such nodes, {layout.nodes} are needed")
-    if group.cpus is not None and (request.cpus_per_node or 0) > group.cpus:
-        raise _Misfit(f"has {group.cpus} CPUs a node, {request.cpus_per_node} are asked for")
-    if group.memory is not None and request.memory is not None and request.memory > group.memory:
-        raise _Misfit(
-            f"has {group.memory.readable} of memory a node, {request.memory.readable} are asked for"
-        )
+    cpus, memory = request.cpus_on(layout), request.memory_on(layout)
+    if group.cpus is not None and cpus > group.cpus:
+        raise _Misfit(f"has {group.cpus} CPUs a node, {cpus} are asked for")
+    if group.memory is not None and memory > group.memory:
+        raise _Misfit(f"has {group.memory.readable} of memory a node, {memory.readable} are asked for")
     return layout
 
 
@@ -168,13 +181,11 @@ def _check_limits(partition: Partition, layout: Layout, request: Request) -> Non
     gpus = layout.nodes * layout.gpus_per_node
     if limits.max_gpus is not None and gpus > limits.max_gpus:
         raise _Misfit(f"allows at most {limits.max_gpus} GPUs a job, {gpus} are asked for")
-    cpus = layout.nodes * (request.cpus_per_node or 0)
+    cpus, memory = layout.nodes * request.cpus_on(layout), request.memory_on(layout)
     if limits.max_cpus is not None and cpus > limits.max_cpus:
         raise _Misfit(f"allows at most {limits.max_cpus} CPUs a job, {cpus} are asked for")
-    if limits.max_memory is not None and request.memory is not None and request.memory > limits.max_memory:
-        raise _Misfit(
-            f"allows at most {limits.max_memory.readable} a node, {request.memory.readable} are asked for"
-        )
+    if limits.max_memory is not None and memory > limits.max_memory:
+        raise _Misfit(f"allows at most {limits.max_memory.readable} a node, {memory.readable} are asked for")
     if partition.requires_gpu and not request.wants_gpus:
         raise _Misfit("refuses jobs without a GPU")
 
@@ -321,7 +332,9 @@ def _nearby(cluster: Cluster, request: Request) -> Iterator[tuple[str, Request]]
             yield f"gpu_type: {other}", request._replace(gpu_type=other)
     if request.gpu_memory:
         yield "any gpu_memory", request._replace(gpu_memory=None)
-    if request.memory:
-        yield "less memory (leave it out for the GPUs' share)", request._replace(memory=None)
-    if request.cpus_per_node:
-        yield "fewer CPUs (leave them out for the GPUs' share)", request._replace(cpus_per_node=None)
+    if request.memory or request.memory_per_gpu or request.memory_per_cpu:
+        less = request._replace(memory=None, memory_per_gpu=None, memory_per_cpu=None)
+        yield "less memory (leave it out for the GPUs' share)", less
+    if request.cpus_per_node or request.cpus_per_gpu:
+        fewer_cpus = request._replace(cpus_per_node=None, cpus_per_gpu=None)
+        yield "fewer CPUs (leave them out for the GPUs' share)", fewer_cpus
