@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -115,6 +116,12 @@ def gpu_type_matches(cluster: Cluster, wanted: str, group_type: str | None) -> b
     return wanted == group_type or (known is not None and known.gres == wanted)
 
 
+def _is_slice(cluster: Cluster, group: NodeGroup) -> bool:
+    """Whether its GPUs are slices: types that end in a MIG profile's name (1g.10gb), as NVIDIA names them."""
+    known = cluster.gpu_types.get(group.gpu_type or "")
+    return bool(re.search(r"(?:^|_)\d+g\.\d+gb\Z", (known and known.gres) or group.gpu_type or ""))
+
+
 def _spread(request: Request, gpus_on_a_node: int | None) -> Layout:
     """Split the GPUs evenly over as few nodes as hold them; ``gpus_on_a_node`` None: unknown."""
     if not request.wants_gpus:
@@ -213,6 +220,9 @@ def _try_partition(cluster: Cluster, name: str, request: Request) -> Placement:
         raise _Misfit(
             "; ".join(misfits) or f"has no {request.gpu_type} (its types: {', '.join(types) or 'none'})"
         )
+    # Processes on slices cannot work together, and a user who names no type means a whole GPU.
+    whole = [pair for pair in fitting if not _is_slice(cluster, pair[0])]
+    fitting = whole if whole and request.wants_gpus and not request.gpu_type else fitting
     best = min((layout for _, layout in fitting), key=lambda layout: layout.nodes)
     groups = tuple(
         group
@@ -234,12 +244,23 @@ def _candidates(cluster: Cluster, request: Request) -> tuple[list[Placement], di
 
 
 def _choose(cluster: Cluster, fitting: list[Placement]) -> Placement:
-    """The fewest nodes; then one that nobody preempts; then Slurm's default; then the profile's order."""
+    """The best of several partitions.
 
-    def rank(placement: Placement) -> tuple[int, bool, bool]:
+    Whole GPUs before slices, nodes whose GPUs are known before others; then the fewest nodes; then one that nobody
+    preempts; then Slurm's default; then the profile's order.
+    """
+
+    def rank(placement: Placement) -> tuple[bool, bool, int, bool, bool]:
         assert placement.partition is not None
         partition = cluster.partitions[placement.partition]
-        return placement.layout.nodes, partition.preemptible, placement.partition != cluster.default_partition
+        groups = placement.groups
+        return (
+            bool(groups) and all(_is_slice(cluster, group) for group in groups),
+            all(group.gpus is None for group in groups),
+            placement.layout.nodes,
+            partition.preemptible,
+            placement.partition != cluster.default_partition,
+        )
 
     return min(fitting, key=rank)
 
@@ -247,6 +268,11 @@ def _choose(cluster: Cluster, fitting: list[Placement]) -> Placement:
 def place(cluster: Cluster, resources: Resources) -> Placement:
     """Choose the partition and the layout; PlanError names what does not fit, and what would."""
     request = Request.of(resources)
+    if request.partition is not None and not cluster.dialect.partition:
+        raise PlanError(
+            f"resources.partition: {request.partition!r}: jobs on {cluster.name!r} name no partition",
+            hint="leave the partition out",
+        )
     if not cluster.known:
         try:
             return Placement(request.partition, (), _spread(request, None), "the partition as asked")
@@ -298,7 +324,9 @@ def _ways_out(cluster: Cluster, request: Request) -> Iterator[str]:
             else f"nodes: {layout.nodes}"
         )
         partition = (
-            f" (partition {placement.partition!r})" if placement.partition != request.partition else ""
+            f" (partition {placement.partition!r})"
+            if cluster.dialect.partition and placement.partition != request.partition
+            else ""
         )
         yield text.format(shape=shape, partition=placement.partition) + (
             partition if "{partition}" not in text else ""
@@ -330,6 +358,7 @@ def _nearby(cluster: Cluster, request: Request) -> Iterator[tuple[str, Request]]
         types = {group.gpu_type for p in cluster.partitions.values() for group in p.nodes if group.gpu_type}
         for other in sorted(types - {request.gpu_type}):
             yield f"gpu_type: {other}", request._replace(gpu_type=other)
+        yield "any type of GPU", request._replace(gpu_type=None)
     if request.gpu_memory:
         yield "any gpu_memory", request._replace(gpu_memory=None)
     if request.memory or request.memory_per_gpu or request.memory_per_cpu:
