@@ -186,7 +186,8 @@ def _changed(resources: dict[str, Any], way: str) -> dict[str, Any]:
         changed["partition"] = partition[1]
     left_out = {
         "any gpu_memory": ["gpu_memory"],
-        "less memory": ["memory", "memory_per_gpu"],
+        "any type of GPU": ["gpu_type"],
+        "less memory": ["memory", "memory_per_gpu", "memory_per_cpu"],
         "fewer CPUs": ["cpus_per_task", "cpus_per_gpu"],
     }
     for words, names in left_out.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -12,11 +13,8 @@ from slurmgpu.models.units import Duration, Memory
 
 __all__ = ["Layout", "Placement", "Request", "count", "gpu_type_matches", "place"]
 
-_ASSUMED_NODE = (
-    8  # GPUs: above this, spreading over nodes cannot be left to chance on an undescribed cluster.
-)
-
-
+# GPUs: above this, spreading over nodes cannot be left to chance on an undescribed cluster.
+_ASSUMED_NODE = 8
 _MOST_SEARCHED = 4096  # GPUs: a larger request that fits is not looked for when a refusal says what would.
 
 
@@ -39,6 +37,7 @@ class Request(NamedTuple):
     cpus_per_gpu: int | None = None
     memory: Memory | None = None
     memory_per_gpu: Memory | None = None
+    memory_per_cpu: Memory | None = None
     time: Duration | None = None
     partition: str | None = None
 
@@ -56,6 +55,7 @@ class Request(NamedTuple):
             cpus_per_gpu=resources.cpus_per_gpu,
             memory=resources.memory,
             memory_per_gpu=resources.memory_per_gpu,
+            memory_per_cpu=resources.memory_per_cpu,
             time=resources.time,
             partition=resources.partition,
         )
@@ -73,9 +73,9 @@ class Request(NamedTuple):
 
     def memory_on_a_node(self, layout: Layout) -> Memory:
         """Memory asked for on each node; 0: none is, or all of it."""
-        if self.memory_per_gpu is not None:
-            return Memory(self.memory_per_gpu.mib * layout.gpus_per_node)
-        return self.memory or Memory(0)
+        per_gpu = self.memory_per_gpu.mib * layout.gpus_per_node if self.memory_per_gpu else 0
+        per_cpu = self.memory_per_cpu.mib * self.cpus_on_a_node(layout) if self.memory_per_cpu else 0
+        return self.memory or Memory(per_gpu or per_cpu)
 
     def __str__(self) -> str:
         kind = f"{self.gpu_type} GPU" if self.gpu_type else "GPU"
@@ -113,6 +113,12 @@ def gpu_type_matches(cluster: Cluster, wanted: str, group_type: str | None) -> b
         return False
     known = cluster.gpu_types.get(group_type)
     return wanted == group_type or (known is not None and known.gres == wanted)
+
+
+def _is_slice(cluster: Cluster, group: NodeGroup) -> bool:
+    """Whether its GPUs are slices: types that end in a MIG profile's name (1g.10gb), as NVIDIA names them."""
+    known = cluster.gpu_types.get(group.gpu_type or "")
+    return bool(re.search(r"(?:^|_)\d+g\.\d+gb\Z", (known and known.gres) or group.gpu_type or ""))
 
 
 def _spread(request: Request, gpus_on_a_node: int | None) -> Layout:
@@ -234,6 +240,9 @@ def _try_partition(cluster: Cluster, name: str, request: Request) -> Placement:
         raise _Misfit(
             "; ".join(misfits) or f"has no {request.gpu_type} (its types: {', '.join(types) or 'none'})"
         )
+    # Processes on slices cannot work together, and a user who names no type means a whole GPU.
+    whole = [pair for pair in fitting if not _is_slice(cluster, pair[0])]
+    fitting = whole if whole and request.wants_gpus and not request.gpu_type else fitting
     best = min((layout for _, layout in fitting), key=lambda layout: layout.nodes)
     groups = tuple(
         group
@@ -258,10 +267,20 @@ def _candidates(cluster: Cluster, request: Request) -> tuple[list[Placement], di
 
 
 def _choose(cluster: Cluster, fitting: list[Placement]) -> Placement:
-    """The fewest nodes; then Slurm's default; then the profile's order."""
+    """The best of several partitions.
 
-    def rank(placement: Placement) -> tuple[int, bool]:
-        return placement.layout.nodes, placement.partition != cluster.default_partition
+    Whole GPUs before slices, nodes whose GPUs are known before others; then the fewest nodes; then Slurm's default;
+    then the profile's order.
+    """
+
+    def rank(placement: Placement) -> tuple[bool, bool, int, bool]:
+        groups = placement.groups
+        return (
+            bool(groups) and all(_is_slice(cluster, group) for group in groups),
+            all(group.gpus is None for group in groups),
+            placement.layout.nodes,
+            placement.partition != cluster.default_partition,
+        )
 
     return min(fitting, key=rank)
 
@@ -269,6 +288,11 @@ def _choose(cluster: Cluster, fitting: list[Placement]) -> Placement:
 def place(cluster: Cluster, resources: Resources) -> Placement:
     """Choose the partition and the layout; PlanError names what does not fit, and what would."""
     request = Request.of(resources)
+    if request.partition is not None and not cluster.dialect.partition:
+        raise PlanError(
+            f"resources.partition: {request.partition!r}: jobs on {cluster.name!r} name no partition",
+            hint="leave the partition out",
+        )
     if not cluster.known:
         try:
             return Placement(request.partition, (), _spread(request, None), "the partition as asked")
@@ -322,7 +346,9 @@ def _ways_out(cluster: Cluster, request: Request) -> Iterator[str]:
             else f"nodes: {layout.nodes}"
         )
         partition = (
-            f" (partition {placement.partition!r})" if placement.partition != request.partition else ""
+            f" (partition {placement.partition!r})"
+            if cluster.dialect.partition and placement.partition != request.partition
+            else ""
         )
         named = "{partition!r}" in text
         words = text.replace("{shape}", shape).replace("{partition!r}", repr(placement.partition))
@@ -361,15 +387,12 @@ def _nearby(cluster: Cluster, request: Request) -> Iterator[tuple[str, Request]]
         types = {group.gpu_type for p in cluster.partitions.values() for group in p.nodes if group.gpu_type}
         for other in sorted(types - {request.gpu_type}):
             yield f"gpu_type: {other}", request._replace(gpu_type=other)
+        yield "any type of GPU", request._replace(gpu_type=None)
     if request.gpu_memory:
         yield "any gpu_memory", request._replace(gpu_memory=None)
-    if request.memory or request.memory_per_gpu:
-        yield (
-            "less memory (leave it out for the GPUs' share)",
-            request._replace(memory=None, memory_per_gpu=None),
-        )
+    if request.memory or request.memory_per_gpu or request.memory_per_cpu:
+        less = request._replace(memory=None, memory_per_gpu=None, memory_per_cpu=None)
+        yield "less memory (leave it out for the GPUs' share)", less
     if request.cpus_per_task or request.cpus_per_gpu:
-        yield (
-            "fewer CPUs (leave them out for the GPUs' share)",
-            request._replace(cpus_per_task=None, cpus_per_gpu=None),
-        )
+        fewer_cpus = request._replace(cpus_per_task=None, cpus_per_gpu=None)
+        yield "fewer CPUs (leave them out for the GPUs' share)", fewer_cpus

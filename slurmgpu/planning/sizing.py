@@ -29,13 +29,12 @@ def _limits(cluster: Cluster, placement: Placement) -> Limits:
 
 
 def _smallest(groups: tuple[NodeGroup, ...], what: str) -> tuple[NodeGroup, float] | None:
-    """The kind of node with the smallest share per GPU: the job can then run on any of them."""
+    """The kind of node with the smallest known share per GPU: the job can then run on any of those that are known."""
     shares: list[tuple[NodeGroup, float]] = []
     for group in groups:
         whole = group.cpus if what == "cpus" else (group.memory.mib if group.memory else None)
-        if whole is None or not group.gpus:
-            return None
-        shares.append((group, whole / group.gpus))
+        if whole is not None and group.gpus:
+            shares.append((group, whole / group.gpus))
     return min(shares, key=lambda pair: pair[1]) if shares else None
 
 
