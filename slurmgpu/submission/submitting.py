@@ -119,10 +119,8 @@ def _conclude(
         )
     if isinstance(outcome, Unreachable):
         directory.remove()
-        raise SlurmUnreachable(
-            f"Slurm's controller does not answer, and nothing was submitted: {outcome.text}",
-            hint="try again later; `slurmgpu run` tries the job on this machine meanwhile",
-        )
+        error = outcome.error
+        raise SlurmUnreachable(f"nothing was submitted. {error.message}", hint=error.hint)
     if isinstance(outcome, Accepted):
         cluster = outcome.cluster or cluster_name_here(slurm.env)
         return _record(run, directory, outcome.job_id, cluster), outcome.text
