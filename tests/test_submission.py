@@ -124,7 +124,16 @@ def test_an_unreachable_controller_ends_with_4_and_leaves_nothing(faulty: Faulty
     )
     done = faulty.submit()
     assert done.returncode == 4
-    assert "nothing was submitted" in done.stderr
+    assert "nothing was submitted. Slurm's controller does not answer" in done.stderr
+    assert faulty.runs == []
+
+
+def test_slurms_commands_without_a_cluster_are_told_from_a_silent_one(faulty: Faulty) -> None:
+    faulty.command("sbatch", "echo 'sbatch: fatal: Could not establish a configuration source' >&2; exit 1")
+    done = faulty.submit()
+    assert done.returncode == 4
+    assert "nothing was submitted. Slurm's commands are here, but they find no cluster" in done.stderr
+    assert "set SLURM_CONF" in done.stderr
     assert faulty.runs == []
 
 

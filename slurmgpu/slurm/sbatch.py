@@ -65,6 +65,8 @@ class Unreachable:
     """The request never left: there is no job."""
 
     text: str
+    error: SlurmUnreachable
+    """The same as an error, with what to do about it."""
 
 
 Outcome = Accepted | Rejected | Unknown | Unreachable
@@ -115,7 +117,7 @@ def classify(answer: Answer) -> Outcome:
     if answer.ok:
         return Unknown(answer.text or "sbatch ended without an error and without a job id")
     if is_unreachable(answer) and not _LOST.search(answer.stderr):
-        return Unreachable(answer.text)
+        return Unreachable(answer.text, unreachable(answer))
     if found or _LOST.search(answer.stderr) or not _REFUSAL.search(answer.stderr):
         return Unknown(answer.text or f"sbatch ended with exit status {answer.rc} and said nothing")
     return Rejected(answer.text, advise(answer.text))

@@ -150,10 +150,8 @@ def _conclude(
         )
     if isinstance(outcome, Unreachable):
         directory.remove()
-        raise SlurmUnreachable(
-            f"Slurm's controller does not answer, and nothing was submitted: {outcome.text}",
-            hint="try again later; `slurmgpu run` tries the job on this machine meanwhile",
-        )
+        error = outcome.error
+        raise SlurmUnreachable(f"nothing was submitted. {error.message}", hint=error.hint)
     if isinstance(outcome, Accepted):
         return _record(run, directory, slurm, (outcome.job_id, outcome.cluster), outcome.text)
     try:
