@@ -135,6 +135,18 @@ def test_a_lost_reply_ends_with_3_sends_nothing_again_and_keeps_the_run_director
     assert str(run) in done.stderr
 
 
+@pytest.mark.parametrize(
+    "squeue", ["echo 'squeue: error: Invalid user: 12' >&2; exit 1", "echo 'connect failure' >&2; exit 1"]
+)
+def test_an_outcome_stays_unknown_when_the_queue_cannot_be_asked(faulty: Faulty, squeue: str) -> None:
+    faulty.command("sbatch", 'kill -INT "$PPID"; sleep 30')  # then the first look is the last
+    faulty.command("squeue", squeue)
+    faulty.command("sacct", 'kill -INT "$PPID"; sleep 30')
+    done = faulty.submit()
+    assert done.returncode == 3, done.stderr
+    assert len(faulty.runs) == 1
+
+
 def test_a_sbatch_that_was_killed_is_unknown_not_failed(faulty: Faulty) -> None:
     faulty.command("sbatch", "kill -9 $$")
     done = faulty.submit()
