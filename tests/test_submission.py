@@ -268,3 +268,13 @@ def test_ctrl_c_during_sbatch_leaves_the_run_directory_and_says_how_to_look(faul
     (run,) = faulty.runs
     assert json.loads((run / "run.json").read_text())["state"] == "unknown"
     assert str(run) in done.stderr
+
+
+def test_a_secret_that_would_not_reach_the_job_is_refused_before_slurm_is_asked(faulty: Faulty) -> None:
+    faulty.command("sbatch", "echo 1")
+    options = ["--set", "secrets=[TOKEN_X]", "--sbatch"]
+    done = faulty.submit(*options, "export=NONE", env={"TOKEN_X": "hidden"})
+    assert done.returncode == 1
+    assert "--export=NONE keeps it from the job" in done.stderr
+    assert faulty.count("sbatch") == 0
+    assert faulty.submit(*options, "export=PATH,TOKEN_X", env={"TOKEN_X": "hidden"}).returncode == 0
