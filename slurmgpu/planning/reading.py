@@ -151,10 +151,20 @@ def _read_as_text(path: str, text: str) -> ScriptFacts:
     )
 
 
-def read_script(path: str, text: str, modules: Iterable[str] = ()) -> ScriptFacts:
+def _distributed(module: str) -> tuple[str, int] | None:
+    inner = _Visitor()
+    try:
+        inner.visit(ast.parse(module))
+    except (SyntaxError, ValueError):
+        return None
+    return (inner.distributed[0], 0) if inner.distributed else None
+
+
+def read_script(path: str, text: str, modules: Iterable[str] = (), deeper: Iterable[str] = ()) -> ScriptFacts:
     """Find the signs of distribution in a script; ``modules`` are the texts of what it imports from beside it.
 
-    A finding in an imported module counts with line 0. Nothing is executed.
+    A finding in an imported module counts with line 0. Of what those import in turn (``deeper``) only a process
+    group counts: a library there may be used or not. Nothing is executed.
     """
     try:
         tree = ast.parse(text)
@@ -173,12 +183,17 @@ def read_script(path: str, text: str, modules: Iterable[str] = ()) -> ScriptFact
             if finding and getattr(visitor, kind) is None:
                 setattr(visitor, kind, (finding[0], 0))
         visitor.torchrun_rank = visitor.torchrun_rank or inner.torchrun_rank
+    if visitor.distributed is None:
+        visitor.distributed = next(filter(None, map(_distributed, deeper)), None)
     slurm_rank = None if visitor.torchrun_rank else visitor.slurm_rank
     return ScriptFacts(path, visitor.framework, visitor.distributed, visitor.spawns, slurm_rank)
 
 
 def local_imports(text: str) -> tuple[str, ...]:
-    """The top-level names a script imports, relative ones too: candidates for files beside it."""
+    """The modules a script imports, dotted (a leading dot for each level of a relative one), its own or not.
+
+    ``from a.b import c`` gives ``a.b`` and ``a.b.c``: only the files tell whether c is a module.
+    """
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
@@ -186,7 +201,9 @@ def local_imports(text: str) -> tuple[str, ...]:
     names: dict[str, None] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names.update(dict.fromkeys(alias.name.split(".")[0] for alias in node.names))
+            names.update(dict.fromkeys(alias.name for alias in node.names))
         elif isinstance(node, ast.ImportFrom):
-            names.update(dict.fromkeys([(node.module or alias.name).split(".")[0] for alias in node.names]))
+            module = "." * node.level + (node.module or "")
+            dot = "." if node.module else ""
+            names.update(dict.fromkeys([module, *(f"{module}{dot}{alias.name}" for alias in node.names)]))
     return tuple(names)
