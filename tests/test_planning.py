@@ -364,3 +364,35 @@ def test_a_users_own_torchrun_over_several_nodes_is_refused_with_the_way_out() -
 def test_a_training_task_on_several_gpus_gets_one_task_per_gpu() -> None:
     made = plan(resources={"nodes": 2, "gpus_per_node": 2}, train={"task": "t.py:T", "batch_size": 8})
     assert (made.launcher, made.tasks_per_node, made.world_size) == ("srun", 2, 4)
+
+
+@pytest.mark.parametrize(
+    "module", ["torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"]
+)
+def test_a_launcher_that_runs_as_a_module_is_not_launched_again(module: str) -> None:
+    made = plan(command=["python", "-m", module, "train.py"], resources={"gpus": 2})
+    assert made.launcher == "plain"
+    assert "starts its own processes" in made.reasons[0].why
+    message, _ = refused(command=["python", "-m", module, "train.py"], resources={"nodes": 2, "gpus": 2})
+    assert "which runs on the first of the 2 nodes only" in message
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import transformers\nclass Mine(transformers.Trainer): ...\n",
+        "import transformers\ntrainer = transformers.Seq2SeqTrainer(model)\n",
+        "from trl import SFTTrainer\n",
+    ],
+)
+def test_a_trainer_of_transformers_is_seen_however_it_is_named(script: str) -> None:
+    made = plan(script=script, resources={"gpus": 2})
+    assert "Transformers' Trainer" in made.reasons[0].why
+    assert not made.warnings
+
+
+def test_a_script_that_takes_its_rank_from_slurm_gets_a_task_per_gpu() -> None:
+    slurm_only = "import os\nimport torch.distributed as dist\nrank = int(os.environ['SLURM_PROCID'])\n"
+    assert plan(script=slurm_only, resources={"gpus": 2}).launcher == "srun"
+    either = slurm_only + "rank = int(os.environ['RANK'])\n"
+    assert plan(script=either, resources={"gpus": 2}).launcher == "torchrun"

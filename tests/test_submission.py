@@ -153,6 +153,18 @@ def test_a_lost_reply_ends_with_3_sends_nothing_again_and_keeps_the_run_director
     assert str(run) in done.stderr
 
 
+@pytest.mark.parametrize(
+    "squeue", ["echo 'squeue: error: Invalid user: 12' >&2; exit 1", "echo 'connect failure' >&2; exit 1"]
+)
+def test_an_outcome_stays_unknown_when_the_queue_cannot_be_asked(faulty: Faulty, squeue: str) -> None:
+    faulty.command("sbatch", 'kill -INT "$PPID"; sleep 30')  # then the first look is the last
+    faulty.command("squeue", squeue)
+    faulty.command("sacct", 'kill -INT "$PPID"; sleep 30')
+    done = faulty.submit()
+    assert done.returncode == 3, done.stderr
+    assert len(faulty.runs) == 1
+
+
 def test_a_sbatch_that_was_killed_is_unknown_not_failed(faulty: Faulty) -> None:
     faulty.command("sbatch", "kill -9 $$")
     done = faulty.submit()
@@ -274,3 +286,13 @@ def test_ctrl_c_during_sbatch_leaves_the_run_directory_and_says_how_to_look(faul
     (run,) = faulty.runs
     assert json.loads((run / "run.json").read_text())["state"] == "unknown"
     assert str(run) in done.stderr
+
+
+def test_a_secret_that_would_not_reach_the_job_is_refused_before_slurm_is_asked(faulty: Faulty) -> None:
+    faulty.command("sbatch", "echo 1")
+    options = ["--set", "secrets=[TOKEN_X]", "--sbatch"]
+    done = faulty.submit(*options, "export=NONE", env={"TOKEN_X": "hidden"})
+    assert done.returncode == 1
+    assert "--export=NONE keeps it from the job" in done.stderr
+    assert faulty.count("sbatch") == 0
+    assert faulty.submit(*options, "export=PATH,TOKEN_X", env={"TOKEN_X": "hidden"}).returncode == 0
