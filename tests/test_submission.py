@@ -242,7 +242,7 @@ def test_a_run_folder_that_cannot_be_made_is_one_clear_error(faulty: Faulty) -> 
     faulty.command("sbatch", "echo 1")
     (faulty.work / "runs").write_text("a file")
     done = faulty.submit()
-    assert done.returncode == 2
+    assert done.returncode == 1
     assert "run directory" in done.stderr
     assert "Traceback" not in done.stderr
     assert faulty.count("sbatch") == 0

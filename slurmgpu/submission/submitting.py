@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import slurmgpu
-from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmRefused, SlurmUnreachable
+from slurmgpu.errors import InvalidInput, OutcomeUnknown, RunFailed, SlurmRefused, SlurmUnreachable
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import Run
@@ -65,7 +65,7 @@ def submit_plan(submission: Submission, slurm: Slurm, environ: Mapping[str, str]
     except BaseException as error:
         directory.remove()  # nothing was sent
         if isinstance(error, OSError):
-            raise InvalidInput(
+            raise RunFailed(
                 f"run directory {str(directory.path)!r} cannot be written: {error.strerror}",
                 hint="make room there, or set runs: in the settings to another folder",
             ) from None
