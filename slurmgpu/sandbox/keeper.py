@@ -57,8 +57,12 @@ class Keeper:
         self.wait(f"the end of {name}", lambda: name not in self.running(), 15)
 
     def restart(self, name: str) -> None:
-        """Have a daemon that has ended started again, as it was."""
-        self.start(name, self.daemons()[name]["argv"])
+        """Have a daemon that has ended started again, as it was; return when it is."""
+        old = self.daemons()[name]
+        self.start(name, old["argv"])
+        deadline = time.monotonic() + 5
+        while self.daemons()[name] == old and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def signal(self, name: str, number: int) -> None:
         """Have a daemon signalled."""
@@ -112,10 +116,12 @@ class Keeper:
             os.close(handle)
 
 
-def tail_of_logs(folder: Path, lines: int) -> list[str]:
-    """The last lines of every log, each under its daemon's name."""
+def tail_of_logs(folder: Path, lines: int, daemon: str | None = None) -> list[str]:
+    """The last lines of every log, or of one daemon's, each under the log's name."""
     found = []
     for path in sorted((folder / "log").glob("*")):
+        if daemon not in {None, path.stem}:
+            continue
         # What a daemon prints in the foreground it also writes to its own log, once that is open.
         if path.suffix == ".out" and path.with_suffix(".log").exists():
             continue

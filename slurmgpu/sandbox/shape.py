@@ -53,6 +53,8 @@ class QosShape(Model):
 
     name: str
     limits: tuple[str, ...] = ()
+    tres_per_job: str | None = None
+    """What a job may have, such as ``gres/gpu=4``; set once the controller has made GPUs known."""
 
 
 class Shape(Model):
@@ -113,7 +115,8 @@ def default_shape(nodes: int, gpus: int, gpu_type: str | None, cpus: int, memory
             QosShape(name="high", limits=("Priority=1000", "MaxJobsPerUser=4")),
             QosShape(
                 name="debug",
-                limits=("Priority=500", "MaxWall=00:30:00", "MaxJobsPerUser=2", "MaxTRESPerJob=gres/gpu=4"),
+                limits=("Priority=500", "MaxWall=00:30:00", "MaxJobsPerUser=2"),
+                tres_per_job="gres/gpu=4",
             ),
         ),
     )  # fmt: skip

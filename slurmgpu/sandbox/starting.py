@@ -16,22 +16,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurmgpu.sandbox.configuration import Place, gres_conf, slurm_conf, slurmdbd_conf
+from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.keeper import Keeper, launch
 from slurmgpu.sandbox.processes import TOKEN, identify
 from slurmgpu.sandbox.programs import program, scrubbed, slurm_release, slurm_version
 from slurmgpu.sandbox.shape import Shape
 from slurmgpu.sandbox.state import State, supervising, write_state
 
-__all__ = ["Started", "client_env", "start"]
+__all__ = ["Started", "client_env", "free_ports", "start"]
 
 
 @dataclass
 class Started:
     """A Slurm that is up. Its supervisor ends it when ``supervisor.stdin`` closes, unless told to stay."""
 
+    folder: Path
     state: State
     keeper: Keeper
     supervisor: subprocess.Popen[bytes]
+
+    def stay(self, lasting: float | None) -> State:
+        """Let it outlive this process, for some seconds or for good; what is written down then."""
+        until = None if lasting is None else time.time() + lasting
+        moment = None if until is None else datetime.datetime.fromtimestamp(until, datetime.timezone.utc)
+        self.state = self.state.model_copy(update={"ready": True, "until": moment})
+        # Told before it is said to be ready: whoever reads that may rely on it.
+        self.keeper.stay(until)
+        write_state(self.folder, self.state)
+        return self.state
 
     def end(self) -> None:
         """End every process of this Slurm, its jobs included, and delete its folder; may be called again."""
@@ -61,7 +73,7 @@ class _Start:
         self.deadline = time.monotonic() + seconds
         self.version = slurm_version()
         self.env = client_env(folder)
-        ports = _free_ports(2 + (len(shape.nodes) if shape.live else 1))
+        ports = free_ports(2 + (len(shape.nodes) if shape.live else 1))
         self.place = Place(
             cluster=cluster,
             folder=folder,
@@ -93,13 +105,11 @@ class _Start:
                 token=token,
                 supervisor=supervising(process),
             )
-            started = Started(state, self.keeper, supervisor)
+            started = Started(folder, state, self.keeper, supervisor)
             on_failure.callback(started.end)
             write_state(folder, state)
             self._configure()
             self._start()
-            started.state = state.model_copy(update={"ready": True})
-            write_state(folder, started.state)
             on_failure.pop_all()
         return started
 
@@ -141,6 +151,8 @@ class _Start:
             for node in self.shape.nodes:
                 self._daemon("slurmd", "-D", "-N", node, name=f"slurmd-{node}")
         self._wait("the nodes", self._all_nodes_idle)
+        if self.place.accounting:
+            self._limit_tres()
 
     def _start_database(self) -> None:
         # One shell for both steps, so that the second needs nobody who waits for the first.
@@ -169,9 +181,23 @@ class _Start:
             ["user", user, f"account={','.join(shape.accounts)}", f"defaultaccount={default}", *about_qos]
         ]
         for one in words:
-            answer = self._ask("sacctmgr", "-i", "add", *one)
-            if answer.returncode:
-                raise self.keeper.failure(f"sacctmgr -i add {' '.join(one)}: {answer.stdout}{answer.stderr}")
+            self._account("add", *one)
+
+    def _limit_tres(self) -> None:
+        for qos in self.shape.qos:
+            if qos.tres_per_job:
+                # The database knows of GPUs a moment after the controller has come up.
+                self._wait("gres/gpu in the database", self._gpus_are_known)
+                self._account("modify", "qos", qos.name, "set", f"MaxTRESPerJob={qos.tres_per_job}")
+
+    def _gpus_are_known(self) -> bool:
+        return "gres|gpu" in self._ask("sacctmgr", "-n", "-P", "show", "tres", "format=type,name").stdout
+
+    def _account(self, *words: str) -> None:
+        answer = self._ask("sacctmgr", "-i", *words)
+        if answer.returncode:
+            said = (answer.stderr or answer.stdout).strip()
+            raise SandboxFailed(f"the sandbox failed: sacctmgr -i {' '.join(words)}: {said}")
 
     def _all_nodes_idle(self) -> bool:
         # Nodes in the cloud are idle with a ~ while they have no power.
@@ -199,7 +225,8 @@ class _Start:
         self.keeper.wait(what, ready, max(self.deadline - time.monotonic(), 0.1))
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody listens on now."""
     # Held together, so that they differ; another program could still take one before its daemon does.
     with ExitStack() as held:
         ports = []
