@@ -106,6 +106,11 @@ class _Faults:
             "--wrap=exec sleep 60",
         ).strip()  # fmt: skip
 
+    def all_known(self) -> bool:
+        """Whether the controller has heard of every node since it was started."""
+        states = self.ask("sinfo", "-h", "-o", "%t", check=False).split()
+        return bool(states) and not any(state.startswith("unk") for state in states)
+
     def is_up(self, node: str) -> bool:
         """Whether Slurm would give this node to jobs."""
         state = self.ask("sinfo", "-h", "-n", node, "-o", "%t", check=False).split()
@@ -186,6 +191,8 @@ def heal(state: State, folder: Path) -> list[str]:
             "slurmdbd", lambda: bool(faults.ask("sacctmgr", "-n", "show", "cluster", check=False)), 30
         )
     keeper.wait("slurmctld", lambda: "is UP" in faults.ask("scontrol", "ping", check=False), 30)
+    if state.shape.live:
+        keeper.wait("word of all nodes", faults.all_known, 60)
     for node in nodes:
         faults.ask("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
         keeper.wait(node, partial(faults.is_up, node), 60)
