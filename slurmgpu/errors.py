@@ -29,6 +29,10 @@ class SlurmGpuError(Exception):
         self.message = message
         self.hint = hint
 
+    def __str__(self) -> str:
+        """The message and the next act, for those who see a traceback: users of ``slurmgpu.submit``."""
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
 
 class InvalidInput(SlurmGpuError):
     """A file, an option or a value that cannot be read (exit code 2)."""

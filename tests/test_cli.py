@@ -10,12 +10,15 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from click.testing import CliRunner
 from ruamel.yaml import YAML
+
+from slurmgpu.cli.render import command as render
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def slurmgpu(cwd: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+def slurmgpu(cwd: Path, *arguments: str | bytes, **env: str) -> subprocess.CompletedProcess[str]:
     environ = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -119,16 +122,20 @@ def test_any_part_of_the_file_can_be_given_by_option(tmp_path: Path) -> None:
         (["frobnicate"], 2, "No such command"),
         (["render", "--frobnicate"], 2, "No such option"),
         (
-            ["run", "--gpus", "2", "--processes", "3", "--pretend-nodes", "2", "--", "true"],
+            ["run", "--here", "--gpus", "2", "--processes", "3", "--pretend-nodes", "2", "--", "true"],
             2,
             "cannot be split evenly",
         ),
-        (["run", "--gpus", "1", "--steps", "3", "--", "true"], 2, "--steps bounds a training task"),
-        (["cluster", "show", "nix"], 2, "no such profile"),
+        (["run", "--here", "--gpus", "1", "--steps", "3", "--", "true"], 2, "--steps bounds a training task"),
+        (["cluster", "show", "nix"], 2, "cluster 'nix' (NAME): no such profile"),
+        (["submit", "python", "train.py"], 2, "goes after two dashes: -- python train.py"),
+        (["submit", "--gpus", "2", "python", "train.py", "--lr", "1"], 2, "goes after two dashes"),
+        (["submit", "--json", "--dry-run", "--gpus", "1", "--", "true"], 2, "slurmgpu plan --json"),
+        (["render", "-J", b"a\xffb", "--", "true"], 2, r"option --job-name: name: 'a\udcffb' is not UTF-8"),
     ],
 )
 def test_wrong_input_is_one_clear_error_with_its_exit_code(
-    tmp_path: Path, arguments: list[str], code: int, said: str
+    tmp_path: Path, arguments: list[str | bytes], code: int, said: str
 ) -> None:
     done = slurmgpu(tmp_path, *arguments, PATH=os.environ["PATH"])
     assert done.returncode == code, done.stderr
@@ -217,3 +224,59 @@ def test_output_to_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
     )
     assert done.stdout == "#!/bin/bash\n"
     assert "Traceback" not in done.stderr
+
+
+def test_a_disk_that_is_full_is_one_clear_error(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "slurmgpu", "schema", "job"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "slurmgpu: error: the output cannot be written: No space left on device\n"
+
+
+def test_a_script_given_as_job_file_is_told_where_a_command_goes(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    done = slurmgpu(tmp_path, "plan", "train.py")
+    assert done.returncode == 2
+    assert "slurmgpu submit --gpus 2 -- python train.py" in done.stderr
+
+
+def test_a_missing_script_is_mentioned_and_one_that_is_there_is_not(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    said = slurmgpu(tmp_path, "plan", "--gpus", "1", "--", "python", "trian.py").stderr
+    assert f"trian.py is not in the work folder {tmp_path}" in said
+    assert "work folder" not in slurmgpu(tmp_path, "plan", "--gpus", "1", "--", "python", "train.py").stderr
+
+
+def test_a_profile_is_shown_in_yamls_words(tmp_path: Path) -> None:
+    done = slurmgpu(tmp_path, "cluster", "show", "uva-afton")
+    assert done.stdout.splitlines()[-1] == "  dialect: memory_share false, required [account, partition]"
+    assert "chosen by" not in done.stdout
+
+
+def test_shells_complete_the_names_of_job_files(tmp_path: Path) -> None:
+    words = {"_SLURMGPU_COMPLETE": "bash_complete", "COMP_WORDS": "slurmgpu submit jo", "COMP_CWORD": "2"}
+    code = "from slurmgpu.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **words},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "file,jo\n"
+
+
+def test_whether_a_file_can_be_read_is_found_out_by_reading_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job.yaml").write_text("command: [hostname]\n")
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)  # as click would ask; root may read everything
+    done = CliRunner().invoke(render, [str(tmp_path / "job.yaml")])
+    assert done.exit_code == 0, done.output

@@ -90,6 +90,30 @@ def test_each_mistake_is_named_with_its_place_and_what_is_valid(text: str, expec
     assert expected in job_error(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("command: [python, --lr, 1e-3]", "job.yaml:1: command.2: 0.001 is no text; put it in quotes"),
+        ("variables: {A: true}", "job.yaml:1: variables.A: true is no text; put it in quotes"),
+        ("command: python x.py", "job.yaml:1: command: 'python x.py': a list is expected here"),
+        ("resources: 3", "job.yaml:1: resources: 3: `key: value` lines are expected here"),
+        ("name: x\n\tcomment: y", "job.yaml:2: a tab stands where YAML wants spaces"),
+        ("name: x\n---\nname: y", "job.yaml:2: a second document begins here"),
+        ("command: [a", "a closing ], } or quote is missing"),
+        ("command: " + "[" * 3000 + "]" * 3000, "too deeply"),
+        (r'name: "a\ud800"', r"job.yaml:1: name: 'a\ud800' is not UTF-8"),
+    ],
+)
+def test_a_mistake_of_form_says_what_to_write_instead(text: str, expected: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        read_job(text)
+    assert expected in caught.value.message
+
+
+def test_a_long_value_is_cut_in_the_message() -> None:
+    assert len(job_error(f"name: [{'x, ' * 10000}]")) < 200
+
+
 def test_all_mistakes_of_a_file_are_told_at_once() -> None:
     assert len(job_error("nam: x\nresources: {gpus: two, time: soon}\n").splitlines()) == 3
 
@@ -238,3 +262,13 @@ def test_a_script_is_read_with_the_modules_beside_it(tmp_path: Path) -> None:
     facts = read_user_script(read_job("command: [python, train.py]"), str(tmp_path), tmp_path)
     assert facts is not None
     assert facts.distributed is not None
+
+
+def test_a_variable_may_be_empty() -> None:
+    assert read_job("command: [x]\nvariables: {CUDA_VISIBLE_DEVICES: ''}").variables == {
+        "CUDA_VISIBLE_DEVICES": ""
+    }
+
+
+def test_an_image_that_reads_as_an_option_is_refused() -> None:
+    assert "would take it for an option" in job_error("environment: {container: {image: -rf}}")

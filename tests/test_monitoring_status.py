@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
@@ -12,8 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
-from slurmgpu.cli.status import command
+from slurmgpu.cli.status import _pretty, command
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.monitoring.select import read_run, select, since_moment
@@ -271,6 +273,18 @@ def test_any_other_since_is_refused_by_name(text: str) -> None:
 
 
 # ---- what is shown
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 200])
+def test_a_narrow_terminal_breaks_no_state_or_reason(width: int) -> None:
+    failed = job(state="FAILED", reason="NonZeroExitCode", gpus=2, nodes=1, node_list="node1", elapsed=7)
+    report = StatusReport("here", NOW, [failed], [])
+    out = io.StringIO()
+    _pretty(report, False, Console(file=out, width=width, soft_wrap=False))
+    assert "FAILED" in out.getvalue()
+    assert "NonZeroExitCode: the command failed" in out.getvalue()
+    if width >= 80:
+        assert max(map(len, out.getvalue().splitlines())) <= width
 
 
 def test_the_plain_table_cuts_nothing_off_and_lines_up() -> None:

@@ -73,7 +73,7 @@ def test_the_script_that_runs_here_is_the_rendered_one_byte_for_byte(digits: Pat
 def test_two_nodes_can_be_pretended(digits: Path) -> None:
     done = run(digits, "job.yaml", "--processes", "2", "--pretend-nodes", "2", "--steps", "2", "--here")
     assert done.returncode == 0, done.stderr
-    assert "2 process(es) on 2 node(s)" in done.stdout
+    assert "processes: 2, nodes: 2" in done.stdout
 
 
 def test_what_stands_in_for_the_site_is_said(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_login_node_is_kept_small_and_quiet(tmp_path: Path) -> None:
     (bin_ / "sbatch").write_text("#!/bin/sh\n")
     (bin_ / "sbatch").chmod(0o755)
     login = {"PATH": f"{bin_}:{os.environ['PATH']}", "SLURM_CONF": "/etc/slurm/slurm.conf"}
-    (tmp_path / "who.py").write_text("import os\nprint(os.environ['WORLD_SIZE'], os.nice(0) > 0)\n")
+    (tmp_path / "who.py").write_text("import os\nprint(f\"{os.environ['WORLD_SIZE']} {os.nice(0) > 0}\")\n")
     done = run(
         tmp_path,
         "--gpus",

@@ -90,6 +90,15 @@ def test_an_accepted_job_prints_its_id_alone_and_leaves_a_full_record(faulty: Fa
     assert record["argv"][-1] == str(run / "script.sbatch")
 
 
+def test_the_record_names_the_cluster(faulty: Faulty) -> None:
+    faulty.command("sbatch", "echo 1")
+    conf = faulty.folder / "slurm.conf"
+    conf.write_text("ClusterName=Here\n")
+    done = faulty.submit(env={"SLURM_CONF": str(conf)})
+    assert "job 1 on cluster here;" in done.stderr
+    assert json.loads((faulty.runs[0] / "run.json").read_text())["cluster"] == "here"
+
+
 def test_the_script_in_the_run_directory_is_what_render_prints(faulty: Faulty) -> None:
     faulty.command("sbatch", "echo 1")
     assert faulty.submit().returncode == 0

@@ -34,4 +34,4 @@ def command(ctx: click.Context, jobs: tuple[str, ...], signal: str | None) -> No
     error: type[SlurmGpuError] = SlurmRefused if problems["failed"] else OutcomeUnknown
     messages = problems["failed"] + problems["unknown"]
     if messages:
-        raise error("\n".join(messages), hint="See what Slurm knows with: slurmgpu status JOB")
+        raise error("\n".join(messages), hint="See which jobs there are with: slurmgpu status")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import click
 
@@ -48,7 +49,7 @@ def list_(as_json: bool) -> None:
         click.echo("no profile is chosen: `slurmgpu cluster use NAME` chooses one for you", err=True)
 
 
-@command.command("show")
+@command.command("show", short_help="Show a profile.")
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(name: str | None, as_json: bool) -> None:
@@ -59,12 +60,13 @@ def show(name: str | None, as_json: bool) -> None:
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.files.settings import load_settings
 
-    cluster, chooser = choose_cluster(name, load_settings(Path.cwd()), os.environ)
+    cluster, chooser = choose_cluster(name, load_settings(Path.cwd()), os.environ, asker="NAME")
     if as_json:
         data = {"schema": "slurmgpu.cluster/1", **cluster.model_dump(mode="json")}
         click.echo(json.dumps(data, indent=2, ensure_ascii=False))
         return
-    click.echo(f"{cluster.name}: {cluster.description or 'no description'} (chosen by {chooser or 'nobody'})")
+    by = "" if name else f" (chosen by {chooser or 'nobody'})"
+    click.echo(f"{cluster.name}: {cluster.description or 'no description'}{by}")
     if cluster.source:
         click.echo(f"  source: {cluster.source.text}, read {cluster.source.date}")
     for partition_name, partition in cluster.partitions.items():
@@ -81,12 +83,20 @@ def show(name: str | None, as_json: bool) -> None:
     for environment_name, environment in cluster.environments.items():
         click.echo(f"  environment {environment_name}: {environment.description or ''}")
     dialect = cluster.dialect.model_dump(mode="json", exclude_defaults=True)
-    click.echo(
-        "  dialect: " + (", ".join(f"{key} {value}" for key, value in dialect.items()) or "the usual one")
-    )
+    text = ", ".join(f"{key} {_in_words(value)}" for key, value in dialect.items())
+    click.echo(f"  dialect: {text or 'the usual one'}")
 
 
-@command.command("use")
+def _in_words(value: Any) -> str:
+    """A setting as the profile writes it."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_in_words, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_in_words(inner)}' for key, inner in value.items())}}}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@command.command("use", short_help="Choose a profile for all your jobs.")
 @click.argument("name")
 def use(name: str) -> None:
     """Choose a profile for all your jobs: writes `cluster: NAME` into your settings."""
@@ -97,7 +107,7 @@ def use(name: str) -> None:
     from slurmgpu.files.settings import load_settings, write_user_setting
 
     settings = load_settings(Path.cwd())
-    cluster, _ = choose_cluster(name, settings, os.environ)
+    cluster, _ = choose_cluster(name, settings, os.environ, asker="NAME")
     chosen = str(Path(name).expanduser().resolve()) if "/" in name else cluster.name
     path = write_user_setting(settings, "cluster", chosen)
     click.echo(f"jobs are planned on {chosen} from now on ({path})", err=True)

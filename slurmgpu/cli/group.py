@@ -56,7 +56,8 @@ def run(argv: list[str] | None = None) -> None:
     """Run the command line and exit with its code; every error a user can cause is one message."""
     try:
         code: Any = cli.main(args=argv, prog_name="slurmgpu", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by `>&-`
+            sys.stdout.flush()
     except SlurmGpuError as error:
         _print_error(error.message, error.hint)
         code = error.exit_code
@@ -73,6 +74,13 @@ def run(argv: list[str] | None = None) -> None:
     except BrokenPipeError:
         # The reader left (`| head`): nothing more to say, and nothing to flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    except OSError as error:
+        # A full disk under `> file`, mostly. What is still to be written would fail once more at exit.
+        if sys.stdout is not None and error.filename is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        what = error.filename or "the output cannot be written"
+        _print_error(f"{what}: {error.strerror or error}", None)
         code = 1
     sys.exit(code if isinstance(code, int) else 0)
 

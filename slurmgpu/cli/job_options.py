@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,6 +12,7 @@ __all__ = ["JobCommand", "job_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 _COMMAND = "slurmgpu.command"
+_PYTHON = re.compile(r"(\A|/)python[\d.]*\Z|\.py\Z")
 
 
 class _Field(NamedTuple):
@@ -87,7 +89,15 @@ class JobCommand(click.Command):
             args = args[:split]
             if not ctx.meta[_COMMAND]:
                 raise click.UsageError("nothing stands after --: write the command there", ctx)
-        return super().parse_args(ctx, args)
+        has_script = any(_PYTHON.search(word) for word in args)  # asked now: parsing consumes them
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if has_script and _COMMAND not in ctx.meta:
+                raise click.UsageError(
+                    f"{error.format_message()} A command goes after two dashes: -- python train.py ...", ctx
+                ) from None
+            raise
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """Show the command's place in the usage line."""
@@ -110,14 +120,12 @@ def job_options(function: F) -> F:
     gathered.__name__, gathered.__doc__ = function.__name__, function.__doc__
     decorated: Any = gathered
     decorated.__click_params__ = list(getattr(function, "__click_params__", []))
-    for field in reversed(FIELDS):
-        option = click.option(
-            *field.flags, _parameter(field), type=field.type, metavar=field.metavar, help=field.help
-        )
-        decorated = option(decorated)
     for decorate in reversed(
         (
-            click.argument("job__file", metavar="[JOB.yaml]", required=False),
+            # A path, so that shells complete the names of files.
+            click.argument(
+                "job__file", metavar="[JOB.yaml]", required=False, type=click.Path(readable=False)
+            ),
             click.option(
                 "--cluster", "job__cluster", metavar="NAME", help="The cluster profile: its name, or a file."
             ),
@@ -155,9 +163,18 @@ def job_options(function: F) -> F:
                 help="Any other sbatch option.",
             ),
             click.option(
-                "--template", "job__template", metavar="PATH", help="Your own template: a file, or a folder."
+                "--template",
+                "job__template",
+                metavar="PATH",
+                type=click.Path(readable=False),
+                help="Your own template: a file, or a folder.",
             ),
         )
     ):
         decorated = decorate(decorated)
+    for field in reversed(FIELDS):
+        option = click.option(
+            *field.flags, _parameter(field), type=field.type, metavar=field.metavar, help=field.help
+        )
+        decorated = option(decorated)
     return decorated  # type: ignore[no-any-return]

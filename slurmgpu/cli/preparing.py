@@ -13,12 +13,13 @@ from slurmgpu.cli.job_options import FIELDS
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.data import read_templates
-from slurmgpu.files.jobs import LoadedJob, find_job_file, load_job, read_user_script
+from slurmgpu.files.jobs import LoadedJob, find_job_file, folder_here, load_job, read_user_script
 from slurmgpu.files.settings import expand_here
 from slurmgpu.files.yaml import Layered, Origin, read_yaml
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.units import parse_gres_list
+from slurmgpu.planning.launching import python_command
 from slurmgpu.planning.planner import Surroundings, make_plan
 
 __all__ = ["Prepared", "note", "prepare"]
@@ -73,7 +74,19 @@ def prepare(given: dict[str, Any]) -> Prepared:
     _mention_misplaced(given.get("command") or ())
     for warning in plan.warnings:
         note(f"warning: {warning}")
+    _mention_missing_script(loaded, plan, cwd)
     return Prepared(loaded, cluster, plan, given.get("job__template"))
+
+
+def _mention_missing_script(loaded: LoadedJob, plan: Plan, cwd: Path) -> None:
+    """A script that is not there ends the job after its wait in the queue; of several processes the planner speaks."""
+    python = python_command(loaded.job.command) if loaded.job.command else None
+    folder = folder_here(loaded.work_dir, cwd)
+    if python is None or python.script is None or folder is None or plan.world_size > 1:
+        return
+    inside = plan.environment.container is not None and python.script.startswith("/")
+    if os.path.isdir(folder) and not inside and not os.path.exists(folder / python.script):  # noqa: PTH110, PTH112
+        note(f"warning: {python.script} is not in the work folder {folder}")
 
 
 def _mention_misplaced(command: tuple[str, ...]) -> None:

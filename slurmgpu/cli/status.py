@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from slurmgpu.monitoring.status import StatusReport
 
 __all__ = ["command"]
@@ -27,6 +29,8 @@ _COLOURS = {
     "CANCELLED": "magenta",
     "UNKNOWN": "bold red",
 }
+
+_MAY_FOLD = {"NAME", "NODES", "WHEN"}
 
 
 @click.command("status")
@@ -91,7 +95,9 @@ def _show(report: StatusReport, *, live: bool, as_json: bool, one_line: bool) ->
         return
     click.echo(f"cluster {cluster}, {report.time.astimezone():%Y-%m-%d %H:%M:%S}")
     if sys.stdout.isatty():
-        _pretty(report, live)
+        from rich.console import Console
+
+        _pretty(report, live, Console())
     else:
         click.echo(plain(report.jobs, report.time, live=live))
 
@@ -109,18 +115,34 @@ def _json(report: StatusReport, one_line: bool) -> str:
     return json.dumps(document, indent=None if one_line else 2)
 
 
-def _pretty(report: StatusReport, live: bool) -> None:
-    from rich.console import Console
+def _pretty(report: StatusReport, live: bool, console: Console) -> None:
+    """The table in colour; where the terminal is too narrow, reasons follow below it and names fold."""
     from rich.table import Table
     from rich.text import Text
 
-    from slurmgpu.monitoring.table import cells, header
+    from slurmgpu.monitoring.table import cells, header, plain
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in header(live):
-        table.add_column(name, overflow="fold")
-    for job in report.jobs:
-        row = [Text(cell) for cell in cells(job, live, report.time)]
-        row[2].stylize(_COLOURS.get(job.state.value, "red"))
-        table.add_row(*row)
-    Console().print(table)
+    names = header(live)
+    rows = [cells(job, live, report.time) for job in report.jobs]
+    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+    wide = sum(widths) + 2 * (len(names) - 1) <= console.width
+    if not wide:
+        names = names[:-1]
+        least = [
+            min(8, width) if name in _MAY_FOLD else width for name, width in zip(names, widths, strict=False)
+        ]
+        if sum(least) + len(names) - 1 > console.width:
+            console.print(Text(plain(report.jobs, report.time, live=live)), soft_wrap=True)
+            return
+    table = Table(box=None, pad_edge=False, padding=(0, 2 if wide else 1, 0, 0), header_style="bold")
+    for name in names:
+        table.add_column(name, overflow="fold", no_wrap=name not in _MAY_FOLD)
+    for job, row in zip(report.jobs, rows, strict=True):
+        texts = [Text(cell) for cell in row[: len(names)]]
+        texts[2].stylize(_COLOURS.get(job.state.value, "red"))
+        table.add_row(*texts)
+    console.print(table)
+    if not wide:
+        for row in rows:
+            if row[-1] != "-":
+                console.print(Text(f"{row[0]}: {row[-1]}"), soft_wrap=True)

@@ -42,6 +42,11 @@ def command(
     from slurmgpu.errors import InvalidInput
     from slurmgpu.slurm.call import Slurm
 
+    if as_json and dry_run:
+        raise InvalidInput(
+            "--json prints the record of a run, and --dry-run makes none",
+            hint="leave one out; slurmgpu plan --json prints the plan",
+        )
     if follow and given.get("job__array"):
         raise InvalidInput(
             "--follow prints one log, and an array has many",
@@ -88,7 +93,6 @@ def _folder(prepared: Prepared) -> Path | None:
 
 def _submit(prepared: Prepared, slurm: Slurm, hold: bool) -> Run:
     from slurmgpu.cli.preparing import note
-    from slurmgpu.slurm.cluster import cluster_name_here
     from slurmgpu.submission.submitting import Submission, submit_plan
 
     submission = Submission(
@@ -103,8 +107,7 @@ def _submit(prepared: Prepared, slurm: Slurm, hold: bool) -> Run:
     run, said = submit_plan(submission, slurm, os.environ)
     if said:
         note(f"sbatch said: {said}")
-    cluster = run.cluster or cluster_name_here() or "unknown"
-    note(f"job {run.job_id} on cluster {cluster}; run directory {run.run_dir}")
+    note(f"job {run.job_id} on cluster {run.cluster or 'unknown'}; run directory {run.run_dir}")
     return run
 
 

@@ -30,10 +30,13 @@ def load_cluster(path: Path) -> Cluster:
 
 
 def choose_cluster(
-    asked: str | None, settings: LoadedSettings, environ: Mapping[str, str]
+    asked: str | None, settings: LoadedSettings, environ: Mapping[str, str], *, asker: str = "--cluster"
 ) -> tuple[Cluster, str | None]:
-    """The cluster to plan on, and who chose it (None: nobody): option, SLURMGPU_CLUSTER, settings; else the generic one."""
-    name, chooser = asked, "--cluster"
+    """The cluster to plan on, and who chose it (None: nobody): option, SLURMGPU_CLUSTER, settings; else the generic one.
+
+    ``asker`` is what messages call the source of ``asked``.
+    """
+    name, chooser = asked, asker
     if name is None and environ.get("SLURMGPU_CLUSTER"):
         name, chooser = environ["SLURMGPU_CLUSTER"], "SLURMGPU_CLUSTER"
     if name is None and settings.settings.cluster:

@@ -49,6 +49,12 @@ def find_job_file(name: str) -> Path:
     """A job file by its path, or a shipped one by its name."""
     path = Path(name)
     if path.is_file():
+        program = {".py": "python ", ".sh": "bash ", ".sbatch": "bash ", ".slurm": "bash "}.get(path.suffix)
+        if program:
+            raise InvalidInput(
+                f"{name}: is a script, where a job file (YAML) is expected",
+                hint=f"a command goes after two dashes: slurmgpu submit --gpus 2 -- {program}{name} ...",
+            )
         return path
     shipped = data_folder("jobs")
     if re.fullmatch(r"[\w.-]+", name) and (shipped / f"{name}.yaml").is_file():
@@ -56,7 +62,7 @@ def find_job_file(name: str) -> Path:
     if path.is_dir():
         raise InvalidInput(
             f"{name}: is a folder, where a job file is expected",
-            hint=f"give a file in it, such as {name}/job.yaml",
+            hint=f"give a file in it, such as {path / 'job.yaml'}",
         )
     names = ", ".join(sorted(file.stem for file in shipped.glob("*.yaml")))
     raise InvalidInput(

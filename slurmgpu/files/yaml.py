@@ -118,11 +118,10 @@ def read_yaml(text: str, where: str) -> Layered:
         node = loader.load(io.StringIO(text))
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
-        problem = str(error.problem or error.context or "cannot be read as YAML")
-        if "duplicate key" in problem:
-            name = re.search(r'duplicate key "([^"]*)"', problem)
-            problem = f"the key {name[1] if name else ''!r} stands twice; keep one"
+        problem = _yaml_problem(str(error.problem or error.context or "cannot be read as YAML"))
         raise InvalidInput(f"{Origin(where, line)}: {problem}") from None
+    except RecursionError:
+        raise InvalidInput(f"{where}: lists or mappings stand in each other too deeply to be read") from None
     except (YAMLError, ValueError) as error:
         raise InvalidInput(f"{where}: cannot be read as YAML: {' '.join(str(error).split())}") from None
     if node is None:
@@ -132,6 +131,20 @@ def read_yaml(text: str, where: str) -> Layered:
     layered = Layered({}, {(): Origin(where)})
     layered.data = _plain(node, (), where, layered.origins)
     return layered
+
+
+def _yaml_problem(problem: str) -> str:
+    """The parser's words for the commonest mistakes, as something that a person can act on."""
+    if "duplicate key" in problem:
+        name = re.search(r'duplicate key "([^"]*)"', problem)
+        return f"the key {name[1] if name else ''!r} stands twice; keep one"
+    if "another document" in problem:
+        return "a second document begins here (---); keep one"
+    if "'\\t'" in problem:
+        return "a tab stands where YAML wants spaces; replace it by spaces"
+    if "<stream end>" in problem:
+        return "the text ends too early: a closing ], } or quote is missing"
+    return problem
 
 
 def _kind(node: Any) -> str:
@@ -170,6 +183,7 @@ def validate(model: type[M], layered: Layered, what: str, wrap: Callable[[Key], 
     Values go through JSON, where strict models still read lists as tuples and text as dates. ``wrap`` turns
     a key of the model into the key under which its origin is known.
     """
+    _refuse_what_is_no_text(layered, layered.data, (), wrap)
     try:
         return model.model_validate_json(json.dumps(layered.data))
     except ValidationError as error:
@@ -177,6 +191,27 @@ def validate(model: type[M], layered: Layered, what: str, wrap: Callable[[Key], 
     raise InvalidInput(
         "\n".join(dict.fromkeys(problems)), hint=f"`slurmgpu schema {what}` describes every field"
     )
+
+
+def _refuse_what_is_no_text(layered: Layered, value: Any, key: Key, wrap: Callable[[Key], Key]) -> None:
+    """InvalidInput for text that UTF-8 cannot hold: a word of the command line that was in another encoding."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _refuse_what_is_no_text(layered, inner, (*key, name), wrap)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            _refuse_what_is_no_text(layered, inner, (*key, index), wrap)
+    elif isinstance(value, str) and not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            origin = layered.origin(wrap(key))
+            place = f"{origin}: " if origin else ""
+            name = ".".join(str(part) for part in key)
+            raise InvalidInput(
+                f"{place}{name}: {value!a} is not UTF-8",
+                hint="write it in UTF-8; a terminal with another encoding needs a UTF-8 locale (locale -a lists them)",
+            ) from None
 
 
 def _problem(
@@ -193,7 +228,27 @@ def _problem(
         return f"{place}{name}: is missing"
     if error["type"] == "value_error":
         return f"{place}{name}: {message}" if name else f"{place}{message}"
-    return f"{place}{name}: {error['input']!r}: {message[:1].lower()}{message[1:]}"
+    shown = _shown(error["input"])
+    wanted = _WANTED.get(error["type"])
+    if error["type"] == "string_type" and not isinstance(error["input"], (dict, list)):
+        return f"{place}{name}: {shown} is no text; put it in quotes"
+    return f"{place}{name}: {shown}: {wanted or message[:1].lower() + message[1:]}"
+
+
+# In YAML's words, where Pydantic speaks of JSON's.
+_WANTED = {
+    "string_type": "one text is expected here",
+    "tuple_type": "a list is expected here, such as [a, b]",
+    "list_type": "a list is expected here, such as [a, b]",
+    "dict_type": "`key: value` lines are expected here",
+    "model_type": "`key: value` lines are expected here",
+}
+
+
+def _shown(value: Any) -> str:
+    """A value as YAML writes it, cut to what a message can hold."""
+    text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _is_branch(part: str) -> bool:

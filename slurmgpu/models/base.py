@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SkipValidation, Strict
 
-__all__ = ["EnvName", "JobPath", "Model", "OptionValue", "Text", "Word", "Words", "one_line"]
+__all__ = ["EnvName", "JobPath", "JobText", "Model", "OptionValue", "Text", "Word", "Words", "one_line"]
 
 # C0 controls but the tab, DEL, and the C1 block: none survives a batch script's option lines.
 _CONTROL = r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]"
@@ -87,9 +87,12 @@ JobPath = Annotated[
     str,
     AfterValidator(one_line),
     AfterValidator(_not_empty),
-    Field(description="A path; $NAME and ${NAME} in it expand when the job runs, nothing else does."),
+    Field(
+        description="A path; $NAME and ${NAME} in it expand when the job runs, and a leading ~/ is the home "
+        "folder; nothing else expands."
+    ),
 ]
-"""A path in which only ``$NAME`` and ``${NAME}`` expand, when the job runs."""
+"""A path in which only ``$NAME``, ``${NAME}`` and a leading ``~/`` expand, when the job runs."""
 
 Words = Annotated[tuple[Text, ...], Strict(False)]
 """A list of texts; lists count too where a validator has already turned the file's values into Python's."""
@@ -104,6 +107,16 @@ def _option_value(value: object) -> object:
         f"{value!r} is no value of an option; write text, a number, true (no value) or false (leave it out)"
     )
 
+
+JobText = Annotated[
+    str,
+    AfterValidator(one_line),
+    Field(
+        description="A value, which may be empty; $NAME and ${NAME} in it expand when the job runs, and a leading ~/ "
+        "is the home folder; nothing else expands."
+    ),
+]
+"""The value of a variable, expanded as a :data:`JobPath` is."""
 
 OptionValue = Annotated[
     str | int | bool,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from typing_extensions import Self
 
-from slurmgpu.models.base import EnvName, JobPath, Model, Text, Word
+from slurmgpu.models.base import EnvName, JobPath, JobText, Model, Text, Word
 
 __all__ = ["Conda", "Container", "Environment", "Modules", "PythonEnvironment", "Secrets", "Venv"]
 
@@ -41,6 +41,15 @@ class Container(Model):
     """Folders of the host to see inside: PATH or HOST:INSIDE[:ro]."""
     options: tuple[Text, ...] = ()
     """Further options of the runtime, one word each, passed on as they are."""
+
+    @field_validator("image")
+    @classmethod
+    def _no_option(cls, image: str) -> str:
+        if image.startswith("-"):
+            raise ValueError(
+                f"{image!r} begins with a dash, and the runtime would take it for an option; write ./{image}"
+            )
+        return image
 
 
 class Conda(Model):
@@ -87,7 +96,7 @@ class Environment(Model):
     """The container that the command runs in."""
     python: PythonEnvironment = PythonEnvironment.model_construct()
     """The Python that runs the command (inside the container, if there is one)."""
-    variables: dict[EnvName, JobPath] = Field(default_factory=dict)
+    variables: dict[EnvName, JobText] = Field(default_factory=dict)
     """Variables to export; $NAME in a value expands when the job runs."""
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from typing_extensions import Self
 
-from slurmgpu.models.base import EnvName, JobPath, Model, OptionValue, Word, Words, one_line
+from slurmgpu.models.base import EnvName, JobPath, JobText, Model, OptionValue, Word, Words, one_line
 from slurmgpu.models.environment import EnvironmentChoice, Secrets
 from slurmgpu.models.slurm_text import (
     Account,
@@ -285,7 +285,7 @@ class Job(Model):
     """Modules, container and Python: by name, or inline."""
     secrets: Secrets = ()
     """Variables whose values never stand in the script."""
-    variables: dict[EnvName, JobPath] = Field(default_factory=dict)
+    variables: dict[EnvName, JobText] = Field(default_factory=dict)
     """Variables to export; $NAME in a value expands when the job runs."""
     command: tuple[str, ...] | None = None
     """The command, word by word."""

@@ -16,6 +16,7 @@ from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import Run
 from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm.cluster import cluster_name_here
 from slurmgpu.slurm.sbatch import Accepted, Outcome, Rejected, Unreachable, find_by_script, submit
 from slurmgpu.submission.preflight import check_before_submission
 from slurmgpu.submission.run_directory import RunDirectory, new_run_directory, write_run
@@ -123,7 +124,8 @@ def _conclude(
             hint="try again later; `slurmgpu run` tries the job on this machine meanwhile",
         )
     if isinstance(outcome, Accepted):
-        return _record(run, directory, outcome.job_id, outcome.cluster), outcome.text
+        cluster = outcome.cluster or cluster_name_here(slurm.env)
+        return _record(run, directory, outcome.job_id, cluster), outcome.text
     found = _look_for(run, slurm, environ)
     if found is not None:
         return _record(
@@ -137,7 +139,8 @@ def _conclude(
 
 
 def _record(run: Run, directory: RunDirectory, job_id: int, cluster: str | None) -> Run:
-    known = run.model_copy(update={"state": "submitted", "job_id": job_id, "cluster": cluster})
+    where = cluster or cluster_name_here()
+    known = run.model_copy(update={"state": "submitted", "job_id": job_id, "cluster": where})
     write_run(directory.path, known)
     return known
 

@@ -218,7 +218,7 @@ def _announce(loop: Loop, found: Optional[Generation]) -> None:
     loop.metrics.write("start", loop.position.step, values)
     nodes = len({each["host"] for each in everyone})
     loop.console.say(
-        f"training {loop.settings.task}: {ranks.world_size} process(es) on {nodes} node(s), {name}, "
+        f"training {loop.settings.task}: processes: {ranks.world_size}, nodes: {nodes}, {name}, "
         f"{loop.settings.precision}, {loop.settings.epochs} epochs of {loop.steps_per_epoch} steps, "
         f"batch {loop.settings.batch_size} = {ranks.world_size} x {loop.settings.accumulate} x {loop.micro}"
     )

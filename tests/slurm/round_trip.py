@@ -1,14 +1,11 @@
-"""Sends every hostile value through every free-text field to the real Slurm, and reads back what arrived."""
+"""Sends every hostile value through every free-text field of a job to the real Slurm."""
 
 from __future__ import annotations
 
 import errno
 import getpass
 import json
-import os
 import re
-import socket
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +21,6 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import Surroundings, make_plan
 from slurmgpu.rendering.render import render_script
 from slurmgpu.slurm.call import Slurm
-from slurmgpu.slurm.ids import JobId, expand_pattern
 from slurmgpu.submission.submitting import Submission, submit_plan
 from tests.hostile import VALUES
 from tests.slurm.throwaway import ThrowawaySlurm
@@ -111,6 +107,11 @@ class Sent:
     job_id: int
     run_dir: Path
 
+    @property
+    def held(self) -> bool:
+        """Whether the job is only to be looked at."""
+        return any(name.rsplit(".", 1)[-1] in HELD for name in self.names)
+
 
 @dataclass
 class Ledger:
@@ -155,19 +156,18 @@ def merged(into: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     return into
 
 
-class RoundTrip:
-    """All submissions and all readings; ``ledger`` holds the result after ``run``."""
+class Sending:
+    """All submissions; ``ledger`` holds what was refused, ``sent`` and ``many`` what is to be read back."""
 
     def __init__(self, slurm: ThrowawaySlurm, folder: Path, environ: dict[str, str]) -> None:
         self.slurm, self.folder, self.environ = slurm, folder, environ
         self.ledger = Ledger()
         self.sent: list[Sent] = []
-        self.rows: dict[int, dict[str, str]] = {}
-        self.records = Path(environ["RECORDS"])
+        self.many: dict[str, Sent] = {}
         self._number = 0
 
-    def run(self) -> Ledger:
-        """Submit everything, wait once, read everything."""
+    def send(self) -> None:
+        """Submit everything: a job for each value and group of fields, and those that carry many values."""
         self._create_what_slurm_must_know()
         for key, value in VALUES.items():
             for group in TOGETHER:
@@ -175,14 +175,6 @@ class RoundTrip:
         for name, build in MANY.items():
             self._keep_acceptable(name, build)
         self._send_many()
-        self._wait()
-        self._read_queue()
-        self._read_accounting()
-        for sent in self.sent:
-            for name in sent.names:
-                self._read(name, sent)
-        self._read_many()
-        return self.ledger
 
     # -- what an administrator does
 
@@ -250,21 +242,13 @@ class RoundTrip:
         except (InvalidInput, PlanError, SlurmRefused) as error:
             if len(builds) > 1:
                 for name, build in builds.items():
-                    self._send_together_after(name, build, key, value)
+                    self._send_together({name: build}, key, value)
                 return
             (name,) = builds
             if isinstance(error, SlurmRefused):
                 self.ledger.put(name, key, "refused by Slurm", error.message)
             else:
                 self._refused(name, key, error)
-
-    def _send_together_after(self, name: str, build: Build, key: str, value: str) -> None:
-        try:
-            self._send({name: build}, key, value)
-        except SlurmRefused as error:
-            self.ledger.put(name, key, "refused by Slurm", error.message)
-        except (InvalidInput, PlanError) as error:
-            self._refused(name, key, error)
 
     def _send(self, builds: dict[str, Build], key: str, value: str) -> None:
         self._number += 1
@@ -371,197 +355,6 @@ class RoundTrip:
             "    json.dump([sys.argv[1:], dict(os.environ)], open('shown.json', 'w'))\n"
         )
         return self.submit((), "", job, folder, False)
-
-    # -- reading
-
-    def _wait(self) -> None:
-        running = {str(sent.job_id) for sent in self.sent if not _held(sent)}
-        deadline = time.monotonic() + 180
-        while True:
-            rows = self.slurm.run(["squeue", "-h", "-o", "%A"]).stdout.split()
-            if not running & set(rows):
-                break
-            assert time.monotonic() < deadline, running & set(rows)
-            time.sleep(0.3)
-        self.records_of = {path.name: path.read_bytes() for path in self.records.iterdir()}
-
-    def _read_queue(self) -> None:
-        names = "JobID Name Comment Account Partition QOS Feature Reservation wckey TimeLimit MinMemory WorkDir Nice"
-        ask = ["squeue", "-h", "-t", "all", "--noconvert", "-O"]
-        fields = names.split()
-        out = self._bytes([*ask, ",".join(f"{name}:\x1f" for name in fields)])
-        for line in filter(None, out.split("\n")):
-            parts = line.split("\x1f")[:-1]
-            assert len(parts) == len(fields), line
-            self.rows[int(parts[0])] = dict(zip(fields, parts, strict=True))
-        held = [sent for sent in self.sent if _held(sent)]
-        self.slurm.run(["scancel", *(str(sent.job_id) for sent in held)])
-
-    def _read_accounting(self) -> None:
-        ran = [sent for sent in self.sent if "name" in sent.names or "comment" in sent.names]
-        ask = ["sacct", "-X", "-n", "-P", "--delimiter=\x1f", "-o", "JobIDRaw,Partition,JobName,Comment"]
-        ask += ["-j", ",".join(str(sent.job_id) for sent in ran)]
-        deadline = time.monotonic() + 60
-        while True:
-            rows = [line.split("\x1f") for line in self._bytes(ask).split("\n") if line]
-            if len(rows) == len(ran) and all(row[1] for row in rows):
-                break
-            assert time.monotonic() < deadline, rows
-            time.sleep(0.5)
-        for number, _, name, comment in rows:
-            self.rows[int(number)] |= {"sacct name": name, "sacct comment": comment}
-
-    def _bytes(self, argv: list[str]) -> str:
-        """Output as it is: reading text would turn a carriage return into a newline."""
-        out = self.slurm.run(argv, text=False).stdout
-        assert isinstance(out, bytes)
-        return out.decode("utf-8", "surrogateescape")
-
-    def recorded(self, job_id: int, what: str) -> list[str] | None:
-        """The NUL-ended words that a job wrote down; None when it did not get that far."""
-        found = self.records_of.get(f"{job_id}.{what}")
-        return None if found is None else found.decode("utf-8", "surrogateescape").split("\0")[:-1]
-
-    def _read(self, name: str, sent: Sent) -> None:
-        expected, found = getattr(self, "_read_" + name.rsplit(".", 1)[-1])(sent)
-        key = next(key for key, value in VALUES.items() if value == sent.value)
-        self.ledger.compare(name, key, expected, found)
-
-    def _read_name(self, sent: Sent) -> tuple[object, object]:
-        row = self.rows[sent.job_id]
-        inside = (self.recorded(sent.job_id, "ran") or [""])[0]
-        return [sent.value] * 3, [row["Name"], row["sacct name"], inside]
-
-    def _read_comment(self, sent: Sent) -> tuple[object, object]:
-        row = self.rows[sent.job_id]
-        return [sent.value] * 2, [row["Comment"], row["sacct comment"]]
-
-    def _read_user(self, sent: Sent) -> tuple[object, object]:
-        shown = self._bytes(["scontrol", "show", "job", str(sent.job_id)])
-        found = re.search(r"MailUser=(.*?) MailType=", shown)
-        return sent.value, found and found[1]
-
-    def _read_output(self, sent: Sent) -> tuple[object, object]:
-        job_id = JobId(sent.job_id)
-        host = socket.gethostname().partition(".")[0]
-        pattern = expand_pattern(
-            sent.value,
-            job_id=job_id,
-            raw_id=sent.job_id,
-            name=sent.plan.name,
-            user=getpass.getuser(),
-            node_list=host,
-        )
-        assert pattern is not None
-        expected = os.path.normpath(sent.folder / pattern)
-        files = {str(path): path.read_text() for path in _files(sent.folder.parents[1])}
-        # With --output alone both streams go there.
-        return {expected: "said\n" * (1 if "error" in sent.names else 2)}, files
-
-    _read_error = _read_output
-
-    def _read_wckey(self, sent: Sent) -> tuple[object, object]:
-        return sent.value, self.rows[sent.job_id]["wckey"]
-
-    def _read_env(self, sent: Sent) -> tuple[object, object]:
-        return ["activate", expanded(sent.value, self.environ)], self.recorded(sent.job_id, "conda")
-
-    def _read_work_dir(self, sent: Sent) -> tuple[object, object]:
-        expected = os.path.realpath(sent.folder / expanded(sent.value, self.environ))
-        return expected, (self.recorded(sent.job_id, "ran") or ["", ""])[1]
-
-    def _read_image(self, sent: Sent) -> tuple[object, object]:
-        expected = ["exec", expanded(sent.value, self.environ), *RECORD]
-        return expected, self.recorded(sent.job_id, "apptainer")
-
-    def _read_path(self, sent: Sent) -> tuple[object, object]:
-        """The environment was activated; one whose name no disk can hold is missed under its whole name."""
-        mark = f"activated-{sent.job_id}"
-        if (sent.folder / mark).exists():
-            return mark, mark
-        log = (sent.run_dir / "logs" / f"{sent.job_id}.out").read_text()
-        missed = f"no virtual environment at {expanded(sent.value, self.environ)}/bin/activate on "
-        return missed, missed if len(sent.value) > 255 and missed in log else log
-
-    def _column(self, sent: Sent, column: str) -> tuple[object, object]:
-        return sent.value, self.rows[sent.job_id][column]
-
-    def _read_account(self, sent: Sent) -> tuple[object, object]:
-        return self._column(sent, "Account")
-
-    def _read_partition(self, sent: Sent) -> tuple[object, object]:
-        return self._column(sent, "Partition")
-
-    def _read_qos(self, sent: Sent) -> tuple[object, object]:
-        return self._column(sent, "QOS")
-
-    def _read_constraint(self, sent: Sent) -> tuple[object, object]:
-        return self._column(sent, "Feature")
-
-    def _read_reservation(self, sent: Sent) -> tuple[object, object]:
-        return self._column(sent, "Reservation")
-
-    def _read_time(self, sent: Sent) -> tuple[object, object]:
-        days, minutes = divmod(int(sent.value), 24 * 60)
-        expected = f"{days}-{minutes // 60:02}:{minutes % 60:02}:00"
-        return expected, self.rows[sent.job_id]["TimeLimit"]
-
-    def _read_memory(self, sent: Sent) -> tuple[object, object]:
-        return f"{sent.value}M", self.rows[sent.job_id]["MinMemory"]
-
-    def _read_many(self) -> None:
-        shown = {
-            name: json.loads((self.many[name].folder / "shown.json").read_text())
-            for name in ("plain", "srun", "torchrun")
-        }
-        for number, (key, value) in enumerate(self.accepted("command").items()):
-            self.ledger.compare("command", key, [value] * 3, [argv[number] for argv, _ in shown.values()])
-        for key, value in self.accepted("variables").items():
-            found = [environ.get(f"HOSTILE_{key}") for _, environ in shown.values()]
-            self.ledger.compare("variables", key, [expanded(value, self.environ)] * 3, found)
-        for key, value in self.accepted("secrets").items():
-            script = (self.many["plain"].run_dir / "script.sbatch").read_text()
-            found = [shown["plain"][1].get(value), "se cr et" in script]
-            self.ledger.compare("secrets", key, ["se cr et", False], found)
-        self._read_lists()
-
-    def _read_lists(self) -> None:
-        loaded = self._words("modules", "module.load", ["load"])
-        self._compare_list("environment.modules.load", loaded, str)
-        used = self._words("module_use", "module.use", [])
-        self._compare_list("environment.modules.use", used, lambda value: expanded(value, self.environ))
-        argv = self._words("container", "apptainer", ["exec"])
-        binds = self.accepted("environment.container.binds")
-        pairs, options = argv[: 2 * len(binds)], argv[2 * len(binds) :]
-        assert set(pairs[::2]) == {"--bind"}
-        assert options[-2:] == ["docker://image", *RECORD]
-        self._compare_list("environment.container.binds", pairs[1::2], lambda v: expanded(v, self.environ))
-        self._compare_list("environment.container.options", options[:-2], str)
-        argv = self._words("stand-in", "srun", [])
-        start = argv.index("--wait=60") + 1
-        assert argv[-2 - len(RECORD) : -len(RECORD)][-1] == "sh"
-        options = argv[start : start + len(self.accepted("launch.srun_options"))]
-        self._compare_list("launch.srun_options", options, str)
-
-    def _words(self, job: str, what: str, begins: list[str]) -> list[str]:
-        words = self.recorded(self.many[job].job_id, what)
-        assert words is not None, (self.many[job].run_dir / "logs").iterdir()
-        assert words[: len(begins)] == begins
-        return words[len(begins) :]
-
-    def _compare_list(self, name: str, found: list[str], meant: Callable[[str], str]) -> None:
-        accepted = self.accepted(name)
-        assert len(found) == len(accepted), (name, found)
-        for (key, value), word in zip(accepted.items(), found, strict=True):
-            self.ledger.compare(name, key, meant(value), word)
-
-
-def _held(sent: Sent) -> bool:
-    return any(name.rsplit(".", 1)[-1] in HELD for name in sent.names)
-
-
-def _files(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
 def _try(make: Callable[[], object]) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.hostile import VALUES
-from tests.slurm.round_trip import FIELDS, RoundTrip
+from tests.slurm.reading_back import ReadingBack
+from tests.slurm.round_trip import FIELDS, Sending
 from tests.slurm.throwaway import ThrowawaySlurm
 
 pytestmark = pytest.mark.slurm
@@ -33,7 +34,7 @@ FUNCTIONS = {
 
 
 @pytest.fixture(scope="module")
-def trip(slurm: ThrowawaySlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RoundTrip]:
+def trip(slurm: ThrowawaySlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReadingBack]:
     """Everything sent and read once, in a folder and a home of its own."""
     root = tmp_path_factory.mktemp("hostile")
     for name in ("records", "home", "config", "trip/stand-in", "bin/stand-in"):
@@ -53,12 +54,14 @@ def trip(slurm: ThrowawaySlurm, tmp_path_factory: pytest.TempPathFactory) -> Ite
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", environ["HOME"])
-        trip = RoundTrip(slurm, root / "trip", environ)
+        sending = Sending(slurm, root / "trip", environ)
         try:
-            trip.run()
+            sending.send()
+            trip = ReadingBack(sending)
+            trip.read()
             yield trip
         finally:
-            trip.tidy()
+            sending.tidy()
 
 
 def test_the_corpus_is_hostile_enough() -> None:
@@ -66,14 +69,14 @@ def test_the_corpus_is_hostile_enough() -> None:
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_a_hostile_value_comes_back_equal_or_is_refused_by_name(trip: RoundTrip, name: str) -> None:
-    fates = {key: trip.ledger.fates[name, key] for key in VALUES}
+def test_a_hostile_value_comes_back_equal_or_is_refused_by_name(trip: ReadingBack, name: str) -> None:
+    fates = {key: trip.sending.ledger.fates[name, key] for key in VALUES}
     assert {key: why for key, (fate, why) in fates.items() if fate == "CHANGED"} == {}
     assert "refused by us" in {fate for fate, _ in fates.values()}
 
 
-def test_no_value_changes_silently(trip: RoundTrip, record_property: Callable[[str, object], None]) -> None:
-    counts = trip.ledger.counts()
+def test_no_value_changes_silently(trip: ReadingBack, record_property: Callable[[str, object], None]) -> None:
+    counts = trip.sending.ledger.counts()
     for fate, count in counts.items():
         record_property(fate, count)
     assert sum(counts.values()) == len(FIELDS) * len(VALUES), counts
@@ -82,11 +85,11 @@ def test_no_value_changes_silently(trip: RoundTrip, record_property: Callable[[s
     assert counts["equal"] >= 1000, counts
 
 
-def test_no_value_is_run_as_a_command(trip: RoundTrip) -> None:
-    places = [trip.folder.parent, trip.slurm.folder]
+def test_no_value_is_run_as_a_command(trip: ReadingBack) -> None:
+    places = [trip.sending.folder.parent, trip.sending.slurm.folder]
     assert [path for place in places for path in place.rglob("pwned")] == []
     assert not any((Path(place) / "pwned").exists() for place in ("/tmp", Path.cwd(), Path.home()))
 
 
-def test_no_value_becomes_an_option(trip: RoundTrip) -> None:
-    assert {trip.rows[sent.job_id]["Nice"] for sent in trip.sent} == {"0"}
+def test_no_value_becomes_an_option(trip: ReadingBack) -> None:
+    assert {trip.rows[sent.job_id]["Nice"] for sent in trip.sending.sent} == {"0"}

@@ -64,7 +64,8 @@ def copy_digits(tool: Tool) -> Path:
 
 
 def nodes_of(slurm: ThrowawaySlurm, job_id: int) -> set[str]:
-    named = slurm.run(["sacct", "-X", "-n", "-P", "-j", str(job_id), "-o", "NodeList"]).stdout.strip()
+    # The queue remembers a finished job for minutes; accounting learns its nodes up to 5 s late.
+    named = slurm.run(["squeue", "-h", "-t", "all", "-j", str(job_id), "-o", "%N"]).stdout.strip()
     return set(slurm.run(["scontrol", "show", "hostnames", named]).stdout.split())
 
 
@@ -305,8 +306,11 @@ def test_srun_hands_each_task_its_cpus(tool: Tool, slurm: ThrowawaySlurm) -> Non
     assert job.code == 0
     assert job.log.splitlines() == ["cpus 4", "cpus 4"]
     slurm.wait_for(job.job_id, complete_row=True)
-    step = slurm.run(["sacct", "-n", "-P", "-j", f"{job.job_id}.0", "-o", "NTasks,AllocCPUS"]).stdout.strip()
-    assert step == "2|8"
+    ask = ["sacct", "-n", "-P", "-j", f"{job.job_id}.0", "-o", "NTasks,AllocCPUS,SubmitLine"]
+    tasks, cpus, line = slurm.run(ask).stdout.strip().split("|", 2)
+    assert (tasks, cpus) == ("2", "8")
+    # The tasks above inherit the variable from the job anyway; srun itself counts only what it is told.
+    assert "--cpus-per-task=4" in line.split()
 
 
 def test_a_job_submitted_inside_a_job_takes_nothing_over(tool: Tool, slurm: ThrowawaySlurm) -> None:

@@ -28,9 +28,7 @@ def test_a_run_says_and_writes_what_it_did(run: RunFolder, capsys: pytest.Captur
     run.write(epochs=3, batch_size=32, log_every=2, lr=0.05)
     run.here(SLURM_RESTART_COUNT="2")
     out = capsys.readouterr().out.splitlines()
-    assert out[0].endswith(
-        "1 process(es) on 1 node(s), CPU, fp32, 3 epochs of 4 steps, batch 32 = 1 x 1 x 32"
-    )
+    assert out[0].endswith("processes: 1, nodes: 1, CPU, fp32, 3 epochs of 4 steps, batch 32 = 1 x 1 x 32")
     assert out[-1].startswith("done: 3 epochs, 12 steps, ")
     assert "test loss 0." in out[-1]
     lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]

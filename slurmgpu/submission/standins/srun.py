@@ -126,7 +126,7 @@ class _Step:
         tasks, nodes = self.shape.tasks, self.shape.nodes
         where = f" on {nodes} pretended nodes" if nodes > 1 else ""
         changed = f" ({', '.join(changes)})" if changes else ""
-        say_once(folder, f"srun: {tasks} process{'es' if tasks > 1 else ''} of this machine{where}{changed}")
+        say_once(folder, f"srun: {tasks} task{'s' if tasks > 1 else ''} on this machine{where}{changed}")
         self.variables = {
             **os.environ,
             **_fit_variables(folder, job),
