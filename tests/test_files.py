@@ -272,3 +272,49 @@ def test_a_variable_may_be_empty() -> None:
 
 def test_an_image_that_reads_as_an_option_is_refused() -> None:
     assert "would take it for an option" in job_error("environment: {container: {image: -rf}}")
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("a: " + "[" * 3000 + "]" * 3000, "nested too deeply"),
+        (
+            "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
+            + "\n".join(
+                f"{new}: &{new} [{', '.join(['*' + old] * 10)}]"
+                for old, new in zip("abcdef", "bcdefg", strict=True)
+            ),
+            "more than 100000 values",
+        ),
+    ],
+    ids=["deep", "many"],
+)
+def test_yaml_that_would_exhaust_the_machine_is_refused(text: str, wrong: str) -> None:
+    with pytest.raises(InvalidInput, match=wrong):
+        read_yaml(text, "job.yaml")
+
+
+def test_merged_keys_and_tagged_lists_are_plain_values() -> None:
+    read = read_yaml(
+        "a: !!python/object/apply:os.system [id]\nb: &b {x: 1}\nc:\n  <<: *b\n  y: 2\n", "job.yaml"
+    )
+    assert read.data == {"a": ["id"], "b": {"x": 1}, "c": {"y": 2, "x": 1}}
+    assert read.origins[("c", "x")].line is not None
+
+
+@pytest.mark.parametrize("command", ["python train.py", "python -m app.main", "python app/main.py"])
+def test_distribution_is_seen_in_the_projects_packages_however_deep(tmp_path: Path, command: str) -> None:
+    files = {
+        "train.py": "from app.sub.trainer import Trainer\n",
+        "app/main.py": "from app.sub import trainer\n",
+        "app/sub/trainer.py": "from .wrapping import wrap\n",
+        "app/sub/wrapping.py": "from torch.nn.parallel import DistributedDataParallel\nDistributedDataParallel(1)\n",
+        "app/__init__.py": "",
+        "app/sub/__init__.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    facts = read_user_script(read_job(f"command: [{command.replace(' ', ', ')}]"), str(tmp_path), tmp_path)
+    assert facts is not None
+    assert facts.distributed == ("DistributedDataParallel", 0)

@@ -92,6 +92,67 @@ def test_memory_of_a_gpu_chooses_the_type() -> None:
 def test_a_preemptible_partition_is_not_chosen_unless_named() -> None:
     assert plan(resources={"gpus": 4, "time": "1-00:00:00"}).partition == "gpu"
     assert plan(resources={"gpus": 4, "partition": "spare"}).partition == "spare"
+    _, hint = refused(resources={"gpus": 4, "time": "5-00:00:00"})
+    assert "partition 'spare', whose jobs can be stopped for others" in hint
+    fewer_nodes = cluster(
+        partitions={**CLUSTER["partitions"], "spare": {"preemptible": True, "nodes": [{"gpus": 16}]}}
+    )
+    assert plan(fewer_nodes, resources={"gpus": 16}).partition == "gpu8"
+
+
+def test_kinds_of_node_that_differ_in_memory_alone_count_together() -> None:
+    node = {"count": 4, "gpus": 4, "gpu_type": "a100", "cpus": 64}
+    on = cluster(
+        partitions={"gpu": {"nodes": [{**node, "memory": "250G"}, {**node, "memory": "500G"}]}},
+        default_partition="gpu",
+    )
+    made = plan(on, resources={"nodes": 6, "gpus_per_node": 4})
+    assert made.nodes == 6
+    assert made.option("mem") == "250G"
+    message, _ = refused(on, resources={"nodes": 9, "gpus_per_node": 4})
+    assert "has 8 such nodes, 9 are needed" in message
+
+
+def test_a_slip_of_the_finger_in_the_number_of_gpus_is_refused_at_once() -> None:
+    _, hint = refused(resources={"gpus": 1_000_003})
+    assert "gpus: 16" in hint
+
+
+def test_a_type_that_the_dialect_cannot_name_is_refused_not_dropped() -> None:
+    on = cluster(dialect={"gpu_type_by": "constraint"}, gpu_types={})
+    mixed = [{"gpus": 4, "gpu_type": "a100"}, {"gpus": 4, "gpu_type": "v100"}]
+    on = on.model_copy(update={"partitions": cluster(partitions={"gpu": {"nodes": mixed}}).partitions})
+    message, hint = refused(on, resources={"gpus": "a100:2"})
+    assert "names no constraint" in message
+    assert "gpu_types" in hint
+    assert plan(on, resources={"gpus": "a100:2", "constraint": "a100"}).option("constraint") == "a100"
+
+
+def test_memory_of_a_gpu_pins_the_type_where_other_nodes_do_not_state_their_gpus() -> None:
+    nodes = [
+        {"count": 2, "gpus": 4, "gpu_type": "h100"},
+        {"gpus": None, "gpu_type": "a100"},
+    ]
+    made = plan(cluster(partitions={"gpu": {"nodes": nodes}}), resources={"gpus": 2, "gpu_memory": "60G"})
+    assert (made.option("gres"), made.gpu_type) == ("gpu:h100:2", "h100")
+
+
+def test_a_choice_of_features_keeps_its_meaning_beside_the_type_of_gpu() -> None:
+    on = cluster(gpu_types={"a100": {"constraint": "a100|a100nvl"}})
+    assert (
+        plan(on, resources={"gpus": "a100:2", "constraint": "ib"}).option("constraint") == "ib&(a100|a100nvl)"
+    )
+
+
+def test_cpus_of_all_tasks_must_fit_on_a_node() -> None:
+    message, _ = refused(resources={"gpus": 4, "cpus_per_task": 32, "partition": "gpu"}, launch="srun")
+    assert "128 CPUs on each of 1 node (4 tasks x 32) do not fit: partition 'gpu' has 64" in message
+
+
+def test_where_tasks_cannot_be_named_the_one_that_slurm_counts_gets_all_cpus() -> None:
+    made = plan(cluster(dialect={"tasks": False}), resources={"gpus": 4, "partition": "gpu"}, launch="srun")
+    assert made.option("cpus-per-task") == "64"
+    assert made.cpus_per_task == 16
 
 
 def test_a_job_without_gpus_says_so() -> None:
@@ -303,3 +364,35 @@ def test_a_users_own_torchrun_over_several_nodes_is_refused_with_the_way_out() -
 def test_a_training_task_on_several_gpus_gets_one_task_per_gpu() -> None:
     made = plan(resources={"nodes": 2, "gpus_per_node": 2}, train={"task": "t.py:T", "batch_size": 8})
     assert (made.launcher, made.tasks_per_node, made.world_size) == ("srun", 2, 4)
+
+
+@pytest.mark.parametrize(
+    "module", ["torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"]
+)
+def test_a_launcher_that_runs_as_a_module_is_not_launched_again(module: str) -> None:
+    made = plan(command=["python", "-m", module, "train.py"], resources={"gpus": 2})
+    assert made.launcher == "plain"
+    assert "starts its own processes" in made.reasons[0].why
+    message, _ = refused(command=["python", "-m", module, "train.py"], resources={"nodes": 2, "gpus": 2})
+    assert "which runs on the first of the 2 nodes only" in message
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import transformers\nclass Mine(transformers.Trainer): ...\n",
+        "import transformers\ntrainer = transformers.Seq2SeqTrainer(model)\n",
+        "from trl import SFTTrainer\n",
+    ],
+)
+def test_a_trainer_of_transformers_is_seen_however_it_is_named(script: str) -> None:
+    made = plan(script=script, resources={"gpus": 2})
+    assert "Transformers' Trainer" in made.reasons[0].why
+    assert not made.warnings
+
+
+def test_a_script_that_takes_its_rank_from_slurm_gets_a_task_per_gpu() -> None:
+    slurm_only = "import os\nimport torch.distributed as dist\nrank = int(os.environ['SLURM_PROCID'])\n"
+    assert plan(script=slurm_only, resources={"gpus": 2}).launcher == "srun"
+    either = slurm_only + "rank = int(os.environ['RANK'])\n"
+    assert plan(script=either, resources={"gpus": 2}).launcher == "torchrun"

@@ -124,7 +124,16 @@ def test_an_unreachable_controller_ends_with_4_and_leaves_nothing(faulty: Faulty
     )
     done = faulty.submit()
     assert done.returncode == 4
-    assert "nothing was submitted" in done.stderr
+    assert "nothing was submitted. Slurm's controller does not answer" in done.stderr
+    assert faulty.runs == []
+
+
+def test_slurms_commands_without_a_cluster_are_told_from_a_silent_one(faulty: Faulty) -> None:
+    faulty.command("sbatch", "echo 'sbatch: fatal: Could not establish a configuration source' >&2; exit 1")
+    done = faulty.submit()
+    assert done.returncode == 4
+    assert "nothing was submitted. Slurm's commands are here, but they find no cluster" in done.stderr
+    assert "set SLURM_CONF" in done.stderr
     assert faulty.runs == []
 
 
@@ -142,6 +151,18 @@ def test_a_lost_reply_ends_with_3_sends_nothing_again_and_keeps_the_run_director
     (run,) = faulty.runs
     assert json.loads((run / "run.json").read_text())["state"] == "unknown"
     assert str(run) in done.stderr
+
+
+@pytest.mark.parametrize(
+    "squeue", ["echo 'squeue: error: Invalid user: 12' >&2; exit 1", "echo 'connect failure' >&2; exit 1"]
+)
+def test_an_outcome_stays_unknown_when_the_queue_cannot_be_asked(faulty: Faulty, squeue: str) -> None:
+    faulty.command("sbatch", 'kill -INT "$PPID"; sleep 30')  # then the first look is the last
+    faulty.command("squeue", squeue)
+    faulty.command("sacct", 'kill -INT "$PPID"; sleep 30')
+    done = faulty.submit()
+    assert done.returncode == 3, done.stderr
+    assert len(faulty.runs) == 1
 
 
 def test_a_sbatch_that_was_killed_is_unknown_not_failed(faulty: Faulty) -> None:
@@ -221,7 +242,7 @@ def test_a_run_folder_that_cannot_be_made_is_one_clear_error(faulty: Faulty) -> 
     faulty.command("sbatch", "echo 1")
     (faulty.work / "runs").write_text("a file")
     done = faulty.submit()
-    assert done.returncode == 2
+    assert done.returncode == 1
     assert "run directory" in done.stderr
     assert "Traceback" not in done.stderr
     assert faulty.count("sbatch") == 0
@@ -242,3 +263,36 @@ def test_a_training_task_that_is_not_there_is_refused(faulty: Faulty) -> None:
     done = faulty.slurmgpu("submit", "--gpus", "1", "--set", "train.task=task.py:T")
     assert done.returncode == 1
     assert "train.task: 'task.py:T': there is no file 'task.py'" in done.stderr
+
+
+def test_a_job_whose_record_cannot_be_written_still_prints_its_id(faulty: Faulty) -> None:
+    # A full disk after sbatch: the run directory is gone when the record is to be written.
+    faulty.command(
+        "sbatch", 'for script; do :; done; mv "$(dirname "$script")" "$(dirname "$script").moved"; echo 4711'
+    )
+    done = faulty.submit()
+    assert (done.returncode, done.stdout) == (0, "4711\n")
+    assert "job 4711 is submitted, but its record" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert faulty.count("sbatch") == 1
+
+
+def test_ctrl_c_during_sbatch_leaves_the_run_directory_and_says_how_to_look(faulty: Faulty) -> None:
+    faulty.command("sbatch", 'kill -INT "$PPID"; sleep 30')
+    faulty.command("squeue", 'kill -INT "$PPID"; sleep 30')
+    done = faulty.submit()
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "it is not known whether Slurm has the job: sbatch was interrupted" in done.stderr
+    (run,) = faulty.runs
+    assert json.loads((run / "run.json").read_text())["state"] == "unknown"
+    assert str(run) in done.stderr
+
+
+def test_a_secret_that_would_not_reach_the_job_is_refused_before_slurm_is_asked(faulty: Faulty) -> None:
+    faulty.command("sbatch", "echo 1")
+    options = ["--set", "secrets=[TOKEN_X]", "--sbatch"]
+    done = faulty.submit(*options, "export=NONE", env={"TOKEN_X": "hidden"})
+    assert done.returncode == 1
+    assert "--export=NONE keeps it from the job" in done.stderr
+    assert faulty.count("sbatch") == 0
+    assert faulty.submit(*options, "export=PATH,TOKEN_X", env={"TOKEN_X": "hidden"}).returncode == 0

@@ -53,7 +53,7 @@ def command(
     """Show my jobs: waiting, running, and finished in the last day.
 
     JOB is a job id (112, 112_3), a job name, or a run directory. Jobs named by id are found whatever their
-    age.
+    age; exit code 1 when one is named that Slurm does not know.
     """
     import time
     from datetime import datetime, timezone
@@ -71,6 +71,8 @@ def command(
         if watch and not as_json and sys.stdout.isatty():
             click.clear()
         _show(report, live=live, as_json=as_json, one_line=watch)
+        if report.missing and (not watch or len(report.missing) == len(selections)):
+            ctx.exit(1)  # nothing of these will ever change
         if not watch or (selections and all(job.state.is_final for job in report.jobs)):
             return
         try:

@@ -66,12 +66,12 @@ def command(
         _dry_run(prepared, slurm)
         return
     run = _submit(prepared, slurm, hold)
-    if packed is not None:
-        attach(packed, run)
     if as_json:
         click.echo(run.to_json(), nl=False)
     else:
         click.echo(run.job_id)
+    if packed is not None:
+        attach(packed, run)
     if wait or follow:
         click.get_current_context().exit(_wait(slurm, run, follow))
 

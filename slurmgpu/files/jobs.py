@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -115,19 +115,55 @@ def read_user_script(job: Job, work_dir: str, cwd: Path) -> ScriptFacts | None:
     folder = folder_here(work_dir, cwd)
     if python is None or folder is None:
         return None
-    name = python.script or f"{(python.module or '').replace('.', '/')}.py"
-    text = _read_text(folder / name)
-    if text is None:
-        return None
-    from slurmgpu.planning.reading import local_imports, read_script
+    module = (python.module or "").replace(".", "/")
+    for name in [python.script] if python.script else [f"{module}.py", f"{module}/__main__.py"]:
+        text = _read_text(folder / name)
+        if text is not None:
+            from slurmgpu.planning.reading import read_script
 
-    beside: list[str] = []
-    for module in local_imports(text):
-        for candidate in (f"{module}.py", f"{module}/__init__.py"):
-            inner = _read_text((folder / name).parent / candidate)
-            if inner is not None:
-                beside.append(inner)
-    return read_script(name, text, beside)
+            roots = [(folder / name).parent, folder]
+            direct = _imported([(folder / name, text)], roots)
+            deeper = _imported(direct, roots, deeper=True)
+            return read_script(name, text, [inner for _, inner in direct], [inner for _, inner in deeper])
+    return None
+
+
+# Enough for a project's own modules, and quick; what is beyond is not looked at.
+_MOST_MODULES = 50
+
+
+def _imported(
+    files: list[tuple[Path, str]], roots: list[Path], *, deeper: bool = False
+) -> list[tuple[Path, str]]:
+    """The modules of the user's own that these files import; with ``deeper`` what those import, too, and so on."""
+    from slurmgpu.planning.reading import local_imports
+
+    found: list[tuple[Path, str]] = []
+    seen = {path for path, _ in files}
+    waiting = list(files)
+    while waiting:
+        importer, text = waiting.pop(0)
+        for module in local_imports(text):
+            for path in _module_files(module, importer, roots):
+                inner = _read_text(path) if path not in seen and len(found) < _MOST_MODULES else None
+                if inner is not None:
+                    seen.add(path)
+                    found.append((path, inner))
+                    if deeper:
+                        waiting.append((path, inner))
+    return found
+
+
+def _module_files(module: str, importer: Path, roots: list[Path]) -> Iterator[Path]:
+    """Where a dotted module and the packages around it would be."""
+    name = module.lstrip(".")
+    level = len(module) - len(name)
+    parts = name.split(".") if name else []
+    above = [importer, *importer.parents]
+    for root in [above[min(level, len(above) - 1)]] if level else roots:
+        for end in range(1, len(parts) + 1):
+            yield root.joinpath(*parts[:end]).with_suffix(".py")
+            yield root.joinpath(*parts[:end], "__init__.py")
 
 
 def _read_text(path: Path) -> str | None:

@@ -116,12 +116,12 @@ def read_yaml(text: str, where: str) -> Layered:
     loader.allow_duplicate_keys = False
     try:
         node = loader.load(io.StringIO(text))
+    except RecursionError:
+        raise InvalidInput(f"{where}: is nested too deeply to be read") from None
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         problem = _yaml_problem(str(error.problem or error.context or "cannot be read as YAML"))
         raise InvalidInput(f"{Origin(where, line)}: {problem}") from None
-    except RecursionError:
-        raise InvalidInput(f"{where}: lists or mappings stand in each other too deeply to be read") from None
     except (YAMLError, ValueError) as error:
         raise InvalidInput(f"{where}: cannot be read as YAML: {' '.join(str(error).split())}") from None
     if node is None:
@@ -129,7 +129,10 @@ def read_yaml(text: str, where: str) -> Layered:
     if not isinstance(node, CommentedMap):
         raise InvalidInput(f"{where}:1: holds {_kind(node)}, where `key: value` lines are expected")
     layered = Layered({}, {(): Origin(where)})
-    layered.data = _plain(node, (), where, layered.origins)
+    try:
+        layered.data = _plain(node, (), where, layered.origins)
+    except RecursionError:
+        raise InvalidInput(f"{where}: is nested too deeply to be read") from None
     return layered
 
 
@@ -151,12 +154,26 @@ def _kind(node: Any) -> str:
     return "a list" if isinstance(node, list) else f"the single value {node!r}"
 
 
+# A few lines of aliases of aliases stand for more values than any memory holds.
+_MOST_VALUES = 100_000
+
+
+def _line(lines: Any, of: str, part: Any) -> int | None:
+    """The line of a key or an item; a key that a merge (<<) brings in stands on none of its own."""
+    try:
+        return int(getattr(lines, of)(part)[0]) + 1
+    except (KeyError, TypeError):
+        return None if lines.line is None else int(lines.line) + 1
+
+
 def _plain(node: Any, key: Key, where: str, origins: dict[Key, Origin]) -> Any:
+    if len(origins) > _MOST_VALUES:
+        raise InvalidInput(f"{where}: stands for more than {_MOST_VALUES} values; use fewer aliases (*name)")
     lines: Any = getattr(node, "lc", None)  # ruamel's mappings and lists know their lines
     if isinstance(node, dict):
         result: dict[str, Any] = {}
         for name, value in node.items():
-            line = lines.key(name)[0] + 1
+            line = _line(lines, "key", name)
             if not isinstance(name, str):
                 raise InvalidInput(f"{Origin(where, line)}: the key {name!r} is no text; put it in quotes")
             inside: Key = (*key, str(name))
@@ -167,7 +184,7 @@ def _plain(node: Any, key: Key, where: str, origins: dict[Key, Origin]) -> Any:
         items: list[Any] = []
         for index, value in enumerate(node):
             inside = (*key, index)
-            origins[inside] = Origin(where, lines.item(index)[0] + 1)
+            origins[inside] = Origin(where, _line(lines, "item", index))
             items.append(_plain(value, inside, where, origins))
         return items
     # ruamel's scalar classes keep their spelling; what follows wants the plain kinds.

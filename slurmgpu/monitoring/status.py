@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -29,6 +29,8 @@ class StatusReport:
     jobs: list[JobStatus]
     notes: list[str]
     """What the reader should know of the answer: what could not be asked, read or found."""
+    missing: list[str] = field(default_factory=list)
+    """The JOB words that lead to no job that Slurm knows."""
 
 
 def status(
@@ -58,12 +60,12 @@ def status(
         queued = None
         notes.append(f"{error.message}  All that follows is accounting's and may be old.")
     jobs, doubts = merge(queued, accounting.jobs, user)
-    found, missing = _selected(jobs, selections) if selections else (jobs, [])
-    notes += [note for note, job in doubts if job in found] + missing
+    found, not_found, missing = _selected(jobs, selections) if selections else (jobs, [], [])
+    notes += [note for note, job in doubts if job in found] + not_found
     if live:
         found, live_notes = _with_live_use(slurm, found)
         notes += live_notes
-    return StatusReport(_cluster(slurm, jobs), now, sorted(found, key=_order), notes)
+    return StatusReport(_cluster(slurm, jobs), now, sorted(found, key=_order), notes, missing)
 
 
 def _accounting(
@@ -133,18 +135,22 @@ def _completed_by(queued: JobStatus, accounted: JobStatus | None) -> JobStatus:
     return queued.model_copy(update=known | {"source": "squeue+sacct"})
 
 
-def _selected(jobs: list[JobStatus], selections: Sequence[Selection]) -> tuple[list[JobStatus], list[str]]:
+def _selected(
+    jobs: list[JobStatus], selections: Sequence[Selection]
+) -> tuple[list[JobStatus], list[str], list[str]]:
     found = [job for job in jobs if any(selection.matches(job) for selection in selections)]
-    notes = []
+    notes: list[str] = []
+    missing: list[str] = []
     for selection in selections:
         if any(selection.matches(job) for job in found):
             continue
+        missing.append(selection.text)
         if selection.name is not None:
             notes.append(f"there is no job named {selection.name!r} in the queue or in recent accounting")
             continue
         notes.append(f"job {selection.text}: neither the queue nor accounting knows it")
         found.append(_missing(selection))
-    return found, notes
+    return found, notes, missing
 
 
 def _missing(selection: Selection) -> JobStatus:

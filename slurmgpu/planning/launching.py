@@ -31,6 +31,18 @@ _LAUNCHERS = {
 }
 
 
+# The same, run as modules.
+_LAUNCHER_MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+    "accelerate.commands.accelerate_cli": "accelerate",
+    "deepspeed.launcher.runner": "deepspeed",
+    "horovod.runner.launch": "horovodrun",
+    "composer.cli.launcher": "composer",
+}
+
+
 class PythonCommand(NamedTuple):
     """A command that is ``python [options] SCRIPT [arguments]`` or ``python -m MODULE [arguments]``."""
 
@@ -97,8 +109,8 @@ def choose_launcher(
                 "use container mode: exec with command: [python, ...] for one process per GPU",
             ),
         )
-    if python is None:
-        return _other_program(words, nodes, gpus_per_node)
+    if python is None or python.module in _LAUNCHER_MODULES:
+        return _other_program(words, python, nodes, gpus_per_node)
     return _python(facts, python, processes, nodes)
 
 
@@ -143,8 +155,10 @@ def _train(job: Job, processes: int) -> Launching:
     )
 
 
-def _other_program(words: tuple[str, ...], nodes: int, gpus_per_node: int) -> Launching:
-    program = PurePosixPath(words[0]).name
+def _other_program(
+    words: tuple[str, ...], python: PythonCommand | None, nodes: int, gpus_per_node: int
+) -> Launching:
+    program = _LAUNCHER_MODULES[python.module or ""] if python else PurePosixPath(words[0]).name
     if program in _LAUNCHERS and nodes > 1 and program not in {"srun", "mpirun", "mpiexec", "ray"}:
         raise PlanError(
             f"the command starts with {program}, which runs on the first of the {nodes} nodes only",
@@ -215,6 +229,10 @@ def _python(facts: ScriptFacts | None, python: PythonCommand, processes: int, no
             return Launching("plain", f"{_at(facts.framework, path)} starts its own workers")
         return Launching(
             "torchrun", f"{_at(facts.framework, path)} reads torchrun's variables: one process per GPU"
+        )
+    if facts.slurm_rank:
+        return Launching(
+            "srun", f"it takes its rank from Slurm ({_at(facts.slurm_rank, path)}): one task per GPU"
         )
     if facts.distributed:
         return Launching("torchrun", f"one process per GPU ({_at(facts.distributed, path)})")

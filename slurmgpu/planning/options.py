@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from slurmgpu.errors import PlanError
-from slurmgpu.models.cluster import Cluster
-from slurmgpu.models.job import Job
+from slurmgpu.models.cluster import Cluster, GpuType
+from slurmgpu.models.job import Job, Resources
 from slurmgpu.models.plan import Launcher, Option
 from slurmgpu.models.slurm_text import LONGEST_OPTION
 from slurmgpu.models.units import Memory
-from slurmgpu.planning.placement import Placement, gpu_type_matches
+from slurmgpu.planning.placement import Placement, count, gpu_type_matches
 from slurmgpu.planning.sizing import Sized
 
-__all__ = ["Layouted", "options_of"]
+__all__ = ["Layouted", "options_of", "type_to_pin"]
 
 
 _AS_ASKED = "as asked"
@@ -66,8 +66,8 @@ def _identity(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
 
 def _constraint(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     asked = job.resources.constraint
-    wanted = _type_to_pin(job, cluster, made)
-    known = cluster.gpu_types.get(wanted or "")
+    wanted = type_to_pin(job.resources, cluster, made.placement)
+    _, known = _gpu_type(cluster, made.placement, wanted)
     feature = known.constraint if known else None
     if feature and cluster.dialect.gpu_type_by == "request" and known and known.gres == wanted:
         feature = None
@@ -80,38 +80,61 @@ def _constraint(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     if not asked:
         yield Option.model_construct(name="constraint", value=feature, why=f"selects GPUs of type {wanted}")
         return
-    both = f"({asked})&{feature}" if "|" in asked else f"{asked}&{feature}"
+    both = "&".join(f"({one})" if "|" in one else one for one in (asked, feature))
     yield Option.model_construct(
         name="constraint", value=both, why=f"as asked, and {feature} selects GPUs of type {wanted}"
     )
 
 
-def _type_to_pin(job: Job, cluster: Cluster, made: Layouted) -> str | None:
-    """The type that must be named: the one asked for, or the one with the memory asked for."""
-    wanted = job.resources.wanted_gpu_type
-    if wanted or job.resources.gpu_memory is None:
+def type_to_pin(resources: Resources, cluster: Cluster, placement: Placement) -> str | None:
+    """The type that must be named: the one asked for, or one with the memory asked for; None: any will do."""
+    wanted = resources.wanted_gpu_type
+    if wanted or resources.gpu_memory is None or not placement.groups:
         return wanted
-    types = {group.gpu_type for group in made.placement.groups}
-    everywhere = cluster.partitions[made.placement.partition].nodes if made.placement.partition else ()
-    if all(group.gpu_type in types for group in everywhere if group.gpus):
+    types = {group.gpu_type for group in placement.groups}
+    everywhere = cluster.partitions[placement.partition].nodes if placement.partition else ()
+    if all(group.gpu_type in types for group in everywhere if group.gpus != 0):
         return None
-    return (
-        min(made.placement.groups, key=lambda group: group.count or 0).gpu_type
-        if len(types) > 1
-        else next(iter(types), None)
-    )
+    # Of several types the one with the most nodes: it starts soonest.
+    return max(placement.groups, key=lambda group: group.count or 0).gpu_type
+
+
+def _gpu_type(
+    cluster: Cluster, placement: Placement, wanted: str | None
+) -> tuple[str | None, GpuType | None]:
+    """The profile's entry for a type that a job names by the profile's name for it, or by its gres type."""
+    if wanted is None or wanted in cluster.gpu_types:
+        return wanted, cluster.gpu_types.get(wanted or "")
+    here = {
+        group.gpu_type for group in placement.groups if gpu_type_matches(cluster, wanted, group.gpu_type)
+    } & set(cluster.gpu_types)
+    name = next(iter(here)) if len(here) == 1 else None
+    return name, cluster.gpu_types.get(name or "")
 
 
 def _gres_type(job: Job, cluster: Cluster, made: Layouted) -> str | None:
-    wanted = _type_to_pin(job, cluster, made)
+    wanted = type_to_pin(job.resources, cluster, made.placement)
     if wanted is None or cluster.dialect.gpu_type_by == "constraint":
         return None
     known = cluster.gpu_types.get(wanted)
-    if known is not None:
-        return known.gres or (None if known.constraint else wanted)
-    if any(gpu_type_matches(cluster, wanted, group.gpu_type) for group in made.placement.groups):
-        return wanted
-    return wanted
+    return wanted if known is None else known.gres or (None if known.constraint else wanted)
+
+
+def _check_type_is_named(job: Job, cluster: Cluster, made: Layouted, options: tuple[Option, ...]) -> None:
+    """PlanError when the site's dialect leaves no way to say which type, and the partition has others."""
+    wanted = type_to_pin(job.resources, cluster, made.placement)
+    by_request = cluster.dialect.gpus != "none" and _gres_type(job, cluster, made) is not None
+    if wanted is None or by_request or any(option.name == "constraint" for option in options):
+        return
+    partition = cluster.partitions.get(made.placement.partition or "")
+    groups = [group for group in partition.nodes if group.gpus != 0] if partition else []
+    if groups and all(gpu_type_matches(cluster, wanted, group.gpu_type) for group in groups):
+        return
+    raise PlanError(
+        f"GPU type {wanted!r}: {cluster.name!r} does not take a type in the request, and its profile names no "
+        "constraint that selects this one",
+        hint=f"give the constraint yourself (-C), or add gpu_types: {{{wanted}: {{constraint: ...}}}} to the profile",
+    )
 
 
 def _size(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
@@ -155,9 +178,17 @@ def _gpus(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
             name="gpus", value=typed(total), why=f"{total} in all, as this site counts"
         )
     elif layout.gpus_per_node and style == "gpus-per-task":
-        count = layout.gpus_per_node // made.tasks_per_node
+        tasks = made.tasks_per_node if cluster.dialect.tasks else 1
+        if layout.gpus_per_node % tasks:
+            raise PlanError(
+                f"resources.tasks_per_node: {tasks}: {cluster.name!r} gives each task its own GPUs, and "
+                f"{count(layout.gpus_per_node, 'GPU')} a node cannot be split evenly over {tasks} tasks",
+                hint="leave tasks_per_node out for one task per GPU",
+            )
         yield Option.model_construct(
-            name="gpus-per-task", value=typed(count), why="this site counts GPUs by task"
+            name="gpus-per-task",
+            value=typed(layout.gpus_per_node // tasks),
+            why="this site counts GPUs by task",
         )
     if others:
         yield Option.model_construct(name="gres", value=",".join(others), why=_AS_ASKED)
@@ -169,14 +200,20 @@ def _cpus(cluster: Cluster, made: Layouted) -> Iterator[Option]:
     gpus = made.placement.layout.gpus_per_node
     if cluster.dialect.cpus == "cpus-per-gpu" and gpus:
         yield Option.model_construct(
-            name="cpus-per-gpu", value=str(max(1, made.cpus.amount // gpus)), why=made.cpus.why
+            name="cpus-per-gpu", value=str(made.cpus.amount // gpus), why=made.cpus.why
         )
     elif cluster.dialect.cpus != "none":
+        # Where tasks may not be named, Slurm counts one a node, and srun divides that one's CPUs.
+        tasks = made.tasks_per_node if cluster.dialect.tasks else 1
         yield Option.model_construct(
-            name="cpus-per-task",
-            value=str(max(1, made.cpus.amount // made.tasks_per_node)),
-            why=made.cpus.why,
+            name="cpus-per-task", value=str(made.cpus.amount // tasks), why=made.cpus.why
         )
+
+
+def _share(memory: Sized, parts: int) -> Memory:
+    """One of equal parts in whole MiB: what was asked for is not rounded down, what was derived not up."""
+    mib = memory.amount or 0
+    return Memory(-(-mib // parts) if memory.asked else mib // parts)
 
 
 def _memory(cluster: Cluster, made: Layouted) -> Iterator[Option]:
@@ -186,11 +223,11 @@ def _memory(cluster: Cluster, made: Layouted) -> Iterator[Option]:
     if style == "mem" or mib == 0:
         yield Option.model_construct(name="mem", value=str(Memory(mib)), why=made.memory.why)
     elif style == "mem-per-gpu" and made.placement.layout.gpus_per_node:
-        share = mib // made.placement.layout.gpus_per_node
-        yield Option.model_construct(name="mem-per-gpu", value=str(Memory(share)), why=made.memory.why)
+        share = _share(made.memory, made.placement.layout.gpus_per_node)
+        yield Option.model_construct(name="mem-per-gpu", value=str(share), why=made.memory.why)
     elif style == "mem-per-cpu" and made.cpus.amount:
         yield Option.model_construct(
-            name="mem-per-cpu", value=str(Memory(mib // made.cpus.amount)), why=made.memory.why
+            name="mem-per-cpu", value=str(_share(made.memory, made.cpus.amount)), why=made.memory.why
         )
     elif style != "none":
         yield Option.model_construct(name="mem", value=str(Memory(mib)), why=made.memory.why)
@@ -245,6 +282,7 @@ def options_of(job: Job, cluster: Cluster, made: Layouted) -> tuple[Option, ...]
         *_life(job, made),
         *_others(job, cluster),
     )
+    _check_type_is_named(job, cluster, made, options)
     for option in options:
         # sbatch refuses more ("Pathname of a file, directory or other parameter too long", 22.05).
         if len((option.value or "").encode("utf-8")) > LONGEST_OPTION:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -13,9 +13,9 @@ from slurmgpu.models.units import Duration, Memory
 
 __all__ = ["Layout", "Placement", "Request", "count", "gpu_type_matches", "place"]
 
-_ASSUMED_NODE = (
-    8  # GPUs: above this, spreading over nodes cannot be left to chance on an undescribed cluster.
-)
+# GPUs: above this, spreading over nodes cannot be left to chance on an undescribed cluster.
+_ASSUMED_NODE = 8
+_MOST_SEARCHED = 4096  # GPUs: a larger request that fits is not looked for when a refusal says what would.
 
 
 def count(number: int, what: str) -> str:
@@ -32,28 +32,30 @@ class Request(NamedTuple):
     nodes: int | None
     gpu_type: str | None = None
     gpu_memory: Memory | None = None
-    cpus_per_node: int | None = None
+    cpus_per_task: int | None = None
+    tasks_per_node: int | None = None
+    cpus_per_gpu: int | None = None
     memory: Memory | None = None
+    memory_per_gpu: Memory | None = None
+    memory_per_cpu: Memory | None = None
     time: Duration | None = None
     partition: str | None = None
 
     @classmethod
     def of(cls, resources: Resources) -> Request:
         """The request that a job's resources make."""
-        per_node = resources.gpus_per_node.count if resources.gpus_per_node else None
-        cpus = None
-        if resources.cpus_per_task is not None:
-            cpus = resources.cpus_per_task * (resources.tasks_per_node or 1)
-        elif resources.cpus_per_gpu is not None and per_node:
-            cpus = resources.cpus_per_gpu * per_node
         return cls(
             gpus=resources.gpus.count if resources.gpus else None,
-            gpus_per_node=per_node,
+            gpus_per_node=resources.gpus_per_node.count if resources.gpus_per_node else None,
             nodes=resources.nodes,
             gpu_type=resources.wanted_gpu_type,
             gpu_memory=resources.gpu_memory,
-            cpus_per_node=cpus,
+            cpus_per_task=resources.cpus_per_task,
+            tasks_per_node=resources.tasks_per_node,
+            cpus_per_gpu=resources.cpus_per_gpu,
             memory=resources.memory,
+            memory_per_gpu=resources.memory_per_gpu,
+            memory_per_cpu=resources.memory_per_cpu,
             time=resources.time,
             partition=resources.partition,
         )
@@ -62,6 +64,18 @@ class Request(NamedTuple):
     def wants_gpus(self) -> bool:
         """Whether any GPU is asked for."""
         return bool(self.gpus or self.gpus_per_node)
+
+    def cpus_on_a_node(self, layout: Layout) -> int:
+        """CPUs asked for on each node, as far as they are known before the launcher is; 0: none are."""
+        if self.cpus_per_task is not None:
+            return self.cpus_per_task * (self.tasks_per_node or 1)
+        return (self.cpus_per_gpu or 0) * layout.gpus_per_node
+
+    def memory_on_a_node(self, layout: Layout) -> Memory:
+        """Memory asked for on each node; 0: none is, or all of it."""
+        per_gpu = self.memory_per_gpu.mib * layout.gpus_per_node if self.memory_per_gpu else 0
+        per_cpu = self.memory_per_cpu.mib * self.cpus_on_a_node(layout) if self.memory_per_cpu else 0
+        return self.memory or Memory(per_gpu or per_cpu)
 
     def __str__(self) -> str:
         kind = f"{self.gpu_type} GPU" if self.gpu_type else "GPU"
@@ -101,6 +115,12 @@ def gpu_type_matches(cluster: Cluster, wanted: str, group_type: str | None) -> b
     return wanted == group_type or (known is not None and known.gres == wanted)
 
 
+def _is_slice(cluster: Cluster, group: NodeGroup) -> bool:
+    """Whether its GPUs are slices: types that end in a MIG profile's name (1g.10gb), as NVIDIA names them."""
+    known = cluster.gpu_types.get(group.gpu_type or "")
+    return bool(re.search(r"(?:^|_)\d+g\.\d+gb\Z", (known and known.gres) or group.gpu_type or ""))
+
+
 def _spread(request: Request, gpus_on_a_node: int | None) -> Layout:
     """Split the GPUs evenly over as few nodes as hold them; ``gpus_on_a_node`` None: unknown."""
     if not request.wants_gpus:
@@ -129,11 +149,11 @@ def _spread(request: Request, gpus_on_a_node: int | None) -> Layout:
         )
     if total <= gpus_on_a_node:
         return Layout(1, total, f"{total} of the {gpus_on_a_node} GPUs of a node")
-    nodes = math.ceil(total / gpus_on_a_node)
-    while total % nodes:
-        nodes += 1
+    per_node = next(share for share in range(gpus_on_a_node, 0, -1) if total % share == 0)
     return Layout(
-        nodes, total // nodes, f"{total} GPUs at {gpus_on_a_node} a node: the fewest nodes with equal shares"
+        total // per_node,
+        per_node,
+        f"{total} GPUs at {gpus_on_a_node} a node: the fewest nodes with equal shares",
     )
 
 
@@ -148,15 +168,32 @@ def _check_group(cluster: Cluster, group: NodeGroup, request: Request) -> Layout
             has = known.memory.readable if known and known.memory else "unknown memory"
             raise _Misfit(f"has GPUs of {has}, {request.gpu_memory.readable} are asked for")
     layout = _spread(request, group.gpus if request.wants_gpus else None)
-    if group.count is not None and layout.nodes > group.count:
-        raise _Misfit(f"has {group.count} such nodes, {layout.nodes} are needed")
-    if group.cpus is not None and (request.cpus_per_node or 0) > group.cpus:
-        raise _Misfit(f"has {group.cpus} CPUs a node, {request.cpus_per_node} are asked for")
-    if group.memory is not None and request.memory is not None and request.memory > group.memory:
-        raise _Misfit(
-            f"has {group.memory.readable} of memory a node, {request.memory.readable} are asked for"
-        )
+    cpus, memory = request.cpus_on_a_node(layout), request.memory_on_a_node(layout)
+    if group.cpus is not None and cpus > group.cpus:
+        raise _Misfit(f"has {group.cpus} CPUs a node, {cpus} are asked for")
+    if group.memory is not None and memory > group.memory:
+        raise _Misfit(f"has {group.memory.readable} of memory a node, {memory.readable} are asked for")
     return layout
+
+
+def _enough_nodes(
+    fitting: list[tuple[NodeGroup, Layout]], wants_gpus: bool
+) -> tuple[list[tuple[NodeGroup, Layout]], list[str]]:
+    """Those of which there are enough: kinds that differ in CPUs or memory count together, types of GPU do not."""
+    alike: dict[tuple[int, int, str | None], list[tuple[NodeGroup, Layout]]] = {}
+    for group, layout in fitting:
+        kind = group.gpu_type if wants_gpus else None
+        alike.setdefault((layout.nodes, layout.gpus_per_node, kind), []).append((group, layout))
+    enough: list[tuple[NodeGroup, Layout]] = []
+    misfits: list[str] = []
+    for (nodes, _, _), those in alike.items():
+        counts = [group.count for group, _ in those]
+        known = [number for number in counts if number is not None]
+        if len(known) == len(counts) and sum(known) < nodes:
+            misfits.append(f"has {sum(known)} such nodes, {nodes} are needed")
+        else:
+            enough += those
+    return enough, misfits
 
 
 def _check_limits(partition: Partition, layout: Layout, request: Request) -> None:
@@ -168,13 +205,12 @@ def _check_limits(partition: Partition, layout: Layout, request: Request) -> Non
     gpus = layout.nodes * layout.gpus_per_node
     if limits.max_gpus is not None and gpus > limits.max_gpus:
         raise _Misfit(f"allows at most {limits.max_gpus} GPUs a job, {gpus} are asked for")
-    cpus = layout.nodes * (request.cpus_per_node or 0)
+    cpus = layout.nodes * request.cpus_on_a_node(layout)
     if limits.max_cpus is not None and cpus > limits.max_cpus:
         raise _Misfit(f"allows at most {limits.max_cpus} CPUs a job, {cpus} are asked for")
-    if limits.max_memory is not None and request.memory is not None and request.memory > limits.max_memory:
-        raise _Misfit(
-            f"allows at most {limits.max_memory.readable} a node, {request.memory.readable} are asked for"
-        )
+    memory = request.memory_on_a_node(layout)
+    if limits.max_memory is not None and memory > limits.max_memory:
+        raise _Misfit(f"allows at most {limits.max_memory.readable} a node, {memory.readable} are asked for")
     if partition.requires_gpu and not request.wants_gpus:
         raise _Misfit("refuses jobs without a GPU")
 
@@ -196,12 +232,17 @@ def _try_partition(cluster: Cluster, name: str, request: Request) -> Placement:
             misfits[str(misfit)] = None
         else:
             fitting.append((group, layout))
+    fitting, too_few = _enough_nodes(fitting, request.wants_gpus)
+    misfits.update(dict.fromkeys(too_few))
     if not fitting:
         misfits.pop("", None)
         types = sorted({group.gpu_type or "unnamed" for group in partition.nodes if group.gpus != 0})
         raise _Misfit(
             "; ".join(misfits) or f"has no {request.gpu_type} (its types: {', '.join(types) or 'none'})"
         )
+    # Processes on slices cannot work together, and a user who names no type means a whole GPU.
+    whole = [pair for pair in fitting if not _is_slice(cluster, pair[0])]
+    fitting = whole if whole and request.wants_gpus and not request.gpu_type else fitting
     best = min((layout for _, layout in fitting), key=lambda layout: layout.nodes)
     groups = tuple(
         group
@@ -215,6 +256,9 @@ def _candidates(cluster: Cluster, request: Request) -> tuple[list[Placement], di
     fitting: list[Placement] = []
     misfits: dict[str, str] = {}
     for name in [request.partition] if request.partition else list(cluster.partitions):
+        if cluster.partitions[name].preemptible and request.partition is None:
+            misfits[name] = "is preemptible, and chosen only by name"
+            continue
         try:
             fitting.append(_try_partition(cluster, name, request))
         except _Misfit as misfit:
@@ -223,12 +267,20 @@ def _candidates(cluster: Cluster, request: Request) -> tuple[list[Placement], di
 
 
 def _choose(cluster: Cluster, fitting: list[Placement]) -> Placement:
-    """The fewest nodes; then one that nobody preempts; then Slurm's default; then the profile's order."""
+    """The best of several partitions.
 
-    def rank(placement: Placement) -> tuple[int, bool, bool]:
-        assert placement.partition is not None
-        partition = cluster.partitions[placement.partition]
-        return placement.layout.nodes, partition.preemptible, placement.partition != cluster.default_partition
+    Whole GPUs before slices, nodes whose GPUs are known before others; then the fewest nodes; then Slurm's default;
+    then the profile's order.
+    """
+
+    def rank(placement: Placement) -> tuple[bool, bool, int, bool]:
+        groups = placement.groups
+        return (
+            bool(groups) and all(_is_slice(cluster, group) for group in groups),
+            all(group.gpus is None for group in groups),
+            placement.layout.nodes,
+            placement.partition != cluster.default_partition,
+        )
 
     return min(fitting, key=rank)
 
@@ -236,6 +288,11 @@ def _choose(cluster: Cluster, fitting: list[Placement]) -> Placement:
 def place(cluster: Cluster, resources: Resources) -> Placement:
     """Choose the partition and the layout; PlanError names what does not fit, and what would."""
     request = Request.of(resources)
+    if request.partition is not None and not cluster.dialect.partition:
+        raise PlanError(
+            f"resources.partition: {request.partition!r}: jobs on {cluster.name!r} name no partition",
+            hint="leave the partition out",
+        )
     if not cluster.known:
         try:
             return Placement(request.partition, (), _spread(request, None), "the partition as asked")
@@ -245,7 +302,7 @@ def place(cluster: Cluster, resources: Resources) -> Placement:
         raise PlanError(
             f"resources.partition: {request.partition!r} is no partition of {cluster.name!r}; "
             f"it has {', '.join(cluster.partitions)}",
-            hint="leave the partition out, and the planner chooses one that fits",
+            hint="name one of these, or leave the partition out, and the planner chooses one that fits",
         )
     fitting, misfits = _candidates(cluster, request)
     if fitting:
@@ -266,10 +323,12 @@ def _why(cluster: Cluster, request: Request, chosen: Placement, fitting: int) ->
         return "as asked"
     if len(cluster.partitions) == 1:
         return "the only partition"
+    considered = sum(not partition.preemptible for partition in cluster.partitions.values())
+    kind = "partitions" if considered == len(cluster.partitions) else "partitions that are not preemptible"
     if fitting == 1:
-        return f"the only one of {len(cluster.partitions)} partitions that {request} fit on"
+        return f"the only one of {considered} {kind} that {request} fit on"
     default = ", the site's default" if chosen.partition == cluster.default_partition else ""
-    return f"{fitting} of {len(cluster.partitions)} partitions fit; this one with the fewest nodes{default}"
+    return f"{fitting} of {considered} {kind} fit; this one with the fewest nodes{default}"
 
 
 def _ways_out(cluster: Cluster, request: Request) -> Iterator[str]:
@@ -287,11 +346,13 @@ def _ways_out(cluster: Cluster, request: Request) -> Iterator[str]:
             else f"nodes: {layout.nodes}"
         )
         partition = (
-            f" (partition {placement.partition!r})" if placement.partition != request.partition else ""
+            f" (partition {placement.partition!r})"
+            if cluster.dialect.partition and placement.partition != request.partition
+            else ""
         )
-        yield text.format(shape=shape, partition=placement.partition) + (
-            partition if "{partition}" not in text else ""
-        )
+        named = "{partition!r}" in text
+        words = text.replace("{shape}", shape).replace("{partition!r}", repr(placement.partition))
+        yield words + ("" if named else partition)
         found += 1
         if found == 4:
             return
@@ -301,12 +362,19 @@ def _nearby(cluster: Cluster, request: Request) -> Iterator[tuple[str, Request]]
     total = request.gpus or (request.gpus_per_node or 0) * (request.nodes or 1)
     if request.partition:
         yield "partition {partition!r}", request._replace(partition=None)
+    for name, partition in cluster.partitions.items():
+        if partition.preemptible and name != request.partition:
+            yield (
+                "partition {partition!r}, whose jobs can be stopped for others",
+                request._replace(partition=name),
+            )
     if request.wants_gpus:
         yield "{shape}", request._replace(gpus=total, gpus_per_node=None, nodes=None)
-        for fewer in range(total - 1, 0, -1):
+        for fewer in range(min(total - 1, _MOST_SEARCHED), 0, -1):
             smaller = request._replace(gpus=fewer, gpus_per_node=None, nodes=None)
             if _candidates(cluster, smaller)[0]:
-                yield f"gpus: {fewer}", smaller
+                shaped = request.nodes is not None or request.gpus_per_node is not None
+                yield "{shape}" if shaped else f"gpus: {fewer}", smaller
                 break
     limits = [partition.limits.max_time for partition in cluster.partitions.values()]
     for limit in sorted((one for one in limits if one and one.seconds), key=lambda one: -(one.seconds or 0)):
@@ -319,9 +387,12 @@ def _nearby(cluster: Cluster, request: Request) -> Iterator[tuple[str, Request]]
         types = {group.gpu_type for p in cluster.partitions.values() for group in p.nodes if group.gpu_type}
         for other in sorted(types - {request.gpu_type}):
             yield f"gpu_type: {other}", request._replace(gpu_type=other)
+        yield "any type of GPU", request._replace(gpu_type=None)
     if request.gpu_memory:
         yield "any gpu_memory", request._replace(gpu_memory=None)
-    if request.memory:
-        yield "less memory (leave it out for the GPUs' share)", request._replace(memory=None)
-    if request.cpus_per_node:
-        yield "fewer CPUs (leave them out for the GPUs' share)", request._replace(cpus_per_node=None)
+    if request.memory or request.memory_per_gpu or request.memory_per_cpu:
+        less = request._replace(memory=None, memory_per_gpu=None, memory_per_cpu=None)
+        yield "less memory (leave it out for the GPUs' share)", less
+    if request.cpus_per_task or request.cpus_per_gpu:
+        fewer_cpus = request._replace(cpus_per_task=None, cpus_per_gpu=None)
+        yield "fewer CPUs (leave them out for the GPUs' share)", fewer_cpus

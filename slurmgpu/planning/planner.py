@@ -15,7 +15,7 @@ from slurmgpu.models.job import Job, Restart
 from slurmgpu.models.plan import Plan, Reason
 from slurmgpu.models.units import Memory
 from slurmgpu.planning.launching import Launching, choose_launcher, python_command
-from slurmgpu.planning.options import Layouted, options_of
+from slurmgpu.planning.options import Layouted, options_of, type_to_pin
 from slurmgpu.planning.placement import Placement, count, place
 from slurmgpu.planning.sizing import cpus_per_node, memory_per_node
 
@@ -168,7 +168,7 @@ def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
     if job.train is not None:
         job.train.micro_batch(layout.nodes * processes)
     options = options_of(job, cluster, made)
-    gpu_type = job.resources.wanted_gpu_type or _common_type(placement)
+    gpu_type = type_to_pin(job.resources, cluster, placement) or _common_type(placement)
     # Every value comes from a validated job and cluster: nothing is checked a second time.
     return Plan.model_construct(
         cluster=cluster.name,

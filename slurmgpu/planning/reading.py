@@ -12,6 +12,7 @@ __all__ = ["ScriptFacts", "local_imports", "read_script"]
 _FRAMEWORKS = {
     "lightning": "Lightning",
     "pytorch_lightning": "Lightning",
+    "lightning_fabric": "Lightning",
     "accelerate": "Accelerate",
     "deepspeed": "DeepSpeed",
     "horovod": "Horovod",
@@ -30,7 +31,9 @@ _DISTRIBUTED_NAMES = {
     "DistributedSampler": "DistributedSampler",
 }
 _SPAWNING_CALLS = {"spawn", "start_processes", "notebook_launcher"}
-_RANK_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"}
+_TRAINERS = ("transformers", "trl", "sentence_transformers")
+_RANK_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
+_SLURM_RANK_VARIABLES = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"}
 
 
 class ScriptFacts(NamedTuple):
@@ -43,6 +46,8 @@ class ScriptFacts(NamedTuple):
     """A sign that it takes part in a process group."""
     spawns: tuple[str, int] | None = None
     """A sign that it starts its own processes, or drives several GPUs from one."""
+    slurm_rank: tuple[str, int] | None = None
+    """A sign that it takes its rank from Slurm's variables, and not from torchrun's."""
     parsed: bool = True
     """False: its syntax could not be read by this Python; it was searched as text."""
 
@@ -52,6 +57,8 @@ class _Visitor(ast.NodeVisitor):
         self.framework: tuple[str, int] | None = None
         self.distributed: tuple[str, int] | None = None
         self.spawns: tuple[str, int] | None = None
+        self.slurm_rank: tuple[str, int] | None = None
+        self.torchrun_rank = False
         self.names: dict[str, str] = {}  # local name -> dotted origin
 
     def _imported(self, module: str, line: int) -> None:
@@ -74,12 +81,16 @@ class _Visitor(ast.NodeVisitor):
             dotted = f"{module}.{alias.name}"
             self._imported(dotted, node.lineno)
             self.names[alias.asname or alias.name] = dotted
-            if (
-                module.startswith("transformers")
-                and alias.name.endswith("Trainer")
-                and self.framework is None
-            ):
-                self.framework = ("Transformers' Trainer", node.lineno)
+            self._trainer(dotted, node.lineno)
+
+    def _trainer(self, dotted: str, line: int) -> None:
+        if dotted.split(".")[0] in _TRAINERS and dotted.endswith("Trainer"):
+            self.framework = self.framework or ("Transformers' Trainer", line)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        if node.attr.endswith("Trainer"):
+            self._trainer(self._origin(node), node.lineno)
+        self.generic_visit(node)
 
     def _origin(self, node: ast.expr) -> str:
         parts: list[str] = []
@@ -102,8 +113,16 @@ class _Visitor(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
-        if isinstance(node.value, str) and node.value in _RANK_VARIABLES:
-            self.distributed = self.distributed or (f"the variable {node.value}", node.lineno)
+        if not isinstance(node.value, str):
+            return
+        sign = (f"the variable {node.value}", node.lineno)
+        if node.value in _RANK_VARIABLES:
+            self.distributed = self.distributed or sign
+            self.torchrun_rank = self.torchrun_rank or node.value != "WORLD_SIZE"
+        elif node.value in _SLURM_RANK_VARIABLES:
+            self.distributed = self.distributed or sign
+            if node.value != "SLURM_NTASKS":
+                self.slurm_rank = self.slurm_rank or sign
 
 
 _TEXT_SIGNS: tuple[tuple[str, str, str], ...] = (
@@ -132,10 +151,20 @@ def _read_as_text(path: str, text: str) -> ScriptFacts:
     )
 
 
-def read_script(path: str, text: str, modules: Iterable[str] = ()) -> ScriptFacts:
+def _distributed(module: str) -> tuple[str, int] | None:
+    inner = _Visitor()
+    try:
+        inner.visit(ast.parse(module))
+    except (SyntaxError, ValueError):
+        return None
+    return (inner.distributed[0], 0) if inner.distributed else None
+
+
+def read_script(path: str, text: str, modules: Iterable[str] = (), deeper: Iterable[str] = ()) -> ScriptFacts:
     """Find the signs of distribution in a script; ``modules`` are the texts of what it imports from beside it.
 
-    A finding in an imported module counts with line 0. Nothing is executed.
+    A finding in an imported module counts with line 0. Of what those import in turn (``deeper``) only a process
+    group counts: a library there may be used or not. Nothing is executed.
     """
     try:
         tree = ast.parse(text)
@@ -149,15 +178,22 @@ def read_script(path: str, text: str, modules: Iterable[str] = ()) -> ScriptFact
             inner.visit(ast.parse(module))
         except (SyntaxError, ValueError):
             continue
-        for kind in ("framework", "distributed", "spawns"):
+        for kind in ("framework", "distributed", "spawns", "slurm_rank"):
             finding = getattr(inner, kind)
             if finding and getattr(visitor, kind) is None:
                 setattr(visitor, kind, (finding[0], 0))
-    return ScriptFacts(path, visitor.framework, visitor.distributed, visitor.spawns)
+        visitor.torchrun_rank = visitor.torchrun_rank or inner.torchrun_rank
+    if visitor.distributed is None:
+        visitor.distributed = next(filter(None, map(_distributed, deeper)), None)
+    slurm_rank = None if visitor.torchrun_rank else visitor.slurm_rank
+    return ScriptFacts(path, visitor.framework, visitor.distributed, visitor.spawns, slurm_rank)
 
 
 def local_imports(text: str) -> tuple[str, ...]:
-    """The top-level names a script imports, relative ones too: candidates for files beside it."""
+    """The modules a script imports, dotted (a leading dot for each level of a relative one), its own or not.
+
+    ``from a.b import c`` gives ``a.b`` and ``a.b.c``: only the files tell whether c is a module.
+    """
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
@@ -165,7 +201,9 @@ def local_imports(text: str) -> tuple[str, ...]:
     names: dict[str, None] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names.update(dict.fromkeys(alias.name.split(".")[0] for alias in node.names))
+            names.update(dict.fromkeys(alias.name for alias in node.names))
         elif isinstance(node, ast.ImportFrom):
-            names.update(dict.fromkeys([(node.module or alias.name).split(".")[0] for alias in node.names]))
+            module = "." * node.level + (node.module or "")
+            dot = "." if node.module else ""
+            names.update(dict.fromkeys([module, *(f"{module}{dot}{alias.name}" for alias in node.names)]))
     return tuple(names)

@@ -122,7 +122,7 @@ def call(
     """Run one of Slurm's commands and return what it said, whatever its exit status.
 
     `env` is the whole environment of the command (default: `reading_env()`). Raises SlurmUnreachable when
-    the command is not installed here.
+    the command is not installed here or cannot be started.
     """
     environment = reading_env() if env is None else dict(env)
     program = shutil.which(argv[0], path=environment.get("PATH"))
@@ -132,15 +132,21 @@ def call(
             hint="Run this on a login node of the cluster, or try the job on this machine with: slurmgpu run",
         )
     # A session of its own, so that a time-out ends the children of a site's wrapper script, too.
-    process = subprocess.Popen(
-        [program, *argv[1:]],
-        stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        cwd=cwd,
-        start_new_session=True,
-    )
+    try:
+        process = subprocess.Popen(
+            [program, *argv[1:]],
+            stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SlurmUnreachable(
+            f"{argv[0]} cannot be started: {error.strerror}",
+            hint="try it by hand: " + " ".join((argv[0], "--version")),
+        ) from None
     try:
         out, err = process.communicate(None if input is None else input.encode(), timeout=timeout)
         rc = process.returncode if process.returncode >= 0 else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from slurmgpu.errors import SlurmUnreachable
+from slurmgpu.errors import SlurmGpuError, SlurmUnreachable
 from slurmgpu.slurm import sacct, squeue
 from slurmgpu.slurm.call import Answer, Slurm, is_unreachable, submission_env, unreachable
 from slurmgpu.slurm.refusals import Advice, advise
@@ -65,6 +65,8 @@ class Unreachable:
     """The request never left: there is no job."""
 
     text: str
+    error: SlurmUnreachable
+    """The same as an error, with what to do about it."""
 
 
 Outcome = Accepted | Rejected | Unknown | Unreachable
@@ -115,7 +117,7 @@ def classify(answer: Answer) -> Outcome:
     if answer.ok:
         return Unknown(answer.text or "sbatch ended without an error and without a job id")
     if is_unreachable(answer) and not _LOST.search(answer.stderr):
-        return Unreachable(answer.text)
+        return Unreachable(answer.text, unreachable(answer))
     if found or _LOST.search(answer.stderr) or not _REFUSAL.search(answer.stderr):
         return Unknown(answer.text or f"sbatch ended with exit status {answer.rc} and said nothing")
     return Rejected(answer.text, advise(answer.text))
@@ -210,11 +212,14 @@ def find_by_script(slurm: Slurm, script: str, *, user: str | None, since: dateti
         for job in queued:
             if job.script == script:
                 jobs[_number(job.job_id)] = job.cluster
-    except SlurmUnreachable as error:
+    except SlurmGpuError as error:
         certain = False
         notes.append(error.message)
     if not jobs:
-        found = sacct.read(slurm, user=user, since=since, submit_line=True)
+        try:
+            found = sacct.read(slurm, user=user, since=since, submit_line=True)
+        except SlurmUnreachable as error:  # not installed here
+            found = sacct.Accounting(notes=[error.message], available=False)
         notes += found.notes
         certain = certain and found.available
         for job in found.jobs:

@@ -35,12 +35,20 @@ def check_before_submission(plan: Plan, folder: Path | None, environ: Mapping[st
         )
     _check_image(plan, folder)
     check_task(plan, folder)
+    exported = (plan.option("export") or "ALL").split(",")
     for name in plan.secrets:
         file = secrets_folder() / name
-        if not environ.get(name) and not file.is_file():
+        if file.is_file():
+            continue
+        if not environ.get(name):
             raise PlanError(
                 f"secrets: {name} is neither set in this environment nor in {file}",
                 hint=f"export {name}=..., or put its value into that file (chmod 600)",
+            )
+        if name not in exported and "ALL" not in map(str.upper, exported):
+            raise PlanError(
+                f"secrets: {name} is set here, and --export={','.join(exported)} keeps it from the job",
+                hint=f"put its value into {file} (chmod 600)",
             )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 import slurmgpu
-from slurmgpu.errors import InvalidInput
+from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import RUN_FILE, Run
@@ -38,7 +38,7 @@ class RunDirectory:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InvalidInput(f"log folder {str(folder)!r} cannot be made: {error.strerror}") from None
+            raise RunFailed(f"log folder {str(folder)!r} cannot be made: {error.strerror}") from None
         self._made += missing
 
     def remove(self) -> None:
@@ -54,7 +54,7 @@ class RunDirectory:
 def new_run_directory(runs: Path, plan: Plan, job: Job, script: str) -> RunDirectory:
     """Make ``<runs>/<name>-<UTC time>-<token>/`` with job.yaml, plan.json, the script and, for training, code/.
 
-    InvalidInput when it cannot be made; nothing is left then.
+    RunFailed when it cannot be made; nothing is left then.
     """
     if re.search(r"[%\\]", str(runs)):
         raise InvalidInput(
@@ -70,7 +70,7 @@ def new_run_directory(runs: Path, plan: Plan, job: Job, script: str) -> RunDirec
         _fill(path, plan, job, script)
     except OSError as error:
         directory.remove()
-        raise InvalidInput(
+        raise RunFailed(
             f"run directory {str(path)!r} cannot be made: {error.strerror}",
             hint="set runs: in the settings to a folder that you can write (scratch, not home, at most sites)",
         ) from None

@@ -6,18 +6,27 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import slurmgpu
-from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmRefused, SlurmUnreachable
+from slurmgpu.errors import InvalidInput, OutcomeUnknown, RunFailed, SlurmRefused, SlurmUnreachable
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import Run
 from slurmgpu.slurm.call import Slurm
 from slurmgpu.slurm.cluster import cluster_name_here
-from slurmgpu.slurm.sbatch import Accepted, Outcome, Rejected, Unreachable, find_by_script, submit
+from slurmgpu.slurm.sbatch import (
+    Accepted,
+    Outcome,
+    Rejected,
+    Unknown,
+    Unreachable,
+    find_by_script,
+    submit,
+)
 from slurmgpu.submission.preflight import check_before_submission
 from slurmgpu.submission.run_directory import RunDirectory, new_run_directory, write_run
 
@@ -53,17 +62,39 @@ def submit_plan(submission: Submission, slurm: Slurm, environ: Mapping[str, str]
     directory = new_run_directory(submission.runs, plan, submission.job, submission.script)
     try:
         run, options = _prepare(submission, directory)
-        outcome = submit(
+    except BaseException as error:
+        directory.remove()  # nothing was sent
+        if isinstance(error, OSError):
+            raise RunFailed(
+                f"run directory {str(directory.path)!r} cannot be written: {error.strerror}",
+                hint="make room there, or set runs: in the settings to another folder",
+            ) from None
+        raise
+    return _conclude(_send(submission, slurm, directory, options, environ), run, directory, slurm, environ)
+
+
+def _send(
+    submission: Submission,
+    slurm: Slurm,
+    directory: RunDirectory,
+    options: list[str],
+    environ: Mapping[str, str],
+) -> Outcome:
+    try:
+        return submit(
             slurm,
             directory.path / "script.sbatch",
             options,
             cwd=submission.folder or submission.cwd,
             env={**environ, "SLURMGPU_RUN_DIR": str(directory.path)},
         )
-    except (InvalidInput, SlurmUnreachable, OSError):
-        directory.remove()
+    except SlurmUnreachable:
+        directory.remove()  # sbatch was never started
         raise
-    return _conclude(outcome, run, directory, slurm, environ)
+    except KeyboardInterrupt:
+        return Unknown("sbatch was interrupted before it answered")
+    except OSError as error:
+        return Unknown(f"sbatch's answer could not be read: {error.strerror}")
 
 
 def _prepare(submission: Submission, directory: RunDirectory) -> tuple[Run, list[str]]:
@@ -119,30 +150,37 @@ def _conclude(
         )
     if isinstance(outcome, Unreachable):
         directory.remove()
-        raise SlurmUnreachable(
-            f"Slurm's controller does not answer, and nothing was submitted: {outcome.text}",
-            hint="try again later; `slurmgpu run` tries the job on this machine meanwhile",
-        )
+        error = outcome.error
+        raise SlurmUnreachable(f"nothing was submitted. {error.message}", hint=error.hint)
     if isinstance(outcome, Accepted):
-        cluster = outcome.cluster or cluster_name_here(slurm.env)
-        return _record(run, directory, outcome.job_id, cluster), outcome.text
-    found = _look_for(run, slurm, environ)
+        return _record(run, directory, slurm, (outcome.job_id, outcome.cluster), outcome.text)
+    try:
+        found = _look_for(run, slurm, environ)
+    except KeyboardInterrupt:
+        found = None
     if found is not None:
-        return _record(
-            run, directory, *found
-        ), f"the reply was lost ({outcome.text}), and the job was found in the queue"
-    write_run(directory.path, run.model_copy(update={"state": "unknown"}))
+        said = f"the reply was lost ({outcome.text}), and the job was found in the queue"
+        return _record(run, directory, slurm, found, said)
+    with suppress(OSError):  # the record then still says that it was being submitted
+        write_run(directory.path, run.model_copy(update={"state": "unknown"}))
     raise OutcomeUnknown(
         f"it is not known whether Slurm has the job: {outcome.text}",
         hint=f"look with `slurmgpu status {directory.path}` before you submit again; its script is {run.script_path}",
     )
 
 
-def _record(run: Run, directory: RunDirectory, job_id: int, cluster: str | None) -> Run:
-    where = cluster or cluster_name_here()
-    known = run.model_copy(update={"state": "submitted", "job_id": job_id, "cluster": where})
-    write_run(directory.path, known)
-    return known
+def _record(
+    run: Run, directory: RunDirectory, slurm: Slurm, found: tuple[int, str | None], said: str
+) -> tuple[Run, str]:
+    """Slurm has the job: whatever happens to the record, the id reaches the user."""
+    job_id, cluster = found[0], found[1] or cluster_name_here(slurm.env)
+    known = run.model_copy(update={"state": "submitted", "job_id": job_id, "cluster": cluster})
+    try:
+        write_run(directory.path, known)
+    except OSError as error:
+        lost = f"job {job_id} is submitted, but its record in {directory.path} cannot be written: {error.strerror}"
+        said = "\n".join(filter(None, (said, lost)))
+    return known, said
 
 
 def _look_for(run: Run, slurm: Slurm, environ: Mapping[str, str]) -> tuple[int, str | None] | None:

@@ -113,7 +113,7 @@ def test_the_run_directory_of_the_digits_job_is_complete(digits: Digits) -> None
     assert [path.name for path in (run_dir / "logs").iterdir()] == [f"{digits.job.job_id}.out"]
     assert "accuracy" in digits.job.log
     record = json.loads((run_dir / "run.json").read_text())
-    assert (record["state"], record["cluster"]) == ("submitted", None)
+    assert (record["state"], record["cluster"]) == ("submitted", "throwaway")
     assert record["stdout"] == f"{run_dir}/logs/%j.out"
 
 

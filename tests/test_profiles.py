@@ -1,0 +1,722 @@
+"""The shipped profiles of real clusters: each plans what its site documents, and refuses what its site refuses."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from slurmgpu.errors import PlanError
+from slurmgpu.files.clusters import load_cluster
+from slurmgpu.files.data import data_folder, read_templates
+from slurmgpu.files.yaml import Layered, validate
+from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
+from slurmgpu.models.job import Job
+from slurmgpu.models.plan import Plan
+from slurmgpu.planning.placement import gpu_type_matches
+from slurmgpu.planning.planner import Surroundings, make_plan
+from slurmgpu.rendering.render import render_script
+
+ROOT = Path(__file__).resolve().parent.parent
+NAMES = sorted(path.stem for path in data_folder("clusters").glob("*.yaml"))
+TYPED = datetime.date(2026, 11, 21)
+
+
+@cache
+def profile(name: str) -> Cluster:
+    return load_cluster(data_folder("clusters") / f"{name}.yaml")
+
+
+def plan_on(cluster: Cluster, resources: dict[str, Any], **values: Any) -> Plan:
+    values.setdefault("command", ["python", "train.py"])
+    job = validate(Job, Layered({"resources": resources, **values}, {}), "job")
+    return make_plan(job, cluster, Surroundings(work_dir="/w"))
+
+
+def asked(cluster: Cluster, partition: str | None = None, **resources: Any) -> dict[str, Any]:
+    """Resources with what the site requires of every job."""
+    given = {"account": "proj", "qos": "normal", "constraint": "gpu", "time": "10"}
+    required = {name: given[name] for name in cluster.dialect.required if name in given}
+    if partition is not None and cluster.dialect.partition:
+        required["partition"] = partition
+    return {**required, **{name: value for name, value in resources.items() if value is not None}}
+
+
+def planned(name: str, partition: str | None = None, **resources: Any) -> Plan:
+    return plan_on(profile(name), asked(profile(name), partition, **resources))
+
+
+def refused(name: str, partition: str | None = None, **resources: Any) -> PlanError:
+    with pytest.raises(PlanError) as caught:
+        planned(name, partition, **resources)
+    return caught.value
+
+
+def partitions() -> list[tuple[str, str, Partition]]:
+    return [(name, key, value) for name in NAMES for key, value in profile(name).partitions.items()]
+
+
+def groups() -> list[tuple[str, str, NodeGroup]]:
+    """Every kind of node whose number of GPUs is known."""
+    return [(name, key, group) for name, key, value in partitions() for group in value.nodes if group.gpus]
+
+
+def group_id(value: object) -> str | None:
+    return f"{value.gpus}x{value.gpu_type}" if isinstance(value, NodeGroup) else None
+
+
+def peers(name: str, partition: str, group: NodeGroup) -> list[NodeGroup]:
+    """The kinds of node that a request for this group's type could go to."""
+    cluster, kind = profile(name), group.gpu_type
+    nodes = cluster.partitions[partition].nodes
+    return [one for one in nodes if kind is None or gpu_type_matches(cluster, kind, one.gpu_type)]
+
+
+# What a profile says of itself
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_profile_says_what_it_describes_where_it_was_read_and_when(name: str) -> None:
+    cluster = profile(name)
+    assert cluster.name == name
+    assert cluster.description
+    assert cluster.source is not None
+    assert cluster.source.text.startswith("typed from ")
+    assert cluster.source.date == TYPED
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_type_of_a_node_is_described_or_slurms_own_word(name: str) -> None:
+    cluster = profile(name)
+    on_nodes = {group.gpu_type for part in cluster.partitions.values() for group in part.nodes} - {None}
+    for kind in on_nodes - set(cluster.gpu_types):
+        assert re.fullmatch(r"[a-z0-9_.]+", str(kind))
+    assert set(cluster.gpu_types) <= on_nodes, "a type is described that no node has"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_features_that_select_a_type_stand_on_nodes_of_that_type(name: str) -> None:
+    cluster = profile(name)
+    for kind, known in cluster.gpu_types.items():
+        for part in cluster.partitions.values():
+            for group in part.nodes:
+                if known.constraint and group.gpu_type == kind and group.features:
+                    assert set(known.constraint.split("&")) <= set(group.features)
+
+
+def test_the_documentation_lists_every_shipped_profile_and_no_other() -> None:
+    text = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| \[`([\w-]+)`\]\(\.\./examples/clusters/\1\.yaml\) \|", text, flags=re.MULTILINE)
+    assert sorted(listed) == NAMES
+
+
+# What fits
+
+
+def can_be_named(name: str, partition: str, group: NodeGroup) -> bool:
+    """Whether the profile has a way to ask for this group's type where the partition has others too."""
+    cluster = profile(name)
+    known = cluster.gpu_types.get(group.gpu_type or "")
+    alone = {one.gpu_type for one in cluster.partitions[partition].nodes if one.gpus} == {group.gpu_type}
+    unnamed = group.gpu_type is None
+    return unnamed or alone or cluster.dialect.gpu_type_by == "request" or bool(known and known.constraint)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_gpu_fits_everywhere_without_naming_more_than_the_site_requires(name: str) -> None:
+    made = planned(name, next(iter(profile(name).partitions), None), gpus=1)
+    assert (made.nodes, made.gpus_per_node, made.processes_per_node) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(("name", "partition", "group"), groups(), ids=group_id)
+def test_a_full_node_is_planned_unless_the_partition_forbids_it(
+    name: str, partition: str, group: NodeGroup
+) -> None:
+    limit = profile(name).partitions[partition].limits.max_gpus
+    resources = {"nodes": 1, "gpus_per_node": group.gpus, "gpu_type": group.gpu_type}
+    if limit is not None and (group.gpus or 0) > limit:
+        assert f"at most {limit} GPUs a job" in refused(name, partition, **resources).message
+        return
+    if not can_be_named(name, partition, group):
+        assert "does not take a type in the request" in refused(name, partition, **resources).message
+        return
+    made = planned(name, partition, **resources)
+    assert (made.nodes, made.gpus_per_node) == (1, group.gpus)
+    fitting = [one for one in peers(name, partition, group) if (one.gpus or 0) >= (group.gpus or 0)]
+    if made.cpus_per_task is not None:
+        assert any(made.cpus_per_task * made.tasks_per_node <= (one.cpus or 0) for one in fitting)
+    if made.memory is not None:
+        assert any(one.memory is not None and not made.memory > one.memory for one in fitting)
+
+
+@pytest.mark.parametrize(("name", "partition", "group"), groups(), ids=group_id)
+def test_two_full_nodes_are_planned_unless_there_are_not_so_many(
+    name: str, partition: str, group: NodeGroup
+) -> None:
+    limits = profile(name).partitions[partition].limits
+    gpus = group.gpus or 0
+    counts = [one.count for one in peers(name, partition, group) if (one.gpus or 0) >= gpus]
+    enough = None in counts or sum(count or 0 for count in counts) >= 2
+    allowed = (limits.max_nodes or 2) >= 2 and (limits.max_gpus or 2 * gpus) >= 2 * gpus
+    resources = {"nodes": 2, "gpus_per_node": gpus, "gpu_type": group.gpu_type}
+    if not can_be_named(name, partition, group):
+        assert "does not take a type in the request" in refused(name, partition, **resources).message
+    elif enough and allowed:
+        made = planned(name, partition, **resources)
+        assert (made.nodes, made.gpus_per_node) == (2, gpus)
+    else:
+        assert "not fit" in refused(name, partition, **resources).message
+
+
+@pytest.mark.skipif(
+    shutil.which("shellcheck") is None, reason="shellcheck is not installed: apt-get install shellcheck"
+)
+def test_scripts_for_every_cluster_are_clean_by_shellcheck(tmp_path: Path) -> None:
+    templates = read_templates()
+    for name in NAMES:
+        for nodes in (1, 2):
+            made = planned(name, nodes=nodes, gpus_per_node=1)
+            (tmp_path / f"{name}-{nodes}.sbatch").write_text(render_script(made, templates), encoding="utf-8")
+    scripts = sorted(str(path) for path in tmp_path.iterdir())
+    done = subprocess.run(["shellcheck", "--shell=bash", *scripts], capture_output=True, text=True)
+    assert done.stdout == ""
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if profile(name).environments])
+def test_the_environments_of_a_profile_render(name: str) -> None:
+    for environment in profile(name).environments:
+        made = plan_on(profile(name), asked(profile(name), gpus=1), environment=environment)
+        assert "module load" in render_script(made, read_templates())
+
+
+# What does not fit
+
+
+@pytest.mark.parametrize(("name", "partition", "group"), groups(), ids=group_id)
+def test_more_gpus_than_a_node_has_are_refused_with_what_fits(
+    name: str, partition: str, group: NodeGroup
+) -> None:
+    most = max(one.gpus or 0 for one in peers(name, partition, group))
+    error = refused(name, partition, gpus_per_node=most + 1, gpu_type=group.gpu_type)
+    assert f"{most} GPUs a node" in error.message or "GPUs a job" in error.message
+    assert "what would fit: " in (error.hint or "")
+
+
+@pytest.mark.parametrize(("name", "partition", "part"), partitions(), ids=group_id)
+def test_each_limit_of_each_partition_is_kept(name: str, partition: str, part: Partition) -> None:
+    limits = part.limits
+    if limits.max_time is not None and limits.max_time.seconds:
+        error = refused(name, partition, gpus=1, time=limits.max_time.seconds // 60 + 1)
+        assert f"allows at most {limits.max_time}" in error.message
+        assert "time: " in (error.hint or "") or "partition " in (error.hint or "")
+    if limits.max_nodes is not None:
+        error = refused(name, partition, nodes=limits.max_nodes + 1, gpus_per_node=1)
+        assert (
+            "nodes a job" in error.message or "such nodes" in error.message or "GPUs a job" in error.message
+        )
+    if limits.max_gpus is not None:
+        assert "GPUs" in refused(name, partition, gpus=limits.max_gpus + 1).message
+    if limits.max_cpus is not None:
+        assert "CPUs" in refused(name, partition, gpus=1, cpus_per_gpu=limits.max_cpus + 1).message
+    if limits.max_memory is not None:
+        more = f"{limits.max_memory.mib + 1}M"
+        assert "a node" in refused(name, partition, gpus=1, memory=more).message
+        assert "a node" in refused(name, partition, gpus=1, memory_per_gpu=more).message
+
+
+@pytest.mark.parametrize(("name", "partition", "group"), groups(), ids=group_id)
+def test_more_cpus_or_memory_than_a_node_has_are_refused(name: str, partition: str, group: NodeGroup) -> None:
+    dialect, same = profile(name).dialect, peers(name, partition, group)
+    cpus = [one.cpus for one in same]
+    if dialect.cpus == "none":
+        assert "refuses a request" in refused(name, partition, gpus=1, cpus_per_task=1).message
+    elif None not in cpus:
+        most = max(count for count in cpus if count)
+        error = refused(name, partition, gpus=1, gpu_type=group.gpu_type, cpus_per_gpu=most + 1)
+        assert "CPUs" in error.message
+    memories = [one.memory for one in same]
+    if dialect.memory == "none":
+        assert "gives memory by itself" in refused(name, partition, gpus=1, memory="1G").message
+    elif None not in memories:
+        mib = max(memory.mib for memory in memories if memory)
+        error = refused(name, partition, gpus=1, gpu_type=group.gpu_type, memory=f"{mib + 1}M")
+        assert "are asked for" in error.message
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if profile(name).known])
+def test_an_unknown_type_is_refused_with_the_known_ones(name: str) -> None:
+    error = refused(name, gpus=1, gpu_type="b999")
+    assert "has no b999 (its types: " in error.message
+    assert "gpu_type: " in (error.hint or "") or "any type of GPU" in (error.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [(name, option) for name in NAMES for option in profile(name).dialect.required]
+)
+def test_a_job_without_what_the_site_requires_is_refused(name: str, option: str) -> None:
+    cluster = profile(name)
+    resources = {**asked(cluster, gpus=1), option: None}
+    if option == "partition":  # the planner names one, so it never is missing
+        assert plan_on(cluster, {key: value for key, value in resources.items() if value}).partition
+        return
+    with pytest.raises(PlanError, match=rf"resources\.{option} is missing") as caught:
+        plan_on(cluster, {key: value for key, value in resources.items() if value})
+    assert f"/--{option}" in (caught.value.hint or "")
+
+
+# What published scripts of the site ask for
+
+
+class Script(NamedTuple):
+    """A published script's request: the job that says the same, its options, and what the plan adds to them."""
+
+    case: str
+    cluster: str
+    resources: dict[str, Any]
+    options: dict[str, str | None]
+    added: Mapping[str, str | None] = {}
+    job: Mapping[str, Any] = {}
+
+
+PUBLISHED = [
+    Script(
+        "uva-afton-pytorch",
+        "uva-afton",
+        {"account": "mygroup", "gpus": 1, "cpus_per_task": 1, "time": "00:01:00"},
+        {
+            "account": "mygroup",
+            "partition": "gpu",
+            "gres": "gpu:1",
+            "cpus-per-task": "1",
+            "time": "00:01:00",
+        },
+    ),
+    Script(
+        "uq-bunya-mig",
+        "uq-bunya",
+        {
+            "account": "x",
+            "qos": "gpu",
+            "gpus": "nvidia_a100_80gb_pcie_3g.40gb:1",
+            "cpus_per_task": 1,
+            "memory": "10G",
+        },
+        {
+            "nodes": "1",
+            "ntasks-per-node": "1",
+            "cpus-per-task": "1",
+            "mem": "10G",
+            "qos": "gpu",
+            "partition": "gpu_cuda",
+            "gres": "gpu:nvidia_a100_80gb_pcie_3g.40gb:1",
+            "account": "x",
+        },
+    ),
+    Script(
+        "uq-bunya-rocm",
+        "uq-bunya",
+        {"account": "x", "qos": "gpu", "gpus": "mi210:1", "cpus_per_task": 1, "memory": "10G"},
+        {
+            "nodes": "1",
+            "ntasks-per-node": "1",
+            "cpus-per-task": "1",
+            "mem": "10G",
+            "qos": "gpu",
+            "partition": "gpu_rocm",
+            "gres": "gpu:mi210:1",
+            "account": "x",
+        },
+    ),
+    Script(
+        "csc-mahti-torchrun",
+        "csc-mahti",
+        {"account": "x", "gpus": "a100:8", "time": "1:00:00"},
+        {
+            "account": "x",
+            "partition": "gpumedium",
+            "nodes": "2",
+            "ntasks-per-node": "1",
+            "cpus-per-task": "128",
+            "time": "01:00:00",
+            "gres": "gpu:a100:4",
+        },
+    ),
+    Script(
+        "csc-roihu-torchrun",
+        "csc-roihu",
+        {"account": "x", "gpus": "gh200:8", "time": "1:00:00"},
+        {
+            "account": "x",
+            "partition": "gpularge",
+            "nodes": "2",
+            "ntasks-per-node": "1",
+            "cpus-per-task": "288",
+            "time": "01:00:00",
+            "gres": "gpu:gh200:4",
+        },
+    ),
+    Script(
+        "lumi-g-torchrun",
+        "lumi-g",
+        {"account": "project_1", "gpus": 32, "partition": "standard-g", "time": "1:00:00"},
+        {
+            "account": "project_1",
+            "partition": "standard-g",
+            "nodes": "4",
+            "gpus-per-node": "8",
+            "time": "01:00:00",
+            "ntasks-per-node": "1",
+            "cpus-per-task": "56",
+            "mem": "480G",
+        },
+    ),
+    Script(
+        "archer2-gpu-deepcam",
+        "archer2-gpu",
+        {"account": "x", "qos": "gpu-exc", "gpus": 8, "exclusive": True, "time": "01:00:00"},
+        {
+            "account": "x",
+            "partition": "gpu",
+            "qos": "gpu-exc",
+            "nodes": "2",
+            "gpus": "8",
+            "time": "01:00:00",
+            "exclusive": None,
+        },
+    ),
+    Script(
+        # It writes A100 where the documentation writes a100.
+        "nesi-mahuika-alphafold",
+        "nesi-mahuika",
+        {"account": "x", "gpus": "a100:1", "cpus_per_task": 6, "memory": "30G", "time": "02:00:00"},
+        {
+            "account": "x",
+            "mem": "30G",
+            "cpus-per-task": "6",
+            "gpus-per-node": "a100:1",
+            "time": "02:00:00",
+        },
+    ),
+    Script(
+        "uchicago-midway3",
+        "uchicago-midway3",
+        {"account": "pi-x", "gpus": "v100:1", "cpus_per_task": 1},
+        {
+            "account": "pi-x",
+            "partition": "gpu",
+            "gres": "gpu:1",
+            "constraint": "v100",
+            "ntasks-per-node": "1",
+            "cpus-per-task": "1",
+        },
+    ),
+    Script(
+        "psc-bridges2",
+        "psc-bridges2",
+        {"account": "x", "gpus": "v100-32:16", "time": "01:00:00"},
+        {
+            "account": "x",
+            "partition": "GPU",
+            "nodes": "2",
+            "gpus": "v100-32:16",
+            "ntasks-per-node": "8",
+            "cpus-per-task": "5",
+            "time": "01:00:00",
+        },
+        job={"launch": "srun"},
+    ),
+    Script(
+        "it4i-karolina",
+        "it4i-karolina",
+        {"account": "x", "gpus": 16, "time": "00:10:00"},
+        {
+            "account": "x",
+            "partition": "qgpu",
+            "time": "00:10:00",
+            "nodes": "2",
+            "ntasks-per-node": "8",
+            "cpus-per-task": "16",
+            "gpus-per-node": "8",
+        },
+        job={"launch": "srun"},
+    ),
+    Script(
+        "nersc-perlmutter-shifter-torchrun",
+        "nersc-perlmutter",
+        {"account": "m5031_g", "gpus": 4, "gpu_type": "a100", "qos": "debug", "time": "00:05:00"},
+        {
+            "account": "m5031_g",
+            "constraint": "gpu",
+            "qos": "debug",
+            "time": "00:05:00",
+            "nodes": "1",
+            "ntasks-per-node": "1",
+            "gpus-per-node": "4",
+            "cpus-per-task": "128",
+            "image": "nersc/pytorch:25.06.01",
+            "module": "gpu,nccl-plugin",
+        },
+        job={"sbatch": {"image": "nersc/pytorch:25.06.01", "module": "gpu,nccl-plugin"}},
+    ),
+    Script(
+        "idris-jean-zay-bloom",
+        "idris-jean-zay",
+        {
+            "account": "six@a100",
+            "qos": "qos_gpu-gc",
+            "reservation": "hug",
+            "gpu_type": "a100",
+            "gpus": 192,
+            "cpus_per_task": 64,
+            "time": "100:00:00",
+        },
+        {
+            "partition": "gpu_p5",
+            "constraint": "a100",
+            "reservation": "hug",
+            "qos": "qos_gpu-gc",
+            "nodes": "24",
+            "ntasks-per-node": "1",
+            "cpus-per-task": "64",
+            "hint": "nomultithread",
+            "gres": "gpu:8",
+            "time": "4-04:00:00",
+            "account": "six@a100",
+        },
+    ),
+    Script(
+        "idris-jean-zay-eval",
+        "idris-jean-zay",
+        {"account": "six@gpu", "gpus": "v100-16g:1", "cpus_per_task": 40, "time": "20:00:00"},
+        {
+            "constraint": "v100-16g",
+            "nodes": "1",
+            "ntasks-per-node": "1",
+            "cpus-per-task": "40",
+            "hint": "nomultithread",
+            "gres": "gpu:1",
+            "time": "20:00:00",
+            "account": "six@gpu",
+        },
+        added={"partition": "gpu_p13"},  # the site's default
+    ),
+    Script(
+        "drac-narval",
+        "drac-narval",
+        {"account": "rrg-x", "gpus": 1, "cpus_per_task": 12, "memory": "124G", "time": "03:00:00"},
+        {"account": "rrg-x", "cpus-per-task": "12", "gres": "gpu:1", "mem": "124G", "time": "03:00:00"},
+    ),
+    Script(
+        "nih-biowulf",
+        "nih-biowulf",
+        {"gpus": "a100:1", "gres": ["lscratch:20"], "cpus_per_task": 4, "memory": "64g", "time": "02:00:00"},
+        {
+            "partition": "gpu",
+            "gres": "gpu:a100:1,lscratch:20",
+            "cpus-per-task": "4",
+            "mem": "64G",
+            "time": "02:00:00",
+        },
+    ),
+    Script(
+        "ncsa-delta-4gpu",
+        "ncsa-delta",
+        {
+            "account": "x",
+            "gpus": 4,
+            "memory": "208G",
+            "constraint": "scratch",
+            "exclusive": True,
+            "time": "4:00:00",
+        },
+        {
+            "partition": "gpuA100x4",
+            "mem": "208G",
+            "nodes": "1",
+            "ntasks-per-node": "4",
+            "cpus-per-task": "16",
+            "constraint": "scratch",
+            "gpus-per-node": "4",
+            "gpu-bind": "closest",
+            "account": "x",
+            "exclusive": None,
+            "no-requeue": None,
+            "time": "04:00:00",
+        },
+        job={"launch": "srun", "sbatch": {"gpu-bind": "closest"}},
+    ),
+    Script(
+        "olcf-frontier-pytorch",
+        "olcf-frontier",
+        {"account": "x", "gpus": 16, "time": "00:05:00"},
+        {
+            "account": "x",
+            "partition": "batch",
+            "nodes": "2",
+            "network": "disable_rdzv_get",
+            "time": "00:05:00",
+        },
+        added={"ntasks-per-node": "8", "cpus-per-task": "7"},  # the script gives both to srun
+        job={"launch": "srun"},
+    ),
+    Script(
+        "cscs-alps-pytorch-uenv",
+        "cscs-daint",
+        {"account": "x", "gpus": 8, "time": "01:00:00"},
+        {
+            "account": "x",
+            "time": "01:00:00",
+            "nodes": "2",
+            "ntasks-per-node": "4",
+            "uenv": "pytorch/v2.8.0:/user-environment",
+            "view": "default",
+        },
+        added={"partition": "normal", "cpus-per-task": "72"},
+        job={
+            "launch": "srun",
+            "sbatch": {"uenv": "pytorch/v2.8.0:/user-environment", "view": "default"},
+        },
+    ),
+    Script(
+        # It also says --gpus=1, which means the same here.
+        "surf-snellius",
+        "surf-snellius",
+        {"gpus": "h100:1", "time": "10:00:00"},
+        {"partition": "gpu_h100", "cpus-per-task": "16", "gpus-per-node": "1", "time": "10:00:00"},
+        added={"mem": "180G"},
+    ),
+    Script(
+        "bsc-mn5",
+        "bsc-mn5",
+        {"account": "x", "qos": "acc_ehpc", "gpus": 1, "cpus_per_task": 15, "time": "72:00:00"},
+        {
+            "account": "x",
+            "partition": "acc",
+            "qos": "acc_ehpc",
+            "nodes": "1",
+            "cpus-per-task": "15",
+            "time": "3-00:00:00",
+            "gres": "gpu:1",
+            "array": "1-15",
+        },
+        job={"array": "1-15"},
+    ),
+    Script(
+        "ethz-euler",
+        "ethz-euler",
+        {
+            "gpus": 1,
+            "gres": ["gpumem:64g"],
+            "cpus_per_task": 16,
+            "memory_per_cpu": "16G",
+            "time": "24:00:00",
+        },
+        {
+            "tmp": "16G",
+            "cpus-per-task": "16",
+            "mem-per-cpu": "16G",
+            "gpus-per-node": "1",
+            "gres": "gpumem:64g",
+            "time": "1-00:00:00",
+        },
+        job={"sbatch": {"tmp": "16G"}},
+    ),
+    Script(
+        # It takes two tasks on its GPU; the plan has one.
+        "mila-many-tasks-per-gpu",
+        "mila",
+        {"gpus": "l40s:1", "cpus_per_task": 4, "memory_per_gpu": "16G", "time": "00:15:00"},
+        {"cpus-per-task": "4", "gres": "gpu:l40s:1", "mem-per-gpu": "16G", "time": "00:15:00"},
+        added={"partition": "unkillable"},
+    ),
+]
+
+# What the plan says of every job, whether or not a script does.
+_ALWAYS = {"job-name", "chdir", "no-requeue"}
+_SLURMS_DEFAULTS = {"nodes": "1", "ntasks-per-node": "1"}
+
+
+@pytest.mark.parametrize("script", PUBLISHED, ids=lambda script: script.case)
+def test_the_plan_asks_as_the_sites_published_script_does(script: Script) -> None:
+    made = plan_on(profile(script.cluster), script.resources, **script.job)
+    options = {option.name: option.value for option in made.options}
+    expected = {**script.options, **script.added}
+    for name in _ALWAYS - set(expected):
+        options.pop(name, None)
+    for name, value in _SLURMS_DEFAULTS.items():
+        if name not in expected and options.get(name) == value:
+            del options[name]
+    assert options == expected
+
+
+def test_the_login_shell_of_iris_is_in_its_scripts_first_line() -> None:
+    script = render_script(planned("ulhpc-iris", gpus=1), read_templates())
+    assert script.splitlines()[0] == "#!/bin/bash -l"
+
+
+def test_a_fresh_environment_at_hortense_still_reaches_the_steps() -> None:
+    script = render_script(planned("vsc-hortense", gpus=8), read_templates())
+    assert "#SBATCH --export=NONE" in script
+    assert "export SLURM_EXPORT_ENV=ALL" in script
+
+
+# What the profiles ask of the planner
+
+
+def test_cpus_and_memory_given_per_gpu_are_held_against_the_node() -> None:
+    error = refused("lumi-g", gpus=2, cpus_per_gpu=29)
+    assert "has 56 CPUs a node, 58 are asked for" in error.message
+    assert "fewer CPUs" in (error.hint or "")
+    error = refused("lumi-g", gpus=2, memory_per_gpu="241G")
+    assert "has 480 GiB of memory a node, 482 GiB are asked for" in error.message
+    assert "less memory" in (error.hint or "")
+
+
+def test_memory_given_per_cpu_is_held_against_the_node() -> None:
+    assert "are asked for" in refused("lumi-g", gpus=1, cpus_per_task=7, memory_per_cpu="69G").message
+    assert planned("lumi-g", gpus=1, cpus_per_task=7, memory_per_cpu="68G").memory is not None
+
+
+def test_a_request_without_a_type_gets_whole_gpus_not_slices() -> None:
+    made = planned("nhr-grete", gpus=8)
+    assert (made.partition, made.nodes, made.gpus_per_node) == ("gpu-a100", 2, 4)
+    assert planned("csc-mahti", gpus=1).cpus_per_task == 32
+
+
+def test_a_slice_is_given_to_who_asks_for_it() -> None:
+    made = planned("csc-mahti", gpus="a100_1g.5gb:1")
+    assert ("gres", "gpu:a100_1g.5gb:1") in [(option.name, option.value) for option in made.options]
+    assert planned("nhr-grete", gpus="2g.10gb:8").partition == "gpu-a100:shared:mig"
+    assert planned("uva-afton", "gpu-mig", gpus=1).partition == "gpu-mig"
+
+
+def test_nodes_whose_gpus_are_known_are_preferred() -> None:
+    made = planned("ulhpc-iris", gpus=8)
+    assert (made.partition, made.nodes, made.gpus_per_node) == ("gpu", 2, 4)
+
+
+def test_the_share_comes_from_the_nodes_that_are_known() -> None:
+    assert planned("psc-bridges2", gpus=1).cpus_per_task == 5
+
+
+@pytest.mark.parametrize("name", ["ethz-euler", "nersc-perlmutter"])
+def test_a_partition_where_none_is_named_is_refused_not_dropped(name: str) -> None:
+    cluster = profile(name)
+    with pytest.raises(PlanError, match="name no partition"):
+        plan_on(cluster, {**asked(cluster, gpus=1), "partition": "gpu"})
+
+
+def test_what_fits_names_no_partition_where_none_may_be_named() -> None:
+    assert "partition" not in (refused("nersc-perlmutter", gpus_per_node=5).hint or "")
+
+
+def test_where_no_type_is_known_the_way_out_is_to_name_none() -> None:
+    assert refused("bsc-mn5", gpus="a100:1").hint == "what would fit: any type of GPU (partition 'acc')"
