@@ -85,7 +85,7 @@ JobAcctGatherFrequency=2
         # A node that needs no daemon is one in the cloud that could be had: jobs are judged as for live ones.
         ""
         if shape.live
-        else "SuspendProgram=/bin/true\nResumeProgram=/bin/true\nSuspendTime=300\nResumeTimeout=600\nPrivateData=cloud\n",
+        else "SuspendProgram=/bin/true\nResumeProgram=/bin/true\nSuspendTime=300\nResumeTimeout=65000\nPrivateData=cloud\n",
         _node_lines(place, shape),
     ]
     for partition in shape.partitions:
