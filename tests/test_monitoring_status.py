@@ -406,8 +406,12 @@ def test_a_watch_ends_when_its_job_does(monkeypatch: pytest.MonkeyPatch) -> None
     assert waited == [30.0]
 
 
-def test_a_job_that_slurm_does_not_know_ends_with_1_and_watching_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    nobody = StatusReport("here", NOW, [], ["job 9: neither the queue nor accounting knows it"], missing=["9"])
+def test_a_job_that_slurm_does_not_know_ends_with_1_and_watching_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nobody = StatusReport(
+        "here", NOW, [], ["job 9: neither the queue nor accounting knows it"], missing=["9"]
+    )
     monkeypatch.setattr("slurmgpu.monitoring.status.status", lambda *_, **__: nobody)
     for arguments in (["9"], ["9", "--watch"], ["9", "--json"]):
         assert CliRunner().invoke(command, arguments).exit_code == 1

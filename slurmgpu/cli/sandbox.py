@@ -270,12 +270,17 @@ def env(name: str, unset: bool) -> None:
     """Print shell lines that make this shell talk to the sandbox: eval "$(slurmgpu sandbox env)"."""
     import shlex
 
-    from slurmgpu.sandbox.life import environment_of, running_sandbox
+    from slurmgpu.sandbox.life import environment_of, in_the_way, running_sandbox
 
     if unset:
         click.echo("unset SLURM_CONF SLURMGPU_CLUSTER SLURMGPU_SANDBOX")
         return
-    for variable, value in environment_of(*running_sandbox(name)).items():
+    variables = environment_of(*running_sandbox(name))
+    others = in_the_way()
+    if others:
+        # An ambient SLURM_CLUSTERS would send the sandbox's jobs to production.
+        click.echo(f"unset {' '.join(others)}")
+    for variable, value in variables.items():
         click.echo(f"export {variable}={shlex.quote(value)}")
 
 

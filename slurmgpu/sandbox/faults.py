@@ -63,21 +63,30 @@ class _Faults:
         self.keeper.stop("slurmctld")
 
     def controller_hang(self) -> None:
-        if "slurmctld" not in self.keeper.running():
-            raise SandboxFailed("slurmctld is down already", hint="slurmgpu sandbox heal starts it")
         self.keeper.signal("slurmctld", signal.SIGSTOP)
 
     def database_down(self) -> None:
-        if not self.state.accounting:
+        self.keeper.stop("slurmdbd")
+
+    def check(self, fault: str, target: str | None) -> None:
+        """Refuse what cannot be, before anything is done or noted."""
+        wanted = {"node-down": "NODE", "preempt": "JOB"}.get(fault)
+        if (wanted is None) != (target is None):
+            raise InvalidInput(
+                f"fault {fault} " + (f"needs a {wanted}" if wanted else f"takes no {target!r}")
+            )
+        nodes = self.state.shape.nodes
+        if fault == "node-down" and target not in nodes:
+            raise InvalidInput(f"NODE {target!r}: no such node; there are {_range(nodes)}")
+        if fault == "database-down" and not self.state.accounting:
             raise SandboxFailed(
                 f"sandbox {self.state.name!r} has no accounting, so no database to lose",
                 hint="start it with slurmdbd and mariadbd installed, and without --no-accounting",
             )
-        self.keeper.stop("slurmdbd")
+        if fault == "controller-hang" and "slurmctld" not in self.keeper.running():
+            raise SandboxFailed("slurmctld is down already", hint="slurmgpu sandbox heal starts it")
 
     def node_down(self, node: str) -> None:
-        if node not in self.state.shape.nodes:
-            raise InvalidInput(f"NODE {node!r}: no such node; there are {_range(self.state.shape.nodes)}")
         if self.state.shape.live:
             self.keeper.stop(f"slurmd-{node}")
             end_processes(tasks_on(self.folder, node))
@@ -85,12 +94,13 @@ class _Faults:
 
     def preempt(self, job: str) -> str:
         """Submit a job that takes the nodes of `job`; its id."""
-        row = self.ask("squeue", "-h", "-j", job, "-o", "%T|%P|%N").strip()
+        row = self.ask("squeue", "-h", "-j", job, "-o", "%T|%P|%N", check=False).split("\n")[0]
         state, _, rest = row.partition("|")
         partition, _, nodes = rest.partition("|")
         if state != "RUNNING":
             raise SandboxFailed(
-                f"JOB {job}: only a running job can be preempted; it is {state or 'not there'}"
+                f"JOB {job}: only a running job can be preempted; it is {state or 'not in the queue'}",
+                hint="slurmgpu sandbox exec -- squeue shows the jobs",
             )
         modes = {one.name: dict(one.options)["PreemptMode"] for one in self.state.shape.partitions}
         preemptible = [name for name, mode in modes.items() if mode != "OFF"]
@@ -147,9 +157,7 @@ def cause(state: State, folder: Path, fault: str, target: str | None) -> str:
     faults = _Faults(state, folder)
     if fault not in FAULTS:
         raise InvalidInput(f"FAULT {fault!r}: there is no such fault; there are {', '.join(FAULTS)}")
-    wanted = FAULTS[fault].partition(":")[0] if fault in {"node-down", "preempt"} else None
-    if (wanted is None) != (target is None):
-        raise InvalidInput(f"fault {fault} " + (f"needs a {wanted}" if wanted else f"takes no {target!r}"))
+    faults.check(fault, target)
     if fault == "node-down":
         assert target is not None
         # Noted first: should this be interrupted, heal mends what was done.

@@ -9,18 +9,29 @@ import shutil
 import signal
 import socket
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.processes import end_processes, is_running, processes_of
-from slurmgpu.sandbox.programs import find_program, missing_programs, require_programs
+from slurmgpu.sandbox.programs import find_program, missing_programs, require_programs, scrubbed
 from slurmgpu.sandbox.shape import Shape
 from slurmgpu.sandbox.starting import Started, client_env, start
 from slurmgpu.sandbox.state import State, folder_of, known_sandboxes, locked, read_state
 
-__all__ = ["Ended", "bring_down", "bring_up", "environment_of", "running_sandbox", "user_env"]
+__all__ = [
+    "Ended",
+    "bring_down",
+    "bring_up",
+    "can_account",
+    "environment_of",
+    "in_the_way",
+    "running_sandbox",
+    "since_text",
+    "user_env",
+]
 
 
 @dataclass
@@ -56,21 +67,25 @@ def bring_up(
     """
     require_programs()
     folder = folder_of(name)
-    with locked():
+    cluster = f"sandbox-{name}"
+    with ExitStack() as held:
+        held.enter_context(locked())
         old = read_state(folder)
         if old is not None and old.condition != "crashed":
             return _same(old, shape, accounting), False
         if folder.exists():
             _clean(name, folder, old)
         folder.mkdir(mode=0o700)
-    try:
-        started = start(
-            folder, name=name, cluster=f"sandbox-{name}", shape=shape, accounting=accounting, seconds=seconds
-        )
-        return _let_stay(started, folder, profile, lasting), True
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+        try:
+            # Once its state is written, others see that it is starting, and need not wait for it.
+            started = start(
+                folder, name=name, cluster=cluster, shape=shape, accounting=accounting, seconds=seconds,
+                written=held.close,
+            )  # fmt: skip
+            return _let_stay(started, folder, profile, lasting), True
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
 
 def _let_stay(started: Started, folder: Path, profile: Cluster, lasting: float | None) -> State:
@@ -177,6 +192,12 @@ def environment_of(state: State, folder: Path) -> dict[str, str]:
     if client and str(Path(client).parent) not in path.split(os.pathsep):
         variables["PATH"] = f"{path}{os.pathsep}{Path(client).parent}"
     return variables
+
+
+def in_the_way() -> list[str]:
+    """The variables of this process that would send Slurm's commands elsewhere, or change what they do."""
+    kept = scrubbed(os.environ)
+    return sorted(name for name in os.environ if name not in kept and name != "SLURM_CONF")
 
 
 def user_env(state: State, folder: Path) -> dict[str, str]:

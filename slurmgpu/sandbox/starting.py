@@ -60,10 +60,20 @@ def client_env(folder: Path) -> dict[str, str]:
 
 
 def start(
-    folder: Path, *, name: str, cluster: str, shape: Shape, accounting: bool, seconds: float = 60
+    folder: Path,
+    *,
+    name: str,
+    cluster: str,
+    shape: Shape,
+    accounting: bool,
+    seconds: float = 60,
+    written: Callable[[], None] = lambda: None,
 ) -> Started:
-    """Start a Slurm in ``folder``, which exists, is empty and private; SandboxFailed leaves nothing behind."""
-    return _Start(folder, cluster, shape, accounting, seconds).run(name)
+    """Start a Slurm in ``folder``, which exists, is empty and private; SandboxFailed leaves nothing behind.
+
+    ``written`` is called when the folder says that it is starting.
+    """
+    return _Start(folder, cluster, shape, accounting, seconds).run(name, written)
 
 
 class _Start:
@@ -86,7 +96,7 @@ class _Start:
         )
         self.keeper = Keeper(folder)
 
-    def run(self, name: str) -> Started:
+    def run(self, name: str, written: Callable[[], None]) -> Started:
         folder, token = self.folder, secrets.token_hex(16)
         (folder / "log").mkdir()
         # mariadbd's folder is private to this user: that is what keeps others out, no password.
@@ -108,6 +118,7 @@ class _Start:
             started = Started(folder, state, self.keeper, supervisor)
             on_failure.callback(started.end)
             write_state(folder, state)
+            written()
             self._configure()
             self._start()
             on_failure.pop_all()

@@ -180,7 +180,10 @@ def test_a_shell_talks_to_it_only_after_asking(box: User) -> None:
         eval "$({sys.executable} -m slurmgpu sandbox env)" && scontrol show config | grep ^ClusterName
         eval "$({sys.executable} -m slurmgpu sandbox env --unset)"; echo "<$SLURM_CONF$SLURMGPU_CLUSTER$SLURMGPU_SANDBOX>"
     """
-    done = subprocess.run(["bash", "-c", script], env=box.env, capture_output=True, text=True, timeout=60)
+    ambient = {"SLURM_CLUSTERS": "production", "SBATCH_ACCOUNT": "mine"}
+    done = subprocess.run(
+        ["bash", "-c", script], env=box.env | ambient, capture_output=True, text=True, timeout=60
+    )
     named, after = done.stdout.splitlines()
     assert named.split() == ["ClusterName", "=", "sandbox-default"]
     assert after == "<>"
@@ -244,6 +247,7 @@ def test_preempt_preempts_the_job_named(box: User) -> None:
     box.ask("scancel", safe)
     assert refused.returncode == 1
     assert "whose jobs nobody preempts" in refused.stderr
+    assert "it is not in the queue" in box("fault", "preempt", "999").stderr
 
 
 def test_controller_down_and_healed(box: User) -> None:
@@ -290,6 +294,7 @@ def test_node_down_loses_its_jobs_and_is_healed(box: User) -> None:
     unknown = box("fault", "node-down", "node9")
     assert unknown.returncode == 2
     assert "node1, node2, node3, node4" in unknown.stderr
+    assert "faults" not in box.do("status")
 
 
 def test_a_lost_reply_leaves_a_job_behind(box: User) -> None:
