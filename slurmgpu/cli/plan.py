@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def plan_text(plan: Plan) -> str:
     """The plan as aligned lines: option, and why."""
-    from slurmgpu.planning.placement import count
+    from slurmgpu.planning.request import count
 
     rows = [(str(option), option.why) for option in plan.options]
     rows += [(f"{reason.what}: {reason.value}", reason.why) for reason in plan.reasons]

@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 from slurmgpu.errors import PlanError
 from slurmgpu.models.cluster import Cluster, GpuType
-from slurmgpu.models.job import Job, Resources
+from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Launcher, Option
+from slurmgpu.models.resources import Resources
 from slurmgpu.models.slurm_text import LONGEST_OPTION
 from slurmgpu.models.units import Memory
-from slurmgpu.planning.placement import Placement, count, gpu_type_matches
+from slurmgpu.planning.placement import Placement, gpu_type_matches
+from slurmgpu.planning.request import count
 from slurmgpu.planning.sizing import Sized
 
 __all__ = ["Layouted", "options_of", "type_to_pin"]

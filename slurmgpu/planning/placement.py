@@ -1,4 +1,4 @@
-"""Where a job goes: total GPUs to nodes x GPUs, and the partition that has them."""
+"""Where a job goes: the partition that has what it asks for, and what would fit where nothing does."""
 
 from __future__ import annotations
 
@@ -8,90 +8,12 @@ from typing import NamedTuple
 
 from slurmgpu.errors import PlanError
 from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
-from slurmgpu.models.job import Resources
-from slurmgpu.models.units import Duration, Memory
+from slurmgpu.models.resources import Resources
+from slurmgpu.planning.request import Layout, Misfit, Request, spread
 
-__all__ = ["Layout", "Placement", "Request", "count", "gpu_type_matches", "place"]
+__all__ = ["Placement", "gpu_type_matches", "place"]
 
-# GPUs: above this, spreading over nodes cannot be left to chance on an undescribed cluster.
-_ASSUMED_NODE = 8
 _MOST_SEARCHED = 4096  # GPUs: a larger request that fits is not looked for when a refusal says what would.
-
-
-def count(number: int, what: str) -> str:
-    """``1 node``, ``2 nodes``."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-class Request(NamedTuple):
-    """What has to fit, whichever way it was written."""
-
-    gpus: int | None
-    """GPUs in all."""
-    gpus_per_node: int | None
-    nodes: int | None
-    gpu_type: str | None = None
-    gpu_memory: Memory | None = None
-    cpus_per_task: int | None = None
-    tasks_per_node: int | None = None
-    cpus_per_gpu: int | None = None
-    memory: Memory | None = None
-    memory_per_gpu: Memory | None = None
-    memory_per_cpu: Memory | None = None
-    time: Duration | None = None
-    partition: str | None = None
-
-    @classmethod
-    def of(cls, resources: Resources) -> Request:
-        """The request that a job's resources make."""
-        return cls(
-            gpus=resources.gpus.count if resources.gpus else None,
-            gpus_per_node=resources.gpus_per_node.count if resources.gpus_per_node else None,
-            nodes=resources.nodes,
-            gpu_type=resources.wanted_gpu_type,
-            gpu_memory=resources.gpu_memory,
-            cpus_per_task=resources.cpus_per_task,
-            tasks_per_node=resources.tasks_per_node,
-            cpus_per_gpu=resources.cpus_per_gpu,
-            memory=resources.memory,
-            memory_per_gpu=resources.memory_per_gpu,
-            memory_per_cpu=resources.memory_per_cpu,
-            time=resources.time,
-            partition=resources.partition,
-        )
-
-    @property
-    def wants_gpus(self) -> bool:
-        """Whether any GPU is asked for."""
-        return bool(self.gpus or self.gpus_per_node)
-
-    def cpus_on_a_node(self, layout: Layout) -> int:
-        """CPUs asked for on each node, as far as they are known before the launcher is; 0: none are."""
-        if self.cpus_per_task is not None:
-            return self.cpus_per_task * (self.tasks_per_node or 1)
-        return (self.cpus_per_gpu or 0) * layout.gpus_per_node
-
-    def memory_on_a_node(self, layout: Layout) -> Memory:
-        """Memory asked for on each node; 0: none is, or all of it."""
-        per_gpu = self.memory_per_gpu.mib * layout.gpus_per_node if self.memory_per_gpu else 0
-        per_cpu = self.memory_per_cpu.mib * self.cpus_on_a_node(layout) if self.memory_per_cpu else 0
-        return self.memory or Memory(per_gpu or per_cpu)
-
-    def __str__(self) -> str:
-        kind = f"{self.gpu_type} GPU" if self.gpu_type else "GPU"
-        if not self.wants_gpus:
-            return f"{count(self.nodes or 1, 'node')} without GPUs"
-        if self.gpus_per_node is not None:
-            return f"{count(self.nodes or 1, 'node')} x {count(self.gpus_per_node, kind)}"
-        return count(self.gpus or 0, kind) + (f" on {count(self.nodes, 'node')}" if self.nodes else "")
-
-
-class Layout(NamedTuple):
-    """Nodes and GPUs on each."""
-
-    nodes: int
-    gpus_per_node: int
-    why: str
 
 
 class Placement(NamedTuple):
@@ -101,10 +23,6 @@ class Placement(NamedTuple):
     groups: tuple[NodeGroup, ...]
     layout: Layout
     why: str
-
-
-class _Misfit(Exception):
-    """Why a request does not fit somewhere."""
 
 
 def gpu_type_matches(cluster: Cluster, wanted: str, group_type: str | None) -> bool:
@@ -121,58 +39,22 @@ def _is_slice(cluster: Cluster, group: NodeGroup) -> bool:
     return bool(re.search(r"(?:^|_)\d+g\.\d+gb\Z", (known and known.gres) or group.gpu_type or ""))
 
 
-def _spread(request: Request, gpus_on_a_node: int | None) -> Layout:
-    """Split the GPUs evenly over as few nodes as hold them; ``gpus_on_a_node`` None: unknown."""
-    if not request.wants_gpus:
-        return Layout(request.nodes or 1, 0, "as asked" if request.nodes else "no GPU is asked for: 1 node")
-    if request.gpus_per_node is not None:
-        if gpus_on_a_node is not None and request.gpus_per_node > gpus_on_a_node:
-            raise _Misfit(f"has {gpus_on_a_node} GPUs a node, {request.gpus_per_node} are asked for on each")
-        return Layout(request.nodes or 1, request.gpus_per_node, "as asked")
-    total = request.gpus or 0
-    if request.nodes is not None:
-        if total % request.nodes:
-            raise _Misfit(f"cannot split {total} GPUs evenly over {request.nodes} nodes")
-        per_node = total // request.nodes
-        if gpus_on_a_node is not None and per_node > gpus_on_a_node:
-            raise _Misfit(
-                f"has {gpus_on_a_node} GPUs a node; {count(total, 'GPU')} do not fit on {count(request.nodes, 'node')}"
-            )
-        return Layout(request.nodes, per_node, f"{total} GPUs over {request.nodes} nodes")
-    if gpus_on_a_node is None:
-        if total > _ASSUMED_NODE:
-            raise _Misfit(
-                f"has nodes of unknown size, so {total} GPUs cannot be spread; give nodes and gpus_per_node"
-            )
-        return Layout(
-            1, total, "on one node: nothing is known of the nodes; give nodes and gpus_per_node to spread"
-        )
-    if total <= gpus_on_a_node:
-        return Layout(1, total, f"{total} of the {gpus_on_a_node} GPUs of a node")
-    per_node = next(share for share in range(gpus_on_a_node, 0, -1) if total % share == 0)
-    return Layout(
-        total // per_node,
-        per_node,
-        f"{total} GPUs at {gpus_on_a_node} a node: the fewest nodes with equal shares",
-    )
-
-
 def _check_group(cluster: Cluster, group: NodeGroup, request: Request) -> Layout:
     if request.wants_gpus and group.gpus == 0:
-        raise _Misfit("has no GPUs")
+        raise Misfit("has no GPUs")
     if request.gpu_type and not gpu_type_matches(cluster, request.gpu_type, group.gpu_type):
-        raise _Misfit("")  # _try_partition says it once for the whole partition
+        raise Misfit("")  # _try_partition says it once for the whole partition
     if request.gpu_memory:
         known = cluster.gpu_types.get(group.gpu_type or "")
         if known is None or known.memory is None or known.memory < request.gpu_memory:
             has = known.memory.readable if known and known.memory else "unknown memory"
-            raise _Misfit(f"has GPUs of {has}, {request.gpu_memory.readable} are asked for")
-    layout = _spread(request, group.gpus if request.wants_gpus else None)
+            raise Misfit(f"has GPUs of {has}, {request.gpu_memory.readable} are asked for")
+    layout = spread(request, group.gpus if request.wants_gpus else None)
     cpus, memory = request.cpus_on_a_node(layout), request.memory_on_a_node(layout)
     if group.cpus is not None and cpus > group.cpus:
-        raise _Misfit(f"has {group.cpus} CPUs a node, {cpus} are asked for")
+        raise Misfit(f"has {group.cpus} CPUs a node, {cpus} are asked for")
     if group.memory is not None and memory > group.memory:
-        raise _Misfit(f"has {group.memory.readable} of memory a node, {memory.readable} are asked for")
+        raise Misfit(f"has {group.memory.readable} of memory a node, {memory.readable} are asked for")
     return layout
 
 
@@ -199,27 +81,27 @@ def _enough_nodes(
 def _check_limits(partition: Partition, layout: Layout, request: Request) -> None:
     limits = partition.limits
     if request.time is not None and limits.max_time is not None and request.time.exceeds(limits.max_time):
-        raise _Misfit(f"allows at most {limits.max_time}, {request.time} is asked for")
+        raise Misfit(f"allows at most {limits.max_time}, {request.time} is asked for")
     if limits.max_nodes is not None and layout.nodes > limits.max_nodes:
-        raise _Misfit(f"allows at most {limits.max_nodes} nodes a job, {layout.nodes} are needed")
+        raise Misfit(f"allows at most {limits.max_nodes} nodes a job, {layout.nodes} are needed")
     gpus = layout.nodes * layout.gpus_per_node
     if limits.max_gpus is not None and gpus > limits.max_gpus:
-        raise _Misfit(f"allows at most {limits.max_gpus} GPUs a job, {gpus} are asked for")
+        raise Misfit(f"allows at most {limits.max_gpus} GPUs a job, {gpus} are asked for")
     cpus = layout.nodes * request.cpus_on_a_node(layout)
     if limits.max_cpus is not None and cpus > limits.max_cpus:
-        raise _Misfit(f"allows at most {limits.max_cpus} CPUs a job, {cpus} are asked for")
+        raise Misfit(f"allows at most {limits.max_cpus} CPUs a job, {cpus} are asked for")
     memory = request.memory_on_a_node(layout)
     if limits.max_memory is not None and memory > limits.max_memory:
-        raise _Misfit(f"allows at most {limits.max_memory.readable} a node, {memory.readable} are asked for")
+        raise Misfit(f"allows at most {limits.max_memory.readable} a node, {memory.readable} are asked for")
     if partition.requires_gpu and not request.wants_gpus:
-        raise _Misfit("refuses jobs without a GPU")
+        raise Misfit("refuses jobs without a GPU")
 
 
 def _try_partition(cluster: Cluster, name: str, request: Request) -> Placement:
-    """The placement on one partition; _Misfit says why there is none."""
+    """The placement on one partition; Misfit says why there is none."""
     partition = cluster.partitions[name]
     if not partition.nodes:
-        layout = _spread(request, None)
+        layout = spread(request, None)
         _check_limits(partition, layout, request)
         return Placement(name, (), layout, "")
     fitting: list[tuple[NodeGroup, Layout]] = []
@@ -228,7 +110,7 @@ def _try_partition(cluster: Cluster, name: str, request: Request) -> Placement:
         try:
             layout = _check_group(cluster, group, request)
             _check_limits(partition, layout, request)
-        except _Misfit as misfit:
+        except Misfit as misfit:
             misfits[str(misfit)] = None
         else:
             fitting.append((group, layout))
@@ -237,7 +119,7 @@ def _try_partition(cluster: Cluster, name: str, request: Request) -> Placement:
     if not fitting:
         misfits.pop("", None)
         types = sorted({group.gpu_type or "unnamed" for group in partition.nodes if group.gpus != 0})
-        raise _Misfit(
+        raise Misfit(
             "; ".join(misfits) or f"has no {request.gpu_type} (its types: {', '.join(types) or 'none'})"
         )
     # Processes on slices cannot work together, and a user who names no type means a whole GPU.
@@ -261,7 +143,7 @@ def _candidates(cluster: Cluster, request: Request) -> tuple[list[Placement], di
             continue
         try:
             fitting.append(_try_partition(cluster, name, request))
-        except _Misfit as misfit:
+        except Misfit as misfit:
             misfits[name] = str(misfit)
     return fitting, misfits
 
@@ -295,8 +177,8 @@ def place(cluster: Cluster, resources: Resources) -> Placement:
         )
     if not cluster.known:
         try:
-            return Placement(request.partition, (), _spread(request, None), "the partition as asked")
-        except _Misfit as misfit:
+            return Placement(request.partition, (), spread(request, None), "the partition as asked")
+        except Misfit as misfit:
             raise PlanError(f"{request}: cluster {cluster.name!r} {misfit}") from None
     if request.partition is not None and request.partition not in cluster.partitions:
         raise PlanError(

@@ -16,7 +16,8 @@ from slurmgpu.models.plan import Plan, Reason
 from slurmgpu.models.units import Memory
 from slurmgpu.planning.launching import Launching, choose_launcher, python_command
 from slurmgpu.planning.options import Layouted, options_of, type_to_pin
-from slurmgpu.planning.placement import Placement, count, place
+from slurmgpu.planning.placement import Placement, place
+from slurmgpu.planning.request import count
 from slurmgpu.planning.sizing import cpus_per_node, memory_per_node
 
 if TYPE_CHECKING:

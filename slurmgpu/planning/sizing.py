@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 from slurmgpu.errors import PlanError
 from slurmgpu.models.cluster import Cluster, Limits, NodeGroup
-from slurmgpu.models.job import Resources
+from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Memory
-from slurmgpu.planning.placement import Placement, count
+from slurmgpu.planning.placement import Placement
+from slurmgpu.planning.request import count
 
 __all__ = ["Sized", "cpus_per_node", "memory_per_node"]
 
