@@ -22,6 +22,7 @@ COMMANDS = {
     "status": "Show queued, running and finished jobs.",
     "cancel": "Cancel jobs.",
     "cluster": "List, show and choose cluster profiles.",
+    "sandbox": "A real Slurm on this machine, with pretend GPUs.",
     "config": "Show the settings and where each value comes from.",
     "schema": "Print the JSON Schema of job, cluster or settings files.",
 }

@@ -10,12 +10,8 @@ import pytest
 from tests.slurm.throwaway import ThrowawaySlurm, missing_programs
 
 
-@pytest.fixture(scope="session")
-def slurm() -> Iterator[ThrowawaySlurm]:
-    """A throwaway Slurm with 4 nodes of 4 pretend GPUs; without Slurm's programs the test is skipped.
-
-    In CI (CI=true) or with SLURMGPU_REQUIRE_SLURM=1 their absence is a failure.
-    """
+def need_slurm() -> None:
+    """Skip the test without Slurm's programs; in CI (CI=true) or with SLURMGPU_REQUIRE_SLURM=1 fail it."""
     missing = missing_programs()
     if missing:
         reason = (
@@ -24,5 +20,11 @@ def slurm() -> Iterator[ThrowawaySlurm]:
         if os.environ.get("CI") == "true" or os.environ.get("SLURMGPU_REQUIRE_SLURM") == "1":
             pytest.fail(reason)
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[ThrowawaySlurm]:
+    """A throwaway Slurm with 4 nodes of 4 pretend GPUs; without Slurm's programs the test is skipped."""
+    need_slurm()
     with ThrowawaySlurm() as running:
         yield running

@@ -1,0 +1,342 @@
+"""``slurmgpu sandbox``: a real Slurm on this machine, with pretend GPUs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from slurmgpu.models.cluster import Cluster
+    from slurmgpu.sandbox.shape import Shape
+    from slurmgpu.sandbox.state import State
+
+_name = click.option(
+    "--name",
+    default="default",
+    envvar="SLURMGPU_SANDBOX",
+    show_default=True,
+    help="Which sandbox; several can run side by side.",
+)
+
+
+@click.group()
+def command() -> None:
+    """Start, use and end a real Slurm on this machine, with pretend GPUs; needs no root.
+
+    A sandbox is a cluster of its own, named sandbox-NAME. No shell talks to it that did not ask to: by
+    `sandbox exec` or `sandbox env`.
+    """
+
+
+@command.command()
+@_name
+@click.option("--nodes", type=click.IntRange(1, 64), help="How many nodes.  [default: 4]")
+@click.option("--gpus-per-node", metavar="[TYPE:]N", help="Pretend GPUs of a node.  [default: a100:4]")
+@click.option("--cpus", type=click.IntRange(1, 4096), help="CPUs that a node has for Slurm.  [default: 64]")
+@click.option("--memory", metavar="SIZE", help="Memory that a node has for Slurm.  [default: 512G]")
+@click.option("--like", metavar="CLUSTER", help="A twin of a described cluster: judges jobs, runs none.")
+@click.option("--accounting/--no-accounting", default=None, help="With slurmdbd.  [default: if installed]")
+@click.option("--for", "lasting", metavar="TIME", help="End by itself after this time (2h, 30m, 1d).")
+def up(
+    name: str,
+    nodes: int | None,
+    gpus_per_node: str | None,
+    cpus: int | None,
+    memory: str | None,
+    like: str | None,
+    accounting: bool | None,
+    lasting: str | None,
+) -> None:
+    """Start a sandbox: Slurm's daemons as you, on loopback, until `down` or the machine's end."""
+    import time
+
+    from slurmgpu.errors import InvalidInput
+    from slurmgpu.sandbox.life import bring_up, can_account
+    from slurmgpu.sandbox.programs import require_programs
+
+    require_programs()
+    if like and any(value is not None for value in (nodes, gpus_per_node, cpus, memory)):
+        raise InvalidInput(
+            "--like takes nodes, GPUs, CPUs and memory from the cluster's profile",
+            hint="leave --nodes, --gpus-per-node, --cpus and --memory out, or leave --like out",
+        )
+    notes: list[str] = []
+    if like:
+        shape, profile, notes = _twin(name, like)
+    else:
+        shape, profile = _plain(name, nodes or 4, gpus_per_node or "a100:4", cpus or 64, memory or "512G")
+    lacking = can_account()
+    if accounting is not False and lacking:
+        if accounting:
+            raise InvalidInput(f"--accounting: this machine has no {', '.join(lacking)}")
+        notes.append(f"no accounting (no sacct, accounts, QOS): this machine has no {', '.join(lacking)}")
+    seconds = _seconds(lasting) if lasting else None
+    began = time.monotonic()
+    with_accounting = accounting is not False and not lacking
+    state, new = bring_up(name, shape, profile, accounting=with_accounting, lasting=seconds)
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    took = f"is up after {time.monotonic() - began:.1f} s" if new else "is running already"
+    _introduce(state, took)
+
+
+def _plain(name: str, nodes: int, gpus_per_node: str, cpus: int, memory: str) -> tuple[Shape, Cluster]:
+    from slurmgpu.errors import InvalidInput
+    from slurmgpu.models.units import GpuRequest, Memory
+    from slurmgpu.sandbox.shape import default_shape
+    from slurmgpu.sandbox.twin import own_profile
+
+    try:
+        gpus = GpuRequest.parse(gpus_per_node)
+    except ValueError as error:
+        raise InvalidInput(f"--gpus-per-node: {error}") from None
+    if gpus.count > 64:
+        raise InvalidInput(f"--gpus-per-node {gpus_per_node}: at most 64")
+    try:
+        mib = Memory.parse(memory).mib
+    except ValueError as error:
+        raise InvalidInput(f"--memory: {error}") from None
+    if mib < 1:
+        raise InvalidInput(f"--memory {memory}: a node needs some")
+    shape = default_shape(nodes, gpus.count, gpus.type if gpus.count else None, cpus, mib)
+    return shape, own_profile(name, shape)
+
+
+def _twin(name: str, like: str) -> tuple[Shape, Cluster, list[str]]:
+    from slurmgpu.files.clusters import choose_cluster
+    from slurmgpu.files.settings import load_settings
+    from slurmgpu.sandbox.twin import twin_of
+
+    cluster, _ = choose_cluster(like, load_settings(Path.cwd()), {})
+    shape, notes = twin_of(cluster)
+    return shape, cluster.model_copy(update={"name": f"sandbox-{name}"}), notes
+
+
+def _seconds(text: str) -> float:
+    import re
+
+    from slurmgpu.errors import InvalidInput
+
+    match = re.fullmatch(r"(\d+)([smhd])", text)
+    if not match or not int(match[1]):
+        raise InvalidInput(f"--for {text!r}: write a whole number and s, m, h or d, such as 2h")
+    return int(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+
+
+def _introduce(state: State, took: str) -> None:
+    which = "" if state.name == "default" else f" --name {state.name}"
+    click.echo(
+        f"sandbox {state.name} {took}: cluster {state.cluster}, Slurm {state.version}, {_nodes(state)}"
+    )
+    partitions = ", ".join(f"{one.name}{_about(dict(one.options))}" for one in state.shape.partitions)
+    click.echo(f"  partitions  {partitions}")
+    if state.accounting:
+        qos = ", ".join(["normal", *(one.name for one in state.shape.qos)])
+        click.echo(f"  accounts    {', '.join(state.shape.accounts)}; QOS {qos}")
+    if not state.shape.live:
+        click.echo(
+            "  its nodes have no daemons: jobs are judged as there (sbatch --test-only), but never run"
+        )
+    if state.until:
+        click.echo(f"  ends        {state.until.astimezone():%Y-%m-%d %H:%M}")
+    click.echo(f"  one command slurmgpu sandbox exec{which} -- sinfo")
+    click.echo(f'  this shell  eval "$(slurmgpu sandbox env{which})"')
+    click.echo(f"  end it      slurmgpu sandbox down{'' if not which else ' ' + state.name}")
+
+
+def _about(options: dict[str, str]) -> str:
+    words = ["default"] if options.get("Default") == "YES" else []
+    words += ["preemptible"] if options.get("PreemptMode", "OFF") != "OFF" else []
+    words += [f"at most {options['MaxTime']}"] if options.get("MaxTime", "UNLIMITED") != "UNLIMITED" else []
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _nodes(state: State) -> str:
+    if state.shape.like:
+        return f"{len(state.shape.nodes)} nodes like {state.shape.like}"
+    (kind,) = state.shape.kinds
+    return f"{kind.count} nodes with {kind.gres or 'no GPUs'}"
+
+
+@command.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(as_json: bool) -> None:
+    """Show all sandboxes: whether they are alive, their nodes, since when, and where."""
+    import json
+
+    from slurmgpu.sandbox.life import since_text
+    from slurmgpu.sandbox.state import known_sandboxes, read_state
+
+    found = [(name, folder, read_state(folder)) for name, folder in known_sandboxes().items()]
+    if as_json:
+        entries = [_entry(name, folder, state) for name, folder, state in found]
+        click.echo(json.dumps({"schema": "slurmgpu.sandboxes/1", "sandboxes": entries}, indent=2))
+        return
+    if not found:
+        click.echo("there is no sandbox: `slurmgpu sandbox up` starts one", err=True)
+    for name, folder, state in found:
+        if state is None:
+            click.echo(f"sandbox-{name}  crashed  ({folder})")
+            continue
+        faults = f"  faults: {', '.join(state.faults)}" if state.faults else ""
+        click.echo(
+            f"{state.cluster}  {state.condition}  {_nodes(state)}, Slurm {state.version}, "
+            f"up {since_text(state)}{faults}  ({folder})"
+        )
+
+
+def _entry(name: str, folder: Path, state: State | None) -> dict[str, Any]:
+    if state is None:
+        return {"name": name, "cluster": f"sandbox-{name}", "condition": "crashed", "folder": str(folder)}
+    return {
+        "name": name,
+        "cluster": state.cluster,
+        "condition": state.condition,
+        "nodes": len(state.shape.nodes),
+        "like": state.shape.like,
+        "accounting": state.accounting,
+        "version": state.version,
+        "since": state.since.isoformat(timespec="seconds"),
+        "until": state.until.isoformat(timespec="seconds") if state.until else None,
+        "faults": list(state.faults),
+        "folder": str(folder),
+    }
+
+
+@command.command()
+@click.argument("name", required=False)
+@click.option("--all", "everything", is_flag=True, help="All sandboxes of yours.")
+@click.option("--name", "name_option", envvar="SLURMGPU_SANDBOX", hidden=True)
+def down(name: str | None, everything: bool, name_option: str | None) -> None:
+    """End a sandbox (default: `default`) and its jobs; looks afterwards whether anything is left."""
+    from slurmgpu.errors import InvalidInput
+    from slurmgpu.sandbox.errors import SandboxFailed
+    from slurmgpu.sandbox.life import bring_down
+    from slurmgpu.sandbox.state import known_sandboxes
+
+    if everything and name:
+        raise InvalidInput("NAME and --all exclude each other")
+    known = list(known_sandboxes())
+    left = []
+    for one in known if everything else [name or name_option or "default"]:
+        ended = bring_down(one)
+        if ended is None:
+            click.echo(
+                f"there is no sandbox {one!r} (known: {', '.join(known) or 'none'}); nothing to do", err=True
+            )
+        elif ended.clean:
+            what = "had crashed and is cleaned up" if ended.crashed else "is down"
+            click.echo(f"sandbox {one} {what}: no process, port or file of it is left")
+        else:
+            rest = [f"processes {', '.join(map(str, ended.processes))}"] if ended.processes else []
+            rest += [f"ports {', '.join(map(str, ended.ports))}"] if ended.ports else []
+            rest += [f"folder {ended.folder}"] if ended.folder else []
+            left.append(f"sandbox {one!r} is down, but left {'; '.join(rest)}")
+    if left:
+        raise SandboxFailed("\n".join(left), hint="look who holds them, then call down again")
+    if everything and not known:
+        click.echo("there is no sandbox; nothing to do", err=True)
+
+
+@command.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@_name
+@click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+def exec_(name: str, words: tuple[str, ...]) -> None:
+    """Run a command that talks to the sandbox; ends with the command's own exit code."""
+    import os
+    import shutil
+
+    from slurmgpu.sandbox.errors import SandboxFailed
+    from slurmgpu.sandbox.life import running_sandbox, user_env
+
+    env = user_env(*running_sandbox(name))
+    path = shutil.which(words[0], path=env["PATH"])
+    if path is None:
+        error = SandboxFailed(f"exec: {words[0]!r} is no command on PATH")
+        error.exit_code = 127
+        raise error
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(path, list(words), env)
+
+
+@command.command()
+@_name
+@click.option("--unset", is_flag=True, help="Print the lines that take it back.")
+def env(name: str, unset: bool) -> None:
+    """Print shell lines that make this shell talk to the sandbox: eval "$(slurmgpu sandbox env)"."""
+    import shlex
+
+    from slurmgpu.sandbox.life import environment_of, in_the_way, running_sandbox
+
+    if unset:
+        click.echo("unset SLURM_CONF SLURMGPU_CLUSTER SLURMGPU_SANDBOX")
+        return
+    variables = environment_of(*running_sandbox(name))
+    others = in_the_way()
+    if others:
+        # An ambient SLURM_CLUSTERS would send the sandbox's jobs to production.
+        click.echo(f"unset {' '.join(others)}")
+    for variable, value in variables.items():
+        click.echo(f"export {variable}={shlex.quote(value)}")
+
+
+@command.command()
+@click.argument("daemon", required=False)
+@_name
+@click.option("-n", "--lines", type=click.IntRange(1), default=20, show_default=True, help="How many lines.")
+def logs(daemon: str | None, name: str, lines: int) -> None:
+    """Show the end of the daemons' logs; DAEMON is slurmctld, slurmdbd, slurmd-node1, munged, mariadbd, ..."""
+    from slurmgpu.errors import InvalidInput
+    from slurmgpu.sandbox.errors import SandboxFailed
+    from slurmgpu.sandbox.keeper import tail_of_logs
+    from slurmgpu.sandbox.state import folder_of
+
+    folder = folder_of(name)
+    # Of a crashed one, too: then they are wanted most.
+    if not (folder / "log").is_dir():
+        raise SandboxFailed(f"there is no sandbox {name!r}", hint="slurmgpu sandbox status shows them")
+    known = {path.stem for path in (folder / "log").iterdir()}
+    if daemon and daemon not in known:
+        raise InvalidInput(f"DAEMON {daemon!r}: there is no such log; there are {', '.join(sorted(known))}")
+    for line in tail_of_logs(folder, lines, daemon):
+        click.echo(line)
+
+
+@command.command()
+@click.argument("fault")
+@click.argument("target", metavar="[NODE|JOB]", required=False)
+@_name
+def fault(fault: str, target: str | None, name: str) -> None:
+    """Cause a fault, to see what it does to you.
+
+    \b
+    controller-down   slurmctld is ended: nothing answers
+    controller-hang   slurmctld is stopped: it takes connections and never answers
+    database-down     slurmdbd is ended: sacct and sacctmgr fail, jobs go on
+    node-down NODE    slurmd and jobs of a node are killed, Slurm marks it DOWN
+    preempt JOB       a job of more priority takes the nodes of JOB
+    drop-replies      the controller does what it is asked, but its replies are lost
+
+    `slurmgpu sandbox heal` mends all of them.
+    """
+    from slurmgpu.sandbox.faults import cause
+    from slurmgpu.sandbox.life import running_sandbox
+
+    state, folder = running_sandbox(name)
+    click.echo(f"{state.cluster}: {cause(state, folder, fault, target)}")
+
+
+@command.command()
+@_name
+def heal(name: str) -> None:
+    """Mend all faults of a sandbox."""
+    from slurmgpu.sandbox.faults import heal as mend
+    from slurmgpu.sandbox.life import running_sandbox
+
+    state, folder = running_sandbox(name)
+    mended = mend(state, folder)
+    click.echo(f"{state.cluster}: " + (f"mended {', '.join(mended)}" if mended else "no fault to mend"))

@@ -1,0 +1,1 @@
+"""A real Slurm on this machine: its daemons, its configuration, its life."""

@@ -1,0 +1,174 @@
+"""What the configuration files of a sandbox say."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurmgpu.sandbox.shape import NodeKind, Shape
+
+__all__ = ["Place", "gres_conf", "slurm_conf", "slurmdbd_conf"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a sandbox lives: what its configuration says beside its shape."""
+
+    cluster: str
+    folder: Path
+    user: str
+    host: str
+    controller_port: int
+    database_port: int
+    node_ports: tuple[int, ...]
+    """One per node; a single one that nobody listens on where nodes have no daemon."""
+    accounting: bool
+
+
+def listen_line(host: str) -> str:
+    """The configuration line that keeps the daemons on 127.0.0.1; empty where Slurm cannot be told so.
+
+    Kept off the wildcard, daemon and srun alike listen on what the host's name resolves to, and only there.
+    With any other address (Debian likes 127.0.1.1) they no longer find each other. Then they do listen
+    everywhere, and munge's key alone keeps strangers out.
+    """
+    try:
+        address = socket.gethostbyname(host)
+    except OSError:
+        return ""
+    return "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny" if address == "127.0.0.1" else ""
+
+
+def slurm_conf(place: Place, shape: Shape) -> str:
+    """The text of slurm.conf."""
+    folder, user = place.folder, place.user
+    parts = [
+        f"""\
+ClusterName={place.cluster}
+SlurmctldHost={place.host}(127.0.0.1)
+SlurmctldPort={place.controller_port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={folder}/munge.sock,cred_expire=5
+{listen_line(place.host)}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/log/slurmctld.log
+SlurmdLogFile={folder}/log/slurmd-%n.log
+PlugStackConfig={folder}/plugstack.conf
+MailProg=/bin/true
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+SlurmdParameters=config_overrides
+ReturnToService=2
+KillWait=5
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=0,batch_sched_delay=0
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+DefMemPerCPU=1000
+GresTypes=gpu
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=2
+""",
+        _accounting_lines(place) if place.accounting else "",
+        *(f"{key}={value}\n" for key, value in shape.options),
+        # A node that needs no daemon is one in the cloud that could be had: jobs are judged as for live ones.
+        ""
+        if shape.live
+        else "SuspendProgram=/bin/true\nResumeProgram=/bin/true\nSuspendTime=300\nResumeTimeout=65000\nPrivateData=cloud\n",
+        _node_lines(place, shape),
+    ]
+    for partition in shape.partitions:
+        options = "".join(
+            f" {key}={value}" for key, value in partition.options if place.accounting or key != "QOS"
+        )
+        parts.append(f"PartitionName={partition.name} Nodes={partition.nodes}{options} State=UP\n")
+    return "".join(parts)
+
+
+def _accounting_lines(place: Place) -> str:
+    return f"""\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStoragePass={place.folder}/munge.sock
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={place.database_port}
+AccountingStorageTRES=gres/gpu
+AccountingStorageEnforce=associations,limits,qos
+AccountingStoreFlags=job_comment,job_script
+PriorityType=priority/multifactor
+PriorityWeightQOS=1000
+"""
+
+
+def _node_lines(place: Place, shape: Shape) -> str:
+    lines = []
+    ports = iter(place.node_ports)
+    for kind in shape.kinds:
+        about = _about(kind)
+        if not shape.live:
+            lines.append(
+                f"NodeName={kind.hostlist} NodeAddr=127.0.0.1 Port={place.node_ports[0]} {about} State=CLOUD\n"
+            )
+            continue
+        for name in kind.names:
+            lines.append(
+                f"NodeName={name} NodeHostname={place.host} NodeAddr=127.0.0.1 Port={next(ports)} {about}"
+                " State=UNKNOWN\n"
+            )
+    return "".join(lines)
+
+
+def _about(kind: NodeKind) -> str:
+    sockets = 2 if kind.cpus % 2 == 0 else 1
+    words = [
+        f"CPUs={kind.cpus} Sockets={sockets} CoresPerSocket={kind.cpus // sockets} ThreadsPerCore=1",
+        f"RealMemory={kind.memory_mib}",
+    ]
+    words += [f"Gres={kind.gres}"] if kind.gres else []
+    words += [f"Feature={','.join(kind.features)}"] if kind.features else []
+    return " ".join(words)
+
+
+def slurmdbd_conf(place: Place) -> str:
+    """The text of slurmdbd.conf; the database is reached by MYSQL_UNIX_PORT."""
+    return f"""\
+DbdHost={place.host}
+DbdAddr=127.0.0.1
+{listen_line(place.host)}
+DbdPort={place.database_port}
+SlurmUser={place.user}
+AuthType=auth/munge
+AuthInfo=socket={place.folder}/munge.sock
+LogFile={place.folder}/log/slurmdbd.log
+PidFile={place.folder}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser={place.user}
+StorageLoc=slurm
+CommitDelay=1
+"""
+
+
+def gres_conf(folder: Path, shape: Shape) -> str:
+    """The text of gres.conf: each GPU is a symlink to /dev/null, so that jobs get CUDA_VISIBLE_DEVICES.
+
+    Nodes without a daemon have a mere count: nobody opens their devices.
+    """
+    lines = []
+    for kind in shape.kinds:
+        if kind.gpus:
+            type_word = f" Type={kind.gpu_type}" if kind.gpu_type else ""
+            last = f"[0-{kind.gpus - 1}]" if kind.gpus > 1 else "0"
+            what = f"File={folder}/gpu/gpu{last}" if shape.live else f"Count={kind.gpus}"
+            lines.append(f"NodeName={kind.hostlist} Name=gpu{type_word} {what}\n")
+    return "".join(lines)

@@ -1,0 +1,214 @@
+"""Faults on demand, each a real one: a daemon is gone or hangs, a node is lost, a job preempted."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from slurmgpu.errors import InvalidInput
+from slurmgpu.sandbox.errors import SandboxFailed
+from slurmgpu.sandbox.keeper import Keeper
+from slurmgpu.sandbox.processes import end_processes, tasks_on
+from slurmgpu.sandbox.programs import program
+from slurmgpu.sandbox.starting import client_env, free_ports
+from slurmgpu.sandbox.state import State, read_state, write_state
+
+__all__ = ["FAULTS", "cause", "heal"]
+
+FAULTS = {
+    "controller-down": "slurmctld is ended: nothing answers",
+    "controller-hang": "slurmctld is stopped: connections are taken and never answered",
+    "database-down": "slurmdbd is ended: sacct and sacctmgr fail, jobs go on",
+    "node-down": "NODE: its slurmd and the jobs there are killed, Slurm marks it DOWN",
+    "preempt": "JOB: a job of more priority takes its nodes (JOB must be in a preemptible partition)",
+    "drop-replies": "the controller does what it is asked, and its replies are lost",
+}
+
+
+class _Faults:
+    def __init__(self, state: State, folder: Path) -> None:
+        self.state, self.folder, self.keeper = state, folder, Keeper(folder)
+
+    def ask(self, command: str, *arguments: str, check: bool = True) -> str:
+        """Run one of Slurm's commands in the sandbox; SandboxFailed with its own words when it fails."""
+        try:
+            done = subprocess.run(
+                [program(command), *arguments],
+                env=client_env(self.folder),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=30,
+            )
+        except subprocess.TimeoutExpired:
+            raise SandboxFailed(
+                f"{command} got no answer in 30 s", hint="slurmgpu sandbox heal mends other faults"
+            ) from None
+        if check and done.returncode:
+            raise SandboxFailed(f"{command} {' '.join(arguments)}: {(done.stderr or done.stdout).strip()}")
+        return done.stdout
+
+    def note(self, fault: str, preemptor: str | None = None) -> None:
+        """Write down what `heal` will have to mend."""
+        state = read_state(self.folder) or self.state
+        faults = (*(one for one in state.faults if one != fault), fault)
+        preemptors = state.preemptors + ((preemptor,) if preemptor else ())
+        write_state(self.folder, state.model_copy(update={"faults": faults, "preemptors": preemptors}))
+
+    def controller_down(self) -> None:
+        self.keeper.stop("slurmctld")
+
+    def controller_hang(self) -> None:
+        self.keeper.signal("slurmctld", signal.SIGSTOP)
+
+    def database_down(self) -> None:
+        self.keeper.stop("slurmdbd")
+
+    def check(self, fault: str, target: str | None) -> None:
+        """Refuse what cannot be, before anything is done or noted."""
+        wanted = {"node-down": "NODE", "preempt": "JOB"}.get(fault)
+        if (wanted is None) != (target is None):
+            raise InvalidInput(
+                f"fault {fault} " + (f"needs a {wanted}" if wanted else f"takes no {target!r}")
+            )
+        nodes = self.state.shape.nodes
+        if fault == "node-down" and target not in nodes:
+            raise InvalidInput(f"NODE {target!r}: no such node; there are {_range(nodes)}")
+        if fault == "database-down" and not self.state.accounting:
+            raise SandboxFailed(
+                f"sandbox {self.state.name!r} has no accounting, so no database to lose",
+                hint="start it with slurmdbd and mariadbd installed, and without --no-accounting",
+            )
+        if fault == "controller-hang" and "slurmctld" not in self.keeper.running():
+            raise SandboxFailed("slurmctld is down already", hint="slurmgpu sandbox heal starts it")
+
+    def node_down(self, node: str) -> None:
+        if self.state.shape.live:
+            self.keeper.stop(f"slurmd-{node}")
+            end_processes(tasks_on(self.folder, node))
+        self.ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=sandbox fault")
+
+    def preempt(self, job: str) -> str:
+        """Submit a job that takes the nodes of `job`; its id."""
+        row = self.ask("squeue", "-h", "-j", job, "-o", "%T|%P|%N", check=False).split("\n")[0]
+        state, _, rest = row.partition("|")
+        partition, _, nodes = rest.partition("|")
+        if state != "RUNNING":
+            raise SandboxFailed(
+                f"JOB {job}: only a running job can be preempted; it is {state or 'not in the queue'}",
+                hint="slurmgpu sandbox exec -- squeue shows the jobs",
+            )
+        modes = {one.name: dict(one.options)["PreemptMode"] for one in self.state.shape.partitions}
+        preemptible = [name for name, mode in modes.items() if mode != "OFF"]
+        others = [name for name, mode in modes.items() if mode == "OFF"]
+        if partition not in preemptible or not others:
+            raise SandboxFailed(
+                f"JOB {job} is in partition {partition!r}, whose jobs nobody preempts",
+                hint=f"submit it to a preemptible partition: -p {' or '.join(preemptible) or '(there is none)'}",
+            )
+        return self.ask(
+            "sbatch", "--parsable", f"--partition={others[0]}", f"--nodelist={nodes}", "--exclusive",
+            "--job-name=sandbox-fault-preempt", "--output=/dev/null", "--chdir=/", "--time=5", "--no-requeue",
+            "--wrap=exec sleep 60",
+        ).strip()  # fmt: skip
+
+    def all_known(self) -> bool:
+        """Whether the controller has heard of every node since it was started."""
+        states = self.ask("sinfo", "-h", "-o", "%t", check=False).split()
+        return bool(states) and not any(state.startswith("unk") for state in states)
+
+    def is_up(self, node: str) -> bool:
+        """Whether Slurm would give this node to jobs."""
+        state = self.ask("sinfo", "-h", "-n", node, "-o", "%t", check=False).split()
+        return bool(state) and not state[0].startswith(("down", "drain", "drng", "unk"))
+
+    def drop_replies(self) -> None:
+        """Put a proxy before the controller, and point everybody who asks from now on at it."""
+        if "proxy" in self.keeper.running():
+            return
+        (listen,) = free_ports(1)
+        proxy = Path(__file__).with_name("proxy.py")
+        self.keeper.start(
+            "proxy", [sys.executable, "-I", "-S", str(proxy), str(listen), str(self.state.ports[0])]
+        )
+        log = self.folder / "log" / "proxy.out"
+        self.keeper.wait("the proxy", lambda: log.exists() and "ready" in log.read_text(), 10)
+        self.point_at(listen)
+
+    def point_at(self, port: int) -> None:
+        """Write the controller's port into slurm.conf; daemons that run keep what they have read."""
+        conf = self.folder / "slurm.conf"
+        lines = [
+            f"SlurmctldPort={port}" if line.startswith("SlurmctldPort=") else line
+            for line in conf.read_text().split("\n")
+        ]
+        scratch = self.folder / "slurm.conf.new"
+        scratch.touch(mode=0o600)
+        scratch.write_text("\n".join(lines))
+        scratch.replace(conf)
+
+
+def cause(state: State, folder: Path, fault: str, target: str | None) -> str:
+    """Bring a fault about; a sentence about what was done. InvalidInput for a fault or target that is none."""
+    faults = _Faults(state, folder)
+    if fault not in FAULTS:
+        raise InvalidInput(f"FAULT {fault!r}: there is no such fault; there are {', '.join(FAULTS)}")
+    faults.check(fault, target)
+    if fault == "node-down":
+        assert target is not None
+        # Noted first: should this be interrupted, heal mends what was done.
+        faults.note(f"node-down {target}")
+        faults.node_down(target)
+        return f"{target} is down"
+    if fault == "preempt":
+        assert target is not None
+        job = faults.preempt(target)
+        faults.note("preempt", preemptor=job)
+        return f"job {job} takes the nodes of job {target}; heal cancels it"
+    plain: dict[str, Callable[[], None]] = {
+        "controller-down": faults.controller_down,
+        "controller-hang": faults.controller_hang,
+        "database-down": faults.database_down,
+        "drop-replies": faults.drop_replies,
+    }
+    faults.note(fault)
+    plain[fault]()
+    return FAULTS[fault]
+
+
+def heal(state: State, folder: Path) -> list[str]:
+    """Mend every fault; the names of those mended."""
+    faults = _Faults(state, folder)
+    keeper, nodes = faults.keeper, [one.split()[1] for one in state.faults if one.startswith("node-down ")]
+    if "drop-replies" in state.faults:
+        faults.point_at(state.ports[0])
+        if "proxy" in keeper.running():
+            keeper.stop("proxy")
+    if "controller-hang" in state.faults:
+        keeper.signal("slurmctld", signal.SIGCONT)
+    for name in ("slurmdbd", "slurmctld", *(f"slurmd-{node}" for node in nodes)):
+        daemon = keeper.daemons().get(name)
+        if daemon and daemon["ended"] is not None:
+            keeper.restart(name)
+    if "database-down" in state.faults:
+        keeper.wait(
+            "slurmdbd", lambda: bool(faults.ask("sacctmgr", "-n", "show", "cluster", check=False)), 30
+        )
+    keeper.wait("slurmctld", lambda: "is UP" in faults.ask("scontrol", "ping", check=False), 30)
+    if state.shape.live:
+        keeper.wait("word of all nodes", faults.all_known, 60)
+    for node in nodes:
+        faults.ask("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
+        keeper.wait(node, partial(faults.is_up, node), 60)
+    for job in state.preemptors:
+        faults.ask("scancel", job, check=False)
+    write_state(folder, state.model_copy(update={"faults": (), "preemptors": ()}))
+    return list(state.faults)
+
+
+def _range(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 6 else f"{names[0]} to {names[-1]}"

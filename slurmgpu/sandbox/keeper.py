@@ -1,0 +1,131 @@
+"""Talks to a sandbox's supervisor: requests go through a FIFO, what became of them stands in a file."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from slurmgpu.sandbox.errors import SandboxFailed
+
+__all__ = ["Keeper", "launch", "tail_of_logs"]
+
+
+def launch(folder: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a supervisor for the folder; it ends when its standard input closes, until it is told to stay."""
+    os.mkfifo(folder / "requests", 0o600)
+    with (folder / "log" / "supervisor.out").open("ab") as out:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(__file__).with_name("supervisor.py")), str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=out,
+            cwd="/",
+            env=dict(env),
+            # A Ctrl-C in the terminal is the starter's to handle.
+            start_new_session=True,
+        )
+
+
+class Keeper:
+    """The supervisor of the sandbox in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def daemons(self) -> dict[str, dict[str, Any]]:
+        """What the supervisor wrote of each daemon: argv, pid, how it ended, whether it is wanted."""
+        try:
+            found: dict[str, dict[str, Any]] = json.loads((self.folder / "daemons.json").read_bytes())
+        except FileNotFoundError:
+            return {}
+        return found
+
+    def start(self, name: str, argv: list[str]) -> None:
+        """Have a daemon started."""
+        self._send({"do": "start", "name": name, "argv": argv})
+
+    def stop(self, name: str) -> None:
+        """Have a daemon ended; return when it is."""
+        self._send({"do": "stop", "name": name})
+        self.wait(f"the end of {name}", lambda: name not in self.running(), 15)
+
+    def restart(self, name: str) -> None:
+        """Have a daemon that has ended started again, as it was; return when it is."""
+        old = self.daemons()[name]
+        self.start(name, old["argv"])
+        deadline = time.monotonic() + 5
+        while self.daemons()[name] == old and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def signal(self, name: str, number: int) -> None:
+        """Have a daemon signalled."""
+        self._send({"do": "signal", "name": name, "signal": int(number)})
+
+    def stay(self, until: float | None) -> None:
+        """Let the supervisor outlive its starter, until a moment (seconds since 1970) or for good."""
+        self._send({"do": "stay", "until": until})
+
+    def running(self) -> list[str]:
+        """The names of the daemons that have not ended."""
+        return [name for name, daemon in self.daemons().items() if daemon["ended"] is None]
+
+    def failed(self) -> str | None:
+        """Which daemon ended though it was wanted, and how."""
+        for name, daemon in self.daemons().items():
+            if daemon["ended"] is not None and daemon["wanted"]:
+                return f"{name} {daemon['ended']}"
+        return None
+
+    def wait(self, what: str, ready: Callable[[], bool], seconds: float) -> None:
+        """Wait until something is so; SandboxFailed with the ends of the logs when a daemon ends before."""
+        deadline = time.monotonic() + seconds
+        while not ready():
+            failed = self.failed()
+            if failed:
+                raise self.failure(failed)
+            if time.monotonic() > deadline:
+                raise self.failure(f"{what} did not come in {seconds:.0f} s")
+            time.sleep(0.05)
+
+    def failure(self, message: str) -> SandboxFailed:
+        """An error with the ends of the daemons' logs."""
+        return SandboxFailed("\n".join([f"the sandbox failed: {message}", *tail_of_logs(self.folder, 15)]))
+
+    def _send(self, request: dict[str, Any]) -> None:
+        line = json.dumps(request).encode() + b"\n"
+        deadline = time.monotonic() + 5
+        while True:
+            try:
+                handle = os.open(self.folder / "requests", os.O_WRONLY | os.O_NONBLOCK)
+                break
+            except OSError as error:
+                # Without a reader: the supervisor is only just starting, or has ended.
+                if error.errno not in {errno.ENXIO, errno.ENOENT} or time.monotonic() > deadline:
+                    raise self.failure("its supervisor does not answer") from None
+                time.sleep(0.02)
+        try:
+            os.write(handle, line)
+        finally:
+            os.close(handle)
+
+
+def tail_of_logs(folder: Path, lines: int, daemon: str | None = None) -> list[str]:
+    """The last lines of every log, or of one daemon's, each under the log's name."""
+    found = []
+    for path in sorted((folder / "log").glob("*")):
+        if daemon not in {None, path.stem}:
+            continue
+        # What a daemon prints in the foreground it also writes to its own log, once that is open.
+        if path.suffix == ".out" and path.with_suffix(".log").exists():
+            continue
+        text = path.read_text(errors="replace").split("\n")[:-1][-lines:]
+        if text:
+            found += [f"--- {path.name}", *text]
+    return found

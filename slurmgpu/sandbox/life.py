@@ -1,0 +1,218 @@
+"""A sandbox's life: up, down, and what is known of it in between."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import shutil
+import signal
+import socket
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.sandbox.errors import SandboxFailed
+from slurmgpu.sandbox.processes import end_processes, is_running, processes_of
+from slurmgpu.sandbox.programs import find_program, missing_programs, require_programs, scrubbed
+from slurmgpu.sandbox.shape import Shape
+from slurmgpu.sandbox.starting import Started, client_env, start
+from slurmgpu.sandbox.state import State, folder_of, known_sandboxes, locked, read_state
+
+__all__ = [
+    "Ended",
+    "bring_down",
+    "bring_up",
+    "can_account",
+    "environment_of",
+    "in_the_way",
+    "running_sandbox",
+    "since_text",
+    "user_env",
+]
+
+
+@dataclass
+class Ended:
+    """What was left of a sandbox after its end, looked for and not assumed."""
+
+    name: str
+    processes: list[int] = field(default_factory=list)
+    ports: list[int] = field(default_factory=list)
+    folder: Path | None = None
+    crashed: bool = False
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is left."""
+        return not self.processes and not self.ports and self.folder is None
+
+
+def bring_up(
+    name: str,
+    shape: Shape,
+    profile: Cluster,
+    *,
+    accounting: bool,
+    lasting: float | None = None,
+    seconds: float = 60,
+) -> tuple[State, bool]:
+    """Start the sandbox of this name; its state, and whether it is new (False: it ran already, in this shape).
+
+    ``profile`` describes it to slurmgpu's own commands; ``lasting`` is how many seconds it lives (None: until
+    it is taken down). Raises ProgramsMissing, and SandboxFailed when it does not start, or runs in another
+    shape.
+    """
+    require_programs()
+    folder = folder_of(name)
+    cluster = f"sandbox-{name}"
+    with ExitStack() as held:
+        held.enter_context(locked())
+        old = read_state(folder)
+        if old is not None and old.condition != "crashed":
+            return _same(old, shape, accounting), False
+        if folder.exists():
+            _clean(name, folder, old)
+        folder.mkdir(mode=0o700)
+        try:
+            # Once its state is written, others see that it is starting, and need not wait for it.
+            started = start(
+                folder, name=name, cluster=cluster, shape=shape, accounting=accounting, seconds=seconds,
+                written=held.close,
+            )  # fmt: skip
+            return _let_stay(started, folder, profile, lasting), True
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
+def _let_stay(started: Started, folder: Path, profile: Cluster, lasting: float | None) -> State:
+    try:
+        text = json.dumps(profile.model_dump(mode="json", exclude_defaults=True), indent=1)
+        (folder / "cluster.yaml").write_text(text + "\n", encoding="utf-8")
+        return started.stay(lasting)
+    except BaseException:
+        started.end()
+        raise
+
+
+def _same(state: State, shape: Shape, accounting: bool) -> State:
+    if state.condition == "starting":
+        raise SandboxFailed(
+            f"sandbox {state.name!r} is just being started by another command",
+            hint=f"wait a moment, then: slurmgpu sandbox status (or: slurmgpu sandbox down {state.name})",
+        )
+    if (state.shape, state.accounting) != (shape, accounting):
+        raise SandboxFailed(
+            f"sandbox {state.name!r} runs already, in another shape ({_size(state.shape)})",
+            hint=f"end it first: slurmgpu sandbox down {state.name}; or start a second one: --name OTHER",
+        )
+    return state
+
+
+def _size(shape: Shape) -> str:
+    what = f"like {shape.like}, " if shape.like else ""
+    return f"{what}{len(shape.nodes)} nodes, partitions {', '.join(part.name for part in shape.partitions)}"
+
+
+def bring_down(name: str, seconds: float = 20) -> Ended | None:
+    """End the sandbox of this name, crashed or alive, and look for what is left; None when there is none."""
+    folder = folder_of(name)
+    with locked():
+        if not folder.is_dir():
+            return None
+        state = read_state(folder)
+        return _clean(name, folder, state, seconds)
+
+
+def _clean(name: str, folder: Path, state: State | None, seconds: float = 20) -> Ended:
+    if state is None:
+        # Its starter died before it had started anything that outlives it.
+        shutil.rmtree(folder, ignore_errors=True)
+        return Ended(name, folder=folder if folder.exists() else None, crashed=True)
+    crashed = state.condition == "crashed"
+    process = state.process
+    # What another start of the machine left are files alone.
+    if is_running(process):
+        os.kill(process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + seconds
+        while is_running(process) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if is_running(process):
+            end_processes([process.pid])
+    end_processes(processes_of(folder, state.token))
+    shutil.rmtree(folder, ignore_errors=True)
+    return Ended(
+        name,
+        processes=processes_of(folder, state.token),
+        # A crashed one's ports may have new owners by now.
+        ports=[] if crashed else [port for port in state.ports if _listens(port)],
+        folder=folder if folder.exists() else None,
+        crashed=crashed,
+    )
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def running_sandbox(name: str) -> tuple[State, Path]:
+    """The state and folder of a sandbox that is alive; SandboxFailed says what to do when it is not."""
+    folder = folder_of(name)
+    state = read_state(folder)
+    if state is None and not folder.is_dir():
+        known = ", ".join(known_sandboxes()) or "none"
+        raise SandboxFailed(
+            f"there is no sandbox {name!r} (known: {known})",
+            hint="start it: slurmgpu sandbox up" + ("" if name == "default" else f" --name {name}"),
+        )
+    if state is None or state.condition == "crashed":
+        raise SandboxFailed(
+            f"sandbox {name!r} has crashed: its supervisor is gone",
+            hint=f"clean it up: slurmgpu sandbox down {name}; or start it anew: slurmgpu sandbox up --name {name}",
+        )
+    if state.condition == "starting":
+        raise SandboxFailed(f"sandbox {name!r} is still starting", hint="wait some seconds, then try again")
+    return state, folder
+
+
+def environment_of(state: State, folder: Path) -> dict[str, str]:
+    """The variables that make Slurm's commands and slurmgpu's talk to this sandbox."""
+    variables = {
+        "SLURM_CONF": str(folder / "slurm.conf"),
+        "SLURMGPU_CLUSTER": str(folder / "cluster.yaml"),
+        "SLURMGPU_SANDBOX": state.name,
+    }
+    client = find_program("sbatch")
+    path = os.environ.get("PATH", os.defpath)
+    if client and str(Path(client).parent) not in path.split(os.pathsep):
+        variables["PATH"] = f"{path}{os.pathsep}{Path(client).parent}"
+    return variables
+
+
+def in_the_way() -> list[str]:
+    """The variables of this process that would send Slurm's commands elsewhere, or change what they do."""
+    kept = scrubbed(os.environ)
+    return sorted(name for name in os.environ if name not in kept and name != "SLURM_CONF")
+
+
+def user_env(state: State, folder: Path) -> dict[str, str]:
+    """A whole environment for a command in this sandbox."""
+    return client_env(folder) | environment_of(state, folder)
+
+
+def can_account() -> list[str]:
+    """The programs for accounting that this machine lacks."""
+    return [name for name in missing_programs() if name not in missing_programs(accounting=False)]
+
+
+def since_text(state: State) -> str:
+    """How long it has been up, for people."""
+    seconds = int((datetime.datetime.now(datetime.timezone.utc) - state.since).total_seconds())
+    days, rest = divmod(max(seconds, 0), 86400)
+    clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
+    return f"{days}-{clock}" if days else clock

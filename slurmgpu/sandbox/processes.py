@@ -1,0 +1,128 @@
+"""Which processes belong to a sandbox, read from /proc."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurmgpu.sandbox.supervisor import descendants
+
+__all__ = [
+    "TOKEN",
+    "Process",
+    "boot_id",
+    "end_processes",
+    "identify",
+    "is_running",
+    "processes_of",
+    "tasks_on",
+]
+
+TOKEN = "SLURMGPU_SANDBOX_TOKEN"
+"""The variable that marks the daemons and what they start; a user's shell never has it."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that cannot be mistaken for a later one with the same id."""
+
+    pid: int
+    started: int
+    """Clock ticks after the machine's start."""
+    boot: str
+
+
+def boot_id() -> str:
+    """What this start of the machine is called."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        text = (Path("/proc") / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The command's name stands in parentheses and may hold blanks and parentheses itself.
+    return text.rpartition(")")[2].split()
+
+
+def identify(pid: int) -> Process | None:
+    """The process of this id now; None when there is none."""
+    fields = _stat(pid)
+    return Process(pid, int(fields[19]), boot_id()) if fields else None
+
+
+def is_running(process: Process) -> bool:
+    """Whether this very process still runs (a zombie does not)."""
+    fields = _stat(process.pid)
+    return (
+        fields is not None
+        and fields[0] != "Z"
+        and int(fields[19]) == process.started
+        and process.boot == boot_id()
+    )
+
+
+def _environments() -> dict[int, set[bytes]]:
+    """The environment of each process of this user that can be read."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                found[int(entry.name)] = set((entry / "environ").read_bytes().split(b"\0"))
+            except OSError:
+                continue
+    return found
+
+
+def _variable(name: str, value: str) -> bytes:
+    return f"{name}={value}".encode()
+
+
+def processes_of(folder: Path, token: str) -> list[int]:
+    """The daemons with this token, the tasks of jobs in this sandbox, and everything below either.
+
+    A shell that merely talks to the sandbox has its SLURM_CONF, too, but no node of its own.
+    """
+    mark, conf = _variable(TOKEN, token), _variable("SLURM_CONF", str(folder / "slurm.conf"))
+    found: set[int] = set()
+    for pid, environment in _environments().items():
+        on_node = any(variable.startswith(b"SLURMD_NODENAME=") for variable in environment)
+        if mark in environment or (conf in environment and on_node):
+            found |= {pid, *descendants(pid)}
+    return sorted(pid for pid in found if (fields := _stat(pid)) and fields[0] != "Z")
+
+
+def tasks_on(folder: Path, node: str) -> list[int]:
+    """The processes of jobs on one node of this sandbox, and the step daemons above them."""
+    wanted = {_variable("SLURM_CONF", str(folder / "slurm.conf")), _variable("SLURMD_NODENAME", node)}
+    found: set[int] = set()
+    for pid, environment in _environments().items():
+        if wanted <= environment:
+            found |= {pid, *descendants(pid)}
+            parent = int((_stat(pid) or ["", "0"])[1])
+            if parent and _name(parent) == "slurmstepd":
+                found.add(parent)
+    return sorted(found)
+
+
+def _name(pid: int) -> str:
+    try:
+        return (Path("/proc") / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def end_processes(pids: list[int], seconds: float = 5) -> None:
+    """Kill them, and wait until they are gone."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any((fields := _stat(pid)) and fields[0] != "Z" for pid in pids):
+        time.sleep(0.02)

@@ -1,0 +1,258 @@
+"""Starts a Slurm in an empty folder: munge, a database and its daemon, the controller, the nodes."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import pwd
+import secrets
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurmgpu.sandbox.configuration import Place, gres_conf, slurm_conf, slurmdbd_conf
+from slurmgpu.sandbox.errors import SandboxFailed
+from slurmgpu.sandbox.keeper import Keeper, launch
+from slurmgpu.sandbox.processes import TOKEN, identify
+from slurmgpu.sandbox.programs import program, scrubbed, slurm_release, slurm_version
+from slurmgpu.sandbox.shape import Shape
+from slurmgpu.sandbox.state import State, supervising, write_state
+
+__all__ = ["Started", "client_env", "free_ports", "start"]
+
+
+@dataclass
+class Started:
+    """A Slurm that is up. Its supervisor ends it when ``supervisor.stdin`` closes, unless told to stay."""
+
+    folder: Path
+    state: State
+    keeper: Keeper
+    supervisor: subprocess.Popen[bytes]
+
+    def stay(self, lasting: float | None) -> State:
+        """Let it outlive this process, for some seconds or for good; what is written down then."""
+        until = None if lasting is None else time.time() + lasting
+        moment = None if until is None else datetime.datetime.fromtimestamp(until, datetime.timezone.utc)
+        self.state = self.state.model_copy(update={"ready": True, "until": moment})
+        # Told before it is said to be ready: whoever reads that may rely on it.
+        self.keeper.stay(until)
+        write_state(self.folder, self.state)
+        return self.state
+
+    def end(self) -> None:
+        """End every process of this Slurm, its jobs included, and delete its folder; may be called again."""
+        if self.supervisor.stdin is not None and not self.supervisor.stdin.closed:
+            self.supervisor.stdin.close()
+        if self.supervisor.poll() is None:
+            self.supervisor.terminate()
+        self.supervisor.wait(timeout=60)
+
+
+def client_env(folder: Path) -> dict[str, str]:
+    """This process's environment, scrubbed and pointed at the sandbox in ``folder``."""
+    return scrubbed(os.environ) | {"SLURM_CONF": str(folder / "slurm.conf")}
+
+
+def start(
+    folder: Path,
+    *,
+    name: str,
+    cluster: str,
+    shape: Shape,
+    accounting: bool,
+    seconds: float = 60,
+    written: Callable[[], None] = lambda: None,
+) -> Started:
+    """Start a Slurm in ``folder``, which exists, is empty and private; SandboxFailed leaves nothing behind.
+
+    ``written`` is called when the folder says that it is starting.
+    """
+    return _Start(folder, cluster, shape, accounting, seconds).run(name, written)
+
+
+class _Start:
+    def __init__(self, folder: Path, cluster: str, shape: Shape, accounting: bool, seconds: float) -> None:
+        self.folder = folder
+        self.shape = shape
+        self.deadline = time.monotonic() + seconds
+        self.version = slurm_version()
+        self.env = client_env(folder)
+        ports = free_ports(2 + (len(shape.nodes) if shape.live else 1))
+        self.place = Place(
+            cluster=cluster,
+            folder=folder,
+            user=pwd.getpwuid(os.getuid()).pw_name,
+            host=socket.gethostname().partition(".")[0],
+            controller_port=ports[0],
+            database_port=ports[1],
+            node_ports=tuple(ports[2:]),
+            accounting=accounting,
+        )
+        self.keeper = Keeper(folder)
+
+    def run(self, name: str, written: Callable[[], None]) -> Started:
+        folder, token = self.folder, secrets.token_hex(16)
+        (folder / "log").mkdir()
+        # mariadbd's folder is private to this user: that is what keeps others out, no password.
+        supervisor = launch(folder, self.env | {TOKEN: token, "MYSQL_UNIX_PORT": f"{folder}/mariadb.sock"})
+        with ExitStack() as on_failure:
+            process = identify(supervisor.pid)
+            assert process is not None
+            state = State(
+                name=name,
+                cluster=self.place.cluster,
+                since=datetime.datetime.now(datetime.timezone.utc),
+                version=self.version,
+                accounting=self.place.accounting,
+                shape=self.shape,
+                ports=(self.place.controller_port, self.place.database_port, *self.place.node_ports),
+                token=token,
+                supervisor=supervising(process),
+            )
+            started = Started(folder, state, self.keeper, supervisor)
+            on_failure.callback(started.end)
+            write_state(folder, state)
+            written()
+            self._configure()
+            self._start()
+            on_failure.pop_all()
+        return started
+
+    def _configure(self) -> None:
+        folder, place, shape = self.folder, self.place, self.shape
+        live = shape.nodes if shape.live else []
+        for name in ("state", "spool", "gpu", *(f"spool/{node}" for node in live)):
+            (folder / name).mkdir()
+        for number in range(max(kind.gpus for kind in shape.kinds)):
+            (folder / "gpu" / f"gpu{number}").symlink_to("/dev/null")
+        _write(folder / "munge.key", secrets.token_bytes(128))
+        _write(folder / "slurm.conf", slurm_conf(place, shape).encode())
+        if place.accounting:
+            _write(folder / "slurmdbd.conf", slurmdbd_conf(place).encode())
+        _write(folder / "gres.conf", gres_conf(folder, shape).encode())
+        _write(folder / "plugstack.conf", b"")
+        # Without root there are no cgroups to be had; releases before 23.02 do not know the word.
+        if slurm_release(self.version) >= (23, 2):
+            _write(folder / "cgroup.conf", b"CgroupPlugin=disabled\n")
+
+    def _start(self) -> None:
+        folder = self.folder
+        if self.place.accounting:
+            self._start_database()
+        self._daemon(
+            "munged", "-F", "--force", f"--socket={folder}/munge.sock", f"--key-file={folder}/munge.key",
+            f"--seed-file={folder}/munge.seed", f"--pid-file={folder}/munge.pid",
+            f"--log-file={folder}/log/munged.log",
+        )  # fmt: skip
+        self._wait("munged", lambda: _is_socket(folder / "munge.sock"))
+        if self.place.accounting:
+            self._wait("mariadbd", lambda: _is_socket(folder / "mariadb.sock"))
+            self._daemon("slurmdbd", "-D")
+            self._wait("slurmdbd", lambda: self._succeeds("sacctmgr", "-n", "show", "cluster"))
+            self._add_accounts()
+        self._daemon("slurmctld", "-D")
+        self._wait("slurmctld", lambda: self._succeeds("scontrol", "ping"))
+        if self.shape.live:
+            for node in self.shape.nodes:
+                self._daemon("slurmd", "-D", "-N", node, name=f"slurmd-{node}")
+        self._wait("the nodes", self._all_nodes_idle)
+        if self.place.accounting:
+            self._limit_tres()
+
+    def _start_database(self) -> None:
+        # One shell for both steps, so that the second needs nobody who waits for the first.
+        common = f"--no-defaults --datadir={self.folder}/mariadb --user={self.place.user}"
+        create = (
+            f"{program('mariadb-install-db')} {common} --skip-test-db"
+            " --auth-root-authentication-method=normal"
+        )
+        serve = (
+            f"{program('mariadbd')} {common} --skip-networking --skip-grant-tables --tmpdir={self.folder}"
+            f" --socket={self.folder}/mariadb.sock --pid-file={self.folder}/mariadb.pid"
+            # As Debian configures it: the compiled-in latin1 would turn most of UTF-8 into question marks.
+            " --character-set-server=utf8mb4 --collation-server=utf8mb4_general_ci"
+            " --innodb-buffer-pool-size=32M --innodb-flush-log-at-trx-commit=0"
+        )
+        self.keeper.start("mariadbd", ["/bin/sh", "-c", f"{create} && exec {serve}"])
+
+    def _add_accounts(self) -> None:
+        shape, user = self.shape, self.place.user
+        default = shape.accounts[0]
+        words = [["cluster", self.place.cluster], ["account", ",".join(shape.accounts)]]
+        words += [["qos", qos.name, *qos.limits] for qos in shape.qos]
+        names = ",".join(["normal", *(qos.name for qos in shape.qos)])
+        about_qos = [f"qos={names}", "defaultqos=normal"] if shape.qos else []
+        words += [
+            ["user", user, f"account={','.join(shape.accounts)}", f"defaultaccount={default}", *about_qos]
+        ]
+        for one in words:
+            self._account("add", *one)
+
+    def _limit_tres(self) -> None:
+        for qos in self.shape.qos:
+            if qos.tres_per_job:
+                # The database knows of GPUs a moment after the controller has come up.
+                self._wait("gres/gpu in the database", self._gpus_are_known)
+                self._account("modify", "qos", qos.name, "set", f"MaxTRESPerJob={qos.tres_per_job}")
+
+    def _gpus_are_known(self) -> bool:
+        return "gres|gpu" in self._ask("sacctmgr", "-n", "-P", "show", "tres", "format=type,name").stdout
+
+    def _account(self, *words: str) -> None:
+        answer = self._ask("sacctmgr", "-i", *words)
+        if answer.returncode:
+            said = (answer.stderr or answer.stdout).strip()
+            raise SandboxFailed(f"the sandbox failed: sacctmgr -i {' '.join(words)}: {said}")
+
+    def _all_nodes_idle(self) -> bool:
+        # Nodes in the cloud are idle with a ~ while they have no power.
+        states = self._ask("sinfo", "-h", "-N", "-o", "%N %T").stdout.split("\n")[:-1]
+        rows = {tuple(line.split()) for line in states}
+        return {node for node, state in rows if state in {"idle", "idle~"}} == set(self.shape.nodes)
+
+    def _succeeds(self, *argv: str) -> bool:
+        return self._ask(*argv).returncode == 0
+
+    def _ask(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [program(command), *arguments],
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def _daemon(self, daemon: str, *arguments: str, name: str | None = None) -> None:
+        self.keeper.start(name or daemon, [program(daemon), *arguments])
+
+    def _wait(self, what: str, ready: Callable[[], bool]) -> None:
+        self.keeper.wait(what, ready, max(self.deadline - time.monotonic(), 0.1))
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody listens on now."""
+    # Held together, so that they differ; another program could still take one before its daemon does.
+    with ExitStack() as held:
+        ports = []
+        for _ in range(count):
+            listener = held.enter_context(socket.socket())
+            listener.bind(("127.0.0.1", 0))
+            ports.append(listener.getsockname()[1])
+        return ports
+
+
+def _write(path: Path, content: bytes) -> None:
+    # Created private: munged and slurmdbd refuse a key or password that others could read.
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_bytes(content)
+
+
+def _is_socket(path: Path) -> bool:
+    return path.exists() and stat.S_ISSOCK(path.stat().st_mode)

@@ -1,0 +1,142 @@
+"""What is written down about a sandbox, in ``state.json`` of its folder, and where the folders are."""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from slurmgpu.errors import InvalidInput
+from slurmgpu.models.base import Model
+from slurmgpu.sandbox.processes import Process, is_running
+from slurmgpu.sandbox.shape import Shape
+
+__all__ = ["State", "base_folder", "folder_of", "known_sandboxes", "locked", "read_state", "write_state"]
+
+NAME = re.compile(r"[a-z][a-z0-9-]{0,29}\Z")
+# A Unix socket's path may have 107 bytes; the longest of ours is mariadb.sock.
+LONGEST_FOLDER = 107 - len("/mariadb.sock")
+
+
+class Supervising(Model):
+    """The supervisor's process, as `Process` has it."""
+
+    pid: int
+    started: int
+    boot: str
+
+
+class State(Model):
+    """A sandbox as its starter wrote it down."""
+
+    schema_name: Literal["slurmgpu.sandbox/1"] = "slurmgpu.sandbox/1"
+    name: str
+    cluster: str
+    since: datetime.datetime
+    until: datetime.datetime | None = None
+    version: str
+    accounting: bool
+    shape: Shape
+    ports: tuple[int, ...]
+    token: str
+    supervisor: Supervising
+    ready: bool = False
+    faults: tuple[str, ...] = ()
+    preemptors: tuple[str, ...] = ()
+    """Jobs that a fault has submitted, to be cancelled when it is healed."""
+
+    @property
+    def process(self) -> Process:
+        """The supervisor's process."""
+        return Process(**self.supervisor.model_dump())
+
+    @property
+    def condition(self) -> Literal["alive", "starting", "crashed"]:
+        """Whether it lives: its supervisor does, or it has crashed."""
+        if not is_running(self.process):
+            return "crashed"
+        return "alive" if self.ready else "starting"
+
+
+def supervising(process: Process) -> Supervising:
+    """The process as it is written down."""
+    return Supervising(**asdict(process))
+
+
+def base_folder() -> Path:
+    """The folder of all sandboxes of this user: XDG_STATE_HOME, or ~/.local/state, then slurmgpu/sandbox.
+
+    Not XDG_RUNTIME_DIR: that one is emptied when the user logs out, while the daemons go on.
+    """
+    state = os.environ.get("XDG_STATE_HOME") or ""
+    home = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    return home / "slurmgpu" / "sandbox"
+
+
+def folder_of(name: str) -> Path:
+    """The folder of the sandbox of this name; InvalidInput for a name or a path that cannot be one."""
+    if not NAME.match(name):
+        raise InvalidInput(
+            f"--name {name!r}: a sandbox's name is lower-case letters, digits and -, begins with a letter, "
+            "and has at most 30"
+        )
+    folder = base_folder() / name
+    if len(os.fsencode(folder)) > LONGEST_FOLDER:
+        raise InvalidInput(
+            f"the sandbox's folder {folder} is too long for Unix sockets (at most {LONGEST_FOLDER} bytes)",
+            hint="set XDG_STATE_HOME to a shorter folder on a local disk, or give a shorter --name",
+        )
+    if re.search(r"[\s\"'#\\=,%]", str(folder)):
+        raise InvalidInput(
+            f"the sandbox's folder {str(folder)!r} has characters that Slurm's configuration cannot hold",
+            hint="set XDG_STATE_HOME to a folder without blanks, quotes, #, %, = and commas",
+        )
+    return folder
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """Hold all sandboxes of this user, so that two commands do not claim or clean up the same one.
+
+    The folder itself is locked: no lock file stays behind.
+    """
+    base = base_folder()
+    base.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle = os.open(base, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def write_state(folder: Path, state: State) -> None:
+    """Write ``state.json``, whole or not at all."""
+    scratch = folder / "state.json.new"
+    scratch.write_text(json.dumps(state.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
+    scratch.replace(folder / "state.json")
+
+
+def read_state(folder: Path) -> State | None:
+    """What is written there; None when that cannot be read: its starter died early, or another release wrote it."""
+    try:
+        return State.model_validate_json((folder / "state.json").read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def known_sandboxes() -> dict[str, Path]:
+    """The folders of all sandboxes by name."""
+    base = base_folder()
+    if not base.is_dir():
+        return {}
+    return {path.name: path for path in sorted(base.iterdir()) if path.is_dir() and NAME.match(path.name)}

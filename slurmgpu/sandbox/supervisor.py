@@ -1,0 +1,193 @@
+"""Keeps the daemons of one sandbox, and ends them all when it ends itself.
+
+It is a process of its own, and needs nothing but the standard library. Until it is told to stay, it lives as
+long as its standard input is open: whoever starts a sandbox may be killed, the kernel then closes the pipe,
+and nothing is left behind. Requests are JSON objects, one a line, written to the FIFO ``requests``:
+
+- ``{"do": "start", "name": ..., "argv": [...]}`` starts a daemon,
+- ``{"do": "stop", "name": ...}`` ends one, ``{"do": "signal", "name": ..., "signal": 19}`` signals one,
+- ``{"do": "stay", "until": SECONDS_SINCE_1970 or null}`` lets it outlive its starter.
+
+What became of them stands in ``daemons.json``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+TICK_SECONDS = 0.2
+STOP_SECONDS = 5.0
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def descendants(root: int) -> list[int]:
+    """Every process below ``root``, from /proc; zombies are not counted."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            # The command's name stands in parentheses and may hold blanks and parentheses itself.
+            state, parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+        except (OSError, ValueError):
+            continue
+        if state != "Z":
+            children.setdefault(int(parent), []).append(int(entry.name))
+    found: list[int] = []
+    queue = [root]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+class Supervisor:
+    """Starts and ends daemons, notes what became of them, and removes everything at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.parent: int | None = os.getppid()
+        self.until: float | None = None
+        self.daemons: dict[str, dict[str, Any]] = {}
+        self.deadlines: dict[int, float] = {}
+        # Held for writing, too, so that the FIFO never reports an end.
+        self.requests = os.open(folder / "requests", os.O_RDWR | os.O_NONBLOCK)
+        self.pending = b""
+        # Job steps and daemons' children lose their parents: they must come to us, or we could not end them.
+        _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def run(self) -> None:
+        """Serve until the starter is gone, or, told to stay, until the time is up."""
+        while self._wanted():
+            self._reap()
+            watched = [self.requests] if self.parent is None else [self.requests, 0]
+            ready = select.select(watched, [], [], TICK_SECONDS)[0]
+            if self.requests in ready:
+                self._serve(os.read(self.requests, 65536))
+            elif ready and not os.read(0, 65536):
+                return
+
+    def end(self) -> None:
+        """Kill everything below this process (nothing of it is worth a clean shutdown); delete the folder."""
+        while alive := descendants(os.getpid()):
+            for pid in alive:
+                _kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+            self._reap()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _wanted(self) -> bool:
+        if self.parent is not None and os.getppid() != self.parent:
+            return False
+        return self.until is None or time.time() < self.until
+
+    def _serve(self, chunk: bytes) -> None:
+        *lines, self.pending = (self.pending + chunk).split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            if request["do"] == "start":
+                self._start(request["name"], request["argv"])
+            elif request["do"] == "stop":
+                self._stop(request["name"])
+            elif request["do"] == "signal":
+                self._signal(request["name"], request["signal"])
+            elif request["do"] == "stay":
+                self.parent, self.until = None, request["until"]
+
+    def _start(self, name: str, argv: list[str]) -> None:
+        known = self.daemons.get(name)
+        if known and known["ended"] is None:
+            return
+        self.daemons[name] = {"argv": argv, "pid": None, "ended": None, "wanted": True}
+        with (self.folder / "log" / f"{name}.out").open("ab") as out:
+            try:
+                process = subprocess.Popen(
+                    argv,
+                    cwd=self.folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                    # Should this supervisor itself be killed, the daemons follow.
+                    preexec_fn=lambda: _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
+                )
+                self.daemons[name]["pid"] = process.pid
+            except OSError as error:
+                self.daemons[name]["ended"] = f"did not start: {error}"
+        self._note()
+
+    def _stop(self, name: str) -> None:
+        known = self.daemons.get(name)
+        if known and known["ended"] is None:
+            known["wanted"] = False
+            self._signal(name, signal.SIGTERM)
+            self._signal(name, signal.SIGCONT)
+            self.deadlines[known["pid"]] = time.monotonic() + STOP_SECONDS
+            self._note()
+
+    def _signal(self, name: str, number: int) -> None:
+        known = self.daemons.get(name)
+        if known and known["ended"] is None:
+            _kill(known["pid"], number)
+
+    def _reap(self) -> None:
+        for pid, deadline in self.deadlines.items():
+            if time.monotonic() > deadline:
+                _kill(pid, signal.SIGKILL)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self.deadlines.pop(pid, None)
+            for daemon in self.daemons.values():
+                if daemon["pid"] == pid and daemon["ended"] is None:
+                    daemon["ended"] = f"ended with {os.waitstatus_to_exitcode(status)}"
+                    self._note()
+
+    def _note(self) -> None:
+        scratch = self.folder / "daemons.json.new"
+        scratch.write_text(json.dumps(self.daemons), encoding="utf-8")
+        scratch.replace(self.folder / "daemons.json")
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def main() -> None:
+    """``supervisor.py FOLDER``: serve, then end, whatever happened."""
+    # A Ctrl-C or a closed terminal belongs to whoever started us; `down` and a shutdown send TERM.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    supervisor = Supervisor(Path(sys.argv[1]))
+    try:
+        supervisor.run()
+    finally:
+        # Once is enough: a second TERM must not interrupt the cleaning.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        supervisor.end()
+
+
+if __name__ == "__main__":
+    main()
