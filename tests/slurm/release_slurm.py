@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.slurm.releases import root_for
-from tests.slurm.throwaway import ThrowawaySlurm
+from tests.slurm.releases import ReleaseUnavailable, root_for
+from tests.slurm.throwaway import ThrowawaySlurm, missing_programs
 
 PATH_OF_JOBS = """\
 #!/bin/sh
@@ -27,6 +27,8 @@ class ReleaseSlurm(ThrowawaySlurm):
     def __init__(self, release: str, start_timeout: float = 60) -> None:
         self.root = root_for(release)
         with _first_on_path(self.root.bin):
+            if missing := missing_programs():
+                raise ReleaseUnavailable(f"no {', '.join(missing)} here: sudo .ci/install-slurm --releases")
             super().__init__(start_timeout)
 
     def _configure(self) -> None:
