@@ -47,6 +47,8 @@ class ReleaseSlurm(ThrowawaySlurm):
 def spelled_for(release: tuple[int, int], conf: str) -> str:
     """The slurm.conf in the words of a release."""
     if release < (21, 8):
+        # It counts one up before the first job.
+        conf += "FirstJobId=0\n"
         conf = re.sub(r"(?m)^AccountingStoreFlags=.*", "AccountingStoreJobComment=YES", conf)
     return conf
 
