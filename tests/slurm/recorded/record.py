@@ -78,7 +78,12 @@ class Recorder:
 
     def _clean(self, text: str) -> str:
         """Without the folders and ports of this one recording."""
-        text = text.replace(str(self.work), "/scratch/ada").replace(str(self.running.folder), "/etc/slurm")
+        for here, there in (
+            (self.work, "/scratch/ada"),
+            (self.running.folder, "/etc/slurm"),
+            (self.running.root.bin, "/usr/bin"),
+        ):
+            text = text.replace(str(here), there)
         return re.sub(r"(?<=127\.0\.0\.1:)\d+", "6819", text)
 
 
