@@ -35,7 +35,9 @@ def _start(release: str | None) -> ThrowawaySlurm:
             _absent(str(error))
     missing = missing_programs()
     if missing:
-        _absent(f"Slurm is not complete here (no {', '.join(missing)}); to install it: sudo .ci/install-slurm")
+        _absent(
+            f"Slurm is not complete here (no {', '.join(missing)}); to install it: sudo .ci/install-slurm"
+        )
     return ThrowawaySlurm()
 
 

@@ -12,8 +12,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +70,9 @@ class Root:
 def root_for(release: str) -> Root:
     """The root of a release (a key of RELEASES): the cached one, or a new one; ReleaseUnavailable."""
     if release not in RELEASES:
-        raise ReleaseUnavailable(f"no Debian suite is known for Slurm {release}, only for {', '.join(RELEASES)}")
+        raise ReleaseUnavailable(
+            f"no Debian suite is known for Slurm {release}, only for {', '.join(RELEASES)}"
+        )
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slurmgpu-tests"
     cache.mkdir(parents=True, exist_ok=True)
     root = Root(cache / f"slurm-{release}-{os.uname().machine}-{RECIPE}")
@@ -126,7 +126,7 @@ class _Apt:
             "APT::Sandbox::User": "root",
             "APT::Update::Error-Mode": "any",
             "Acquire::Languages": "none",
-            "Acquire::Retries": "2",
+            "Acquire::Retries": "1",
         }
         self.options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
 
@@ -151,7 +151,9 @@ class _Apt:
 
     def download(self) -> list[Path]:
         """Slurm's packages and everything they need, down to the C library."""
-        plugins = [name for name in self("apt-cache", "pkgnames", "slurm-wlm-").split() if PLUGINS.fullmatch(name)]
+        plugins = [
+            name for name in self("apt-cache", "pkgnames", "slurm-wlm-").split() if PLUGINS.fullmatch(name)
+        ]
         self("apt-get", "install", "-y", "--download-only", *PACKAGES, *plugins)
         return sorted((self.folder / "archives").glob("*.deb"))
 
@@ -167,7 +169,9 @@ class _Apt:
 
 def _mirrors() -> list[str]:
     """Mirrors of Debian that this machine's apt uses, after the one in SLURMGPU_DEBIAN_MIRROR."""
-    targets = _run(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]).stdout.split()
+    targets = _run(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
+    ).stdout.split()
     named = os.environ.get("SLURMGPU_DEBIAN_MIRROR")
     found = [named] if named else []
     # The lists may be empty, as in containers: only the address tells apart what holds whole releases.
@@ -192,7 +196,9 @@ def _patch(root: Root) -> None:
         listed = _run([str(loader), "--list", str(path)]).stdout
         strangers = [line.strip() for line in listed.splitlines() if "=>" in line and str(top) not in line]
         if strangers:
-            raise ReleaseUnavailable(f"{path} would use libraries that are not its own: {'; '.join(strangers)}")
+            raise ReleaseUnavailable(
+                f"{path} would use libraries that are not its own: {'; '.join(strangers)}"
+            )
 
 
 def _link(root: Root) -> None:
