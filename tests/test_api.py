@@ -250,7 +250,7 @@ def test_the_keywords_are_the_fields_of_a_job_file() -> None:
 def packed_line(**fields: Any) -> tuple[Plan, list[str]]:
     """The plan of a job under submitit, and the words that submitit's task starts."""
     job = Job.model_validate_json(json.dumps(fields))
-    packed = pack_command(make_plan(job, load_cluster(CLUSTERS / "gres.yaml"), Surroundings("/work")))
+    packed = pack_command(make_plan(job, load_cluster(CLUSTERS / "gres.yaml"), Surroundings("/project")))
     path = Path.cwd() / "call.pkl"
     path.write_bytes(packed.payload)
     delayed = DelayedSubmission.load(path)

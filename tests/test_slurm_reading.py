@@ -144,8 +144,8 @@ def test_times_in_local_form_are_read_too() -> None:
 
 
 def test_a_log_named_relative_to_the_work_folder_is_found_there() -> None:
-    text = row(squeue.FIELDS, QUEUED, StdOut="slurm-%j.out", WorkDir="/work")
-    assert squeue.parse(text)[0][0].stdout == "/work/slurm-7.out"
+    text = row(squeue.FIELDS, QUEUED, StdOut="slurm-%j.out", WorkDir="/project")
+    assert squeue.parse(text)[0][0].stdout == "/project/slurm-7.out"
     assert squeue.parse(row(squeue.FIELDS, QUEUED, StdOut="slurm-%j.out"))[0][0].stdout is None
 
 
