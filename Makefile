@@ -12,6 +12,7 @@ DEMO_CLUSTER := uva-afton
 help:
 	@echo "make demo       train the digits example here with 2 CPU processes (HERE=1 on a login node)"
 	@echo "make test       ruff, mypy, import contracts and all tests; those on a real Slurm too, where it can be had"
+	@echo "make test-releases  the tests on a real Slurm, on every release (RELEASES='24.11 26.05': on these)"
 	@echo "make check      ruff, mypy and import contracts alone"
 	@echo "make benchmark  start-up time against the bare libraries"
 	@echo "make format     format the code"
@@ -67,6 +68,13 @@ imports: $(VENV)/.test
 
 test: $(VENV)/.test slurm-packages check
 	@$(BIN)/python -m pytest
+
+RELEASES := 20.11 22.05 24.11 26.05
+
+.PHONY: test-releases
+test-releases: $(VENV)/.test
+	@.ci/install-slurm --releases || [ $$? -eq 3 ]
+	@SLURMGPU_TEST_RELEASES="$(RELEASES)" $(BIN)/python -m pytest tests/slurm
 
 .PHONY: slurm-packages
 slurm-packages:

@@ -8,18 +8,19 @@ from pathlib import Path
 
 from slurmgpu.slurm.call import Answer
 
-FOLDER = Path(__file__).parent / "slurm" / "recorded" / "22.05"
+FOLDER = Path(__file__).parent / "slurm" / "recorded"
+RELEASES = sorted(path.parent.name for path in FOLDER.glob("*/version"))
 
 
-def recorded(name: str) -> Answer:
-    """An answer that the real Slurm 22.05 gave; its file names the command."""
-    content = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+def recorded(name: str, release: str = "22.05") -> Answer:
+    """An answer that the real Slurm of a release gave; its file names the command."""
+    content = json.loads((FOLDER / release / f"{name}.json").read_text(encoding="utf-8"))
     return Answer(tuple(content["argv"]), content["rc"], content["stdout"], content["stderr"])
 
 
 def names(prefix: str) -> list[str]:
-    """The recordings whose name begins so."""
-    return sorted(path.stem for path in FOLDER.glob(f"{prefix}*.json"))
+    """The recordings whose name begins so; each release has all of them."""
+    return sorted(path.stem for path in (FOLDER / RELEASES[-1]).glob(f"{prefix}*.json"))
 
 
 def said(stdout: str = "", stderr: str = "", rc: int | None = 0) -> Answer:

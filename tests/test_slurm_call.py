@@ -11,7 +11,7 @@ from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.slurm import scancel
 from slurmgpu.slurm.call import Slurm, call, is_unreachable, reading_env, submission_env
 from slurmgpu.slurm.cluster import ask_cluster_name, cluster_name_here
-from tests.recorded import Replay, recorded, said
+from tests.recorded import RELEASES, Replay, recorded, said
 
 
 def program(folder: Path, name: str, text: str) -> dict[str, str]:
@@ -91,9 +91,10 @@ def test_the_commands_asked_are_counted() -> None:
     assert (slurm.count("squeue"), slurm.count("sacct"), slurm.count("sbatch")) == (2, 1, 0)
 
 
+@pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("name", ["squeue_no_controller", "sbatch_no_controller"])
-def test_a_controller_that_is_down_is_recognised(name: str) -> None:
-    assert is_unreachable(recorded(name))
+def test_a_controller_that_is_down_is_recognised(name: str, release: str) -> None:
+    assert is_unreachable(recorded(name, release))
 
 
 def test_a_refusal_is_not_taken_for_silence() -> None:

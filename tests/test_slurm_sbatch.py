@@ -13,26 +13,29 @@ from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.slurm import sbatch
 from slurmgpu.slurm.call import Slurm
 from slurmgpu.slurm.refusals import advise
-from tests.recorded import Replay, names, recorded, said
+from tests.recorded import RELEASES, Replay, names, recorded, said
 
 SINCE = datetime.now(timezone.utc) - timedelta(hours=1)
 
 
-def test_a_recorded_submission_is_accepted() -> None:
-    outcome = sbatch.classify(recorded("sbatch_accepted"))
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_recorded_submission_is_accepted(release: str) -> None:
+    outcome = sbatch.classify(recorded("sbatch_accepted", release))
     assert isinstance(outcome, sbatch.Accepted)
     assert (outcome.job_id, outcome.cluster, outcome.text) == (17, None, "")
 
 
+@pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("name", names("sbatch_refused_"))
-def test_each_recorded_refusal_is_a_refusal_with_advice(name: str) -> None:
-    answer = recorded(name)
+def test_each_recorded_refusal_is_a_refusal_with_advice(name: str, release: str) -> None:
+    answer = recorded(name, release)
     outcome = sbatch.classify(answer)
     assert isinstance(outcome, sbatch.Rejected)
     assert outcome.text == answer.stderr.strip()
     assert outcome.advice is not None
 
 
+@pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -55,8 +58,8 @@ def test_each_recorded_refusal_is_a_refusal_with_advice(name: str) -> None:
         ("option", "does not know this option"),
     ],
 )
-def test_advice_speaks_of_what_was_wrong(name: str, words: str) -> None:
-    advice = advise(recorded(f"sbatch_refused_{name}").stderr)
+def test_advice_speaks_of_what_was_wrong(name: str, words: str, release: str) -> None:
+    advice = advise(recorded(f"sbatch_refused_{name}", release).stderr)
     assert advice is not None
     assert words in advice.meaning
 
@@ -112,8 +115,9 @@ def test_an_id_with_a_failure_is_not_a_refusal() -> None:
     assert isinstance(sbatch.classify(said("117\n", "sbatch: error: something", rc=1)), sbatch.Unknown)
 
 
-def test_a_controller_that_is_down_means_that_there_is_no_job() -> None:
-    assert isinstance(sbatch.classify(recorded("sbatch_no_controller")), sbatch.Unreachable)
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_controller_that_is_down_means_that_there_is_no_job(release: str) -> None:
+    assert isinstance(sbatch.classify(recorded("sbatch_no_controller", release)), sbatch.Unreachable)
 
 
 def test_a_text_that_nobody_has_seen_is_refused_without_advice() -> None:
@@ -144,8 +148,9 @@ def test_submitting_keeps_ambient_settings_from_sbatch() -> None:
     assert replay.environments == [{"SLURM_CONF": "/c", "LC_ALL": "de_DE.UTF-8"}]
 
 
-def test_an_estimate_is_read_from_the_recorded_answer() -> None:
-    found = sbatch.parse_estimate(recorded("sbatch_test_only"))
+@pytest.mark.parametrize("release", RELEASES)
+def test_an_estimate_is_read_from_the_recorded_answer(release: str) -> None:
+    found = sbatch.parse_estimate(recorded("sbatch_test_only", release))
     assert found.accepted
     assert found.start is not None
     assert (found.cpus, found.partition) == (2, "gpu")
@@ -166,8 +171,9 @@ def test_an_older_releases_estimate_names_no_partition() -> None:
     assert (found.cpus, found.node_list, found.partition) == (4, "n1", None)
 
 
-def test_a_job_that_never_fits_has_no_estimate() -> None:
-    found = sbatch.parse_estimate(recorded("sbatch_test_only_refused"))
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_job_that_never_fits_has_no_estimate(release: str) -> None:
+    found = sbatch.parse_estimate(recorded("sbatch_test_only_refused", release))
     assert not found.accepted
     assert found.advice is not None
     assert "Requested node configuration is not available" in found.text
@@ -179,8 +185,9 @@ def test_an_estimate_needs_a_controller() -> None:
         sbatch.estimate(slurm, Path("s.sh"), cwd=Path("/"))
 
 
-def test_a_job_is_found_again_in_the_queue_by_its_script() -> None:
-    slurm = Slurm(run=Replay(squeue=recorded("squeue")))
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_job_is_found_again_in_the_queue_by_its_script(release: str) -> None:
+    slurm = Slurm(run=Replay(squeue=recorded("squeue", release)))
     found = sbatch.find_by_script(slurm, "/scratch/ada/script.sh", user="root", since=SINCE)
     assert found.certain
     assert (4, "throwaway") in found.jobs

@@ -182,6 +182,11 @@ def test_the_pattern_of_a_log_is_expanded_as_slurm_does(pattern: str, expected: 
     assert expand(pattern, "1") == expected
 
 
+@pytest.mark.parametrize("pattern", ["100%", "%5q", "a%5", "a%5%j-%5%", "%b", "%r", "%3b"])
+def test_a_log_that_each_release_names_in_its_own_way_is_not_known(pattern: str) -> None:
+    assert expand(pattern, "1") is None
+
+
 def test_the_log_of_an_array_task_has_both_numbers() -> None:
     assert expand("x_%A_%a_%j", "4_3", raw=11) == "x_4_3_11"
 

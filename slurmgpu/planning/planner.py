@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
+from typing_extensions import assert_never
+
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
@@ -112,7 +114,11 @@ def _tasks(job: Job, launching: Launching, gpus_per_node: int) -> tuple[int, str
 def _processes(launching: Launching, gpus_per_node: int, tasks: int) -> int:
     if launching.launcher == "torchrun":
         return max(1, gpus_per_node)
-    return tasks if launching.launcher == "srun" else 1
+    if launching.launcher == "srun":
+        return tasks
+    if launching.launcher == "plain":
+        return 1
+    assert_never(launching.launcher)
 
 
 def _warnings(cluster: Cluster, placement: Placement, cpus: int | None) -> tuple[str, ...]:

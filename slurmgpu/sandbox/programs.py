@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 NEEDED = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "sbatch", "srun", "squeue")
-FOR_ACCOUNTING = ("slurmdbd", "mariadbd", "mariadb-install-db", "sacctmgr", "sacct")
+FOR_ACCOUNTING = ("slurmdbd", "mariadbd", "mariadb-install-db", "my_print_defaults", "sacctmgr", "sacct")
 # Distributions keep daemons where an ordinary user's PATH does not look.
 SYSTEM_FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/libexec")
 
@@ -31,7 +31,7 @@ _AMBIENT = re.compile(
 
 INSTALLING = """\
 Debian, Ubuntu:  sudo apt-get install --no-install-recommends slurm-wlm slurm-wlm-basic-plugins munge \\
-                     slurmdbd slurm-wlm-mysql-plugin mariadb-server-core
+                     slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
 Fedora:          sudo dnf install slurm slurm-slurmctld slurm-slurmd slurm-slurmdbd munge mariadb-server
 RHEL and alike:  sudo dnf install epel-release, then as on Fedora
 openSUSE:        sudo zypper install slurm slurm-munge slurm-slurmdbd munge mariadb

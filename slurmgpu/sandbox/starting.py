@@ -68,12 +68,14 @@ def start(
     accounting: bool,
     seconds: float = 60,
     written: Callable[[], None] = lambda: None,
+    configured: Callable[[], None] = lambda: None,
 ) -> Started:
     """Start a Slurm in ``folder``, which exists, is empty and private; SandboxFailed leaves nothing behind.
 
-    ``written`` is called when the folder says that it is starting.
+    ``written`` is called when the folder says that it is starting, ``configured`` when Slurm's files are written
+    and nothing of it runs yet.
     """
-    return _Start(folder, cluster, shape, accounting, seconds).run(name, written)
+    return _Start(folder, cluster, shape, accounting, seconds).run(name, written, configured)
 
 
 class _Start:
@@ -96,7 +98,7 @@ class _Start:
         )
         self.keeper = Keeper(folder)
 
-    def run(self, name: str, written: Callable[[], None]) -> Started:
+    def run(self, name: str, written: Callable[[], None], configured: Callable[[], None]) -> Started:
         folder, token = self.folder, secrets.token_hex(16)
         (folder / "log").mkdir()
         # mariadbd's folder is private to this user: that is what keeps others out, no password.
@@ -120,6 +122,7 @@ class _Start:
             write_state(folder, state)
             written()
             self._configure()
+            configured()
             self._start()
             on_failure.pop_all()
         return started

@@ -62,7 +62,7 @@ def first_host(node_list: str) -> str:
     return f"{head[1]}{re.split('[-,]', head[2])[0]}{head[3]}"
 
 
-_PATTERN = re.compile(r"(%%|%([0-9]*)([jJAaxuNtns])|%([0-9]+)|[^%]+|%)")
+_PATTERN = re.compile(r"(%%|%([0-9]*)([jJAaxuNtnsbr])|%[0-9]+|[^%]+|%)")
 
 
 def expand_pattern(
@@ -70,9 +70,10 @@ def expand_pattern(
 ) -> str | None:
     """Expand `%j %J %A %a %x %u %N %t %n %s %%` in the name of an output file, as slurmd does for the batch script.
 
-    None when a part is not known yet (`%N` before the job has nodes, `%a` of tasks that still wait together).
-    A backslash anywhere switches expansion off. Source: sbatch's manual page, "filename pattern", and what
-    22.05 does: a width is 10 at most, and one before anything else loses its `%`.
+    None when a part is not known yet (`%N` before the job has nodes, `%a` of tasks that still wait together),
+    and where releases differ: `%b`, `%r`, a width before anything else, a `%` at the very end. A backslash
+    anywhere switches expansion off. Source: sbatch's manual page, "filename pattern", and what 20.11, 22.05,
+    24.11 and 26.05 do: a width is 10 at most.
     """
     if "\\" in pattern:
         return pattern.replace("\\", "")
@@ -93,11 +94,16 @@ def expand_pattern(
         "s": "batch",
     }
     parts: list[str] = []
-    for text, width, letter, lone_width in _PATTERN.findall(pattern):
+    for match in _PATTERN.finditer(pattern):
+        text, width, letter = match.groups()
         if not letter:
-            parts.append("%" if text == "%%" else lone_width or text)
+            # 22.05 makes "5q" of "%5q" and "100%" of "100%"; 26.05 makes "%5q" and "100".
+            if text != "%%" and text[0] == "%" and (len(text) > 1 or match.end() == len(pattern)):
+                return None
+            parts.append("%" if text == "%%" else text)
             continue
-        value = values[letter]
+        # %b is the index modulo 10 from 24.11 on, if not before, and %r the restarts from 26.05 on.
+        value = values.get(letter)
         if value is None:
             return None
         parts.append(value.zfill(min(int(width.lstrip("0")[:3] or 0), 10)) if letter in "jJAatn" else value)

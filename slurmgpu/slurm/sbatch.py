@@ -150,8 +150,9 @@ class Estimate:
     advice: Advice | None = None
 
 
+# 26.05 has a word too many: "to start at 2026-11-22T07:57:08 a using 2 processors".
 _ESTIMATE = re.compile(
-    r"Job (\d+) to start at (\S+)"
+    r"Job (\d+) to start at (\S+)(?: a\b)?"
     r"(?: using (\d+) processors?)?(?: on (?:nodes? )?(?!partition\b)(\S+))?(?: in partition (\S+))?"
 )
 

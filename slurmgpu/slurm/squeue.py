@@ -113,6 +113,7 @@ def _job(fields: dict[str, str], shown: str, job_id: JobId) -> JobStatus:
     gpus = gpus_of_job(fields["tres-alloc"], fields["tres-per-job"], fields["tres-per-node"], nodes)
     raw_id, name, user = whole(fields["JobID"]), fields["Name"], known(fields["UserName"])
     node_list = known(fields["NodeList"])
+    work_dir = known(fields["WorkDir"])
     start = moment(fields["StartTime"])
     exit_code, signal = _exit(fields["exit_code"]) if state.is_final else (None, None)
 
@@ -120,9 +121,13 @@ def _job(fields: dict[str, str], shown: str, job_id: JobId) -> JobStatus:
         pattern = known(fields[field])
         if pattern is None:
             return None
-        return expand_pattern(
+        expanded = expand_pattern(
             pattern, job_id=job_id, raw_id=raw_id, name=name, user=user, node_list=node_list
         )
+        if expanded is None or expanded.startswith("/"):
+            return expanded
+        # 26.05 gives the default as it is, slurm-%j.out.
+        return f"{work_dir}/{expanded}" if work_dir else None
 
     return JobStatus(
         job_id=shown,
@@ -154,8 +159,9 @@ def _job(fields: dict[str, str], shown: str, job_id: JobId) -> JobStatus:
         exit_code=exit_code,
         signal=signal,
         stdout=path("StdOut"),
-        stderr=path("StdErr"),
-        work_dir=known(fields["WorkDir"]),
+        # From 24.11 on, if not before, it is empty where both streams go to one file.
+        stderr=path("StdErr") if known(fields["StdErr"]) else path("StdOut"),
+        work_dir=work_dir,
         script=known(fields["Command"]),
         source="squeue",
     )

@@ -24,7 +24,7 @@ COLUMNS = {
     "constraint": "Feature",
     "reservation": "Reservation",
 }
-_QUEUE = ("JobID", "Name", "Comment", *COLUMNS.values(), "TimeLimit", "MinMemory", "Nice")
+_QUEUE = ("JobID", "Name", "Comment", *COLUMNS.values(), "TimeLimit", "MinMemory", "Nice", "NodeList")
 
 
 class ReadingBack:
@@ -116,17 +116,19 @@ class ReadingBack:
         return sent.value, found and found[1]
 
     def _read_output(self, sent: Sent) -> tuple[object, object]:
-        job_id = JobId(sent.job_id)
+        newer = self.sending.slurm.release > (24, 11)
+        # %N is the node's own name or the machine's, which here are two.
         host = socket.gethostname().partition(".")[0]
         pattern = expand_pattern(
             sent.value,
-            job_id=job_id,
+            job_id=JobId(sent.job_id),
             raw_id=sent.job_id,
             name=sent.plan.name,
             user=getpass.getuser(),
-            node_list=host,
+            node_list=self.rows[sent.job_id]["NodeList"] if newer else host,
         )
-        assert pattern is not None
+        if pattern is None:
+            pattern = _named_by_its_release(sent, newer)
         expected = os.path.normpath(sent.folder / pattern)
         files = {str(path): path.read_text() for path in _files(sent.folder.parents[1])}
         # With --output alone both streams go there.
@@ -217,3 +219,17 @@ class ReadingBack:
 
 def _files(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.rglob("*")) if path.is_file()]
+
+
+def _named_by_its_release(sent: Sent, newer: bool) -> str:
+    """The log of a pattern that releases read in two ways, as up to 24.11 or as in 26.05."""
+    number, name = sent.job_id, sent.plan.name
+    older_name, newer_name = {
+        "100%": ("100%", "100"),
+        "a%5": ("a5", "a%5"),
+        "a%5%j-%5%": (f"a5{number}-5%", "a%5%j-%5%"),
+        "%5j-%12A-%05x-%5q-%J.%s": tuple(
+            f"{number:05}-{number:010}-{name}-{rest}-{number}.batch" for rest in ("5q", "%5q")
+        ),
+    }[sent.value]
+    return newer_name if newer else older_name

@@ -53,12 +53,12 @@ TOGETHER: tuple[dict[str, Build], ...] = (
     {
         "name": at("name"),
         "comment": at("comment"),
-        "mail.user": at("mail.user"),
         "sbatch.wckey": at("sbatch.wckey"),
         "output": at("output"),
         "environment.python.conda.env": at("environment.python.conda.env"),
     },
-    {"error": at("error")},
+    # The address is read by scontrol, and that of 20.11 never ends where a job's name and log both hold %x.
+    {"error": at("error"), "mail.user": at("mail.user")},
     {"work_dir": at("work_dir"), "environment.container.image": at("environment.container.image")},
     {"environment.python.venv.path": at("environment.python.venv.path")},
     {"resources.account": at("resources.account")},

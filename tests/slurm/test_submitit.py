@@ -31,7 +31,8 @@ def project(slurm: ThrowawaySlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "cluster.yaml").write_text(PROFILE)
     (tmp_path / "slurmgpu.yaml").write_text(f"cluster: {tmp_path}/cluster.yaml\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SLURM_CONF", slurm.env["SLURM_CONF"])
+    for name in ("SLURM_CONF", "PATH"):
+        monkeypatch.setenv(name, slurm.env[name])
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.delenv("SLURMGPU_CLUSTER", raising=False)
     # A surrounding job, and habits that a script's options must not lose against.

@@ -56,8 +56,12 @@ class ThrowawaySlurm:
             shape=_shape(),
             accounting=True,
             seconds=start_timeout,
+            configured=self._configured,
         )
         self.release = slurm_release(self._started.state.version)
+
+    def _configured(self) -> None:
+        """Slurm's files are written, and nothing runs yet: a release may want them otherwise."""
 
     def __enter__(self) -> ThrowawaySlurm:
         return self

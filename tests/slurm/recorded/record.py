@@ -1,13 +1,14 @@
-"""How the files in this folder were made: `PYTHONPATH=. python tests/slurm/recorded/22.05/record.py`.
+"""How the files below this folder were made: `PYTHONPATH=. python -m tests.slurm.recorded.record RELEASE`.
 
-Starts a throwaway Slurm, brings it into the states that matter, and writes what its commands answered, one
-JSON file each: `argv`, `rc`, `stdout`, `stderr`.
+Starts a throwaway Slurm of that release, brings it into the states that matter, and writes what its commands
+answered, one JSON file each: `argv`, `rc`, `stdout`, `stderr`.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 import tempfile
 import time
 from datetime import datetime, timedelta, timezone
@@ -15,9 +16,8 @@ from pathlib import Path
 
 from slurmgpu.slurm import sacct, squeue, sstat
 from slurmgpu.slurm.call import Answer, Slurm, submission_env
-from tests.slurm.throwaway import ThrowawaySlurm
+from tests.slurm.release_slurm import ReleaseSlurm
 
-HERE = Path(__file__).parent
 SLEEP = "#!/bin/bash\nsleep 600\n"
 STUBBORN = "#!/bin/bash\ntrap '' TERM\nfor i in $(seq 600); do sleep 1; done\n"
 FAIL = "#!/bin/bash\nexit 3\n"
@@ -51,16 +51,18 @@ REFUSALS = {
 class Recorder:
     """Runs commands against the throwaway and keeps what they say."""
 
-    def __init__(self, running: ThrowawaySlurm, work: Path) -> None:
+    def __init__(self, running: ReleaseSlurm, work: Path, folder: Path) -> None:
         self.slurm = Slurm(env=running.env)
+        self.folder = folder
         self.running = running
         self.work = work
 
-    def submit(self, script: str, *options: str) -> int:
+    def submit(self, script: str, *options: str, refused_by: str | None = None) -> int:
         path = self.work / "script.sh"
         path.write_text(script)
         answer = self.running.run(["sbatch", "--parsable", *options, str(path)], cwd=self.work)
-        return int(answer.stdout)
+        assert (answer.returncode != 0) is (self.folder.name == refused_by), answer
+        return int(answer.stdout or 0)
 
     def record(
         self, name: str, argv: list[str], *, submits: bool = False, conf: Path | None = None
@@ -71,23 +73,29 @@ class Recorder:
         clean = [self._clean(text) for text in (answer.stdout, answer.stderr)]
         content = {"argv": list(argv), "rc": answer.rc, "stdout": clean[0], "stderr": clean[1]}
         content["argv"] = [self._clean(word) for word in argv]
-        (HERE / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+        (self.folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
         return answer
 
     def _clean(self, text: str) -> str:
         """Without the folders and ports of this one recording."""
-        text = text.replace(str(self.work), "/scratch/ada").replace(str(self.running.folder), "/etc/slurm")
+        for here, there in (
+            (self.work, "/scratch/ada"),
+            (self.running.folder, "/etc/slurm"),
+            (self.running.root.bin, "/usr/bin"),
+        ):
+            text = text.replace(str(here), there)
         return re.sub(r"(?<=127\.0\.0\.1:)\d+", "6819", text)
 
 
-def settle(recorder: Recorder, text: str, timeout: float = 30) -> None:
-    """Wait until squeue shows the text."""
+def settle(recorder: Recorder, *texts: str, timeout: float = 30) -> None:
+    """Wait until squeue shows one of the texts."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:
-        if text in recorder.running.run(["squeue", "-h", "-t", "all", "-o", "%i %T"]).stdout:
+        shown = recorder.running.run(["squeue", "-h", "-t", "all", "-o", "%i %T"]).stdout
+        if any(text in shown.splitlines() for text in texts):
             return
         time.sleep(0.3)
-    raise TimeoutError(text)
+    raise TimeoutError(" or ".join(texts))
 
 
 def since() -> datetime:
@@ -109,8 +117,10 @@ def jobs(recorder: Recorder) -> None:
     stubborn = recorder.submit(STUBBORN, "--job-name=stubborn")
     settle(recorder, f"{stubborn} RUNNING")
     settle(recorder, f"{failed} FAILED")
-    settle(recorder, f"{nolog} FAILED")
-    recorder.submit(SLEEP, "--job-name=toobig", "--nodes=99")
+    # Releases from 24.11 on, if not before, make the folder of the log, and then the job runs.
+    settle(recorder, f"{nolog} FAILED", f"{nolog} RUNNING")
+    # 24.11 refuses it, and the number is gone all the same; before and after, it waits for ever.
+    recorder.submit(SLEEP, "--job-name=toobig", "--nodes=99", refused_by="24.11")
     recorder.submit(SLEEP, "--job-name=waits", "--nodes=4", "--gres=gpu:4")
     recorder.submit(SLEEP, "--job-name=later", "--begin=now+1hour")
     time.sleep(6)  # accounting's sampler runs every 2 s
@@ -176,14 +186,17 @@ def faults(recorder: Recorder) -> None:
     recorder.record("sacct_unknown_field", ["sacct", "--noheader", "--format=JobID,Nosuch"])
 
 
-def main() -> None:
+def main(release: str) -> None:
     """Record everything."""
-    with tempfile.TemporaryDirectory() as folder, ThrowawaySlurm() as running:
-        recorder = Recorder(running, Path(folder))
+    folder = Path(__file__).parent / release
+    folder.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as work, ReleaseSlurm(release) as running:
+        recorder = Recorder(running, Path(work), folder)
         jobs(recorder)
         submissions(recorder)
         faults(recorder)
+        (folder / "version").write_text(f"{running.root.version}\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])
