@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
     from slurmgpu.models.cluster import Cluster
     from slurmgpu.sandbox.shape import Shape
-    from slurmgpu.sandbox.state import State
 
 _name = click.option(
     "--name",
@@ -56,6 +55,7 @@ def up(
     from slurmgpu.errors import InvalidInput
     from slurmgpu.sandbox.life import bring_up, can_account
     from slurmgpu.sandbox.programs import require_programs
+    from slurmgpu.sandbox.telling import introduction
 
     require_programs()
     if like and any(value is not None for value in (nodes, gpus_per_node, cpus, memory)):
@@ -80,7 +80,8 @@ def up(
     for note in notes:
         click.echo(f"note: {note}", err=True)
     took = f"is up after {time.monotonic() - began:.1f} s" if new else "is running already"
-    _introduce(state, took)
+    for line in introduction(state, took):
+        click.echo(line)
 
 
 def _plain(name: str, nodes: int, gpus_per_node: str, cpus: int, memory: str) -> tuple[Shape, Cluster]:
@@ -126,84 +127,24 @@ def _seconds(text: str) -> float:
     return int(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
 
 
-def _introduce(state: State, took: str) -> None:
-    which = "" if state.name == "default" else f" --name {state.name}"
-    click.echo(
-        f"sandbox {state.name} {took}: cluster {state.cluster}, Slurm {state.version}, {_nodes(state)}"
-    )
-    partitions = ", ".join(f"{one.name}{_about(dict(one.options))}" for one in state.shape.partitions)
-    click.echo(f"  partitions  {partitions}")
-    if state.accounting:
-        qos = ", ".join(["normal", *(one.name for one in state.shape.qos)])
-        click.echo(f"  accounts    {', '.join(state.shape.accounts)}; QOS {qos}")
-    if not state.shape.live:
-        click.echo(
-            "  its nodes have no daemons: jobs are judged as there (sbatch --test-only), but never run"
-        )
-    if state.until:
-        click.echo(f"  ends        {state.until.astimezone():%Y-%m-%d %H:%M}")
-    click.echo(f"  one command slurmgpu sandbox exec{which} -- sinfo")
-    click.echo(f'  this shell  eval "$(slurmgpu sandbox env{which})"')
-    click.echo(f"  end it      slurmgpu sandbox down{'' if not which else ' ' + state.name}")
-
-
-def _about(options: dict[str, str]) -> str:
-    words = ["default"] if options.get("Default") == "YES" else []
-    words += ["preemptible"] if options.get("PreemptMode", "OFF") != "OFF" else []
-    words += [f"at most {options['MaxTime']}"] if options.get("MaxTime", "UNLIMITED") != "UNLIMITED" else []
-    return f" ({', '.join(words)})" if words else ""
-
-
-def _nodes(state: State) -> str:
-    if state.shape.like:
-        return f"{len(state.shape.nodes)} nodes like {state.shape.like}"
-    (kind,) = state.shape.kinds
-    return f"{kind.count} nodes with {kind.gres or 'no GPUs'}"
-
-
 @command.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(as_json: bool) -> None:
     """Show all sandboxes: whether they are alive, their nodes, since when, and where."""
     import json
 
-    from slurmgpu.sandbox.life import since_text
     from slurmgpu.sandbox.state import known_sandboxes, read_state
+    from slurmgpu.sandbox.telling import status_entry, status_line
 
     found = [(name, folder, read_state(folder)) for name, folder in known_sandboxes().items()]
     if as_json:
-        entries = [_entry(name, folder, state) for name, folder, state in found]
+        entries = [status_entry(*one) for one in found]
         click.echo(json.dumps({"schema": "slurmgpu.sandboxes/1", "sandboxes": entries}, indent=2))
         return
     if not found:
         click.echo("there is no sandbox: `slurmgpu sandbox up` starts one", err=True)
-    for name, folder, state in found:
-        if state is None:
-            click.echo(f"sandbox-{name}  crashed  ({folder})")
-            continue
-        faults = f"  faults: {', '.join(state.faults)}" if state.faults else ""
-        click.echo(
-            f"{state.cluster}  {state.condition}  {_nodes(state)}, Slurm {state.version}, "
-            f"up {since_text(state)}{faults}  ({folder})"
-        )
-
-
-def _entry(name: str, folder: Path, state: State | None) -> dict[str, Any]:
-    if state is None:
-        return {"name": name, "cluster": f"sandbox-{name}", "condition": "crashed", "folder": str(folder)}
-    return {
-        "name": name,
-        "cluster": state.cluster,
-        "condition": state.condition,
-        "nodes": len(state.shape.nodes),
-        "like": state.shape.like,
-        "accounting": state.accounting,
-        "version": state.version,
-        "since": state.since.isoformat(timespec="seconds"),
-        "until": state.until.isoformat(timespec="seconds") if state.until else None,
-        "faults": list(state.faults),
-        "folder": str(folder),
-    }
+    for one in found:
+        click.echo(status_line(*one))
 
 
 @command.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import shutil
@@ -29,7 +28,6 @@ __all__ = [
     "environment_of",
     "in_the_way",
     "running_sandbox",
-    "since_text",
     "user_env",
 ]
 
@@ -208,11 +206,3 @@ def user_env(state: State, folder: Path) -> dict[str, str]:
 def can_account() -> list[str]:
     """The programs for accounting that this machine lacks."""
     return [name for name in missing_programs() if name not in missing_programs(accounting=False)]
-
-
-def since_text(state: State) -> str:
-    """How long it has been up, for people."""
-    seconds = int((datetime.datetime.now(datetime.timezone.utc) - state.since).total_seconds())
-    days, rest = divmod(max(seconds, 0), 86400)
-    clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
-    return f"{days}-{clock}" if days else clock

@@ -36,7 +36,7 @@ Fedora:          sudo dnf install slurm slurm-slurmctld slurm-slurmd slurm-slurm
 RHEL and alike:  sudo dnf install epel-release, then as on Fedora
 openSUSE:        sudo zypper install slurm slurm-munge slurm-slurmdbd munge mariadb
 elsewhere:       a container or virtual machine with Debian; or no Slurm at all: slurmgpu run
-No service of these packages needs to run: sudo systemctl disable --now slurmctld slurmd slurmdbd munge"""
+Their services need not run. On a machine that belongs to a cluster, ask its administrators instead."""
 
 
 def find_program(name: str) -> str | None:

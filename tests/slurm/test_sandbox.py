@@ -163,9 +163,8 @@ def test_nodes_accounts_and_qos_are_as_promised(box: User) -> None:
 
 def test_the_debug_qos_limits_gpus(box: User) -> None:
     job = box.submit("--qos=debug", "--gpus-per-node=4", "-N2", "--time=5", "--wrap", "true")
-    reason = box.ask("squeue", "-h", "-j", job, "-o", "%r")
+    wait_until(lambda: box.ask("squeue", "-h", "-j", job, "-o", "%r") == "QOSMaxGRESPerJob")
     box.ask("scancel", job)
-    assert reason == "QOSMaxGRESPerJob"
 
 
 def test_exec_ends_with_the_commands_own_code(box: User) -> None:

@@ -1,0 +1,87 @@
+"""What is said of a sandbox: when it starts, in a listing, as JSON."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+from slurmgpu.sandbox.state import State
+
+__all__ = ["introduction", "status_entry", "status_line"]
+
+
+def introduction(state: State, took: str) -> list[str]:
+    """What it has, and how to use and end it."""
+    which, end = ("", "") if state.name == "default" else (f" --name {state.name}", f" {state.name}")
+    partitions = ", ".join(f"{one.name}{_about(dict(one.options))}" for one in state.shape.partitions)
+    lines = [
+        f"sandbox {state.name} {took}: cluster {state.cluster}, Slurm {state.version}, {_nodes(state)}",
+        f"  partitions  {partitions}",
+    ]
+    if state.accounting:
+        qos = ", ".join(["normal", *(one.name for one in state.shape.qos)])
+        lines.append(f"  accounts    {', '.join(state.shape.accounts)}; QOS {qos}")
+    if not state.shape.live:
+        lines.append(
+            "  its nodes have no daemons: jobs are judged as there (sbatch --test-only), but never run"
+        )
+    if state.until:
+        lines.append(f"  ends        {state.until.astimezone():%Y-%m-%d %H:%M}")
+    return [
+        *lines,
+        f"  one command slurmgpu sandbox exec{which} -- sinfo",
+        f'  this shell  eval "$(slurmgpu sandbox env{which})"',
+        f"  end it      slurmgpu sandbox down{end}",
+    ]
+
+
+def status_line(name: str, folder: Path, state: State | None) -> str:
+    """One line of the listing."""
+    if state is None:
+        return f"sandbox-{name}  crashed  ({folder})"
+    faults = f"  faults: {', '.join(state.faults)}" if state.faults else ""
+    return (
+        f"{state.cluster}  {state.condition}  {_nodes(state)}, Slurm {state.version}, "
+        f"up {_since(state)}{faults}  ({folder})"
+    )
+
+
+def status_entry(name: str, folder: Path, state: State | None) -> dict[str, Any]:
+    """The same for programs."""
+    if state is None:
+        return {"name": name, "cluster": f"sandbox-{name}", "condition": "crashed", "folder": str(folder)}
+    return {
+        "name": name,
+        "cluster": state.cluster,
+        "condition": state.condition,
+        "nodes": len(state.shape.nodes),
+        "like": state.shape.like,
+        "accounting": state.accounting,
+        "version": state.version,
+        "since": state.since.isoformat(timespec="seconds"),
+        "until": state.until.isoformat(timespec="seconds") if state.until else None,
+        "faults": list(state.faults),
+        "folder": str(folder),
+    }
+
+
+def _about(options: dict[str, str]) -> str:
+    words = ["default"] if options.get("Default") == "YES" else []
+    words += ["preemptible"] if options.get("PreemptMode", "OFF") != "OFF" else []
+    words += [f"at most {options['MaxTime']}"] if options.get("MaxTime", "UNLIMITED") != "UNLIMITED" else []
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _nodes(state: State) -> str:
+    if state.shape.like:
+        return f"{len(state.shape.nodes)} nodes like {state.shape.like}"
+    (kind,) = state.shape.kinds
+    return f"{kind.count} nodes with {kind.gres or 'no GPUs'}"
+
+
+def _since(state: State) -> str:
+    seconds = int((datetime.datetime.now(datetime.timezone.utc) - state.since).total_seconds())
+    days, rest = divmod(max(seconds, 0), 86400)
+    clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
+    return f"{days}-{clock}" if days else clock
