@@ -110,7 +110,9 @@ def test_a_login_node_is_kept_small_and_quiet(tmp_path: Path) -> None:
     (bin_ / "sbatch").write_text("#!/bin/sh\n")
     (bin_ / "sbatch").chmod(0o755)
     login = {"PATH": f"{bin_}:{os.environ['PATH']}", "SLURM_CONF": "/etc/slurm/slurm.conf"}
-    (tmp_path / "who.py").write_text("import os\nos.write(1, f\"{os.environ['WORLD_SIZE']} {os.nice(0) > 0}\\n\".encode())\n")
+    (tmp_path / "who.py").write_text(
+        "import os\nos.write(1, f\"{os.environ['WORLD_SIZE']} {os.nice(0) > 0}\\n\".encode())\n"
+    )
     done = run(
         tmp_path,
         "--gpus",
