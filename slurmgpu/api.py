@@ -96,7 +96,7 @@ def submit(
     """
     from slurmgpu.files.data import read_templates
     from slurmgpu.files.jobs import folder_here
-    from slurmgpu.files.settings import expand_here
+    from slurmgpu.files.settings import expand_here, runs_folder
     from slurmgpu.rendering.render import render_script
     from slurmgpu.slurm.call import Slurm
     from slurmgpu.submission.by_submitit import attach, pack_function, require_submitit
@@ -116,7 +116,7 @@ def submit(
             packed.plan,
             read_templates(expand_here(templates, os.environ, "templates") if templates else None),
         ),
-        runs=((folder or cwd) / (expand_here(chosen, os.environ, "runs") if chosen else "runs")).absolute(),
+        runs=runs_folder(chosen, folder or cwd, os.environ),
         folder=folder,
         cwd=cwd,
     )

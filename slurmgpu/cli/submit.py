@@ -78,11 +78,10 @@ def command(
 
 def runs_folder(prepared: Prepared) -> Path:
     """The folder of run directories: as set, else runs/ in the work folder."""
-    from slurmgpu.files.settings import expand_here
+    from slurmgpu.files.settings import runs_folder as folder_of_runs
 
     runs = prepared.loaded.settings.settings.runs
-    here = _folder(prepared) or Path.cwd()
-    return (here / expand_here(runs, os.environ, "runs")).absolute() if runs else here.absolute() / "runs"
+    return folder_of_runs(runs, _folder(prepared) or Path.cwd(), os.environ)
 
 
 def _folder(prepared: Prepared) -> Path | None:

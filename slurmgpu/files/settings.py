@@ -23,6 +23,7 @@ __all__ = [
     "expand_here",
     "layer_files",
     "load_settings",
+    "runs_folder",
     "write_user_setting",
 ]
 
@@ -92,6 +93,11 @@ def expand_here(value: str, environ: Mapping[str, str], what: str) -> Path:
 
     expanded = re.sub(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", replace, value)
     return Path(expanded).expanduser()
+
+
+def runs_folder(chosen: str | None, here: Path, environ: Mapping[str, str]) -> Path:
+    """The folder of run directories: as chosen (against the work folder ``here``), else runs/ in it."""
+    return (here / (expand_here(chosen, environ, "runs") if chosen else "runs")).absolute()
 
 
 def _project_file(start: Path) -> Path | None:
