@@ -44,7 +44,7 @@ def asked(cluster: Cluster, partition: str | None = None, **resources: Any) -> d
     """Resources with what the site requires of every job."""
     given = {"account": "proj", "qos": "normal", "constraint": "gpu", "time": "10"}
     required = {name: given[name] for name in cluster.dialect.required if name in given}
-    if partition is not None and cluster.dialect.partition:
+    if partition is not None and cluster.dialect.partition != "never":
         required["partition"] = partition
     return {**required, **{name: value for name, value in resources.items() if value is not None}}
 

@@ -52,7 +52,7 @@ def _identity(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
         yield Option.model_construct(
             name="account", value=resources.account, why=made.asked("resources.account")
         )
-    if made.placement.partition and cluster.dialect.partition:
+    if made.placement.partition and cluster.dialect.partition != "never":
         yield Option.model_construct(
             name="partition",
             value=made.placement.partition,

@@ -49,7 +49,7 @@ def _check_group(cluster: Cluster, group: NodeGroup, request: Request) -> Layout
         if known is None or known.memory is None or known.memory < request.gpu_memory:
             has = known.memory.readable if known and known.memory else "unknown memory"
             raise Misfit(f"has GPUs of {has}, {request.gpu_memory.readable} are asked for")
-    layout = spread(request, group.gpus if request.wants_gpus else None)
+    layout = spread(request, group.gpu_count if request.wants_gpus else None)
     cpus, memory = request.cpus_on_a_node(layout), request.memory_on_a_node(layout)
     if group.cpus is not None and cpus > group.cpus:
         raise Misfit(f"has {group.cpus} CPUs a node, {cpus} are asked for")
@@ -170,7 +170,7 @@ def _choose(cluster: Cluster, fitting: list[Placement]) -> Placement:
 def place(cluster: Cluster, resources: Resources) -> Placement:
     """Choose the partition and the layout; PlanError names what does not fit, and what would."""
     request = Request.of(resources)
-    if request.partition is not None and not cluster.dialect.partition:
+    if request.partition is not None and cluster.dialect.partition == "never":
         raise PlanError(
             f"resources.partition: {request.partition!r}: jobs on {cluster.name!r} name no partition",
             hint="leave the partition out",
@@ -229,7 +229,7 @@ def _ways_out(cluster: Cluster, request: Request) -> Iterator[str]:
         )
         partition = (
             f" (partition {placement.partition!r})"
-            if cluster.dialect.partition and placement.partition != request.partition
+            if cluster.dialect.partition != "never" and placement.partition != request.partition
             else ""
         )
         named = "{partition!r}" in text

@@ -180,7 +180,7 @@ def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
     return Plan.model_construct(
         cluster=cluster.name,
         name=made.name,
-        partition=placement.partition if cluster.dialect.partition else None,
+        partition=placement.partition if cluster.dialect.partition != "never" else None,
         nodes=layout.nodes,
         gpus_per_node=layout.gpus_per_node,
         gpu_type=gpu_type if layout.gpus_per_node else None,

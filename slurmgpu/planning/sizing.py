@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from slurmgpu.errors import PlanError
-from slurmgpu.models.cluster import Cluster, Limits, NodeGroup
+from slurmgpu.models.cluster import Cluster, NodeGroup
+from slurmgpu.models.limits import Limits
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Memory
 from slurmgpu.planning.placement import Placement
@@ -34,8 +35,8 @@ def _smallest(groups: tuple[NodeGroup, ...], what: str) -> tuple[NodeGroup, floa
     shares: list[tuple[NodeGroup, float]] = []
     for group in groups:
         whole = group.cpus if what == "cpus" else (group.memory.mib if group.memory else None)
-        if whole is not None and group.gpus:
-            shares.append((group, whole / group.gpus))
+        if whole is not None and group.gpu_count:
+            shares.append((group, whole / group.gpu_count))
     return min(shares, key=lambda pair: pair[1]) if shares else None
 
 

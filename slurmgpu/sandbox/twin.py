@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.models.cluster import Cluster, GpuType, Limits, NodeGroup, Partition
+from slurmgpu.models.cluster import Cluster, GpuType, NodeGroup, Partition
+from slurmgpu.models.limits import Limits
 from slurmgpu.models.units import Duration, Memory
 from slurmgpu.sandbox.shape import NodeKind, PartitionShape, QosShape, Shape
 
@@ -67,7 +68,7 @@ class _Twin:
         self.cluster = cluster
         self.notes: list[str] = []
         self.kinds: dict[str, NodeKind] = {}
-        self.shared: dict[NodeGroup, NodeKind] = {}
+        self.shared: dict[str, NodeKind] = {}
         self.users: dict[str, list[str]] = {}
         self.qos: list[QosShape] = []
 
@@ -127,20 +128,21 @@ class _Twin:
         return None if "partition" in self.cluster.dialect.required else next(iter(self.cluster.partitions))
 
     def _kind(self, partition: str, group: NodeGroup) -> NodeKind:
-        if group.count is not None and group in self.shared:
-            found = self.shared[group]
+        alike = group.model_dump_json()
+        if group.count is not None and alike in self.shared:
+            found = self.shared[alike]
             self.users[found.prefix].append(partition)
             return found
         kind = self._new_kind(partition, group)
         self.kinds[kind.prefix] = kind
         self.users[kind.prefix] = [partition]
-        self.shared[group] = kind
+        self.shared[alike] = kind
         return kind
 
     def _new_kind(self, partition: str, group: NodeGroup) -> NodeKind:
         where = f"{partition}, nodes with {group.gpu_type}" if group.gpu_type else partition
         count = group.count or self._assume(where, "their number", NODES)
-        gpus = self._assume(where, "GPUs of a node", GPUS) if group.gpus is None else group.gpus
+        gpus = self._assume(where, "GPUs of a node", GPUS) if group.gpu_count is None else group.gpu_count
         cpus = group.cpus or self._assume(where, "CPUs of a node", CPUS_PER_GPU * gpus or CPUS)
         memory = group.memory.mib if group.memory else self._assume(where, "memory (MiB)", MIB_PER_CPU * cpus)
         known = self.cluster.gpu_types.get(group.gpu_type or "", GpuType())
