@@ -189,6 +189,9 @@ def _changed(resources: dict[str, Any], way: str) -> dict[str, Any]:
         "less memory": ["memory", "memory_per_gpu", "memory_per_cpu"],
         "fewer CPUs": ["cpus_per_task", "cpus_per_gpu"],
     }
+    without = re.search(r" without ([\w, ]+)", way)
+    if without:
+        changed = {key: value for key, value in changed.items() if key not in without[1].strip().split(", ")}
     for words, names in left_out.items():
         if words in way:
             changed = {key: value for key, value in changed.items() if key not in names}

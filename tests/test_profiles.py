@@ -219,9 +219,7 @@ def test_each_limit_of_each_partition_is_kept(name: str, partition: str, part: P
         assert "time: " in (error.hint or "") or "partition " in (error.hint or "")
     if limits.max_nodes is not None:
         error = refused(name, partition, nodes=limits.max_nodes + 1, gpus_per_node=1)
-        assert (
-            " a job, " in error.message or "such nodes" in error.message or "GPU" in error.message
-        )
+        assert " a job, " in error.message or "such nodes" in error.message or "GPU" in error.message
     if limits.max_gpus is not None:
         assert "GPUs" in refused(name, partition, gpus=limits.max_gpus + 1).message
     if limits.max_cpus is not None:

@@ -15,7 +15,7 @@ from slurmgpu.planning.gpus import is_slice
 from slurmgpu.planning.request import Misfit, Request
 from slurmgpu.planning.verdict import Problem
 
-__all__ = ["Candidates", "Chosen", "candidates", "choose", "preferred"]
+__all__ = ["Candidates", "Chosen", "by_preference", "candidates", "choose", "preferred"]
 
 
 class Chosen(NamedTuple):
@@ -171,7 +171,12 @@ def _merged(failing: dict[str, list[str]]) -> list[str]:
 
 
 def preferred(cluster: Cluster, fitting: list[Draft]) -> Draft:
-    """The best of several partitions.
+    """The best of several partitions."""
+    return by_preference(cluster, fitting)[0]
+
+
+def by_preference(cluster: Cluster, fitting: list[Draft]) -> list[Draft]:
+    """Drafts on several partitions, the best first.
 
     Whole GPUs before slices, nodes whose GPUs are known before others; then the fewest nodes; then the cheapest,
     where all say what they cost; then Slurm's default; then the profile's order.
@@ -188,7 +193,7 @@ def preferred(cluster: Cluster, fitting: list[Draft]) -> Draft:
             made.partition != cluster.default_partition,
         )
 
-    return min(fitting, key=rank)
+    return sorted(fitting, key=rank)
 
 
 def _price(cluster: Cluster, made: Draft) -> float | None:

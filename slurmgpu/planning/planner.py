@@ -16,7 +16,7 @@ from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job, Restart
 from slurmgpu.models.plan import Plan, Reason
 from slurmgpu.models.units import Duration, Memory
-from slurmgpu.planning.choosing import Chosen, choose
+from slurmgpu.planning.choosing import Chosen, by_preference, candidates, choose
 from slurmgpu.planning.cost import Cost, cost_of
 from slurmgpu.planning.drafting import Draft, type_to_pin
 from slurmgpu.planning.launching import Launching, choose_launcher, python_command
@@ -27,7 +27,7 @@ from slurmgpu.planning.ways_out import ways_out
 if TYPE_CHECKING:
     from slurmgpu.planning.reading import ScriptFacts
 
-__all__ = ["Surroundings", "make_plan", "resolve_environment"]
+__all__ = ["Surroundings", "make_plan", "partitions_that_fit", "resolve_environment"]
 
 
 class Surroundings(NamedTuple):
@@ -171,50 +171,64 @@ def _check_task(job: Job) -> None:
         )
 
 
+class _Launchings:
+    """The launcher on each layout, decided once."""
+
+    def __init__(self, job: Job, environment: Environment, script: ScriptFacts | None) -> None:
+        self._job, self._environment, self._script = job, environment, script
+        self._made: dict[tuple[int, int], Launching] = {}
+
+    def on(self, layout: Layout) -> Launching:
+        key = (layout.nodes, layout.gpus_per_node)
+        if key not in self._made:
+            self._made[key] = choose_launcher(
+                self._job,
+                self._environment,
+                self._script,
+                nodes=layout.nodes,
+                gpus_per_node=layout.gpus_per_node,
+                tasks_per_node=self._job.resources.tasks_per_node,
+            )
+        return self._made[key]
+
+    def tasks_on(self, layout: Layout) -> int:
+        return _tasks(self._job, self.on(layout), layout.gpus_per_node)[0]
+
+
 def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
     """Resolve the job on the cluster; PlanError names what does not fit and what would."""
     _check_task(job)
     environment_name, environment = resolve_environment(job, cluster, around.environments)
-    launchings: dict[tuple[int, int], Launching] = {}
-
-    def launching_on(layout: Layout) -> Launching:
-        key = (layout.nodes, layout.gpus_per_node)
-        if key not in launchings:
-            launchings[key] = choose_launcher(
-                job,
-                environment,
-                around.script,
-                nodes=layout.nodes,
-                gpus_per_node=layout.gpus_per_node,
-                tasks_per_node=job.resources.tasks_per_node,
-            )
-        return launchings[key]
-
-    def tasks_on(layout: Layout) -> int:
-        return _tasks(job, launching_on(layout), layout.gpus_per_node)[0]
-
+    launchings = _Launchings(job, environment, around.script)
     _check_array(job, cluster)
     chosen = choose(
         cluster,
         job.resources,
-        tasks_on,
+        launchings.tasks_on,
         force=around.force,
-        ways_out=lambda: ways_out(cluster, job.resources, tasks_on),
+        ways_out=lambda: ways_out(cluster, job.resources, launchings.tasks_on),
     )
-    return _finished(
-        job, cluster, around, environment, environment_name, chosen, launching_on(chosen.draft.layout)
-    )
+    launching = launchings.on(chosen.draft.layout)
+    return _finished(job, cluster, around, (environment_name, environment), chosen, launching)
+
+
+def partitions_that_fit(job: Job, cluster: Cluster, around: Surroundings) -> list[str]:
+    """The partitions that would start the job, the best first; none on a cluster that is not described."""
+    _, environment = resolve_environment(job, cluster, around.environments)
+    tasks_on = _Launchings(job, environment, around.script).tasks_on
+    fitting = candidates(cluster, job.resources, tasks_on).fitting if cluster.known else []
+    return [made.partition for made in by_preference(cluster, fitting) if made.partition]
 
 
 def _finished(
     job: Job,
     cluster: Cluster,
     around: Surroundings,
-    environment: Environment,
-    environment_name: str | None,
+    named_environment: tuple[str | None, Environment],
     chosen: Chosen,
     launching: Launching,
 ) -> Plan:
+    environment_name, environment = named_environment
     draft = chosen.draft
     layout = draft.layout
     tasks, tasks_why = _tasks(job, launching, layout.gpus_per_node)

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.resources import Resources
-from slurmgpu.models.units import GpuRequest
+from slurmgpu.models.units import Duration, GpuRequest
 from slurmgpu.planning.choosing import candidates, preferred
 from slurmgpu.planning.drafting import Tasks
 
 __all__ = ["ways_out"]
 
 _MOST = 4
+_SEVERAL = "several: "
+"""What marks a way that changes several things: taken only where no single change helps."""
+_LEFT_OUT = (
+    "gpu_type",
+    "gpu_memory",
+    "constraint",
+    "qos",
+    "memory",
+    "memory_per_gpu",
+    "memory_per_cpu",
+    "cpus_per_task",
+    "cpus_per_gpu",
+)
 _MOST_SEARCHED = 128
 """Numbers of GPUs that are tried one by one when a refusal looks for the most that fit."""
 
@@ -20,7 +34,10 @@ _MOST_SEARCHED = 128
 def ways_out(cluster: Cluster, resources: Resources, tasks: Tasks) -> list[str]:
     """Requests near this one that do fit, in words; at most four."""
     found: list[str] = []
-    for text, nearby in _nearby(cluster, resources, tasks):
+    nearest = chain(_nearby(cluster, resources, tasks), _several_changes(cluster, resources, tasks))
+    for text, nearby in nearest:
+        if found and text.startswith(_SEVERAL):
+            break
         if nearby.partition and cluster.dialect.partition == "never":
             nearby = nearby.model_copy(update={"partition": None})
         fitting = candidates(cluster, nearby, tasks).fitting
@@ -30,7 +47,11 @@ def ways_out(cluster: Cluster, resources: Resources, tasks: Tasks) -> list[str]:
         shape = f"nodes: {best.layout.nodes}"
         if best.layout.gpus_per_node:
             shape += f", gpus_per_node: {best.layout.gpus_per_node}"
-        words = text.replace("{shape}", shape).replace("{partition!r}", repr(best.partition))
+        words = (
+            text.removeprefix(_SEVERAL)
+            .replace("{shape}", shape)
+            .replace("{partition!r}", repr(best.partition))
+        )
         elsewhere = cluster.dialect.partition != "never" and best.partition != resources.partition
         named = "{partition!r}" in text or not elsewhere
         found.append(words + ("" if named else f" (partition {best.partition!r})"))
@@ -85,13 +106,13 @@ def _elsewhere(cluster: Cluster, resources: Resources) -> Iterator[tuple[str, Re
         yield f"partition {name!r}{what}", resources.model_copy(update={"partition": name})
 
 
+def _total(resources: Resources) -> int:
+    per_node = resources.gpus_per_node.count if resources.gpus_per_node else 0
+    return resources.gpus.count if resources.gpus else per_node * (resources.nodes or 1)
+
+
 def _other_gpus(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterator[tuple[str, Resources]]:
-    per_node = resources.gpus_per_node
-    total = (
-        resources.gpus.count
-        if resources.gpus
-        else (per_node.count if per_node else 0) * (resources.nodes or 1)
-    )
+    per_node, total = resources.gpus_per_node, _total(resources)
     yield "{shape}", reshaped(resources, total)
     shaped = resources.nodes is not None or per_node is not None
     for fewer in _fewer(cluster, total):
@@ -105,7 +126,7 @@ def _other_gpus(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterato
         yield f"gpus: {more}", reshaped(resources, more)
 
 
-def _fewer(cluster: Cluster, total: int) -> Iterator[int]:
+def _fewer(cluster: Cluster, total: int, one_by_one: int = _MOST_SEARCHED) -> Iterator[int]:
     """Smaller numbers of GPUs, the largest first: one by one from the most that could be had, then by halves."""
     sizes = [0]
     for partition in cluster.partitions.values():
@@ -114,28 +135,63 @@ def _fewer(cluster: Cluster, total: int) -> Iterator[int]:
         most = sum(nodes * gpus for nodes, gpus in known) if len(known) == len(counts) else total
         sizes.append(min(most, partition.limits.max_gpus or most))
     top = min(total - 1, max(sizes))
-    yield from range(top, max(0, top - _MOST_SEARCHED), -1)
-    rest = (top - _MOST_SEARCHED) // 2
+    yield from range(top, max(0, top - one_by_one), -1)
+    rest = (top - one_by_one) // 2
     while rest > 0:
         yield rest
         rest //= 2
 
 
-def _less_time(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterator[tuple[str, Resources]]:
-    if resources.time is None:
-        return
+def _shorter(cluster: Cluster, resources: Resources) -> list[Duration]:
+    """The limits of time that are shorter than what is asked for, the longest first."""
     owners = [one.limits for one in cluster.partitions.values()] + [
         one.limits for one in cluster.qos.values()
     ]
     limits = {
         limit for one in owners for limit in (one.max_time, *(row.max_time for row in one.max_time_by_nodes))
     }
-    shorter = [one for one in limits if one is not None and one.seconds and resources.time.exceeds(one)]
-    for limit in sorted(shorter, key=lambda one: -(one.seconds or 0)):
+    asked = resources.time
+    shorter = [one for one in limits if asked and one is not None and one.seconds and asked.exceeds(one)]
+    return sorted(shorter, key=lambda one: -(one.seconds or 0))
+
+
+def _less_time(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterator[tuple[str, Resources]]:
+    for limit in _shorter(cluster, resources):
         nearby = resources.model_copy(update={"time": limit})
         if candidates(cluster, nearby, tasks).fitting:
             yield f"time: {limit}", nearby
             return
+
+
+def _several_changes(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterator[tuple[str, Resources]]:
+    """Less time and fewer GPUs at once; then also any nodes, any CPUs and memory."""
+    for left_out in ((), _LEFT_OUT, (*_LEFT_OUT, "partition")):
+        dropped = [name for name in left_out if getattr(resources, name) is not None]
+        if left_out and not dropped:
+            continue
+        base = resources.model_copy(update=dict.fromkeys(dropped))
+        if "gpu_type" in left_out and resources.wanted_gpu_type:
+            base, dropped = _retyped(base, None), list(dict.fromkeys([*dropped, "gpu_type"]))
+        without = f" without {', '.join(dropped)}" if dropped else ""
+        for said, nearby in _smaller_and_shorter(cluster, base):
+            if candidates(cluster, nearby, tasks).fitting:
+                yield f"{_SEVERAL}{said}{{shape}}{without}", nearby
+                break
+
+
+def _smaller_and_shorter(cluster: Cluster, resources: Resources) -> Iterator[tuple[str, Resources]]:
+    """Fewer GPUs and less time at once, the most GPUs first."""
+    times = [resources.time, *_shorter(cluster, resources)]
+    wants = bool(resources.gpus or resources.gpus_per_node)
+    shapes = (
+        [reshaped(resources, fewer) for fewer in _fewer(cluster, _total(resources) + 1, 16)]
+        if wants
+        else [resources.model_copy(update={"nodes": None})]
+    )
+    for shape in shapes:
+        for time in times:
+            said = f"time: {time}, " if time != resources.time else ""
+            yield said, shape.model_copy(update={"time": time})
 
 
 def _other_nodes(cluster: Cluster, resources: Resources) -> Iterator[tuple[str, Resources]]:
