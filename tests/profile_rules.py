@@ -25,7 +25,7 @@ REFUSALS = {
     "account": r"resources\.account",
     "qos": r"QOS|resources\.qos",
     "partition": r"partition",
-    "constraint": r"nodes with",
+    "gres": r"has \d+ \w+ a node",
     "option": r"refuses jobs with --|refuses a request|gives memory by itself",
 }
 """What the message of a refusal matches, by what is refused."""
@@ -303,7 +303,7 @@ _UNITS = [
     R(
         "it4i-karolina",
         "an eighth of a node: a GPU and 16 cores",
-        "{resources: {account: OPEN-00-00, gpus: 2, partition: qgpu}}",
+        "{resources: {account: open-00-00, gpus: 2, partition: qgpu}}",
         options={"cpus-per-task": "32", "gpus-per-node": "2"},
     ),
     R(
@@ -562,7 +562,7 @@ _CAPS = [
         "csc-mahti",
         "local disk of a node",
         "{resources: {account: p, gpus: 'a100:1', gres: ['nvme:3501']}}",
-        "gpus",
+        "gres",
         "3500 nvme",
     ),
     R(
@@ -943,8 +943,8 @@ _ACCOUNTS = [
     R(
         "ncsa-delta",
         "accounts end in -delta-gpu",
-        "{resources: {account: abcd, gpus: 1}}",
-        options={"account": "abcd-delta-gpu", "partition": "gpuA40x4"},
+        "{resources: {account: abcd, gpus: 1, partition: gpuA40x4}}",
+        options={"account": "abcd-delta-gpu", "partition": "gpuA40x4", "cpus-per-task": "16"},
     ),
     R(
         "ncsa-delta",
@@ -958,7 +958,7 @@ _ACCOUNTS = [
 _OTHERS = [
     R(
         "nesi-mahuika",
-        "21 node-days",
+        "6 GPUs a user",
         "{resources: {gpus: 'l4:8', time: '10-12:00:00', cpus_per_task: 4, memory: 10G}}",
         "gpus",
         "6 GPUs a user",
