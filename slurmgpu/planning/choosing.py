@@ -99,6 +99,11 @@ def choose(
     reasons = _merged(found.failing)
     if force and found.nearest:
         return Chosen(found.nearest[0], "as asked" if resources.partition else "forced", tuple(reasons))
+    if force:
+        named = resources.model_copy(update={"partition": None})
+        forced = _undescribed(cluster, named, tasks)
+        made = forced.draft._replace(partition=resources.partition or next(iter(found.failing)))
+        return Chosen(made, "as asked" if resources.partition else "forced", tuple(reasons))
     request = Request.of(resources)
     ways = ways_out()
     raise PlanError(

@@ -95,11 +95,27 @@ def _all(values: Iterable[bool | None]) -> bool | None:
 
 
 def joined(*expressions: str | None) -> str | None:
-    """All of several expressions in one, each feature once; None: there is none."""
-    given = list(dict.fromkeys(expression for expression in expressions if expression))
+    """All of several expressions in one, each part once; None: there is none."""
+    given = [expression for expression in dict.fromkeys(expressions) if expression]
+    if len(given) == 1:
+        return given[0]
     parts: dict[str, None] = {}
     for expression in given:
-        plain = re.fullmatch(rf"{_FEATURE}(?:&{_FEATURE})*", expression)
-        for part in expression.split("&") if plain else [expression]:
-            parts[f"({part})" if "|" in part and len(given) > 1 and part[0] not in "([" else part] = None
+        split = _parts(expression)
+        if len(split) > 1 and any("|" in part and part[0] not in "([" for part in split):
+            split = [expression]  # a mix of & and | stays together
+        for part in split:
+            parts[f"({part})" if "|" in part and part[0] not in "([" else part] = None
     return "&".join(parts) or None
+
+
+def _parts(expression: str) -> list[str]:
+    """What an expression joins by & outside of brackets."""
+    parts, depth = [""], 0
+    for letter in expression:
+        depth += (letter in "([") - (letter in ")]")
+        if letter == "&" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts

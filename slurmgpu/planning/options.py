@@ -82,11 +82,11 @@ def _constraint(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     feature = known.constraint if known else None
     if feature and cluster.dialect.gpu_type_by == "request" and known and known.gres == wanted:
         feature = None
-    value = joined(asked, made.draft.constraint, feature)
+    value = joined(made.draft.constraint, feature)
     if value is None:
         return
     reasons = [made.asked("resources.constraint")] if asked else []
-    reasons += ["what jobs there name"] if joined(asked, made.draft.constraint) != joined(asked) else []
+    reasons += ["what jobs there name"] if made.draft.constraint != asked else []
     reasons += [f"{feature} selects GPUs of type {wanted}"] if feature else []
     yield Option.model_construct(name="constraint", value=value, why=", and ".join(reasons))
 

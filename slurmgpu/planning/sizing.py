@@ -55,7 +55,7 @@ def _smallest(groups: tuple[NodeGroup, ...], what: str) -> tuple[NodeGroup, floa
 def _describe(place: Place, group: NodeGroup, whole: str, own: str | None) -> str:
     gpus = place.layout.gpus_per_node
     if own is not None:
-        return f"{count(gpus, 'GPU')} x {own}, the site's share of one"
+        return f"{count(gpus, 'GPU')} x {own}, a GPU's share there"
     kind = "a node" if len(place.groups) == 1 else "the smallest node that fits"
     return f"{gpus} of the {group.gpu_count} GPUs of {kind} with {whole}"
 
