@@ -41,16 +41,42 @@ def command(given: dict[str, Any], when: bool, as_json: bool) -> None:
 
     prepared = prepare(given)
     plan = prepared.plan
-    found = _ask(prepared) if when else None
+    rows, balance = _asked(prepared) if when else (None, None)
     if as_json:
         data = {"schema": "slurmgpu.plan/1", **plan.model_dump(mode="json")}
-        if found is not None:
-            data["when"] = [_row(prepared, one) for one in found]
+        if rows is not None:
+            data |= {"when": rows, "balance": balance}
         click.echo(json.dumps(data, indent=2, ensure_ascii=False))
         return
     click.echo(plan_text(plan))
-    if found is not None:
-        click.echo(_when_text([_row(prepared, one) for one in found]))
+    if rows is not None:
+        click.echo(_when_text(rows))
+        click.echo(_balance_text(balance or {}))
+
+
+def _asked(prepared: Prepared) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    return [_row(prepared, one) for one in _ask(prepared)], _balance(prepared)
+
+
+def _balance(prepared: Prepared) -> dict[str, Any]:
+    """What the job's account has left, in minutes of each resource, where sshare says so."""
+    from slurmgpu.slurm.call import Slurm
+    from slurmgpu.slurm.sshare import read
+
+    account = prepared.plan.option("account") or prepared.cluster.default_account
+    if account is None:
+        return {"account": None, "left": {}, "why": "the job names no account"}
+    balance, why = read(Slurm(), account)
+    if balance is not None and not balance.granted:
+        why = "no limit of TRES-minutes is set for it (GrpTRESMins)"
+    return {"account": account, "left": balance.left if balance else {}, "why": why or None}
+
+
+def _balance_text(balance: dict[str, Any]) -> str:
+    if not balance["left"]:
+        return f"what account {balance['account'] or '-'} has left: unknown ({balance['why']})"
+    left = ", ".join(f"{minutes / 60:.4g} {name}-hours" for name, minutes in balance["left"].items())
+    return f"account {balance['account']} has left: {left} (sshare: granted, less used, less reserved by running jobs)"
 
 
 def _ask(prepared: Prepared) -> list[When]:

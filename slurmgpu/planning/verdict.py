@@ -243,16 +243,20 @@ def _used(cluster: Cluster, ask: Ask, fitting: list[NodeGroup]) -> _Used:
     gpus, cpus = ask.gpus_per_node, ask.cpus_per_node
     partition = cluster.partitions.get(ask.partition or "")
     whole = ask.whole or bool(partition and partition.whole_nodes)
-    if whole and fitting:
-        cpus = max(cpus, min((group.cpus or 0 for group in fitting), default=0))
-        gpus = max(gpus, min((group.gpu_count or 0 for group in fitting), default=0))
+    if whole:
+        # Slurm takes a node first and counts it whole then: any of those that fit must be within the limits.
+        cpus = max([cpus, *(group.cpus or 0 for group in fitting)])
+        gpus = max([gpus, *(group.gpu_count or 0 for group in fitting)])
     elif fitting:
-        threads = min((group.threads_per_core or 1 for group in fitting), default=1)
+        threads = min(group.threads_per_core or 1 for group in fitting)
         cpus = -(-cpus // threads) * threads
+    memory = ask.memory_per_node
+    if memory == 0:  # all of a node's: Slurm takes one whose memory the limits allow
+        memory = min((group.memory.mib for group in fitting if group.memory), default=0)
     per_cpu = partition.limits.max_memory_per_cpu if partition else None
     if per_cpu is not None and ask.memory_per_node:  # Slurm gives further CPUs for memory over this
         cpus = max(cpus, -(-ask.memory_per_node // per_cpu.mib))
-    return _Used(ask.nodes * gpus, cpus, ask.memory_per_node)
+    return _Used(ask.nodes * gpus, cpus, memory)
 
 
 def _over(cluster: Cluster, limits: Limits, ask: Ask, used: _Used) -> Iterator[str]:
