@@ -465,7 +465,7 @@ PUBLISHED = [
         "uq-bunya-mig",
         "uq-bunya",
         {
-            "account": "x",
+            "account": "a_x",
             "qos": "gpu",
             "gpus": "nvidia_a100_80gb_pcie_3g.40gb:1",
             "cpus_per_task": 1,
@@ -479,13 +479,13 @@ PUBLISHED = [
             "qos": "gpu",
             "partition": "gpu_cuda",
             "gres": "gpu:nvidia_a100_80gb_pcie_3g.40gb:1",
-            "account": "x",
+            "account": "a_x",
         },
     ),
     Script(
         "uq-bunya-rocm",
         "uq-bunya",
-        {"account": "x", "qos": "gpu", "gpus": "mi210:1", "cpus_per_task": 1, "memory": "10G"},
+        {"account": "a_x", "qos": "gpu", "gpus": "mi210:1", "cpus_per_task": 1, "memory": "10G"},
         {
             "nodes": "1",
             "ntasks-per-node": "1",
@@ -494,7 +494,7 @@ PUBLISHED = [
             "qos": "gpu",
             "partition": "gpu_rocm",
             "gres": "gpu:mi210:1",
-            "account": "x",
+            "account": "a_x",
         },
     ),
     Script(
