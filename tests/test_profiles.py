@@ -882,3 +882,46 @@ def test_what_fits_names_no_partition_where_none_may_be_named() -> None:
 
 def test_where_no_type_is_known_the_way_out_is_to_name_none() -> None:
     assert refused("bsc-mn5", gpus="a100:1").hint == "what would fit: any type of GPU (partition 'acc')"
+
+
+class Charge(NamedTuple):
+    """A job, and what the site's documentation says that it is charged."""
+
+    cluster: str
+    partition: str
+    resources: dict[str, Any]
+    charge: float
+    unit: str
+
+
+CHARGES = [
+    Charge("ncsa-delta", "gpuA100x4", {"gpus": 2, "time": "04:00:00"}, 8.0, "service units"),
+    Charge("ncsa-delta", "gpuA100x4-interactive", {"gpus": 2, "time": "01:00:00"}, 4.0, "service units"),
+    Charge("ncsa-delta", "gpuA40x4-preempt", {"gpus": 4, "time": "01:00:00"}, 1.0, "service units"),
+    # Half a node's CPUs are charged as two GPUs' shares of them.
+    Charge(
+        "ncsa-delta", "gpuA100x4", {"gpus": 1, "cpus_per_task": 32, "time": "01:00:00"}, 2.0, "service units"
+    ),
+    # The site's own example: 270000 of 360000 MB are three quarters of a node.
+    Charge(
+        "nrel-kestrel",
+        "gpu-h100",
+        {"gpus": 2, "cpus_per_task": 32, "memory": "270000M", "time": "01:00:00"},
+        75.0,
+        "AU",
+    ),
+    Charge("nhr-grete", "gpu-a100", {"gpus": 4, "time": "02:00:00"}, 1200.0, "core hours"),
+    Charge("nhr-grete", "gpu-a100:shared", {"gpus": 1, "time": "02:00:00"}, 300.0, "core hours"),
+    Charge("nhr-grete", "gpu-a100:shared:mig", {"gpus": "2g.10gb:1", "time": "01:00:00"}, 47.0, "core hours"),
+    Charge("cineca-leonardo", "boost_usr_prod", {"gpus": 4, "time": "01:00:00"}, 32.0, "core hours"),
+    Charge("it4i-karolina", "qgpu", {"gpus": 8, "time": "03:00:00"}, 3.0, "node hours"),
+    Charge("jhu-dsai", "h100", {"gpus": 2, "cpus_per_gpu": 30, "time": "01:00:00"}, 60.0, "core hours"),
+    Charge("uq-bunya", "gpu_sxm", {"gpus": "h100:2", "time": "01:00:00"}, 200.0, "CPU-core hours"),
+]
+
+
+@pytest.mark.parametrize("charge", CHARGES, ids=lambda one: f"{one.cluster}-{one.partition}-{one.charge:g}")
+def test_a_job_costs_what_the_site_documents(charge: Charge) -> None:
+    made = planned(charge.cluster, charge.partition, **charge.resources)
+    assert made.charge == pytest.approx(charge.charge, rel=1e-3)
+    assert made.charge_unit == charge.unit
