@@ -175,6 +175,17 @@ def test_every_qos_and_partition_that_is_named_exists(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_every_key_that_is_said_to_be_guessed_exists(name: str) -> None:
+    cluster = profile(name)
+    for key, why in cluster.guessed.items():
+        assert why
+        value: Any = cluster
+        for part in key.split("."):
+            value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+        assert value
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_account_that_messages_show_is_one_of_the_sites(name: str) -> None:
     rule = profile(name).dialect.account
     if rule is None:
