@@ -23,7 +23,7 @@ class Chosen(NamedTuple):
 
 
 def account_of(
-    cluster: Cluster, resources: Resources, partition: Partition | None, gpu_type: str | None
+    cluster: Cluster, resources: Resources, partition: Partition | None, gpu_types: frozenset[str]
 ) -> Chosen:
     """The account as the site writes it; PlanError when it is none that could exist there."""
     rule = (partition.account if partition else None) or cluster.dialect.account
@@ -34,14 +34,32 @@ def account_of(
             chosen = Chosen(cluster.default_account, "your default account")
         elif len(names) == 1:
             chosen = Chosen(names[0], "your only account")
-    return chosen if rule is None or chosen.value is None else _by_rule(cluster, chosen, rule, gpu_type)
+    if rule is None or chosen.value is None or chosen.value in names:
+        return chosen
+    if (
+        rule.pattern
+        and re.fullmatch(rule.pattern, chosen.value)
+        and not _wrong_type(rule, chosen.value, gpu_types)
+    ):
+        return chosen
+    return _by_rule(cluster, chosen, rule, gpu_types)
 
 
-def _by_rule(cluster: Cluster, chosen: Chosen, rule: AccountRule, gpu_type: str | None) -> Chosen:
+def _wrong_type(rule: AccountRule, account: str, gpu_types: frozenset[str]) -> bool:
+    """Whether an account is for another type of GPU."""
+    own = {rule.suffix_by_gpu_type.get(gpu_type) for gpu_type in gpu_types} - {None}
+    return bool(own) and any(
+        account.endswith(end) for end in rule.suffix_by_gpu_type.values() if end not in own
+    )
+
+
+def _by_rule(cluster: Cluster, chosen: Chosen, rule: AccountRule, gpu_types: frozenset[str]) -> Chosen:
     account = chosen.value or ""
     suffixes = rule.suffix_by_gpu_type
-    suffix = suffixes.get(gpu_type or "") or rule.suffix
-    if suffixes and gpu_type is None and not rule.suffix and not account.endswith(tuple(suffixes.values())):
+    own = {suffixes.get(gpu_type) for gpu_type in gpu_types}
+    by_type = next(iter(own)) if len(own) == 1 else None
+    suffix = by_type or rule.suffix
+    if suffixes and not suffix and not account.endswith(tuple(suffixes.values())):
         raise PlanError(
             f"resources.account: {account!r}: accounts on {cluster.name!r} end in the type of GPU "
             f"({', '.join(f'{name}: {end}' for name, end in suffixes.items())}), and none is asked for",
@@ -50,7 +68,7 @@ def _by_rule(cluster: Cluster, chosen: Chosen, rule: AccountRule, gpu_type: str 
     if suffix and not account.endswith(suffix):
         wrong = next((end for end in suffixes.values() if account.endswith(end)), "")
         account = account.removesuffix(wrong) + suffix
-        reason = f"for jobs on {gpu_type}" if suffixes.get(gpu_type or "") else "here"
+        reason = f"for jobs on {', '.join(sorted(gpu_types))}" if by_type else "here"
         chosen = Chosen(account, f"{chosen.why}, with the {suffix} that accounts end in {reason}")
     if rule.pattern and not re.fullmatch(rule.pattern, account):
         example = f" such as {rule.example}" if rule.example else f" that match {rule.pattern}"

@@ -183,22 +183,30 @@ def preferred(cluster: Cluster, fitting: list[Draft]) -> Draft:
 def by_preference(cluster: Cluster, fitting: list[Draft]) -> list[Draft]:
     """Drafts on several partitions, the best first.
 
-    Whole GPUs before slices, nodes whose GPUs are known before others; then the fewest nodes; then the cheapest,
-    where all say what they cost; then Slurm's default; then the profile's order.
+    Whole GPUs before slices, nodes whose GPUs are known before others; then the fewest nodes; then Slurm's default,
+    then the profile's order; but of those with the same types of GPU the cheapest, where all say what they cost.
     """
-    prices = {one.partition: _price(cluster, one) for one in fitting}
-    known = None not in prices.values()
 
-    def rank(made: Draft) -> tuple[bool, bool, int, float, bool]:
+    def rank(made: Draft) -> tuple[bool, bool, int, bool]:
         return (
             bool(made.groups) and all(is_slice(cluster, group) for group in made.groups),
             all(group.gpu_count is None for group in made.groups),
             made.layout.nodes,
-            (prices[made.partition] or 0.0) if known else 0.0,
             made.partition != cluster.default_partition,
         )
 
-    return sorted(fitting, key=rank)
+    ranked = sorted(fitting, key=rank)
+    alike = [one for one in ranked if _alike(one, ranked[0]) and rank(one)[:3] == rank(ranked[0])[:3]]
+    prices = {one.partition: _price(cluster, one) for one in alike}
+    if None in prices.values():
+        return ranked
+    cheapest = sorted(alike, key=lambda one: prices[one.partition] or 0.0)
+    return [*cheapest, *(one for one in ranked if one not in alike)]
+
+
+def _alike(one: Draft, other: Draft) -> bool:
+    """Whether two drafts get the same types of GPU: only then are their prices for the same thing."""
+    return {group.gpu_type for group in one.groups} == {group.gpu_type for group in other.groups}
 
 
 def _price(cluster: Cluster, made: Draft) -> float | None:
@@ -220,7 +228,8 @@ def _why(cluster: Cluster, resources: Resources, chosen: Draft, fitting: list[Dr
     marks = (
         ["with the fewest nodes"] if any(one.layout.nodes > chosen.layout.nodes for one in fitting) else []
     )
-    prices = [_price(cluster, one) for one in fitting if one.layout.nodes == chosen.layout.nodes]
+    alike = [one for one in fitting if one.layout.nodes == chosen.layout.nodes and _alike(one, chosen)]
+    prices = [_price(cluster, one) for one in alike]
     own = _price(cluster, chosen)
     if own is not None and None not in prices and any((price or 0) > own for price in prices):
         marks.append("the cheapest")

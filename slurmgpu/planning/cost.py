@@ -41,6 +41,9 @@ def cost_of(cluster: Cluster, draft: Draft, time: Duration | None) -> Cost | Non
     factor = 1.0 if qos is None or qos.usage_factor is None else qos.usage_factor
     if (billing.cpu and cpus is None) or (billing.memory and memory is None):
         return Cost(gpu_hours, why, None, billing.unit, "it depends on what the site gives")
+    gpu_type = draft.ask.gpu_type or (draft.groups[0].gpu_type if draft.groups else None)
+    if gpus and billing.gpu_by_type and not billing.gpu and gpu_type not in billing.gpu_by_type:
+        return Cost(gpu_hours, why, None, billing.unit, f"no price is stated for {gpu_type or 'such'} GPUs")
     per_hour, parts = _per_node(billing, draft, gpus, cpus or 0, (memory or 0) / 1024)
     per_hour *= layout.nodes * factor
     times = f" x {factor:g} (QOS {draft.qos.value})" if factor != 1.0 else ""

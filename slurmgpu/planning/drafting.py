@@ -146,8 +146,9 @@ def _sized(
     memory = memory_per_node(cluster, resources, place, cpus.amount)
     made = Draft(name, layout, groups, tasks, cpus, memory, account, qos, asked.constraint, asked)
     pinned = type_to_pin(resources, cluster, made)
-    entry, _ = entry_of(cluster, groups, pinned or _common_type(groups))
-    account = account_of(cluster, resources, partition, entry or pinned or _common_type(groups))
+    entry, _ = entry_of(cluster, groups, pinned)
+    types = [entry or pinned] if pinned else [group.gpu_type for group in groups]
+    account = account_of(cluster, resources, partition, frozenset(name for name in types if name))
     whole = cluster.dialect.whole_nodes if partition is None else partition.whole_nodes
     ask = asked._replace(
         partition=name,
@@ -170,11 +171,6 @@ def _sized(
             )
         )
     return made._replace(account=account, ask=ask, problems=tuple(found))
-
-
-def _common_type(groups: tuple[NodeGroup, ...]) -> str | None:
-    types = {group.gpu_type for group in groups}
-    return next(iter(types)) if len(types) == 1 else None
 
 
 def _tightest(cluster: Cluster, partition: str | None, qos: str | None, account: str | None) -> Limits:

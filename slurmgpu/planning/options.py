@@ -232,6 +232,7 @@ def _others(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     for options, why in (
         (cluster.dialect.options, f"{cluster.name} wants it"),
         (partition.options if partition else {}, f"partition {made.draft.partition} wants it"),
+        (made.environment.sbatch, "the environment wants it"),
         (job.sbatch, _AS_ASKED),
     ):
         merged.update({name: (value, why) for name, value in options.items()})

@@ -269,7 +269,11 @@ def _finished(
         time=job.resources.time,
         options=options,
         launcher=launching.launcher,
-        srun_options=(*cluster.dialect.srun_options, *job.launch.srun_options),
+        srun_options=(
+            *cluster.dialect.srun_options,
+            *environment.srun_options,
+            *job.launch.srun_options,
+        ),
         command=job.command,
         train=job.train.document() if job.train is not None else None,
         environment=environment,

@@ -53,7 +53,7 @@ def ways_out(cluster: Cluster, resources: Resources, tasks: Tasks) -> list[str]:
             .replace("{partition!r}", repr(best.partition))
         )
         elsewhere = cluster.dialect.partition != "never" and best.partition != resources.partition
-        named = "{partition!r}" in text or not elsewhere
+        named = not elsewhere or f"partition {best.partition!r}" in words
         found.append(words + ("" if named else f" (partition {best.partition!r})"))
         if len(found) == _MOST:
             break
@@ -79,8 +79,11 @@ def _nearby(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterator[tu
     yield from _elsewhere(cluster, resources)
     if resources.gpus or resources.gpus_per_node:
         yield from _other_gpus(cluster, resources, tasks)
-    elif resources.partition:
-        yield "{shape}", resources.model_copy(update={"nodes": None})
+    else:
+        if resources.partition:
+            yield "{shape}", resources.model_copy(update={"nodes": None})
+        if any(partition.requires_gpu for partition in cluster.partitions.values()):
+            yield "gpus: 1", reshaped(resources, 1)
     yield from _less_time(cluster, resources, tasks)
     if resources.qos:
         for name in [*cluster.qos, None]:
