@@ -5,6 +5,7 @@ Nothing is expanded and nothing is judged: what cannot be split is kept as text.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -256,7 +257,7 @@ class _Reader:
         self.at += 1
 
     def _documents(self, words: list[str]) -> Iterator[HereDocument]:
-        for operator, tag in zip(words, words[1:], strict=False):
+        for operator, tag in itertools.pairwise(words):
             if operator not in {"<<", "<<-"}:
                 continue
             line, lines = self.line, []
