@@ -222,10 +222,9 @@ class _Reader:
                     self.separators.append(number)
                 self._rest(number, line[separator.end() :], "after-separator")
                 return
-            word, end = self._word(line, at)
-            if word is None:
+            word, end, closed = self._word(line, at)
+            if not closed:
                 self.refusals.append(Refusal(number, line[at:], "unmatched-quote"))
-                return
             if word:
                 self.components[-1].append(_Word(number, word))
             if not word or line[end : end + 1] == "#":
@@ -234,8 +233,8 @@ class _Reader:
                 return
             at, first = end, False
 
-    def _word(self, line: str, at: int) -> tuple[str | None, int]:
-        """The word that starts here and where it ends; None where a quote stays open."""
+    def _word(self, line: str, at: int) -> tuple[str, int, bool]:
+        """The word that starts here, where it ends, and whether its quotes are closed."""
         found: list[str] = []
         quote = ""
         escaped = False
@@ -255,7 +254,7 @@ class _Reader:
             else:
                 found.append(char)
             at += 1
-        return (None if quote else "".join(found)), at
+        return "".join(found), at, not quote
 
     def _rest(self, number: int, rest: str, why: Passed) -> None:
         if rest.strip(_SPACE):

@@ -272,7 +272,7 @@ class _Reader:
 
 
 def unquoted(word: str) -> str:
-    """A word without its quotes and backslashes; variables and substitutions stay as they are."""
+    """A word without its quotes and backslashes, those within its substitutions included; nothing is expanded."""
     found: list[str] = []
     inside = ""
     at = 0
