@@ -59,7 +59,7 @@ def command(
                 hint="the rules stand in docs/check.md, and their names in each finding",
             )
     read = read_script(_text(script))
-    found = check_script(read, _facts(read, script, _cluster(cluster_name)), ignore=ignore, least=severity)
+    found = check_script(read, _facts(read, _cluster(cluster_name)), ignore=ignore, least=severity)
     shown = "<stdin>" if script == "-" else script
     if as_json:
         _print_json(shown, found)
@@ -100,7 +100,7 @@ def _cluster(name: str | None) -> Cluster | None:
     return cluster
 
 
-def _facts(read: Script, script: str, cluster: Cluster | None) -> Facts:
+def _facts(read: Script, cluster: Cluster | None) -> Facts:
     """What the rules want to know of this machine, for a job that is submitted here and now."""
     from pathlib import Path
 

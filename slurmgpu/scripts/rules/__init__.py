@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from slurmgpu.scripts.rules import (
     cluster,
-    directives,
     ending,
     environment,
     launching,
     logs,
+    passed,
+    refused,
     resources,
+    spelling,
     values,
 )
 from slurmgpu.scripts.rules.base import Rule
 
 __all__ = ["RULES"]
 
-_MODULES = (directives, values, resources, logs, environment, launching, ending, cluster)
+_MODULES = (passed, refused, spelling, values, resources, logs, environment, launching, ending, cluster)
 
 RULES: dict[str, Rule] = {rule.name: rule for module in _MODULES for rule in module.RULES}
 """By name, in the order of the documentation."""

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
+from slurmgpu.scripts.rules.asked import Asked, is_placeholder
 from slurmgpu.scripts.rules.base import Hit, rule
-from slurmgpu.scripts.rules.view import Asked, View, is_placeholder
+from slurmgpu.scripts.rules.view import View
 
 __all__ = ["RULES"]
 
@@ -189,7 +190,7 @@ def cpu_share(view: View) -> Iterator[Hit]:
         if cpus > 1.5 * share * gpus:
             yield Hit(
                 place.asked.line("cpus-per-task"),
-                f"{cpus} CPUs for {gpus} of the node's GPUs; their share is {share * gpus}: the CPUs of other GPUs are taken, too",
+                f"{cpus} CPUs for {gpus} of the node's GPUs; their share is {share * gpus}, the rest is other GPUs'",
                 f"ask for {share * gpus} CPUs or fewer on each node",
             )
 

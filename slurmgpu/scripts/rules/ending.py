@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from slurmgpu.scripts.rules.base import Hit, rule
-from slurmgpu.scripts.rules.view import Call, View
+from slurmgpu.scripts.rules.calls import Call
+from slurmgpu.scripts.rules.view import View
 from slurmgpu.scripts.shell import Simple, unquoted
 
 __all__ = ["RULES"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from slurmgpu.scripts.rules.asked import is_placeholder
 from slurmgpu.scripts.rules.base import Hit, rule
-from slurmgpu.scripts.rules.view import View, is_placeholder
+from slurmgpu.scripts.rules.view import View
 
 __all__ = ["RULES"]
 
@@ -74,9 +75,11 @@ def module_in_sh(view: View) -> Iterator[Hit]:
             return
 
 
-@rule("module-without-login", "hint", "`module` in a shell that is no login shell.")
+@rule("module-without-login", "hint", "`module` in a shell that inherits nothing and is no login shell.")
 def module_without_login(view: View) -> Iterator[Hit]:
-    if view.script.interpreter != "bash" or re.search(r"\s-\w*[li]\b|--login", view.script.shebang or ""):
+    login = re.search(r"\s-\w*[li]\b|--login", view.script.shebang or "")
+    export = (view.asked.value("export") or "ALL").upper().split(",")
+    if view.script.interpreter != "bash" or login or "ALL" in export or "get-user-env" in view.asked.options:
         return
     for simple in view.simple:
         if simple.name in {"source", ".", "eval"} or "module" in simple.words[1:]:
@@ -84,8 +87,8 @@ def module_without_login(view: View) -> Iterator[Hit]:
         if simple.name in {"module", "ml"}:
             yield Hit(
                 simple.line,
-                "`module` is here only if the shell that calls sbatch hands it over, or every bash gets it at your site",
-                "start the script with #!/bin/bash -l, if your site says so",
+                f"with --export={view.asked.value('export')} the shell does not inherit `module`",
+                "start the script with #!/bin/bash -l",
             )
             return
 
@@ -111,7 +114,7 @@ def secret_in_script(view: View) -> Iterator[Hit]:
             yield Hit(
                 number,
                 f"{what} stands here in plain text: {who}",
-                "keep it in a file that only you can read (chmod 600), and read it when the job runs; then replace the key, which is known by now",
+                "replace the key, which is known by now, and keep the new one in a file that only you can read",
             )
 
 
@@ -150,7 +153,7 @@ def visible_devices(view: View) -> Iterator[Hit]:
             if re.fullmatch(r"(?:CUDA|ROCR|HIP)_VISIBLE_DEVICES=[\"']?\d+(,\d+)*[\"']?", word):
                 yield Hit(
                     simple.line,
-                    f"{word}: Slurm has chosen the job's GPUs and set this already; where it does not shut the others off, the job takes another's",
+                    f"{word}: Slurm has set this to the job's GPUs; these may be another job's",
                     "remove it",
                 )
 

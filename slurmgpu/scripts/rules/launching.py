@@ -7,12 +7,18 @@ from collections.abc import Iterator
 
 from slurmgpu.planning.reading import read_script as read_python
 from slurmgpu.scripts.rules.base import Hit, rule
-from slurmgpu.scripts.rules.view import Call, View, expanded
+from slurmgpu.scripts.rules.calls import Call, expanded
+from slurmgpu.scripts.rules.view import View
 
 __all__ = ["RULES"]
 
 _TASK_VARIABLES = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"}
 _RENDEZVOUS = r"--?(?:rdzv[-_]endpoint|master[-_]addr)\b|\bPET_(?:RDZV_ENDPOINT|MASTER_ADDR)="
+
+_PORT = (
+    r"(?:(?:MASTER|RDZV|MAIN_PROCESS)_PORT=|--?master[-_]port[= ]|--main_process_port[= ]"
+    r"|--?rdzv[-_]endpoint[= ]\S*:)['\"]?(\d{4,5})\b"
+)
 
 
 def _trainings(view: View) -> Iterator[Call]:
@@ -122,16 +128,13 @@ def fixed_port(view: View) -> Iterator[Hit]:
     if "exclusive" in view.asked.options:
         return
     for number, text in enumerate(view.script.lines[view.script.body_start - 1 :], view.script.body_start):
-        match = re.search(
-            r"(?:MASTER_PORT=|--?master[-_]port[= ]|--?rdzv[-_]endpoint[= ]\S*:|(?:RDZV|MAIN_PROCESS)_PORT=|--main_process_port[= ])['\"]?(\d{4,5})\b",
-            text,
-        )
+        match = re.search(_PORT, text)
         if match and not text.lstrip().startswith("#"):
             # Whole nodes are common where several are asked for.
             shared = (view.asked.nodes or 1) == 1 and match[1] == "29500"
             yield Hit(
                 number,
-                f"port {match[1]} is fixed{', and is everybody’s default' if match[1] == '29500' else ''}: a second job on the same node cannot have it",
+                f"port {match[1]} is fixed: a second job on the same node cannot have it, too",
                 "derive it from the job: export MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))",
                 None if shared else "hint",
             )
@@ -170,7 +173,7 @@ def no_rendezvous(view: View) -> Iterator[Hit]:
         if call.srun is not None or re.search(r"--?nnodes", " ".join(before_script)):
             yield Hit(
                 call.line,
-                f"{nodes} nodes, and torchrun has no --rdzv-endpoint: each node trains for itself, or waits for the others for ever",
+                f"{nodes} nodes, and torchrun has no --rdzv-endpoint: each node trains for itself, or waits for ever",
                 "add --nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT",
             )
             return

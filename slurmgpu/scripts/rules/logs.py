@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 
 from slurmgpu.scripts.reading import Directive
+from slurmgpu.scripts.rules.asked import Asked, is_placeholder
 from slurmgpu.scripts.rules.base import Hit, rule
-from slurmgpu.scripts.rules.view import Asked, View, is_placeholder
+from slurmgpu.scripts.rules.view import View
 
 __all__ = ["RULES", "paths_to_look_at"]
 
@@ -74,7 +75,7 @@ def log_folder_missing(view: View) -> Iterator[Hit]:
                 if pattern[1] in _OWN_EACH_JOB | {"a", "s", "t"}:
                     yield Hit(
                         one.line,
-                        f"the folder of {one.value!r} carries {pattern[0]}: it cannot be there before the job, and Slurm makes none",
+                        f"the folder of {one.value!r} carries {pattern[0]}: it is not there before the job, and Slurm makes none",
                         "keep the pattern in the file's name, and the folder fixed",
                     )
             elif view.facts.paths.get(folder) == "missing" and path.rstrip("/") == path:

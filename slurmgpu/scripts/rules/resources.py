@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from slurmgpu.scripts.rules.asked import Asked
 from slurmgpu.scripts.rules.base import Hit, rule
-from slurmgpu.scripts.rules.view import Asked, View
+from slurmgpu.scripts.rules.view import View
 
 __all__ = ["RULES"]
 
@@ -43,7 +45,7 @@ def tasks_per_gpu(view: View) -> Iterator[Hit]:
         if _both(asked, "ntasks-per-gpu", "cpus-per-task"):
             yield Hit(
                 _last_line(asked, "ntasks-per-gpu", "cpus-per-task"),
-                "with --ntasks-per-gpu Slurm counts the tasks after the CPUs, and the job may get fewer CPUs than --cpus-per-task says",
+                "with --ntasks-per-gpu Slurm gives fewer CPUs than --cpus-per-task says: 2 for 2 tasks of 2 (seen on 22.05)",
                 "ask for --ntasks-per-node and --cpus-per-task",
                 "warning",
             )
@@ -169,28 +171,32 @@ def tasks_disagree(view: View) -> Iterator[Hit]:
 
 @rule("few-cpus", "warning", "Fewer than 2 CPUs for a GPU: its data loader starves it.")
 def few_cpus(view: View) -> Iterator[Hit]:
+    python = any(call.trains or any(word.endswith(".py") for word in call.words) for call in view.calls)
     for asked in view.components:
-        gpus, each = asked.gpus_per_node, asked.number("cpus-per-task")
-        tasks = asked.tasks_per_node or 1
-        per_gpu = asked.number("cpus-per-gpu")
-        if "exclusive" in asked.options or not gpus:
+        gpus = asked.gpus_per_node
+        if "exclusive" in asked.options or not gpus or any(map(_is_slice, asked.gpu_types)):
             continue
-        if each is not None and each * tasks < 2 * gpus and "cpus-per-gpu" not in asked.options:
-            cpus = each * tasks
-            # Who tells srun the count, too, means it.
-            meant = each == 1 and view.sets("SRUN_CPUS_PER_TASK")
-            yield Hit(
-                asked.line("cpus-per-task"),
-                f"{cpus} CPU{'s' * (cpus != 1)} for {gpus} GPU{'s' * (gpus != 1)}: one process loads and prepares all data beside the training",
-                "ask for a GPU's share of the node, often 8 to 16 CPUs each (`scontrol show node` tells)",
-                "hint" if meant else None,
-            )
-        elif per_gpu == 1:
-            yield Hit(
-                asked.line("cpus-per-gpu"),
-                "1 CPU for each GPU: one process loads and prepares all data beside the training",
-                "ask for a GPU's share of the node, often 8 to 16 CPUs",
-            )
+        if "cpus-per-gpu" in asked.options:
+            cpus = gpus if asked.number("cpus-per-gpu") == 1 else None
+        else:
+            each = asked.number("cpus-per-task")
+            cpus = each * (asked.tasks_per_node or 1) if each else None
+        if not cpus or cpus >= 2 * gpus:
+            continue
+        # Who tells srun the count, too, means it; and only Python's loaders are known to starve.
+        meant = view.sets("SRUN_CPUS_PER_TASK") or not python
+        yield Hit(
+            asked.line("cpus-per-gpu", "cpus-per-task"),
+            f"{cpus} CPU{'s' * (cpus != 1)} for {gpus} GPU{'s' * (gpus != 1)}: "
+            "one process for each loads and prepares all data beside the training",
+            "ask for a GPU's share of the node, often 8 to 16 CPUs each (`scontrol show node` tells)",
+            "hint" if meant else None,
+        )
+
+
+def _is_slice(kind: str) -> bool:
+    """Whether a type of GPU is a MIG slice, such as ``1g.10gb``."""
+    return re.search(r"\dg\.\d+gb|\b\dg\b", kind) is not None
 
 
 @rule("no-time", "hint", "No --time: the job gets the partition's default, often short, or its maximum.")

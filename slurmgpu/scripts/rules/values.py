@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 
 from slurmgpu.scripts.reading import Directive
+from slurmgpu.scripts.rules.asked import is_placeholder
 from slurmgpu.scripts.rules.base import Hit, rule
-from slurmgpu.scripts.rules.view import View, is_placeholder
+from slurmgpu.scripts.rules.view import View
 
 __all__ = ["RULES"]
 
