@@ -21,20 +21,16 @@ def paths_to_look_at(view: View) -> set[str]:
     """The absolute paths of which the rules want to know what they are; none where no folder is known."""
     if not view.facts.folder:
         return set()
-    found = set()
+    found = {_work_folder(view, asked) for asked in view.components}
     for asked in view.components:
-        work = _work_folder(view, asked)
-        found |= {work, posixpath.dirname(work)}
-        for one, path in _logs(view, asked):
-            folder = _folder_of(path)
-            found |= {path, folder, _early(folder)}
-            del one
-    return {path for path in found if path and "%" not in path} | {_early(path) for path in found if path}
+        found |= {one for _, path in _logs(view, asked) for one in (path, _folder_of(path))}
+    return {one for path in found for one in (path, _early(path)) if one and "%" not in one}
 
 
 def _early(path: str) -> str:
-    """The first two parts of a path: ``/home/me``, ``/scratch/project``."""
-    return "/".join(path.split("/")[:3])
+    """How a path begins: ``/home/me`` of a long one, ``/data`` of a short one."""
+    parts = path.split("/")
+    return "/".join(parts[: 3 if len(parts) > 3 else 2])
 
 
 def _folder_of(path: str) -> str:
