@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from slurmgpu.files.yaml import read_yaml, validate
 from slurmgpu.models.cluster import Cluster
+from slurmgpu.planning.reading import read_script as read_python
 
 
 class Example(NamedTuple):
@@ -45,9 +46,11 @@ dialect: {required: [account], login_shell: true}
 """What the rules that know a cluster are tried on."""
 
 PYTHON = {
-    "spawning.py": "import torch.multiprocessing as mp\nmp.spawn(print)\n",
-    "plain.py": "import torch\nprint(torch.ones(1))\n",
-    "ddp.py": "import torch.distributed as dist\ndist.init_process_group()\n",
+    name: read_python(name, text)
+    for name, text in {
+        "spawning.py": "import torch.multiprocessing as mp\nmp.spawn(print)\n",
+        "ddp.py": "import torch.distributed as dist\ndist.init_process_group()\n",
+    }.items()
 }
 """Python scripts that the examples start."""
 

@@ -16,7 +16,7 @@ from slurmgpu.scripts.checking import check_script, python_scripts
 from slurmgpu.scripts.reading import read_script
 from slurmgpu.scripts.rules import RULES
 from slurmgpu.scripts.rules.base import SEVERITIES, Facts
-from tests.check_examples import CLUSTER, EXAMPLES
+from tests.check_examples import CLUSTER, EXAMPLES, PATHS, PYTHON
 from tests.test_rendering_golden import CASES
 
 ROOT = Path(__file__).parent.parent
@@ -130,6 +130,28 @@ apptainer exec --nv --bind "$TMPDIR:/tmp" image.sif \\
 
 srun --container-mounts="$PWD:/work" torchrun --standalone --nproc-per-node=8 train.py
 """.replace("nvcr.io#nvidia", '"nvcr.io#nvidia').replace("24.08-py3", '24.08-py3"'),
+    "a trap that tidies up, and what looks like a secret": """\
+#!/bin/bash
+#SBATCH --job-name=tidy --gres=gpu:1 --cpus-per-task=8 --time=02:00:00 --output=%x-%j.out
+
+TMP=$(mktemp -d)
+trap 'rm -rf "$TMP"' EXIT INT TERM
+export NUM_TOKENS=300000000000 HF_TOKEN_PATH="$HOME/.token1" WANDB_API_KEY="$(cat "$HOME/.wandb")"
+python train.py --out "$TMP" && cp -r "$TMP" results
+""",
+    "the rank as the task's own word": """\
+#!/bin/bash
+#SBATCH -J quoted -N 2 --ntasks-per-node=1 --gpus-per-node=4 -t 01:00:00 -o %x-%j.out
+
+srun bash -c "
+torchrun \\
+    --node_rank="'$SLURM_NODEID'" \\
+    --nnodes=$SLURM_JOB_NUM_NODES \\
+    --nproc_per_node=$SLURM_GPUS_ON_NODE \\
+    --rdzv_endpoint=$HEAD_NODE:$FREE_PORT \\
+    ddp.py
+"
+""",
     "a heterogeneous job": """\
 #!/bin/bash
 #SBATCH --job-name=pair --time=01:00:00 --output=%x-%j.out
@@ -253,6 +275,13 @@ def test_the_python_script_is_read_where_it_is_there(tmp_path: Path) -> None:
     assert "one-process" not in run("job.sh", cwd=tmp_path).stdout
 
 
+def test_what_the_python_script_imports_from_beside_it_counts_too(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text(CLASSIC)
+    (tmp_path / "train.py").write_text("import parallel\nparallel.run()\n")
+    (tmp_path / "parallel.py").write_text("from torch import distributed\ndistributed.init_process_group()\n")
+    assert "one-process" not in run("job.sh", cwd=tmp_path).stdout
+
+
 def test_standard_input_is_checked_too(tmp_path: Path) -> None:
     answer = run("-", cwd=tmp_path, text=CLASSIC)
     assert answer.returncode == 1
@@ -366,7 +395,7 @@ def test_bytes_that_are_no_text_do_not_break_it(tmp_path: Path) -> None:
 )
 def test_no_script_breaks_a_rule(parts: list[str]) -> None:
     script = read_script("#!/bin/bash\n" + "\n".join(parts))
-    facts = Facts("/work", {}, {"train.py": "def broken(", "spawning.py": ""}, CLUSTER)
+    facts = Facts("/work", PATHS, PYTHON, CLUSTER)
     for one in check_script(script, facts):
         assert 1 <= one.line <= max(1, len(script.lines))
         assert one.rule in RULES

@@ -104,17 +104,15 @@ def _facts(read: Script, cluster: Cluster | None) -> Facts:
     """What the rules want to know of this machine, for a job that is submitted here and now."""
     from pathlib import Path
 
+    from slurmgpu.files.jobs import read_python
     from slurmgpu.scripts.checking import paths_of, python_scripts
     from slurmgpu.scripts.rules.base import Facts
 
     folder = Path.cwd()
     paths = {path: _kind(Path(path)) for path in paths_of(read, str(folder))}
-    python = {}
-    for name in python_scripts(read):
-        path = folder / name
-        if path.is_file() and path.stat().st_size < 1_000_000:
-            python[name] = path.read_text(encoding="utf-8", errors="replace")
-    return Facts(str(folder), paths, python, cluster)
+    python = {name: read_python([name], folder) for name in python_scripts(read)}
+    there = {name: facts for name, facts in python.items() if facts is not None}
+    return Facts(str(folder), paths, there, cluster)
 
 
 def _kind(path: Path) -> Literal["folder", "file", "missing"]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from slurmgpu.models.cluster import Cluster
+from slurmgpu.planning.reading import ScriptFacts
 
 if TYPE_CHECKING:
     from slurmgpu.scripts.rules.view import View
@@ -26,8 +27,8 @@ class Facts:
     """Where sbatch is called, an absolute path; empty: not known."""
     paths: Mapping[str, Literal["folder", "file", "missing"]] = field(default_factory=dict)
     """What the paths of ``paths_to_look_at`` are on this machine."""
-    python: Mapping[str, str] = field(default_factory=dict)
-    """The texts of the Python scripts that the script starts, by the words that it starts them with."""
+    python: Mapping[str, ScriptFacts] = field(default_factory=dict)
+    """What the Python scripts show that the script starts, by the words that it starts them with."""
     cluster: Cluster | None = None
 
 

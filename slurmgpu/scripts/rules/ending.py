@@ -13,6 +13,8 @@ from slurmgpu.scripts.shell import Simple, unquoted
 __all__ = ["RULES"]
 
 _NOT_SIGNALS = {"EXIT", "ERR", "DEBUG", "RETURN", "0"}
+# Of a trap for TERM or INT nobody expects more than to tidy up.
+_IN_TIME = {"USR1", "USR2", "URG", "ALRM", "CONT", "XCPU", "10", "12"}
 
 
 def _traps(view: View) -> list[tuple[Simple, set[str]]]:
@@ -36,7 +38,8 @@ def _work(view: View) -> list[Call]:
     "A trap, and the program in the foreground: bash runs the trap when the program has ended.",
 )
 def trap_waits(view: View) -> Iterator[Hit]:
-    traps = _traps(view)
+    asked_for = re.sub(r"^[BR]+:(?:SIG)?|@.*", "", (view.asked.value("signal") or "").upper())
+    traps = [one for one in _traps(view) if one[1] & (_IN_TIME | {asked_for})]
     if not traps or any(simple.name == "wait" for simple in view.simple):
         return
     last = max(trap.line for trap, _ in traps)

@@ -11,7 +11,7 @@ from slurmgpu.scripts.rules.view import View
 
 __all__ = ["RULES"]
 
-_SECRET_NAME = r"\w*(?:API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|ACCESS_KEY)\w*"
+_SECRET_NAME = r"\w*(?:API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|ACCESS_KEY|SECRET_KEY)"
 _SECRET_VALUES = (
     r"hf_[A-Za-z0-9]{20,}", r"sk-[A-Za-z0-9_-]{20,}", r"gh[pousr]_[A-Za-z0-9]{20,}", r"AKIA[A-Z0-9]{16}",
     r"xox[abp]-[A-Za-z0-9-]{10,}", r"glpat-[A-Za-z0-9_-]{15,}",
@@ -100,7 +100,12 @@ def secret_in_script(view: View) -> Iterator[Hit]:
         what = "a key" if found else None
         if not found:
             match = re.search(rf"\b({_SECRET_NAME})=(['\"]?)([^\s'\"$`]{{12,}})\2(?=[\s;,]|$)", text)
-            if match and re.search(r"\d", match[3]) and not _is_no_secret(match[3]):
+            if (
+                match
+                and re.search(r"\d", match[3])
+                and re.search(r"[A-Za-z]", match[3])
+                and not _is_no_secret(match[3])
+            ):
                 what = match[1]
         if not what and (login := re.search(r"\bwandb login\s+(?:--\S+\s+)*([0-9a-f]{40})\b", text)):
             what = "the key of wandb" if login else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from slurmgpu.planning.reading import read_script as read_python
 from slurmgpu.scripts.rules.base import Hit, rule
 from slurmgpu.scripts.rules.calls import Call, expanded
 from slurmgpu.scripts.rules.view import View
@@ -107,8 +106,9 @@ def rank_too_early(view: View) -> Iterator[Hit]:
 
 
 def _exported_ranks(view: View) -> Iterator[Hit]:
-    """``export RANK=$SLURM_PROCID`` in the batch shell, and tasks that inherit it."""
-    if not any(call.srun is not None and call.trains for call in view.calls) or (view.asked.tasks or 1) < 2:
+    """``export RANK=$SLURM_PROCID`` in the batch shell, and tasks that inherit it; torchrun sets its own."""
+    tasks = [call for call in view.calls if call.srun is not None and call.python and call.torchrun is None]
+    if not tasks or any(call.nested for call in tasks) or (view.asked.tasks or 1) < 2:
         return
     for simple in view.simple:
         words = (*simple.assignments, *(simple.raw[1:] if simple.name == "export" else ()))
@@ -205,7 +205,7 @@ def spawns_itself(view: View) -> Iterator[Hit]:
         several = call.torchrun is not None or (
             call.srun is not None and (_tasks_on_a_node(view, call) or 1) > 1
         )
-        facts = read_python(script, view.facts.python[script])
+        facts = view.facts.python[script]
         if several and facts.spawns and not facts.framework:
             what, line = facts.spawns
             yield Hit(
@@ -227,8 +227,7 @@ def one_process(view: View) -> Iterator[Hit]:
     if view.script.components > 1 or not gpus or gpus < 2 or not view.sure or view.launches:
         return
     for call in _trainings(view):
-        text = view.facts.python.get(call.script or "")
-        facts = read_python(call.script or "", text) if text is not None else None
+        facts = view.facts.python.get(call.script or "")
         if facts is not None and (facts.spawns or facts.framework or facts.distributed):
             return
         unused = facts is not None and facts.parsed

@@ -19,7 +19,7 @@ _SRUN_ONLY = {
 }  # fmt: skip
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 _UNUSUAL = re.compile(
-    rf"(?:^#SBATCH|\s)[{_DASHES}]|[\u00a0\u2007\u202f\u200b\ufeff]|=[\u201c\u201d\u2018\u2019]"
+    rf"(?:^#SBATCH|\s)-?[{_DASHES}]|[\u00a0\u2007\u202f\u200b\ufeff]|=[\u201c\u201d\u2018\u2019]"
 )
 
 
@@ -121,6 +121,8 @@ def blank_at_equals(view: View) -> Iterator[Hit]:
 )
 def unknown_option(view: View) -> Iterator[Hit]:
     for line, text, _ in _refused(view, "unknown-option"):
+        if _UNUSUAL.search(view.script.lines[line - 1]):
+            continue
         name = text.lstrip("-").partition("=")[0]
         if name in _SRUN_ONLY or (name == "l" and text == "-l"):
             yield Hit(
