@@ -10,6 +10,7 @@ import pytest
 from slurmgpu.models.units import Duration
 from slurmgpu.scripts.options import OPTIONS, SHORT, abbreviated
 from slurmgpu.scripts.reading import Script, read_script
+from tests.check_examples import EXAMPLES, script
 from tests.slurm.throwaway import ThrowawaySlurm
 
 pytestmark = pytest.mark.slurm
@@ -218,3 +219,22 @@ def test_every_letter_means_what_the_table_says(slurm: ThrowawaySlurm) -> None:
         assert ("invalid option" in said) == (letter not in SHORT), letter
         if letter in SHORT:
             assert ("requires an argument" in said) == (OPTIONS[SHORT[letter]].takes == "required"), letter
+
+
+REFUSED = [
+    *("no-shebang", "crlf", "open-quote", "stray-word", "blank-at-equals", "ambiguous-option", "value-missing"),
+    *("unusual-character", "bad-time", "bad-memory", "bad-number", "bad-mail-type", "bad-signal", "bad-array"),
+    *("memory-options", "tasks-per-gpu", "cpus-per-gpu-and-task", "gpus-per-task-alone"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", REFUSED)
+def test_what_a_rule_says_is_refused_is_refused(slurm: ThrowawaySlurm, tmp_path: Path, rule: str) -> None:
+    if rule == "cpus-per-gpu-and-task" and slurm.release < (21, 8):
+        return  # that release takes both
+    path = tmp_path / "script.sbatch"
+    for text, code in ((EXAMPLES[rule].failing, 1), (EXAMPLES[rule].passing, 0)):
+        path.write_bytes(script(text).encode())
+        answer = slurm.run(["sbatch", "--hold", "--output=/dev/null", "--parsable", str(path)])
+        slurm.run(["scancel", answer.stdout.strip()] if answer.returncode == 0 else ["true"])
+        assert min(answer.returncode, 1) == code, (text, answer.stderr)
