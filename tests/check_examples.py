@@ -34,9 +34,12 @@ default_partition: standard
 partitions:
   standard: {nodes: [{count: 10, cpus: 40}], limits: {max_time: 7-00:00:00}}
   gpu:
-    nodes: [{count: 4, gpus: 4, gpu_type: a100, cpus: 64}]
+    nodes: [{count: 4, gpus: 4, gpu_type: a100, cpus: 64, memory: 500G, features: [nvme], gres: {lscratch: 800}}]
     limits: {max_time: 3-00:00:00, max_nodes: 2}
     requires_gpu: true
+  old: {nodes: [{count: 2, cpus: 16, features: [hdd]}], state: drain}
+qos: {normal: {}, long: {}}
+associations: [{account: mine, qos: [normal]}]
 dialect: {required: [account], login_shell: true}
 """,
         "the examples' cluster",
@@ -236,16 +239,34 @@ EXAMPLES: dict[str, Example] = {
     # The cluster
     "unknown-partition": Example("#SBATCH --partition=gpus", "#SBATCH --partition=gpu,standard"),
     "over-time": Example(
-        "#SBATCH --partition=gpu\n#SBATCH --time=5-00:00:00", "#SBATCH --partition=gpu,standard\n#SBATCH --time=5-00:00:00"
+        "#SBATCH --partition=gpu\n#SBATCH --gres=gpu:1\n#SBATCH --time=5-00:00:00",
+        "#SBATCH --partition=gpu,standard\n#SBATCH --time=5-00:00:00",
     ),
-    "over-nodes": Example("#SBATCH --partition=gpu\n#SBATCH --nodes=3", "#SBATCH --nodes=3"),
+    "over-nodes": Example("#SBATCH --partition=gpu\n#SBATCH --gres=gpu:1\n#SBATCH --nodes=3", "#SBATCH --nodes=3"),
     "unknown-gpu-type": Example(
         "#SBATCH --partition=gpu\n#SBATCH --gres=gpu:h100:1", "#SBATCH --partition=gpu\n#SBATCH --gres=gpu:a100:1"
     ),
-    "too-many-gpus": Example(
+    "gpus-not-there": Example(
         "#SBATCH --partition=gpu\n#SBATCH --gres=gpu:8", "#SBATCH --partition=gpu\n#SBATCH --gpus=8"
     ),
-    "gpus-not-there": Example("#SBATCH --gres=gpu:1", "#SBATCH --partition=gpu\n#SBATCH --gres=gpu:1"),
+    "over-cpus": Example(
+        "#SBATCH --partition=gpu\n#SBATCH --gres=gpu:4\n#SBATCH --cpus-per-task=65",
+        "#SBATCH --partition=gpu\n#SBATCH --gres=gpu:4\n#SBATCH --cpus-per-task=64",
+    ),
+    "over-memory": Example(
+        "#SBATCH --partition=gpu\n#SBATCH --gres=gpu:4\n#SBATCH --mem=600G",
+        "#SBATCH --partition=gpu\n#SBATCH --gres=gpu:4\n#SBATCH --mem=0",
+    ),
+    "unknown-feature": Example(
+        "#SBATCH --partition=gpu\n#SBATCH --gres=gpu:1\n#SBATCH --constraint=hdd",
+        "#SBATCH --partition=gpu\n#SBATCH --gres=gpu:1\n#SBATCH --constraint=nvme",
+    ),
+    "too-much-gres": Example(
+        "#SBATCH --partition=gpu\n#SBATCH --gres=gpu:1,lscratch:900", "#SBATCH --partition=gpu\n#SBATCH --gres=gpu:1,lscratch:800"
+    ),
+    "qos-not-allowed": Example("#SBATCH -A mine\n#SBATCH --qos=long", "#SBATCH -A mine\n#SBATCH --qos=normal"),
+    "account-not-allowed": Example("#SBATCH -A theirs", "#SBATCH -A mine"),
+    "partition-closed": Example("#SBATCH --partition=old", "#SBATCH --partition=old,standard"),
     "cpu-share": Example(
         "#SBATCH --partition=gpu\n#SBATCH --gres=gpu:1\n#SBATCH --cpus-per-task=64",
         "#SBATCH --partition=gpu\n#SBATCH --gres=gpu:4\n#SBATCH --cpus-per-task=64",

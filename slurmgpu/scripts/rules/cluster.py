@@ -1,18 +1,20 @@
 """Rules that know the cluster: what its profile says against what the script asks for.
 
-All of them see the request as ``_places`` gives it: the partitions that the profile describes. A judge of whole requests
-can take their place here.
+Whether Slurm would start a component is judged by the planner's own rules (``planning.asking``); each rule here tells
+of one part of a request.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
+from slurmgpu.planning.ask import About, Problem
+from slurmgpu.planning.asking import judge_options
 from slurmgpu.scripts.rules.asked import Asked, is_placeholder
-from slurmgpu.scripts.rules.base import Hit, rule
+from slurmgpu.scripts.rules.base import Hit, Rule, rule
 from slurmgpu.scripts.rules.view import View
 
 __all__ = ["RULES"]
@@ -34,7 +36,7 @@ class _Place(NamedTuple):
         """The kinds of node; None where a partition's are not described."""
         if not all(partition.nodes for partition in self.partitions):
             return None
-        return [group for partition in self.partitions for group in partition.nodes]
+        return [kind for partition in self.partitions for kind in partition.kinds]
 
 
 def _cluster(view: View) -> Cluster | None:
@@ -73,106 +75,94 @@ def unknown_partition(view: View) -> Iterator[Hit]:
                 yield Hit(asked.line("partition"), f"{cluster.name} has no partition {name!r}", fix)
 
 
-@rule("over-time", "error", "More time than the partition allows.", needs_cluster=True)
-def over_time(view: View) -> Iterator[Hit]:
-    for place in _places(view):
-        limits = [partition.limits.max_time for partition in place.partitions]
-        time = place.asked.time
-        if time is not None and all(limit is not None and time.exceeds(limit) for limit in limits):
-            longest = max((one for one in limits if one is not None), key=lambda one: one.seconds or 0)
-            yield Hit(
-                place.asked.line("time"),
-                f"{place.spelled}: at most {longest}, and {time} is asked for; such a job waits for ever, or is refused",
-                f"ask for --time={longest} or less, and let the job continue from its checkpoint",
-            )
-
-
-@rule("over-nodes", "error", "More nodes than the partition allows or has.", needs_cluster=True)
-def over_nodes(view: View) -> Iterator[Hit]:
-    for place in _places(view):
-        nodes = place.asked.nodes
-        limits = [_most_nodes(partition) for partition in place.partitions]
-        if nodes and all(limit is not None and nodes > limit for limit in limits):
-            most = max(limit for limit in limits if limit is not None)
-            yield Hit(
-                place.asked.line("nodes"),
-                f"{place.spelled}: at most {most} nodes, and {nodes} are asked for",
-                f"ask for {most} or fewer",
-            )
-
-
-def _most_nodes(partition: Partition) -> int | None:
-    counts = [group.count for group in partition.nodes]
-    there = sum(count or 0 for count in counts) if counts and None not in counts else None
-    known = [one for one in (partition.limits.max_nodes, there) if one is not None]
-    return min(known, default=None)
-
-
-@rule("unknown-gpu-type", "error", "A type of GPU that the partition does not have.", needs_cluster=True)
-def unknown_gpu_type(view: View) -> Iterator[Hit]:
+def _judged(view: View, about: About) -> Iterator[tuple[Asked, Problem]]:
+    """What is wrong with a part of each component that could start nowhere else."""
     cluster = _cluster(view)
+    if cluster is None:
+        return
     for place in _places(view):
-        assert cluster is not None
-        if place.groups is None or not place.asked.gpu_types:
-            continue
-        there = {group.gpu_type for group in place.groups if group.gpus != 0}
-        if None in there or not there:
-            continue
-        names = {
-            (cluster.gpu_types[kind].gres or kind) if kind in cluster.gpu_types else kind
-            for kind in there
-            if kind
-        }
-        for kind in sorted(place.asked.gpu_types - names - {one for one in there if one}):
-            yield Hit(
-                place.asked.line(*place.asked.gpu_options),
-                f"{place.spelled}: no GPU of type {kind!r}",
-                f"ask for one of: {', '.join(sorted(names))}",
-            )
+        options = {name: place.asked.value(name) for name in place.asked.options}
+        for problem in judge_options(cluster, options):
+            if problem.about == about:
+                yield place.asked, problem
 
 
-@rule("too-many-gpus", "error", "More GPUs on a node than any has.", needs_cluster=True)
-def too_many_gpus(view: View) -> Iterator[Hit]:
-    for place in _places(view):
-        gpus = place.asked.gpus_per_node
-        if not gpus or place.groups is None or any(group.gpus is None for group in place.groups):
-            continue
-        if place.asked.gpu_options == ["gpus"] and place.asked.nodes is None:
-            continue  # Slurm spreads them over nodes
-        most = max(group.gpus or 0 for group in place.groups)
-        if most and gpus > most:
-            yield Hit(
-                place.asked.line(*place.asked.gpu_options),
-                f"{place.spelled}: at most {most} GPUs on a node, and {gpus} are asked for",
-                f"ask for more nodes, with {most} or fewer on each",
-            )
+_OPTIONS: dict[About, tuple[str, ...]] = {
+    "time": ("time",),
+    "nodes": ("nodes", "ntasks"),
+    "gpus": ("gres", "gpus-per-node", "gpus", "gpus-per-task", "nodes", "partition"),
+    "gpu_type": ("gres", "gpus-per-node", "gpus", "gpus-per-task"),
+    "cpus": ("cpus-per-task", "cpus-per-gpu", "ntasks-per-node", "exclusive"),
+    "memory": ("mem", "mem-per-cpu", "mem-per-gpu"),
+    "qos": ("qos", "partition"),
+    "account": ("account", "partition"),
+    "constraint": ("constraint",),
+    "gres": ("gres",),
+    "partition": ("partition",),
+}
 
 
-@rule(
-    "gpus-not-there",
-    "error",
-    "GPUs on a partition without any, or none where one is required.",
-    needs_cluster=True,
+def _rule_about(name: str, about: About, summary: str, fix: str) -> Rule:
+    def find(view: View) -> Iterator[Hit]:
+        for asked, problem in _judged(view, about):
+            line = asked.line(*_OPTIONS[about])
+            yield Hit(line, f"{problem}; such a job is refused, or waits for ever", fix)
+
+    wrapped: Callable[[View], Iterator[Hit]] = find
+    return rule(name, "error", summary, needs_cluster=True)(wrapped)
+
+
+over_time = _rule_about(
+    "over-time",
+    "time",
+    "More time than is allowed.",
+    "ask for less, and let the job continue from its checkpoint",
 )
-def gpus_not_there(view: View) -> Iterator[Hit]:
-    cluster = _cluster(view)
-    for place in _places(view):
-        assert cluster is not None
-        asks = bool(place.asked.gpu_options)
-        with_gpus = [
-            name
-            for name, partition in cluster.partitions.items()
-            if any(group.gpus != 0 for group in partition.nodes)
-        ]
-        if asks and place.groups is not None and all(group.gpus == 0 for group in place.groups):
-            fix = f"use one of: {', '.join(with_gpus)}" if with_gpus else "drop the GPUs"
-            yield Hit(place.asked.line(*place.asked.gpu_options), f"{place.spelled}: no GPUs there", fix)
-        elif not asks and all(partition.requires_gpu for partition in place.partitions):
-            yield Hit(
-                place.asked.line("partition"),
-                f"{place.spelled}: jobs without a GPU are refused there",
-                "ask for a GPU, or use another partition",
-            )
+over_nodes = _rule_about(
+    "over-nodes", "nodes", "More nodes than are allowed or there.", "ask for fewer nodes"
+)
+unknown_gpu_type = _rule_about(
+    "unknown-gpu-type",
+    "gpu_type",
+    "A type of GPU that the partition does not have.",
+    "ask for a type that is there",
+)
+gpus_not_there = _rule_about(
+    "gpus-not-there",
+    "gpus",
+    "More GPUs than a node has or a job may have, or none where one is required.",
+    "ask for as many as are there, on more nodes, or in another partition",
+)
+over_cpus = _rule_about(
+    "over-cpus",
+    "cpus",
+    "More CPUs than a node has, or than its GPUs bring.",
+    "ask for fewer CPUs, or more GPUs",
+)
+over_memory = _rule_about(
+    "over-memory", "memory", "More memory than a node has or a job may have.", "ask for less memory"
+)
+unknown_feature = _rule_about(
+    "unknown-feature",
+    "constraint",
+    "A constraint that none of the nodes meets.",
+    "leave it out, or name another",
+)
+not_enough_gres = _rule_about(
+    "too-much-gres", "gres", "More of a generic resource than a node has.", "ask for less of it"
+)
+not_allowed_qos = _rule_about(
+    "qos-not-allowed",
+    "qos",
+    "A QOS that is not there, or not legal for the partition or account.",
+    "name another QOS",
+)
+not_allowed_account = _rule_about(
+    "account-not-allowed", "account", "An account that may not be charged there.", "name an account of yours"
+)
+closed_partition = _rule_about(
+    "partition-closed", "partition", "A partition that takes no jobs.", "use another partition"
+)
 
 
 @rule("cpu-share", "warning", "CPUs far from the GPUs' share of the node.", needs_cluster=True)
@@ -182,9 +172,13 @@ def cpu_share(view: View) -> Iterator[Hit]:
         if not gpus or not each or "exclusive" in place.asked.options or place.groups is None:
             continue
         cpus = each * (place.asked.tasks_per_node or 1)
-        shares = [group.cpus // group.gpus for group in place.groups if group.cpus and group.gpus]
-        known = [group for group in place.groups if group.gpus != 0]
-        if not shares or len(shares) < len(known) or gpus >= max(group.gpus or 0 for group in known):
+        known = [group for group in place.groups if group.gpu_count != 0]
+        shares = [
+            group.cpus_per_gpu or group.cpus // group.gpu_count
+            for group in known
+            if group.cpus and group.gpu_count
+        ]
+        if not shares or len(shares) < len(known) or gpus >= max(group.gpu_count or 0 for group in known):
             continue
         share = max(shares)
         if cpus > 1.5 * share * gpus:
@@ -201,6 +195,8 @@ def option_required(view: View) -> Iterator[Hit]:
     if cluster is None:
         return
     for name in cluster.dialect.required:
+        if name == "gpu_type" or (name == "partition" and cluster.dialect.partition == "never"):
+            continue
         if name not in view.asked.options:
             yield Hit(
                 view.script.directives[0].line if view.script.directives else 1,
@@ -229,6 +225,7 @@ def login_shell_required(view: View) -> Iterator[Hit]:
 
 
 RULES = (
-    unknown_partition, over_time, over_nodes, unknown_gpu_type, too_many_gpus, gpus_not_there, cpu_share,
-    option_required, login_shell_required,
+    unknown_partition, over_time, over_nodes, unknown_gpu_type, gpus_not_there, over_cpus, over_memory, unknown_feature,
+    not_enough_gres, not_allowed_qos, not_allowed_account, closed_partition, cpu_share, option_required,
+    login_shell_required,
 )  # fmt: skip
