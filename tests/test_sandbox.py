@@ -1,4 +1,4 @@
-"""The sandbox's parts that need no Slurm: shapes, twins, configuration, what is written down, what is refused."""
+"""The sandbox's parts that need no Slurm: shapes, configuration, what is written down, what is refused."""
 
 from __future__ import annotations
 
@@ -13,18 +13,14 @@ from click.testing import CliRunner
 
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput
-from slurmgpu.files.clusters import load_cluster
-from slurmgpu.files.data import data_folder
-from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.sandbox import life, programs
 from slurmgpu.sandbox.configuration import Place, gres_conf, slurm_conf
 from slurmgpu.sandbox.errors import ProgramsMissing, SandboxFailed
 from slurmgpu.sandbox.processes import boot_id, identify, is_running, processes_of
-from slurmgpu.sandbox.shape import NodeKind, default_shape
+from slurmgpu.sandbox.shape import Gpus, NodeKind, default_shape
 from slurmgpu.sandbox.state import State, folder_of, known_sandboxes, read_state, supervising, write_state
-from slurmgpu.sandbox.twin import own_profile, twin_of
+from slurmgpu.sandbox.twin import own_profile
 
-SHIPPED = sorted(data_folder("clusters").glob("*.yaml"))
 SHAPE = default_shape(nodes=4, gpus=4, gpu_type="a100", cpus=64, memory_mib=512 * 1024)
 
 
@@ -96,66 +92,27 @@ def test_each_pretend_gpu_is_a_device() -> None:
     assert gres_conf(Path("/f"), SHAPE) == "NodeName=node[1-4] Name=gpu Type=a100 File=/f/gpu/gpu[0-3]\n"
 
 
+def test_a_node_can_have_gpus_of_several_types() -> None:
+    kind = NodeKind(
+        prefix="n",
+        count=2,
+        cpus=64,
+        memory_mib=1,
+        gpus=(Gpus(count=3, type="3g.40gb"), Gpus(count=1, type="4g.40gb")),
+    )
+    shape = SHAPE.model_copy(update={"kinds": (kind,)})
+    assert "Gres=gpu:3g.40gb:3,gpu:4g.40gb:1" in slurm_conf(place(), shape)
+    assert gres_conf(Path("/f"), shape).splitlines() == [
+        "NodeName=n[1-2] Name=gpu Type=3g.40gb File=/f/gpu/gpu[0-2]",
+        "NodeName=n[1-2] Name=gpu Type=4g.40gb File=/f/gpu/gpu3",
+    ]
+
+
 def test_a_sandbox_describes_itself_to_the_planner() -> None:
     profile = own_profile("x", SHAPE)
     assert (profile.name, profile.default_partition) == ("sandbox-x", "gpu")
     assert [name for name, one in profile.partitions.items() if one.preemptible] == ["preempt"]
     assert profile.partitions["debug"].nodes[0].count == 2
-
-
-# Twins
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_every_shipped_profile_has_a_twin(path: Path) -> None:
-    cluster = load_cluster(path)
-    if not cluster.known:
-        return
-    shape, _ = twin_of(cluster)
-    names = shape.nodes
-    assert len(names) == len(set(names))
-    assert [one.name for one in shape.partitions] == list(cluster.partitions)
-    for partition in shape.partitions:
-        described = cluster.partitions[partition.name]
-        limit = described.limits.max_time
-        assert dict(partition.options)["MaxTime"] == (str(limit) if limit else "UNLIMITED")
-        hostlists = partition.nodes.replace("],", "] ").split()
-        assert len(hostlists) <= max(len(described.nodes), 1)
-    assert "State=CLOUD" in slurm_conf(place(), shape)
-    assert "File=" not in gres_conf(Path("/f"), shape)
-
-
-def test_what_a_profile_does_not_say_is_assumed_and_told() -> None:
-    cluster = Cluster.model_validate_json(
-        '{"name": "c", "partitions": {"gpu": {"nodes": [{"gpus": null, "gpu_type": "h100"}]}}}'
-    )
-    shape, notes = twin_of(cluster)
-    (kind,) = shape.kinds
-    assert (kind.count, kind.gpus, kind.cpus, kind.memory_mib) == (4, 4, 64, 262144)
-    assert [note.split(": ")[1].split(" not stated")[0] for note in notes] == [
-        "their number", "GPUs of a node", "CPUs of a node", "memory (MiB)",
-    ]  # fmt: skip
-
-
-def test_limits_of_a_job_become_limits_of_slurm() -> None:
-    cluster = Cluster.model_validate_json(
-        '{"name": "c", "gpu_types": {"a100-80": {"gres": "a100", "constraint": "gpu80"}}, "partitions": {"P": {'
-        '"limits": {"max_time": "2-00:00:00", "default_time": 30, "max_nodes": 4, "max_gpus": 16, '
-        '"max_cpus": 64, "max_memory": "100G"}, "preemptible": true,'
-        '"nodes": [{"count": 2, "gpus": 4, "gpu_type": "a100-80", "cpus": 32, "memory": "200G"}]}}}'
-    )
-    shape, _ = twin_of(cluster)
-    assert dict(shape.partitions[0].options) == {
-        "Default": "YES", "MaxTime": "2-00:00:00", "DefaultTime": "00:30:00", "MaxNodes": "4",
-        "MaxMemPerNode": "102400", "QOS": "partition-p", "PriorityTier": "1", "PreemptMode": "REQUEUE",
-    }  # fmt: skip
-    assert shape.qos[0].tres_per_job == "gres/gpu=16,cpu=64"
-    assert (shape.kinds[0].gres, shape.kinds[0].features) == ("gpu:a100:4", ("gpu80",))
-
-
-def test_a_profile_without_partitions_has_no_twin() -> None:
-    with pytest.raises(InvalidInput, match="describes no partition"):
-        twin_of(GENERIC)
 
 
 # What is written down

@@ -90,7 +90,9 @@ JobAcctGatherFrequency=2
     ]
     for partition in shape.partitions:
         options = "".join(
-            f" {key}={value}" for key, value in partition.options if place.accounting or key != "QOS"
+            f" {key}={value}"
+            for key, value in partition.options
+            if place.accounting or key not in {"QOS", "AllowQos"}
         )
         parts.append(f"PartitionName={partition.name} Nodes={partition.nodes}{options} State=UP\n")
     return "".join(parts)
@@ -166,9 +168,11 @@ def gres_conf(folder: Path, shape: Shape) -> str:
     """
     lines = []
     for kind in shape.kinds:
-        if kind.gpus:
-            type_word = f" Type={kind.gpu_type}" if kind.gpu_type else ""
-            last = f"[0-{kind.gpus - 1}]" if kind.gpus > 1 else "0"
-            what = f"File={folder}/gpu/gpu{last}" if shape.live else f"Count={kind.gpus}"
+        first = 0
+        for gpus in kind.gpus:
+            type_word = f" Type={gpus.type}" if gpus.type else ""
+            devices = f"[{first}-{first + gpus.count - 1}]" if gpus.count > 1 else str(first)
+            what = f"File={folder}/gpu/gpu{devices}" if shape.live else f"Count={gpus.count}"
             lines.append(f"NodeName={kind.hostlist} Name=gpu{type_word} {what}\n")
+            first += gpus.count
     return "".join(lines)

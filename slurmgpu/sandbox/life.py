@@ -18,7 +18,8 @@ from slurmgpu.sandbox.processes import end_processes, is_running, processes_of
 from slurmgpu.sandbox.programs import find_program, missing_programs, require_programs, scrubbed
 from slurmgpu.sandbox.shape import Shape
 from slurmgpu.sandbox.starting import Started, client_env, start
-from slurmgpu.sandbox.state import State, folder_of, known_sandboxes, locked, read_state
+from slurmgpu.sandbox.state import State, folder_of, known_sandboxes, locked, note_parents, read_state
+from slurmgpu.sandbox.supervisor import parents_of, remove_empty
 
 __all__ = [
     "Ended",
@@ -67,14 +68,15 @@ def bring_up(
     folder = folder_of(name)
     cluster = f"sandbox-{name}"
     with ExitStack() as held:
-        held.enter_context(locked())
+        made = held.enter_context(locked())
         old = read_state(folder)
         if old is not None and old.condition != "crashed":
             return _same(old, shape, accounting), False
         if folder.exists():
             _clean(name, folder, old)
-        folder.mkdir(mode=0o700)
         try:
+            folder.mkdir(mode=0o700)
+            note_parents(folder, made)
             # Once its state is written, others see that it is starting, and need not wait for it.
             started = start(
                 folder, name=name, cluster=cluster, shape=shape, accounting=accounting, seconds=seconds,
@@ -82,7 +84,11 @@ def bring_up(
             )  # fmt: skip
             return _let_stay(started, folder, profile, lasting), True
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            held.close()
+            with locked() as made_again:
+                parents = [*parents_of(folder), *made, *made_again]
+                shutil.rmtree(folder, ignore_errors=True)
+                remove_empty(list(dict.fromkeys(parents)))
             raise
 
 
@@ -118,18 +124,26 @@ def _size(shape: Shape) -> str:
 def bring_down(name: str, seconds: float = 20) -> Ended | None:
     """End the sandbox of this name, crashed or alive, and look for what is left; None when there is none."""
     folder = folder_of(name)
+    if not folder.is_dir():
+        return None
     with locked():
-        if not folder.is_dir():
-            return None
-        state = read_state(folder)
-        return _clean(name, folder, state, seconds)
+        parents = parents_of(folder)
+        ended = _clean(name, folder, read_state(folder), seconds) if folder.is_dir() else None
+        remove_empty(parents)
+        return ended
 
 
 def _clean(name: str, folder: Path, state: State | None, seconds: float = 20) -> Ended:
     if state is None:
-        # Its starter died before it had started anything that outlives it.
+        # Its starter died before it had started anything that outlives it, or another release started it.
+        end_processes(processes_of(folder, None))
         shutil.rmtree(folder, ignore_errors=True)
-        return Ended(name, folder=folder if folder.exists() else None, crashed=True)
+        return Ended(
+            name,
+            processes=processes_of(folder, None),
+            folder=folder if folder.exists() else None,
+            crashed=True,
+        )
     crashed = state.condition == "crashed"
     process = state.process
     # What another start of the machine left are files alone.

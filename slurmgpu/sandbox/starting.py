@@ -132,7 +132,7 @@ class _Start:
         live = shape.nodes if shape.live else []
         for name in ("state", "spool", "gpu", *(f"spool/{node}" for node in live)):
             (folder / name).mkdir()
-        for number in range(max(kind.gpus for kind in shape.kinds)):
+        for number in range(max(sum(gpus.count for gpus in kind.gpus) for kind in shape.kinds)):
             (folder / "gpu" / f"gpu{number}").symlink_to("/dev/null")
         _write(folder / "munge.key", secrets.token_bytes(128))
         _write(folder / "slurm.conf", slurm_conf(place, shape).encode())
@@ -188,21 +188,25 @@ class _Start:
         shape, user = self.shape, self.place.user
         default = shape.accounts[0]
         words = [["cluster", self.place.cluster], ["account", ",".join(shape.accounts)]]
-        words += [["qos", qos.name, *qos.limits] for qos in shape.qos]
-        names = ",".join(["normal", *(qos.name for qos in shape.qos)])
+        # `normal` is in every database.
+        words += [["qos", qos.name, *qos.limits] for qos in shape.qos if qos.name != "normal"]
+        names = ",".join(dict.fromkeys(["normal", *(qos.name for qos in shape.qos)]))
         about_qos = [f"qos={names}", "defaultqos=normal"] if shape.qos else []
         words += [
             ["user", user, f"account={','.join(shape.accounts)}", f"defaultaccount={default}", *about_qos]
         ]
         for one in words:
             self._account("add", *one)
+        for qos in shape.qos:
+            if qos.name == "normal" and qos.limits:
+                self._account("modify", "qos", "normal", "set", *qos.limits)
 
     def _limit_tres(self) -> None:
         for qos in self.shape.qos:
-            if qos.tres_per_job:
+            if qos.tres:
                 # The database knows of GPUs a moment after the controller has come up.
                 self._wait("gres/gpu in the database", self._gpus_are_known)
-                self._account("modify", "qos", qos.name, "set", f"MaxTRESPerJob={qos.tres_per_job}")
+                self._account("modify", "qos", qos.name, "set", *qos.tres)
 
     def _gpus_are_known(self) -> bool:
         return "gres|gpu" in self._ask("sacctmgr", "-n", "-P", "show", "tres", "format=type,name").stdout

@@ -26,6 +26,7 @@ def introduction(state: State, took: str) -> list[str]:
         lines.append(
             "  its nodes have no daemons: jobs are judged as there (sbatch --test-only), but never run"
         )
+    lines += [f"  not enforced {one}" for one in _not_enforced(state)]
     if state.until:
         lines.append(f"  ends        {state.until.astimezone():%Y-%m-%d %H:%M}")
     return [
@@ -37,14 +38,15 @@ def introduction(state: State, took: str) -> list[str]:
 
 
 def status_line(name: str, folder: Path, state: State | None) -> str:
-    """One line of the listing."""
+    """One sandbox in the listing; below it the rules that a twin does not enforce."""
     if state is None:
         return f"sandbox-{name}  crashed  ({folder})"
     faults = f"  faults: {', '.join(state.faults)}" if state.faults else ""
-    return (
+    line = (
         f"{state.cluster}  {state.condition}  {_nodes(state)}, Slurm {state.version}, "
         f"up {_since(state)}{faults}  ({folder})"
     )
+    return "\n".join([line, *(f"  not enforced {one}" for one in _not_enforced(state))])
 
 
 def status_entry(name: str, folder: Path, state: State | None) -> dict[str, Any]:
@@ -57,6 +59,7 @@ def status_entry(name: str, folder: Path, state: State | None) -> dict[str, Any]
         "condition": state.condition,
         "nodes": len(state.shape.nodes),
         "like": state.shape.like,
+        "not_enforced": _not_enforced(state),
         "accounting": state.accounting,
         "version": state.version,
         "since": state.since.isoformat(timespec="seconds"),
@@ -64,6 +67,14 @@ def status_entry(name: str, folder: Path, state: State | None) -> dict[str, Any]
         "faults": list(state.faults),
         "folder": str(folder),
     }
+
+
+def _not_enforced(state: State) -> list[str]:
+    """The rules of the cluster this one is like that it does not hold jobs to."""
+    found = list(state.shape.not_enforced)
+    if state.shape.like and state.shape.qos and not state.accounting:
+        found.append("limits on GPUs and CPUs of a job, and QOS: they take accounting")
+    return found
 
 
 def _about(options: dict[str, str]) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.cluster import Cluster, GpuType, Limits, NodeGroup, Partition
 from slurmgpu.models.units import Duration, Memory
-from slurmgpu.sandbox.shape import NodeKind, PartitionShape, QosShape, Shape
+from slurmgpu.sandbox.qos import DeclaredQos, allowed_qos, declared_qos
+from slurmgpu.sandbox.shape import ACCOUNTS, Gpus, NodeKind, PartitionShape, QosShape, Shape
 
 __all__ = ["own_profile", "twin_of"]
 
@@ -20,13 +22,14 @@ MOST_NODES = 20_000
 def own_profile(name: str, shape: Shape) -> Cluster:
     """The profile of a sandbox of `default_shape`, for slurmgpu's own planning."""
     (kind,) = shape.kinds
+    gpus = kind.gpus[0] if kind.gpus else Gpus(count=0)
     partitions = {}
     for partition in shape.partitions:
         options = dict(partition.options)
         group = NodeGroup(
             count=kind.count if partition.nodes == kind.hostlist else partition.nodes.count(",") + 1,
-            gpus=kind.gpus,
-            gpu_type=kind.gpu_type,
+            gpus=gpus.count,
+            gpu_type=gpus.type,
             cpus=kind.cpus,
             memory=Memory(kind.memory_mib),
             features=kind.features,
@@ -44,49 +47,53 @@ def own_profile(name: str, shape: Shape) -> Cluster:
         description="A sandbox on this machine, with pretend GPUs",
         default_partition="gpu",
         partitions=partitions,
-        gpu_types={kind.gpu_type: GpuType()} if kind.gpu_type else {},
+        gpu_types={gpus.type: GpuType()} if gpus.type else {},
     )
 
 
-def twin_of(cluster: Cluster) -> tuple[Shape, list[str]]:
-    """A shape like the described cluster, and what had to be assumed or could not be copied.
+def twin_of(
+    cluster: Cluster, qos: Sequence[DeclaredQos] = (), accounts: Sequence[str] = ()
+) -> tuple[Shape, list[str]]:
+    """A shape like the described cluster, with the site's QOS and accounts, and what had to be assumed.
 
-    Groups of nodes that two partitions describe alike, number included, are taken to be the same nodes: sites
-    put several partitions over one set of nodes. Raises InvalidInput for a profile without partitions.
+    What the profile says and the shape cannot enforce stands in the shape itself. Nodes that two partitions
+    describe alike are taken to be the same ones: sites put several partitions over one set of nodes. Raises
+    InvalidInput for a profile without partitions.
     """
     if not cluster.known:
         raise InvalidInput(
             f"--like {cluster.name}: the profile describes no partition, so there is nothing to be like",
             hint="`slurmgpu cluster list` shows the profiles, docs/clusters.md says how to describe partitions",
         )
-    return _Twin(cluster).build()
+    return _Twin(cluster, qos, accounts).build()
 
 
 class _Twin:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, qos: Sequence[DeclaredQos], accounts: Sequence[str]) -> None:
         self.cluster = cluster
+        self.declared = qos
+        self.accounts = tuple(accounts)
         self.notes: list[str] = []
         self.kinds: dict[str, NodeKind] = {}
-        self.shared: dict[NodeGroup, NodeKind] = {}
+        # Equal groups of one partition are different nodes: a group is known by its how-manieth of them, too.
+        self.shared: dict[tuple[NodeGroup, int], NodeKind] = {}
         self.users: dict[str, list[str]] = {}
-        self.qos: list[QosShape] = []
+        self.partition_qos: list[QosShape] = []
 
     def build(self) -> tuple[Shape, list[str]]:
-        partitions = tuple(self._partition(*item) for item in self.cluster.partitions.items())
-        for prefix, users in self.users.items():
-            if len(users) > 1:
-                kind = self.kinds[prefix]
-                self.notes.append(
-                    f"partitions {' and '.join(users)} describe the same {kind.count} nodes: taken to share them"
-                )
+        cluster = self.cluster
+        partitions = tuple(self._partition(*item) for item in cluster.partitions.items())
         if sum(kind.count for kind in self.kinds.values()) > MOST_NODES:
-            raise InvalidInput(f"--like {self.cluster.name}: more than {MOST_NODES} nodes are described")
-        self._say_what_is_not_copied()
+            raise InvalidInput(f"--like {cluster.name}: a twin can have {MOST_NODES} nodes at most")
+        self._say_who_shares()
+        self._say_what_is_open()
         shape = Shape(
             kinds=tuple(self.kinds.values()),
             partitions=partitions,
-            qos=tuple(self.qos),
-            like=self.cluster.name,
+            accounts=self.accounts or ACCOUNTS,
+            qos=(*declared_qos(self.declared), *self.partition_qos),
+            like=cluster.name,
+            not_enforced=tuple(self._not_enforced()),
             live=False,
             # What is over a limit is refused at once, not left waiting for ever.
             options=(("EnforcePartLimits", "ALL"),),
@@ -94,11 +101,14 @@ class _Twin:
         return shape, self.notes
 
     def _partition(self, name: str, partition: Partition) -> PartitionShape:
-        groups = partition.nodes or (NodeGroup(gpus=None),)
-        if not partition.nodes:
-            self._assume(name, "its nodes", "one kind")
-        nodes = ",".join(self._kind(name, group).hostlist for group in groups)
-        return PartitionShape(name=name, nodes=nodes, options=tuple(self._options(name, partition)))
+        seen: dict[NodeGroup, int] = {}
+        hostlists = []
+        for group in _groups(partition):
+            hostlists.append(self._kind(name, group, seen.get(group, 0)).hostlist)
+            seen[group] = seen.get(group, 0) + 1
+        return PartitionShape(
+            name=name, nodes=",".join(hostlists), options=tuple(self._options(name, partition))
+        )
 
     def _options(self, name: str, partition: Partition) -> list[tuple[str, str]]:
         limits, options = partition.limits, []
@@ -111,73 +121,131 @@ class _Twin:
             options.append(("MaxNodes", str(limits.max_nodes)))
         if limits.max_memory:
             options.append(("MaxMemPerNode", str(limits.max_memory.mib)))
-        per_job = [f"gres/gpu={limits.max_gpus}"] if limits.max_gpus else []
-        per_job += [f"cpu={limits.max_cpus}"] if limits.max_cpus else []
-        if per_job:
-            # Slurm limits GPUs and CPUs of a job by a QOS that hangs on the partition.
-            qos = f"partition-{name.lower()}"
-            self.qos.append(QosShape(name=qos, limits=("Flags=DenyOnLimit",), tres_per_job=",".join(per_job)))
-            options.append(("QOS", qos))
+        if self.cluster.dialect.whole_nodes:
+            options.append(("OverSubscribe", "EXCLUSIVE"))
+        qos = self._qos_of(name, partition)
+        if qos:
+            self.partition_qos.append(qos)
+            options.append(("QOS", qos.name))
+        allowed = allowed_qos(self.declared, name, "qos" in self.cluster.dialect.required)
+        if allowed:
+            options.append(("AllowQos", allowed))
         tier, mode = ("1", "REQUEUE") if partition.preemptible else ("10", "OFF")
         return [*options, ("PriorityTier", tier), ("PreemptMode", mode)]
+
+    def _qos_of(self, name: str, partition: Partition) -> QosShape | None:
+        """The QOS that hangs on the partition: by it Slurm limits the GPUs and CPUs of a job."""
+        limits = partition.limits
+        most = [f"gres/gpu={limits.max_gpus}"] if limits.max_gpus else []
+        most += [f"cpu={limits.max_cpus}"] if limits.max_cpus else []
+        tres = [f"MaxTRESPerJob={','.join(most)}"] if most else []
+        tres += ["MinTRESPerJob=gres/gpu=1"] if partition.requires_gpu else []
+        if not tres:
+            return None
+        return QosShape(name=f"partition-{name.lower()}", limits=("Flags=DenyOnLimit",), tres=tuple(tres))
 
     def _default_partition(self) -> str | None:
         if self.cluster.default_partition:
             return self.cluster.default_partition
         return None if "partition" in self.cluster.dialect.required else next(iter(self.cluster.partitions))
 
-    def _kind(self, partition: str, group: NodeGroup) -> NodeKind:
-        if group.count is not None and group in self.shared:
-            found = self.shared[group]
-            self.users[found.prefix].append(partition)
-            return found
-        kind = self._new_kind(partition, group)
-        self.kinds[kind.prefix] = kind
-        self.users[kind.prefix] = [partition]
-        self.shared[group] = kind
+    def _kind(self, partition: str, group: NodeGroup, again: int) -> NodeKind:
+        kind = self.shared.get((group, again))
+        if kind is None:
+            kind = self._new_kind(partition, group)
+            self.kinds[kind.prefix] = self.shared[group, again] = kind
+        self.users.setdefault(kind.prefix, []).append(partition)
         return kind
 
     def _new_kind(self, partition: str, group: NodeGroup) -> NodeKind:
-        where = f"{partition}, nodes with {group.gpu_type}" if group.gpu_type else partition
-        count = group.count or self._assume(where, "their number", NODES)
-        gpus = self._assume(where, "GPUs of a node", GPUS) if group.gpus is None else group.gpus
-        cpus = group.cpus or self._assume(where, "CPUs of a node", CPUS_PER_GPU * gpus or CPUS)
-        memory = group.memory.mib if group.memory else self._assume(where, "memory (MiB)", MIB_PER_CPU * cpus)
+        assumed = []
+        gpus = group.gpus
+        if gpus is None:
+            gpus = GPUS
+            assumed.append(f"{gpus} GPUs each")
+        cpus = group.cpus
+        if cpus is None:
+            cpus = CPUS_PER_GPU * gpus or CPUS
+            assumed.append(f"{cpus} CPUs each")
+        memory = group.memory
+        if memory is None:
+            memory = Memory(MIB_PER_CPU * cpus)
+            assumed.append(f"{memory} of memory each")
+        count = group.count
+        if count is None:
+            count = self._enough(group)
+            assumed.insert(0, f"{count} nodes")
+        if assumed:
+            where = f"{partition}, nodes with {group.gpu_type}" if group.gpu_type else partition
+            self.notes.append(f"{where}: not stated, so assumed: {', '.join(assumed)}")
         known = self.cluster.gpu_types.get(group.gpu_type or "", GpuType())
-        features = list(group.features)
-        if known.constraint and re.fullmatch(r"[\w.:+-]+", known.constraint):
-            features.append(known.constraint)
         return NodeKind(
-            prefix=self._prefix(partition, group.gpu_type if gpus else None),
+            prefix=self._prefix(group.gpu_type or "gpu" if gpus else "cpu"),
             count=count,
             cpus=cpus,
-            memory_mib=memory,
-            gpus=gpus,
-            gpu_type=_gres_type(group.gpu_type, known),
-            features=tuple(dict.fromkeys(features)),
+            memory_mib=memory.mib,
+            gpus=(Gpus(count=gpus, type=known.gres or group.gpu_type),) if gpus else (),
+            features=_features(group, known),
         )
 
-    def _prefix(self, partition: str, gpu_type: str | None) -> str:
-        words = [re.sub(r"[^a-z0-9]+", "", word.lower()) for word in (partition, gpu_type or "cpu")]
-        prefix = stem = "-".join(word for word in words if word) + "-"
-        again = 2
-        while prefix in self.kinds:
-            prefix, again = f"{stem[:-1]}-{again}-", again + 1
-        return prefix
+    def _enough(self, group: NodeGroup) -> int:
+        """A number of nodes that no job within the limits of the group's partitions is too large for."""
+        partitions = [one for one in self.cluster.partitions.values() if group in _groups(one)]
+        return max([NODES, *(one.limits.max_nodes or 0 for one in partitions)])
 
-    def _assume(self, where: str, what: str, value: int | str) -> int:
-        self.notes.append(f"{where}: {what} not stated, {value} assumed")
-        return value if isinstance(value, int) else 0
+    def _prefix(self, what: str) -> str:
+        stem = re.sub(r"[^a-z0-9]+", "", what.lower()) or "gpu"
+        # The node's own number follows: a100-1, and for further kinds a100b-1, a100c-1.
+        letters = ("", *"bcdefghijklmnopqrstuvwxyz", *(f"x{number}" for number in range(len(self.kinds))))
+        return next(f"{stem}{one}-" for one in letters if f"{stem}{one}-" not in self.kinds)
 
-    def _say_what_is_not_copied(self) -> None:
-        only_gpu = [name for name, partition in self.cluster.partitions.items() if partition.requires_gpu]
-        if only_gpu:
-            self.notes.append(f"not enforced here: jobs without a GPU are refused in {', '.join(only_gpu)}")
-        if self.cluster.dialect.required:
-            self.notes.append(
-                f"not enforced here: required options {', '.join(self.cluster.dialect.required)}"
-            )
+    def _say_who_shares(self) -> None:
+        shared: dict[tuple[str, ...], int] = {}
+        for prefix, users in self.users.items():
+            if len(users) > 1:
+                shared[tuple(users)] = shared.get(tuple(users), 0) + self.kinds[prefix].count
+        self.notes += [
+            f"{' and '.join(users)} describe {count} nodes alike: taken to share them"
+            for users, count in shared.items()
+        ]
+
+    def _say_what_is_open(self) -> None:
+        cluster = self.cluster
+        default = self._default_partition()
+        if default and not cluster.default_partition and len(cluster.partitions) > 1:
+            self.notes.append(f"no default partition stated: {default} is taken for it")
+        endless = [name for name, one in cluster.partitions.items() if not one.limits.max_time]
+        if endless:
+            self.notes.append(f"no longest time stated, so none is set: {', '.join(endless)}")
+
+    def _not_enforced(self) -> list[str]:
+        """What the profile says and this Slurm does not hold anybody to."""
+        dialect, parts = self.cluster.dialect, []
+        # Without a default partition Slurm itself requires one; with declared QOS, it requires one of them.
+        enforced = {"partition"} | ({"qos"} if self.declared else set())
+        required = [f"--{one}" for one in dialect.required if one not in enforced]
+        if required:
+            parts.append(f"a job must give {' and '.join(required)}")
+        unwanted = {
+            "--mem": dialect.memory == "none",
+            "--cpus-per-task": dialect.cpus == "none",
+            "GPUs": dialect.gpus == "none",
+            "--ntasks-per-node": not dialect.tasks,
+            "--partition": not dialect.partition,
+        }
+        refused = [word for word, applies in unwanted.items() if applies]
+        if refused:
+            parts.append(f"a job may not ask for {' or '.join(refused)}")
+        return parts
 
 
-def _gres_type(name: str | None, known: GpuType) -> str | None:
-    return known.gres or name
+def _groups(partition: Partition) -> tuple[NodeGroup, ...]:
+    return partition.nodes or (NodeGroup(gpus=None),)
+
+
+def _features(group: NodeGroup, known: GpuType) -> tuple[str, ...]:
+    # A type may be selected by several features together: hopper&80gb.
+    selecting = (known.constraint or "").split("&")
+    return tuple(
+        dict.fromkeys([*group.features, *(one for one in selecting if re.fullmatch(r"[\w.:+-]+", one))])
+    )
