@@ -73,6 +73,7 @@ def bring_up(
         if old is not None and old.condition != "crashed":
             return _same(old, shape, accounting), False
         if folder.exists():
+            made += parents_of(folder)
             _clean(name, folder, old)
         try:
             folder.mkdir(mode=0o700)
