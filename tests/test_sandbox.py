@@ -16,6 +16,7 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.sandbox import life, programs
 from slurmgpu.sandbox.configuration import Place, gres_conf, slurm_conf
 from slurmgpu.sandbox.errors import ProgramsMissing, SandboxFailed
+from slurmgpu.sandbox.keeper import Keeper
 from slurmgpu.sandbox.processes import boot_id, identify, is_running, processes_of
 from slurmgpu.sandbox.shape import Gpus, NodeKind, default_shape
 from slurmgpu.sandbox.state import State, folder_of, known_sandboxes, read_state, supervising, write_state
@@ -202,8 +203,39 @@ def test_missing_programs_are_named_with_the_commands_that_install_them(
     with pytest.raises(ProgramsMissing) as caught:
         programs.require_programs()
     assert caught.value.exit_code == 4
-    for word in ("munged", "slurmctld", "apt-get install", "dnf install", "epel-release"):
-        assert word in caught.value.message
+    assert "this machine has no munged, slurmctld, slurmd, " in caught.value.message
+    said = caught.value.message.splitlines()
+    for system, command in [
+        (
+            "Debian 12",
+            "apt-get install --no-install-recommends slurm-wlm munge slurmdbd mariadb-server-core mariadb-client-core",
+        ),
+        ("Debian 11", "apt-get install --no-install-recommends slurm-wlm munge slurmdbd mariadb-server"),
+        ("Fedora", "dnf install slurm slurm-slurmctld slurm-slurmd slurm-slurmdbd munge mariadb-server"),
+        ("openSUSE", "zypper install slurm slurm-node slurm-munge slurm-slurmdbd munge mariadb"),
+    ]:
+        (line,) = [number for number, text in enumerate(said) if text.startswith(system)]
+        assert said[line + 1] == f"    sudo {command}"
+    assert "epel-release" in caught.value.message
+    assert caught.value.hint is not None
+
+
+def test_the_docs_have_the_same_commands() -> None:
+    docs = (Path(__file__).parent.parent / "docs" / "sandbox.md").read_text()
+    commands = [line.strip() for line in programs.INSTALLING.splitlines() if line.startswith("    sudo")]
+    assert len(commands) == 4
+    for command in commands:
+        assert command in docs
+
+
+def test_a_slurm_for_one_node_a_machine_says_what_to_do() -> None:
+    folder, _ = written("x", os.getpid())
+    (folder / "log").mkdir()
+    (folder / "log" / "slurmctld.log").write_text("fatal: Duplicated NodeHostName vm in the config file\n")
+    failure = Keeper(folder).failure("slurmctld ended with 1")
+    assert "Duplicated NodeHostName" in failure.message
+    assert failure.hint is not None
+    assert "--nodes 1" in failure.hint
 
 
 @pytest.mark.parametrize(

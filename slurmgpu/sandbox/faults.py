@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -94,7 +95,11 @@ class _Faults:
 
     def preempt(self, job: str) -> str:
         """Submit a job that takes the nodes of `job`; its id."""
-        row = self.ask("squeue", "-h", "-j", job, "-o", "%T|%P|%N", check=False).split("\n")[0]
+        if not re.fullmatch(r"\d+(_\d+)?", job):
+            raise InvalidInput(f"JOB {job!r}: write the id of one job, such as 12 or 12_3")
+        # Of a job that it does not know squeue says nothing, or that its id is invalid, by age.
+        rows = self.ask("squeue", "-h", "-o", "%i|%T|%P|%N").split("\n")
+        row = next((row.partition("|")[2] for row in rows if row.startswith(f"{job}|")), "")
         state, _, rest = row.partition("|")
         partition, _, nodes = rest.partition("|")
         if state != "RUNNING":

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slurmgpu.sandbox.errors import SandboxFailed
+from slurmgpu.sandbox.programs import ONE_NODE_ONLY
 
 __all__ = ["Keeper", "launch", "tail_of_logs"]
 
@@ -96,7 +97,11 @@ class Keeper:
 
     def failure(self, message: str) -> SandboxFailed:
         """An error with the ends of the daemons' logs."""
-        return SandboxFailed("\n".join([f"the sandbox failed: {message}", *tail_of_logs(self.folder, 15)]))
+        logs = tail_of_logs(self.folder, 15)
+        hint = None
+        if any(ONE_NODE_ONLY in line for line in logs):
+            hint = "this Slurm is built for one node a machine: give --nodes 1, or --like CLUSTER, whose nodes do not run"
+        return SandboxFailed("\n".join([f"the sandbox failed: {message}", *logs]), hint=hint)
 
     def _send(self, request: dict[str, Any]) -> None:
         line = json.dumps(request).encode() + b"\n"

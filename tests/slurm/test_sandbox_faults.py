@@ -85,9 +85,11 @@ def test_database_down_and_healed(box: User) -> None:
     asked = box("exec", "--", "sacct")
     assert asked.returncode == 1
     assert "Connection refused" in asked.stderr
-    box.ask("squeue")
+    job = box.submit("--job-name=meanwhile", "--wrap", "true")
+    wait_until(lambda: box.state_of(job) == "COMPLETED")
     box.do("heal")
-    box.ask("sacct")
+    # Nothing is lost: the controller had kept it.
+    wait_until(lambda: "COMPLETED" in box.ask("sacct", "-n", "-X", "-j", job, "-o", "State"))
 
 
 def test_node_down_loses_its_jobs_and_is_healed(box: User) -> None:
@@ -118,3 +120,40 @@ def test_an_unknown_fault_is_refused_with_those_there_are(box: User) -> None:
     for words in (["meteorite"], ["node-down"], ["controller-down", "node1"]):
         assert box("fault", *words).returncode == 2
     assert "controller-down, controller-hang" in box("fault", "meteorite").stderr
+
+
+def test_faults_at_once_are_all_mended(box: User) -> None:
+    job = running(box, "--nodelist=node1")
+    for fault in (["node-down", "node4"], ["drop-replies"], ["database-down"], ["controller-hang"]):
+        box.do("fault", *fault)
+    assert "faults: node-down node4, drop-replies, database-down, controller-hang" in box.do("status")
+    box.do("heal")
+    assert "faults" not in box.do("status")
+    assert box.state_of(job) == "RUNNING"
+    assert box.ask("srun", "--nodelist=node4", "echo", "back") == "back"
+    assert box.ask("sacct", "-n", "-X", "-j", job, "-o", "JobID") == job
+    box.ask("scancel", job)
+
+
+def test_a_fault_caused_twice_is_one(box: User) -> None:
+    for fault in ("controller-down", "drop-replies"):
+        box.do("fault", fault)
+        box.do("fault", fault)
+        assert box.do("heal") == f"sandbox-default: mended {fault}\n"
+    assert box.do("heal") == "sandbox-default: no fault to mend\n"
+    box.ask("squeue")
+
+
+def test_a_twins_node_goes_down_and_comes_back(user: User) -> None:
+    user.do("up", "--name", "twin", "--like", "smu-superpod", "--no-accounting")
+    state = ("sinfo", "-h", "-n", "a100-01", "-o", "%t")
+    try:
+        user.do("fault", "--name", "twin", "node-down", "a100-01")
+        assert user.ask(*state, name="twin").startswith("down")
+        user.do("heal", "--name", "twin")
+        assert user.ask(*state, name="twin").startswith("idle")
+        lost = user("fault", "--name", "twin", "database-down")
+        assert lost.returncode == 1
+        assert "has no accounting" in lost.stderr
+    finally:
+        user.do("down", "twin")
