@@ -1,11 +1,8 @@
-"""The sandbox's parts that need no Slurm: shapes, configuration, what is written down, what is refused."""
+"""The sandbox's parts that need no Slurm: shapes, configuration, what is refused."""
 
 from __future__ import annotations
 
-import datetime
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,13 +10,11 @@ from click.testing import CliRunner
 
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput
-from slurmgpu.sandbox import life, programs
+from slurmgpu.sandbox import programs
 from slurmgpu.sandbox.configuration import Place, gres_conf, slurm_conf
 from slurmgpu.sandbox.errors import ProgramsMissing, SandboxFailed
-from slurmgpu.sandbox.keeper import Keeper
-from slurmgpu.sandbox.processes import boot_id, identify, is_running, processes_of
 from slurmgpu.sandbox.shape import Gpus, NodeKind, default_shape
-from slurmgpu.sandbox.state import State, folder_of, known_sandboxes, read_state, supervising, write_state
+from slurmgpu.sandbox.state import folder_of, locked
 from slurmgpu.sandbox.twin import own_profile
 
 SHAPE = default_shape(nodes=4, gpus=4, gpu_type="a100", cpus=64, memory_mib=512 * 1024)
@@ -38,28 +33,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def place(accounting: bool = True) -> Place:
     return Place("sandbox-x", Path("/f"), "me", "localhost", 1001, 1002, (1003, 1004, 1005, 1006), accounting)
-
-
-def written(name: str, pid: int, **update: object) -> tuple[Path, State]:
-    """A sandbox's folder, with a state that names the process of this id as its supervisor."""
-    process = identify(pid)
-    assert process is not None
-    state = State(
-        name=name,
-        cluster=f"sandbox-{name}",
-        since=datetime.datetime.now(datetime.timezone.utc),
-        version="22.05.8",
-        accounting=True,
-        shape=SHAPE,
-        ports=(),
-        token="0" * 32,
-        supervisor=supervising(process),
-        ready=True,
-    ).model_copy(update=update)
-    folder = folder_of(name)
-    folder.mkdir(parents=True)
-    write_state(folder, state)
-    return folder, state
 
 
 # Shapes and what slurm.conf says of them
@@ -89,6 +62,12 @@ def test_a_partition_of_low_priority_can_be_preempted() -> None:
     assert "PriorityTier=1 " in preempted[0]
 
 
+def test_a_job_that_names_no_memory_can_have_all_cpus_of_a_node() -> None:
+    small = default_shape(nodes=1, gpus=1, gpu_type=None, cpus=64, memory_mib=32 * 1024)
+    assert "DefMemPerCPU=512\n" in slurm_conf(place(), small)
+    assert "DefMemPerCPU=1000\n" in slurm_conf(place(), SHAPE)
+
+
 def test_each_pretend_gpu_is_a_device() -> None:
     assert gres_conf(Path("/f"), SHAPE) == "NodeName=node[1-4] Name=gpu Type=a100 File=/f/gpu/gpu[0-3]\n"
 
@@ -116,71 +95,6 @@ def test_a_sandbox_describes_itself_to_the_planner() -> None:
     assert profile.partitions["debug"].nodes[0].count == 2
 
 
-# What is written down
-
-
-def test_a_state_comes_back_as_it_was_written() -> None:
-    folder, state = written("x", os.getpid())
-    assert read_state(folder) == state
-    assert known_sandboxes() == {"x": folder}
-
-
-def test_a_process_with_the_same_id_is_not_taken_for_the_supervisor() -> None:
-    _, state = written("x", os.getpid())
-    assert state.condition == "alive"
-    ours = state.supervisor
-    later = state.model_copy(update={"supervisor": ours.model_copy(update={"started": ours.started + 1})})
-    after_reboot = state.model_copy(update={"supervisor": ours.model_copy(update={"boot": "another"})})
-    assert (later.condition, after_reboot.condition) == ("crashed", "crashed")
-
-
-def test_a_shell_that_talks_to_a_sandbox_is_none_of_its_processes(tmp_path: Path) -> None:
-    conf = {"SLURM_CONF": f"{tmp_path}/slurm.conf"}
-    mine = {"SLURMGPU_SANDBOX_TOKEN": "secret"}
-    on_node = conf | {"SLURMD_NODENAME": "node1"}
-    started = [subprocess.Popen(["sleep", "60"], env=os.environ | added) for added in (conf, mine, on_node)]
-    try:
-        shell, daemon, task = (process.pid for process in started)
-        assert processes_of(tmp_path, "secret") == sorted([daemon, task])
-        assert shell not in processes_of(tmp_path, "secret")
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-
-
-def test_an_ended_process_does_not_run() -> None:
-    with subprocess.Popen(["sleep", "60"]) as process:
-        found = identify(process.pid)
-        assert found is not None
-        assert found.boot == boot_id()
-        assert is_running(found)
-        process.kill()
-    assert not is_running(found)
-
-
-def test_a_crashed_one_is_cleaned_up_by_down() -> None:
-    with subprocess.Popen(["sleep", "60"]) as process:
-        folder, _ = written("x", process.pid)
-        process.kill()
-    ended = life.bring_down("x")
-    assert ended is not None
-    assert ended.clean
-    assert ended.crashed
-    assert not folder.exists()
-
-
-def test_a_folder_without_a_state_is_a_crashed_one() -> None:
-    folder = folder_of("x")
-    folder.mkdir(parents=True)
-    with pytest.raises(SandboxFailed, match="has crashed"):
-        life.running_sandbox("x")
-    ended = life.bring_down("x")
-    assert ended is not None
-    assert ended.clean
-    assert not folder.exists()
-
-
 # What is refused
 
 
@@ -194,6 +108,19 @@ def test_a_folder_too_long_for_sockets_is_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("slurmgpu.sandbox.state.LONGEST_FOLDER", 40)
     with pytest.raises(InvalidInput, match="too long for Unix sockets"):
         folder_of("x")
+
+
+def test_a_folder_that_cannot_be_used_is_named_with_what_to_do(home: Path) -> None:
+    (home / "slurmgpu").write_text("a file")
+    with (
+        pytest.raises(
+            SandboxFailed, match=r"the folder for sandboxes, .*slurmgpu/sandbox, cannot be used"
+        ) as caught,
+        locked(),
+    ):
+        pass
+    assert caught.value.hint is not None
+    assert "XDG_STATE_HOME" in caught.value.hint
 
 
 def test_missing_programs_are_named_with_the_commands_that_install_them(
@@ -228,16 +155,6 @@ def test_the_docs_have_the_same_commands() -> None:
         assert command in docs
 
 
-def test_a_slurm_for_one_node_a_machine_says_what_to_do() -> None:
-    folder, _ = written("x", os.getpid())
-    (folder / "log").mkdir()
-    (folder / "log" / "slurmctld.log").write_text("fatal: Duplicated NodeHostName vm in the config file\n")
-    failure = Keeper(folder).failure("slurmctld ended with 1")
-    assert "Duplicated NodeHostName" in failure.message
-    assert failure.hint is not None
-    assert "--nodes 1" in failure.hint
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -246,7 +163,9 @@ def test_a_slurm_for_one_node_a_machine_says_what_to_do() -> None:
         (["--gpus-per-node", "a100:x"], "--gpus-per-node"),
         (["--gpus-per-node", "100"], "at most 64"),
         (["--memory", "much"], "--memory"),
-        (["--memory", "0"], "needs some"),
+        (["--memory", "0"], "needs 1000 MiB at least"),
+        (["--memory", "512"], "needs 1000 MiB at least"),
+        (["--for", "99999999999d"], "at most 365d"),
         (["--for", "soon"], "such as 2h"),
     ],
 )

@@ -75,7 +75,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-DefMemPerCPU=1000
+DefMemPerCPU={_memory_per_cpu(shape)}
 GresTypes=gpu
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=2
@@ -96,6 +96,11 @@ JobAcctGatherFrequency=2
         )
         parts.append(f"PartitionName={partition.name} Nodes={partition.nodes}{options} State=UP\n")
     return "".join(parts)
+
+
+def _memory_per_cpu(shape: Shape) -> int:
+    """MiB that a job gets per CPU when it asks for none: as much as lets it have all CPUs of a node."""
+    return max(1, min(1000, *(kind.memory_mib // kind.cpus for kind in shape.kinds)))
 
 
 def _accounting_lines(place: Place) -> str:

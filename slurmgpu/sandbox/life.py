@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -20,17 +21,25 @@ from slurmgpu.sandbox.shape import Shape
 from slurmgpu.sandbox.starting import Started, client_env, start
 from slurmgpu.sandbox.state import State, folder_of, known_sandboxes, locked, note_parents, read_state
 from slurmgpu.sandbox.supervisor import parents_of, remove_empty
+from slurmgpu.sandbox.telling import size_of
 
 __all__ = [
     "Ended",
     "bring_down",
     "bring_up",
     "can_account",
+    "entering",
     "environment_of",
-    "in_the_way",
+    "leaving",
     "running_sandbox",
     "user_env",
 ]
+
+BEFORE = "SLURMGPU_BEFORE_SANDBOX"
+"""The variable of a shell that talks to a sandbox which holds, as JSON, those it was not to have meanwhile."""
+
+# What a sandbox's folder takes: 193 MiB with a database, under 1 MiB without, and what its jobs leave in it.
+MIB_WITH_DATABASE, MIB_WITHOUT = 256, 16
 
 
 @dataclass
@@ -76,6 +85,7 @@ def bring_up(
             made += parents_of(folder)
             _clean(name, folder, old)
         try:
+            _require_space(folder.parent, MIB_WITH_DATABASE if accounting else MIB_WITHOUT)
             folder.mkdir(mode=0o700)
             note_parents(folder, made)
             # Once its state is written, others see that it is starting, and need not wait for it.
@@ -103,6 +113,15 @@ def _let_stay(started: Started, folder: Path, profile: Cluster, lasting: float |
         raise
 
 
+def _require_space(base: Path, mib: int) -> None:
+    free = shutil.disk_usage(base).free // 2**20
+    if free < mib:
+        raise SandboxFailed(
+            f"{base} has {free} MiB free, and a sandbox takes {mib}",
+            hint="make room, or set XDG_STATE_HOME to a folder on a local disk that has some",
+        )
+
+
 def _same(state: State, shape: Shape, accounting: bool) -> State:
     if state.condition == "starting":
         raise SandboxFailed(
@@ -111,15 +130,10 @@ def _same(state: State, shape: Shape, accounting: bool) -> State:
         )
     if (state.shape, state.accounting) != (shape, accounting):
         raise SandboxFailed(
-            f"sandbox {state.name!r} runs already, in another shape ({_size(state.shape)})",
+            f"sandbox {state.name!r} runs already, in another shape: {size_of(state)}",
             hint=f"end it first: slurmgpu sandbox down {state.name}; or start a second one: --name OTHER",
         )
     return state
-
-
-def _size(shape: Shape) -> str:
-    what = f"like {shape.like}, " if shape.like else ""
-    return f"{what}{len(shape.nodes)} nodes, partitions {', '.join(part.name for part in shape.partitions)}"
 
 
 def bring_down(name: str, seconds: float = 20) -> Ended | None:
@@ -207,10 +221,31 @@ def environment_of(state: State, folder: Path) -> dict[str, str]:
     return variables
 
 
-def in_the_way() -> list[str]:
-    """The variables of this process that would send Slurm's commands elsewhere, or change what they do."""
+def entering(state: State, folder: Path) -> tuple[list[str], dict[str, str]]:
+    """The variables that a shell has to unset, and those it has to set, to talk to this sandbox.
+
+    Whatever would send Slurm's commands elsewhere (SLURM_CLUSTERS: to production), or change what they do, goes.
+    What there was is kept in one variable, for `leaving`.
+    """
+    variables = environment_of(state, folder)
     kept = scrubbed(os.environ)
-    return sorted(name for name in os.environ if name not in kept and name != "SLURM_CONF")
+    ambient = {name: value for name, value in os.environ.items() if name not in kept}
+    # From one sandbox into another: what counts is what there was before the first.
+    if BEFORE not in os.environ:
+        variables[BEFORE] = json.dumps(ambient, separators=(",", ":"))
+    return sorted(ambient.keys() - variables.keys()), variables
+
+
+def leaving() -> tuple[list[str], dict[str, str]]:
+    """The variables that a shell has to unset, and those it has to set, to be as before `entering`."""
+    try:
+        before = {str(name): str(value) for name, value in json.loads(os.environ.get(BEFORE, "{}")).items()}
+    except (ValueError, AttributeError):
+        before = {}
+    # What was unset for the sandbox comes back; nobody else's variables are touched.
+    before = {name: value for name, value in before.items() if re.fullmatch(r"[A-Z][A-Z0-9_]*", name)}
+    ours = ["SLURM_CONF", "SLURMGPU_CLUSTER", "SLURMGPU_SANDBOX", BEFORE]
+    return [name for name in ours if name not in before], before
 
 
 def user_env(state: State, folder: Path) -> dict[str, str]:

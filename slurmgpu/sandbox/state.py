@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.base import Model
+from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.processes import Process, is_running
 from slurmgpu.sandbox.shape import Shape
 from slurmgpu.sandbox.supervisor import PARENTS, parents_of
@@ -123,11 +124,7 @@ def locked() -> Iterator[list[Path]]:
     base = base_folder()
     while True:
         made = [path for path in (base, *base.parents) if not path.exists()]
-        base.mkdir(parents=True, exist_ok=True, mode=0o700)
-        try:
-            handle = os.open(base, os.O_RDONLY)
-        except FileNotFoundError:
-            continue
+        handle = _opened(base)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             # While we waited, its last sandbox may have ended, and taken the folder along.
@@ -136,6 +133,18 @@ def locked() -> Iterator[list[Path]]:
                 return
         finally:
             os.close(handle)
+
+
+def _opened(base: Path, attempts: int = 5) -> int:
+    with _usable(base):
+        try:
+            base.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return os.open(base, os.O_RDONLY)
+        except FileNotFoundError:
+            # Another command has just removed it, or a folder around it, with its last sandbox.
+            if not attempts:
+                raise
+    return _opened(base, attempts - 1)
 
 
 def note_parents(folder: Path, made: list[Path]) -> None:
@@ -164,6 +173,19 @@ def read_state(folder: Path) -> State | None:
 def known_sandboxes() -> dict[str, Path]:
     """The folders of all sandboxes by name."""
     base = base_folder()
-    if not base.is_dir():
-        return {}
-    return {path.name: path for path in sorted(base.iterdir()) if path.is_dir() and NAME.match(path.name)}
+    with _usable(base):
+        if not base.is_dir():
+            return {}
+        return {path.name: path for path in sorted(base.iterdir()) if path.is_dir() and NAME.match(path.name)}
+
+
+@contextmanager
+def _usable(base: Path) -> Iterator[None]:
+    """Say of the folder of all sandboxes why it cannot be used, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise SandboxFailed(
+            f"the folder for sandboxes, {base}, cannot be used: {error.strerror} ({error.filename})",
+            hint="it must be yours and writable; set XDG_STATE_HOME to a folder on a local disk that is",
+        ) from None

@@ -6,9 +6,10 @@ import datetime
 from pathlib import Path
 from typing import Any
 
+from slurmgpu.models.units import Memory
 from slurmgpu.sandbox.state import State
 
-__all__ = ["introduction", "status_entry", "status_line"]
+__all__ = ["introduction", "size_of", "status_entry", "status_line"]
 
 
 def introduction(state: State, took: str) -> list[str]:
@@ -84,11 +85,22 @@ def _about(options: dict[str, str]) -> str:
     return f" ({', '.join(words)})" if words else ""
 
 
+def size_of(state: State) -> str:
+    """Its nodes and whether it has accounting: what `up` was asked for."""
+    details = [_nodes(state)]
+    if not state.shape.like:
+        (kind,) = state.shape.kinds
+        details.append(f"{kind.cpus} CPUs and {Memory(kind.memory_mib)} each")
+    return ", ".join([*details, "with accounting" if state.accounting else "without accounting"])
+
+
 def _nodes(state: State) -> str:
+    number = len(state.shape.nodes)
+    nodes = f"{number} node{'s' * (number != 1)}"
     if state.shape.like:
-        return f"{len(state.shape.nodes)} nodes like {state.shape.like}"
+        return f"{nodes} like {state.shape.like}"
     (kind,) = state.shape.kinds
-    return f"{kind.count} nodes with {kind.gres or 'no GPUs'}"
+    return f"{nodes} with {kind.gres or 'no GPUs'}"
 
 
 def _since(state: State) -> str:

@@ -87,7 +87,8 @@ def test_exec_ends_with_the_commands_own_code(box: User) -> None:
 def test_a_shell_talks_to_it_only_after_asking(box: User) -> None:
     script = f"""
         eval "$({sys.executable} -m slurmgpu sandbox env)" && scontrol show config | grep ^ClusterName
-        eval "$({sys.executable} -m slurmgpu sandbox env --unset)"; echo "<$SLURM_CONF$SLURMGPU_CLUSTER$SLURMGPU_SANDBOX>"
+        eval "$({sys.executable} -m slurmgpu sandbox env --unset)"
+        echo "<$SLURM_CONF$SLURMGPU_CLUSTER$SLURMGPU_SANDBOX $SLURM_CLUSTERS $SBATCH_ACCOUNT>"
     """
     ambient = {"SLURM_CLUSTERS": "production", "SBATCH_ACCOUNT": "mine"}
     done = subprocess.run(
@@ -95,7 +96,7 @@ def test_a_shell_talks_to_it_only_after_asking(box: User) -> None:
     )
     named, after = done.stdout.splitlines()
     assert named.split() == ["ClusterName", "=", "sandbox-default"]
-    assert after == "<>"
+    assert after == "< production mine>"
 
 
 def test_the_other_commands_plan_on_it_and_name_it(box: User) -> None:
