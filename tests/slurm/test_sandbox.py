@@ -118,7 +118,7 @@ def test_logs_show_the_daemons_own_words(box: User) -> None:
 def test_up_in_another_shape_is_refused(box: User) -> None:
     refused = box("up", "--nodes", "3")
     assert refused.returncode == 1
-    assert "runs already, in another shape (4 nodes" in refused.stderr
+    assert "runs already, in another shape: 4 nodes" in refused.stderr
     assert "sandbox down default" in refused.stderr
 
 

@@ -131,7 +131,8 @@ def test_faults_at_once_are_all_mended(box: User) -> None:
     assert "faults" not in box.do("status")
     assert box.state_of(job) == "RUNNING"
     assert box.ask("srun", "--nodelist=node4", "echo", "back") == "back"
-    assert box.ask("sacct", "-n", "-X", "-j", job, "-o", "JobID") == job
+    # What the controller had kept for the database arrives a moment later.
+    wait_until(lambda: box.ask("sacct", "-n", "-X", "-j", job, "-o", "JobID") == job)
     box.ask("scancel", job)
 
 
