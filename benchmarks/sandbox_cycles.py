@@ -204,7 +204,10 @@ def measured(bench: Bench, cycles: int, kills: int) -> dict[str, object]:
     times = []
     for number in range(cycles):
         times.append(cycle(bench, "cycle"))
-        print(f"cycle {number + 1}: " + ", ".join(f"{key} {value:.2f} s" for key, value in times[-1].items()))
+        print(
+            f"cycle {number + 1}: " + ", ".join(f"{key} {value:.2f} s" for key, value in times[-1].items()),
+            flush=True,
+        )
     two_at_once(bench)
     print("two at once: done")
     for _ in range(kills):

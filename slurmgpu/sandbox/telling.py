@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slurmgpu.models.units import Memory
+from slurmgpu.sandbox.keeper import Keeper
 from slurmgpu.sandbox.state import State
 
 __all__ = ["introduction", "size_of", "status_entry", "status_line"]
@@ -39,7 +40,7 @@ def introduction(state: State, took: str) -> list[str]:
 
 
 def status_line(name: str, folder: Path, state: State | None) -> str:
-    """One sandbox in the listing; below it the rules that a twin does not enforce."""
+    """One sandbox in the listing; below it what is wrong, and what a twin does not enforce."""
     if state is None:
         return f"sandbox-{name}  crashed  ({folder})"
     faults = f"  faults: {', '.join(state.faults)}" if state.faults else ""
@@ -47,7 +48,12 @@ def status_line(name: str, folder: Path, state: State | None) -> str:
         f"{state.cluster}  {state.condition}  {_nodes(state)}, Slurm {state.version}, "
         f"up {_since(state)}{faults}  ({folder})"
     )
-    return "\n".join([line, *(f"  not enforced {one}" for one in _not_enforced(state))])
+    lost = _lost(folder, state)
+    below = [
+        f"  {name} has {how}: slurmgpu sandbox heal --name {state.name} starts it"
+        for name, how in lost.items()
+    ]
+    return "\n".join([line, *below, *(f"  not enforced {one}" for one in _not_enforced(state))])
 
 
 def status_entry(name: str, folder: Path, state: State | None) -> dict[str, Any]:
@@ -66,6 +72,7 @@ def status_entry(name: str, folder: Path, state: State | None) -> dict[str, Any]
         "since": state.since.isoformat(timespec="seconds"),
         "until": state.until.isoformat(timespec="seconds") if state.until else None,
         "faults": list(state.faults),
+        "lost": _lost(folder, state),
         "folder": str(folder),
     }
 
@@ -76,6 +83,11 @@ def _not_enforced(state: State) -> list[str]:
     if state.shape.like and state.shape.qos and not state.accounting:
         found.append("limits on GPUs and CPUs of a job, and QOS: they take accounting")
     return found
+
+
+def _lost(folder: Path, state: State) -> dict[str, str]:
+    """The daemons of a living sandbox that ended by themselves, and how."""
+    return Keeper(folder).lost() if state.condition == "alive" else {}
 
 
 def _about(options: dict[str, str]) -> str:

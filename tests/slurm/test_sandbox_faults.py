@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -124,9 +127,9 @@ def test_an_unknown_fault_is_refused_with_those_there_are(box: User) -> None:
 
 def test_faults_at_once_are_all_mended(box: User) -> None:
     job = running(box, "--nodelist=node1")
-    for fault in (["node-down", "node4"], ["drop-replies"], ["database-down"], ["controller-hang"]):
+    for fault in (["node-down", "node4"], ["drop-replies"], ["database-down"], ["controller-down"]):
         box.do("fault", *fault)
-    assert "faults: node-down node4, drop-replies, database-down, controller-hang" in box.do("status")
+    assert "faults: node-down node4, drop-replies, database-down, controller-down" in box.do("status")
     box.do("heal")
     assert "faults" not in box.do("status")
     assert box.state_of(job) == "RUNNING"
@@ -134,6 +137,19 @@ def test_faults_at_once_are_all_mended(box: User) -> None:
     # What the controller had kept for the database arrives a moment later.
     wait_until(lambda: box.ask("sacct", "-n", "-X", "-j", job, "-o", "JobID") == job)
     box.ask("scancel", job)
+
+
+def test_a_daemon_that_died_is_told_and_started_again(box: User) -> None:
+    daemons = json.loads((box.folder() / "daemons.json").read_text())
+    for name in ("slurmctld", "slurmd-node2", "munged", "mariadbd"):
+        os.kill(daemons[name]["pid"], signal.SIGKILL)
+    wait_until(
+        lambda: box.do("status").count(" has ended with -9: slurmgpu sandbox heal --name default") == 4
+    )
+    assert "slurmctld, which had ended with -9" in box.do("heal")
+    assert "ended" not in box.do("status")
+    assert box.ask("srun", "--nodelist=node2", "echo", "back") == "back"
+    assert "mygroup" in box.ask("sacctmgr", "-n", "show", "account")
 
 
 def test_a_fault_caused_twice_is_one(box: User) -> None:
