@@ -96,11 +96,19 @@ def bring_up(
             return _let_stay(started, folder, profile, lasting), True
         except BaseException:
             held.close()
-            with locked() as made_again:
-                parents = [*parents_of(folder), *made, *made_again]
-                shutil.rmtree(folder, ignore_errors=True)
-                remove_empty(list(dict.fromkeys(parents)))
+            _give_up(folder, made)
             raise
+
+
+def _give_up(folder: Path, made: list[Path]) -> None:
+    """Remove what a failed start has made."""
+    with locked() as made_again:
+        parents = [*parents_of(folder), *made, *made_again]
+        other = read_state(folder)
+        # Its supervisor may have removed the folder before us, and another command have started anew there.
+        if other is None or other.condition == "crashed":
+            shutil.rmtree(folder, ignore_errors=True)
+        remove_empty(list(dict.fromkeys(parents)))
 
 
 def _let_stay(started: Started, folder: Path, profile: Cluster, lasting: float | None) -> State:
