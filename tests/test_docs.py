@@ -19,8 +19,11 @@ from slurmgpu.cli.group import COMMANDS, cli
 from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.settings import Settings
 from slurmgpu.files.yaml import read_yaml, validate
-from slurmgpu.models.cluster import Cluster, Dialect, GpuType, Limits, NodeGroup, Partition, Source
+from slurmgpu.models.cluster import Cluster, GpuType, NodeGroup, Partition, Unit
+from slurmgpu.models.dialect import AccountRule, Dialect
 from slurmgpu.models.job import Job
+from slurmgpu.models.limits import Association, Billing, Limits, QosRule, TimeByNodes, Totals
+from slurmgpu.models.site import Reservation, SlurmSetup, Software, Source
 from slurmgpu.rendering.render import _context
 from tests.test_rendering_golden import CASES, golden_plan
 
@@ -34,7 +37,25 @@ DOCS = [
 DOCS += [ROOT / "examples" / "README.md", ROOT / "examples" / "digits" / "README.md"]
 NAMES = [str(path.relative_to(ROOT)) for path in DOCS]
 SPELLED = {"Array", "Dependency"}  # models that files write as one text
-CLUSTER_MODELS: list[type[BaseModel]] = [Cluster, Source, Partition, NodeGroup, Limits, GpuType, Dialect]
+CLUSTER_MODELS: list[type[BaseModel]] = [
+    Cluster,
+    Source,
+    Partition,
+    NodeGroup,
+    Unit,
+    Limits,
+    TimeByNodes,
+    Totals,
+    QosRule,
+    Association,
+    Billing,
+    GpuType,
+    Dialect,
+    AccountRule,
+    SlurmSetup,
+    Software,
+    Reservation,
+]
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")

@@ -12,9 +12,8 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder
 from slurmgpu.models.cluster import GENERIC, Cluster
-from slurmgpu.models.units import Duration
 from slurmgpu.sandbox.configuration import Place, gres_conf, slurm_conf
-from slurmgpu.sandbox.qos import DeclaredQos, allowed_qos, declared_qos
+from slurmgpu.sandbox.qos import allowed_qos, declared_qos
 from slurmgpu.sandbox.twin import twin_of
 
 SHIPPED = sorted(data_folder("clusters").glob("*.yaml"))
@@ -44,7 +43,9 @@ def test_every_shipped_profile_has_a_twin(path: Path) -> None:
     for partition in shape.partitions:
         described = cluster.partitions[partition.name]
         limit = described.limits.max_time
-        assert dict(partition.options)["MaxTime"] == (str(limit) if limit else "UNLIMITED")
+        by_nodes = described.limits.max_time_by_nodes
+        longest = limit or (by_nodes[-1].max_time if by_nodes else "UNLIMITED")
+        assert dict(partition.options)["MaxTime"] == str(longest)
         hostlists = partition.nodes.replace("],", "] ").split()
         assert len(hostlists) <= max(len(described.nodes), 1)
     assert "State=CLOUD" in slurm_conf(place(), shape)
@@ -101,42 +102,115 @@ def test_a_partition_for_gpus_refuses_jobs_without_one() -> None:
     assert shape.qos[0].tres == ("MinTRESPerJob=gres/gpu=1",)
 
 
+def test_nodes_with_several_types_of_gpu_have_them_all() -> None:
+    (kind,) = twin_of(
+        described(p={"nodes": [{"count": 2, "gpus": {"3g": 3, "4g": 1}, "gres": {"nvme": 900}}]})
+    )[0].kinds
+    assert (kind.gres, kind.prefix) == ("gpu:3g:3,gpu:4g:1,nvme:900", "3g-")
+
+
 def test_what_no_slurm_here_enforces_is_told() -> None:
     cluster = profile(
-        dialect={"required": ["account", "partition", "qos"], "memory": "none", "tasks": False},
-        partitions={"p": {}},
-    )
-    assert twin_of(cluster)[0].not_enforced == (
-        "a job must give --account and --qos",
-        "a job may not ask for --mem or --ntasks-per-node",
-    )
-    with_qos, _ = twin_of(cluster, qos=[DeclaredQos(name="q")])
-    assert with_qos.not_enforced[0] == "a job must give --account"
-
-
-def test_declared_qos_become_sacctmgrs_words() -> None:
-    full = DeclaredQos(
-        name="Acc_Debug", max_time=Duration.parse("02:00:00"), max_nodes=2, max_gpus=8, max_gpus_per_user=16,
-        max_jobs_per_user=1, partitions=("acc",),
+        dialect={
+            "required": ["account", "partition", "qos", "gpu_type"], "memory": "none", "tasks": False,
+            "forbidden": ["export"], "account": {"pattern": "p.*"},
+        },
+        partitions={"p": {"nodes": [{"gpus": 4, "max_cpus_per_gpu": 8, "whole_across_nodes": True}]}},
     )  # fmt: skip
-    (shape,) = declared_qos([full])
+    assert twin_of(cluster)[0].not_enforced == (
+        "a job must name account and qos and the type of GPU",
+        "a job may not name export or mem or ntasks-per-node",
+        "how accounts are called",
+        "the most CPUs or memory for a GPU",
+        "jobs over several nodes take all their GPUs",
+    )
+    described_qos = cluster.model_copy(update={"qos": profile(qos={"q": {}}).qos})
+    assert twin_of(described_qos)[0].not_enforced[0] == "a job must name account and the type of GPU"
+
+
+def test_qos_become_sacctmgrs_words() -> None:
+    limits = {
+        "max_time": "02:00:00", "max_nodes": 2, "max_gpus": 8, "max_gpus_by_type": {"a100-80": 4}, "min_gpus": 2,
+        "max_node_time": "01:30:00", "per_user": {"gpus": 16, "jobs": 1, "memory": "2T"}, "in_all": {"cpus": 64},
+    }  # fmt: skip
+    cluster = profile(
+        qos={
+            "Acc_Debug": {
+                "limits": limits,
+                "lifts": ["max_time"],
+                "over_partition_qos": True,
+                "usage_factor": 0.5,
+            }
+        }
+    )
+    (shape,) = declared_qos(cluster, {"a100-80": "a100"})
     assert shape.name == "acc_debug"
-    assert shape.limits == ("Flags=DenyOnLimit", "MaxWall=02:00:00", "MaxJobsPerUser=1")
-    assert shape.tres == ("MaxTRESPerJob=node=2,gres/gpu=8", "MaxTRESPerUser=gres/gpu=16")
+    assert shape.limits == (
+        "Flags=DenyOnLimit,PartitionTimeLimit,OverPartQOS", "MaxWall=02:00:00", "MaxJobsPerUser=1", "UsageFactor=0.5",
+    )  # fmt: skip
+    assert shape.tres == (
+        "MaxTRESPerJob=node=2,gres/gpu=8,gres/gpu:a100=4",
+        "MinTRESPerJob=gres/gpu=2",
+        "MaxTRESPerUser=mem=2097152,gres/gpu=16",
+        "GrpTRES=cpu=64",
+        "MaxTRESMinsPerJob=node=90",
+    )
 
 
-def test_a_qos_is_legal_where_it_is_declared_to_be() -> None:
-    declared = [DeclaredQos(name="everywhere"), DeclaredQos(name="acc_only", partitions=("acc",))]
-    assert allowed_qos(declared, "acc", required=True) == "everywhere,acc_only"
-    assert allowed_qos(declared, "debug", required=False) == "everywhere,normal"
-    assert allowed_qos(declared[1:], "debug", required=True) == "none-is-legal"
-    assert allowed_qos([], "acc", required=True) is None
+def test_a_qos_is_legal_where_the_site_says() -> None:
+    def legal(required: bool, **partition: Any) -> tuple[str, str] | None:
+        dialect = {"required": ["qos"]} if required else {}
+        qos = {"everywhere": {}, "acc_only": {"partitions": ["acc"]}}
+        return allowed_qos(profile(dialect=dialect, qos=qos, partitions={"p": partition, "acc": {}}), "p")
+
+    assert legal(True) == ("AllowQos", "everywhere")
+    assert legal(False) == ("AllowQos", "everywhere,normal")
+    assert legal(True, qos=["Named"]) == ("AllowQos", "named")
+    free = profile(partitions={"p": {"denied_qos": ["Low"]}, "q": {}})
+    assert allowed_qos(free, "p") == ("DenyQos", "low")
+    assert allowed_qos(free, "q") is None
+
+
+def test_accounts_are_called_as_there() -> None:
+    def accounts(**said: Any) -> tuple[str, ...]:
+        return twin_of(profile(partitions={"p": {}}, **said))[0].accounts
+
+    assert accounts() == ("mygroup", "other")
+    assert accounts(dialect={"account": {"suffix": "_g"}}) == ("mygroup", "other", "mygroup_g", "other_g")
+    assert accounts(dialect={"account": {"pattern": "p_[0-9]+", "example": "P_1"}}) == ("p_1",)
+
+
+def test_a_partitions_own_qos_limits_its_jobs() -> None:
+    cluster = profile(
+        qos={"own": {"limits": {"max_gpus": 8, "max_cpus": 64, "max_time": 60}}},
+        partitions={"P": {"own_qos": "own", "limits": {"max_gpus": 4}, "nodes": [{"gpus": 4}]}},
+    )
+    shape, _ = twin_of(cluster)
+    assert dict(shape.partitions[0].options)["QOS"] == "partition-p"
+    (qos,) = [one for one in shape.qos if one.name == "partition-p"]
+    assert (qos.limits, qos.tres) == (
+        ("Flags=DenyOnLimit", "MaxWall=01:00:00"),
+        ("MaxTRESPerJob=cpu=64,gres/gpu=4",),
+    )
+
+
+def test_the_site_decides_what_becomes_of_a_job_over_a_limit() -> None:
+    for said, written in [
+        ({}, "ALL"),
+        ({"refuses_over_limits": "no"}, "NO"),
+        ({"refuses_over_limits": "any"}, "ANY"),
+    ]:
+        shape, _ = twin_of(profile(slurm=said, partitions={"p": {}}))
+        assert dict(shape.options)["EnforcePartLimits"] == written
 
 
 def test_without_accounting_no_partition_names_a_qos() -> None:
-    cluster = described(p={"limits": {"max_gpus": 4}, "nodes": [{"count": 1, "gpus": 4}]})
-    shape, _ = twin_of(cluster, qos=[DeclaredQos(name="q")])
-    assert "QOS=partition-p AllowQos=q,normal" in slurm_conf(place(), shape)
+    cluster = profile(
+        qos={"q": {"partitions": ["p"]}},
+        partitions={"p": {"limits": {"max_gpus": 4}, "nodes": [{"count": 1, "gpus": 4}]}},
+    )
+    shape, _ = twin_of(cluster)
+    assert "QOS=partition-p AllowQos=q,normal" in slurm_conf(place(), shape).replace(" PriorityTier", "\n")
     assert "qos" not in slurm_conf(place(accounting=False), shape).lower()
 
 
@@ -152,7 +226,7 @@ def test_limits_of_a_job_become_limits_of_slurm() -> None:
         "Default": "YES", "MaxTime": "2-00:00:00", "DefaultTime": "00:30:00", "MaxNodes": "4",
         "MaxMemPerNode": "102400", "QOS": "partition-p", "PriorityTier": "1", "PreemptMode": "REQUEUE",
     }  # fmt: skip
-    assert shape.qos[0].tres == ("MaxTRESPerJob=gres/gpu=16,cpu=64",)
+    assert shape.qos[0].tres == ("MaxTRESPerJob=cpu=64,gres/gpu=16",)
     assert (shape.kinds[0].gres, shape.kinds[0].features) == ("gpu:a100:4", ("gpu80",))
 
 

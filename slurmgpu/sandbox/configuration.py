@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 from slurmgpu.sandbox.shape import NodeKind, Shape
 
 __all__ = ["Place", "gres_conf", "slurm_conf", "slurmdbd_conf"]
+
+BY_ACCOUNTING = frozenset({"QOS", "AllowQos", "DenyQos", "AllowAccounts", "DenyAccounts"})
+"""Options of a partition that Slurm takes no heed of without accounting, or refuses to start with."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +80,11 @@ SelectTypeParameters=CR_Core_Memory
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 DefMemPerCPU={_memory_per_cpu(shape)}
-GresTypes=gpu
+GresTypes={_gres_types(shape)}
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=2
 """,
-        _accounting_lines(place) if place.accounting else "",
+        _accounting_lines(place, shape) if place.accounting else "",
         *(f"{key}={value}\n" for key, value in shape.options),
         # A node that needs no daemon is one in the cloud that could be had: jobs are judged as for live ones.
         ""
@@ -92,9 +96,10 @@ JobAcctGatherFrequency=2
         options = "".join(
             f" {key}={value}"
             for key, value in partition.options
-            if place.accounting or key not in {"QOS", "AllowQos"}
+            if place.accounting or key not in BY_ACCOUNTING
         )
-        parts.append(f"PartitionName={partition.name} Nodes={partition.nodes}{options} State=UP\n")
+        state = "" if "State" in dict(partition.options) else " State=UP"
+        parts.append(f"PartitionName={partition.name} Nodes={partition.nodes}{options}{state}\n")
     return "".join(parts)
 
 
@@ -103,13 +108,20 @@ def _memory_per_cpu(shape: Shape) -> int:
     return max(1, min(1000, *(kind.memory_mib // kind.cpus for kind in shape.kinds)))
 
 
-def _accounting_lines(place: Place) -> str:
+def _gres_types(shape: Shape) -> str:
+    others = (name for kind in shape.kinds for name, _ in kind.other_gres)
+    return ",".join(dict.fromkeys(["gpu", *others]))
+
+
+def _accounting_lines(place: Place, shape: Shape) -> str:
+    # What limits name has to be counted.
+    typed = re.findall(r"gres/gpu:[^=,]+", " ".join(word for qos in shape.qos for word in qos.tres))
     return f"""\
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStoragePass={place.folder}/munge.sock
 AccountingStorageHost=127.0.0.1
 AccountingStoragePort={place.database_port}
-AccountingStorageTRES=gres/gpu
+AccountingStorageTRES={",".join(dict.fromkeys(["gres/gpu", *typed]))}
 AccountingStorageEnforce=associations,limits,qos
 AccountingStoreFlags=job_comment,job_script
 PriorityType=priority/multifactor
@@ -136,9 +148,11 @@ def _node_lines(place: Place, shape: Shape) -> str:
 
 
 def _about(kind: NodeKind) -> str:
-    sockets = 2 if kind.cpus % 2 == 0 else 1
+    cores = max(1, kind.cpus // kind.threads)
+    sockets = 2 if cores % 2 == 0 else 1
     words = [
-        f"CPUs={kind.cpus} Sockets={sockets} CoresPerSocket={kind.cpus // sockets} ThreadsPerCore=1",
+        f"CPUs={cores * kind.threads} Sockets={sockets} CoresPerSocket={cores // sockets}"
+        f" ThreadsPerCore={kind.threads}",
         f"RealMemory={kind.memory_mib}",
     ]
     words += [f"Gres={kind.gres}"] if kind.gres else []
@@ -180,4 +194,5 @@ def gres_conf(folder: Path, shape: Shape) -> str:
             what = f"File={folder}/gpu/gpu{devices}" if shape.live else f"Count={gpus.count}"
             lines.append(f"NodeName={kind.hostlist} Name=gpu{type_word} {what}\n")
             first += gpus.count
+        lines += [f"NodeName={kind.hostlist} Name={name} Count={count}\n" for name, count in kind.other_gres]
     return "".join(lines)

@@ -30,6 +30,10 @@ class NodeKind(Model):
     memory_mib: int
     gpus: tuple[Gpus, ...] = ()
     features: tuple[str, ...] = ()
+    threads: int = 1
+    """CPUs of a core."""
+    other_gres: tuple[tuple[str, int], ...] = ()
+    """Further generic resources and how many of each."""
 
     @property
     def names(self) -> list[str]:
@@ -45,8 +49,9 @@ class NodeKind(Model):
 
     @property
     def gres(self) -> str | None:
-        """Its GPUs as slurm.conf says them."""
-        return ",".join(one.gres for one in self.gpus) or None
+        """Its GPUs and other generic resources as slurm.conf says them."""
+        others = (f"{name}:{count}" for name, count in self.other_gres)
+        return ",".join([*(one.gres for one in self.gpus), *others]) or None
 
 
 class PartitionShape(Model):
@@ -72,7 +77,9 @@ class Shape(Model):
     kinds: tuple[NodeKind, ...]
     partitions: tuple[PartitionShape, ...]
     accounts: tuple[str, ...] = ACCOUNTS
+    """The accounts of the user, the default one first."""
     qos: tuple[QosShape, ...] = ()
+    default_qos: str = "normal"
     like: str | None = None
     not_enforced: tuple[str, ...] = ()
     """Rules of the cluster it is like that Slurm does not hold jobs to here."""

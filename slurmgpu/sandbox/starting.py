@@ -192,7 +192,7 @@ class _Start:
         alike = _alike({qos.name: qos.limits for qos in shape.qos if qos.name != "normal"})
         words += [["qos", names, *limits] for limits, names in alike.items()]
         names = ",".join(dict.fromkeys(["normal", *(qos.name for qos in shape.qos)]))
-        about_qos = [f"qos={names}", "defaultqos=normal"] if shape.qos else []
+        about_qos = [f"qos={names}", f"defaultqos={shape.default_qos}"] if shape.qos else []
         words += [
             ["user", user, f"account={','.join(shape.accounts)}", f"defaultaccount={default}", *about_qos]
         ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.models.cluster import Cluster, GpuType, Limits, NodeGroup, Partition
+from slurmgpu.models.cluster import Cluster, GpuType, NodeGroup, Partition
+from slurmgpu.models.limits import Limits
 from slurmgpu.models.units import Duration, Memory
-from slurmgpu.sandbox.qos import DeclaredQos, allowed_qos, declared_qos
-from slurmgpu.sandbox.shape import ACCOUNTS, Gpus, NodeKind, PartitionShape, QosShape, Shape
+from slurmgpu.sandbox.qos import allowed_qos, declared_qos, limiting_qos
+from slurmgpu.sandbox.rules import accounts_of, not_enforced
+from slurmgpu.sandbox.shape import Gpus, NodeKind, PartitionShape, QosShape, Shape
 
 __all__ = ["own_profile", "twin_of"]
 
@@ -51,10 +52,8 @@ def own_profile(name: str, shape: Shape) -> Cluster:
     )
 
 
-def twin_of(
-    cluster: Cluster, qos: Sequence[DeclaredQos] = (), accounts: Sequence[str] = ()
-) -> tuple[Shape, list[str]]:
-    """A shape like the described cluster, with the site's QOS and accounts, and what had to be assumed.
+def twin_of(cluster: Cluster) -> tuple[Shape, list[str]]:
+    """A shape like the described cluster, and what had to be assumed for it.
 
     What the profile says and the shape cannot enforce stands in the shape itself. Nodes that two partitions
     describe alike are taken to be the same ones: sites put several partitions over one set of nodes. Raises
@@ -65,18 +64,17 @@ def twin_of(
             f"--like {cluster.name}: the profile describes no partition, so there is nothing to be like",
             hint="`slurmgpu cluster list` shows the profiles, docs/clusters.md says how to describe partitions",
         )
-    return _Twin(cluster, qos, accounts).build()
+    return _Twin(cluster).build()
 
 
 class _Twin:
-    def __init__(self, cluster: Cluster, qos: Sequence[DeclaredQos], accounts: Sequence[str]) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.declared = qos
-        self.accounts = tuple(accounts)
+        self.types = {name: known.gres or name for name, known in cluster.gpu_types.items()}
         self.notes: list[str] = []
         self.kinds: dict[str, NodeKind] = {}
         # Equal groups of one partition are different nodes: a group is known by its how-manieth of them, too.
-        self.shared: dict[tuple[NodeGroup, int], NodeKind] = {}
+        self.shared: dict[tuple[str, int], NodeKind] = {}
         self.users: dict[str, list[str]] = {}
         self.partition_qos: list[QosShape] = []
 
@@ -90,108 +88,154 @@ class _Twin:
         shape = Shape(
             kinds=tuple(self.kinds.values()),
             partitions=partitions,
-            accounts=self.accounts or ACCOUNTS,
-            qos=(*declared_qos(self.declared), *self.partition_qos),
+            accounts=accounts_of(cluster),
+            qos=(*declared_qos(cluster, self.types), *self.partition_qos),
+            default_qos=(cluster.dialect.qos or "normal").lower(),
             like=cluster.name,
-            not_enforced=tuple(self._not_enforced()),
+            not_enforced=not_enforced(cluster),
             live=False,
-            # What is over a limit is refused at once, not left waiting for ever.
-            options=(("EnforcePartLimits", "ALL"),),
+            options=tuple(self._setup()),
         )
         return shape, self.notes
 
+    def _setup(self) -> list[tuple[str, str]]:
+        # Where it is not known what the site does: what is over a limit is refused, not left waiting for ever.
+        options = [("EnforcePartLimits", (self.cluster.slurm.refuses_over_limits or "all").upper())]
+        if self.cluster.slurm.max_array_size:
+            options.append(("MaxArraySize", str(self.cluster.slurm.max_array_size)))
+        if self.cluster.licenses:
+            options.append(("Licenses", ",".join(f"{name}:{n}" for name, n in self.cluster.licenses.items())))
+        return options
+
     def _partition(self, name: str, partition: Partition) -> PartitionShape:
-        seen: dict[NodeGroup, int] = {}
+        seen: dict[str, int] = {}
         hostlists = []
         for group in _groups(partition):
-            hostlists.append(self._kind(name, group, seen.get(group, 0)).hostlist)
-            seen[group] = seen.get(group, 0) + 1
+            key = group.model_dump_json()
+            hostlists.append(self._kind(name, group, key, seen.get(key, 0)).hostlist)
+            seen[key] = seen.get(key, 0) + 1
         return PartitionShape(
             name=name, nodes=",".join(hostlists), options=tuple(self._options(name, partition))
         )
 
     def _options(self, name: str, partition: Partition) -> list[tuple[str, str]]:
-        limits, options = partition.limits, []
-        if name == self._default_partition():
-            options.append(("Default", "YES"))
-        options.append(("MaxTime", str(limits.max_time) if limits.max_time else "UNLIMITED"))
-        if limits.default_time:
-            options.append(("DefaultTime", str(limits.default_time)))
-        if limits.max_nodes:
-            options.append(("MaxNodes", str(limits.max_nodes)))
-        if limits.max_memory:
-            options.append(("MaxMemPerNode", str(limits.max_memory.mib)))
-        if self.cluster.dialect.whole_nodes:
-            options.append(("OverSubscribe", "EXCLUSIVE"))
-        qos = self._qos_of(name, partition)
-        if qos:
-            self.partition_qos.append(qos)
-            options.append(("QOS", qos.name))
-        allowed = allowed_qos(self.declared, name, "qos" in self.cluster.dialect.required)
-        if allowed:
-            options.append(("AllowQos", allowed))
-        tier, mode = ("1", "REQUEUE") if partition.preemptible else ("10", "OFF")
-        return [*options, ("PriorityTier", tier), ("PreemptMode", mode)]
-
-    def _qos_of(self, name: str, partition: Partition) -> QosShape | None:
-        """The QOS that hangs on the partition: by it Slurm limits the GPUs and CPUs of a job."""
         limits = partition.limits
-        most = [f"gres/gpu={limits.max_gpus}"] if limits.max_gpus else []
-        most += [f"cpu={limits.max_cpus}"] if limits.max_cpus else []
-        tres = [f"MaxTRESPerJob={','.join(most)}"] if most else []
-        tres += ["MinTRESPerJob=gres/gpu=1"] if partition.requires_gpu else []
-        if not tres:
+        by_nodes = [row.max_time for row in limits.max_time_by_nodes]
+        longest = limits.max_time or max(by_nodes, key=lambda time: time.seconds or 0, default=None)
+        stated: dict[str, object] = {
+            "Default": "YES" if name == self._default_partition() else None,
+            "MaxTime": longest or "UNLIMITED",
+            "DefaultTime": limits.default_time,
+            "MinNodes": limits.min_nodes,
+            "MaxNodes": limits.max_nodes,
+            "MaxCPUsPerNode": limits.max_cpus_per_node,
+            "MaxMemPerNode": limits.max_memory.mib if limits.max_memory else None,
+            "DefMemPerCPU": partition.default_memory_per_cpu.mib
+            if partition.default_memory_per_cpu
+            else None,
+            "DefCpuPerGPU": partition.default_cpus_per_gpu,
+            "DefMemPerGPU": partition.default_memory_per_gpu.mib
+            if partition.default_memory_per_gpu
+            else None,
+            "OverSubscribe": "EXCLUSIVE" if self._gives_whole_nodes(partition) else None,
+            "QOS": self._qos_of(name, partition),
+            "AllowAccounts": ",".join(partition.accounts),
+            "DenyAccounts": ",".join(partition.denied_accounts),
+            "State": partition.state.upper() if partition.state != "up" else None,
+        }
+        # Slurm knows one of the two for a partition.
+        if limits.max_memory_per_cpu and not limits.max_memory:
+            stated["MaxMemPerCPU"] = limits.max_memory_per_cpu.mib
+        allowed = allowed_qos(self.cluster, name)
+        options = [(key, str(value)) for key, value in stated.items() if value]
+        tier, mode = ("1", "REQUEUE") if partition.preemptible else ("10", "OFF")
+        return [*options, *([allowed] if allowed else []), ("PriorityTier", tier), ("PreemptMode", mode)]
+
+    def _gives_whole_nodes(self, partition: Partition) -> bool:
+        return self.cluster.dialect.whole_nodes if partition.whole_nodes is None else partition.whole_nodes
+
+    def _qos_of(self, name: str, partition: Partition) -> str | None:
+        """The QOS that hangs on the partition: by it Slurm limits what the partition's own line cannot."""
+        own = self.cluster.qos[partition.own_qos].limits if partition.own_qos else Limits()
+        here = {key: getattr(partition.limits, key) for key in partition.limits.model_fields_set}
+        # The first three stand on the partition's line.
+        here |= {key: getattr(own, key) for key in ("max_time", "max_nodes", "min_nodes")}
+        limits = own.model_copy(update=here)
+        if partition.requires_gpu and not limits.min_gpus:
+            limits = limits.model_copy(update={"min_gpus": 1})
+        qos = limiting_qos(f"partition-{name}", limits, self.types)
+        if len(qos.limits) == 1 and not qos.tres:
             return None
-        return QosShape(name=f"partition-{name.lower()}", limits=("Flags=DenyOnLimit",), tres=tuple(tres))
+        self.partition_qos.append(qos)
+        return qos.name
 
     def _default_partition(self) -> str | None:
         if self.cluster.default_partition:
             return self.cluster.default_partition
         return None if "partition" in self.cluster.dialect.required else next(iter(self.cluster.partitions))
 
-    def _kind(self, partition: str, group: NodeGroup, again: int) -> NodeKind:
-        kind = self.shared.get((group, again))
+    def _kind(self, partition: str, group: NodeGroup, key: str, again: int) -> NodeKind:
+        kind = self.shared.get((key, again))
         if kind is None:
-            kind = self._new_kind(partition, group)
-            self.kinds[kind.prefix] = self.shared[group, again] = kind
+            kind = self._new_kind(partition, group, key)
+            self.kinds[kind.prefix] = self.shared[key, again] = kind
         self.users.setdefault(kind.prefix, []).append(partition)
         return kind
 
-    def _new_kind(self, partition: str, group: NodeGroup) -> NodeKind:
+    def _new_kind(self, partition: str, group: NodeGroup, key: str) -> NodeKind:
         assumed = []
-        gpus = group.gpus
+        gpus = group.gpu_count
         if gpus is None:
             gpus = GPUS
             assumed.append(f"{gpus} GPUs each")
         cpus = group.cpus
         if cpus is None:
-            cpus = CPUS_PER_GPU * gpus or CPUS
+            cpus = (group.cpus_per_gpu or CPUS_PER_GPU) * gpus or CPUS
             assumed.append(f"{cpus} CPUs each")
         memory = group.memory
         if memory is None:
-            memory = Memory(MIB_PER_CPU * cpus)
+            share = group.memory_per_gpu
+            memory = Memory(share.mib * gpus) if share and gpus else Memory(MIB_PER_CPU * cpus)
             assumed.append(f"{memory} of memory each")
         count = group.count
         if count is None:
-            count = self._enough(group)
+            count = self._enough(key)
             assumed.insert(0, f"{count} nodes")
+        types = _types(group, gpus)
         if assumed:
-            where = f"{partition}, nodes with {group.gpu_type}" if group.gpu_type else partition
+            names = " and ".join(name for name in types if name)
+            where = f"{partition}, nodes with {names}" if names else partition
             self.notes.append(f"{where}: not stated, so assumed: {', '.join(assumed)}")
-        known = self.cluster.gpu_types.get(group.gpu_type or "", GpuType())
         return NodeKind(
-            prefix=self._prefix(group.gpu_type or "gpu" if gpus else "cpu"),
+            prefix=self._prefix(next(iter(types), None) or ("gpu" if gpus else "cpu")),
             count=count,
             cpus=cpus,
             memory_mib=memory.mib,
-            gpus=(Gpus(count=gpus, type=known.gres or group.gpu_type),) if gpus else (),
-            features=_features(group, known),
+            gpus=tuple(
+                Gpus(count=number, type=self.types.get(name, name) if name else None)
+                for name, number in types.items()
+            ),
+            features=self._features(group, types),
+            threads=group.threads_per_core or 1,
+            other_gres=tuple((name, number) for name, number in group.gres.items() if number),
         )
 
-    def _enough(self, group: NodeGroup) -> int:
+    def _features(self, group: NodeGroup, types: dict[str | None, int]) -> tuple[str, ...]:
+        # A type may be selected by several features together: hopper&80gb.
+        known = [self.cluster.gpu_types.get(name or "", GpuType()) for name in types]
+        selecting = [one for gpu in known for one in (gpu.constraint or "").split("&")]
+        return tuple(
+            dict.fromkeys([*group.features, *(one for one in selecting if re.fullmatch(r"[\w.:+-]+", one))])
+        )
+
+    def _enough(self, key: str) -> int:
         """A number of nodes that no job within the limits of the group's partitions is too large for."""
-        partitions = [one for one in self.cluster.partitions.values() if group in _groups(one)]
-        return max([NODES, *(one.limits.max_nodes or 0 for one in partitions)])
+        users = [
+            one
+            for one in self.cluster.partitions.values()
+            if any(group.model_dump_json() == key for group in _groups(one))
+        ]
+        return max([NODES, *(one.limits.max_nodes or 0 for one in users)])
 
     def _prefix(self, what: str) -> str:
         stem = re.sub(r"[^a-z0-9]+", "", what.lower()) or "gpu"
@@ -214,38 +258,21 @@ class _Twin:
         default = self._default_partition()
         if default and not cluster.default_partition and len(cluster.partitions) > 1:
             self.notes.append(f"no default partition stated: {default} is taken for it")
-        endless = [name for name, one in cluster.partitions.items() if not one.limits.max_time]
+        endless = [
+            name
+            for name, one in cluster.partitions.items()
+            if not (one.limits.max_time or one.limits.max_time_by_nodes)
+        ]
         if endless:
             self.notes.append(f"no longest time stated, so none is set: {', '.join(endless)}")
-
-    def _not_enforced(self) -> list[str]:
-        """What the profile says and this Slurm does not hold anybody to."""
-        dialect, parts = self.cluster.dialect, []
-        # Without a default partition Slurm itself requires one; with declared QOS, it requires one of them.
-        enforced = {"partition"} | ({"qos"} if self.declared else set())
-        required = [f"--{one}" for one in dialect.required if one not in enforced]
-        if required:
-            parts.append(f"a job must give {' and '.join(required)}")
-        unwanted = {
-            "--mem": dialect.memory == "none",
-            "--cpus-per-task": dialect.cpus == "none",
-            "GPUs": dialect.gpus == "none",
-            "--ntasks-per-node": not dialect.tasks,
-            "--partition": not dialect.partition,
-        }
-        refused = [word for word, applies in unwanted.items() if applies]
-        if refused:
-            parts.append(f"a job may not ask for {' or '.join(refused)}")
-        return parts
 
 
 def _groups(partition: Partition) -> tuple[NodeGroup, ...]:
     return partition.nodes or (NodeGroup(gpus=None),)
 
 
-def _features(group: NodeGroup, known: GpuType) -> tuple[str, ...]:
-    # A type may be selected by several features together: hopper&80gb.
-    selecting = (known.constraint or "").split("&")
-    return tuple(
-        dict.fromkeys([*group.features, *(one for one in selecting if re.fullmatch(r"[\w.:+-]+", one))])
-    )
+def _types(group: NodeGroup, gpus: int) -> dict[str | None, int]:
+    """GPUs of each type in a node."""
+    types: dict[str | None, int] = {}
+    types.update(group.gpus.items() if isinstance(group.gpus, dict) else [(group.gpu_type, gpus)])
+    return {name: number for name, number in types.items() if number}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 
@@ -13,7 +11,8 @@ import pytest
 
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder
-from slurmgpu.models.cluster import Cluster, GpuType, NodeGroup, Partition
+from slurmgpu.models.cluster import Cluster, GpuType, NodeGroup
+from slurmgpu.models.limits import Limits
 from slurmgpu.models.units import Duration
 from tests.slurm.sandbox_user import User, a_user
 
@@ -25,9 +24,9 @@ CHOSEN = (
     "archer2-gpu", "cineca-leonardo", "csc-mahti", "dfki-pegasus", "idris-jean-zay", "lumi-g", "mila", "ncsa-delta",
     "nersc-perlmutter", "nhr-grete", "uchicago-midway3", "uq-bunya", "uva-afton",
 )  # fmt: skip
-# Up with accounting takes seconds, and the judging below takes another one.
-CHOSEN_WITH_QOS = ("mila",)
-# All of them take two minutes.
+# Up with accounting takes seconds: two with QOS of the site's own and limits of partitions.
+CHOSEN_WITH_QOS = ("archer2-gpu", "uq-bunya")
+# All of them take some minutes.
 ALL = os.environ.get("SLURMGPU_TEST_ALL_TWINS") == "1"
 
 CLUSTERS = {path.stem: load_cluster(path) for path in sorted(data_folder("clusters").glob("*.yaml"))}
@@ -40,11 +39,7 @@ def user() -> Iterator[User]:
         yield someone
 
 
-def limited_by_qos(partition: Partition) -> bool:
-    return bool(partition.limits.max_gpus or partition.limits.max_cpus or partition.requires_gpu)
-
-
-WITH_QOS = [name for name in DESCRIBED if any(map(limited_by_qos, CLUSTERS[name].partitions.values()))]
+WITH_QOS = [name for name in DESCRIBED if CLUSTERS[name].qos]
 
 
 def records(text: str) -> list[dict[str, str]]:
@@ -66,23 +61,29 @@ def nodes_shown(user: User) -> dict[str, Counter[tuple[str, ...]]]:
 
 def says(group: NodeGroup, cluster: Cluster) -> dict[str, object]:
     """What a profile says of a kind of node; what it leaves open is not there."""
-    known = cluster.gpu_types.get(group.gpu_type or "", GpuType())
-    gpu_type = known.gres or group.gpu_type
-    said: dict[str, object] = {"type": gpu_type if group.gpus != 0 else None, "features": set(group.features)}
+    types = group.gpus if isinstance(group.gpus, dict) else {group.gpu_type: group.gpus}
+    gres = {
+        cluster.gpu_types.get(name or "", GpuType()).gres or name: number for name, number in types.items()
+    }
+    said: dict[str, object] = {"features": set(group.features)}
+    said |= {"types": {name for name, number in gres.items() if number != 0}}
     said |= {"count": group.count} if group.count else {}
-    said |= {"gpus": group.gpus} if group.gpus is not None else {}
+    said |= {"gpus": group.gpu_count} if group.gpu_count is not None else {}
     said |= {"cpus": group.cpus} if group.cpus else {}
     said |= {"memory": group.memory.mib} if group.memory else {}
+    said |= {"others": group.gres}
     return said
 
 
 def seen(kind: tuple[str, ...], count: int) -> dict[str, object]:
     gres, cpus, memory, features = kind
-    words = gres.split(":") if gres != "(null)" else ["gpu", "0"]
+    words = [one.split(":") for one in gres.split(",")] if gres != "(null)" else []
+    gpus = [word for word in words if word[0] == "gpu"]
     return {
         "count": count,
-        "gpus": int(words[-1]),
-        "type": words[1] if len(words) == 3 else None,
+        "gpus": sum(int(word[-1]) for word in gpus),
+        "types": {word[1] if len(word) == 3 else None for word in gpus},
+        "others": {word[0]: int(word[-1]) for word in words if word[0] != "gpu"},
         "cpus": int(cpus),
         "memory": int(memory),
         "features": set(features.split(",")) - {"(null)"},
@@ -118,10 +119,23 @@ def test_slurm_shows_what_the_profile_says(user: User, name: str) -> None:
     for one in shown:
         partition = cluster.partitions[one["PartitionName"]]
         limits = partition.limits
-        assert minutes(one["MaxTime"]) == limits.max_time
+        by_nodes = [row.max_time for row in limits.max_time_by_nodes]
+        assert minutes(one["MaxTime"]) == (limits.max_time or (by_nodes[-1] if by_nodes else None))
         assert minutes(one["DefaultTime"]) == limits.default_time
         assert one["MaxNodes"] == str(limits.max_nodes or "UNLIMITED")
-        assert one["MaxMemPerNode"] == str(limits.max_memory.mib if limits.max_memory else "UNLIMITED")
+        if limits.max_memory:
+            assert one["MaxMemPerNode"] == str(limits.max_memory.mib)
+        if partition.default_memory_per_cpu:
+            assert one["DefMemPerCPU"] == str(partition.default_memory_per_cpu.mib)
+        defaults = (
+            [f"DefCpuPerGPU={partition.default_cpus_per_gpu}"] if partition.default_cpus_per_gpu else []
+        )
+        memory = partition.default_memory_per_gpu
+        defaults += [f"DefMemPerGPU={memory.mib}"] if memory else []
+        assert one["JobDefaults"] == (",".join(defaults) or "(null)")
+        whole = cluster.dialect.whole_nodes if partition.whole_nodes is None else partition.whole_nodes
+        assert one["OverSubscribe"] == ("EXCLUSIVE" if whole else "NO")
+        assert one["State"] == partition.state.upper()
         assert one["PreemptMode"] == ("REQUEUE" if partition.preemptible else "OFF")
         kinds = [seen(*item) for item in nodes[one["PartitionName"]].items()]
         assert f"{one['PartitionName']} {sum(nodes[one['PartitionName']].values())}" in listed
@@ -135,28 +149,65 @@ def test_slurm_shows_what_the_profile_says(user: User, name: str) -> None:
             assert int(one["TotalNodes"]) >= (limits.max_nodes or 1), one
 
 
+def tres_said(limits: Limits, cluster: Cluster) -> dict[str, dict[str, str]]:
+    """The limits of a QOS that the profile states, by sacctmgr's fields, in its TRES."""
+
+    def typed(types: dict[str, int]) -> dict[str, str]:
+        return {
+            f"gres/gpu:{cluster.gpu_types.get(name, GpuType()).gres or name}": str(most)
+            for name, most in types.items()
+        }
+
+    job: dict[str, object] = {"gres/gpu": limits.max_gpus, "cpu": limits.max_cpus, "node": limits.max_nodes}
+    user: dict[str, object] = {"gres/gpu": limits.per_user.gpus, "cpu": limits.per_user.cpus}
+    least: dict[str, object] = {"gres/gpu": limits.min_gpus}
+    return {
+        "MaxTRES": {key: str(n) for key, n in job.items() if n is not None} | typed(limits.max_gpus_by_type),
+        "MaxTRESPU": {key: str(n) for key, n in user.items() if n is not None}
+        | typed(limits.per_user.gpus_by_type),
+        "MinTRES": {key: str(n) for key, n in least.items() if n is not None},
+    }
+
+
+def tres_shown(row: dict[str, str]) -> dict[str, dict[str, str]]:
+    words = {
+        key: dict(one.split("=") for one in row[key].split(",") if one)
+        for key in ("MaxTRES", "MaxTRESPU", "MinTRES")
+    }
+    # Memory is shown in units of its own.
+    return {key: {name: n for name, n in tres.items() if name not in {"mem"}} for key, tres in words.items()}
+
+
 @pytest.mark.parametrize("name", WITH_QOS if ALL else CHOSEN_WITH_QOS)
-def test_slurm_limits_gpus_and_cpus_of_a_job_as_the_profile_says(user: User, name: str) -> None:
+def test_slurm_has_the_qos_and_limits_of_jobs_that_the_profile_says(user: User, name: str) -> None:
     cluster = CLUSTERS[name]
     user.do("up", "--name", "twin", "--like", name, "--accounting")
     try:
         shown = records(user.ask("scontrol", "show", "partition", "-o", name="twin"))
-        fields = "format=name,maxtresperjob,mintresperjob,flags"
-        listed = user.ask("sacctmgr", "-n", "-P", "show", "qos", fields, name="twin")
+        fields = "format=Name,MaxWall,MaxJobsPU,MaxTRES,MaxTRESPU,MinTRES"
+        header, *rows = user.ask("sacctmgr", "-P", "show", "qos", fields, name="twin").splitlines()
     finally:
         user.do("down", "twin")
-    limits = {qos: rest for qos, *rest in (line.split("|") for line in listed.splitlines())}
+    found = {row.split("|")[0]: dict(zip(header.split("|"), row.split("|"), strict=True)) for row in rows}
+    for qos, rule in cluster.qos.items():
+        row = found[qos.lower()]
+        longest = rule.limits.max_time
+        assert (Duration.parse(row["MaxWall"]) if row["MaxWall"] else None) == longest
+        jobs = rule.limits.per_user.jobs
+        assert row["MaxJobsPU"] == ("" if jobs is None else str(jobs))
+        assert tres_shown(row) == tres_said(rule.limits, cluster)
     for one in shown:
-        partition = cluster.partitions[one["PartitionName"]]
-        if not limited_by_qos(partition):
-            assert one["QoS"] == "N/A"
-            continue
-        most, least, flags = limits[one["QoS"]]
-        tres = dict(part.split("=") for part in most.split(",") if part)
-        assert tres.get("gres/gpu") == (str(partition.limits.max_gpus) if partition.limits.max_gpus else None)
-        assert tres.get("cpu") == (str(partition.limits.max_cpus) if partition.limits.max_cpus else None)
-        assert least == ("gres/gpu=1" if partition.requires_gpu else "")
-        assert flags == "DenyOnLimit"
+        described = cluster.partitions[one["PartitionName"]]
+        own = described.limits.model_copy(update={"max_nodes": None})
+        if described.own_qos is None and (any(tres_said(own, cluster).values()) or described.requires_gpu):
+            if described.requires_gpu and not own.min_gpus:
+                own = own.model_copy(update={"min_gpus": 1})
+            assert tres_shown(found[one["QoS"]]) == tres_said(own, cluster)
+        if described.qos:
+            assert {qos.lower() for qos in described.qos} <= set(one["AllowQos"].split(","))
+        for qos, rule in cluster.qos.items():
+            if rule.partitions and one["PartitionName"] not in rule.partitions:
+                assert qos.lower() not in one["AllowQos"].split(",")
 
 
 def test_a_profile_that_describes_no_nodes_has_no_twin(user: User) -> None:
@@ -180,8 +231,8 @@ def test_a_twin_judges_as_the_cluster_it_is_like(user: User) -> None:
         assert (
             "note: gpu-mig, nodes with 1g.10gb: not stated, so assumed: 4 nodes, 4 GPUs each" in done.stderr
         )
-        assert "  not enforced a job must give --account\n" in done.stdout
-        assert "  not enforced a job must give --account\n" in user.do("status")
+        assert "  not enforced a job must name account\n" in done.stdout
+        assert "  not enforced a job must name account\n" in user.do("status")
         within = ["-p", "gpu", "--nodes=4", "--gres=gpu:a100:8", "--constraint=a100_80gb"]
         assert "to start at" in judged(user, *within)
         for options, why in [
@@ -246,39 +297,42 @@ def test_a_twin_has_thousands_of_nodes(user: User) -> None:
 
 # QOS and accounts that a site declares
 
-DECLARED = """
-from slurmgpu.models.cluster import Cluster
-from slurmgpu.models.units import Duration
-from slurmgpu.sandbox.life import bring_up
-from slurmgpu.sandbox.qos import DeclaredQos
-from slurmgpu.sandbox.twin import twin_of
-
-cluster = Cluster.model_validate_json(
-    '{"name": "site", "dialect": {"required": ["qos"]}, "partitions": {'
-    '"acc": {"nodes": [{"count": 8, "gpus": 4, "cpus": 80}]}, "debug": {"nodes": [{"count": 2, "gpus": 4}]}, '
-    '"idle": {"nodes": [{"count": 2}]}}}'
-)
-qos = [
-    DeclaredQos(name="acc_long", max_time=Duration.parse(4320), max_gpus=16, partitions=("acc",)),
-    DeclaredQos(
-        name="acc_debug", max_time=Duration.parse(120), max_nodes=2, max_gpus_per_user=12, partitions=("acc", "debug")
-    ),
-]
-shape, _ = twin_of(cluster, qos=qos, accounts=["ehpc01", "bsc99"])
-bring_up("declared", shape, cluster, accounting=True)
+SITE = """
+name: site
+dialect:
+  required: [qos]
+  account: {suffix: _g}
+partitions:
+  acc: {nodes: [{count: 8, gpus: 4, cpus: 80}]}
+  debug: {nodes: [{count: 2, gpus: 4}]}
+  idle: {nodes: [{count: 2}], qos: [for_nobody]}
+  big: {nodes: [{count: 4, gpus: {large: 2, small: 4}}], limits: {min_gpus: 4}}
+qos:
+  acc_long: {partitions: [acc, big], limits: {max_time: "3-00:00:00", max_gpus: 16}}
+  acc_debug:
+    partitions: [acc, debug]
+    limits: {max_time: "02:00:00", max_nodes: 2, per_user: {gpus: 12}}
 """
 
 
-def test_declared_qos_and_accounts_are_slurms_own(user: User) -> None:
-    subprocess.run([sys.executable, "-c", DECLARED], env=user.env, check=True, timeout=120)
+def test_qos_and_accounts_of_a_site_are_slurms_own(user: User) -> None:
+    profile = user.home / "site.yaml"
+    profile.write_text(SITE)
+    user.do("up", "--name", "site", "--like", str(profile), "--accounting")
     try:
-        submit = ("sbatch", "--parsable", "--gpus-per-node=4")
+        submit = ("sbatch", "--parsable")
 
         def said(*options: str) -> str:
-            return user("exec", "--name", "declared", "--", *submit, *options, "--wrap=true").stderr
+            gpus = () if any("gpus" in option for option in options) else ("--gpus-per-node=4",)
+            return user("exec", "--name", "site", "--", *submit, *gpus, *options, "--wrap=true").stderr
 
-        assert said("-p", "acc", "-q", "acc_long", "-N4", "-t", "3-0", "-A", "bsc99") == ""
+        assert said("-p", "acc", "-q", "acc_long", "-N4", "-t", "3-0", "-A", "mygroup_g") == ""
         assert said("-p", "debug", "-q", "acc_debug", "-N2", "-t", "60") == ""
+        assert said("-p", "big", "-q", "acc_long", "--gpus-per-node=small:4") == ""
+        assert "QOSMinGRES" in said("-p", "big", "-q", "acc_long", "--gpus-per-node=large:2")
+        assert "Requested node configuration" in said(
+            "-p", "big", "-q", "acc_long", "-N2", "--gpus-per-node=large:3"
+        )
         assert "QOSMaxGRESPerJob" in said("-p", "acc", "-q", "acc_long", "-N5")
         assert "QOSMaxNodePerJobLimit" in said("-p", "acc", "-q", "acc_debug", "-N3", "-t", "60")
         assert "QOSMaxWallDurationPerJobLimit" in said("-p", "acc", "-q", "acc_debug", "-t", "121")
@@ -287,4 +341,4 @@ def test_declared_qos_and_accounts_are_slurms_own(user: User) -> None:
         assert "Invalid qos" in said("-p", "idle", "-q", "acc_long", "--gpus-per-node=0")
         assert "Invalid account" in said("-p", "acc", "-q", "acc_long", "-A", "nobodys")
     finally:
-        user.do("down", "declared")
+        user.do("down", "site")
