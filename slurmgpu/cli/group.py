@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import keyword
 import os
 import sys
 from typing import Any
@@ -21,6 +22,7 @@ COMMANDS = {
     "run": "Run the rendered script on this machine, without Slurm.",
     "status": "Show queued, running and finished jobs.",
     "cancel": "Cancel jobs.",
+    "import": "Make a job file of a batch script.",
     "cluster": "List, show and choose cluster profiles.",
     "sandbox": "A real Slurm on this machine, with pretend GPUs.",
     "config": "Show the settings and where each value comes from.",
@@ -37,7 +39,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"slurmgpu.cli.{cmd_name}").command
+        module = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        command = importlib.import_module(f"slurmgpu.cli.{module}").command
         assert isinstance(command, click.Command)
         return command
 

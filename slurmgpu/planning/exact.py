@@ -17,7 +17,7 @@ from slurmgpu.models.units import Duration, GpuRequest, Memory
 from slurmgpu.planning.launching import Launching, choose_launcher, python_command
 from slurmgpu.planning.planner import Surroundings, make_plan, resolve_environment
 
-__all__ = ["as_it_stands", "exact_options", "exact_plan"]
+__all__ = ["ExactSize", "as_it_stands", "component_options", "exact_options", "exact_plan"]
 
 _DEFAULT_SHELL = "/bin/bash"
 _SPELLED = (Duration, GpuRequest, Memory)
@@ -71,7 +71,7 @@ def exact_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
     """
     options = tuple(exact_options(job))
     name, environment = resolve_environment(job, cluster, around.environments)
-    size = _Size(job.resources)
+    size = ExactSize(job.resources)
     if job.script is not None:
         launching = Launching("plain", "the script runs as it stands")
     else:
@@ -93,7 +93,7 @@ def exact_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
         memory=job.resources.memory,
         time=job.resources.time,
         options=options,
-        components=tuple(tuple(_component_options(one)) for one in job.components),
+        components=tuple(tuple(component_options(one)) for one in job.components),
         launcher=launching.launcher,
         srun_options=job.launch.srun_options,
         command=job.command,
@@ -116,7 +116,7 @@ def exact_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
     )
 
 
-class _Size:
+class ExactSize:
     """Nodes, tasks and GPUs as far as the job says them in numbers; what it does not say is Slurm's default."""
 
     def __init__(self, resources: Resources) -> None:
@@ -140,7 +140,7 @@ class _Size:
         return {"torchrun": max(1, self.gpus), "srun": self.tasks, "plain": 1}[launching.launcher]
 
 
-def _launching(job: Job, environment: Environment, size: _Size, around: Surroundings) -> Launching:
+def _launching(job: Job, environment: Environment, size: ExactSize, around: Surroundings) -> Launching:
     if job.command is None and job.train is None:
         raise InvalidInput(
             "the job has neither command nor train nor script: there is nothing to run",
@@ -217,7 +217,8 @@ def _others(sbatch: Mapping[str, str | int | bool]) -> Iterator[tuple[str, str |
             yield name, None if value is True else str(value)
 
 
-def _component_options(component: Component) -> Iterator[Option]:
+def component_options(component: Component) -> Iterator[Option]:
+    """The options that stand in a further component."""
     given = [*_of_resources(component.resources), *_others(component.sbatch)]
     for name, value in given:
         yield Option.model_construct(name=name, value=value, why=_WHY)
