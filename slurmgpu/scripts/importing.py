@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -142,22 +142,28 @@ def import_script(text: str, name: str) -> Imported:
     job = _checked(data, script, name)
     beside, more = _remarks(script, where)
     notes += [*more, *_unknown(script)]
-    return Imported(job, data, (*_head(name, understood), *notes), before, beside, tuple(notes))
+    return Imported(
+        job, data, (*_head(name, understood, data.get("resources", ())), *notes), before, beside, tuple(notes)
+    )
 
 
 def options_to_data(components: list[Asked]) -> dict[str, Any]:
-    """The options of each component of a job as its file holds them, ``exact`` included; no script yet."""
-    data, _ = _place(components)
+    """The options of each component of a job as its file holds them, ``exact`` included; no script yet.
+
+    Of an option that stands twice in a component the last counts.
+    """
+    data, _ = _place([list(dict(one).items()) for one in components])
     return data
 
 
-def _head(name: str, understood: Understood | None) -> Iterator[str]:
+def _head(name: str, understood: Understood | None, resources: Collection[str]) -> Iterator[str]:
     yield f"Imported from {name}: it asks Slurm for exactly what that script asks for (exact: true)."
     if understood is None:
         yield "What runs is the script's own text, as it stands."
     else:
         yield "Its lines were understood whole. Without `exact` the planner works the request out for any cluster."
-        yield "(It then wants GPUs as gpus_per_node in place of gres, and nodes and tasks_per_node in place of tasks.)"
+        if "gres" in resources or "tasks" in resources:
+            yield "(It then wants gpus_per_node in place of gres, and nodes and tasks_per_node in place of tasks.)"
 
 
 # What sbatch makes of the file

@@ -13,14 +13,12 @@ from slurmgpu.scripts.importing_words import Unsure, literal, path
 __all__ = ["Unsure", "read_command"]
 
 # The shell's own words are no programs: `command:` starts none of them.
-_BUILTINS = frozenset(
-    """
+_BUILTINS = """
     . : [ alias bg bind break builtin caller cd command compgen complete continue declare dirs disown echo enable eval
     exec exit export false fg getopts hash help history jobs kill let local logout mapfile ml module popd printf pushd
     pwd read readarray readonly return set shift shopt sleep source suspend test time times trap true type typeset
     ulimit umask unalias unset wait conda mamba micromamba spack sbatch scancel
-    """.split()
-)
+"""
 _SRUN_OPTIONS = re.compile(r"--(?:cpu-bind|gpu-bind|mem-bind|mpi|hint|distribution|unbuffered|label)(?:=|\Z)")
 _CONTAINER_OPTIONS = re.compile(
     r"--(?:cleanenv|contain|containall|no-home|writable-tmpfs|fakeroot|userns|pwd=.*|home=.*|env=.*)\Z"
@@ -55,7 +53,7 @@ def read_command(words: list[str], job: Job, size: ExactSize) -> tuple[dict[str,
         words = _torchrun(words, job, size)
         launch = {"launcher": "torchrun"}
     command = [literal(word) for word in words]
-    if command[0] in _BUILTINS or "=" in command[0] or not command[0]:
+    if command[0] in _BUILTINS.split() or "=" in command[0] or not command[0]:
         raise Unsure
     if launch["launcher"] == "srun" and (container or {}).get("mode") == "run":
         raise Unsure
