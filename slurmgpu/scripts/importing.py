@@ -128,6 +128,7 @@ def import_script(text: str, name: str) -> Imported:
             hint="write the command into the script first",
         )
     data, where = _options(script)
+    _checked({**data, **_PLACEHOLDER}, script, name)
     understood = understand(shebang, "\n".join(body), data)
     before: dict[Key, tuple[str, ...]] = {}
     if understood is not None and _valid({**data, **understood.data}) is not None:

@@ -115,6 +115,9 @@ class _Body:
             if words[0] == first:
                 return handle(self, words)
         self.started, self.container = read_command(words, self.job, self.size)
+        # The rendered script starts torchrun by `python`, which is the same one where an environment brings both.
+        if words[0] == "torchrun" and not (self.python or self.modules):
+            raise Unsure
         # What srun and torchrun need is set by the rendered script itself.
         if self.started["launch"] != "plain" and _RENDEZVOUS & set(self.variables):
             raise Unsure
