@@ -381,12 +381,16 @@ def _remarks(script: Script, where: dict[int, Key]) -> tuple[dict[Key, str], lis
             beside[where[one.line]] = one.text.lstrip("#").strip()
         elif one.why in {"comment", "empty-word", "after-separator"}:
             notes.append(f"line {one.line}: sbatch passes over {one.text.strip()!r}")
+    head = list(enumerate(script.lines[: script.body_start - 1], 1))
+    for number, line in head:
+        if line.startswith(("#PBS", "#BSUB")):
+            notes.append(f"line {number}: sbatch reads {line!r}, too; it stays where it is")
     said = (
         {one.line for one in script.directives}
         | set(script.separators)
         | {one.line for one in script.ignored}
     )
-    for number, line in enumerate(script.lines[: script.body_start - 1], 1):
+    for number, line in head:
         if _is_directive(line) and number not in said:
             notes.append(f"line {number}: {line!r} has no option of its own")
     return beside, notes + list(_duplicates(script))

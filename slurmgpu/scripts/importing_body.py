@@ -27,6 +27,8 @@ _ALWAYS_SET = {"HOME", "USER", "SLURM_JOB_ID", "SLURM_SUBMIT_DIR", "SLURM_JOB_NA
 # What the launchers' lines set themselves.
 _RENDEZVOUS = {"MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
 
+_OTHER_SCHEDULERS = ("#PBS", "#BSUB")
+
 
 class Understood(NamedTuple):
     """A body as the fields of a job."""
@@ -76,6 +78,8 @@ class _Body:
         for number, line in enumerate(lines, start=2):  # line 1 is the shebang
             command = commands.get(number)
             if command is None:
+                if line.startswith(_OTHER_SCHEDULERS):
+                    raise Unsure  # sbatch reads these, too
                 if line.lstrip().startswith("#") and number > end:
                     waiting.append(line.strip())
                 elif line.strip() and number > end:
