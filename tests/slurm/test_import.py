@@ -27,6 +27,8 @@ from slurmgpu.scripts.options import OPTIONS
 from slurmgpu.scripts.reading import read_script
 from tests.published import Case, Option, published, script_of
 from tests.slurm.conftest import need_slurm
+from tests.slurm.throwaway import ThrowawaySlurm
+from tests.slurm.tool import Tool
 
 pytestmark = pytest.mark.slurm
 
@@ -255,3 +257,19 @@ def test_every_script_of_the_test_is_read_as_it_is_meant() -> None:
             {name: one.value for name, one in read.effective(number).items()}
             for number in range(read.components)
         ]
+
+
+def test_an_imported_script_runs_under_its_own_shell(slurm: ThrowawaySlurm, tmp_path: Path) -> None:
+    tool = Tool(slurm, tmp_path)
+    script = tool.file(
+        "train.slurm",
+        "#!/usr/bin/env python3\n#SBATCH -N 2 --tasks-per-node=2 -c 1   # four in all\n#SBATCH -t 5 --comment='a #1'\n"
+        "import os, sys\nprint('tasks', os.environ['SLURM_NTASKS'], 'in', os.getcwd())\nsys.exit(3)\n",
+    )
+    assert tool("import", str(script), "--to", "job.yaml").returncode == 0
+    job = tool.submit("job.yaml")
+    assert slurm.wait_for(job.job_id) == "FAILED"
+    log = (job.run_dir / "logs" / f"{job.job_id}.out").read_text()
+    assert log == f"tasks 4 in {tool.work}\n"
+    again = tool("render", str(job.run_dir / "job.yaml"))
+    assert again.stdout == (job.run_dir / "script.sbatch").read_text().replace("--time=5", "--time=00:05:00")
