@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import read_templates
@@ -228,6 +230,33 @@ def test_a_folder_of_logs_that_no_one_can_make_is_a_warning() -> None:
     assert made.log_folders == ()
     assert "Slurm makes no folders" in made.warnings[0]
     assert plan("exact: true\nname: a\noutput: logs/%x/%j.txt\nscript: hostname").log_folders == ("logs/a",)
+
+
+def test_options_of_the_command_line_win_over_an_exact_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SLURMGPU_SITE", str(tmp_path))
+    (tmp_path / "job.yaml").write_text(
+        "exact: true\nresources: {gres: ['gpu:1'], time: 5}\nscript: hostname\n"
+    )
+    words = ["render", "job.yaml", "--gres", "gpu:a100:2,lscratch:5", "-t", "7:30", "--sbatch", "nodes=2-3"]
+    done = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert done.stdout == (
+        "#!/bin/bash\n#SBATCH --gres=gpu:a100:2,lscratch:5\n#SBATCH --time=7:30\n#SBATCH --nodes=2-3\n\nhostname"
+    )
+
+
+def test_the_plan_of_an_exact_job_says_that_nothing_is_derived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(
+        "exact: true\ncomponents: [{resources: {nodes: 2}}]\nresources: {nodes: 1}\nscript: hostname\n"
+    )
+    text = CliRunner().invoke(cli, ["plan", "job.yaml"], catch_exceptions=False).stdout
+    assert text.splitlines()[0] == "job on generic: what stands in the job, and nothing else"
+    assert [line.split()[0] for line in text.splitlines()[1:4]] == ["--nodes=1", "hetjob", "--nodes=2"]
 
 
 # Scripts
