@@ -15,7 +15,7 @@ from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.job import Job
 from slurmgpu.planning.planner import Surroundings, make_plan
 from slurmgpu.rendering.render import render_script
-from slurmgpu.scripts.importing import options_to_data
+from slurmgpu.scripts.importing_options import options_to_data
 from slurmgpu.scripts.reading import read_script
 from tests.published import Case, published, wanted
 

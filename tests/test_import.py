@@ -373,6 +373,8 @@ def test_options_that_undo_each_other_keep_their_order() -> None:
         "--gres=gpu:{n}",
         "--gres=gpu:a100:2,gpu:v100:1",
         "--mail-type=end",
+        "--mail-user=###",
+        "--comment=",
         '--mail-user="###"',
         '--comment="a \\"b\\" c"',
         "--chdir=.",
@@ -408,6 +410,16 @@ def test_a_plug_ins_option_is_kept_and_told() -> None:
     assert "none of sbatch's own options" in made.notes[0]
 
 
+def test_a_value_that_is_cut_is_told() -> None:
+    made = imported("#!/bin/bash\n#SBATCH --job-name=a#b --nice=5\n#SBATCH --mail-user=###\nhostname\n")
+    assert (made.data["name"], made.data["sbatch"]) == ("a", {"mail-user": ""})
+    assert made.notes == (
+        "line 2: sbatch reads up to the #: '#b --nice=5' is a comment to it",
+        "line 3: sbatch reads up to the #: '###' is a comment to it",
+    )
+    assert "name: a  #b --nice=5\n" in file_of(made)
+
+
 def test_components_stay_components() -> None:
     text = """\
 #!/bin/bash
@@ -440,7 +452,7 @@ hostname
     assert made.data["script"] == (
         "##SBATCH --time=1\n# SBATCH --time=2\n #SBATCH --time=3\nhostname\nhostname\n#SBATCH --time=5\n"
     )
-    assert made.beside == {("resources", "time"): "minutes"}
+    assert made.beside == {("resources", "time"): "# minutes"}
     assert made.notes == (
         "line 7: sbatch passes over '--hold'",
         "line 6: '#SBATCH' has no option of its own",
@@ -505,6 +517,20 @@ def test_any_body_comes_back_byte_for_byte(lines: list[str], newline: bool) -> N
     made = imported(text)
     assert round_trip(text) == "#!/bin/zsh\n#SBATCH --nice=5\n\n" + made.data["script"]
     assert text.endswith("\necho start" + made.data["script"].removeprefix("echo start"))
+
+
+@given(
+    _LINES.map("\n".join),
+    st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\r\n"), max_size=20),
+)
+@settings(max_examples=200, deadline=None)
+def test_any_comment_leaves_a_job_file_that_can_be_read(comments: str, remark: str) -> None:
+    lines = [f"# {line}".strip() for line in comments.split("\n")]
+    text = "\n".join(["#!/bin/bash", *lines, f"#SBATCH --nice=5 #{remark}", "python train.py", *lines])
+    made = imported(text)
+    assert asked(read_script(rendered(file_of(made)))) == [{"nice": "5"}]
+    if "script" not in made.data:
+        assert [line for line in file_of(made).splitlines() if line in lines] == lines * 2
 
 
 # The command

@@ -80,7 +80,8 @@ def _holder(root: Any, key: Key) -> Any:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    # YAML refuses control characters even in comments.
+    return "".join(sign if sign.isprintable() else "?" for sign in " ".join(text.split()))
 
 
 def _with_comments(text: str, before: Mapping[Key, Iterable[str]]) -> str:

@@ -17,7 +17,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from typing_extensions import Self
 
-from slurmgpu.models.base import EnvName, JobPath, JobText, Model, OptionValue, Text, Word, Words, one_line
+from slurmgpu.models.base import EnvName, JobOption, JobPath, JobText, Model, Text, Word, Words, one_line
+from slurmgpu.models.component import OWN_OPTIONS, Component, check_options, check_resources
 from slurmgpu.models.environment import EnvironmentChoice, Secrets
 from slurmgpu.models.resources import Positive, Resources
 from slurmgpu.models.slurm_text import (
@@ -25,12 +26,20 @@ from slurmgpu.models.slurm_text import (
     JobName,
     LogPattern,
     MailUser,
-    option_length,
-    wckey,
 )
 from slurmgpu.models.train import TrainSettings
 
-__all__ = ["Array", "Component", "Dependency", "Job", "Launch", "Mail", "Resources", "Restart"]
+__all__ = [
+    "OWN_OPTIONS",
+    "Array",
+    "Component",
+    "Dependency",
+    "Job",
+    "Launch",
+    "Mail",
+    "Resources",
+    "Restart",
+]
 
 
 class Launch(Model):
@@ -158,72 +167,6 @@ def _launcher_alone(value: object) -> object:
     return {"launcher": value} if isinstance(value, str) else value
 
 
-OWN_OPTIONS = {
-    "job-name": "name",
-    "partition": "resources.partition",
-    "account": "resources.account",
-    "qos": "resources.qos",
-    "time": "resources.time",
-    "nodes": "resources.nodes",
-    "gpus": "resources.gpus",
-    "gpus-per-node": "resources.gpus_per_node",
-    "gres": "resources.gres",
-    "constraint": "resources.constraint",
-    "cpus-per-task": "resources.cpus_per_task",
-    "cpus-per-gpu": "resources.cpus_per_gpu",
-    "mem": "resources.memory",
-    "mem-per-cpu": "resources.memory_per_cpu",
-    "mem-per-gpu": "resources.memory_per_gpu",
-    "ntasks-per-node": "resources.tasks_per_node",
-    "exclusive": "resources.exclusive",
-    "output": "output",
-    "error": "error",
-    "array": "array",
-    "dependency": "dependency",
-    "mail-user": "mail.user",
-    "mail-type": "mail.type",
-    "comment": "comment",
-    "chdir": "work_dir",
-    "requeue": "restart.on",
-    "no-requeue": "restart.on",
-    "reservation": "resources.reservation",
-}
-"""sbatch's long names that a field of the job stands for."""
-
-_WHOLE_EXPORT = r"[A-Za-z_][A-Za-z0-9_]*(?:,[A-Za-z_][A-Za-z0-9_]*)*"
-
-
-def _check_options(options: dict[str, str | int | bool], exact: bool) -> dict[str, str | int | bool]:
-    """An exact job may hold any option, also those with a field of their own: a range of nodes, a placeholder."""
-    for name, value in options.items():
-        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*" if exact else r"[a-z][a-z0-9-]*", name):
-            raise ValueError(
-                f"{name!r} is no long option of sbatch; write it without dashes in front, in lower case"
-            )
-        if name in {"hetjob", "packjob"}:
-            raise ValueError(f"{name!r} separates components; write them under components:")
-        if name in OWN_OPTIONS and not exact:
-            raise ValueError(f"{name!r} has a field of its own here: write {OWN_OPTIONS[name]}")
-        try:
-            option_length(str(value))
-            if name == "wckey" and not exact:
-                wckey(str(value))
-        except ValueError as error:
-            raise ValueError(f"{name} {error}") from None
-        if name == "export" and not exact and not re.fullmatch(_WHOLE_EXPORT, str(value)):
-            # Slurm cuts such values at commas and keeps quotes (seen on 22.05).
-            raise ValueError("export takes ALL, NONE or names of variables; write values under variables:")
-    return options
-
-
-def _check_resources(resources: Resources, exact: bool) -> Resources:
-    if exact:
-        resources.check_exact()
-    else:
-        resources.check_planned()
-    return resources
-
-
 def _directive_in_head(script: str) -> tuple[int, str] | None:
     """The first line that sbatch would read as options: it reads on while lines are comments or blank."""
     for number, line in enumerate(script.split("\n"), start=1):
@@ -232,15 +175,6 @@ def _directive_in_head(script: str) -> tuple[int, str] | None:
         if line.strip() and not line.lstrip().startswith("#"):
             return None
     return None
-
-
-class Component(Model):
-    """A further component of a heterogeneous job: resources of its own, beside the job's."""
-
-    resources: Resources = Resources.model_construct()
-    """How much of the cluster."""
-    sbatch: dict[Word, OptionValue] = Field(default_factory=dict)
-    """Any other sbatch option of this component, by its long name."""
 
 
 class Job(Model):
@@ -286,7 +220,7 @@ class Job(Model):
     """The log of standard error, when it is to be apart."""
     work_dir: JobPath | None = None
     """The work folder; where the job file is, when not given."""
-    sbatch: dict[Word, OptionValue] = Field(default_factory=dict)
+    sbatch: dict[Word, JobOption] = Field(default_factory=dict)
     """Any other sbatch option, by its long name, passed on as it is."""
 
     @field_validator("command")
@@ -308,7 +242,7 @@ class Job(Model):
     @field_validator("resources")
     @classmethod
     def _resources_fit(cls, resources: Resources, info: ValidationInfo) -> Resources:
-        return _check_resources(resources, info.data.get("exact", True))
+        return check_resources(resources, info.data.get("exact", True))
 
     @field_validator("components")
     @classmethod
@@ -318,8 +252,8 @@ class Job(Model):
         exact = info.data.get("exact", True)
         for number, component in enumerate(components, start=1):
             try:
-                _check_resources(component.resources, exact)
-                _check_options(component.sbatch, exact)
+                check_resources(component.resources, exact)
+                check_options(component.sbatch, exact)
             except ValueError as error:
                 raise ValueError(f"component {number}: {error}") from None
         return components
@@ -329,7 +263,7 @@ class Job(Model):
     def _not_a_field_twice(
         cls, options: dict[str, str | int | bool], info: ValidationInfo
     ) -> dict[str, str | int | bool]:
-        return _check_options(options, info.data.get("exact", True))
+        return check_options(options, info.data.get("exact", True))
 
     @field_validator("script")
     @classmethod

@@ -81,6 +81,8 @@ class _Body:
                 if line.startswith(_OTHER_SCHEDULERS):
                     raise Unsure  # sbatch reads these, too
                 if line.lstrip().startswith("#") and number > end:
+                    if not line.strip().isprintable():
+                        raise Unsure  # a comment of a YAML file holds no such sign
                     waiting.append(line.strip())
                 elif line.strip() and number > end:
                     raise Unsure
