@@ -322,6 +322,8 @@ def test_what_makes_no_sense_beside_a_script_is_refused(text: str, said: str) ->
         ("", "is empty"),
         ("# note\n#SBATCH --time=5\nhostname", "line 2 is '#SBATCH --time=5'"),
         ("#SLURM --time=5\nhostname", "line 1 is '#SLURM --time=5'"),
+        ("#PBS -N other\nhostname", "line 1 is '#PBS -N other'"),
+        ("#BSUB -J other\nhostname", "line 1 is '#BSUB -J other'"),
         ("hostname\r\n", "DOS line ends"),
         ("a\0b", "a NUL byte"),
         ("#!/bin/zsh\nhostname", "write that line as shebang: '/bin/zsh'"),
@@ -335,6 +337,7 @@ def test_a_body_that_sbatch_would_read_otherwise_is_refused(body: str, said: str
 
 def test_directives_after_the_first_command_are_the_scripts_own_text() -> None:
     assert Job(script="hostname\n#SBATCH --time=5\n").script
+    assert Job(exact=True, script="#PBS -N other\nhostname\n").script
 
 
 def test_a_shebang_needs_a_script_and_no_sign() -> None:

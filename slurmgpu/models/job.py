@@ -167,10 +167,14 @@ def _launcher_alone(value: object) -> object:
     return {"launcher": value} if isinstance(value, str) else value
 
 
-def _directive_in_head(script: str) -> tuple[int, str] | None:
-    """The first line that sbatch would read as options: it reads on while lines are comments or blank."""
+def _directive_in_head(script: str, exact: bool) -> tuple[int, str] | None:
+    """The first line that sbatch would read as options: it reads on while lines are comments or blank.
+
+    It reads those of PBS and LSF, too (seen on 22.05); an exact job may be one of theirs.
+    """
+    marks = ("#SBATCH", "#SLURM") if exact else ("#SBATCH", "#SLURM", "#PBS", "#BSUB")
     for number, line in enumerate(script.split("\n"), start=1):
-        if line.startswith(("#SBATCH", "#SLURM")):
+        if line.startswith(marks):
             return number, line
         if line.strip() and not line.lstrip().startswith("#"):
             return None
@@ -267,7 +271,7 @@ class Job(Model):
 
     @field_validator("script")
     @classmethod
-    def _script_lines(cls, script: str | None) -> str | None:
+    def _script_lines(cls, script: str | None, info: ValidationInfo) -> str | None:
         if script is None:
             return None
         if not script.strip():
@@ -275,7 +279,7 @@ class Job(Model):
         for sign, what in (("\0", "a NUL byte"), ("\r\n", "DOS line ends (CRLF)")):
             if sign in script:
                 raise ValueError(f"contains {what}, and sbatch refuses such a script; take them out")
-        found = _directive_in_head(script)
+        found = _directive_in_head(script, info.data.get("exact", True))
         if found:
             raise ValueError(
                 f"line {found[0]} is {found[1]!r}, which sbatch would read beside this file's options; "
