@@ -31,10 +31,12 @@ class ResourceSettings(TypedDict, total=False):
 
     gpus: int | str
     gpus_per_node: int | str
+    gpus_per_task: int | str
     gpu_type: str
     gpu_memory: int | str
     nodes: int
     tasks_per_node: int
+    tasks: int
     cpus_per_task: int
     cpus_per_gpu: int
     memory: int | str
@@ -54,6 +56,7 @@ class JobSettings(ResourceSettings, total=False):
     """What may be said about a function's job; the same words as in a job file."""
 
     name: str
+    exact: bool
     environment: str | Mapping[str, Any]
     secrets: Sequence[str]
     variables: Mapping[str, str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import keyword
 import os
 import sys
 from typing import Any
@@ -22,6 +23,7 @@ COMMANDS = {
     "status": "Show queued, running and finished jobs.",
     "cancel": "Cancel jobs.",
     "check": "Find what is wrong with a batch script.",
+    "import": "Make a job file of a batch script.",
     "cluster": "List, show and choose cluster profiles.",
     "sandbox": "A real Slurm on this machine, with pretend GPUs.",
     "config": "Show the settings and where each value comes from.",
@@ -38,7 +40,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"slurmgpu.cli.{cmd_name}").command
+        module = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        command = importlib.import_module(f"slurmgpu.cli.{module}").command
         assert isinstance(command, click.Command)
         return command
 

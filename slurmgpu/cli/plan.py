@@ -20,10 +20,14 @@ def plan_text(plan: Plan) -> str:
     from slurmgpu.planning.request import count
 
     rows = [(str(option), option.why) for option in plan.options]
+    for number, component in enumerate(plan.components, start=2):
+        rows += [("hetjob", f"component {number}"), *((str(option), option.why) for option in component)]
     rows += [(f"{reason.what}: {reason.value}", reason.why) for reason in plan.reasons]
     width = max(len(left) for left, _ in rows)
     head = f"{plan.name} on {plan.cluster}: " + (
-        f"{count(plan.nodes, 'node')} x {count(plan.gpus_per_node, 'GPU')}, "
+        "what stands in the job, and nothing else"
+        if plan.exact
+        else f"{count(plan.nodes, 'node')} x {count(plan.gpus_per_node, 'GPU')}, "
         f"{plan.world_size} process{'es' if plan.world_size > 1 else ''}"
     )
     return "\n".join([head, *(f"  {left:<{width}}  {why}" for left, why in rows)])

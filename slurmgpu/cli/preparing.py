@@ -15,7 +15,7 @@ from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.data import read_templates
 from slurmgpu.files.jobs import LoadedJob, find_job_file, folder_here, load_job, read_user_script
 from slurmgpu.files.settings import expand_here
-from slurmgpu.files.yaml import Layered, Origin, read_yaml
+from slurmgpu.files.yaml import Layered, Origin, read_file, read_yaml
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.units import parse_gres_list
@@ -75,7 +75,8 @@ def prepare(given: dict[str, Any]) -> Prepared:
     """Read, check and plan the job that file and options describe; warnings go to stderr."""
     cwd = Path.cwd()
     path = find_job_file(given["job__file"]) if given.get("job__file") else None
-    loaded = load_job(path, _layer(given), cwd=cwd, environ=os.environ)
+    exact = path is not None and given.get("job__gres") and read_file(path).data.get("exact") is True
+    loaded = load_job(path, _layer(given, bool(exact)), cwd=cwd, environ=os.environ)
     cluster, chooser = choose_cluster(given.get("job__cluster"), loaded.settings, os.environ)
     around = Surroundings(
         work_dir=loaded.work_dir,
@@ -114,8 +115,8 @@ def _mention_misplaced(command: tuple[str, ...]) -> None:
             note(f"{word} stands after --, so it goes to the command; options of slurmgpu stand before it")
 
 
-def _layer(given: dict[str, Any]) -> Layered:
-    """The options as the topmost layer."""
+def _layer(given: dict[str, Any], exact: bool) -> Layered:
+    """The options as the topmost layer; an exact job has its GPUs in gres where they are asked for so."""
     layer = Layered({}, {})
 
     def put(key: str, value: Any, origin: str) -> None:
@@ -130,7 +131,7 @@ def _layer(given: dict[str, Any]) -> Layered:
                 f"option {field.flags[-1]}",
             )
     if given.get("job__gres"):
-        _put_gres(given["job__gres"], put)
+        _put_gres(given["job__gres"], put, exact)
     if given.get("job__mail_type"):
         put("mail.type", given["job__mail_type"].upper().split(","), "option --mail-type")
     if given.get("job__exclusive"):
@@ -151,7 +152,10 @@ def _layer(given: dict[str, Any]) -> Layered:
     return layer
 
 
-def _put_gres(text: str, put: Any) -> None:
+def _put_gres(text: str, put: Any, exact: bool) -> None:
+    if exact:
+        put("resources.gres", text.split(","), "option --gres")
+        return
     try:
         gpu, others = parse_gres_list(text)
     except ValueError as error:

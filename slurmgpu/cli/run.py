@@ -122,6 +122,16 @@ def _check_local(prepared: Prepared, steps: int | None) -> None:
             "--steps bounds a training task (train:), and this job runs a command",
             hint="bound the command by its own options",
         )
+    shell = (prepared.plan.shebang or "/bin/bash").split()
+    if prepared.plan.script is not None and Path(shell[-1 if "env" in shell[0] else 0]).name not in {
+        "bash",
+        "sh",
+    }:
+        raise InvalidInput(
+            f"shebang: {prepared.plan.shebang!r}: only scripts of bash and sh are run here, where its own words stand in "
+            "for Slurm's",
+            hint="try it on the cluster, or in a sandbox: slurmgpu sandbox up",
+        )
     folder = folder_here(prepared.loaded.work_dir, Path.cwd())
     if folder is not None and is_folder(folder):
         check_task(prepared.plan, folder)

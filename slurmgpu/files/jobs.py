@@ -76,20 +76,34 @@ def load_job(path: Path | None, options: Layered, *, cwd: Path, environ: Mapping
     home = path.resolve().parent if path else cwd.resolve()
     settings = load_settings(home, environ)
     layered = Layered({}, {(): Origin(str(path) if path else "the command line")})
-    layered.overlay(settings.job, EXCLUSIVE_JOB_KEYS)
     text = ""
+    above = [options]
     if path is not None:
-        from_file = read_file(path)
+        above.insert(0, read_file(path))
         text = path.read_text(encoding="utf-8")
-        layered.overlay(from_file, EXCLUSIVE_JOB_KEYS)
         layered.origins[()] = Origin(str(path))
-    layered.overlay(options, EXCLUSIVE_JOB_KEYS)
+    for layer in (_defaults(settings.job, above), *above):
+        layered.overlay(layer, EXCLUSIVE_JOB_KEYS)
     job = validate(Job, layered, "job")
     work_dir = _work_dir(job, home)
     if job.work_dir is not None:
         # Submission starts in the work folder itself, and would look for a relative one inside it.
         job = job.model_copy(update={"work_dir": work_dir})
     return LoadedJob(job, work_dir, settings, path, text, layered)
+
+
+# What a script sets up itself.
+_NOT_WITH_SCRIPT = ("environment", "variables", "secrets", "launch")
+
+
+def _defaults(settings: Layered, above: list[Layered]) -> Layered:
+    """The settings' values as far as they may add to the job: nothing to an exact one, no set-up to a script."""
+    if any(layer.data.get("exact") is True for layer in above):
+        return Layered({}, {})
+    if any(layer.data.get("script") is not None for layer in above):
+        data = {name: value for name, value in settings.data.items() if name not in _NOT_WITH_SCRIPT}
+        return Layered(data, settings.origins)
+    return settings
 
 
 def _work_dir(job: Job, home: Path) -> str:

@@ -37,7 +37,8 @@ EXCLUSIVE_JOB_KEYS: tuple[frozenset[Key], ...] = (
     frozenset({(_R, "gpus"), (_R, "gpus_per_node")}),
     frozenset({(_R, "memory"), (_R, "memory_per_cpu"), (_R, "memory_per_gpu")}),
     frozenset({(_R, "cpus_per_task"), (_R, "cpus_per_gpu")}),
-    frozenset({("command",), ("train",)}),
+    frozenset({("command",), ("train",), ("script",)}),
+    frozenset({("command",), ("train",), ("shebang",)}),
 )
 
 

@@ -7,7 +7,18 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SkipValidation, Strict
 
-__all__ = ["EnvName", "JobPath", "JobText", "Model", "OptionValue", "Text", "Word", "Words", "one_line"]
+__all__ = [
+    "EnvName",
+    "JobOption",
+    "JobPath",
+    "JobText",
+    "Model",
+    "OptionValue",
+    "Text",
+    "Word",
+    "Words",
+    "one_line",
+]
 
 # C0 controls but the tab, DEL, and the C1 block: none survives a batch script's option lines.
 _CONTROL = r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]"
@@ -99,8 +110,12 @@ Words = Annotated[tuple[Text, ...], Strict(False)]
 
 
 def _option_value(value: object) -> object:
+    return _not_empty(one_line(value)) if isinstance(value, str) else _any_value(value)
+
+
+def _any_value(value: object) -> object:
     if isinstance(value, str):
-        return _not_empty(one_line(value))
+        return one_line(value)
     if isinstance(value, (bool, int)):
         return value
     raise ValueError(
@@ -127,3 +142,13 @@ OptionValue = Annotated[
     ),
 ]
 """The value of an sbatch option that is passed on as it is."""
+
+JobOption = Annotated[
+    str | int | bool,
+    SkipValidation,
+    AfterValidator(_any_value),
+    Field(
+        description="A value; true for an option without one, false to leave out an option of the cluster's."
+    ),
+]
+"""The same in a job, where an exact one may leave a value empty."""

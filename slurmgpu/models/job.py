@@ -5,12 +5,20 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from typing_extensions import Self
 
-from slurmgpu.models.base import EnvName, JobPath, JobText, Model, OptionValue, Word, Words, one_line
+from slurmgpu.models.base import EnvName, JobOption, JobPath, JobText, Model, Text, Word, Words, one_line
+from slurmgpu.models.component import OWN_OPTIONS, Component, check_options, check_resources
 from slurmgpu.models.environment import EnvironmentChoice, Secrets
 from slurmgpu.models.resources import Positive, Resources
 from slurmgpu.models.slurm_text import (
@@ -18,12 +26,20 @@ from slurmgpu.models.slurm_text import (
     JobName,
     LogPattern,
     MailUser,
-    option_length,
-    wckey,
 )
 from slurmgpu.models.train import TrainSettings
 
-__all__ = ["Array", "Dependency", "Job", "Launch", "Mail", "Resources", "Restart"]
+__all__ = [
+    "OWN_OPTIONS",
+    "Array",
+    "Component",
+    "Dependency",
+    "Job",
+    "Launch",
+    "Mail",
+    "Resources",
+    "Restart",
+]
 
 
 class Launch(Model):
@@ -151,37 +167,18 @@ def _launcher_alone(value: object) -> object:
     return {"launcher": value} if isinstance(value, str) else value
 
 
-OWN_OPTIONS = {
-    "job-name": "name",
-    "partition": "resources.partition",
-    "account": "resources.account",
-    "qos": "resources.qos",
-    "time": "resources.time",
-    "nodes": "resources.nodes",
-    "gpus": "resources.gpus",
-    "gpus-per-node": "resources.gpus_per_node",
-    "gres": "resources.gres",
-    "constraint": "resources.constraint",
-    "cpus-per-task": "resources.cpus_per_task",
-    "cpus-per-gpu": "resources.cpus_per_gpu",
-    "mem": "resources.memory",
-    "mem-per-cpu": "resources.memory_per_cpu",
-    "mem-per-gpu": "resources.memory_per_gpu",
-    "ntasks-per-node": "resources.tasks_per_node",
-    "exclusive": "resources.exclusive",
-    "output": "output",
-    "error": "error",
-    "array": "array",
-    "dependency": "dependency",
-    "mail-user": "mail.user",
-    "mail-type": "mail.type",
-    "comment": "comment",
-    "chdir": "work_dir",
-    "requeue": "restart.on",
-    "no-requeue": "restart.on",
-    "reservation": "resources.reservation",
-}
-"""sbatch's long names that a field of the job stands for."""
+def _directive_in_head(script: str, exact: bool) -> tuple[int, str] | None:
+    """The first line that sbatch would read as options: it reads on while lines are comments or blank.
+
+    It reads those of PBS and LSF, too (seen on 22.05); an exact job may be one of theirs.
+    """
+    marks = ("#SBATCH", "#SLURM") if exact else ("#SBATCH", "#SLURM", "#PBS", "#BSUB")
+    for number, line in enumerate(script.split("\n"), start=1):
+        if line.startswith(marks):
+            return number, line
+        if line.strip() and not line.lstrip().startswith("#"):
+            return None
+    return None
 
 
 class Job(Model):
@@ -189,8 +186,12 @@ class Job(Model):
 
     name: JobName | None = None
     """The job's name; the script's or task's name when not given."""
+    exact: bool = False
+    """Ask Slurm for what stands here and for nothing else: nothing is derived, no default is added, no dialect applied."""
     resources: Resources = Resources.model_construct()
     """How much of the cluster."""
+    components: tuple[Component, ...] = ()
+    """Further components of a heterogeneous job."""
     environment: EnvironmentChoice | None = None
     """Modules, container and Python: by name, or inline."""
     secrets: Secrets = ()
@@ -201,6 +202,10 @@ class Job(Model):
     """The command, word by word."""
     train: TrainSettings | None = None
     """A training task for the shipped entrypoint."""
+    script: str | None = None
+    """The script's own lines below its options, run as they stand."""
+    shebang: Text | None = None
+    """What runs the script: /bin/bash when not given, or such as /bin/bash -l, /bin/zsh."""
     launch: Annotated[Launch, BeforeValidator(_launcher_alone), _NameOrLaunch()] = Launch.model_construct()
     """How the processes are started."""
     restart: Restart | None = None
@@ -219,7 +224,7 @@ class Job(Model):
     """The log of standard error, when it is to be apart."""
     work_dir: JobPath | None = None
     """The work folder; where the job file is, when not given."""
-    sbatch: dict[Word, OptionValue] = Field(default_factory=dict)
+    sbatch: dict[Word, JobOption] = Field(default_factory=dict)
     """Any other sbatch option, by its long name, passed on as it is."""
 
     @field_validator("command")
@@ -238,33 +243,87 @@ class Job(Model):
                 raise ValueError(f"word {number} {error}") from None
         return words
 
+    @field_validator("resources")
+    @classmethod
+    def _resources_fit(cls, resources: Resources, info: ValidationInfo) -> Resources:
+        return check_resources(resources, info.data.get("exact", True))
+
+    @field_validator("components")
+    @classmethod
+    def _components_fit(
+        cls, components: tuple[Component, ...], info: ValidationInfo
+    ) -> tuple[Component, ...]:
+        exact = info.data.get("exact", True)
+        for number, component in enumerate(components, start=1):
+            try:
+                check_resources(component.resources, exact)
+                check_options(component.sbatch, exact)
+            except ValueError as error:
+                raise ValueError(f"component {number}: {error}") from None
+        return components
+
     @field_validator("sbatch")
     @classmethod
-    def _not_a_field_twice(cls, options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
-        for name in options:
-            if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-                raise ValueError(
-                    f"{name!r} is no long option of sbatch; write it without dashes in front, in lower case"
-                )
-            if name in OWN_OPTIONS:
-                raise ValueError(f"{name!r} has a field of its own here: write {OWN_OPTIONS[name]}")
-            try:
-                option_length(str(options[name]))
-                if name == "wckey":
-                    wckey(str(options[name]))
-            except ValueError as error:
-                raise ValueError(f"{name} {error}") from None
-            if name == "export" and not re.fullmatch(
-                r"[A-Za-z_][A-Za-z0-9_]*(?:,[A-Za-z_][A-Za-z0-9_]*)*", str(options[name])
-            ):
-                # Slurm cuts such values at commas and keeps quotes (seen on 22.05).
-                raise ValueError(
-                    "export takes ALL, NONE or names of variables; write values under variables:"
-                )
-        return options
+    def _not_a_field_twice(
+        cls, options: dict[str, str | int | bool], info: ValidationInfo
+    ) -> dict[str, str | int | bool]:
+        return check_options(options, info.data.get("exact", True))
+
+    @field_validator("script")
+    @classmethod
+    def _script_lines(cls, script: str | None, info: ValidationInfo) -> str | None:
+        if script is None:
+            return None
+        if not script.strip():
+            raise ValueError("is empty; write the lines that the job runs")
+        for sign, what in (("\0", "a NUL byte"), ("\r\n", "DOS line ends (CRLF)")):
+            if sign in script:
+                raise ValueError(f"contains {what}, and sbatch refuses such a script; take them out")
+        found = _directive_in_head(script, info.data.get("exact", True))
+        if found:
+            raise ValueError(
+                f"line {found[0]} is {found[1]!r}, which sbatch would read beside this file's options; "
+                "write it under resources: or sbatch:"
+            )
+        return script
+
+    @field_validator("shebang")
+    @classmethod
+    def _shebang_line(cls, shebang: str | None) -> str | None:
+        if shebang is not None and shebang.startswith("#!"):
+            raise ValueError(f"{shebang!r}: write it without #!, as {shebang[2:].strip()!r}")
+        return shebang
 
     @model_validator(mode="after")
-    def _command_or_train(self) -> Self:
-        if self.command and self.train:
-            raise ValueError("command and train are both given; keep one of the two")
+    def _one_thing_to_run(self) -> Self:
+        given = [name for name in ("command", "train", "script") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are both given; keep one of the two")
+        if self.script is None:
+            if self.shebang is not None:
+                raise ValueError(
+                    f"shebang: {self.shebang!r} is for script:, which is not given; leave it out"
+                )
+            return self
+        if self.script.startswith("#!") and self.shebang is None:
+            first = self.script.split("\n", 1)[0]
+            raise ValueError(
+                f"script: begins with {first!r}; write that line as shebang: {first[2:].strip()!r}, and leave it out"
+            )
+        for name in ("environment", "variables", "secrets"):
+            if getattr(self, name):
+                raise ValueError(
+                    f"{name}: and script: are both given, and a script runs as it stands; set it up in the script, "
+                    "or write command: instead of script:"
+                )
+        if self.launch != Launch.model_construct():
+            raise ValueError(
+                "launch: and script: are both given, and a script starts its own processes; leave launch out, "
+                "or write command: instead of script:"
+            )
+        if self.restart is not None and "limit" in self.restart.model_fields_set:
+            raise ValueError(
+                "restart.limit: cannot be held for script:, which runs as it stands; "
+                "leave it out, and look at SLURM_RESTART_COUNT in the script"
+            )
         return self

@@ -75,6 +75,16 @@ class Plan(Model):
     charge: float | None = None
     """What the site charges for them at most; None: not known."""
     charge_unit: str | None = None
+    exact: bool = False
+    """Whether Slurm is asked for what stands in the job, and nothing was derived."""
+    components: tuple[tuple[Option, ...], ...] = ()
+    """The options of a heterogeneous job's further components."""
+    script: str | None = None
+    """The body that runs as it stands, in place of command and train."""
+    shebang: str | None = None
+    """What runs that body."""
+    enters_work_dir: bool = True
+    """Whether the script changes into the work folder itself."""
     reasons: tuple[Reason, ...] = ()
     warnings: tuple[str, ...] = ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from slurmgpu.models.base import Model, Word
@@ -23,6 +23,8 @@ class Resources(Model):
     """GPUs in all: 2, or a100:2."""
     gpus_per_node: GpuRequest | None = None
     """GPUs on each node: 4, or a100:4."""
+    gpus_per_task: GpuRequest | None = None
+    """GPUs of each task, in an exact job."""
     gpu_type: Word | None = None
     """The type of GPU, where the request does not name it."""
     gpu_memory: Memory | None = None
@@ -31,6 +33,8 @@ class Resources(Model):
     """Nodes."""
     tasks_per_node: Positive | None = None
     """Tasks on each node for the srun launcher; its default is one per GPU."""
+    tasks: Positive | None = None
+    """Tasks in all, in an exact job."""
     cpus_per_task: Positive | None = None
     """CPUs of each task."""
     cpus_per_gpu: Positive | None = None
@@ -54,17 +58,9 @@ class Resources(Model):
     reservation: ReservationName | None = None
     """A reservation to run in."""
     gres: tuple[Gres, ...] = ()
-    """Further generic resources per node: lscratch:100."""
+    """Further generic resources per node: lscratch:100; in an exact job GPUs too."""
     exclusive: bool = False
     """Whole nodes."""
-
-    @field_validator("gres")
-    @classmethod
-    def _no_gpu_in_gres(cls, gres: tuple[Gres, ...]) -> tuple[Gres, ...]:
-        for entry in gres:
-            if entry.name == "gpu":
-                raise ValueError(f"'{entry}' asks for GPUs; write them as gpus or gpus_per_node")
-        return gres
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Self:
@@ -97,3 +93,25 @@ class Resources(Model):
             if request is not None and request.type is not None:
                 return request.type
         return self.gpu_type
+
+    def check_planned(self) -> None:
+        """ValueError for what only an exact job may say: the planner writes such options itself."""
+        for entry in self.gres:
+            if entry.name == "gpu":
+                raise ValueError(
+                    f"gres: '{entry}' asks for GPUs; write them as gpus or gpus_per_node, or add exact: true"
+                )
+        for name, instead in (("tasks", "nodes and tasks_per_node"), ("gpus_per_task", "gpus_per_node")):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name}: {getattr(self, name)} is for exact jobs; write {instead}, or add exact: true"
+                )
+
+    def check_exact(self) -> None:
+        """ValueError for what no option of sbatch says by itself."""
+        for name in ("gpu_type", "gpu_memory"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name}: {getattr(self, name)} is no option of sbatch, and an exact job has nothing derived; "
+                    "write the type into the request (gpus_per_node: a100:2) or a constraint"
+                )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -24,6 +24,13 @@ class _Spelled(ABC):
 
     schema_example: ClassVar[str]
     schema_types: ClassVar[list[str]] = ["string", "integer"]
+    written: str | None
+    """As it was spelled; None where it was not read from text. Values of two spellings are equal."""
+
+    @property
+    def as_written(self) -> str:
+        """The spelling it was read from, for a job that is to ask Slurm for exactly that."""
+        return str(self) if self.written is None else self.written
 
     @classmethod
     @abstractmethod
@@ -60,6 +67,7 @@ class Duration(_Spelled):
     """A time limit. ``seconds`` is None for UNLIMITED; str() gives Slurm's ``[D-]HH:MM:SS``."""
 
     seconds: int | None
+    written: str | None = field(default=None, compare=False, repr=False)
     schema_example: ClassVar[str] = "12:00:00"
 
     @classmethod
@@ -69,7 +77,7 @@ class Duration(_Spelled):
             raise ValueError(f"{value!r} is no time; write {_TIME_FORMS}")
         text = str(value).strip()
         if text.upper() in {"UNLIMITED", "INFINITE"}:
-            return cls(None)
+            return cls(None, text)
         match = re.match(_TIME, text, re.ASCII)
         if not match:
             raise ValueError(f"{text!r} is no time; write {_TIME_FORMS}")
@@ -82,7 +90,7 @@ class Duration(_Spelled):
         )
         if seconds == 0:
             raise ValueError("0 means 'no limit' to Slurm; write UNLIMITED if that is meant")
-        return cls(seconds)
+        return cls(seconds, text)
 
     def __str__(self) -> str:
         if self.seconds is None:
@@ -107,6 +115,7 @@ class Memory(_Spelled):
     """Memory in whole MiB, as Slurm counts it: its M, G and T are powers of 1024 (sbatch(1), --mem)."""
 
     mib: int
+    written: str | None = field(default=None, compare=False, repr=False)
     schema_example: ClassVar[str] = "64G"
 
     def __lt__(self, other: Memory) -> bool:
@@ -121,7 +130,7 @@ class Memory(_Spelled):
         match = re.match(_MEMORY, str(value).strip(), re.IGNORECASE | re.ASCII)
         if not match:
             raise ValueError(f"{value!r} is no amount of memory; {forms}")
-        return cls(math.ceil(float(match["number"]) * _MIB[match["unit"].upper()]))
+        return cls(math.ceil(float(match["number"]) * _MIB[match["unit"].upper()]), str(value).strip())
 
     def __str__(self) -> str:
         # sbatch refuses 1.5T: whole G where that is exact and short, else whole M.
@@ -146,6 +155,7 @@ class Gres(_Spelled):
     name: str
     type: str | None
     count: str
+    written: str | None = field(default=None, compare=False, repr=False)
     schema_example: ClassVar[str] = "lscratch:100"
     schema_types: ClassVar[list[str]] = ["string"]
 
@@ -155,16 +165,17 @@ class Gres(_Spelled):
         forms = "write name:count or name:type:count, such as gpu:a100:2 or lscratch:100"
         if not isinstance(value, str) or not value.strip():
             raise ValueError(f"{value!r} is no generic resource; {forms}")
-        parts = value.strip().split(":")
+        text = value.strip()
+        parts = text.split(":")
         if len(parts) > 3 or not all(re.fullmatch(_GRES_WORD, part) for part in parts):
             raise ValueError(f"{value!r} is no generic resource; {forms}")
         if len(parts) == 1:
-            return cls(parts[0], None, "1")
+            return cls(parts[0], None, "1", text)
         if re.match(_COUNT, parts[-1], re.IGNORECASE | re.ASCII):
-            return cls(parts[0], parts[1] if len(parts) == 3 else None, parts[-1])
+            return cls(parts[0], parts[1] if len(parts) == 3 else None, parts[-1], text)
         if len(parts) == 3:
             raise ValueError(f"{value!r}: the count {parts[-1]!r} is no whole number; {forms}")
-        return cls(parts[0], parts[1], "1")
+        return cls(parts[0], parts[1], "1", text)
 
     def __str__(self) -> str:
         return ":".join(part for part in (self.name, self.type, self.count) if part is not None)
@@ -176,6 +187,7 @@ class GpuRequest(_Spelled):
 
     count: int
     type: str | None = None
+    written: str | None = field(default=None, compare=False, repr=False)
     schema_example: ClassVar[str] = "a100:2"
 
     @classmethod
@@ -193,7 +205,7 @@ class GpuRequest(_Spelled):
             or not all(re.fullmatch(_GRES_WORD, p) for p in parts)
         ):
             raise ValueError(f"{value!r} is no GPU request; {forms}")
-        return cls(int(parts[-1]), parts[0] if len(parts) == 2 else None)
+        return cls(int(parts[-1]), parts[0] if len(parts) == 2 else None, str(value).strip())
 
     def __str__(self) -> str:
         return f"{self.type}:{self.count}" if self.type else str(self.count)

@@ -197,6 +197,10 @@ class _Launchings:
 
 def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
     """Resolve the job on the cluster; PlanError names what does not fit and what would."""
+    if job.exact or job.script is not None or job.components:
+        from slurmgpu.planning.exact import as_it_stands
+
+        return as_it_stands(job, cluster, around)
     _check_task(job)
     environment_name, environment = resolve_environment(job, cluster, around.environments)
     launchings = _Launchings(job, environment, around.script)

@@ -18,6 +18,7 @@ from slurmgpu.rendering.quoting import directive_value, job_path, path_variables
 __all__ = ["MAIN_TEMPLATE", "SCRIPT_NAME", "render_script"]
 
 MAIN_TEMPLATE = "script.sh.j2"
+BODY_TEMPLATE = "body.sh.j2"
 SCRIPT_NAME = "script.sbatch"
 """What a script is called in its run directory."""
 
@@ -36,15 +37,17 @@ def render_script(plan: Plan, templates: Mapping[str, str], *, script_name: str 
         keep_trailing_newline=True,
         autoescape=False,
     )
+    main = MAIN_TEMPLATE if plan.script is None else BODY_TEMPLATE
     try:
-        text = environment.get_template(MAIN_TEMPLATE).render(_context(plan, script_name))
+        text = environment.get_template(main).render(_context(plan, script_name))
     except TemplateError as error:
         where = _where(error, templates)
         raise InvalidInput(
             f"template {where}: {error.message or type(error).__name__}",
             hint="the variables that a template may use are listed in docs/templates.md",
         ) from None
-    return text.rstrip("\n") + "\n"
+    # A script of the user's own stays as it is to its last byte.
+    return text if plan.script is not None else text.rstrip("\n") + "\n"
 
 
 def _source(templates: Mapping[str, str], name: str) -> tuple[str, str, None] | None:
@@ -69,8 +72,10 @@ def _context(plan: Plan, script_name: str) -> dict[str, Any]:
     context = {
         "login_shell": plan.login_shell,
         "submit_by_hand": _submit_by_hand(plan, script_name),
-        "options": [_directive(option.name, option.value) for option in plan.options],
-        "work_dir": job_path(plan.work_dir),
+        "options": list(_options(plan)),
+        "shebang": plan.shebang,
+        "script": plan.script,
+        "work_dir": job_path(plan.work_dir) if plan.enters_work_dir else None,
         "restart_limit": plan.restart_limit,
         "keep_environment_in_steps": (plan.option("export") or "").upper() == "NONE",
         "modules": _modules(plan),
@@ -107,6 +112,14 @@ def _sections(plan: Plan, context: Mapping[str, Any]) -> Iterator[str]:
     }
     yield from (name for name, present in wanted.items() if present)
     yield f"launcher/{plan.launcher}.sh.j2"
+
+
+def _options(plan: Plan) -> Iterator[str]:
+    """What stands after ``#SBATCH``, line by line; a bare word begins each further component."""
+    yield from (_directive(option.name, option.value) for option in plan.options)
+    for component in plan.components:
+        yield "hetjob"
+        yield from (_directive(option.name, option.value) for option in component)
 
 
 def _directive(name: str, value: str | None) -> str:

@@ -132,6 +132,11 @@ def attach(packed: Packed, run: Run) -> submitit.Job[Any]:
 
 
 def _refuse(plan: Plan) -> None:
+    if plan.script is not None:
+        raise InvalidInput(
+            "script: runs as it stands, and submitit starts a command on each task",
+            hint="leave --via submitit out, or write command: instead of script:",
+        )
     for option in plan.options:
         if option.name in _NOT_CARRIED:
             why, act = _NOT_CARRIED[option.name]

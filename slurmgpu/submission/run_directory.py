@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -13,10 +12,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 import slurmgpu
 from slurmgpu.errors import InvalidInput, RunFailed
+from slurmgpu.files.job_text import job_text
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import RUN_FILE, Run
@@ -81,7 +79,7 @@ def new_run_directory(runs: Path, plan: Plan, job: Job, script: str) -> RunDirec
 
 
 def _fill(path: Path, plan: Plan, job: Job, script: str) -> None:
-    (path / "job.yaml").write_text(_as_yaml(_repeatable(job, plan)), encoding="utf-8")
+    (path / "job.yaml").write_text(job_text(_repeatable(job, plan)), encoding="utf-8")
     plan_text = json.dumps(
         {"schema": "slurmgpu.plan/1", **plan.model_dump(mode="json")}, indent=2, ensure_ascii=False
     )
@@ -93,21 +91,15 @@ def _fill(path: Path, plan: Plan, job: Job, script: str) -> None:
 
 def _repeatable(job: Job, plan: Plan) -> dict[str, Any]:
     """The job as a file that means the same wherever it lies: its work folder is written out."""
-    return {**job.model_dump(mode="json", exclude_defaults=True), "work_dir": plan.work_dir}
+    # In an exact job a default that is written counts, and one that is not does not.
+    data = job.model_dump(mode="json", exclude_unset=job.exact, exclude_defaults=not job.exact)
+    return {**data, "work_dir": plan.work_dir}
 
 
 def copy_entrypoint(code: Path) -> None:
     """Copy the training entrypoint as ``slurmgpu_training``, a name that no installed package shadows."""
     source = Path(slurmgpu.__file__).resolve().parent / "training"
     shutil.copytree(source, code / "slurmgpu_training", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
-
-
-def _as_yaml(data: dict[str, Any]) -> str:
-    text = io.StringIO()
-    writer = YAML()
-    writer.default_flow_style = False
-    writer.dump(data, text)
-    return text.getvalue()
 
 
 def write_run(path: Path, run: Run) -> None:

@@ -1,0 +1,93 @@
+"""What a part of a job asks of Slurm: its resources, and options that are passed on as they are."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import Field
+
+from slurmgpu.models.base import JobOption, Model, Word
+from slurmgpu.models.resources import Resources
+from slurmgpu.models.slurm_text import option_length, wckey
+
+__all__ = ["OWN_OPTIONS", "Component", "check_options", "check_resources"]
+
+OWN_OPTIONS = {
+    "job-name": "name",
+    "partition": "resources.partition",
+    "account": "resources.account",
+    "qos": "resources.qos",
+    "time": "resources.time",
+    "nodes": "resources.nodes",
+    "gpus": "resources.gpus",
+    "gpus-per-node": "resources.gpus_per_node",
+    "gres": "resources.gres",
+    "constraint": "resources.constraint",
+    "cpus-per-task": "resources.cpus_per_task",
+    "cpus-per-gpu": "resources.cpus_per_gpu",
+    "mem": "resources.memory",
+    "mem-per-cpu": "resources.memory_per_cpu",
+    "mem-per-gpu": "resources.memory_per_gpu",
+    "ntasks-per-node": "resources.tasks_per_node",
+    "exclusive": "resources.exclusive",
+    "output": "output",
+    "error": "error",
+    "array": "array",
+    "dependency": "dependency",
+    "mail-user": "mail.user",
+    "mail-type": "mail.type",
+    "comment": "comment",
+    "chdir": "work_dir",
+    "requeue": "restart.on",
+    "no-requeue": "restart.on",
+    "reservation": "resources.reservation",
+}
+"""sbatch's long names that a field of the job stands for."""
+
+_WHOLE_EXPORT = r"[A-Za-z_][A-Za-z0-9_]*(?:,[A-Za-z_][A-Za-z0-9_]*)*"
+
+
+def check_options(options: dict[str, str | int | bool], exact: bool) -> dict[str, str | int | bool]:
+    """ValueError for an option that may not stand under ``sbatch``.
+
+    An exact job may hold any, also those with a field of their own: a range of nodes, a placeholder.
+    """
+    for name, value in options.items():
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*" if exact else r"[a-z][a-z0-9-]*", name):
+            raise ValueError(
+                f"{name!r} is no long option of sbatch; write it without dashes in front, in lower case"
+            )
+        if name in {"hetjob", "packjob"}:
+            raise ValueError(f"{name!r} separates components; write them under components:")
+        if name in OWN_OPTIONS and not exact:
+            raise ValueError(f"{name!r} has a field of its own here: write {OWN_OPTIONS[name]}")
+        if value == "" and not exact:
+            raise ValueError(f"{name} is empty; give a value or leave the key out")
+        try:
+            option_length(str(value))
+            if name == "wckey" and not exact:
+                wckey(str(value))
+        except ValueError as error:
+            raise ValueError(f"{name} {error}") from None
+        if name == "export" and not exact and not re.fullmatch(_WHOLE_EXPORT, str(value)):
+            # Slurm cuts such values at commas and keeps quotes (seen on 22.05).
+            raise ValueError("export takes ALL, NONE or names of variables; write values under variables:")
+    return options
+
+
+def check_resources(resources: Resources, exact: bool) -> Resources:
+    """ValueError for what does not go with an exact job, or with a planned one."""
+    if exact:
+        resources.check_exact()
+    else:
+        resources.check_planned()
+    return resources
+
+
+class Component(Model):
+    """A further component of a heterogeneous job: resources of its own, beside the job's."""
+
+    resources: Resources = Resources.model_construct()
+    """How much of the cluster."""
+    sbatch: dict[Word, JobOption] = Field(default_factory=dict)
+    """Any other sbatch option of this component, by its long name."""

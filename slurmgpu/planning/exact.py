@@ -1,0 +1,289 @@
+"""Jobs that ask Slurm for what stands in them, and jobs whose script runs as it stands."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+
+from slurmgpu.errors import InvalidInput, PlanError
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.environment import Environment
+from slurmgpu.models.job import Component, Job
+from slurmgpu.models.plan import Option, Plan, Reason
+from slurmgpu.models.resources import Resources
+from slurmgpu.models.units import Duration, GpuRequest, Memory
+from slurmgpu.planning.launching import Launching, choose_launcher, python_command
+from slurmgpu.planning.planner import Surroundings, make_plan, resolve_environment
+
+__all__ = ["ExactSize", "as_it_stands", "component_options", "exact_options", "exact_plan"]
+
+_DEFAULT_SHELL = "/bin/bash"
+_SPELLED = (Duration, GpuRequest, Memory)
+_WHY = "as it stands in the job (exact)"
+# What the launchers srun and torchrun must know as numbers.
+_SIZES = ("nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task", "gres")
+
+# Each field of the resources that is one option of sbatch.
+_RESOURCES = {
+    "account": "account",
+    "partition": "partition",
+    "qos": "qos",
+    "reservation": "reservation",
+    "constraint": "constraint",
+    "nodes": "nodes",
+    "tasks": "ntasks",
+    "tasks_per_node": "ntasks-per-node",
+    "gpus": "gpus",
+    "gpus_per_node": "gpus-per-node",
+    "gpus_per_task": "gpus-per-task",
+    "gres": "gres",
+    "cpus_per_task": "cpus-per-task",
+    "cpus_per_gpu": "cpus-per-gpu",
+    "memory": "mem",
+    "memory_per_cpu": "mem-per-cpu",
+    "memory_per_gpu": "mem-per-gpu",
+    "exclusive": "exclusive",
+    "time": "time",
+}
+
+
+def as_it_stands(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
+    """Plan an exact job, or a job with a script of its own.
+
+    PlanError for a heterogeneous job that is not exact.
+    """
+    if job.exact:
+        return exact_plan(job, cluster, around)
+    if job.components:
+        raise PlanError(
+            "components: a heterogeneous job is planned only as it stands, for now",
+            hint="add exact: true, and write every option of each component under its resources: and sbatch:",
+        )
+    return _script_plan(job, cluster, around)
+
+
+def exact_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
+    """Ask for what stands in the job and for nothing else; the cluster's dialect and limits do not count.
+
+    PlanError when two fields say the same option, or there is nothing to run.
+    """
+    options = tuple(exact_options(job))
+    name, environment = resolve_environment(job, cluster, around.environments)
+    size = ExactSize(job.resources)
+    if job.script is not None:
+        launching = Launching("plain", "the script runs as it stands")
+    else:
+        launching = _launching(job, environment, size, around)
+    if job.train is not None:
+        job.train.micro_batch(size.nodes * size.processes(launching))
+    text = {option.name: option.value for option in options}
+    folders, warnings = _log_folders(text)
+    return Plan.model_construct(
+        cluster=cluster.name,
+        name=_name(job, text),
+        partition=text.get("partition"),
+        nodes=size.nodes,
+        gpus_per_node=size.gpus,
+        gpu_type=size.gpu_type,
+        tasks_per_node=1 if launching.launcher == "torchrun" else size.tasks,
+        processes_per_node=size.processes(launching),
+        cpus_per_task=job.resources.cpus_per_task,
+        memory=job.resources.memory,
+        time=job.resources.time,
+        options=options,
+        components=tuple(tuple(component_options(one)) for one in job.components),
+        launcher=launching.launcher,
+        srun_options=job.launch.srun_options,
+        command=job.command,
+        train=job.train.document() if job.train is not None else None,
+        script=job.script,
+        shebang=job.shebang or _DEFAULT_SHELL,
+        environment=environment,
+        environment_name=name,
+        variables={**environment.variables, **job.variables},
+        secrets=job.secrets,
+        work_dir=around.work_dir,
+        enters_work_dir=job.work_dir is not None,
+        exact=True,
+        output=text.get("output"),
+        error=text.get("error"),
+        log_folders=folders,
+        restart_limit=job.restart.limit if job.restart is not None and job.restart.on else None,
+        reasons=(Reason.model_construct(what="launcher", value=launching.launcher, why=launching.why),),
+        warnings=(*launching.warnings, *warnings),
+    )
+
+
+class ExactSize:
+    """Nodes, tasks and GPUs as far as the job says them in numbers; what it does not say is Slurm's default."""
+
+    def __init__(self, resources: Resources) -> None:
+        self.nodes = resources.nodes or 1
+        self.tasks = resources.tasks_per_node or max(1, (resources.tasks or 1) // self.nodes)
+        in_gres = [entry for entry in resources.gres if entry.name == "gpu" and entry.count.isdigit()]
+        requests = (resources.gpus_per_node, resources.gpus_per_task, resources.gpus)
+        types = {one.type for one in (*requests, *in_gres) if one is not None and one.type}
+        self.gpu_type = next(iter(types)) if len(types) == 1 else None
+        if resources.gpus_per_node is not None:
+            self.gpus = resources.gpus_per_node.count
+        elif in_gres:
+            self.gpus = sum(int(entry.count) for entry in in_gres)
+        elif resources.gpus_per_task is not None:
+            self.gpus = resources.gpus_per_task.count * self.tasks
+        else:
+            self.gpus = (resources.gpus.count if resources.gpus else 0) // self.nodes
+
+    def processes(self, launching: Launching) -> int:
+        """Processes on a node, whoever starts them."""
+        return {"torchrun": max(1, self.gpus), "srun": self.tasks, "plain": 1}[launching.launcher]
+
+
+def _launching(job: Job, environment: Environment, size: ExactSize, around: Surroundings) -> Launching:
+    if job.command is None and job.train is None:
+        raise InvalidInput(
+            "the job has neither command nor train nor script: there is nothing to run",
+            hint="write command: [python, train.py], or the lines of a script under script: |",
+        )
+    chosen = choose_launcher(
+        job,
+        environment,
+        around.script,
+        nodes=size.nodes,
+        gpus_per_node=size.gpus,
+        tasks_per_node=size.tasks,
+    )
+    unknown = [name for name in _SIZES if isinstance(job.sbatch.get(name), str)]
+    if chosen.launcher != "plain" and unknown:
+        raise PlanError(
+            f"sbatch.{unknown[0]}: {job.sbatch[unknown[0]]!r}: launcher {chosen.launcher} must know nodes, tasks and "
+            "GPUs as numbers",
+            hint="write the number under resources:, or the lines that start the processes under script: |",
+        )
+    if chosen.launcher == "torchrun" and not size.gpus:
+        warning = "the job names no GPUs, so torchrun starts one process on each node; resources.gpus_per_node names them"
+        return chosen._replace(warnings=(*chosen.warnings, warning))
+    return chosen
+
+
+def exact_options(job: Job) -> Iterator[Option]:
+    """The options that stand in the job, each as it is spelled there; PlanError when one stands there twice."""
+    given = [*_own_options(job), *_others(job.sbatch)]
+    seen: set[str] = set()
+    for name, value in given:
+        if name in seen:
+            raise PlanError(
+                f"sbatch.{name}: {value!r}: another field of the job says --{name} too; keep one of the two",
+                hint=f"leave sbatch.{name} out, or the field",
+            )
+        seen.add(name)
+        yield Option.model_construct(name=name, value=value, why=_WHY)
+
+
+def _own_options(job: Job) -> Iterator[tuple[str, str | None]]:
+    if job.name:
+        yield "job-name", job.name
+    yield from _of_resources(job.resources)
+    yield from ((name, str(value)) for name in ("array", "dependency") if (value := getattr(job, name)))
+    if job.restart is not None:
+        yield ("requeue" if job.restart.on else "no-requeue"), None
+    yield from ((name, value) for name in ("output", "error") if (value := getattr(job, name)))
+    if job.mail is not None:
+        if "type" in job.mail.model_fields_set or not job.mail.user:
+            yield "mail-type", ",".join(job.mail.type)
+        if job.mail.user:
+            yield "mail-user", job.mail.user
+    if job.comment:
+        yield "comment", job.comment
+
+
+def _of_resources(resources: Resources) -> Iterator[tuple[str, str | None]]:
+    for field, option in _RESOURCES.items():
+        value = getattr(resources, field)
+        if value is None or value is False or value == ():
+            continue
+        if field == "gres":
+            yield option, ",".join(entry.as_written for entry in resources.gres)
+        elif value is True:
+            yield option, None
+        else:
+            yield option, value.as_written if isinstance(value, _SPELLED) else str(value)
+
+
+def _others(sbatch: Mapping[str, str | int | bool]) -> Iterator[tuple[str, str | None]]:
+    for name, value in sbatch.items():
+        if value is not False:
+            yield name, None if value is True else str(value)
+
+
+def component_options(component: Component) -> Iterator[Option]:
+    """The options that stand in a further component."""
+    given = [*_of_resources(component.resources), *_others(component.sbatch)]
+    for name, value in given:
+        yield Option.model_construct(name=name, value=value, why=_WHY)
+
+
+def _name(job: Job, options: Mapping[str, str | None]) -> str:
+    """What the run is called here; Slurm calls a job without --job-name by its script's file."""
+    named = job.name or options.get("job-name")
+    if named or job.script is not None:
+        return named or "job"
+    if job.train is not None:
+        return PurePosixPath(job.train.task.split(":")[0]).stem
+    assert job.command is not None
+    python = python_command(job.command)
+    word = (python.script or python.module) if python else job.command[0]
+    return PurePosixPath(word or job.command[0]).name.removesuffix(".py") or "job"
+
+
+def _log_folders(options: Mapping[str, str | None]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The folders of the log files as far as their names are known here, and a warning where they are not."""
+    folders: dict[str, None] = {}
+    warnings: list[str] = []
+    for name in ("output", "error"):
+        parent = posixpath.dirname(options.get(name) or "")
+        if options.get("job-name"):
+            parent = parent.replace("%x", options["job-name"] or "")
+        if re.search(r"[%\\]", parent.replace("%%", "")):
+            warnings.append(f"{name}: {options[name]!r}: Slurm makes no folders, so {parent!r} must be there")
+        elif parent:
+            folder = posixpath.join(options.get("chdir") or "", parent)
+            folders[folder.replace("%%", "%")] = None
+    return tuple(folders), tuple(warnings)
+
+
+def _script_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
+    """Plan the options as for a command that starts its own processes; what runs is the script."""
+    if re.search(r"\$(?:[A-Za-z_]|\{)|\A~", around.work_dir):
+        raise PlanError(
+            f"work_dir: {around.work_dir!r} is known to the job only, and a script runs as it stands",
+            hint="write the folder out, or leave work_dir out and begin the script with cd",
+        )
+    started = job.model_copy(
+        update={"name": job.name or "job", "command": ("srun",), "script": None, "shebang": None}
+    )
+    plan = make_plan(started, cluster, around)
+    shell = _DEFAULT_SHELL + (" -l" if plan.login_shell else "")
+    return plan.model_copy(
+        update={
+            "command": None,
+            "script": job.script,
+            "shebang": job.shebang or shell,
+            "enters_work_dir": False,
+            "options": tuple(_as_a_script(option, job) for option in plan.options),
+            "reasons": tuple(
+                Reason.model_construct(what=one.what, value=one.value, why="the script runs as it stands")
+                if one.what == "launcher"
+                else one
+                for one in plan.reasons
+                if one.what != "processes"
+            ),
+        }
+    )
+
+
+def _as_a_script(option: Option, job: Job) -> Option:
+    if option.name == "job-name" and not job.name:
+        return option.model_copy(update={"why": "a script has no name of its own; name: gives one"})
+    return option

@@ -1,0 +1,255 @@
+"""An sbatch script -> a job that asks Slurm for exactly the same; no line of the script gets lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from slurmgpu.errors import InvalidInput, PlanError
+from slurmgpu.models.job import Job
+from slurmgpu.scripts.importing_body import Understood, understand
+from slurmgpu.scripts.importing_options import PLACEHOLDER, Key, asked_of, place, valid
+from slurmgpu.scripts.reading import Directive, Refusal, Script, read_script
+
+__all__ = ["Imported", "import_script"]
+
+
+class Imported(NamedTuple):
+    """A job made of a script, as data for a file, and what a reader of the file should know."""
+
+    job: Job
+    data: dict[str, Any]
+    """The job as its file holds it."""
+    head: tuple[str, ...]
+    """Comments above it."""
+    before: dict[Key, tuple[str, ...]]
+    """Comments above a key."""
+    beside: dict[Key, str]
+    """Comments at the end of a key's line."""
+    notes: tuple[str, ...]
+    """What the person should look at."""
+
+
+_ORDER = (
+    "name", "exact", "resources", "components", "environment", "variables", "work_dir", "launch", "command", "array",
+    "dependency", "restart", "output", "error", "mail", "comment", "sbatch", "shebang", "script",
+)  # fmt: skip
+
+
+def import_script(text: str, name: str) -> Imported:
+    """Make a job of a script that sbatch takes; ``name`` is what the script is called in messages.
+
+    InvalidInput for what is no batch script, or one that sbatch refuses for more than its first line.
+    """
+    script = read_script(text)
+    _refuse(script, name)
+    shebang, notes = _shebang(script, name)
+    body = _body(script)
+    if not any(line.strip() and not line.lstrip().startswith("#") for line in body):
+        raise InvalidInput(
+            f"{name}: has no command below its options: there is nothing to run",
+            hint="write the command into the script first",
+        )
+    data, where = _options(script)
+    _checked({**data, **PLACEHOLDER}, script, name)
+    understood = understand(shebang, "\n".join(body), data)
+    before: dict[Key, tuple[str, ...]] = {}
+    if understood is not None and valid({**data, **understood.data}) is not None:
+        data |= understood.data
+        before = understood.comments
+    else:
+        understood = None
+        if shebang != "/bin/bash":
+            data["shebang"] = shebang
+        data["script"] = "\n".join(body) + ("\n" if text.endswith("\n") else "")
+    data = {key: data[key] for key in _ORDER if key in data}
+    job = _checked(data, script, name)
+    beside, more = _remarks(script, where)
+    notes += [*more, *_unknown(script)]
+    return Imported(
+        job, data, (*_head(name, understood, data.get("resources", ())), *notes), before, beside, tuple(notes)
+    )
+
+
+def _head(name: str, understood: Understood | None, resources: Collection[str]) -> Iterator[str]:
+    yield f"Imported from {name}: it asks Slurm for exactly what that script asks for (exact: true)."
+    if understood is None:
+        yield "What runs is the script's own text, as it stands."
+    else:
+        yield "Its lines were understood whole. Without `exact` the planner works the request out for any cluster."
+        if "gres" in resources or "tasks" in resources:
+            yield "(It then wants gpus_per_node in place of gres, and nodes and tasks_per_node in place of tasks.)"
+
+
+# What sbatch makes of the file
+
+
+_REFUSED = {
+    "unmatched-quote": "a quote is not closed",
+    "colon": "a colon stands where an option should",
+    "bare-word": "no option begins with this word",
+    "ambiguous-option": "several options begin so",
+    "missing-value": "its value is missing",
+    "unwanted-value": "it takes no value",
+}
+
+
+def _refuse(script: Script, name: str) -> None:
+    """InvalidInput for what no job file could make good."""
+    whys = {one.why for one in script.refusals}
+    if "empty" in whys:
+        raise InvalidInput(f"{name}: is empty", hint="give a batch script")
+    if "crlf" in whys:
+        raise InvalidInput(
+            f"{name}: has DOS line ends (CRLF), and sbatch refuses it",
+            hint=f"mend it first: sed -i 's/\\r$//' {name}",
+        )
+    if "nul" in whys:
+        raise InvalidInput(f"{name}: holds NUL bytes, and sbatch refuses it", hint="give a text file")
+    if "no-shebang" in whys and not script.directives:
+        raise InvalidInput(
+            f"{name}: is no batch script: its first line does not begin with #!, and it has no #SBATCH lines",
+            hint="begin it with #!/bin/bash; a command becomes a job without a script: slurmgpu submit -- COMMAND",
+        )
+    for one in script.refusals:
+        if _is_fatal(one):
+            reason = _REFUSED.get(one.why, "sbatch has no such option")
+            raise InvalidInput(
+                f"{name}:{one.line}: sbatch refuses the script: {one.text!r}: {reason}",
+                hint="mend that line first",
+            )
+
+
+def _is_fatal(refusal: Refusal) -> bool:
+    if refusal.why == "unknown-option":
+        return not refusal.text.startswith("--")  # a plug-in's options are all long
+    return refusal.why in _REFUSED
+
+
+def _shebang(script: Script, name: str) -> tuple[str, list[str]]:
+    if script.shebang is not None:
+        return script.shebang[2:].strip() or "/bin/sh", []
+    later = _later_shebang(script)
+    if later is None:
+        return "/bin/bash", [
+            f"{name} does not begin with #!, and sbatch refuses it so; /bin/bash is taken here"
+        ]
+    return script.lines[later - 1][2:].strip(), [
+        f"{name} has text before #! (line {later}), and sbatch refuses it so; here that text stands below"
+    ]
+
+
+def _later_shebang(script: Script) -> int | None:
+    """The line of a #! that is not the first line, with nothing but comments above it."""
+    if script.shebang is not None:
+        return None
+    lines = enumerate(script.lines[: script.body_start - 1], 1)
+    return next((number for number, line in lines if line.startswith("#!")), None)
+
+
+def _body(script: Script) -> list[str]:
+    """Every line but the shebang and the options that sbatch reads; blank ones at its top are left out."""
+    shebang = 1 if script.shebang is not None else _later_shebang(script)
+    lines = [
+        line
+        for number, line in enumerate(script.lines, 1)
+        if number != shebang and not (number < script.body_start and _is_directive(line))
+    ]
+    start = next((index for index, line in enumerate(lines) if line.strip()), len(lines))
+    return lines[start:]
+
+
+def _is_directive(line: str) -> bool:
+    return line.startswith(("#SBATCH", "#SLURM"))
+
+
+# Options -> fields
+
+
+def _options(script: Script) -> tuple[dict[str, Any], dict[int, Key]]:
+    """The job's data, and the key at which the last option of each line of the script stands."""
+    found = [_last_ones(script, number) for number in range(script.components)]
+    data, keys = place([[(one.name, one.value) for one in component] for component in found])
+    places: dict[int, Key] = {}
+    for number, component in enumerate(found):
+        for one in component:
+            places[one.line] = keys[number, one.name]
+    return data, places
+
+
+def _last_ones(script: Script, component: int) -> list[Directive]:
+    """A component's options in the order in which they count."""
+    found: dict[str, Directive] = {}
+    for one in script.directives:
+        if one.component == component:
+            found.pop(one.name, None)
+            found[one.name] = one
+    return list(found.values())
+
+
+def _checked(data: dict[str, Any], script: Script, name: str) -> Job:
+    """The job; InvalidInput where it would not ask for what the script asks for."""
+    try:
+        job = Job.model_validate_json(json.dumps(data))
+        asked = [sorted(one, key=str) for one in asked_of(job)]
+    except (ValidationError, PlanError) as error:
+        said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error.message
+        raise InvalidInput(
+            f"{name}: {said.removeprefix('Value error, ')}", hint="mend the script first"
+        ) from None
+    wanted = [
+        sorted(((one.name, one.value) for one in _last_ones(script, number)), key=str)
+        for number in range(script.components)
+    ]
+    assert asked == wanted, (asked, wanted)
+    return job
+
+
+# What a reader of the file should know
+
+
+def _remarks(script: Script, where: dict[int, Key]) -> tuple[dict[Key, str], list[str]]:
+    """Comments at the end of lines, and notes: what is cut off, said twice, or says nothing."""
+    beside: dict[Key, str] = {}
+    notes: list[str] = []
+    for one in script.ignored:
+        if one.why == "comment" and one.line in where:
+            beside[where[one.line]] = one.text.strip()
+            if not script.lines[one.line - 1].removesuffix(one.text)[-1:].isspace():
+                notes.append(
+                    f"line {one.line}: sbatch reads up to the #: {one.text.strip()!r} is a comment to it"
+                )
+        elif one.why in {"comment", "empty-word", "after-separator"}:
+            notes.append(f"line {one.line}: sbatch passes over {one.text.strip()!r}")
+    head = list(enumerate(script.lines[: script.body_start - 1], 1))
+    for number, line in head:
+        if line.startswith(("#PBS", "#BSUB")):
+            notes.append(f"line {number}: sbatch reads {line!r}, too; it stays where it is")
+    said = (
+        {one.line for one in script.directives}
+        | set(script.separators)
+        | {one.line for one in script.ignored}
+    )
+    for number, line in head:
+        if _is_directive(line) and number not in said:
+            notes.append(f"line {number}: {line!r} has no option of its own")
+    return beside, notes + list(_duplicates(script))
+
+
+def _duplicates(script: Script) -> Iterator[str]:
+    for component in range(script.components):
+        last = {one.name: one for one in _last_ones(script, component)}
+        for one in script.directives:
+            if one.component == component and one is not last[one.name]:
+                final = last[one.name]
+                value = "" if one.value is None else f"={one.value}"
+                yield f"line {one.line}: --{one.name}{value} does not count, because line {final.line} says it again"
+
+
+def _unknown(script: Script) -> Iterator[str]:
+    for one in script.refusals:
+        if one.why == "unknown-option":
+            yield f"line {one.line}: {one.text} is none of sbatch's own options; it is kept, as a site's plug-in may know it"

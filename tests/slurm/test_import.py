@@ -1,0 +1,275 @@
+"""Imported and rendered, a script is the same job to the real Slurm, over the shapes of all published scripts."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from slurmgpu.files.data import read_templates
+from slurmgpu.files.job_text import job_text
+from slurmgpu.files.yaml import read_yaml, validate
+from slurmgpu.models.cluster import GENERIC
+from slurmgpu.models.job import Job
+from slurmgpu.planning.planner import Surroundings, make_plan
+from slurmgpu.rendering.render import render_script
+from slurmgpu.sandbox.programs import slurm_release, slurm_version
+from slurmgpu.sandbox.shape import NodeKind, PartitionShape, Shape
+from slurmgpu.sandbox.starting import client_env, start
+from slurmgpu.scripts.importing import import_script
+from slurmgpu.scripts.options import OPTIONS
+from slurmgpu.scripts.reading import read_script
+from tests.published import Case, Option, published, script_of
+from tests.slurm.conftest import need_slurm
+from tests.slurm.throwaway import ThrowawaySlurm
+from tests.slurm.tool import Tool
+
+pytestmark = pytest.mark.slurm
+
+_PLACEHOLDER = re.compile(r"[<{!$\[]")
+# What stands for a placeholder: any value that Slurm takes.
+_FILLED = {
+    "time": "10",
+    "mem": "4G",
+    "gres": "gpu:2",
+    "mail-type": "ALL",
+    "chdir": "/tmp",
+    "exclude": "n1-[1-3]",
+    "nodes": "2",
+    "ntasks": "4",
+    "ntasks-per-node": "2",
+    "cpus-per-task": "4",
+    "mincpus": "2",
+}
+_RESERVATIONS = ("hug", "amd", "s_tra_ncc")
+# Federations need a database; nothing else of sbatch's own is left out.
+_LEFT_OUT = {"clusters"}
+
+
+def submittable(case: Case, release: tuple[int, int]) -> list[list[Option]]:
+    """The options that this sbatch has itself, with placeholders filled in."""
+
+    def kept(name: str) -> bool:
+        info = OPTIONS.get(name)
+        return info is not None and info.there(release) and not info.plugin and name not in _LEFT_OUT
+
+    return [
+        [
+            (name, _FILLED.get(name, "filled") if value and _PLACEHOLDER.search(value) else value)
+            for name, value in component
+            if kept(name)
+        ]
+        for component in case.components
+    ]
+
+
+def everything() -> Shape:
+    """A cluster with every partition, feature and type of GPU that the scripts name, on large nodes."""
+    names: dict[str, set[str]] = {"partition": {"filled"}, "constraint": set(), "type": {"any"}}
+    for case in published().values():
+        for name, value in (option for component in case.components for option in component):
+            if value is None or _PLACEHOLDER.search(value):
+                continue
+            if name == "partition":
+                names["partition"] |= set(value.split(","))
+            elif name == "constraint":
+                names["constraint"] |= set(re.split(r"[|&]", value))
+            elif name in {"gres", "gpus", "gpus-per-node", "gpus-per-task"}:
+                typed = re.search(r"(?:gpu:|\A)([A-Za-z][\w.-]*):\d+", value)
+                names["type"] |= {typed[1].lower()} if typed and not value.startswith("gpumem") else set()
+    features = tuple(sorted(names["constraint"]))
+    kinds = [
+        NodeKind(
+            prefix=f"n{number}-",
+            count=64 if kind == "any" else 8,
+            cpus=512,
+            memory_mib=8_000_000,
+            gpus=16,
+            gpu_type=None if kind == "any" else kind,
+            features=features,
+        )
+        for number, kind in enumerate(sorted(names["type"]), 1)
+    ]
+    partitions = tuple(
+        PartitionShape(
+            name=name,
+            nodes=",".join(kind.hostlist for kind in kinds),
+            options=(("Default", "YES" if name == "filled" else "NO"), ("MaxTime", "UNLIMITED")),
+        )
+        for name in sorted(names["partition"])
+    )
+    return Shape(kinds=tuple(kinds), partitions=partitions, live=False)
+
+
+class Site(NamedTuple):
+    """The Slurm of these tests."""
+
+    env: dict[str, str]
+    release: tuple[int, int]
+
+    def run(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            words,
+            env=self.env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    need_slurm()
+    folder = Path(tempfile.mkdtemp(prefix="import-slurm-", dir="/tmp")).resolve()
+
+    def configured() -> None:
+        conf = folder / "slurm.conf"
+        text = conf.read_text().replace("GresTypes=gpu\n", "GresTypes=gpu,lscratch,nvme,gpumem\n")
+        text = re.sub(
+            r"(?m)(^NodeName=.* Gres=\S+)",
+            r"\1,lscratch:10000,nvme:10000,gpumem:10000G TmpDisk=9000000",
+            text,
+        )
+        conf.write_text(text + "Licenses=scratch:1000\nFirstJobId=7654321\n")  # ids like nothing else
+        with (folder / "gres.conf").open("a") as gres:
+            nodes = ",".join(kind.hostlist for kind in shape.kinds)
+            for name, count in (("lscratch", "10000"), ("nvme", "10000"), ("gpumem", "10000G")):
+                gres.write(f"NodeName={nodes} Name={name} Count={count}\n")
+
+    shape = everything()
+    started = start(
+        folder, name="import", cluster="import", shape=shape, accounting=False, configured=configured
+    )
+    try:
+        made = Site(client_env(folder), slurm_release(slurm_version()))
+        for name in _RESERVATIONS:
+            about = ("StartTime=now", "Duration=60", "Users=root", "Nodes=ALL", "Flags=MAINT,OVERLAP")
+            done = made.run("scontrol", "create", "reservation", f"ReservationName={name}", *about)
+            assert done.returncode == 0, done
+        yield made
+    finally:
+        started.end()
+
+
+def imported(text: str) -> str:
+    made = import_script(text, "job.slurm")
+    file = job_text(made.data, head=made.head, before=made.before, beside=made.beside)
+    job = validate(Job, read_yaml(file, "job.yaml"), "job")
+    plan = make_plan(job, GENERIC, Surroundings(work_dir=job.work_dir or "/w"))
+    return render_script(plan, read_templates())
+
+
+def submit(site: Site, folder: Path, name: str, text: str) -> tuple[str | None, str]:
+    """The job's id, and what sbatch said; both files of a pair have one name, which is the job's."""
+    script = folder / f"{name}.sbatch"
+    script.parent.mkdir(exist_ok=True)
+    script.write_text(text)
+    done = site.run("sbatch", "--parsable", "--hold", str(script), cwd=folder.parent)
+    return (done.stdout.strip() or None, done.stderr)
+
+
+# Counters, moments and the script's own path.
+_OF_THE_JOB = re.compile(
+    r"\b(JobId|ArrayJobId|HetJobId|HetJobIdSet|SubmitTime|EligibleTime|AccrueTime|StartTime|EndTime|Deadline"
+    r"|LastSchedEval|Command|Priority|MCS_label)=\S*"
+)
+
+
+def shown(site: Site) -> dict[str, list[str]]:
+    """What scontrol shows of each job by id, without what is the job's alone."""
+    found: dict[str, list[str]] = {}
+    for record in site.run("scontrol", "show", "job").stdout.split("\n\n"):
+        record = record.strip()
+        if not record:
+            continue
+        number = re.match(r"JobId=(\d+)(?: HetJobId=(\d+))?", record)
+        assert number, record
+        text = _OF_THE_JOB.sub(r"\1=", record.replace(number[2] or number[1], "ID").replace(number[1], "ID"))
+        found.setdefault(number[2] or number[1], []).append(text)
+    return found
+
+
+def lines(records: list[str]) -> list[str]:
+    return "\n".join(records).splitlines()
+
+
+def test_the_real_slurm_sees_the_same_jobs(site: Site, tmp_path: Path) -> None:
+    pairs = {}
+    refused = {}
+    for name, case in published().items():
+        text = script_of(case, submittable(case, site.release))
+        first, said = submit(site, tmp_path / "original", name, text)
+        second, also_said = submit(site, tmp_path / "rendered", name, imported(text))
+        if first is None or second is None:
+            refused[name] = (first, said, second, also_said)
+        else:
+            pairs[name] = (first, second)
+    jobs = shown(site)
+    site.run("scancel", *[number for pair in pairs.values() for number in pair])
+    assert refused == {}
+    assert len(pairs) == len(published())
+    differences = {
+        name: [line for line in difflib.ndiff(lines(jobs[first]), lines(jobs[second])) if line[0] in "+-"]
+        for name, (first, second) in pairs.items()
+        if jobs[first] != jobs[second]
+    }
+    assert differences == {}
+
+
+def test_a_difference_would_be_seen(site: Site, tmp_path: Path) -> None:
+    text = "#!/bin/bash\n#SBATCH --gres=gpu:2 --time=10\nhostname\n"
+    numbers = [
+        submit(site, tmp_path / str(number), "job", changed)[0]
+        for number, changed in enumerate((text, text.replace("gpu:2", "gpu:1"), text.replace("10", "11")))
+    ]
+    jobs = shown(site)
+    first, second, third = (jobs[str(number)] for number in numbers)
+    site.run("scancel", *map(str, numbers))
+    assert first != second
+    assert first != third
+
+
+@pytest.mark.parametrize("line", ["#PBS -N other", "#BSUB -J other", "#PBS -l nodes=3"])
+def test_lines_that_slurm_reads_for_other_schedulers_stay(site: Site, tmp_path: Path, line: str) -> None:
+    text = f"#!/bin/bash\n{line}\n#SBATCH --job-name=ours\nhostname\n"
+    plain, _ = submit(site, tmp_path / "plain", "job", text.replace(line, ""))
+    first, _ = submit(site, tmp_path / "original", "job", text)
+    second, _ = submit(site, tmp_path / "rendered", "job", imported(text))
+    jobs = shown(site)
+    site.run("scancel", str(plain), str(first), str(second))
+    assert jobs[str(first)] == jobs[str(second)]
+    assert jobs[str(plain)] != jobs[str(first)]  # else this test says nothing
+
+
+def test_every_script_of_the_test_is_read_as_it_is_meant() -> None:
+    for case in published().values():
+        options = submittable(case, (22, 5))
+        read = read_script(script_of(case, options))
+        assert [dict(component) for component in options] == [
+            {name: one.value for name, one in read.effective(number).items()}
+            for number in range(read.components)
+        ]
+
+
+def test_an_imported_script_runs_under_its_own_shell(slurm: ThrowawaySlurm, tmp_path: Path) -> None:
+    tool = Tool(slurm, tmp_path)
+    script = tool.file(
+        "train.slurm",
+        "#!/usr/bin/env python3\n#SBATCH -N 2 --tasks-per-node=2 -c 1   # four in all\n#SBATCH -t 5 --comment='a #1'\n"
+        "import os, sys\nprint('tasks', os.environ['SLURM_NTASKS'], 'in', os.getcwd())\nsys.exit(3)\n",
+    )
+    assert tool("import", str(script), "--to", "job.yaml").returncode == 0
+    job = tool.submit("job.yaml")
+    assert slurm.wait_for(job.job_id) == "FAILED"
+    log = (job.run_dir / "logs" / f"{job.job_id}.out").read_text()
+    assert log == f"tasks 4 in {tool.work}\n"
+    again = tool("render", str(job.run_dir / "job.yaml"))
+    assert again.stdout == (job.run_dir / "script.sbatch").read_text().replace("--time=5", "--time=00:05:00")

@@ -1,0 +1,203 @@
+"""A job file can ask Slurm for what each of the 94 published scripts asks for; GOLDEN=write renews the table."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurmgpu.files.data import read_templates
+from slurmgpu.files.job_text import job_text
+from slurmgpu.files.yaml import read_yaml, validate
+from slurmgpu.models.cluster import GENERIC
+from slurmgpu.models.job import Job
+from slurmgpu.planning.planner import Surroundings, make_plan
+from slurmgpu.rendering.render import render_script
+from slurmgpu.scripts.importing_options import options_to_data
+from slurmgpu.scripts.reading import read_script
+from tests.published import Case, published, wanted
+
+TABLE = Path(__file__).parent.parent / "docs" / "published-scripts.md"
+CASES = sorted(published())
+
+
+def asked_by(text: str) -> list[dict[str, str | None]]:
+    """What the rendered script of a job file asks for, as sbatch reads it."""
+    job = validate(Job, read_yaml(text, "job.yaml"), "job")
+    script = render_script(make_plan(job, GENERIC, Surroundings(work_dir="/w")), read_templates())
+    read = read_script(script)
+    assert [one for one in read.refusals if one.why != "unknown-option"] == []
+    return [
+        {name: one.value for name, one in read.effective(number).items()} for number in range(read.components)
+    ]
+
+
+def job_file(case: Case) -> dict[str, Any]:
+    return {**options_to_data(case.components), "script": "srun python train.py\n"}
+
+
+def test_there_are_all_of_them() -> None:
+    assert len(CASES) == 94
+    assert sum(len(component) for case in published().values() for component in case.components) > 700
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_job_file_asks_for_what_the_published_script_asks_for(name: str) -> None:
+    case = published()[name]
+    assert asked_by(job_text(job_file(case))) == wanted(case)
+
+
+def test_a_difference_would_be_seen() -> None:
+    case = published()["uva-afton-pytorch"]
+    text = job_text(job_file(case))
+    assert asked_by(text.replace("gpu:1", "gpu:2")) != wanted(case)
+    assert asked_by(text + "mail: {type: [END]}\n") != wanted(case)
+
+
+# As a user would write them
+
+BY_HAND = {
+    "uva-afton-pytorch": """
+        name: pytorchtest
+        exact: true
+        resources: {account: mygroup, partition: gpu, gres: ["gpu:1"], cpus_per_task: 1, time: 00:01:00}
+        output: pytorchtest-%A.out
+        error: pytorchtest-%A.err
+        environment: {container: {image: $CONTAINERDIR/pytorch.sif}}
+        command: [python, train.py]
+        """,
+    "olcf-frontier-sbcast-conda": """
+        name: bcast_example
+        exact: true
+        resources: {nodes: 8, time: 00:05:00, constraint: nvme}
+        output: "%x-%j.out"
+        sbatch: {account: PROJECT_ID}
+        script: |
+          sbcast env.tar /mnt/bb/env.tar
+          srun python train.py
+        """,
+    "psc-bridges2": """
+        name: glgsm_smoke
+        exact: true
+        resources:
+          account: cis250184p
+          partition: GPU
+          nodes: 2
+          gpus: v100-32:16
+          tasks_per_node: 8
+          cpus_per_task: 5
+          time: 01:00:00
+        output: logs/glgsm_%x_%j.out
+        error: logs/glgsm_%x_%j.err
+        launch: srun
+        command: [python, train.py]
+        """,
+    "csc-roihu-torchrun": """
+        exact: true
+        resources: {partition: gpularge, nodes: 2, tasks_per_node: 1, cpus_per_task: 288, gres: ["gpu:gh200:4"], time: 1:00:00}
+        sbatch: {account: <project>}
+        script: srun torchrun train.py
+        """,
+    "mila-checkpointing": """
+        exact: true
+        resources:
+          tasks: 1
+          tasks_per_node: 1
+          cpus_per_task: 4
+          gpus_per_task: l40s:1
+          memory_per_gpu: 16G
+          time: 00:15:00
+        restart: {on: [preemption, node_failure]}
+        sbatch: {signal: B:TERM@300}
+        launch: plain
+        command: [srun, uv, run, train.py]
+        """,
+    "bsc-mn5": """
+        name: cut3r_train
+        exact: true
+        resources:
+          account: etur59
+          partition: acc
+          qos: acc_ehpc
+          nodes: 1
+          tasks: 1
+          cpus_per_task: 15
+          gres: ["gpu:1"]
+          time: 72:00:00
+        array: 1-15
+        output: logs/job_%A_%a.out
+        error: logs/job_%A_%a.err
+        command: [python, train.py]
+        """,
+    "nemo-rl-ray": """
+        exact: true
+        resources: {nodes: 2, exclusive: true, time: 1:0:0}
+        dependency: singleton
+        sbatch: {account: ACCOUNT, job-name: JOB_NAME, partition: PARTITION}
+        script: ./ray.sub
+        """,
+    "rwth-claix-hetjob": """
+        name: diag_c23mm_c23g
+        exact: true
+        resources: {account: thes2181, partition: c23mm, nodes: 1, tasks_per_node: 1}
+        components:
+          - resources: {partition: c23g, nodes: 1, tasks_per_node: 1, gres: ["gpu:1"], time: 00:05:00}
+            sbatch: {output: logs/diag_c23mm_c23g_%j.txt}
+        script: |
+          srun --het-group=0 hostname : --het-group=1 nvidia-smi
+        """,
+}
+
+
+@pytest.mark.parametrize("name", sorted(BY_HAND))
+def test_a_job_file_written_by_hand_does_the_same(name: str) -> None:
+    assert asked_by(BY_HAND[name]) == wanted(published()[name])
+
+
+# The table
+
+HEAD = """\
+# Published scripts as job files
+
+Each row is a GPU job script that a computing centre, a project or a vendor has published: what it asks Slurm for, and
+where that stands in a [job file](job-files.md#exact-jobs). The test `tests/test_cases.py` makes such a job file of every
+row, renders it, and holds what sbatch reads there against what the script asked for: no difference. Of options that
+stand twice the last one counts. Most options are fields; "verbatim" are those that stand under `sbatch`: options without
+a field, and values that a field would refuse, such as placeholders. It makes this table, too.
+
+| script | site | asks for | verbatim |
+|---|---|---|---|
+"""
+
+
+def verbatim(data: dict[str, Any]) -> list[str]:
+    return [name for part in (data, *data.get("components", [])) for name in part.get("sbatch", {})]
+
+
+def shown(name: str, value: str | None) -> str:
+    text = f"--{name}" if value is None else f"--{name}={value}"
+    return f"`{text if len(text) <= 60 else text[:57] + '...'}`".replace("|", "\\|")
+
+
+def table() -> str:
+    rows = []
+    for name in CASES:
+        case = published()[name]
+        parts = [" ".join(shown(*option) for option in one.items()) for one in wanted(case)]
+        kept = ", ".join(f"`{one}`" for one in dict.fromkeys(verbatim(job_file(case))))
+        rows.append(f"| {name} | {case.site} | {' and '.join(parts)} | {kept or 'nothing'} |\n")
+    return HEAD + "".join(rows)
+
+
+def test_the_table_of_the_documentation_is_this_one() -> None:
+    if os.environ.get("GOLDEN") == "write":
+        TABLE.write_text(table(), encoding="utf-8")
+    assert TABLE.read_text(encoding="utf-8") == table()
+
+
+def test_most_options_are_fields() -> None:
+    total = sum(len(component) for case in published().values() for component in wanted(case))
+    kept = sum(len(verbatim(job_file(case))) for case in published().values())
+    assert kept / total < 0.25
