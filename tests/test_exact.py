@@ -389,9 +389,74 @@ def test_components_are_separated_and_each_asks_for_its_own() -> None:
     ]
 
 
-def test_a_planned_job_of_several_components_is_refused_with_what_is_supported() -> None:
-    said = refusal("resources: {gpus: 1}\ncomponents: [{resources: {nodes: 1}}]\ncommand: [./run]")
-    assert "add exact: true" in said
+MIXED = """
+resources: {nodes: 1, gpus_per_node: 2, time: 60, account: mygroup}
+components: [{resources: {nodes: 1, partition: cpu}, sbatch: {hint: nomultithread}}]
+command: [./steps.sh]
+name: mixed
+"""
+
+
+def two_kinds() -> Cluster:
+    text = """
+name: here
+partitions:
+  gpu: {nodes: [{count: 4, gpus: 4, gpu_type: a100, cpus: 64, memory: 512G}]}
+  cpu: {nodes: [{count: 4, cpus: 32, memory: 128G}]}
+dialect: {required: [account], gpus: gpus-per-node}
+"""
+    return validate(Cluster, read_yaml(text, "here.yaml"), "cluster")
+
+
+def test_each_component_of_a_planned_job_is_planned_in_the_sites_dialect() -> None:
+    made = plan(MIXED, two_kinds())
+    assert [str(option) for option in made.options][1:8] == [
+        "--account=mygroup",
+        "--partition=gpu",
+        "--nodes=1",
+        "--ntasks-per-node=1",
+        "--gpus-per-node=2",
+        "--cpus-per-task=32",
+        "--mem=256G",
+    ]
+    assert [str(option) for option in made.components[0]] == [
+        "--account=mygroup",
+        "--partition=cpu",
+        "--nodes=1",
+        "--ntasks-per-node=1",
+        "--time=01:00:00",
+        "--hint=nomultithread",
+    ]
+    assert (made.launcher, made.gpu_hours) == ("plain", 2.0)
+    assert "srun --het-group=N" in made.reasons[0].why
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("components: [{resources: {nodes: 9}}]", "component 1: 9 nodes without GPUs do not fit on 'here'"),
+        ("components: [{}]\narray: 0-3", "no array of heterogeneous jobs"),
+        ("components: [{}]\nlaunch: torchrun", "launch: torchrun and components"),
+    ],
+)
+def test_a_component_that_cannot_be_is_named(more: str, said: str) -> None:
+    asked = f"resources: {{account: a}}\ncommand: [python, x.py]\n{more}\n"
+    with pytest.raises(PlanError) as caught:
+        plan(asked, two_kinds())
+    assert said in caught.value.message
+
+
+# Exact jobs on a described cluster
+
+
+def test_an_exact_job_that_would_never_start_is_refused_unless_forced() -> None:
+    asked = "exact: true\nresources: {partition: gpu, gres: ['gpu:5']}\nscript: hostname\n"
+    with pytest.raises(PlanError) as caught:
+        plan(asked, two_kinds())
+    assert "partition 'gpu' has 4 GPUs a node, 5 are asked for" in caught.value.message
+    forced = make_plan(job(asked), two_kinds(), Surroundings(work_dir="/w", force=True))
+    assert [str(option) for option in forced.options] == ["--partition=gpu", "--gres=gpu:5"]
+    assert any("has 4 GPUs a node" in warning for warning in forced.warnings)
 
 
 def test_a_mistake_in_a_component_is_named() -> None:
@@ -403,5 +468,7 @@ def test_a_mistake_in_a_component_is_named() -> None:
 def test_the_shipped_profiles_change_nothing_of_an_exact_job() -> None:
     asked = "exact: true\nresources: {nodes: 3, time: '99:00:00'}\nscript: hostname"
     profiles = sorted((ROOT / "examples" / "clusters").glob("*.yaml"))
-    made: list[Any] = [options(asked, load_cluster(path)) for path in profiles]
+    around = Surroundings(work_dir="/w", force=True)
+    plans = [make_plan(job(asked), load_cluster(path), around) for path in profiles]
+    made: list[Any] = [[str(option) for option in one.options] for one in plans]
     assert made == [["--nodes=3", "--time=99:00:00"]] * len(profiles)

@@ -14,6 +14,7 @@ from slurmgpu.models.job import Component, Job
 from slurmgpu.models.plan import Option, Plan, Reason
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration, GpuRequest, Memory
+from slurmgpu.planning.asking import judge_options
 from slurmgpu.planning.launching import Launching, choose_launcher, python_command
 from slurmgpu.planning.planner import Surroundings, make_plan, resolve_environment
 
@@ -50,26 +51,24 @@ _RESOURCES = {
 
 
 def as_it_stands(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
-    """Plan an exact job, or a job with a script of its own.
-
-    PlanError for a heterogeneous job that is not exact.
-    """
+    """Plan an exact job, a heterogeneous job, or a job with a script of its own."""
     if job.exact:
         return exact_plan(job, cluster, around)
     if job.components:
-        raise PlanError(
-            "components: a heterogeneous job is planned only as it stands, for now",
-            hint="add exact: true, and write every option of each component under its resources: and sbatch:",
-        )
+        from slurmgpu.planning.components import plan_with_components
+
+        return plan_with_components(job, cluster, around)
     return _script_plan(job, cluster, around)
 
 
 def exact_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
-    """Ask for what stands in the job and for nothing else; the cluster's dialect and limits do not count.
+    """Ask for what stands in the job and for nothing else; the cluster's dialect does not count.
 
-    PlanError when two fields say the same option, or there is nothing to run.
+    PlanError when two fields say the same option, there is nothing to run, or a component would never start there.
     """
     options = tuple(exact_options(job))
+    components = tuple(tuple(component_options(one)) for one in job.components)
+    overruled = _never_starts(cluster, (options, *components), around.force)
     name, environment = resolve_environment(job, cluster, around.environments)
     size = ExactSize(job.resources)
     if job.script is not None:
@@ -93,7 +92,7 @@ def exact_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
         memory=job.resources.memory,
         time=job.resources.time,
         options=options,
-        components=tuple(tuple(component_options(one)) for one in job.components),
+        components=components,
         launcher=launching.launcher,
         srun_options=job.launch.srun_options,
         command=job.command,
@@ -112,8 +111,26 @@ def exact_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
         log_folders=folders,
         restart_limit=job.restart.limit if job.restart is not None and job.restart.on else None,
         reasons=(Reason.model_construct(what="launcher", value=launching.launcher, why=launching.why),),
-        warnings=(*launching.warnings, *warnings),
+        warnings=(*overruled, *launching.warnings, *warnings),
     )
+
+
+def _never_starts(
+    cluster: Cluster, components: tuple[tuple[Option, ...], ...], force: bool
+) -> tuple[str, ...]:
+    """Why it would never start, when that is overruled; PlanError when it is not."""
+    found: list[str] = []
+    for number, options in enumerate(components):
+        of = f"component {number}: " if len(components) > 1 else ""
+        judged = judge_options(cluster, {option.name: option.value for option in options})
+        found += [f"{of}{problem}" for problem in judged]
+    if found and not force:
+        raise PlanError(
+            f"the job as it stands would never start on {cluster.name!r}: {'; '.join(found)}",
+            hint="change what it asks for; or leave exact out, and the planner says what would fit; "
+            "or --force asks for it all the same",
+        )
+    return tuple(found)
 
 
 class ExactSize:

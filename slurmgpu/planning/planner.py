@@ -218,9 +218,13 @@ def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
 
 def partitions_that_fit(job: Job, cluster: Cluster, around: Surroundings) -> list[str]:
     """The partitions that would start the job, the best first; none on a cluster that is not described."""
+    if job.exact or not cluster.known:
+        return [name for name in [job.resources.partition] if name]
+    if job.script is not None:
+        job = job.model_copy(update={"script": None, "shebang": None, "command": ("srun",)})
     _, environment = resolve_environment(job, cluster, around.environments)
     tasks_on = _Launchings(job, environment, around.script).tasks_on
-    fitting = candidates(cluster, job.resources, tasks_on).fitting if cluster.known else []
+    fitting = candidates(cluster, job.resources, tasks_on).fitting
     return [made.partition for made in by_preference(cluster, fitting) if made.partition]
 
 
