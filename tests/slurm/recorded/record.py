@@ -16,7 +16,8 @@ from pathlib import Path
 
 from slurmgpu.slurm import sacct, squeue, sstat
 from slurmgpu.slurm.call import Answer, Slurm, submission_env
-from tests.slurm.release_slurm import ReleaseSlurm
+from tests.slurm.releases import Root, first_on_path, root_for
+from tests.slurm.throwaway import ThrowawaySlurm
 
 SLEEP = "#!/bin/bash\nsleep 600\n"
 STUBBORN = "#!/bin/bash\ntrap '' TERM\nfor i in $(seq 600); do sleep 1; done\n"
@@ -51,8 +52,9 @@ REFUSALS = {
 class Recorder:
     """Runs commands against the throwaway and keeps what they say."""
 
-    def __init__(self, running: ReleaseSlurm, work: Path, folder: Path) -> None:
+    def __init__(self, running: ThrowawaySlurm, root: Root, work: Path, folder: Path) -> None:
         self.slurm = Slurm(env=running.env)
+        self.root = root
         self.folder = folder
         self.running = running
         self.work = work
@@ -81,7 +83,7 @@ class Recorder:
         for here, there in (
             (self.work, "/scratch/ada"),
             (self.running.folder, "/etc/slurm"),
-            (self.running.root.bin, "/usr/bin"),
+            (self.root.bin, "/usr/bin"),
         ):
             text = text.replace(str(here), there)
         return re.sub(r"(?<=127\.0\.0\.1:)\d+", "6819", text)
@@ -190,12 +192,13 @@ def main(release: str) -> None:
     """Record everything."""
     folder = Path(__file__).parent / release
     folder.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as work, ReleaseSlurm(release) as running:
-        recorder = Recorder(running, Path(work), folder)
+    root = root_for(release)
+    with tempfile.TemporaryDirectory() as work, first_on_path(root), ThrowawaySlurm() as running:
+        recorder = Recorder(running, root, Path(work), folder)
         jobs(recorder)
         submissions(recorder)
         faults(recorder)
-        (folder / "version").write_text(f"{running.root.version}\n")
+        (folder / "version").write_text(f"{root.version}\n")
 
 
 if __name__ == "__main__":

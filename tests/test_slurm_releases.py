@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.slurm import releases
-from tests.slurm.release_slurm import spelled_for
 from tests.slurm.releases import ReleaseUnavailable, Root, root_for
 
 
@@ -72,9 +71,3 @@ def test_without_a_network_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(releases, "_mirrors", lambda: ["http://127.0.0.1:9/debian"])
     with pytest.raises(ReleaseUnavailable, match=r"Slurm 24\.11 cannot be fetched: trixie: .*127\.0\.0\.1"):
         root_for("24.11")
-
-
-def test_a_configuration_is_spelled_for_its_release() -> None:
-    conf = "A=1\nAccountingStoreFlags=job_comment,job_script\nB=2\n"
-    assert spelled_for((22, 5), conf) == conf
-    assert "AccountingStoreFlags" not in spelled_for((20, 11), conf)
