@@ -174,7 +174,7 @@ def _kill(pid: int, number: int) -> None:
         return
 
 
-def _leave(number: int, frame: object) -> None:
+def _leave(*_: object) -> None:
     # Once is enough: a second TERM must not interrupt the cleaning.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(0)

@@ -309,7 +309,8 @@ def test_srun_hands_each_task_its_cpus(tool: Tool, slurm: ThrowawaySlurm) -> Non
     ask = ["sacct", "-n", "-P", "-j", f"{job.job_id}.0", "-o"]
     assert slurm.run([*ask, "NTasks,AllocCPUS"]).stdout.strip() == "2|8"
     # The tasks above inherit the variable from the job anyway; srun itself counts only what it is told.
-    told = (job.run_dir / "script.sbatch").read_text()
+    script = (job.run_dir / "script.sbatch").read_text()
+    told = next(line for line in script.splitlines() if line.startswith("srun "))
     if slurm.release >= (21, 8):  # before, accounting does not keep the line
         told = slurm.run([*ask, "SubmitLine"]).stdout
     assert "--cpus-per-task=4" in told.split()
