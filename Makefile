@@ -61,7 +61,7 @@ lint: $(VENV)/.test
 	@$(BIN)/ruff format --check . .ci/releases
 
 types: $(VENV)/.test
-	@$(BIN)/mypy
+	@$(BIN)/mypy -p slurmgpu -p tests.slurm.recorded
 
 imports: $(VENV)/.test
 	@$(BIN)/lint-imports --config pyproject.toml

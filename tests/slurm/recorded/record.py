@@ -6,6 +6,7 @@ answered, one JSON file each: `argv`, `rc`, `stdout`, `stderr`.
 
 from __future__ import annotations
 
+import getpass
 import json
 import re
 import sys
@@ -131,8 +132,8 @@ def jobs(recorder: Recorder) -> None:
     recorder.running.run(["scancel", str(cancelled)])
     settle(recorder, f"{cancelled} CANCELLED")
     recorder.running.run(["scancel", str(stubborn)])
-    recorder.record("squeue", squeue.command(recorder.running.user))
-    recorder.record("sacct", sacct.command(user=recorder.running.user, since=since()))
+    recorder.record("squeue", squeue.command(getpass.getuser()))
+    recorder.record("sacct", sacct.command(user=getpass.getuser(), since=since()))
     recorder.record("sacct_steps", sacct.command(ids=[busy, array], steps=True))
     recorder.record("sacct_submit_line", sacct.command(ids=[1, 2, 3], submit_line=True))
     recorder.record("sacct_none", sacct.command(ids=[99999]))
@@ -140,8 +141,8 @@ def jobs(recorder: Recorder) -> None:
     recorder.record("scancel_finished", ["scancel", str(failed)])
     recorder.record("scancel_ending", ["scancel", str(stubborn)])
     settle(recorder, f"{stubborn} CANCELLED")
-    recorder.record("squeue_afterwards", squeue.command(recorder.running.user))
-    recorder.record("sacct_afterwards", sacct.command(user=recorder.running.user, since=since()))
+    recorder.record("squeue_afterwards", squeue.command(getpass.getuser()))
+    recorder.record("sacct_afterwards", sacct.command(user=getpass.getuser(), since=since()))
 
 
 def submissions(recorder: Recorder) -> None:
