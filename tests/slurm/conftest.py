@@ -14,6 +14,7 @@ from tests.slurm.throwaway import ThrowawaySlurm, missing_programs
 # Blank-separated, such as "20.11 24.11", or "all": every test of this folder runs once on each, in place of the
 # installed one.
 _NAMED = os.environ.get("SLURMGPU_TEST_RELEASES", "").split()
+_RAN: list[str] = []
 
 
 @pytest.fixture(scope="session", autouse=True, params=list(RELEASES) if _NAMED == ["all"] else _NAMED or None)
@@ -39,7 +40,14 @@ def slurm(release: str | None) -> Iterator[ThrowawaySlurm]:
     """A throwaway Slurm with 4 nodes of 4 pretend GPUs; without Slurm's programs as `need_slurm` says."""
     need_slurm()
     with ThrowawaySlurm() as running:
+        _RAN.append(running.version)
         yield running
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which Slurm it was."""
+    if _RAN:
+        terminalreporter.write_line(f"Slurm that ran: {', '.join(_RAN)}")
 
 
 def need_slurm() -> None:

@@ -60,7 +60,8 @@ class ThrowawaySlurm:
             seconds=start_timeout,
             configured=self._configured,
         )
-        self.release = slurm_release(self._started.state.version)
+        self.version = self._started.state.version
+        self.release = slurm_release(self.version)
 
     def _configured(self) -> None:
         """A job that inherits no environment would call the commands of this machine's own Slurm, if any."""
