@@ -61,5 +61,5 @@ def need_slurm() -> None:
 
 def _absent(reason: str) -> NoReturn:
     if os.environ.get("CI") == "true" or os.environ.get("SLURMGPU_REQUIRE_SLURM") == "1":
-        pytest.fail(reason)
+        pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
