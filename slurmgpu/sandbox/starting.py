@@ -56,7 +56,8 @@ class Started:
         """End every process of this Slurm, its jobs included, and delete its folder; may be called again."""
         if self.supervisor.stdin is not None and not self.supervisor.stdin.closed:
             self.supervisor.stdin.close()
-        if self.supervisor.poll() is None:
+        # Until it is told to stay, the closed pipe ends it; a TERM could come before it is ready to clean up.
+        if self.state.ready and self.supervisor.poll() is None:
             self.supervisor.terminate()
         self.supervisor.wait(timeout=60)
 
