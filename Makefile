@@ -57,11 +57,11 @@ demo: $(VENV)/.demo
 check: lint types imports
 
 lint: $(VENV)/.test
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check . .ci/releases
+	@$(BIN)/ruff format --check . .ci/releases
 
 types: $(VENV)/.test
-	@$(BIN)/mypy
+	@$(BIN)/mypy -p slurmgpu -p tests.slurm.recorded
 
 imports: $(VENV)/.test
 	@$(BIN)/lint-imports --config pyproject.toml
@@ -69,12 +69,10 @@ imports: $(VENV)/.test
 test: $(VENV)/.test slurm-packages check
 	@$(BIN)/python -m pytest
 
-RELEASES := 20.11 22.05 24.11 26.05
-
 .PHONY: test-releases
 test-releases: $(VENV)/.test
 	@.ci/install-slurm --releases || [ $$? -eq 3 ]
-	@SLURMGPU_TEST_RELEASES="$(RELEASES)" $(BIN)/python -m pytest tests/slurm
+	@SLURMGPU_TEST_RELEASES="$(or $(RELEASES),all)" $(BIN)/python -m pytest tests/slurm
 
 .PHONY: slurm-packages
 slurm-packages:
@@ -84,8 +82,8 @@ benchmark: $(VENV)/.test
 	@$(BIN)/python benchmarks/startup.py
 
 format: $(VENV)/.test
-	@$(BIN)/ruff check --fix .
-	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix . .ci/releases
+	@$(BIN)/ruff format . .ci/releases
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -17,9 +17,11 @@ from slurmgpu.submission.local import LocalRequest, run_here, stand_ins
 
 Runner = Callable[..., SimpleNamespace]
 
+# The line at once, with its end: several processes write to the same log, unbuffered.
 SHOW = (
-    "import os; print(' '.join(f'{n}={os.environ.get(n)}' for n in "
-    "'SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_NTASKS SLURM_NNODES SLURMD_NODENAME'.split()))"
+    "import os; os.write(1, ' '.join(f'{n}={os.environ.get(n)}' for n in "
+    "'SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_NTASKS SLURM_NNODES SLURMD_NODENAME'.split())"
+    ".encode() + b'\\n')"
 )
 
 

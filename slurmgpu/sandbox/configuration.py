@@ -9,7 +9,9 @@ from pathlib import Path
 
 from slurmgpu.sandbox.shape import NodeKind, Shape
 
-__all__ = ["Place", "gres_conf", "slurm_conf", "slurmdbd_conf"]
+__all__ = ["Place", "database_sql", "gres_conf", "plugin_folder", "slurm_conf", "slurmdbd_conf"]
+
+DATABASE = "slurm"
 
 BY_ACCOUNTING = frozenset({"QOS", "AllowQos", "DenyQos", "AllowAccounts", "DenyAccounts"})
 """Options of a partition that Slurm takes no heed of without accounting, or refuses to start with."""
@@ -28,6 +30,24 @@ class Place:
     node_ports: tuple[int, ...]
     """One per node; a single one that nobody listens on where nodes have no daemon."""
     accounting: bool
+    release: tuple[int, int] = (26, 5)
+    """Whose words the files are written in: older ones lack some."""
+    plugins: Path | None = None
+    """Where Slurm's plugins lie; None: where it was built to look for them."""
+
+
+def plugin_folder(daemon: Path) -> Path | None:
+    """Where the plugins of the Slurm lie that a daemon belongs to; None for the system's, which finds them itself.
+
+    A Slurm that was unpacked into some folder, and not installed, has to be told.
+    """
+    prefix = daemon.resolve().parent.parent
+    if prefix in {Path("/"), Path("/usr")}:
+        return None
+    for pattern in ("lib/*/slurm-wlm", "lib/slurm", "lib64/slurm"):
+        for found in prefix.glob(f"{pattern}/auth_munge.so"):
+            return found.parent
+    return None
 
 
 def listen_line(host: str) -> str:
@@ -85,6 +105,9 @@ JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=2
 """,
         _accounting_lines(place, shape) if place.accounting else "",
+        _plugin_line(place),
+        # 20.11 counts one up before the first job.
+        "FirstJobId=0\n" if place.release < (21, 8) else "",
         *(f"{key}={value}\n" for key, value in shape.options),
         # A node that needs no daemon is one in the cloud that could be had: jobs are judged as for live ones.
         ""
@@ -113,9 +136,19 @@ def _gres_types(shape: Shape) -> str:
     return ",".join(dict.fromkeys(["gpu", *others]))
 
 
+def _plugin_line(place: Place) -> str:
+    return f"PluginDir={place.plugins}\n" if place.plugins else ""
+
+
 def _accounting_lines(place: Place, shape: Shape) -> str:
     # What limits name has to be counted.
     typed = re.findall(r"gres/gpu:[^=,]+", " ".join(word for qos in shape.qos for word in qos.tres))
+    # The script of a job is kept since 21.08; before, its comment had an option of its own.
+    stored = (
+        "AccountingStoreFlags=job_comment,job_script"
+        if place.release >= (21, 8)
+        else "AccountingStoreJobComment=YES"
+    )
     return f"""\
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStoragePass={place.folder}/munge.sock
@@ -123,7 +156,7 @@ AccountingStorageHost=127.0.0.1
 AccountingStoragePort={place.database_port}
 AccountingStorageTRES={",".join(dict.fromkeys(["gres/gpu", *typed]))}
 AccountingStorageEnforce=associations,limits,qos
-AccountingStoreFlags=job_comment,job_script
+{stored}
 PriorityType=priority/multifactor
 PriorityWeightQOS=1000
 """
@@ -175,9 +208,17 @@ PidFile={place.folder}/slurmdbd.pid
 StorageType=accounting_storage/mysql
 StorageHost=localhost
 StorageUser={place.user}
-StorageLoc=slurm
+StorageLoc={DATABASE}
 CommitDelay=1
-"""
+{_plugin_line(place)}"""
+
+
+def database_sql() -> str:
+    """What the database server runs first: slurmdbd finds its database, and need not make it.
+
+    It could, but the one of 26.05 then fails to connect at first and waits 5 s.
+    """
+    return f"CREATE DATABASE IF NOT EXISTS {DATABASE};\n"
 
 
 def gres_conf(folder: Path, shape: Shape) -> str:

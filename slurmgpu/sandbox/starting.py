@@ -15,7 +15,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurmgpu.sandbox.configuration import Place, gres_conf, slurm_conf, slurmdbd_conf
+from slurmgpu.sandbox.configuration import (
+    Place,
+    database_sql,
+    gres_conf,
+    plugin_folder,
+    slurm_conf,
+    slurmdbd_conf,
+)
 from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.keeper import Keeper, launch
 from slurmgpu.sandbox.processes import TOKEN, identify
@@ -49,7 +56,8 @@ class Started:
         """End every process of this Slurm, its jobs included, and delete its folder; may be called again."""
         if self.supervisor.stdin is not None and not self.supervisor.stdin.closed:
             self.supervisor.stdin.close()
-        if self.supervisor.poll() is None:
+        # Until it is told to stay, the closed pipe ends it; a TERM could come before it is ready to clean up.
+        if self.state.ready and self.supervisor.poll() is None:
             self.supervisor.terminate()
         self.supervisor.wait(timeout=60)
 
@@ -95,6 +103,8 @@ class _Start:
             database_port=ports[1],
             node_ports=tuple(ports[2:]),
             accounting=accounting,
+            release=slurm_release(self.version),
+            plugins=plugin_folder(Path(program("slurmctld"))),
         )
         self.keeper = Keeper(folder)
 
@@ -138,10 +148,11 @@ class _Start:
         _write(folder / "slurm.conf", slurm_conf(place, shape).encode())
         if place.accounting:
             _write(folder / "slurmdbd.conf", slurmdbd_conf(place).encode())
+            _write(folder / "database.sql", database_sql().encode())
         _write(folder / "gres.conf", gres_conf(folder, shape).encode())
         _write(folder / "plugstack.conf", b"")
         # Without root there are no cgroups to be had; releases before 23.02 do not know the word.
-        if slurm_release(self.version) >= (23, 2):
+        if place.release >= (23, 2):
             _write(folder / "cgroup.conf", b"CgroupPlugin=disabled\n")
 
     def _start(self) -> None:
@@ -181,6 +192,7 @@ class _Start:
             # As Debian configures it: the compiled-in latin1 would turn most of UTF-8 into question marks.
             " --character-set-server=utf8mb4 --collation-server=utf8mb4_general_ci"
             " --innodb-buffer-pool-size=32M --innodb-flush-log-at-trx-commit=0"
+            f" --init-file={self.folder}/database.sql"
         )
         self.keeper.start("mariadbd", ["/bin/sh", "-c", f"{create} && exec {serve}"])
 

@@ -207,18 +207,26 @@ def _kill(pid: int, number: int) -> None:
         return
 
 
+def _leave(*_: object) -> None:
+    # Once is enough: a second TERM must not interrupt the cleaning.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(0)
+
+
 def main() -> None:
     """``supervisor.py FOLDER``: serve, then end, whatever happened."""
     # A Ctrl-C or a closed terminal belongs to whoever started us; `down` and a shutdown send TERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, _leave)
     supervisor = Supervisor(Path(sys.argv[1]))
     try:
-        supervisor.run()
+        try:
+            supervisor.run()
+        finally:
+            # The first TERM may come just here, when the pipe has closed a moment before.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
     finally:
-        # Once is enough: a second TERM must not interrupt the cleaning.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         supervisor.end()
 
 

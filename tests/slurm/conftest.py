@@ -8,33 +8,46 @@ from typing import NoReturn
 
 import pytest
 
-from tests.slurm.release_slurm import ReleaseSlurm
-from tests.slurm.releases import ReleaseUnavailable
+from tests.slurm.releases import RELEASES, ReleaseUnavailable, first_on_path, root_for
 from tests.slurm.throwaway import ThrowawaySlurm, missing_programs
 
-# Blank-separated, such as "20.11 24.11": every test that needs Slurm runs once on each, in place of the
+# Blank-separated, such as "20.11 24.11", or "all": every test of this folder runs once on each, in place of the
 # installed one.
-RELEASES = os.environ.get("SLURMGPU_TEST_RELEASES", "").split() or None
+_NAMED = os.environ.get("SLURMGPU_TEST_RELEASES", "").split()
+_RAN: list[str] = []
 
 
-@pytest.fixture(scope="session", params=RELEASES)
-def slurm(request: pytest.FixtureRequest) -> Iterator[ThrowawaySlurm]:
-    """A throwaway Slurm with 4 nodes of 4 pretend GPUs; without Slurm's programs the test is skipped.
+@pytest.fixture(scope="session", autouse=True, params=list(RELEASES) if _NAMED == ["all"] else _NAMED or None)
+def release(request: pytest.FixtureRequest) -> Iterator[str | None]:
+    """The release of Slurm that stands first on PATH; None for the installed one, whatever it is.
 
-    In CI (CI=true) or with SLURMGPU_REQUIRE_SLURM=1 their absence is a failure.
+    One that cannot be had skips the test; in CI (CI=true) or with SLURMGPU_REQUIRE_SLURM=1 it fails it.
     """
-    with _start(getattr(request, "param", None)) as running:
+    name: str | None = getattr(request, "param", None)
+    if name is None:
+        yield None
+        return
+    try:
+        root = root_for(name)
+    except ReleaseUnavailable as error:
+        _absent(str(error))
+    with first_on_path(root):
+        yield name
+
+
+@pytest.fixture(scope="session")
+def slurm(release: str | None) -> Iterator[ThrowawaySlurm]:
+    """A throwaway Slurm with 4 nodes of 4 pretend GPUs; without Slurm's programs as `need_slurm` says."""
+    need_slurm()
+    with ThrowawaySlurm() as running:
+        _RAN.append(running.version)
         yield running
 
 
-def _start(release: str | None) -> ThrowawaySlurm:
-    if release:
-        try:
-            return ReleaseSlurm(release)
-        except ReleaseUnavailable as error:
-            _absent(str(error))
-    need_slurm()
-    return ThrowawaySlurm()
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which Slurm it was."""
+    if _RAN:
+        terminalreporter.write_line(f"Slurm that ran: {', '.join(_RAN)}")
 
 
 def need_slurm() -> None:
@@ -48,5 +61,5 @@ def need_slurm() -> None:
 
 def _absent(reason: str) -> NoReturn:
     if os.environ.get("CI") == "true" or os.environ.get("SLURMGPU_REQUIRE_SLURM") == "1":
-        pytest.fail(reason)
+        pytest.fail(reason, pytrace=False)
     pytest.skip(reason)

@@ -12,6 +12,8 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +55,7 @@ class Root:
 
     @property
     def plugins(self) -> Path:
-        """What slurm.conf and slurmdbd.conf must name as PluginDir."""
+        """The folder of its plugins."""
         return next(self.folder.glob("root/usr/lib/*/slurm-wlm"))
 
     @property
@@ -65,6 +67,17 @@ class Root:
             return ""
         found = re.search(r"\d+\.\d+\.\d+", answer)
         return found[0] if found and (self.folder / "complete").exists() else ""
+
+
+@contextmanager
+def first_on_path(root: Root) -> Iterator[None]:
+    """Within it, a Slurm that is started is the root's, and its commands are those that are called."""
+    before = os.environ["PATH"]
+    os.environ["PATH"] = f"{root.bin}{os.pathsep}{before}"
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
 
 
 def root_for(release: str) -> Root:

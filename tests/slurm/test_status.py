@@ -128,10 +128,13 @@ def test_a_submission_whose_reply_is_lost_is_unknown_and_then_found(
     script = tmp_path / "script.sbatch"
     script.write_text(SLEEP)
     controller = int((slurm.folder / "slurmctld.pid").read_text())
-    # The request arrives, and nobody is awake to answer it before sbatch gives up (MessageTimeout, 10 s).
+    hasty = tmp_path / "slurm.conf"
+    hasty.write_text(f"{(slurm.folder / 'slurm.conf').read_text()}MessageTimeout=2\n")
+    # The request arrives, and nobody is awake to answer it before sbatch gives up.
     os.kill(controller, signal.SIGSTOP)
     try:
-        outcome = sbatch.submit(client, script, ["--hold"], cwd=tmp_path)
+        impatient = Slurm(env=slurm.env | {"SLURM_CONF": str(hasty)})
+        outcome = sbatch.submit(impatient, script, ["--hold"], cwd=tmp_path)
     finally:
         os.kill(controller, signal.SIGCONT)
     assert isinstance(outcome, sbatch.Unknown)

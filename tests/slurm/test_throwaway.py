@@ -68,6 +68,13 @@ def test_a_cancelled_job_ends_cancelled(slurm: ThrowawaySlurm) -> None:
     assert slurm.wait_for(job) == "CANCELLED"
 
 
+def test_accounting_needs_no_second_start(slurm: ThrowawaySlurm) -> None:
+    """When it has to make its own database, that of 26.05 fails to connect at first, and waits 5 s."""
+    said = (slurm.folder / "log" / "slurmdbd.log").read_text()
+    assert "started" in said
+    assert "Trying again" not in said
+
+
 def test_an_unknown_account_is_refused(slurm: ThrowawaySlurm) -> None:
     answer = slurm.run(["sbatch", "--account=nobodys", "--wrap", "true"])
     assert answer.returncode == 1

@@ -6,6 +6,7 @@ root or not.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import tempfile
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from slurmgpu.sandbox.programs import missing_programs, scrubbed, slurm_release
+from slurmgpu.sandbox.programs import missing_programs, program, scrubbed, slurm_release
 from slurmgpu.sandbox.shape import Shape, default_shape
 from slurmgpu.sandbox.starting import client_env, start
 
@@ -31,6 +32,7 @@ _TERMINAL = {
     "REVOKED",
     "TIMEOUT",
 }
+_PATH_OF_JOBS = "/usr/local/bin:/usr/bin:/bin"
 
 
 def _shape() -> Shape:
@@ -58,10 +60,22 @@ class ThrowawaySlurm:
             seconds=start_timeout,
             configured=self._configured,
         )
-        self.release = slurm_release(self._started.state.version)
+        self.version = self._started.state.version
+        self.release = slurm_release(self.version)
 
     def _configured(self) -> None:
-        """Slurm's files are written, and nothing runs yet: a release may want them otherwise."""
+        """A job that inherits no environment would call the commands of this machine's own Slurm, if any."""
+        folder = Path(program("srun")).parent
+        if shutil.which("srun", path=_PATH_OF_JOBS) == str(folder / "srun"):
+            return
+        prolog = self.folder / "path.sh"
+        prolog.write_text(
+            "#!/bin/sh\n"
+            f'case ":$PATH:" in *:{folder}:*) ;; *) echo "export PATH={folder}:${{PATH:-{_PATH_OF_JOBS}}}" ;; esac\n'
+        )
+        prolog.chmod(0o755)
+        with (self.folder / "slurm.conf").open("a") as conf:
+            conf.write(f"TaskProlog={prolog}\n")
 
     def __enter__(self) -> ThrowawaySlurm:
         return self

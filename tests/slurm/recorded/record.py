@@ -6,6 +6,7 @@ answered, one JSON file each: `argv`, `rc`, `stdout`, `stderr`.
 
 from __future__ import annotations
 
+import getpass
 import json
 import re
 import sys
@@ -16,7 +17,8 @@ from pathlib import Path
 
 from slurmgpu.slurm import sacct, squeue, sstat
 from slurmgpu.slurm.call import Answer, Slurm, submission_env
-from tests.slurm.release_slurm import ReleaseSlurm
+from tests.slurm.releases import Root, first_on_path, root_for
+from tests.slurm.throwaway import ThrowawaySlurm
 
 SLEEP = "#!/bin/bash\nsleep 600\n"
 STUBBORN = "#!/bin/bash\ntrap '' TERM\nfor i in $(seq 600); do sleep 1; done\n"
@@ -51,8 +53,9 @@ REFUSALS = {
 class Recorder:
     """Runs commands against the throwaway and keeps what they say."""
 
-    def __init__(self, running: ReleaseSlurm, work: Path, folder: Path) -> None:
+    def __init__(self, running: ThrowawaySlurm, root: Root, work: Path, folder: Path) -> None:
         self.slurm = Slurm(env=running.env)
+        self.root = root
         self.folder = folder
         self.running = running
         self.work = work
@@ -81,7 +84,7 @@ class Recorder:
         for here, there in (
             (self.work, "/scratch/ada"),
             (self.running.folder, "/etc/slurm"),
-            (self.running.root.bin, "/usr/bin"),
+            (self.root.bin, "/usr/bin"),
         ):
             text = text.replace(str(here), there)
         return re.sub(r"(?<=127\.0\.0\.1:)\d+", "6819", text)
@@ -129,8 +132,8 @@ def jobs(recorder: Recorder) -> None:
     recorder.running.run(["scancel", str(cancelled)])
     settle(recorder, f"{cancelled} CANCELLED")
     recorder.running.run(["scancel", str(stubborn)])
-    recorder.record("squeue", squeue.command(recorder.running.user))
-    recorder.record("sacct", sacct.command(user=recorder.running.user, since=since()))
+    recorder.record("squeue", squeue.command(getpass.getuser()))
+    recorder.record("sacct", sacct.command(user=getpass.getuser(), since=since()))
     recorder.record("sacct_steps", sacct.command(ids=[busy, array], steps=True))
     recorder.record("sacct_submit_line", sacct.command(ids=[1, 2, 3], submit_line=True))
     recorder.record("sacct_none", sacct.command(ids=[99999]))
@@ -138,8 +141,8 @@ def jobs(recorder: Recorder) -> None:
     recorder.record("scancel_finished", ["scancel", str(failed)])
     recorder.record("scancel_ending", ["scancel", str(stubborn)])
     settle(recorder, f"{stubborn} CANCELLED")
-    recorder.record("squeue_afterwards", squeue.command(recorder.running.user))
-    recorder.record("sacct_afterwards", sacct.command(user=recorder.running.user, since=since()))
+    recorder.record("squeue_afterwards", squeue.command(getpass.getuser()))
+    recorder.record("sacct_afterwards", sacct.command(user=getpass.getuser(), since=since()))
 
 
 def submissions(recorder: Recorder) -> None:
@@ -190,12 +193,13 @@ def main(release: str) -> None:
     """Record everything."""
     folder = Path(__file__).parent / release
     folder.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as work, ReleaseSlurm(release) as running:
-        recorder = Recorder(running, Path(work), folder)
+    root = root_for(release)
+    with tempfile.TemporaryDirectory() as work, first_on_path(root), ThrowawaySlurm() as running:
+        recorder = Recorder(running, root, Path(work), folder)
         jobs(recorder)
         submissions(recorder)
         faults(recorder)
-        (folder / "version").write_text(f"{running.root.version}\n")
+        (folder / "version").write_text(f"{root.version}\n")
 
 
 if __name__ == "__main__":

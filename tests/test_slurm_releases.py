@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.slurm import releases
-from tests.slurm.release_slurm import spelled_for
 from tests.slurm.releases import ReleaseUnavailable, Root, root_for
 
 
@@ -74,7 +76,20 @@ def test_without_a_network_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) 
         root_for("24.11")
 
 
-def test_a_configuration_is_spelled_for_its_release() -> None:
-    conf = "A=1\nAccountingStoreFlags=job_comment,job_script\nB=2\n"
-    assert spelled_for((22, 5), conf) == conf
-    assert "AccountingStoreFlags" not in spelled_for((20, 11), conf)
+@pytest.mark.parametrize(("ci", "code", "outcome"), [("true", 1, "1 error"), ("", 0, "1 skipped")])
+def test_a_release_that_cannot_be_had_fails_in_ci_and_else_skips_and_says_why(
+    ci: str, code: int, outcome: str
+) -> None:
+    test = "tests/slurm/test_throwaway.py::test_four_idle_nodes_have_four_gpus_each"
+    env = {name: value for name, value in os.environ.items() if name != "SLURMGPU_REQUIRE_SLURM"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", test],
+        cwd=Path(__file__).parents[1],
+        env=env | {"SLURMGPU_TEST_RELEASES": "19.05", "CI": ci},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == code, done.stdout
+    assert outcome in done.stdout.splitlines()[-1]
+    assert "no Debian suite is known for Slurm 19.05" in done.stdout

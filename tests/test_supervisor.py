@@ -1,0 +1,64 @@
+"""A sandbox's supervisor ends with all it keeps, whatever ends it; no Slurm is needed for that."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurmgpu.sandbox import starting, supervisor
+from slurmgpu.sandbox.shape import default_shape
+
+# Its pipe is closed, and TERM comes in the instant before it would be ignored.
+LATE_TERM = """
+import os, signal, sys
+sys.path.insert(0, sys.argv.pop(1))
+import supervisor
+
+settle, late = signal.signal, []
+
+def signal_(number, handler):
+    if (number, handler) == (signal.SIGTERM, signal.SIG_IGN) and not late:
+        late.append(True)
+        os.kill(os.getpid(), signal.SIGTERM)
+    return settle(number, handler)
+
+signal.signal = signal_
+supervisor.main()
+"""
+
+
+def test_a_term_just_after_its_pipe_closed_does_not_keep_it_from_cleaning_up(tmp_path: Path) -> None:
+    folder = tmp_path / "sandbox"
+    folder.mkdir()
+    os.mkfifo(folder / "requests")
+    code = Path(supervisor.__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", LATE_TERM, str(code), str(folder)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not folder.exists()
+
+
+def test_a_start_that_fails_at_once_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its supervisor is only just starting, and does not handle signals yet."""
+
+    def fail(*_: object) -> str:
+        raise ValueError("no such configuration")
+
+    monkeypatch.setattr(starting, "slurm_version", lambda: "26.05.5")
+    monkeypatch.setattr(starting, "program", str)
+    monkeypatch.setattr(starting, "slurm_conf", fail)
+    folder = tmp_path / "sandbox"
+    folder.mkdir()
+    shape = default_shape(nodes=1, gpus=1, gpu_type=None, cpus=2, memory_mib=1000)
+    with pytest.raises(ValueError, match="no such configuration"):
+        starting.start(folder, name="x", cluster="sandbox-x", shape=shape, accounting=False)
+    assert not folder.exists()
