@@ -1,0 +1,104 @@
+"""One polite pass over Slurm: a handful of commands, each with a time limit, none in a loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from slurmgpu.slurm import sacctmgr, scontrol
+from slurmgpu.slurm.call import Slurm, is_unreachable, unreachable
+
+__all__ = ["Told", "ask"]
+
+TIMEOUT = 30.0
+
+Record = dict[str, str]
+NODE_KEYS = (
+    "NodeName", "CoresPerSocket", "CPUEfctv", "CPUTot", "AvailableFeatures", "Gres", "RealMemory", "Sockets",
+    "CoreSpecCount", "MemSpecLimit", "State", "ThreadsPerCore",
+)  # fmt: skip
+
+
+@dataclass
+class Told:
+    """What Slurm said; a list is None where it could not be had, and ``hidden`` says why."""
+
+    config: Record = field(default_factory=dict)
+    partitions: list[Record] | None = None
+    nodes: list[Record] | None = None
+    reservations: list[Record] | None = None
+    licenses: list[Record] | None = None
+    qos: list[Record] | None = None
+    user: list[Record] | None = None
+    accounts: list[Record] | None = None
+    hidden: dict[str, str] = field(default_factory=dict)
+    calls: int = 0
+    seconds: float = 0.0
+
+
+def ask(slurm: Slurm, user: str) -> Told:
+    """Ask the controller for the cluster and accounting for QOS and the user's accounts: 5 to 8 commands.
+
+    What one of them does not say is unknown, and named in ``hidden``. Raises SlurmUnreachable when the
+    controller does not answer at all.
+    """
+    before, began = len(slurm.asked), time.monotonic()
+    told = Told()
+    asking = _Asking(slurm, told)
+    config = slurm.ask(scontrol.CONFIG, timeout=TIMEOUT)
+    if config.rc is None or is_unreachable(config):
+        raise unreachable(config)
+    told.config = scontrol.configuration(config.stdout)
+    if not told.config:
+        told.hidden["slurm"] = f"`scontrol show config` said: {config.text[:200] or 'nothing'}"
+    told.partitions = asking.read("partitions", scontrol.PARTITIONS, scontrol.records)
+    told.nodes = asking.read("nodes", scontrol.NODES, lambda text: scontrol.records(text, NODE_KEYS))
+    told.reservations = asking.read("reservations", scontrol.RESERVATIONS, scontrol.records)
+    told.licenses = asking.read("licenses", scontrol.LICENSES, scontrol.records)
+    _ask_accounting(asking, told, user)
+    told.calls, told.seconds = len(slurm.asked) - before, time.monotonic() - began
+    return told
+
+
+def _ask_accounting(asking: _Asking, told: Told, user: str) -> None:
+    kind = told.config.get("AccountingStorageType", "accounting_storage/slurmdbd")
+    if not kind.endswith("/slurmdbd"):
+        told.hidden["qos"] = told.hidden["associations"] = "this cluster keeps no accounting"
+        return
+    told.qos = asking.read(
+        "qos", sacctmgr.qos_command(), lambda text: sacctmgr.rows(text, sacctmgr.QOS_FIELDS)
+    )
+    if told.qos is None and "no answer in" in told.hidden["qos"]:
+        told.hidden["associations"] = "not asked, since accounting did not answer"
+        return
+    cluster = told.config.get("ClusterName", "")
+    told.user = asking.read(
+        "associations",
+        sacctmgr.user_command(user, cluster),
+        lambda text: sacctmgr.rows(text, sacctmgr.USER_FIELDS),
+    )
+    accounts = sorted({row["account"] for row in told.user or () if row["account"]})
+    if accounts:
+        told.accounts = asking.read(
+            "associations.limits.in_all",
+            sacctmgr.account_command(accounts, cluster),
+            lambda text: sacctmgr.rows(text, sacctmgr.ACCOUNT_FIELDS),
+        )
+
+
+@dataclass
+class _Asking:
+    slurm: Slurm
+    told: Told
+
+    def read(
+        self, what: str, argv: Sequence[str], parse: Callable[[str], list[Record]]
+    ) -> list[Record] | None:
+        """Run a command and read it; None, with the reason in ``hidden``, when it failed."""
+        answer = self.slurm.ask(argv, timeout=TIMEOUT)
+        if answer.ok:
+            return parse(answer.stdout)
+        said = " ".join(answer.text.split())[:200] or f"exit status {answer.rc}"
+        self.told.hidden[what] = f"`{' '.join(argv[:4])}` said: {said}"
+        return None
