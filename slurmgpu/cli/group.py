@@ -21,7 +21,7 @@ COMMANDS = {
     "run": "Run the rendered script on this machine, without Slurm.",
     "status": "Show queued, running and finished jobs.",
     "cancel": "Cancel jobs.",
-    "cluster": "List, show and choose cluster profiles.",
+    "cluster": "Discover the cluster; list, show and choose profiles.",
     "sandbox": "A real Slurm on this machine, with pretend GPUs.",
     "config": "Show the settings and where each value comes from.",
     "schema": "Print the JSON Schema of job, cluster or settings files.",

@@ -15,7 +15,7 @@ __all__ = ["flow", "plain", "profile_text"]
 
 WIDTH = 118
 HEAD = """\
-# Read from Slurm on {date}. What is a guess is marked so, and listed with its reason under `guessed`.
+# Read from Slurm: `source` says when. What is a guess is marked so, and listed with its reason under `guessed`.
 # Correct what is wrong and add what is missing: `slurmgpu cluster refresh {name}` keeps what you have written.
 """
 
@@ -50,13 +50,12 @@ def _pruned(value: Any) -> Any:
 def profile_text(found: Discovered, data: Mapping[str, Any] | None = None) -> str:
     """The profile's text; ``data``: what is written of the cluster, when it is not all of it."""
     data = plain(found.cluster) if data is None else data
-    source = found.cluster.source
     lines = list(_lines(dict(data), (), 0))
     for key in found.cluster.guessed:
         _remark(lines, _place(data, key), "guessed")
     for place, remark in found.remarks.items():
         _remark(lines, place, remark)
-    head = HEAD.format(date=source.date if source else "an unknown day", name=data.get("name", ""))
+    head = HEAD.format(name=data.get("name", ""))
     return head + "".join(line.text for line in lines)
 
 

@@ -11,7 +11,7 @@ from slurmgpu.files.settings import LoadedSettings
 from slurmgpu.files.yaml import Layered, Origin, read_file, validate
 from slurmgpu.models.cluster import GENERIC, Cluster
 
-__all__ = ["choose_cluster", "load_cluster", "profile_folders", "profiles", "user_profile"]
+__all__ = ["base_of", "choose_cluster", "load_cluster", "profile_folders", "profiles", "user_profile"]
 
 # Entries that the upper profile describes anew: a limit that is gone there must not shine through from below.
 _WHOLE = ("partitions", "qos", "environments")
@@ -44,6 +44,16 @@ def load_cluster(path: Path, folders: Sequence[Path] | None = None) -> Cluster:
     """
     places = [path.parent, data_folder("clusters")] if folders is None else folders
     return validate(Cluster, _layers(path, places, ()), "cluster")
+
+
+def base_of(path: Path, folders: Sequence[Path]) -> Cluster | None:
+    """The profile that a profile is based on; None: on none."""
+    layered = read_file(path)
+    base = layered.data.get("based_on")
+    if not isinstance(base, str):
+        return None
+    found = _base(base, layered.origin(("based_on",)), folders, (path,))
+    return validate(Cluster, _layers(found, folders, (path,)), "cluster")
 
 
 def _layers(path: Path, folders: Sequence[Path], above: tuple[Path, ...]) -> Layered:
