@@ -134,15 +134,16 @@ def qos_rule(row: Record, *, preemptible: bool) -> QosRule:
         factor = float(row["usagefactor"])
     except ValueError:
         factor = 1.0
-    return QosRule(
+    stated: dict[str, Any] = {
         # sacctmgr puts the name there when nobody gave one.
-        description=description if description and description != row["name"] else None,
-        limits=limits_of(row),
-        lifts=tuple(_LIFTS[flag] for flag in sorted(flags) if flag in _LIFTS),
-        over_partition_qos="OverPartQOS" in flags,
-        preemptible=preemptible,
-        usage_factor=None if factor == 1 else factor,
-    )
+        "description": description if description != row["name"] else None,
+        "limits": limits_of(row),
+        "lifts": tuple(_LIFTS[flag] for flag in sorted(flags) if flag in _LIFTS),
+        "over_partition_qos": "OverPartQOS" in flags,
+        "preemptible": preemptible,
+    }
+    rule = QosRule(**{key: value for key, value in stated.items() if value})
+    return rule if factor == 1 else rule.model_copy(update={"usage_factor": factor})
 
 
 def associations_of(

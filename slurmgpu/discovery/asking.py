@@ -69,8 +69,9 @@ def _ask_accounting(asking: _Asking, told: Told, user: str) -> None:
     told.qos = asking.read(
         "qos", sacctmgr.qos_command(), lambda text: sacctmgr.rows(text, sacctmgr.QOS_FIELDS)
     )
-    if told.qos is None and "no answer in" in told.hidden["qos"]:
-        told.hidden["associations"] = "not asked, since accounting did not answer"
+    if told.qos is None:
+        # Everybody may see them: it is accounting that fails, and would again.
+        told.hidden["associations"] = "not asked for, since accounting did not tell the QOS either"
         return
     cluster = told.config.get("ClusterName", "")
     told.user = asking.read(
@@ -100,5 +101,6 @@ class _Asking:
         if answer.ok:
             return parse(answer.stdout)
         said = " ".join(answer.text.split())[:200] or f"exit status {answer.rc}"
-        self.told.hidden[what] = f"`{' '.join(argv[:4])}` said: {said}"
+        command = " ".join(word for word in argv if not word.startswith("format="))
+        self.told.hidden[what] = f"`{command}` said: {said}"
         return None

@@ -117,10 +117,11 @@ class _Build:
 
     def _partitions(self) -> dict[str, Partition]:
         preemptible = preemptible_partitions(self.records, self.config)
+        gpus_counted = "gres/gpu" in words(self.config.get("AccountingStorageTRES", ""))
         found: dict[str, Partition] = {}
         for record in self.records:
             name = record["PartitionName"]
-            groups = groups_of(record, self.kinds, self.gpu_types.of_kind)
+            groups = groups_of(record, self.kinds, self.gpu_types.of_kind, gpus_counted=gpus_counted)
             if not groups.nodes:
                 self.hidden[f"partitions.{name}"] = "left out: it has no nodes, or none is shown to you"
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -88,12 +89,20 @@ _NUMBERS = (
 )  # fmt: skip
 
 
-def groups_of(partition: Record, kinds: Mapping[str, tuple[Kind, bool]], types: Mapping[Kind, str]) -> Groups:
-    """A partition's nodes by kind, in the order in which the partition lists them.
+def groups_of(
+    partition: Record,
+    kinds: Mapping[str, tuple[Kind, bool]],
+    types: Mapping[Kind, str],
+    *,
+    gpus_counted: bool,
+) -> Groups:
+    """A partition's nodes by kind, in the order of their names.
 
-    ``types`` names the GPU type of kinds whose gres has none, or one that does not tell them apart.
+    ``types`` names the GPU type of kinds whose gres has none, or one that does not tell them apart;
+    ``gpus_counted``: a partition's totals name its GPUs (AccountingStorageTRES=gres/gpu).
     """
-    names = expand(known(partition.get("Nodes", "")) or "")
+    # 20.11 lists them as slurm.conf does, later releases in this order.
+    names = sorted(expand(known(partition.get("Nodes", "")) or ""), key=_natural)
     members: dict[Kind, list[str]] = {}
     away: dict[Kind, int] = {}
     missing: list[str] = []
@@ -109,11 +118,15 @@ def groups_of(partition: Record, kinds: Mapping[str, tuple[Kind, bool]], types: 
         groups.nodes += (_group(kind, hosts, types.get(kind)),)
         groups.remarks.append(f"{away[kind]} of them down or drained" if away[kind] else "")
     if missing:
-        _add_unseen(groups, partition, missing, members)
+        _add_unseen(groups, partition, missing, members, gpus_counted)
     return groups
 
 
 _read = cache(read_gres)
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    return [(word, int(number or 0)) for word, number in re.findall(r"(\D*)(\d{0,18})", name)]
 
 
 def _group(kind: Kind, hosts: list[str], gpu_type: str | None) -> NodeGroup:
@@ -139,7 +152,11 @@ def _group(kind: Kind, hosts: list[str], gpu_type: str | None) -> NodeGroup:
 
 
 def _add_unseen(
-    groups: Groups, partition: Record, missing: list[str], members: Mapping[Kind, list[str]]
+    groups: Groups,
+    partition: Record,
+    missing: list[str],
+    members: Mapping[Kind, list[str]],
+    gpus_counted: bool,
 ) -> None:
     """A group for nodes that are not shown: what the partition has in all, less what is shown, through their number."""
     # TRES= came with 22.05.
@@ -151,7 +168,9 @@ def _add_unseen(
     seen_cpus = sum((kind.cpus or 0) * len(hosts) for kind, hosts in members.items())
     seen_gpus = sum(_read(kind.gres).gpus * len(hosts) for kind, hosts in members.items())
     cpus = _share(whole(totals.get("cpu", partition.get("TotalCPUs", ""))), seen_cpus, len(missing))
-    gpus = _share(whole(totals["gres/gpu"]), seen_gpus, len(missing)) if "gres/gpu" in totals else None
+    gpus = None
+    if "gres/gpu" in totals or (totals and gpus_counted):
+        gpus = _share(whole(totals.get("gres/gpu", "0")), seen_gpus, len(missing))
     groups.nodes += (NodeGroup(count=len(missing), names=abbreviate(missing), gpus=gpus, cpus=cpus or None),)
     groups.remarks.append("not shown to you")
     place = f"nodes.{len(groups.nodes) - 1}"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import dataclass
 from typing import Any
 
-from slurmgpu.discovery.writing import WIDTH, flow
+from slurmgpu.discovery.writing import flow, wrapped
 
 __all__ = ["Change", "Refreshed", "refreshed"]
 
@@ -75,7 +76,7 @@ def refreshed(last: str, mine: str, new: str) -> Refreshed:
 
     reader = YAML()
     reader.preserve_quotes = True
-    reader.width = WIDTH
+    reader.width = 1_000_000
     reader.indent(mapping=2, sequence=4, offset=2)
     base, document, now = reader.load(last), reader.load(mine), reader.load(new)
     merge = _Merge()
@@ -86,7 +87,24 @@ def refreshed(last: str, mine: str, new: str) -> Refreshed:
         return Refreshed(new, merge.changes, merge.kept)
     stream = io.StringIO()
     reader.dump(document, stream)
-    return Refreshed(stream.getvalue(), merge.changes, merge.kept)
+    return Refreshed(_as_before(stream.getvalue()), merge.changes, merge.kept)
+
+
+_FLOW = re.compile(r"( *)(?:- |[^\s#'\"]+: )*[{\[]")
+
+
+def _as_before(text: str) -> str:
+    """Lists and mappings in one line, wrapped as discovery wraps them: the writer would do it in another way."""
+    lines = []
+    for line in text.split("\n"):
+        match = _FLOW.match(line)
+        if match:
+            code, mark, comment = (
+                line.rpartition(" # ") if "}  #" in line or "} #" in line else (line, "", "")
+            )
+            line = wrapped(code.rstrip(), len(match[1])) + (f" # {comment}" if mark else "")
+        lines.append(line)
+    return "\n".join(lines)
 
 
 class _Merge:

@@ -11,7 +11,7 @@ from typing import Any
 from slurmgpu.discovery.building import Discovered
 from slurmgpu.models.base import Model
 
-__all__ = ["flow", "plain", "profile_text"]
+__all__ = ["flow", "plain", "profile_text", "wrapped"]
 
 WIDTH = 118
 HEAD = """\
@@ -69,7 +69,7 @@ class _Line:
     @property
     def text(self) -> str:
         comment = f" # {self.remarks}" if self.remarks else ""
-        return _wrapped(self.start, self.indent) + comment + "\n"
+        return wrapped(self.start, self.indent) + comment + "\n"
 
 
 def _lines(value: Any, place: Place, indent: int) -> Iterator[_Line]:
@@ -91,7 +91,7 @@ def _short(place: Place) -> bool:
     return len(place) == 3 and place[0] == "partitions" and place[2] != "nodes"
 
 
-def _wrapped(text: str, indent: int) -> str:
+def wrapped(text: str, indent: int) -> str:
     """The line, broken after commas where it is too long; inside quotes a break reads as the blank that was there."""
     if len(text) <= WIDTH:
         return text

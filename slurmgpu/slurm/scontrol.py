@@ -45,5 +45,6 @@ def records(text: str, keys: Iterable[str] = ()) -> list[dict[str, str]]:
             record: dict[str, str] = {}
             for key, value in pattern.findall(line):
                 record.setdefault(key, value)
-            found.append(record)
+            if record.get(line.partition("=")[0]):
+                found.append(record)
     return found
