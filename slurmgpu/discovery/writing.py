@@ -24,6 +24,7 @@ _ORDER = (
     "gpu_types", "qos", "associations", "licenses", "reservations", "dialect", "slurm", "software", "environments",
     "guessed", "hidden",
 )  # fmt: skip
+_NAMED = ("partitions", "gpu_types", "qos", "environments")
 # What stands on a line of its own, down to which depth; everything below is written in one line.
 _DEPTH = {"partitions": 4, "source": 1, "associations": 2, "environments": 3}
 _DEFAULT_DEPTH = 2
@@ -35,6 +36,11 @@ def plain(model: Model) -> dict[str, Any]:
     """The model's own words, without what was left unset or is empty."""
     data = _pruned(model.model_dump(mode="json", exclude_unset=True))
     assert isinstance(data, dict)
+    for field in _NAMED:
+        # An entry of which there is nothing to say is there all the same.
+        names = getattr(model, field, {})
+        if names:
+            data[field] = {name: data.get(field, {}).get(name, {}) for name in names}
     return {key: data[key] for key in _ORDER if key in data}
 
 
