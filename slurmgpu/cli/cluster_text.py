@@ -62,9 +62,7 @@ def description_lines(cluster: Cluster, today: datetime.date) -> Iterator[str]:
     for name, environment in cluster.environments.items():
         yield f"  environment {name}: {environment.description or ''}"
     yield from (
-        _keys("dialect", _stated(cluster.dialect), cluster)
-        if _stated(cluster.dialect)
-        else ["  dialect: the usual one"]
+        _keys("dialect", _dialect(cluster), cluster) if _dialect(cluster) else ["  dialect: the usual one"]
     )
     for key, why in cluster.guessed.items():
         yield f"  guessed? {key}: {why}"
@@ -72,8 +70,18 @@ def description_lines(cluster: Cluster, today: datetime.date) -> Iterator[str]:
         yield f"  hidden {key}: {why}"
 
 
+def _dialect(cluster: Cluster) -> dict[str, Any]:
+    """What differs from the defaults, and what was guessed though it does not."""
+    unusual = cluster.dialect.model_dump(mode="json", exclude_defaults=True)
+    return {
+        key: value
+        for key, value in _stated(cluster.dialect).items()
+        if key in unusual or f"dialect.{key}" in cluster.guessed
+    }
+
+
 def _stated(value: Any) -> Any:
-    """What differs from the defaults, as JSON has it; a guess that equals the default is said, too."""
+    """What the profile says, as JSON has it."""
     return (
         value.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         if hasattr(value, "model_dump")
