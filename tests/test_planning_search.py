@@ -16,7 +16,6 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.units import Memory
-from slurmgpu.planning.placement import place
 from slurmgpu.planning.planner import Surroundings, make_plan
 from slurmgpu.rendering.render import render_script
 
@@ -145,7 +144,7 @@ def test_no_plan_asks_for_more_than_a_node_or_the_partition_has(
     slack = cpus if plan.option("mem-per-cpu") else plan.gpus_per_node
     if partition.nodes:
         assert any(
-            (node.gpus is None or node.gpus >= plan.gpus_per_node)
+            (node.gpu_count is None or node.gpu_count >= plan.gpus_per_node)
             and (node.cpus is None or node.cpus >= cpus)
             for node in partition.nodes
         )
@@ -161,7 +160,7 @@ def test_no_plan_asks_for_more_than_a_node_or_the_partition_has(
 def test_what_would_fit_does(on: dict[str, Any], resources: dict[str, Any]) -> None:
     cluster = validate(Cluster, Layered(on, {}), "cluster")
     try:
-        place(cluster, _job(resources).resources)
+        make_plan(_job(resources), cluster, Surroundings(work_dir="/w"))
     except PlanError as error:
         hint = error.hint or ""
     else:
@@ -169,7 +168,7 @@ def test_what_would_fit_does(on: dict[str, Any], resources: dict[str, Any]) -> N
     if not hint.startswith("what would fit: "):
         return
     for way in hint.removeprefix("what would fit: ").split("; or "):
-        place(cluster, _job(_changed(resources, way)).resources)
+        make_plan(_job(_changed(resources, way)), cluster, Surroundings(work_dir="/w"))
 
 
 def _changed(resources: dict[str, Any], way: str) -> dict[str, Any]:
@@ -190,6 +189,9 @@ def _changed(resources: dict[str, Any], way: str) -> dict[str, Any]:
         "less memory": ["memory", "memory_per_gpu", "memory_per_cpu"],
         "fewer CPUs": ["cpus_per_task", "cpus_per_gpu"],
     }
+    without = re.search(r" without ([\w, ]+)", way)
+    if without:
+        changed = {key: value for key, value in changed.items() if key not in without[1].strip().split(", ")}
     for words, names in left_out.items():
         if words in way:
             changed = {key: value for key, value in changed.items() if key not in names}

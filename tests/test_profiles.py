@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import math
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +20,9 @@ from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.yaml import Layered, validate
 from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
 from slurmgpu.models.job import Job
+from slurmgpu.models.limits import Limits, QosRule
 from slurmgpu.models.plan import Plan
-from slurmgpu.planning.placement import gpu_type_matches
+from slurmgpu.planning.gpus import gpu_type_matches
 from slurmgpu.planning.planner import Surroundings, make_plan
 from slurmgpu.rendering.render import render_script
 
@@ -41,8 +43,9 @@ def plan_on(cluster: Cluster, resources: dict[str, Any], **values: Any) -> Plan:
 
 
 def asked(cluster: Cluster, partition: str | None = None, **resources: Any) -> dict[str, Any]:
-    """Resources with what the site requires of every job."""
-    given = {"account": "proj", "qos": "normal", "constraint": "gpu", "time": "10"}
+    """Resources with what the site requires of every job, and its profile does not give it."""
+    rule = cluster.dialect.account
+    given = {"account": (rule.example if rule else None) or "proj"}
     required = {name: given[name] for name in cluster.dialect.required if name in given}
     if partition is not None and cluster.dialect.partition != "never":
         required["partition"] = partition
@@ -64,19 +67,47 @@ def partitions() -> list[tuple[str, str, Partition]]:
 
 
 def groups() -> list[tuple[str, str, NodeGroup]]:
-    """Every kind of node whose number of GPUs is known."""
-    return [(name, key, group) for name, key, value in partitions() for group in value.nodes if group.gpus]
+    """Every kind of node whose number of GPUs is known, with one type of GPU each."""
+    return [
+        (name, key, group) for name, key, value in partitions() for group in value.kinds if group.gpu_count
+    ]
 
 
 def group_id(value: object) -> str | None:
-    return f"{value.gpus}x{value.gpu_type}" if isinstance(value, NodeGroup) else None
+    return f"{value.gpu_count}x{value.gpu_type}" if isinstance(value, NodeGroup) else None
 
 
 def peers(name: str, partition: str, group: NodeGroup) -> list[NodeGroup]:
     """The kinds of node that a request for this group's type could go to."""
     cluster, kind = profile(name), group.gpu_type
-    nodes = cluster.partitions[partition].nodes
+    nodes = cluster.partitions[partition].kinds
     return [one for one in nodes if kind is None or gpu_type_matches(cluster, kind, one.gpu_type)]
+
+
+def open_qos(cluster: Cluster, part: Partition) -> list[QosRule]:
+    """The QOS of which the planner may choose one for a job that names none; none: it names none either."""
+    if cluster.dialect.qos is not None:
+        return [cluster.qos[cluster.dialect.qos]]
+    if "qos" not in cluster.dialect.required:
+        return []
+    legal = {name: rule for name, rule in cluster.qos.items() if not part.qos or name in part.qos}
+    return [rule for rule in legal.values() if not rule.by_name and not rule.preemptible]
+
+
+def most(limits: Limits, what: str, gpu_type: str | None = None) -> float:
+    """The most GPUs or nodes of a job under some limits."""
+    found = [getattr(limits, f"max_{what}"), getattr(limits.per_user, what), getattr(limits.in_all, what)]
+    if what == "gpus" and gpu_type is not None:
+        found += [limits.max_gpus_by_type.get(gpu_type), limits.per_user.gpus_by_type.get(gpu_type)]
+    return min((value for value in found if value is not None), default=math.inf)
+
+
+def most_there(name: str, partition: str, what: str, gpu_type: str | None = None) -> float:
+    """The most GPUs or nodes of a job in a partition, under its limits and those of any QOS it may have."""
+    cluster = profile(name)
+    part = cluster.partitions[partition]
+    by_qos = [most(rule.limits, what, gpu_type) for rule in open_qos(cluster, part)]
+    return min(most(part.limits, what, gpu_type), max(by_qos, default=math.inf))
 
 
 # What a profile says of itself
@@ -93,12 +124,75 @@ def test_a_profile_says_what_it_describes_where_it_was_read_and_when(name: str) 
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_no_profile_says_that_it_cannot_hold_a_rule(name: str) -> None:
+    text = (data_folder("clusters") / f"{name}.yaml").read_text(encoding="utf-8")
+    assert "cannot hold" not in text
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_type_of_a_node_is_described_or_slurms_own_word(name: str) -> None:
     cluster = profile(name)
-    on_nodes = {group.gpu_type for part in cluster.partitions.values() for group in part.nodes} - {None}
+    on_nodes = {group.gpu_type for part in cluster.partitions.values() for group in part.kinds} - {None}
     for kind in on_nodes - set(cluster.gpu_types):
         assert re.fullmatch(r"[a-z0-9_.]+", str(kind))
-    assert set(cluster.gpu_types) <= on_nodes, "a type is described that no node has"
+    broader = {known.gres for known in cluster.gpu_types.values()} | broader_types(cluster)
+    assert set(cluster.gpu_types) <= on_nodes | broader, "a type is described that no node has"
+
+
+def broader_types(cluster: Cluster) -> set[str]:
+    """Types whose nodes carry a finer name: a100, of either memory."""
+    names = set(cluster.gpu_types)
+    return {name for name in names if any(other.startswith(f"{name}-") for other in names)}
+
+
+def named_types(cluster: Cluster) -> Iterator[str]:
+    """The types of GPU that limits, charges and account rules name."""
+    limits = [part.limits for part in cluster.partitions.values()]
+    limits += [rule.limits for rule in cluster.qos.values()]
+    for one in limits:
+        yield from one.max_gpus_by_type
+        yield from one.per_user.gpus_by_type
+        yield from one.in_all.gpus_by_type
+    for part in cluster.partitions.values():
+        yield from part.billing.gpu_by_type if part.billing else ()
+    yield from cluster.dialect.account.suffix_by_gpu_type if cluster.dialect.account else ()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_limits_charges_and_accounts_name_types_that_the_cluster_has(name: str) -> None:
+    cluster = profile(name)
+    on_nodes = {group.gpu_type for part in cluster.partitions.values() for group in part.kinds}
+    assert set(named_types(cluster)) <= on_nodes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_qos_and_partition_that_is_named_exists(name: str) -> None:
+    cluster = profile(name)
+    for part in cluster.partitions.values():
+        assert set(part.qos) | set(part.denied_qos) <= set(cluster.qos)
+    for rule in cluster.qos.values():
+        assert set(rule.partitions) <= set(cluster.partitions)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_key_that_is_said_to_be_guessed_exists(name: str) -> None:
+    cluster = profile(name)
+    for key, why in cluster.guessed.items():
+        assert why
+        value: Any = cluster
+        for part in key.split("."):
+            value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+        assert value
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_account_that_messages_show_is_one_of_the_sites(name: str) -> None:
+    rule = profile(name).dialect.account
+    if rule is None:
+        return
+    assert rule.example is not None
+    assert re.fullmatch(rule.pattern or ".+", rule.example)
+    assert rule.example.endswith((rule.suffix or "", *rule.suffix_by_gpu_type.values()))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -124,55 +218,62 @@ def can_be_named(name: str, partition: str, group: NodeGroup) -> bool:
     """Whether the profile has a way to ask for this group's type where the partition has others too."""
     cluster = profile(name)
     known = cluster.gpu_types.get(group.gpu_type or "")
-    alone = {one.gpu_type for one in cluster.partitions[partition].nodes if one.gpus} == {group.gpu_type}
+    alone = {one.gpu_type for one in cluster.partitions[partition].kinds if one.gpu_count} == {group.gpu_type}
     unnamed = group.gpu_type is None
     return unnamed or alone or cluster.dialect.gpu_type_by == "request" or bool(known and known.constraint)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_one_gpu_fits_everywhere_without_naming_more_than_the_site_requires(name: str) -> None:
-    made = planned(name, next(iter(profile(name).partitions), None), gpus=1)
+    made = planned(name, first_for_gpus(name), gpus=1)
     assert (made.nodes, made.gpus_per_node, made.processes_per_node) == (1, 1, 1)
 
 
-@pytest.mark.parametrize(("name", "partition", "group"), groups(), ids=group_id)
-def test_a_full_node_is_planned_unless_the_partition_forbids_it(
-    name: str, partition: str, group: NodeGroup
-) -> None:
-    limit = profile(name).partitions[partition].limits.max_gpus
-    resources = {"nodes": 1, "gpus_per_node": group.gpus, "gpu_type": group.gpu_type}
-    if limit is not None and (group.gpus or 0) > limit:
-        assert f"at most {limit} GPUs a job" in refused(name, partition, **resources).message
-        return
-    if not can_be_named(name, partition, group):
-        assert "does not take a type in the request" in refused(name, partition, **resources).message
-        return
-    made = planned(name, partition, **resources)
-    assert (made.nodes, made.gpus_per_node) == (1, group.gpus)
-    fitting = [one for one in peers(name, partition, group) if (one.gpus or 0) >= (group.gpus or 0)]
-    if made.cpus_per_task is not None:
-        assert any(made.cpus_per_task * made.tasks_per_node <= (one.cpus or 0) for one in fitting)
-    if made.memory is not None:
-        assert any(one.memory is not None and not made.memory > one.memory for one in fitting)
+def first_for_gpus(name: str) -> str | None:
+    """The first partition with GPUs."""
+    parts = profile(name).partitions
+    return next((key for key, part in parts.items() if any(one.gpu_count != 0 for one in part.kinds)), None)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_plan_holds_an_option_that_the_site_refuses(name: str) -> None:
+    dialect = profile(name).dialect
+    for nodes in (1, 2):
+        try:
+            made = planned(name, nodes=nodes, gpus_per_node=1)
+        except PlanError:
+            continue
+        assert not {option.name for option in made.options} & set(dialect.forbidden)
 
 
 @pytest.mark.parametrize(("name", "partition", "group"), groups(), ids=group_id)
-def test_two_full_nodes_are_planned_unless_there_are_not_so_many(
-    name: str, partition: str, group: NodeGroup
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_full_nodes_are_planned_unless_there_are_not_so_many_or_limits_forbid_it(
+    name: str, partition: str, group: NodeGroup, nodes: int
 ) -> None:
     limits = profile(name).partitions[partition].limits
-    gpus = group.gpus or 0
-    counts = [one.count for one in peers(name, partition, group) if (one.gpus or 0) >= gpus]
-    enough = None in counts or sum(count or 0 for count in counts) >= 2
-    allowed = (limits.max_nodes or 2) >= 2 and (limits.max_gpus or 2 * gpus) >= 2 * gpus
-    resources = {"nodes": 2, "gpus_per_node": gpus, "gpu_type": group.gpu_type}
+    gpus, kind = group.gpu_count or 0, group.gpu_type
+    resources = {"nodes": nodes, "gpus_per_node": gpus, "gpu_type": kind}
     if not can_be_named(name, partition, group):
-        assert "does not take a type in the request" in refused(name, partition, **resources).message
-    elif enough and allowed:
-        made = planned(name, partition, **resources)
-        assert (made.nodes, made.gpus_per_node) == (2, gpus)
-    else:
-        assert "not fit" in refused(name, partition, **resources).message
+        assert "takes no type of GPU in a request" in refused(name, partition, **resources).message
+        return
+    same = [one for one in peers(name, partition, group) if (one.gpu_count or 0) >= gpus]
+    counts = [one.count for one in same]
+    enough = None in counts or sum(count or 0 for count in counts) >= nodes
+    least = (limits.min_nodes or 0) <= nodes and (limits.min_gpus or 0) <= nodes * gpus
+    allowed = most_there(name, partition, "gpus", kind) >= nodes * gpus
+    allowed = allowed and most_there(name, partition, "nodes") >= nodes
+    if not (enough and least and allowed):
+        assert re.search(
+            r"at most \d+ |at least \d+ |such nodes", refused(name, partition, **resources).message
+        )
+        return
+    made = planned(name, partition, **resources)
+    assert (made.nodes, made.gpus_per_node) == (nodes, gpus)
+    if made.cpus_per_task is not None and None not in [one.cpus for one in same]:
+        assert any(made.cpus_per_task * made.tasks_per_node <= (one.cpus or 0) for one in same)
+    if made.memory is not None and None not in [one.memory for one in same]:
+        assert any(one.memory is not None and not made.memory > one.memory for one in same)
 
 
 @pytest.mark.skipif(
@@ -181,9 +282,8 @@ def test_two_full_nodes_are_planned_unless_there_are_not_so_many(
 def test_scripts_for_every_cluster_are_clean_by_shellcheck(tmp_path: Path) -> None:
     templates = read_templates()
     for name in NAMES:
-        for nodes in (1, 2):
-            made = planned(name, nodes=nodes, gpus_per_node=1)
-            (tmp_path / f"{name}-{nodes}.sbatch").write_text(render_script(made, templates), encoding="utf-8")
+        made = planned(name, first_for_gpus(name), gpus=1)
+        (tmp_path / f"{name}-1.sbatch").write_text(render_script(made, templates), encoding="utf-8")
     scripts = sorted(str(path) for path in tmp_path.iterdir())
     done = subprocess.run(["shellcheck", "--shell=bash", *scripts], capture_output=True, text=True)
     assert done.stdout == ""
@@ -192,9 +292,11 @@ def test_scripts_for_every_cluster_are_clean_by_shellcheck(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", [name for name in NAMES if profile(name).environments])
 def test_the_environments_of_a_profile_render(name: str) -> None:
-    for environment in profile(name).environments:
-        made = plan_on(profile(name), asked(profile(name), gpus=1), environment=environment)
-        assert "module load" in render_script(made, read_templates())
+    for key, environment in profile(name).environments.items():
+        made = plan_on(profile(name), asked(profile(name), first_for_gpus(name), gpus=1), environment=key)
+        script = render_script(made, read_templates())
+        for module in environment.modules.load if environment.modules else ():
+            assert f"module load {module}" in script or module in script
 
 
 # What does not fit
@@ -204,50 +306,113 @@ def test_the_environments_of_a_profile_render(name: str) -> None:
 def test_more_gpus_than_a_node_has_are_refused_with_what_fits(
     name: str, partition: str, group: NodeGroup
 ) -> None:
-    most = max(one.gpus or 0 for one in peers(name, partition, group))
-    error = refused(name, partition, gpus_per_node=most + 1, gpu_type=group.gpu_type)
-    assert f"{most} GPUs a node" in error.message or "GPUs a job" in error.message
+    has = max(one.gpu_count or 0 for one in peers(name, partition, group))
+    error = refused(name, partition, gpus_per_node=has + 1, gpu_type=group.gpu_type)
+    assert re.search(rf"{has} GPUs? a node|at most \d+ .*GPUs? a |takes no type", error.message)
     assert "what would fit: " in (error.hint or "")
+
+
+def least(part: Partition) -> dict[str, int]:
+    """The smallest job that a partition takes."""
+    nodes = part.limits.min_nodes or 1
+    if all(kind.gpu_count == 0 for kind in part.kinds) and part.kinds:
+        return {"nodes": nodes}
+    return {"nodes": nodes, "gpus_per_node": max(1, -(-(part.limits.min_gpus or 1) // nodes))}
+
+
+def one_too_many(part: Partition) -> Iterator[tuple[dict[str, Any], str]]:
+    """Jobs that are over one limit of a partition, and what their refusal says."""
+    limits, job = part.limits, least(part)
+    gpus = "gpus_per_node" in job
+    if limits.max_time is not None and limits.max_time.seconds:
+        yield {**job, "time": limits.max_time.seconds // 60 + 1}, f"allows at most {limits.max_time}"
+    for row in limits.max_time_by_nodes:
+        over = {**job, "nodes": row.nodes, "time": (row.max_time.seconds or 0) // 60 + 1}
+        yield over, f"allows at most {row.max_time} on up to {row.nodes} nodes"
+    if limits.max_node_time is not None and limits.max_nodes != 1:
+        minutes = (limits.max_node_time.seconds or 0) // 120 + 1
+        yield {**job, "nodes": 2, "time": minutes}, "nodes times time"
+    if limits.max_nodes is not None:
+        yield {**job, "nodes": limits.max_nodes + 1}, r"nodes? a job|such nodes|\d GPUs? (a|of each)"
+    if limits.min_nodes is not None and limits.min_nodes > 1:
+        yield {**job, "nodes": limits.min_nodes - 1}, "wants at least"
+    if limits.min_gpus is not None and limits.min_gpus > 1:
+        yield {"gpus": limits.min_gpus - 1}, "wants at least"
+    if limits.max_gpus is not None:
+        yield {"gpus": limits.max_gpus + 1}, "GPUs"
+    for gpu_type, number in (*limits.max_gpus_by_type.items(), *limits.per_user.gpus_by_type.items()):
+        yield (
+            {"gpus": number + 1, "gpu_type": gpu_type},
+            rf"{number} {re.escape(gpu_type)} GPUs?|{number} GPUs? a",
+        )
+    for number in (limits.max_cpus, limits.per_user.cpus):
+        if number is not None and gpus:
+            yield {"gpus": 1, "cpus_per_gpu": number + 1}, "CPUs"
+    if limits.per_user.gpus is not None:
+        yield {"gpus": limits.per_user.gpus + 1}, "GPUs? a (user|job)|cannot be spread"
+    if limits.per_user.nodes is not None:
+        yield {**job, "nodes": limits.per_user.nodes + 1}, "nodes? a (user|job)|such nodes"
+    for memory in (limits.max_memory, limits.max_memory_in_all, limits.per_user.memory):
+        if memory is not None:
+            yield {**job, "memory": f"{memory.mib + 1}M"}, "a node|a job|a user|for each GPU"
 
 
 @pytest.mark.parametrize(("name", "partition", "part"), partitions(), ids=group_id)
 def test_each_limit_of_each_partition_is_kept(name: str, partition: str, part: Partition) -> None:
-    limits = part.limits
-    if limits.max_time is not None and limits.max_time.seconds:
-        error = refused(name, partition, gpus=1, time=limits.max_time.seconds // 60 + 1)
-        assert f"allows at most {limits.max_time}" in error.message
-        assert "time: " in (error.hint or "") or "partition " in (error.hint or "")
-    if limits.max_nodes is not None:
-        error = refused(name, partition, nodes=limits.max_nodes + 1, gpus_per_node=1)
-        assert (
-            "nodes a job" in error.message or "such nodes" in error.message or "GPUs a job" in error.message
+    for resources, says in one_too_many(part):
+        error = refused(name, partition, **resources)
+        assert re.search(says, error.message), (resources, error.message)
+        assert error.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "qos"), [(name, qos) for name in NAMES for qos in profile(name).qos], ids=str
+)
+def test_each_limit_of_each_qos_is_kept(name: str, qos: str) -> None:
+    cluster, rule = profile(name), profile(name).qos[qos]
+    legal = [key for key, part in cluster.partitions.items() if not part.qos or qos in part.qos]
+    partition = next(iter(rule.partitions or legal))
+    base = least(cluster.partitions[partition])
+    if rule.limits.max_time is not None and rule.limits.max_time.seconds:
+        over = rule.limits.max_time.seconds // 60 + 1
+        assert "allows at most" in refused(name, partition, **base, qos=qos, time=over).message
+        made = planned(name, partition, **base, qos=qos, time=over - 1)
+        assert {option.name: option.value for option in made.options}["qos"] == qos
+    if rule.limits.max_nodes is not None:
+        resources = {**base, "nodes": rule.limits.max_nodes + 1}
+        assert re.search(
+            "nodes? a job|such nodes|GPUs", refused(name, partition, **resources, qos=qos).message
         )
-    if limits.max_gpus is not None:
-        assert "GPUs" in refused(name, partition, gpus=limits.max_gpus + 1).message
-    if limits.max_cpus is not None:
-        assert "CPUs" in refused(name, partition, gpus=1, cpus_per_gpu=limits.max_cpus + 1).message
-    if limits.max_memory is not None:
-        more = f"{limits.max_memory.mib + 1}M"
-        assert "a node" in refused(name, partition, gpus=1, memory=more).message
-        assert "a node" in refused(name, partition, gpus=1, memory_per_gpu=more).message
+    for number in (rule.limits.max_gpus, rule.limits.per_user.gpus):
+        if number is not None:
+            message = refused(name, partition, gpus=number + 1, qos=qos).message
+            assert re.search("GPUs? a|such nodes|nodes? a job", message)
+    if rule.partitions and set(rule.partitions) != set(cluster.partitions):
+        other = next(key for key in cluster.partitions if key not in rule.partitions)
+        message = refused(name, other, **least(cluster.partitions[other]), qos=qos).message
+        assert "legal only in" in message or "takes only QOS" in message
 
 
 @pytest.mark.parametrize(("name", "partition", "group"), groups(), ids=group_id)
-def test_more_cpus_or_memory_than_a_node_has_are_refused(name: str, partition: str, group: NodeGroup) -> None:
+def test_more_cpus_or_memory_than_a_node_or_a_gpu_may_have_are_refused(
+    name: str, partition: str, group: NodeGroup
+) -> None:
     dialect, same = profile(name).dialect, peers(name, partition, group)
-    cpus = [one.cpus for one in same]
+    if not can_be_named(name, partition, group):
+        return
+    one = {"gpus": 1, "gpu_type": group.gpu_type}
+    caps = [kind.max_cpus_per_gpu or kind.cpus for kind in same]
     if dialect.cpus == "none":
         assert "refuses a request" in refused(name, partition, gpus=1, cpus_per_task=1).message
-    elif None not in cpus:
-        most = max(count for count in cpus if count)
-        error = refused(name, partition, gpus=1, gpu_type=group.gpu_type, cpus_per_gpu=most + 1)
-        assert "CPUs" in error.message
-    memories = [one.memory for one in same]
+    elif None not in caps:
+        error = refused(name, partition, **one, cpus_per_gpu=max(cap for cap in caps if cap) + 1)
+        assert "CPUs" in error.message or "at least" in error.message
+    memories = [kind.max_memory_per_gpu or kind.memory for kind in same]
     if dialect.memory == "none":
         assert "gives memory by itself" in refused(name, partition, gpus=1, memory="1G").message
     elif None not in memories:
         mib = max(memory.mib for memory in memories if memory)
-        error = refused(name, partition, gpus=1, gpu_type=group.gpu_type, memory=f"{mib + 1}M")
+        error = refused(name, partition, **one, memory=f"{mib + 1}M")
         assert "are asked for" in error.message
 
 
@@ -261,15 +426,23 @@ def test_an_unknown_type_is_refused_with_the_known_ones(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "option"), [(name, option) for name in NAMES for option in profile(name).dialect.required]
 )
-def test_a_job_without_what_the_site_requires_is_refused(name: str, option: str) -> None:
+def test_what_the_site_requires_is_asked_for_or_given_by_the_plan(name: str, option: str) -> None:
     cluster = profile(name)
-    resources = {**asked(cluster, gpus=1), option: None}
-    if option == "partition":  # the planner names one, so it never is missing
-        assert plan_on(cluster, {key: value for key, value in resources.items() if value}).partition
+    resources = {key: value for key, value in asked(cluster, gpus=1).items() if key != option}
+    if option == "account":
+        with pytest.raises(PlanError, match=r"resources\.account is missing") as caught:
+            plan_on(cluster, resources)
+        assert "/--account" in (caught.value.hint or "")
         return
-    with pytest.raises(PlanError, match=rf"resources\.{option} is missing") as caught:
-        plan_on(cluster, {key: value for key, value in resources.items() if value})
-    assert f"/--{option}" in (caught.value.hint or "")
+    made = plan_on(cluster, resources)
+    options = {one.name: one.value for one in made.options}
+    if option == "gpu_type":
+        asks = options.get("gres") or options.get("gpus-per-node") or options.get("gpus") or ""
+        assert re.search(r"[a-z]\w*:1\Z", asks.removeprefix("gpu:"))
+    elif option == "qos":
+        assert options["qos"] in cluster.qos
+    else:
+        assert options[option]
 
 
 # What published scripts of the site ask for
@@ -303,7 +476,7 @@ PUBLISHED = [
         "uq-bunya-mig",
         "uq-bunya",
         {
-            "account": "x",
+            "account": "a_x",
             "qos": "gpu",
             "gpus": "nvidia_a100_80gb_pcie_3g.40gb:1",
             "cpus_per_task": 1,
@@ -317,13 +490,13 @@ PUBLISHED = [
             "qos": "gpu",
             "partition": "gpu_cuda",
             "gres": "gpu:nvidia_a100_80gb_pcie_3g.40gb:1",
-            "account": "x",
+            "account": "a_x",
         },
     ),
     Script(
         "uq-bunya-rocm",
         "uq-bunya",
-        {"account": "x", "qos": "gpu", "gpus": "mi210:1", "cpus_per_task": 1, "memory": "10G"},
+        {"account": "a_x", "qos": "gpu", "gpus": "mi210:1", "cpus_per_task": 1, "memory": "10G"},
         {
             "nodes": "1",
             "ntasks-per-node": "1",
@@ -332,7 +505,7 @@ PUBLISHED = [
             "qos": "gpu",
             "partition": "gpu_rocm",
             "gres": "gpu:mi210:1",
-            "account": "x",
+            "account": "a_x",
         },
     ),
     Script(
@@ -352,7 +525,7 @@ PUBLISHED = [
     Script(
         "csc-roihu-torchrun",
         "csc-roihu",
-        {"account": "x", "gpus": "gh200:8", "time": "1:00:00"},
+        {"account": "x", "partition": "gpularge", "gpus": "gh200:8", "time": "1:00:00"},
         {
             "account": "x",
             "partition": "gpularge",
@@ -493,9 +666,10 @@ PUBLISHED = [
         },
     ),
     Script(
+        # It charges six@gpu, of the time when all GPUs were V100s.
         "idris-jean-zay-eval",
         "idris-jean-zay",
-        {"account": "six@gpu", "gpus": "v100-16g:1", "cpus_per_task": 40, "time": "20:00:00"},
+        {"account": "six@v100", "gpus": "v100-16g:1", "cpus_per_task": 40, "time": "20:00:00"},
         {
             "constraint": "v100-16g",
             "nodes": "1",
@@ -504,9 +678,8 @@ PUBLISHED = [
             "hint": "nomultithread",
             "gres": "gpu:1",
             "time": "20:00:00",
-            "account": "six@gpu",
+            "account": "six@v100",
         },
-        added={"partition": "gpu_p13"},  # the site's default
     ),
     Script(
         "drac-narval",
@@ -530,7 +703,8 @@ PUBLISHED = [
         "ncsa-delta-4gpu",
         "ncsa-delta",
         {
-            "account": "x",
+            "account": "x-delta-gpu",
+            "partition": "gpuA100x4",
             "gpus": 4,
             "memory": "208G",
             "constraint": "scratch",
@@ -546,7 +720,7 @@ PUBLISHED = [
             "constraint": "scratch",
             "gpus-per-node": "4",
             "gpu-bind": "closest",
-            "account": "x",
+            "account": "x-delta-gpu",
             "exclusive": None,
             "no-requeue": None,
             "time": "04:00:00",
@@ -556,7 +730,7 @@ PUBLISHED = [
     Script(
         "olcf-frontier-pytorch",
         "olcf-frontier",
-        {"account": "x", "gpus": 16, "time": "00:05:00"},
+        {"account": "x", "partition": "batch", "gpus": 16, "time": "00:05:00"},
         {
             "account": "x",
             "partition": "batch",
@@ -564,7 +738,6 @@ PUBLISHED = [
             "network": "disable_rdzv_get",
             "time": "00:05:00",
         },
-        added={"ntasks-per-node": "8", "cpus-per-task": "7"},  # the script gives both to srun
         job={"launch": "srun"},
     ),
     Script(
@@ -579,7 +752,7 @@ PUBLISHED = [
             "uenv": "pytorch/v2.8.0:/user-environment",
             "view": "default",
         },
-        added={"partition": "normal", "cpus-per-task": "72"},
+        added={"cpus-per-task": "72"},
         job={
             "launch": "srun",
             "sbatch": {"uenv": "pytorch/v2.8.0:/user-environment", "view": "default"},
@@ -720,3 +893,46 @@ def test_what_fits_names_no_partition_where_none_may_be_named() -> None:
 
 def test_where_no_type_is_known_the_way_out_is_to_name_none() -> None:
     assert refused("bsc-mn5", gpus="a100:1").hint == "what would fit: any type of GPU (partition 'acc')"
+
+
+class Charge(NamedTuple):
+    """A job, and what the site's documentation says that it is charged."""
+
+    cluster: str
+    partition: str
+    resources: dict[str, Any]
+    charge: float
+    unit: str
+
+
+CHARGES = [
+    Charge("ncsa-delta", "gpuA100x4", {"gpus": 2, "time": "04:00:00"}, 8.0, "service units"),
+    Charge("ncsa-delta", "gpuA100x4-interactive", {"gpus": 2, "time": "01:00:00"}, 4.0, "service units"),
+    Charge("ncsa-delta", "gpuA40x4-preempt", {"gpus": 4, "time": "01:00:00"}, 1.0, "service units"),
+    # Half a node's CPUs are charged as two GPUs' shares of them.
+    Charge(
+        "ncsa-delta", "gpuA100x4", {"gpus": 1, "cpus_per_task": 32, "time": "01:00:00"}, 2.0, "service units"
+    ),
+    # The site's own example: 270000 of 360000 MB are three quarters of a node.
+    Charge(
+        "nrel-kestrel",
+        "gpu-h100",
+        {"gpus": 2, "cpus_per_task": 32, "memory": "270000M", "time": "01:00:00"},
+        75.0,
+        "AU",
+    ),
+    Charge("nhr-grete", "gpu-a100", {"gpus": 4, "time": "02:00:00"}, 1200.0, "core hours"),
+    Charge("nhr-grete", "gpu-a100:shared", {"gpus": 1, "time": "02:00:00"}, 300.0, "core hours"),
+    Charge("nhr-grete", "gpu-a100:shared:mig", {"gpus": "2g.10gb:1", "time": "01:00:00"}, 47.0, "core hours"),
+    Charge("cineca-leonardo", "boost_usr_prod", {"gpus": 4, "time": "01:00:00"}, 32.0, "core hours"),
+    Charge("it4i-karolina", "qgpu", {"gpus": 8, "time": "03:00:00"}, 3.0, "node hours"),
+    Charge("jhu-dsai", "h100", {"gpus": 2, "cpus_per_gpu": 30, "time": "01:00:00"}, 60.0, "core hours"),
+    Charge("uq-bunya", "gpu_sxm", {"gpus": "h100:2", "time": "01:00:00"}, 200.0, "CPU-core hours"),
+]
+
+
+@pytest.mark.parametrize("charge", CHARGES, ids=lambda one: f"{one.cluster}-{one.partition}-{one.charge:g}")
+def test_a_job_costs_what_the_site_documents(charge: Charge) -> None:
+    made = planned(charge.cluster, charge.partition, **charge.resources)
+    assert made.charge == pytest.approx(charge.charge, rel=1e-3)
+    assert made.charge_unit == charge.unit

@@ -163,6 +163,12 @@ def job_options(function: F) -> F:
                 help="Any other sbatch option.",
             ),
             click.option(
+                "--force",
+                "job__force",
+                is_flag=True,
+                help="Ask for it although it does not fit as far as the profile says.",
+            ),
+            click.option(
                 "--template",
                 "job__template",
                 metavar="PATH",

@@ -10,7 +10,9 @@ import click
 from slurmgpu.cli.job_options import JobCommand, job_options
 
 if TYPE_CHECKING:
+    from slurmgpu.cli.preparing import Prepared
     from slurmgpu.models.plan import Plan
+    from slurmgpu.submission.estimating import When
 
 
 def plan_text(plan: Plan) -> str:
@@ -29,17 +31,104 @@ def plan_text(plan: Plan) -> str:
 
 @click.command(cls=JobCommand)
 @job_options
+@click.option(
+    "--when", is_flag=True, help="Ask Slurm when it would start, on at most 5 partitions that it fits."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(given: dict[str, Any], as_json: bool) -> None:
+def command(given: dict[str, Any], when: bool, as_json: bool) -> None:
     """Print the plan of a job with its reasons; say what does not fit, and what would."""
     from slurmgpu.cli.preparing import prepare
 
-    plan = prepare(given).plan
+    prepared = prepare(given)
+    plan = prepared.plan
+    rows, balance = _asked(prepared) if when else (None, None)
     if as_json:
-        click.echo(
-            json.dumps(
-                {"schema": "slurmgpu.plan/1", **plan.model_dump(mode="json")}, indent=2, ensure_ascii=False
-            )
+        data = {"schema": "slurmgpu.plan/1", **plan.model_dump(mode="json")}
+        if rows is not None:
+            data |= {"when": rows, "balance": balance}
+        click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        return
+    click.echo(plan_text(plan))
+    if rows is not None:
+        click.echo(_when_text(rows))
+        click.echo(_balance_text(balance or {}))
+
+
+def _asked(prepared: Prepared) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    return [_row(prepared, one) for one in _ask(prepared)], _balance(prepared)
+
+
+def _balance(prepared: Prepared) -> dict[str, Any]:
+    """What the job's account has left, in minutes of each resource, where sshare says so."""
+    from slurmgpu.slurm.call import Slurm
+    from slurmgpu.slurm.sshare import read
+
+    account = prepared.plan.option("account") or prepared.cluster.default_account
+    if account is None:
+        return {"account": None, "left": {}, "why": "the job names no account"}
+    balance, why = read(Slurm(), account)
+    if balance is not None and not balance.granted:
+        why = "no limit of TRES-minutes is set for it (GrpTRESMins)"
+    return {"account": account, "left": balance.left if balance else {}, "why": why or None}
+
+
+def _balance_text(balance: dict[str, Any]) -> str:
+    if not balance["left"]:
+        return f"what account {balance['account'] or '-'} has left: unknown ({balance['why']})"
+    left = ", ".join(f"{minutes / 60:.4g} {name}-hours" for name, minutes in balance["left"].items())
+    return f"account {balance['account']} has left: {left} (sshare: granted, less used, less reserved by running jobs)"
+
+
+def _ask(prepared: Prepared) -> list[When]:
+    """Slurm's estimates for the partitions that fit, the planned one first."""
+    from pathlib import Path
+
+    from slurmgpu.cli.preparing import note
+    from slurmgpu.files.jobs import folder_here
+    from slurmgpu.slurm.call import Slurm
+    from slurmgpu.submission.estimating import MOST_ASKED, estimates
+
+    prepared.check_test_only("plan --when")
+    names: list[str | None] = list(dict.fromkeys([prepared.plan.partition, *prepared.fitting()]))
+    if prepared.plan.partition is None:  # none is named here: Slurm decides
+        names = [None]
+    if len(names) > MOST_ASKED:
+        note(f"{len(names)} partitions fit; Slurm is asked about the first {MOST_ASKED}")
+    folder = folder_here(prepared.loaded.work_dir, Path.cwd()) or Path.cwd()
+    return estimates(Slurm(), names, lambda name: prepared.on_partition(name).render(), folder)
+
+
+def _row(prepared: Prepared, when: When) -> dict[str, Any]:
+    plan = prepared.on_partition(when.partition).plan
+    start = when.estimate.start
+    return {
+        "partition": when.partition or when.estimate.partition,
+        "start": start.astimezone().isoformat() if start else None,
+        "nodes": when.estimate.node_list,
+        "gpu_hours": plan.gpu_hours,
+        "charge": plan.charge,
+        "charge_unit": plan.charge_unit,
+        "refused": None if when.estimate.accepted else when.estimate.text,
+    }
+
+
+def _when_text(rows: list[dict[str, Any]]) -> str:
+    table = [("partition", "would start", "costs at most", "")]
+    for row in rows:
+        start = row["start"][:16].replace("T", " ") if row["start"] else "unknown"
+        cost = f"{row['gpu_hours']:.4g} GPU-hours" if row["gpu_hours"] is not None else "unknown"
+        if row["charge"] is not None:
+            cost += f", {row['charge']:.4g} {row['charge_unit']}"
+        remark = (
+            f"Slurm refuses it: {row['refused']}" if row["refused"] else f"on {row['nodes'] or 'unknown'}"
         )
-    else:
-        click.echo(plan_text(plan))
+        table.append((row["partition"] or "-", "never" if row["refused"] else start, cost, remark))
+    widths = [max(len(row[column]) for row in table) for column in range(3)]
+    lines = [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]])
+        for row in table
+    ]
+    lines.append(
+        "Slurm's own estimate (sbatch --test-only): no promise; it looks at neither account nor time limit."
+    )
+    return "\n" + "\n".join(line.rstrip() for line in lines)

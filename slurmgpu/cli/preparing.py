@@ -20,7 +20,7 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.units import parse_gres_list
 from slurmgpu.planning.launching import python_command
-from slurmgpu.planning.planner import Surroundings, make_plan
+from slurmgpu.planning.planner import Surroundings, make_plan, partitions_that_fit
 
 __all__ = ["Prepared", "note", "prepare"]
 
@@ -32,12 +32,33 @@ class Prepared(NamedTuple):
     cluster: Cluster
     plan: Plan
     template: str | None
+    around: Surroundings
 
     def render(self, script_name: str | None = None) -> str:
         """The script's text."""
         from slurmgpu.rendering.render import SCRIPT_NAME, render_script
 
         return render_script(self.plan, self.templates(), script_name=script_name or SCRIPT_NAME)
+
+    def fitting(self) -> list[str]:
+        """The partitions that would start the job, the best first: the one asked for, or any."""
+        return partitions_that_fit(self.loaded.job, self.cluster, self.around)
+
+    def on_partition(self, name: str | None) -> Prepared:
+        """The same job on another partition."""
+        if name is None or name == self.plan.partition:
+            return self
+        resources = self.loaded.job.resources.model_copy(update={"partition": name})
+        job = self.loaded.job.model_copy(update={"resources": resources})
+        return self._replace(plan=make_plan(job, self.cluster, self.around))
+
+    def check_test_only(self, asker: str) -> None:
+        """InvalidInput when the site wants no estimates asked for."""
+        if not self.loaded.settings.settings.policy.test_only:
+            raise InvalidInput(
+                f"{asker}: this site does not want `sbatch --test-only` to be asked (policy.test_only)",
+                hint="slurmgpu plan shows what the profile says, without asking Slurm",
+            )
 
     def templates(self) -> Mapping[str, str]:
         """The shipped templates, with the user's laid over them."""
@@ -56,16 +77,14 @@ def prepare(given: dict[str, Any]) -> Prepared:
     path = find_job_file(given["job__file"]) if given.get("job__file") else None
     loaded = load_job(path, _layer(given), cwd=cwd, environ=os.environ)
     cluster, chooser = choose_cluster(given.get("job__cluster"), loaded.settings, os.environ)
-    plan = make_plan(
-        loaded.job,
-        cluster,
-        Surroundings(
-            work_dir=loaded.work_dir,
-            environments=loaded.settings.settings.environments,
-            origins=loaded.from_settings(),
-            script=read_user_script(loaded.job, loaded.work_dir, cwd),
-        ),
+    around = Surroundings(
+        work_dir=loaded.work_dir,
+        environments=loaded.settings.settings.environments,
+        origins=loaded.from_settings(),
+        script=read_user_script(loaded.job, loaded.work_dir, cwd),
+        force=bool(given.get("job__force")),
     )
+    plan = make_plan(loaded.job, cluster, around)
     if chooser is None:
         note(
             "no cluster profile is chosen: a plain generic one is used, and nothing is checked against limits "
@@ -75,7 +94,7 @@ def prepare(given: dict[str, Any]) -> Prepared:
     for warning in plan.warnings:
         note(f"warning: {warning}")
     _mention_missing_script(loaded, plan, cwd)
-    return Prepared(loaded, cluster, plan, given.get("job__template"))
+    return Prepared(loaded, cluster, plan, given.get("job__template"), around)
 
 
 def _mention_missing_script(loaded: LoadedJob, plan: Plan, cwd: Path) -> None:

@@ -93,7 +93,15 @@ def _processes_per_node(prepared: Prepared, processes: int | None, nodes: int, l
                 hint="ask for more GPUs, such as --gpus 2",
             )
         return 1
-    wanted = processes // nodes if processes else max(1, min(plan.world_size, _cpus()) // nodes)
+    most = prepared.loaded.settings.settings.policy.max_run_processes
+    if most is not None and (processes or 0) > most:
+        raise InvalidInput(
+            f"--processes {processes}: this site allows {most} on this machine (policy.max_run_processes)",
+            hint=f"use at most --processes {most}, or submit the job",
+        )
+    wanted = (
+        processes // nodes if processes else max(1, min(plan.world_size, _cpus(), most or _cpus()) // nodes)
+    )
     return min(wanted, max(1, _LOGIN_PROCESSES // nodes)) if login_node else wanted
 
 

@@ -143,6 +143,7 @@ def _dry_run(prepared: Prepared, slurm: Slurm) -> None:
     from slurmgpu.slurm.sbatch import estimate
     from slurmgpu.submission.preflight import check_before_submission
 
+    prepared.check_test_only("submit --dry-run")
     script = prepared.render()
     click.echo(script, nl=False)
     click.echo(plan_text(prepared.plan), err=True)

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
@@ -19,6 +19,7 @@ from slurmgpu.models.environment import Environment
 __all__ = [
     "EXCLUSIVE_JOB_KEYS",
     "LoadedSettings",
+    "Policy",
     "Settings",
     "expand_here",
     "layer_files",
@@ -40,6 +41,17 @@ EXCLUSIVE_JOB_KEYS: tuple[frozenset[Key], ...] = (
 )
 
 
+class Policy(Model):
+    """What a site allows its users to do with this tool; only its own settings may say so."""
+
+    test_only: bool = True
+    """Whether `sbatch --test-only` may be asked for estimates (plan --when, submit --dry-run)."""
+    max_slurm_calls: Annotated[int, Field(ge=1)] | None = None
+    """The most calls of Slurm's commands in one discovery."""
+    max_run_processes: Annotated[int, Field(ge=1)] | None = None
+    """The most processes of a `slurmgpu run` on this machine."""
+
+
 class Settings(Model):
     """What a settings file may hold."""
 
@@ -55,6 +67,8 @@ class Settings(Model):
     """Named environments; they win over the cluster's."""
     job: dict[str, Any] = Field(default_factory=dict)
     """Values that every job starts from, laid out as in a job file."""
+    policy: Policy = Policy.model_construct()
+    """What the site allows; in the site's own settings only."""
 
 
 class LoadedSettings(NamedTuple):
@@ -133,6 +147,11 @@ def load_settings(start: Path, environ: Mapping[str, str] | None = None) -> Load
     merged = Layered({}, {(): Origin("the settings")})
     for layer in filter(lambda layer: layer.data, layers):
         validate(Settings, layer, "settings")  # each file answers for its own mistakes
+        if "policy" in layer.data and layer is not site_layer:
+            raise InvalidInput(
+                f"{layer.origin(('policy',))}: policy is the site's to set, in {folders['site'] / LAYER_FILE}",
+                hint="take it out of this file",
+            )
         merged.overlay(layer, exclusive)
     settings = validate(Settings, merged, "settings") if merged.data else Settings.model_construct()
     return LoadedSettings(settings, merged, folders)

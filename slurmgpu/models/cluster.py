@@ -92,8 +92,14 @@ class NodeGroup(Model):
         """The same nodes, once for each type of GPU in them: a job's GPUs are of one type."""
         if not isinstance(self.gpus, dict):
             return (self,)
+        total = sum(self.gpus.values())
+        shares: dict[str, object] = {}  # of the whole node, through all its GPUs
+        if self.cpus and self.cpus_per_gpu is None:
+            shares["cpus_per_gpu"] = max(1, self.cpus // total)
+        if self.memory and self.memory_per_gpu is None:
+            shares["memory_per_gpu"] = Memory(self.memory.mib // total)
         return tuple(
-            self.model_copy(update={"gpus": number, "gpu_type": gpu_type})
+            self.model_copy(update={**shares, "gpus": number, "gpu_type": gpu_type})
             for gpu_type, number in self.gpus.items()
         )
 

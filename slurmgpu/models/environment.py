@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from typing_extensions import Self
 
-from slurmgpu.models.base import EnvName, JobPath, JobText, Model, Text, Word
+from slurmgpu.models.base import EnvName, JobPath, JobText, Model, OptionValue, Text, Word
 
 __all__ = ["Conda", "Container", "Environment", "Modules", "PythonEnvironment", "Secrets", "Venv"]
 
@@ -98,6 +99,20 @@ class Environment(Model):
     """The Python that runs the command (inside the container, if there is one)."""
     variables: dict[EnvName, JobText] = Field(default_factory=dict)
     """Variables to export; $NAME in a value expands when the job runs."""
+    sbatch: dict[Word, OptionValue] = Field(default_factory=dict)
+    """sbatch options of the site's plug-ins that set it up, by their long names: uenv, image, container-image."""
+    srun_options: tuple[Text, ...] = ()
+    """Further options of every srun in it, one word each: --environment=ngc-pytorch."""
+
+    @field_validator("sbatch")
+    @classmethod
+    def _long_names(cls, options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
+        for name in options:
+            if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+                raise ValueError(
+                    f"{name!r} is no long option of sbatch; write it without dashes in front, in lower case"
+                )
+        return options
 
     @model_validator(mode="after")
     def _python_outside_container(self) -> Self:

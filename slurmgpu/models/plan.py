@@ -70,6 +70,11 @@ class Plan(Model):
     """The most restarts; None: the job is never started twice."""
     login_shell: bool = False
     address_suffix: str | None = None
+    gpu_hours: float | None = None
+    """The most GPU-hours, if it runs to its time limit; None: not known."""
+    charge: float | None = None
+    """What the site charges for them at most; None: not known."""
+    charge_unit: str | None = None
     reasons: tuple[Reason, ...] = ()
     warnings: tuple[str, ...] = ()
 

@@ -6,17 +6,19 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from slurmgpu.errors import PlanError
-from slurmgpu.models.cluster import Cluster, GpuType
-from slurmgpu.models.job import Job
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.environment import Environment
+from slurmgpu.models.job import OWN_OPTIONS, Job
 from slurmgpu.models.plan import Launcher, Option
-from slurmgpu.models.resources import Resources
 from slurmgpu.models.slurm_text import LONGEST_OPTION
 from slurmgpu.models.units import Memory
-from slurmgpu.planning.placement import Placement, gpu_type_matches
+from slurmgpu.planning.drafting import Draft, type_to_pin
+from slurmgpu.planning.features import joined
+from slurmgpu.planning.gpus import entry_of, gres_type
 from slurmgpu.planning.request import count
 from slurmgpu.planning.sizing import Sized
 
-__all__ = ["Layouted", "options_of", "type_to_pin"]
+__all__ = ["Layouted", "options_of", "partition_named"]
 
 
 _AS_ASKED = "as asked"
@@ -26,12 +28,11 @@ class Layouted(NamedTuple):
     """What the options are made from."""
 
     name: str
-    placement: Placement
+    draft: Draft
+    partition_why: str
     launcher: Launcher
-    tasks_per_node: int
     tasks_why: str
-    cpus: Sized
-    memory: Sized
+    environment: Environment
     restarts: bool
     restart_why: str
     chdir: str | None
@@ -43,23 +44,31 @@ class Layouted(NamedTuple):
         return f"{_AS_ASKED} in {origin}" if origin else _AS_ASKED
 
 
+def partition_named(cluster: Cluster, asked: str | None, partition: str | None) -> str | None:
+    """The partition as the options name it; None where none is named."""
+    style = cluster.dialect.partition
+    if style == "never" or (
+        style == "optional" and asked is None and cluster.default_partition in (None, partition)
+    ):
+        return None
+    return partition
+
+
 def _identity(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
-    resources = job.resources
+    resources, draft = job.resources, made.draft
     yield Option.model_construct(
         name="job-name", value=made.name, why=_AS_ASKED if job.name else "from the command"
     )
-    if resources.account:
-        yield Option.model_construct(
-            name="account", value=resources.account, why=made.asked("resources.account")
-        )
-    if made.placement.partition and cluster.dialect.partition != "never":
-        yield Option.model_construct(
-            name="partition",
-            value=made.placement.partition,
-            why=made.asked("resources.partition") if resources.partition else made.placement.why,
-        )
-    if resources.qos:
-        yield Option.model_construct(name="qos", value=resources.qos, why=made.asked("resources.qos"))
+    if draft.account.value:
+        why = draft.account.why.replace(_AS_ASKED, made.asked("resources.account"), 1)
+        yield Option.model_construct(name="account", value=draft.account.value, why=why)
+    partition = partition_named(cluster, resources.partition, draft.partition)
+    if partition:
+        why = made.asked("resources.partition") if resources.partition else made.partition_why
+        yield Option.model_construct(name="partition", value=partition, why=why)
+    if draft.qos.value:
+        why = made.asked("resources.qos") if resources.qos else draft.qos.why
+        yield Option.model_construct(name="qos", value=draft.qos.value, why=why)
     if resources.reservation:
         yield Option.model_construct(
             name="reservation", value=resources.reservation, why=made.asked("resources.reservation")
@@ -68,83 +77,30 @@ def _identity(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
 
 def _constraint(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     asked = job.resources.constraint
-    wanted = type_to_pin(job.resources, cluster, made.placement)
-    _, known = _gpu_type(cluster, made.placement, wanted)
+    wanted = type_to_pin(job.resources, cluster, made.draft)
+    _, known = entry_of(cluster, made.draft.groups, wanted)
     feature = known.constraint if known else None
     if feature and cluster.dialect.gpu_type_by == "request" and known and known.gres == wanted:
         feature = None
-    if not feature:
-        if asked:
-            yield Option.model_construct(
-                name="constraint", value=asked, why=made.asked("resources.constraint")
-            )
+    value = joined(made.draft.constraint, feature)
+    if value is None:
         return
-    if not asked:
-        yield Option.model_construct(name="constraint", value=feature, why=f"selects GPUs of type {wanted}")
-        return
-    both = "&".join(f"({one})" if "|" in one else one for one in (asked, feature))
-    yield Option.model_construct(
-        name="constraint", value=both, why=f"as asked, and {feature} selects GPUs of type {wanted}"
-    )
-
-
-def type_to_pin(resources: Resources, cluster: Cluster, placement: Placement) -> str | None:
-    """The type that must be named: the one asked for, or one with the memory asked for; None: any will do."""
-    wanted = resources.wanted_gpu_type
-    if wanted or resources.gpu_memory is None or not placement.groups:
-        return wanted
-    types = {group.gpu_type for group in placement.groups}
-    everywhere = cluster.partitions[placement.partition].nodes if placement.partition else ()
-    if all(group.gpu_type in types for group in everywhere if group.gpus != 0):
-        return None
-    # Of several types the one with the most nodes: it starts soonest.
-    return max(placement.groups, key=lambda group: group.count or 0).gpu_type
-
-
-def _gpu_type(
-    cluster: Cluster, placement: Placement, wanted: str | None
-) -> tuple[str | None, GpuType | None]:
-    """The profile's entry for a type that a job names by the profile's name for it, or by its gres type."""
-    if wanted is None or wanted in cluster.gpu_types:
-        return wanted, cluster.gpu_types.get(wanted or "")
-    here = {
-        group.gpu_type for group in placement.groups if gpu_type_matches(cluster, wanted, group.gpu_type)
-    } & set(cluster.gpu_types)
-    name = next(iter(here)) if len(here) == 1 else None
-    return name, cluster.gpu_types.get(name or "")
+    reasons = [made.asked("resources.constraint")] if asked else []
+    reasons += ["what jobs there name"] if made.draft.constraint != asked else []
+    reasons += [f"{feature} selects GPUs of type {wanted}"] if feature else []
+    yield Option.model_construct(name="constraint", value=value, why=", and ".join(reasons))
 
 
 def _gres_type(job: Job, cluster: Cluster, made: Layouted) -> str | None:
-    wanted = type_to_pin(job.resources, cluster, made.placement)
-    if wanted is None or cluster.dialect.gpu_type_by == "constraint":
-        return None
-    known = cluster.gpu_types.get(wanted)
-    return wanted if known is None else known.gres or (None if known.constraint else wanted)
-
-
-def _check_type_is_named(job: Job, cluster: Cluster, made: Layouted, options: tuple[Option, ...]) -> None:
-    """PlanError when the site's dialect leaves no way to say which type, and the partition has others."""
-    wanted = type_to_pin(job.resources, cluster, made.placement)
-    by_request = cluster.dialect.gpus != "none" and _gres_type(job, cluster, made) is not None
-    if wanted is None or by_request or any(option.name == "constraint" for option in options):
-        return
-    partition = cluster.partitions.get(made.placement.partition or "")
-    groups = [group for group in partition.nodes if group.gpus != 0] if partition else []
-    if groups and all(gpu_type_matches(cluster, wanted, group.gpu_type) for group in groups):
-        return
-    raise PlanError(
-        f"GPU type {wanted!r}: {cluster.name!r} does not take a type in the request, and its profile names no "
-        "constraint that selects this one",
-        hint=f"give the constraint yourself (-C), or add gpu_types: {{{wanted}: {{constraint: ...}}}} to the profile",
-    )
+    return gres_type(cluster, type_to_pin(job.resources, cluster, made.draft))
 
 
 def _size(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
-    layout = made.placement.layout
+    layout = made.draft.layout
     yield Option.model_construct(name="nodes", value=str(layout.nodes), why=layout.why)
     if cluster.dialect.tasks:
         yield Option.model_construct(
-            name="ntasks-per-node", value=str(made.tasks_per_node), why=made.tasks_why
+            name="ntasks-per-node", value=str(made.draft.tasks_per_node), why=made.tasks_why
         )
     yield from _gpus(job, cluster, made)
     yield from _cpus(cluster, made)
@@ -158,9 +114,12 @@ def _size(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
 
 
 def _gpus(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
-    layout, style = made.placement.layout, cluster.dialect.gpus
+    layout, style = made.draft.layout, cluster.dialect.gpus
     kind = _gres_type(job, cluster, made)
     others = [str(gres) for gres in job.resources.gres]
+    if job.resources.gpu_memory is not None and cluster.dialect.gpu_memory_gres and layout.gpus_per_node:
+        gib = -(-job.resources.gpu_memory.mib // 1024)
+        others.append(f"{cluster.dialect.gpu_memory_gres}:{gib}g")
 
     def typed(count: int) -> str:
         return f"{kind}:{count}" if kind else str(count)
@@ -180,7 +139,7 @@ def _gpus(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
             name="gpus", value=typed(total), why=f"{total} in all, as this site counts"
         )
     elif layout.gpus_per_node and style == "gpus-per-task":
-        tasks = made.tasks_per_node if cluster.dialect.tasks else 1
+        tasks = made.draft.tasks_per_node if cluster.dialect.tasks else 1
         if layout.gpus_per_node % tasks:
             raise PlanError(
                 f"resources.tasks_per_node: {tasks}: {cluster.name!r} gives each task its own GPUs, and "
@@ -197,18 +156,18 @@ def _gpus(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
 
 
 def _cpus(cluster: Cluster, made: Layouted) -> Iterator[Option]:
-    if made.cpus.amount is None:
+    if made.draft.cpus.amount is None:
         return
-    gpus = made.placement.layout.gpus_per_node
+    gpus = made.draft.layout.gpus_per_node
     if cluster.dialect.cpus == "cpus-per-gpu" and gpus:
         yield Option.model_construct(
-            name="cpus-per-gpu", value=str(made.cpus.amount // gpus), why=made.cpus.why
+            name="cpus-per-gpu", value=str(made.draft.cpus.amount // gpus), why=made.draft.cpus.why
         )
-    elif cluster.dialect.cpus != "none":
+    elif cluster.dialect.cpus not in ("none", "srun"):
         # Where tasks may not be named, Slurm counts one a node, and srun divides that one's CPUs.
-        tasks = made.tasks_per_node if cluster.dialect.tasks else 1
+        tasks = made.draft.tasks_per_node if cluster.dialect.tasks else 1
         yield Option.model_construct(
-            name="cpus-per-task", value=str(made.cpus.amount // tasks), why=made.cpus.why
+            name="cpus-per-task", value=str(made.draft.cpus.amount // tasks), why=made.draft.cpus.why
         )
 
 
@@ -219,20 +178,22 @@ def _share(memory: Sized, parts: int) -> Memory:
 
 
 def _memory(cluster: Cluster, made: Layouted) -> Iterator[Option]:
-    mib, style = made.memory.amount, cluster.dialect.memory
+    mib, style = made.draft.memory.amount, cluster.dialect.memory
     if mib is None:
         return
     if style == "mem" or mib == 0:
-        yield Option.model_construct(name="mem", value=str(Memory(mib)), why=made.memory.why)
-    elif style == "mem-per-gpu" and made.placement.layout.gpus_per_node:
-        share = _share(made.memory, made.placement.layout.gpus_per_node)
-        yield Option.model_construct(name="mem-per-gpu", value=str(share), why=made.memory.why)
-    elif style == "mem-per-cpu" and made.cpus.amount:
+        yield Option.model_construct(name="mem", value=str(Memory(mib)), why=made.draft.memory.why)
+    elif style == "mem-per-gpu" and made.draft.layout.gpus_per_node:
+        share = _share(made.draft.memory, made.draft.layout.gpus_per_node)
+        yield Option.model_construct(name="mem-per-gpu", value=str(share), why=made.draft.memory.why)
+    elif style == "mem-per-cpu" and made.draft.cpus.amount:
         yield Option.model_construct(
-            name="mem-per-cpu", value=str(_share(made.memory, made.cpus.amount)), why=made.memory.why
+            name="mem-per-cpu",
+            value=str(_share(made.draft.memory, made.draft.cpus.amount)),
+            why=made.draft.memory.why,
         )
     elif style != "none":
-        yield Option.model_construct(name="mem", value=str(Memory(mib)), why=made.memory.why)
+        yield Option.model_construct(name="mem", value=str(Memory(mib)), why=made.draft.memory.why)
 
 
 def _life(job: Job, made: Layouted) -> Iterator[Option]:
@@ -265,14 +226,39 @@ def _life(job: Job, made: Layouted) -> Iterator[Option]:
         yield Option.model_construct(name="comment", value=job.comment, why=_AS_ASKED)
 
 
-def _others(job: Job, cluster: Cluster) -> Iterator[Option]:
-    merged: dict[str, tuple[str | int | bool, str]] = {
-        name: (value, f"{cluster.name} wants it") for name, value in cluster.dialect.options.items()
-    }
-    merged.update({name: (value, _AS_ASKED) for name, value in job.sbatch.items()})
+def _others(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
+    partition = cluster.partitions.get(made.draft.partition or "")
+    merged: dict[str, tuple[str | int | bool, str]] = {}
+    for options, why in (
+        (cluster.dialect.options, f"{cluster.name} wants it"),
+        (partition.options if partition else {}, f"partition {made.draft.partition} wants it"),
+        (made.environment.sbatch, "the environment wants it"),
+        (job.sbatch, _AS_ASKED),
+    ):
+        merged.update({name: (value, why) for name, value in options.items()})
     for name, (value, why) in merged.items():
         if value is not False:
             yield Option.model_construct(name=name, value=None if value is True else str(value), why=why)
+
+
+def _not_needed(name: str, cluster: Cluster) -> bool:
+    """Whether a required option cannot be given at all: a partition where none is named."""
+    return name == "partition" and cluster.dialect.partition == "never"
+
+
+def _is_forbidden(option: Option, job: Job, cluster: Cluster) -> bool:
+    """Whether the site refuses an option: one that was derived is left out, one that was asked for is an error."""
+    if option.name not in cluster.dialect.forbidden:
+        return False
+    field = OWN_OPTIONS.get(option.name, f"sbatch.{option.name}")
+    value: object = job
+    for part in field.split("."):
+        value = value.get(part) if isinstance(value, dict) else getattr(value, part, None)
+    if value:
+        raise PlanError(
+            f"{field}: {value}: {cluster.name!r} refuses jobs with --{option.name}", hint=f"leave {field} out"
+        )
+    return True
 
 
 def options_of(job: Job, cluster: Cluster, made: Layouted) -> tuple[Option, ...]:
@@ -282,9 +268,9 @@ def options_of(job: Job, cluster: Cluster, made: Layouted) -> tuple[Option, ...]
         *_constraint(job, cluster, made),
         *_size(job, cluster, made),
         *_life(job, made),
-        *_others(job, cluster),
+        *_others(job, cluster, made),
     )
-    _check_type_is_named(job, cluster, made, options)
+    options = tuple(option for option in options if not _is_forbidden(option, job, cluster))
     for option in options:
         # sbatch refuses more ("Pathname of a file, directory or other parameter too long", 22.05).
         if len((option.value or "").encode("utf-8")) > LONGEST_OPTION:
@@ -293,7 +279,7 @@ def options_of(job: Job, cluster: Cluster, made: Layouted) -> tuple[Option, ...]
             )
     given = {option.name for option in options}
     for name in cluster.dialect.required:
-        if name not in given:
+        if name not in given and name != "gpu_type" and not _not_needed(name, cluster):
             short = {
                 "account": "-A/",
                 "partition": "-p/",

@@ -15,17 +15,19 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job, Restart
 from slurmgpu.models.plan import Plan, Reason
-from slurmgpu.models.units import Memory
+from slurmgpu.models.units import Duration, Memory
+from slurmgpu.planning.choosing import Chosen, by_preference, candidates, choose
+from slurmgpu.planning.cost import Cost, cost_of
+from slurmgpu.planning.drafting import Draft, type_to_pin
 from slurmgpu.planning.launching import Launching, choose_launcher, python_command
-from slurmgpu.planning.options import Layouted, options_of, type_to_pin
-from slurmgpu.planning.placement import Placement, place
-from slurmgpu.planning.request import count
-from slurmgpu.planning.sizing import cpus_per_node, memory_per_node
+from slurmgpu.planning.options import Layouted, options_of, partition_named
+from slurmgpu.planning.request import Layout, count
+from slurmgpu.planning.ways_out import ways_out
 
 if TYPE_CHECKING:
     from slurmgpu.planning.reading import ScriptFacts
 
-__all__ = ["Surroundings", "make_plan", "resolve_environment"]
+__all__ = ["Surroundings", "make_plan", "partitions_that_fit", "resolve_environment"]
 
 
 class Surroundings(NamedTuple):
@@ -39,6 +41,8 @@ class Surroundings(NamedTuple):
     """Where a value of the job was written that is in no job file and no option: `resources.account` -> file:line."""
     script: ScriptFacts | None = None
     """What the user's script shows; None: not read."""
+    force: bool = False
+    """Plan what cannot run all the same, and say why it cannot."""
 
 
 def resolve_environment(
@@ -121,13 +125,42 @@ def _processes(launching: Launching, gpus_per_node: int, tasks: int) -> int:
     assert_never(launching.launcher)
 
 
-def _warnings(cluster: Cluster, placement: Placement, cpus: int | None) -> tuple[str, ...]:
+def _warnings(cluster: Cluster, chosen: Chosen) -> tuple[str, ...]:
     """What is legal and likely not meant."""
-    if not placement.layout.gpus_per_node:
-        return ("no GPU is asked for; --gpus 1, or resources.gpus, asks for one",)
-    if cpus is None and not cluster.known:
-        return ("no CPUs are asked for, and Slurm's usual default is 1 a task; --cpus-per-gpu asks for more",)
-    return ()
+    draft = chosen.draft
+    warnings = list(chosen.overruled)
+    if not draft.layout.gpus_per_node:
+        warnings.append("no GPU is asked for; --gpus 1, or resources.gpus, asks for one")
+    elif draft.cpus.amount is None and not cluster.known:
+        warnings.append(
+            "no CPUs are asked for, and Slurm's usual default is 1 a task; --cpus-per-gpu asks for more"
+        )
+    types = sorted({group.gpu_type or "unnamed" for group in draft.groups})
+    if (
+        draft.layout.nodes > 1
+        and draft.ask.gpu_type is None
+        and draft.layout.gpus_per_node
+        and len(types) > 1
+    ):
+        warnings.append(
+            f"no type of GPU is asked for, and Slurm may mix {', '.join(types)} over the {draft.layout.nodes} nodes: "
+            f"all would wait for the slowest; gpu_type: {types[0]} keeps to one"
+        )
+    return tuple(warnings)
+
+
+def _check_array(job: Job, cluster: Cluster) -> None:
+    """PlanError when an index is over the site's limit, with the arrays that would do."""
+    most = cluster.slurm.max_array_size
+    if job.array is None or most is None:
+        return
+    largest = max(int(part.split(":")[0].split("-")[-1]) for part in job.array.indices.split(","))
+    if largest >= most:
+        raise PlanError(
+            f"array: {job.array} goes up to {largest}, and {cluster.name!r} allows indices up to {most - 1} (MaxArraySize)",
+            hint=f"submit several arrays of at most {most} tasks, such as -a 0-{most - 1}, each with an offset of its own "
+            f"that the command adds: --set variables.OFFSET={most}",
+        )
 
 
 def _check_task(job: Job) -> None:
@@ -138,34 +171,77 @@ def _check_task(job: Job) -> None:
         )
 
 
+class _Launchings:
+    """The launcher on each layout, decided once."""
+
+    def __init__(self, job: Job, environment: Environment, script: ScriptFacts | None) -> None:
+        self._job, self._environment, self._script = job, environment, script
+        self._made: dict[tuple[int, int], Launching] = {}
+
+    def on(self, layout: Layout) -> Launching:
+        key = (layout.nodes, layout.gpus_per_node)
+        if key not in self._made:
+            self._made[key] = choose_launcher(
+                self._job,
+                self._environment,
+                self._script,
+                nodes=layout.nodes,
+                gpus_per_node=layout.gpus_per_node,
+                tasks_per_node=self._job.resources.tasks_per_node,
+            )
+        return self._made[key]
+
+    def tasks_on(self, layout: Layout) -> int:
+        return _tasks(self._job, self.on(layout), layout.gpus_per_node)[0]
+
+
 def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
     """Resolve the job on the cluster; PlanError names what does not fit and what would."""
     _check_task(job)
     environment_name, environment = resolve_environment(job, cluster, around.environments)
-    placement = place(cluster, job.resources)
-    layout = placement.layout
-    launching = choose_launcher(
-        job,
-        environment,
-        around.script,
-        nodes=layout.nodes,
-        gpus_per_node=layout.gpus_per_node,
-        tasks_per_node=job.resources.tasks_per_node,
+    launchings = _Launchings(job, environment, around.script)
+    _check_array(job, cluster)
+    chosen = choose(
+        cluster,
+        job.resources,
+        launchings.tasks_on,
+        force=around.force,
+        ways_out=lambda: ways_out(cluster, job.resources, launchings.tasks_on),
     )
+    launching = launchings.on(chosen.draft.layout)
+    return _finished(job, cluster, around, (environment_name, environment), chosen, launching)
+
+
+def partitions_that_fit(job: Job, cluster: Cluster, around: Surroundings) -> list[str]:
+    """The partitions that would start the job, the best first; none on a cluster that is not described."""
+    _, environment = resolve_environment(job, cluster, around.environments)
+    tasks_on = _Launchings(job, environment, around.script).tasks_on
+    fitting = candidates(cluster, job.resources, tasks_on).fitting if cluster.known else []
+    return [made.partition for made in by_preference(cluster, fitting) if made.partition]
+
+
+def _finished(
+    job: Job,
+    cluster: Cluster,
+    around: Surroundings,
+    named_environment: tuple[str | None, Environment],
+    chosen: Chosen,
+    launching: Launching,
+) -> Plan:
+    environment_name, environment = named_environment
+    draft = chosen.draft
+    layout = draft.layout
     tasks, tasks_why = _tasks(job, launching, layout.gpus_per_node)
     processes = _processes(launching, layout.gpus_per_node, tasks)
-    cpus = cpus_per_node(cluster, job.resources, placement, tasks)
-    memory = memory_per_node(cluster, job.resources, placement, cpus.amount)
     restart, restart_why = _restart(job)
     work_dir = around.work_dir
     made = Layouted(
         name=_name(job),
-        placement=placement,
+        draft=draft,
+        partition_why=chosen.why,
         launcher=launching.launcher,
-        tasks_per_node=tasks,
         tasks_why=tasks_why,
-        cpus=cpus,
-        memory=memory,
+        environment=environment,
         restarts=bool(restart.on),
         origins=around.origins,
         restart_why=restart_why,
@@ -175,23 +251,29 @@ def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
     if job.train is not None:
         job.train.micro_batch(layout.nodes * processes)
     options = options_of(job, cluster, made)
-    gpu_type = type_to_pin(job.resources, cluster, placement) or _common_type(placement)
+    gpu_type = type_to_pin(job.resources, cluster, draft) or _common_type(draft)
+    time = job.resources.time or _default_time(cluster, draft)
+    cost = cost_of(cluster, draft, time) if cluster.known else None
     # Every value comes from a validated job and cluster: nothing is checked a second time.
     return Plan.model_construct(
         cluster=cluster.name,
         name=made.name,
-        partition=placement.partition if cluster.dialect.partition != "never" else None,
+        partition=partition_named(cluster, job.resources.partition, draft.partition),
         nodes=layout.nodes,
         gpus_per_node=layout.gpus_per_node,
         gpu_type=gpu_type if layout.gpus_per_node else None,
         tasks_per_node=tasks,
         processes_per_node=processes,
-        cpus_per_task=None if cpus.amount is None else max(1, cpus.amount // tasks),
-        memory=None if memory.amount is None else Memory(memory.amount),
+        cpus_per_task=None if draft.cpus.amount is None else max(1, draft.cpus.amount // tasks),
+        memory=None if draft.memory.amount is None else Memory(draft.memory.amount),
         time=job.resources.time,
         options=options,
         launcher=launching.launcher,
-        srun_options=(*cluster.dialect.srun_options, *job.launch.srun_options),
+        srun_options=(
+            *cluster.dialect.srun_options,
+            *environment.srun_options,
+            *job.launch.srun_options,
+        ),
         command=job.command,
         train=job.train.document() if job.train is not None else None,
         environment=environment,
@@ -205,6 +287,9 @@ def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
         restart_limit=restart.limit if restart.on else None,
         login_shell=cluster.dialect.login_shell,
         address_suffix=cluster.dialect.address_suffix,
+        gpu_hours=cost.gpu_hours if cost else None,
+        charge=cost.charge if cost else None,
+        charge_unit=cost.unit if cost and cost.charge is not None else None,
         reasons=(
             Reason.model_construct(what="launcher", value=launching.launcher, why=launching.why),
             Reason.model_construct(
@@ -212,10 +297,35 @@ def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
                 value=str(layout.nodes * processes),
                 why=f"{count(layout.nodes, 'node')} x {processes}",
             ),
-            *_left_out(cpus.amount, cpus.why, memory.amount, memory.why, job, cluster, placement),
+            *_left_out(job, cluster, draft),
+            *_cost_reasons(cost),
         ),
-        warnings=(*launching.warnings, *_warnings(cluster, placement, cpus.amount)),
+        warnings=(*launching.warnings, *_warnings(cluster, chosen)),
     )
+
+
+def _default_time(cluster: Cluster, draft: Draft) -> Duration | None:
+    partition = cluster.partitions.get(draft.partition or "")
+    return (partition.limits.default_time or partition.limits.max_time) if partition else None
+
+
+def _cost_reasons(cost: Cost | None) -> tuple[Reason, ...]:
+    if cost is None:
+        return ()
+    rows = []
+    if cost.gpu_hours:
+        rows.append(
+            Reason.model_construct(
+                what="GPU-hours", value=f"{cost.gpu_hours:.4g} at most", why=cost.gpu_hours_why
+            )
+        )
+    if cost.charge is not None:
+        rows.append(
+            Reason.model_construct(
+                what="charge", value=f"{cost.charge:.4g} {cost.unit} at most", why=cost.charge_why
+            )
+        )
+    return tuple(rows)
 
 
 def _log_folders(job: Job, made: Layouted) -> tuple[str, ...]:
@@ -240,33 +350,21 @@ def _log_folders(job: Job, made: Layouted) -> tuple[str, ...]:
     return tuple(folders)
 
 
-def _common_type(placement: Placement) -> str | None:
-    types = {group.gpu_type for group in placement.groups}
+def _common_type(draft: Draft) -> str | None:
+    types = {group.gpu_type for group in draft.groups}
     return next(iter(types)) if len(types) == 1 else None
 
 
-def _left_out(
-    cpus: int | None,
-    cpus_why: str,
-    memory: int | None,
-    memory_why: str,
-    job: Job,
-    cluster: Cluster,
-    placement: Placement,
-) -> tuple[Reason, ...]:
+def _left_out(job: Job, cluster: Cluster, draft: Draft) -> tuple[Reason, ...]:
     """The reasons for what is not asked of Slurm."""
     left: list[Reason] = []
-    if cpus is None:
-        left.append(Reason.model_construct(what="CPUs", value="not asked for", why=cpus_why))
-    if memory is None:
-        left.append(Reason.model_construct(what="memory", value="not asked for", why=memory_why))
+    if draft.cpus.amount is None:
+        left.append(Reason.model_construct(what="CPUs", value="not asked for", why=draft.cpus.why))
+    if draft.memory.amount is None:
+        left.append(Reason.model_construct(what="memory", value="not asked for", why=draft.memory.why))
     if job.resources.time is None:
-        limits = (
-            cluster.partitions[placement.partition].limits
-            if placement.partition in cluster.partitions
-            else None
-        )
-        default = limits.default_time if limits else None
+        partition = cluster.partitions.get(draft.partition or "")
+        default = partition.limits.default_time if partition else None
         why = (
             f"the partition's default of {default} applies"
             if default

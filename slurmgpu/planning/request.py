@@ -1,11 +1,10 @@
-"""What has to fit, whichever way it was written; and how its GPUs spread over nodes."""
+"""How many GPUs and nodes, whichever way it was written; and how the GPUs spread over nodes."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from slurmgpu.models.resources import Resources
-from slurmgpu.models.units import Duration, Memory
 
 __all__ = ["Layout", "Misfit", "Request", "count", "spread"]
 
@@ -19,22 +18,13 @@ def count(number: int, what: str) -> str:
 
 
 class Request(NamedTuple):
-    """What has to fit, whichever way it was written."""
+    """GPUs and nodes, whichever way they were written."""
 
     gpus: int | None
     """GPUs in all."""
     gpus_per_node: int | None
     nodes: int | None
     gpu_type: str | None = None
-    gpu_memory: Memory | None = None
-    cpus_per_task: int | None = None
-    tasks_per_node: int | None = None
-    cpus_per_gpu: int | None = None
-    memory: Memory | None = None
-    memory_per_gpu: Memory | None = None
-    memory_per_cpu: Memory | None = None
-    time: Duration | None = None
-    partition: str | None = None
 
     @classmethod
     def of(cls, resources: Resources) -> Request:
@@ -44,33 +34,12 @@ class Request(NamedTuple):
             gpus_per_node=resources.gpus_per_node.count if resources.gpus_per_node else None,
             nodes=resources.nodes,
             gpu_type=resources.wanted_gpu_type,
-            gpu_memory=resources.gpu_memory,
-            cpus_per_task=resources.cpus_per_task,
-            tasks_per_node=resources.tasks_per_node,
-            cpus_per_gpu=resources.cpus_per_gpu,
-            memory=resources.memory,
-            memory_per_gpu=resources.memory_per_gpu,
-            memory_per_cpu=resources.memory_per_cpu,
-            time=resources.time,
-            partition=resources.partition,
         )
 
     @property
     def wants_gpus(self) -> bool:
         """Whether any GPU is asked for."""
         return bool(self.gpus or self.gpus_per_node)
-
-    def cpus_on_a_node(self, layout: Layout) -> int:
-        """CPUs asked for on each node, as far as they are known before the launcher is; 0: none are."""
-        if self.cpus_per_task is not None:
-            return self.cpus_per_task * (self.tasks_per_node or 1)
-        return (self.cpus_per_gpu or 0) * layout.gpus_per_node
-
-    def memory_on_a_node(self, layout: Layout) -> Memory:
-        """Memory asked for on each node; 0: none is, or all of it."""
-        per_gpu = self.memory_per_gpu.mib * layout.gpus_per_node if self.memory_per_gpu else 0
-        per_cpu = self.memory_per_cpu.mib * self.cpus_on_a_node(layout) if self.memory_per_cpu else 0
-        return self.memory or Memory(per_gpu or per_cpu)
 
     def __str__(self) -> str:
         kind = f"{self.gpu_type} GPU" if self.gpu_type else "GPU"
@@ -93,10 +62,25 @@ class Misfit(Exception):
     """Why a request does not fit somewhere."""
 
 
-def spread(request: Request, gpus_on_a_node: int | None) -> Layout:
-    """Split the GPUs evenly over as few nodes as hold them; ``gpus_on_a_node`` None: unknown."""
+def spread(request: Request, gpus_on_a_node: int | None, *, whole: bool = False) -> Layout:
+    """Split the GPUs evenly over as few nodes as hold them; ``gpus_on_a_node`` None: unknown.
+
+    ``whole``: several nodes give all their GPUs each, or none. Misfit says why they cannot be split so.
+    """
+    layout = _spread(request, gpus_on_a_node)
+    if whole and layout.nodes > 1 and gpus_on_a_node not in (None, layout.gpus_per_node):
+        raise Misfit(
+            f"gives jobs over several nodes all {gpus_on_a_node} GPUs of each, "
+            f"{layout.gpus_per_node} are asked for"
+        )
+    return layout
+
+
+def _spread(request: Request, gpus_on_a_node: int | None) -> Layout:
     if not request.wants_gpus:
         return Layout(request.nodes or 1, 0, "as asked" if request.nodes else "no GPU is asked for: 1 node")
+    if gpus_on_a_node == 0:
+        raise Misfit("has no GPUs")
     if request.gpus_per_node is not None:
         if gpus_on_a_node is not None and request.gpus_per_node > gpus_on_a_node:
             raise Misfit(f"has {gpus_on_a_node} GPUs a node, {request.gpus_per_node} are asked for on each")

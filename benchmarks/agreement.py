@@ -1,0 +1,298 @@
+"""Does the planner judge as slurmctld does? Random requests near the limits, on twins of described clusters.
+
+For each profile: a twin is started (`slurmgpu sandbox up --like`), learned (`slurmgpu cluster discover`), and asked
+for random jobs. The planner's verdict (starts, or refused) is compared with what the real slurmctld does with the
+same script: rejected; configuring or running; or pending for a reason that never passes. Every job is cancelled.
+
+    python benchmarks/agreement.py --requests 200 --seed 1 ncsa-delta mila
+    python benchmarks/agreement.py --requests 200 --write        # all default profiles; results/agreement.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from slurmgpu.errors import PlanError
+from slurmgpu.files.clusters import load_cluster
+from slurmgpu.files.data import read_templates
+from slurmgpu.files.yaml import Layered, validate
+from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
+from slurmgpu.models.job import Job
+from slurmgpu.models.units import Duration
+from slurmgpu.planning.planner import Surroundings, make_plan
+from slurmgpu.rendering.render import render_script
+
+PROFILES = [
+    "uva-afton", "uq-bunya", "mila", "csc-mahti", "lumi-g", "ncsa-delta", "nih-biowulf", "surf-snellius",
+    "ulhpc-iris", "nhr-grete", "drac-narval", "mit-engaging",
+]  # fmt: skip
+# Reasons that never pass on an empty cluster (squeue(1), JOB REASON CODES).
+NEVER = re.compile(
+    r"PartitionNodeLimit|PartitionTimeLimit|PartitionConfig|PartitionDown|PartitionInactive|BadConstraints|"
+    r"QOS(?:Max|Min|Grp|Not|Usage|Time|Job)\w*|Assoc\w*|MaxMemPerLimit|InvalidAccount|InvalidQOS|"
+    r"AccountNotAllowed|QOSNotAllowed|ReqNodeNotAvail\w*|NodeDown|Reservation\w*"
+)
+PATIENCE_S = 4.0
+"""How long a job may stay pending for a reason that passes before it counts as unclear."""
+
+
+class Seen(NamedTuple):
+    """What slurmctld did: rejected, starts, never or unclear; and in which words."""
+
+    verdict: str
+    words: str
+
+
+class Twin:
+    """A running twin and the environment that talks to it."""
+
+    def __init__(self, profile: str) -> None:
+        self.name = f"agree-{profile}"
+        self.profile = profile
+        self.env: dict[str, str] = {}
+
+    def __enter__(self) -> Twin:
+        tool("sandbox", "up", "--like", self.profile, "--name", self.name, "--for", "2h")
+        exports = tool("sandbox", "env", "--name", self.name)
+        self.env = dict(os.environ)
+        found = re.findall(r"^export (\w+)=(.*)$", exports, re.MULTILINE)
+        for name, value in found:
+            out = subprocess.run(
+                ["bash", "-c", f'{exports}\nprintf %s "${name}"'],
+                capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            self.env[name] = out.stdout if value else ""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        tool("sandbox", "down", self.name)
+
+    def learned(self, folder: Path) -> Cluster:
+        """The twin as discovery sees it."""
+        path = folder / f"{self.name}.yaml"
+        tool("cluster", "discover", "--name", self.name, "--to", str(path), env=self.env)
+        return load_cluster(path)
+
+    def slurm(self, *words: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Run one of Slurm's commands there."""
+        return subprocess.run(words, input=text, env=self.env, capture_output=True, text=True, timeout=60)
+
+
+def tool(*words: str, env: Mapping[str, str] | None = None) -> str:
+    """Run slurmgpu; its standard output."""
+    done = subprocess.run(
+        [sys.executable, "-m", "slurmgpu", *words], env=env, capture_output=True, text=True, timeout=300
+    )
+    if done.returncode:
+        raise SystemExit(f"slurmgpu {' '.join(words)}: {done.stderr}")
+    return done.stdout
+
+
+# Requests
+
+
+def near(rng: random.Random, limit: int | None, otherwise: int = 4) -> int:
+    """A number near a limit: on it, just over, just under, or well inside."""
+    limit = limit or otherwise
+    return max(
+        1, rng.choice([limit, limit, limit + 1, limit - 1, 1, rng.randint(1, max(1, limit)), limit * 2])
+    )
+
+
+def request(rng: random.Random, cluster: Cluster) -> dict[str, Any]:
+    """Resources of a random job, as in a job file."""
+    name = rng.choice(list(cluster.partitions))
+    partition = cluster.partitions[name]
+    kind = rng.choice(partition.kinds) if partition.kinds else NodeGroup()
+    resources: dict[str, Any] = {"partition": name}
+    gpus = kind.gpu_count or 0
+    if gpus and rng.random() < 0.9:
+        per_node = min(near(rng, gpus), gpus + 2)
+        typed = kind.gpu_type and rng.random() < 0.6
+        wanted = kind.gpu_type if rng.random() < 0.95 else rng.choice(sorted(all_types(cluster)))
+        if rng.random() < 0.3 and partition.limits.max_gpus:
+            resources["gpus"] = near(rng, partition.limits.max_gpus)
+        else:
+            resources["gpus_per_node"] = f"{wanted}:{per_node}" if typed else per_node
+    if "gpus" not in resources:
+        most = partition.limits.max_nodes or sum(group.count or 1 for group in partition.nodes)
+        resources["nodes"] = near(rng, most) if rng.random() < 0.5 else rng.choice([1, 1, 2])
+    amounts(rng, resources, partition, kind, gpus)
+    if rng.random() < 0.7:
+        resources["time"] = some_time(rng, partition)
+    if cluster.qos and rng.random() < 0.5:
+        resources["qos"] = rng.choice([*cluster.qos, *cluster.qos, "nosuchqos"])
+    accounts = sorted({row.account for row in cluster.associations})
+    if accounts and rng.random() < 0.6:
+        resources["account"] = rng.choice([*accounts, *accounts, *accounts, "nosuchaccount"])
+    features = sorted({feature for group in partition.nodes for feature in group.features})
+    if features and rng.random() < 0.2:
+        resources["constraint"] = rng.choice(
+            [*features, "&".join(features[:2]), "|".join(features[-2:]), "nosuch"]
+        )
+    if rng.random() < 0.1:
+        resources["exclusive"] = True
+    return resources
+
+
+def all_types(cluster: Cluster) -> set[str]:
+    return {kind.gpu_type for one in cluster.partitions.values() for kind in one.kinds if kind.gpu_type} or {
+        "a100"
+    }
+
+
+def amounts(
+    rng: random.Random, resources: dict[str, Any], partition: Partition, kind: NodeGroup, gpus: int
+) -> None:
+    """CPUs and memory near those of a node, of a GPU's share, or of a limit."""
+    wants = "gpus" in resources or "gpus_per_node" in resources
+    if kind.cpus and rng.random() < 0.5:
+        if wants and rng.random() < 0.5:
+            resources["cpus_per_gpu"] = near(rng, kind.cpus // max(1, gpus))
+        else:
+            resources["cpus_per_task"] = near(rng, partition.limits.max_cpus_per_node or kind.cpus)
+    if kind.memory and rng.random() < 0.5:
+        mib = kind.memory.mib
+        if wants and rng.random() < 0.5:
+            resources["memory_per_gpu"] = f"{near(rng, mib // max(1, gpus))}M"
+        else:
+            resources["memory"] = rng.choice([f"{near(rng, mib)}M", "0"])
+
+
+def some_time(rng: random.Random, partition: Partition) -> str:
+    limit = partition.limits.max_time
+    seconds = limit.seconds if limit and limit.seconds else 86400
+    return str(Duration(max(60, rng.choice([seconds, seconds + 60, seconds - 60, 600, seconds * 2]))))
+
+
+# Verdicts
+
+
+def planned(resources: dict[str, Any], cluster: Cluster) -> tuple[str, str, str]:
+    """Our verdict, its words, and the script that asks for it all the same."""
+    job = validate(
+        Job, Layered({"resources": resources, "command": ["sleep", "600"], "launch": "plain"}, {}), "job"
+    )
+    around = Surroundings(work_dir=tempfile.gettempdir())
+    try:
+        plan, verdict, words = make_plan(job, cluster, around), "starts", ""
+    except PlanError as error:
+        verdict, words = "refused", error.message
+        plan = make_plan(job, cluster, around._replace(force=True))
+    return verdict, words, render_script(plan, read_templates())
+
+
+def judged(twin: Twin, script: str) -> Seen:
+    """What slurmctld does with a script; the job is cancelled."""
+    done = twin.slurm("sbatch", "--parsable", text=script)
+    if done.returncode:
+        return Seen("rejected", done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no words")
+    job = done.stdout.strip().split(";")[0]
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            state, _, reason = (
+                twin.slurm("squeue", "-h", "-j", job, "-o", "%T %r").stdout.strip().partition(" ")
+            )
+            if state in {"CONFIGURING", "RUNNING", "COMPLETING", "COMPLETED"}:
+                return Seen("starts", state)
+            if state == "PENDING" and NEVER.match(reason):
+                return Seen("never", reason)
+            if time.monotonic() > deadline:
+                return Seen("unclear", f"{state} {reason}")
+            time.sleep(0.02)
+    finally:
+        twin.slurm("scancel", job)
+
+
+def compare(profile: str, requests: int, seed: int) -> dict[str, Any]:
+    """The confusion table of one twin, and every disagreement."""
+    rng = random.Random(f"{seed}-{profile}")
+    table: Counter[tuple[str, str]] = Counter()
+    differing: list[dict[str, Any]] = []
+    with Twin(profile) as twin, tempfile.TemporaryDirectory() as folder:
+        cluster = twin.learned(Path(folder))
+        release = cluster.slurm.release
+        for _ in range(requests):
+            resources = request(rng, cluster)
+            ours, words, script = planned(resources, cluster)
+            seen = judged(twin, script)
+            table[ours, seen.verdict] += 1
+            if (ours == "starts") != (seen.verdict == "starts"):
+                options = re.findall(r"^#SBATCH (.*)$", script, re.MULTILINE)
+                differing.append(
+                    {
+                        "resources": resources,
+                        "ours": ours,
+                        "because": words,
+                        "slurm": list(seen),
+                        "options": options,
+                    }
+                )
+    counts = {f"{ours}/{theirs}": number for (ours, theirs), number in sorted(table.items())}
+    return {
+        "profile": profile,
+        "requests": requests,
+        "slurm": release,
+        "table": counts,
+        "differing": differing,
+    }
+
+
+def show(results: list[dict[str, Any]]) -> str:
+    """The confusion table over all twins."""
+    columns = ["starts", "rejected", "never", "unclear"]
+    lines = [
+        f"{'twin':<18}{'requests':>9}"
+        + "".join(f"{ours[:3]}/{one:<10}"[:13].rjust(14) for ours in ("starts", "refused") for one in columns)
+        + f"{'differ':>8}"
+    ]
+    for row in results:
+        cells = "".join(
+            f"{row['table'].get(f'{ours}/{one}', 0):>14}" for ours in ("starts", "refused") for one in columns
+        )
+        lines.append(f"{row['profile']:<18}{row['requests']:>9}{cells}{len(row['differing']):>8}")
+    total, wrong = sum(row["requests"] for row in results), sum(len(row["differing"]) for row in results)
+    lines.append(f"{total} requests, {total - wrong} agree ({(total - wrong) / max(1, total):.2%})")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("profiles", nargs="*", default=PROFILES)
+    parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--write", action="store_true", help="write results/agreement.json")
+    options = parser.parse_args()
+    results = []
+    for profile in options.profiles:
+        results.append(compare(profile, options.requests, options.seed))
+        for one in results[-1]["differing"]:
+            print(json.dumps(one), file=sys.stderr)
+        print(f"{profile}: {results[-1]['table']}, {len(results[-1]['differing'])} differ", file=sys.stderr)
+    print(f"seed {options.seed}\n{show(results)}")
+    if options.write:
+        path = Path(__file__).parent / "results" / "agreement.json"
+        data = {
+            "seed": options.seed,
+            "machine": f"{platform.machine()}, {os.cpu_count()} CPUs",
+            "twins": results,
+        }
+        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Which account and QOS a job gets, in the site's way of naming them."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from slurmgpu.errors import PlanError
+from slurmgpu.models.cluster import Cluster, Partition
+from slurmgpu.models.dialect import AccountRule
+from slurmgpu.models.resources import Resources
+
+__all__ = ["Chosen", "account_of", "qos_candidates"]
+
+_AS_ASKED = "as asked"
+
+
+class Chosen(NamedTuple):
+    """A value that is asked for (None: none is), and why."""
+
+    value: str | None
+    why: str
+
+
+def account_of(
+    cluster: Cluster, resources: Resources, partition: Partition | None, gpu_types: frozenset[str]
+) -> Chosen:
+    """The account as the site writes it; PlanError when it is none that could exist there."""
+    rule = (partition.account if partition else None) or cluster.dialect.account
+    chosen = Chosen(resources.account, _AS_ASKED)
+    names = sorted({row.account for row in cluster.associations})
+    if chosen.value is None and "account" in cluster.dialect.required:
+        if cluster.default_account:
+            chosen = Chosen(cluster.default_account, "your default account")
+        elif len(names) == 1:
+            chosen = Chosen(names[0], "your only account")
+    if rule is None or chosen.value is None or chosen.value in names:
+        return chosen
+    if (
+        rule.pattern
+        and re.fullmatch(rule.pattern, chosen.value)
+        and not _wrong_type(rule, chosen.value, gpu_types)
+    ):
+        return chosen
+    return _by_rule(cluster, chosen, rule, gpu_types)
+
+
+def _wrong_type(rule: AccountRule, account: str, gpu_types: frozenset[str]) -> bool:
+    """Whether an account is for another type of GPU."""
+    own = {rule.suffix_by_gpu_type.get(gpu_type) for gpu_type in gpu_types} - {None}
+    return bool(own) and any(
+        account.endswith(end) for end in rule.suffix_by_gpu_type.values() if end not in own
+    )
+
+
+def _by_rule(cluster: Cluster, chosen: Chosen, rule: AccountRule, gpu_types: frozenset[str]) -> Chosen:
+    account = chosen.value or ""
+    suffixes = rule.suffix_by_gpu_type
+    own = {suffixes.get(gpu_type) for gpu_type in gpu_types}
+    by_type = next(iter(own)) if len(own) == 1 else None
+    suffix = by_type or rule.suffix
+    if suffixes and not suffix and not account.endswith(tuple(suffixes.values())):
+        raise PlanError(
+            f"resources.account: {account!r}: accounts on {cluster.name!r} end in the type of GPU "
+            f"({', '.join(f'{name}: {end}' for name, end in suffixes.items())}), and none is asked for",
+            hint=f"name the type (gpu_type: {next(iter(suffixes))}), or the whole account",
+        )
+    if suffix and not account.endswith(suffix):
+        wrong = next((end for end in suffixes.values() if account.endswith(end)), "")
+        account = account.removesuffix(wrong) + suffix
+        reason = f"for jobs on {', '.join(sorted(gpu_types))}" if by_type else "here"
+        chosen = Chosen(account, f"{chosen.why}, with the {suffix} that accounts end in {reason}")
+    if rule.pattern and not re.fullmatch(rule.pattern, account):
+        example = f" such as {rule.example}" if rule.example else f" that match {rule.pattern}"
+        raise PlanError(
+            f"resources.account: {account!r} is no account of {cluster.name!r}, which has names{example}",
+            hint="ask the site which accounts you have: sacctmgr -P show associations user=$USER format=account",
+        )
+    return chosen
+
+
+def qos_candidates(cluster: Cluster, resources: Resources, partition: Partition | None) -> list[Chosen]:
+    """The QOS to try, the best first: the one asked for, or the site's, or any where one must be named."""
+    if resources.qos is not None:
+        return [Chosen(resources.qos, _AS_ASKED)]
+    if cluster.dialect.qos is not None:
+        found = [Chosen(cluster.dialect.qos, "the site's usual one")]
+    elif "qos" not in cluster.dialect.required:
+        return [Chosen(None, "")]
+    else:
+        found = []
+    if "qos" in cluster.dialect.required:
+        only = partition.qos if partition is not None else ()
+        found += [
+            Chosen(name, rule.description or "a QOS that takes such jobs")
+            for name, rule in cluster.qos.items()
+            if not rule.by_name and not rule.preemptible and (not only or name in only)
+        ]
+        found = found or [Chosen(name, "the partition's only QOS") for name in only[:1]]
+    unique = {chosen.value: chosen for chosen in reversed(found)}
+    return list(reversed(unique.values())) or [Chosen(None, "")]

@@ -1,0 +1,240 @@
+"""Which partition a job goes to: those that would start it, the best of them, and what would fit where none does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from slurmgpu.errors import PlanError
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.resources import Resources
+from slurmgpu.models.units import Duration
+from slurmgpu.planning.cost import cost_of
+from slurmgpu.planning.drafting import Draft, Tasks, draft
+from slurmgpu.planning.gpus import is_slice
+from slurmgpu.planning.request import Misfit, Request
+from slurmgpu.planning.verdict import Problem
+
+__all__ = ["Candidates", "Chosen", "by_preference", "candidates", "choose", "preferred"]
+
+
+class Chosen(NamedTuple):
+    """The draft that is taken, why its partition is, and what was overruled."""
+
+    draft: Draft
+    why: str
+    overruled: tuple[str, ...] = ()
+
+
+class Candidates(NamedTuple):
+    """The drafts that would start, and why the others would not."""
+
+    fitting: list[Draft]
+    failing: dict[str, list[str]]
+    """By partition: clauses that say why."""
+    nearest: list[Draft]
+    """Drafts with problems."""
+
+
+def _named(resources: Resources) -> list[str]:
+    return resources.partition.split(",") if resources.partition else []
+
+
+def candidates(cluster: Cluster, resources: Resources, tasks: Tasks) -> Candidates:
+    """A draft for each partition that may be taken."""
+    found = Candidates([], {}, [])
+    named = _named(resources)
+    for name in named or list(cluster.partitions):
+        partition = cluster.partitions[name]
+        if not named and (partition.preemptible or partition.by_name):
+            what = "preemptible, and " if partition.preemptible else ""
+            found.failing[name] = [f"partition {name!r} is {what}chosen only by name"]
+            continue
+        try:
+            made = draft(cluster, resources, name, tasks)
+        except Misfit as misfit:
+            found.failing[name] = [f"partition {name!r} {misfit}"]
+            continue
+        if made.problems:
+            found.failing[name] = _said(made.problems)
+            found.nearest.append(made)
+        else:
+            found.fitting.append(made)
+    return found
+
+
+def _said(found: tuple[Problem, ...]) -> list[str]:
+    """Problems as clauses; several of one subject in one."""
+    by_subject: dict[str, list[str]] = {}
+    for problem in found:
+        by_subject.setdefault(problem.subject, []).append(problem.text)
+    return [f"{subject} {'; '.join(texts)}" for subject, texts in by_subject.items()]
+
+
+def choose(
+    cluster: Cluster,
+    resources: Resources,
+    tasks: Tasks,
+    *,
+    force: bool = False,
+    ways_out: Callable[[], list[str]] = list,
+) -> Chosen:
+    """The partition and the draft on it; PlanError names what does not fit, and what would (``ways_out``).
+
+    ``force`` takes the nearest draft all the same, and says what was overruled.
+    """
+    _check_names(cluster, resources, force)
+    if not cluster.known:
+        return _undescribed(cluster, resources, tasks)
+    known = [name for name in _named(resources) if name in cluster.partitions]
+    if _named(resources) and not known:  # forced: nothing is known of it
+        overruled = f"{resources.partition!r} is no partition of {cluster.name!r} as far as its profile says"
+        return _undescribed(cluster, resources, tasks)._replace(overruled=(overruled,))
+    found = candidates(cluster, resources, tasks)
+    if found.fitting:
+        best = preferred(cluster, found.fitting)
+        if resources.partition and len(_named(resources)) > 1:
+            return _several(resources, best, found)
+        return Chosen(best, _why(cluster, resources, best, found.fitting))
+    reasons = _merged(found.failing)
+    if force and found.nearest:
+        return Chosen(found.nearest[0], "as asked" if resources.partition else "forced", tuple(reasons))
+    if force:
+        named = resources.model_copy(update={"partition": None})
+        forced = _undescribed(cluster, named, tasks)
+        made = forced.draft._replace(partition=resources.partition or next(iter(found.failing)))
+        return Chosen(made, "as asked" if resources.partition else "forced", tuple(reasons))
+    request = Request.of(resources)
+    ways = ways_out()
+    raise PlanError(
+        f"{request} do{'es' if request.gpus == 1 else ''} not fit on {cluster.name!r}: {'; '.join(reasons)}",
+        hint="what would fit: " + "; or ".join(ways)
+        if ways
+        else "no smaller request of this kind fits either",
+    )
+
+
+def _check_names(cluster: Cluster, resources: Resources, force: bool) -> None:
+    if resources.partition is None:
+        return
+    if cluster.dialect.partition == "never":
+        raise PlanError(
+            f"resources.partition: {resources.partition!r}: jobs on {cluster.name!r} name no partition",
+            hint="leave the partition out",
+        )
+    unknown = [name for name in _named(resources) if name not in cluster.partitions]
+    if cluster.known and unknown and not force:
+        raise PlanError(
+            f"resources.partition: {unknown[0]!r} is no partition of {cluster.name!r}; "
+            f"it has {', '.join(cluster.partitions)}",
+            hint="name one of these, or leave the partition out, and the planner chooses one that fits",
+        )
+
+
+def _undescribed(cluster: Cluster, resources: Resources, tasks: Tasks) -> Chosen:
+    try:
+        return Chosen(draft(cluster, resources, resources.partition, tasks), "the partition as asked")
+    except Misfit as misfit:
+        raise PlanError(f"{Request.of(resources)}: cluster {cluster.name!r} {misfit}") from None
+
+
+def _several(resources: Resources, best: Draft, found: Candidates) -> Chosen:
+    """A list of partitions as asked: Slurm takes the one that starts first; sizes are the smallest share of all."""
+    alike = [one for one in found.fitting if one.layout[:2] == best.layout[:2]]
+    amounts = [one.cpus.amount for one in alike if one.cpus.amount is not None]
+    smallest = min(alike, key=lambda one: one.memory.amount or 0)
+    cpus = best.cpus
+    if amounts and min(amounts) != cpus.amount:
+        cpus = next(one.cpus for one in alike if one.cpus.amount == min(amounts))
+    merged = best._replace(
+        partition=resources.partition,
+        groups=tuple(group for one in alike for group in one.groups),
+        cpus=cpus,
+        memory=smallest.memory,
+    )
+    overruled = tuple(
+        f"{clause}: the job can only start in the other partitions of its list"
+        for clause in _merged(found.failing)
+    )
+    return Chosen(merged, "as asked: the one of them that starts it first", overruled)
+
+
+def _merged(failing: dict[str, list[str]]) -> list[str]:
+    """The reasons, with partitions of the same reason in one clause."""
+    by_text: dict[str, list[str]] = {}
+    for name, clauses in failing.items():
+        own = f"partition {name!r} "
+        text = "; ".join(clause.removeprefix(own) if clause.startswith(own) else clause for clause in clauses)
+        by_text.setdefault(text, []).append(name)
+    merged: list[str] = []
+    for text, names in by_text.items():
+        owned = all(text.split("; ")[0] in clause for name in names for clause in failing[name][:1])
+        prefixed = failing[names[0]][0].startswith(f"partition {names[0]!r} ")
+        who = f"partition{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))} "
+        merged.append((who if prefixed and owned else "") + text)
+    return list(dict.fromkeys(merged))
+
+
+def preferred(cluster: Cluster, fitting: list[Draft]) -> Draft:
+    """The best of several partitions."""
+    return by_preference(cluster, fitting)[0]
+
+
+def by_preference(cluster: Cluster, fitting: list[Draft]) -> list[Draft]:
+    """Drafts on several partitions, the best first.
+
+    Whole GPUs before slices, nodes whose GPUs are known before others; then the fewest nodes; then Slurm's default,
+    then the profile's order; but of those with the same types of GPU the cheapest, where all say what they cost.
+    """
+
+    def rank(made: Draft) -> tuple[bool, bool, int, bool]:
+        return (
+            bool(made.groups) and all(is_slice(cluster, group) for group in made.groups),
+            all(group.gpu_count is None for group in made.groups),
+            made.layout.nodes,
+            made.partition != cluster.default_partition,
+        )
+
+    ranked = sorted(fitting, key=rank)
+    alike = [one for one in ranked if _alike(one, ranked[0]) and rank(one)[:3] == rank(ranked[0])[:3]]
+    prices = {one.partition: _price(cluster, one) for one in alike}
+    if None in prices.values():
+        return ranked
+    cheapest = sorted(alike, key=lambda one: prices[one.partition] or 0.0)
+    return [*cheapest, *(one for one in ranked if one not in alike)]
+
+
+def _alike(one: Draft, other: Draft) -> bool:
+    """Whether two drafts get the same types of GPU: only then are their prices for the same thing."""
+    return {group.gpu_type for group in one.groups} == {group.gpu_type for group in other.groups}
+
+
+def _price(cluster: Cluster, made: Draft) -> float | None:
+    """What an hour is charged; None: not known."""
+    cost = cost_of(cluster, made, Duration(3600))
+    return cost.charge if cost else None
+
+
+def _why(cluster: Cluster, resources: Resources, chosen: Draft, fitting: list[Draft]) -> str:
+    if resources.partition:
+        return "as asked"
+    if len(cluster.partitions) == 1:
+        return "the only partition"
+    considered = sum(not (one.preemptible or one.by_name) for one in cluster.partitions.values())
+    left_out = considered != len(cluster.partitions)
+    kind = "partitions that are not chosen by name" if left_out else "partitions"
+    if len(fitting) == 1:
+        return f"the only one of {considered} {kind} that {Request.of(resources)} fit on"
+    marks = (
+        ["with the fewest nodes"] if any(one.layout.nodes > chosen.layout.nodes for one in fitting) else []
+    )
+    alike = [one for one in fitting if one.layout.nodes == chosen.layout.nodes and _alike(one, chosen)]
+    prices = [_price(cluster, one) for one in alike]
+    own = _price(cluster, chosen)
+    if own is not None and None not in prices and any((price or 0) > own for price in prices):
+        marks.append("the cheapest")
+    if chosen.partition == cluster.default_partition:
+        marks.append("the site's default")
+    return f"{len(fitting)} of {considered} {kind} fit; this one " + (
+        " and ".join(marks) if marks else "comes first in the profile"
+    )

@@ -1,0 +1,195 @@
+"""A job on one partition: the nodes it gets there, its CPUs and memory, and what keeps it from starting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
+from slurmgpu.models.limits import Limits
+from slurmgpu.models.resources import Resources
+from slurmgpu.planning.accounts import Chosen, account_of, qos_candidates
+from slurmgpu.planning.features import joined
+from slurmgpu.planning.gpus import entry_of, is_slice, selectable
+from slurmgpu.planning.request import Layout, Misfit, Request, spread
+from slurmgpu.planning.rules import limits_for
+from slurmgpu.planning.sizing import Place, Sized, cpus_asked, cpus_per_node, memory_asked, memory_per_node
+from slurmgpu.planning.verdict import Ask, Problem, problems, suits
+
+__all__ = ["Draft", "draft", "type_to_pin"]
+
+Tasks = Callable[[Layout], int]
+"""Tasks on each node of a layout, which the launcher decides."""
+
+
+class Draft(NamedTuple):
+    """A job on one partition."""
+
+    partition: str | None
+    layout: Layout
+    groups: tuple[NodeGroup, ...]
+    """The kinds of node that can hold it, each with one type of GPU."""
+    tasks_per_node: int
+    cpus: Sized
+    memory: Sized
+    account: Chosen
+    qos: Chosen
+    constraint: str | None
+    ask: Ask
+    problems: tuple[Problem, ...] = ()
+
+
+def type_to_pin(resources: Resources, cluster: Cluster, draft: Draft) -> str | None:
+    """The type that must be named: the one asked for, one with the memory asked for, or any where one must be."""
+    wanted = resources.wanted_gpu_type
+    if wanted or not draft.groups or not draft.layout.gpus_per_node:
+        return wanted
+    # Of several types the one with the most nodes: it starts soonest.
+    commonest = max(draft.groups, key=lambda group: group.count or 0).gpu_type
+    if "gpu_type" in cluster.dialect.required:
+        return commonest
+    if resources.gpu_memory is None or cluster.dialect.gpu_memory_gres:
+        return None
+    types = {group.gpu_type for group in draft.groups}
+    described = cluster.partitions.get(draft.partition or "")
+    everywhere = described.kinds if described else ()
+    if all(group.gpu_type in types for group in everywhere if group.gpu_count != 0):
+        return None
+    return commonest
+
+
+def draft(cluster: Cluster, resources: Resources, name: str | None, tasks: Tasks) -> Draft:
+    """The best draft on a partition (None, or one that is not described: nothing is known of it).
+
+    Layouts with fewer nodes and QOS in the site's order go first; the first without problems is taken, else the
+    first. Misfit says why there is none at all.
+    """
+    partition = cluster.partitions.get(name or "")
+    first: Draft | None = None
+    for layout, groups in _layouts(cluster, resources, partition, tasks):
+        for qos in qos_candidates(cluster, resources, partition):
+            made = _sized(cluster, resources, name, layout, groups, tasks(layout), qos)
+            if not made.problems:
+                return made
+            first = first or made
+    assert first is not None
+    return first
+
+
+def _layouts(
+    cluster: Cluster, resources: Resources, partition: Partition | None, tasks: Tasks
+) -> Iterator[tuple[Layout, tuple[NodeGroup, ...]]]:
+    """The ways to lay the job out there, and the kinds of node for each; the fewest nodes first."""
+    request = Request.of(resources)
+    if partition is None or not partition.nodes:
+        yield spread(request, None), ()
+        return
+    fitting: dict[tuple[int, int], tuple[Layout, list[NodeGroup]]] = {}
+    others: dict[tuple[int, int], tuple[Layout, list[NodeGroup]]] = {}
+    misfits: dict[str, None] = {}
+    for kind in partition.kinds:
+        try:
+            layout = spread(
+                request, kind.gpu_count if request.wants_gpus else None, whole=kind.whole_across_nodes
+            )
+        except Misfit as misfit:
+            misfits[str(misfit)] = None
+            continue
+        asked = _asked(cluster, resources, partition, layout, tasks(layout))
+        group = others if suits(cluster, kind, asked) else fitting
+        group.setdefault((layout.nodes, layout.gpus_per_node), (layout, []))[1].append(kind)
+    if not fitting and not others:
+        raise Misfit("; ".join(misfits))
+    # A user who names no type means whole GPUs: processes on slices cannot work together.
+    for _, (layout, kinds) in sorted((fitting or others).items()):
+        whole = [kind for kind in kinds if not is_slice(cluster, kind)]
+        chosen = whole if whole and request.wants_gpus and not request.gpu_type else kinds
+        yield layout, tuple(chosen) if fitting else ()
+
+
+def _asked(
+    cluster: Cluster, resources: Resources, partition: Partition | None, layout: Layout, tasks: int
+) -> Ask:
+    """What is asked for in so many words; what is derived later fits by itself."""
+    cpus = cpus_asked(resources, layout, tasks)
+    memory = memory_asked(resources, layout, cpus.amount if cpus else tasks)
+    return Ask(
+        nodes=layout.nodes,
+        gpus_per_node=layout.gpus_per_node,
+        gpu_type=resources.wanted_gpu_type,
+        gpu_memory=resources.gpu_memory,
+        gres=resources.gres,
+        constraint=joined(
+            resources.constraint, cluster.dialect.constraint, partition.constraint if partition else None
+        ),
+        cpus_per_node=max(tasks, (cpus.amount or 0) if cpus else 0),
+        memory_per_node=memory.amount if memory else None,
+        detail=cpus.why if cpus and cpus.why != "as asked" else "",
+        time=resources.time,
+    )
+
+
+def _sized(
+    cluster: Cluster,
+    resources: Resources,
+    name: str | None,
+    layout: Layout,
+    groups: tuple[NodeGroup, ...],
+    tasks: int,
+    qos: Chosen,
+) -> Draft:
+    partition = cluster.partitions.get(name or "")
+    asked = _asked(cluster, resources, partition, layout, tasks)
+    account = Chosen(resources.account, "as asked")
+    place = Place(layout, groups, _tightest(cluster, name, qos.value, account.value))
+    cpus = cpus_per_node(cluster, resources, place, tasks)
+    memory = memory_per_node(cluster, resources, place, cpus.amount)
+    made = Draft(name, layout, groups, tasks, cpus, memory, account, qos, asked.constraint, asked)
+    pinned = type_to_pin(resources, cluster, made)
+    entry, _ = entry_of(cluster, groups, pinned)
+    types = [entry or pinned] if pinned else [group.gpu_type for group in groups]
+    account = account_of(cluster, resources, partition, frozenset(name for name in types if name))
+    whole = cluster.dialect.whole_nodes if partition is None else partition.whole_nodes
+    ask = asked._replace(
+        partition=name,
+        gpu_type=pinned,
+        cpus_per_node=max(tasks, cpus.amount or 0),
+        memory_per_node=memory.amount,
+        qos=qos.value,
+        account=account.value,
+        whole=resources.exclusive or bool(cluster.dialect.whole_nodes if whole is None else whole),
+        detail=cpus.why if cpus.asked and cpus.why != "as asked" else "",
+    )
+    found = problems(cluster, ask)
+    everywhere = partition.kinds if partition else ()
+    if pinned and not resources.constraint and not selectable(cluster, everywhere, pinned):
+        found.append(
+            Problem(
+                f"cluster {cluster.name!r}",
+                f"takes no type of GPU in a request, and its profile names no constraint that selects {pinned!r} "
+                f"(gpu_types: {{{pinned}: {{constraint: ...}}}}, or -C)",
+            )
+        )
+    return made._replace(account=account, ask=ask, problems=tuple(found))
+
+
+def _tightest(cluster: Cluster, partition: str | None, qos: str | None, account: str | None) -> Limits:
+    """The limits that derived amounts keep to: of each, the smallest."""
+    tight = Limits.model_construct()
+    for rule in limits_for(cluster, partition, qos, account):
+        tight = _both(tight, rule.limits)
+    return tight
+
+
+def _both(one: Limits, other: Limits) -> Limits:
+    update: dict[str, object] = {}
+    for name in ("max_cpus", "max_cpus_per_node", "max_memory", "max_memory_per_cpu", "max_memory_in_all"):
+        values = [value for value in (getattr(one, name), getattr(other, name)) if value is not None]
+        update[name] = min(values, default=None)
+    for owner in ("per_user", "in_all"):
+        totals = {}
+        for name in ("cpus", "memory"):
+            pair = (getattr(getattr(one, owner), name), getattr(getattr(other, owner), name))
+            totals[name] = min((value for value in pair if value is not None), default=None)
+        update[owner] = getattr(one, owner).model_copy(update=totals)
+    return one.model_copy(update=update)

@@ -1,0 +1,216 @@
+"""What would fit where a job does not: requests near it, the nearest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.resources import Resources
+from slurmgpu.models.units import Duration, GpuRequest
+from slurmgpu.planning.choosing import candidates, preferred
+from slurmgpu.planning.drafting import Tasks
+
+__all__ = ["ways_out"]
+
+_MOST = 4
+_SEVERAL = "several: "
+"""What marks a way that changes several things: taken only where no single change helps."""
+_LEFT_OUT = (
+    "gpu_type",
+    "gpu_memory",
+    "constraint",
+    "qos",
+    "memory",
+    "memory_per_gpu",
+    "memory_per_cpu",
+    "cpus_per_task",
+    "cpus_per_gpu",
+)
+_MOST_SEARCHED = 128
+"""Numbers of GPUs that are tried one by one when a refusal looks for the most that fit."""
+
+
+def ways_out(cluster: Cluster, resources: Resources, tasks: Tasks) -> list[str]:
+    """Requests near this one that do fit, in words; at most four."""
+    found: list[str] = []
+    nearest = chain(_nearby(cluster, resources, tasks), _several_changes(cluster, resources, tasks))
+    for text, nearby in nearest:
+        if found and text.startswith(_SEVERAL):
+            break
+        if nearby.partition and cluster.dialect.partition == "never":
+            nearby = nearby.model_copy(update={"partition": None})
+        fitting = candidates(cluster, nearby, tasks).fitting
+        if not fitting:
+            continue
+        best = preferred(cluster, fitting)
+        shape = f"nodes: {best.layout.nodes}"
+        if best.layout.gpus_per_node:
+            shape += f", gpus_per_node: {best.layout.gpus_per_node}"
+        words = (
+            text.removeprefix(_SEVERAL)
+            .replace("{shape}", shape)
+            .replace("{partition!r}", repr(best.partition))
+        )
+        elsewhere = cluster.dialect.partition != "never" and best.partition != resources.partition
+        named = not elsewhere or f"partition {best.partition!r}" in words
+        found.append(words + ("" if named else f" (partition {best.partition!r})"))
+        if len(found) == _MOST:
+            break
+    return list(dict.fromkeys(found))
+
+
+def reshaped(resources: Resources, gpus: int) -> Resources:
+    """The same with so many GPUs in all, however they lie."""
+    request = GpuRequest(gpus, resources.wanted_gpu_type)
+    return resources.model_copy(update={"gpus": request, "gpus_per_node": None, "nodes": None})
+
+
+def _retyped(resources: Resources, gpu_type: str | None) -> Resources:
+    update: dict[str, object] = {"gpu_type": gpu_type}
+    for name in ("gpus", "gpus_per_node"):
+        request = getattr(resources, name)
+        if request is not None:
+            update[name] = GpuRequest(request.count)
+    return resources.model_copy(update=update)
+
+
+def _nearby(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterator[tuple[str, Resources]]:
+    yield from _elsewhere(cluster, resources)
+    if resources.gpus or resources.gpus_per_node:
+        yield from _other_gpus(cluster, resources, tasks)
+    else:
+        if resources.partition:
+            yield "{shape}", resources.model_copy(update={"nodes": None})
+        if any(partition.requires_gpu for partition in cluster.partitions.values()):
+            yield "gpus: 1", reshaped(resources, 1)
+    yield from _less_time(cluster, resources, tasks)
+    if resources.qos:
+        for name in [*cluster.qos, None]:
+            if name != resources.qos:
+                text = f"qos: {name}" if name else "no qos"
+                yield text, resources.model_copy(update={"qos": name})
+    else:
+        for name in cluster.qos:
+            yield f"qos: {name}", resources.model_copy(update={"qos": name})
+    if resources.account and cluster.associations:
+        for name in dict.fromkeys(row.account for row in cluster.associations):
+            yield f"account: {name}", resources.model_copy(update={"account": name})
+    yield from _other_nodes(cluster, resources)
+
+
+def _elsewhere(cluster: Cluster, resources: Resources) -> Iterator[tuple[str, Resources]]:
+    if resources.partition:
+        yield "partition {partition!r}", resources.model_copy(update={"partition": None})
+    for name, partition in cluster.partitions.items():
+        if name == resources.partition or not (partition.preemptible or partition.by_name):
+            continue
+        what = ", whose jobs can be stopped for others" if partition.preemptible else ""
+        yield f"partition {name!r}{what}", resources.model_copy(update={"partition": name})
+
+
+def _total(resources: Resources) -> int:
+    per_node = resources.gpus_per_node.count if resources.gpus_per_node else 0
+    return resources.gpus.count if resources.gpus else per_node * (resources.nodes or 1)
+
+
+def _other_gpus(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterator[tuple[str, Resources]]:
+    per_node, total = resources.gpus_per_node, _total(resources)
+    yield "{shape}", reshaped(resources, total)
+    shaped = resources.nodes is not None or per_node is not None
+    for fewer in _fewer(cluster, total):
+        smaller = reshaped(resources, fewer)
+        if candidates(cluster, smaller, tasks).fitting:
+            yield "{shape}" if shaped else f"gpus: {fewer}", smaller
+            break
+    # Some partitions want a least number.
+    least = [one.limits.min_gpus for one in cluster.partitions.values() if one.limits.min_gpus]
+    for more in sorted(number for number in least if number > total):
+        yield f"gpus: {more}", reshaped(resources, more)
+
+
+def _fewer(cluster: Cluster, total: int, one_by_one: int = _MOST_SEARCHED) -> Iterator[int]:
+    """Smaller numbers of GPUs, the largest first: one by one from the most that could be had, then by halves."""
+    sizes = [0]
+    for partition in cluster.partitions.values():
+        counts = [(kind.count, kind.gpu_count) for kind in partition.kinds]
+        known = [(nodes, gpus) for nodes, gpus in counts if nodes is not None and gpus is not None]
+        most = sum(nodes * gpus for nodes, gpus in known) if len(known) == len(counts) else total
+        sizes.append(min(most, partition.limits.max_gpus or most))
+    top = min(total - 1, max(sizes))
+    yield from range(top, max(0, top - one_by_one), -1)
+    rest = (top - one_by_one) // 2
+    while rest > 0:
+        yield rest
+        rest //= 2
+
+
+def _shorter(cluster: Cluster, resources: Resources) -> list[Duration]:
+    """The limits of time that are shorter than what is asked for, the longest first."""
+    owners = [one.limits for one in cluster.partitions.values()] + [
+        one.limits for one in cluster.qos.values()
+    ]
+    limits = {
+        limit for one in owners for limit in (one.max_time, *(row.max_time for row in one.max_time_by_nodes))
+    }
+    asked = resources.time
+    shorter = [one for one in limits if asked and one is not None and one.seconds and asked.exceeds(one)]
+    return sorted(shorter, key=lambda one: -(one.seconds or 0))
+
+
+def _less_time(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterator[tuple[str, Resources]]:
+    for limit in _shorter(cluster, resources):
+        nearby = resources.model_copy(update={"time": limit})
+        if candidates(cluster, nearby, tasks).fitting:
+            yield f"time: {limit}", nearby
+            return
+
+
+def _several_changes(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterator[tuple[str, Resources]]:
+    """Less time and fewer GPUs at once; then also any nodes, any CPUs and memory."""
+    for left_out in ((), _LEFT_OUT, (*_LEFT_OUT, "partition")):
+        dropped = [name for name in left_out if getattr(resources, name) is not None]
+        if left_out and not dropped:
+            continue
+        base = resources.model_copy(update=dict.fromkeys(dropped))
+        if "gpu_type" in left_out and resources.wanted_gpu_type:
+            base, dropped = _retyped(base, None), list(dict.fromkeys([*dropped, "gpu_type"]))
+        without = f" without {', '.join(dropped)}" if dropped else ""
+        for said, nearby in _smaller_and_shorter(cluster, base):
+            if candidates(cluster, nearby, tasks).fitting:
+                yield f"{_SEVERAL}{said}{{shape}}{without}", nearby
+                break
+
+
+def _smaller_and_shorter(cluster: Cluster, resources: Resources) -> Iterator[tuple[str, Resources]]:
+    """Fewer GPUs and less time at once, the most GPUs first."""
+    times = [resources.time, *_shorter(cluster, resources)]
+    wants = bool(resources.gpus or resources.gpus_per_node)
+    shapes = (
+        [reshaped(resources, fewer) for fewer in _fewer(cluster, _total(resources) + 1, 16)]
+        if wants
+        else [resources.model_copy(update={"nodes": None})]
+    )
+    for shape in shapes:
+        for time in times:
+            said = f"time: {time}, " if time != resources.time else ""
+            yield said, shape.model_copy(update={"time": time})
+
+
+def _other_nodes(cluster: Cluster, resources: Resources) -> Iterator[tuple[str, Resources]]:
+    wanted = resources.wanted_gpu_type
+    if wanted:
+        types = {kind.gpu_type for one in cluster.partitions.values() for kind in one.kinds if kind.gpu_type}
+        for other in sorted(types - {wanted}):
+            yield f"gpu_type: {other}", _retyped(resources, other)
+        yield "any type of GPU", _retyped(resources, None)
+    if resources.gpu_memory:
+        yield "any gpu_memory", resources.model_copy(update={"gpu_memory": None})
+    if resources.constraint:
+        yield "no constraint", resources.model_copy(update={"constraint": None})
+    if resources.memory or resources.memory_per_gpu or resources.memory_per_cpu:
+        less = dict.fromkeys(("memory", "memory_per_gpu", "memory_per_cpu"))
+        yield "less memory (leave it out for the GPUs' share)", resources.model_copy(update=less)
+    if resources.cpus_per_task or resources.cpus_per_gpu:
+        fewer = dict.fromkeys(("cpus_per_task", "cpus_per_gpu"))
+        yield "fewer CPUs (leave them out for the GPUs' share)", resources.model_copy(update=fewer)

@@ -1,0 +1,495 @@
+"""A site's rules are data, and the planner obeys them: limits by formula, shares, accounts, QOS, ways of asking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from slurmgpu.errors import PlanError
+from slurmgpu.files.yaml import Layered, validate
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.job import Job
+from slurmgpu.models.plan import Plan
+from slurmgpu.planning.features import joined, matches
+from slurmgpu.planning.planner import Surroundings, make_plan, partitions_that_fit
+
+A100 = {"count": 8, "gpus": 4, "gpu_type": "a100", "cpus": 64, "memory": "512G"}
+
+
+def cluster(
+    nodes: list[dict[str, Any]] | None = None, partition: dict[str, Any] | None = None, **rest: Any
+) -> Cluster:
+    """A cluster of one partition `gpu`, unless ``partitions`` says otherwise."""
+    rest.setdefault("partitions", {"gpu": {"nodes": nodes or [A100], **(partition or {})}})
+    return validate(Cluster, Layered({"name": "here", **rest}, {}), "cluster")
+
+
+def plan(on: Cluster, force: bool = False, **values: Any) -> Plan:
+    launch = values.pop("launch", "auto")
+    array = {"array": values.pop("array")} if "array" in values else {}
+    job = {"command": ["python", "t.py"], "launch": launch, "resources": values, **array}
+    return make_plan(validate(Job, Layered(job, {}), "job"), on, Surroundings(work_dir="/w", force=force))
+
+
+def refusal(on: Cluster, **values: Any) -> str:
+    with pytest.raises(PlanError) as caught:
+        plan(on, **values)
+    return f"{caught.value.message} [{caught.value.hint}]"
+
+
+def why(made: Plan, name: str) -> str:
+    return next(option.why for option in made.options if option.name == name)
+
+
+# Limits by formula
+
+FRONTIER = cluster(
+    [{"count": 9000, "gpus": 8}],
+    {"limits": {"max_time": "12:00:00", "max_time_by_nodes": [{"nodes": 91, "max_time": "2:00:00"}]}},
+)
+
+
+@pytest.mark.parametrize(("nodes", "hours", "fits"), [(91, 2, True), (91, 3, False), (92, 12, True)])
+def test_the_longest_time_goes_by_the_number_of_nodes(nodes: int, hours: int, fits: bool) -> None:
+    asked = {"nodes": nodes, "gpus_per_node": 8, "time": hours * 60}
+    if fits:
+        assert plan(FRONTIER, **asked).nodes == nodes
+    else:
+        said = refusal(FRONTIER, **asked)
+        assert "allows at most 02:00:00 on up to 91 nodes, 03:00:00 is asked for" in said
+        assert "time: 02:00:00" in said
+
+
+def test_nodes_times_time_are_limited_together() -> None:
+    on = cluster(partition={"limits": {"max_node_time": "01:30:00"}})
+    assert plan(on, nodes=3, gpus_per_node=4, time=30)
+    assert "allows 01:30:00 of nodes times time, 4 nodes x 00:30:00 are 02:00:00" in refusal(
+        on, nodes=4, gpus_per_node=4, time=30
+    )
+
+
+def test_a_least_number_of_gpus_is_named_with_the_number() -> None:
+    on = cluster(partition={"limits": {"min_gpus": 4}})
+    said = refusal(on, gpus=2)
+    assert "wants at least 4 GPUs a job, 2 are asked for" in said
+    assert "gpus: 4" in said
+
+
+def test_jobs_over_several_nodes_take_all_gpus_where_the_site_wants_it() -> None:
+    pod = cluster([{"count": 18, "gpus": 8, "whole_across_nodes": True}])
+    assert plan(pod, gpus=3).nodes == 1
+    assert plan(pod, gpus=16).nodes == 2
+    assert "gives jobs over several nodes all 8 GPUs of each, 4 are asked for" in refusal(
+        pod, nodes=2, gpus_per_node=4
+    )
+
+
+def test_an_array_over_the_index_limit_is_refused_with_what_would_do() -> None:
+    on = cluster(slurm={"max_array_size": 1001})
+    assert plan(on, gpus=1, array="0-1000").option("array") == "0-1000"
+    assert "allows indices up to 1000 (MaxArraySize)" in refusal(on, gpus=1, array="0-4999%10")
+
+
+# Shares and caps
+
+
+def test_cpus_over_the_cap_of_a_gpu_are_refused_and_shares_keep_to_it() -> None:
+    on = cluster([{**A100, "max_cpus_per_gpu": 14}])
+    assert plan(on, gpus=2).option("cpus-per-task") == "28"
+    said = refusal(on, gpus=1, cpus_per_task=16)
+    assert "allows 14 CPUs for each a100 GPU: 14 for 1, 16 are asked for" in said
+    assert "fewer CPUs" in said
+
+
+def test_the_sites_own_share_goes_before_that_of_the_node() -> None:
+    made = plan(cluster([{**A100, "cpus_per_gpu": 12, "memory_per_gpu": "124G"}]), gpus=2)
+    assert (made.option("cpus-per-task"), made.option("mem")) == ("24", "248G")
+    assert "2 GPUs x 12 CPUs, a GPU's share there" in why(made, "cpus-per-task")
+
+
+def test_memory_over_the_cap_of_a_gpu_is_refused() -> None:
+    on = cluster([{**A100, "max_memory_per_gpu": "100G"}])
+    assert plan(on, gpus=2).option("mem") == "200G"
+    assert "allows 100 GiB for each GPU: 100 GiB for 1, 120 GiB are asked for" in refusal(
+        on, gpus=1, memory="120G"
+    )
+
+
+def test_a_request_counts_as_the_whole_parts_of_a_node_that_it_gets() -> None:
+    quarter = {"gpus": 1, "cpus": 18, "memory": "120G"}
+    on = cluster([{**A100, "cpus": 72, "unit": quarter}], {"billing": {"gpu": 128, "unit": "SBU"}})
+    made = plan(on, gpus=1, time=60)
+    assert (made.option("cpus-per-task"), made.option("mem")) == ("18", "120G")
+    assert (made.gpu_hours, made.charge) == (1.0, 128.0)
+    more = plan(on, gpus=1, cpus_per_task=20, time=60)
+    assert (more.gpu_hours, more.charge) == (2.0, 256.0)
+    assert "rounded up to 2 parts of a node" in more.reasons[-2].why
+
+
+def test_nodes_with_two_types_of_gpu_hold_jobs_of_either() -> None:
+    on = cluster([{"count": 2, "gpus": {"3g.40gb": 3, "4g.40gb": 2}, "cpus": 250, "memory": "2000000M"}])
+    made = plan(on, gpus="4g.40gb:2")
+    assert made.option("gres") == "gpu:4g.40gb:2"
+    assert made.option("cpus-per-task") == "100"
+    assert "has 2 GPUs a node, 3 are asked for on each" in refusal(on, nodes=1, gpus_per_node="4g.40gb:3")
+
+
+def test_shards_are_counted() -> None:
+    on = cluster([{**A100, "shards": 40}])
+    assert plan(on, gres=["shard:10"]).option("gres") == "shard:10"
+    assert "has 40 shard a node, 41 are asked for" in refusal(on, gres=["shard:41"])
+
+
+def test_cpus_follow_memory_where_slurm_gives_them_for_it() -> None:
+    on = cluster(partition={"limits": {"max_memory_per_cpu": "4G", "max_cpus": 32}})
+    assert plan(on, gpus=1, cpus_per_task=8).option("mem") == "32G"
+    assert "allows at most 32 CPUs a job, 64 are asked for" in refusal(on, gpus=1, memory="256G")
+
+
+# Accounts and QOS
+
+
+@pytest.mark.parametrize("given", ["m1234", "m1234_g"])
+def test_an_account_gets_the_suffix_that_all_have(given: str) -> None:
+    made = plan(cluster(dialect={"account": {"suffix": "_g"}}), gpus=1, account=given)
+    assert made.option("account") == "m1234_g"
+
+
+def test_an_account_gets_the_suffix_of_the_type_of_gpu() -> None:
+    rule = {"suffix_by_gpu_type": {"a100": "@a100", "v100": "@v100"}}
+    on = cluster([A100, {"count": 4, "gpus": 4, "gpu_type": "v100"}], dialect={"account": rule})
+    assert plan(on, gpus="v100:1", account="abc").option("account") == "abc@v100"
+    assert plan(on, gpus="a100:1", account="abc@v100").option("account") == "abc@a100"
+    assert "end in the type of GPU" in refusal(on, gpus=1, account="abc")
+
+
+def test_an_account_that_cannot_exist_is_refused_with_an_example() -> None:
+    on = cluster(dialect={"account": {"pattern": r"project_\d+", "example": "project_462000001"}})
+    assert "which has names such as project_462000001" in refusal(on, gpus=1, account="mygroup")
+
+
+def test_accounts_and_qos_are_checked_as_they_belong_together() -> None:
+    on = cluster(
+        qos={"normal": {}, "long": {}},
+        associations=[
+            {"account": "alpha", "qos": ["normal", "long"]},
+            {"account": "beta", "qos": ["normal"]},
+        ],
+    )
+    assert plan(on, gpus=1, account="alpha", qos="long")
+    said = refusal(on, gpus=1, account="beta", qos="long")
+    assert "account 'beta' may not use QOS 'long'; it may use normal" in said
+    assert "account: alpha" in said
+    assert "account 'gamma' is none of yours: alpha, beta" in refusal(on, gpus=1, account="gamma")
+
+
+def test_an_association_for_another_partition_does_not_count() -> None:
+    on = cluster(
+        partitions={"gpu": {"nodes": [A100]}, "big": {"nodes": [A100]}},
+        associations=[{"account": "alpha", "partition": "big"}],
+    )
+    assert plan(on, gpus=1, account="alpha").partition == "big"
+    assert "account 'alpha' is for partition 'big' only" in refusal(
+        on, gpus=1, account="alpha", partition="gpu"
+    )
+
+
+def test_the_default_account_is_named_where_one_must_be() -> None:
+    on = cluster(dialect={"required": ["account"]}, default_account="alpha")
+    assert plan(on, gpus=1).option("account") == "alpha"
+
+
+def test_a_qos_brings_its_limits_and_lifts_those_it_may() -> None:
+    on = cluster(
+        partition={"limits": {"max_time": "2-00:00:00"}},
+        qos={
+            "normal": {"limits": {"max_gpus": 8}},
+            "long": {
+                "limits": {"max_time": "14-00:00:00", "max_nodes": 2},
+                "lifts": ["max_time"],
+                "by_name": True,
+            },
+        },
+    )
+    assert "partition 'gpu' allows at most 2-00:00:00" in refusal(on, gpus=4, time="10-0")
+    assert "qos: long" in refusal(on, gpus=4, time="10-0")
+    assert plan(on, gpus=4, time="10-0", qos="long").option("qos") == "long"
+    assert "QOS 'long' allows at most 2 nodes a job" in refusal(on, nodes=3, gpus_per_node=1, qos="long")
+    assert "QOS 'normal' allows at most 8 GPUs a job" in refusal(on, gpus=16, qos="normal")
+
+
+def test_a_qos_that_must_be_named_is_chosen_by_what_fits() -> None:
+    on = cluster(
+        dialect={"required": ["qos"]},
+        qos={
+            "debug": {"limits": {"max_time": "02:00:00"}, "by_name": True},
+            "short": {"limits": {"max_time": "20:00:00"}, "description": "jobs up to 20 hours"},
+            "week": {"limits": {"max_time": "7-00:00:00"}},
+        },
+    )
+    assert plan(on, gpus=1, time=60).option("qos") == "short"
+    assert plan(on, gpus=1, time="3-0").option("qos") == "week"
+    assert why(plan(on, gpus=1, time=60), "qos") == "jobs up to 20 hours"
+
+
+def test_the_limit_of_the_partitions_own_qos_goes_before_the_jobs() -> None:
+    on = cluster(
+        partition={"own_qos": "part"},
+        qos={"part": {"limits": {"max_gpus": 4}}, "big": {"limits": {"max_gpus": 16}}},
+    )
+    assert "QOS 'part' of partition 'gpu' allows at most 4 GPUs a job" in refusal(on, gpus=8, qos="big")
+    over = on.model_copy(
+        update={"qos": {**on.qos, "big": on.qos["big"].model_copy(update={"over_partition_qos": True})}}
+    )
+    assert plan(over, gpus=8, qos="big").gpus == 8
+
+
+def test_a_qos_is_legal_only_where_it_is() -> None:
+    on = cluster(
+        partitions={
+            "gpu": {"nodes": [A100], "qos": ["gpu"]},
+            "partners": {"nodes": [A100], "denied_qos": ["gpu"]},
+        },
+        qos={"gpu": {}, "short": {"partitions": ["partners"]}},
+    )
+    assert plan(on, gpus=1, qos="short").partition == "partners"
+    assert "takes only QOS gpu, not 'short'" in refusal(on, gpus=1, qos="short", partition="gpu")
+    assert "does not take QOS 'gpu'" in refusal(on, gpus=1, qos="gpu", partition="partners")
+
+
+def test_what_one_user_may_hold_bounds_one_job() -> None:
+    on = cluster(qos={"gpu": {"limits": {"per_user": {"gpus": 4, "cpus": 24}}}})
+    assert plan(on, gpus=2, qos="gpu").option("cpus-per-task") == "24"
+    assert "QOS 'gpu' allows at most 4 GPUs a user, 8 are asked for" in refusal(on, gpus=8, qos="gpu")
+
+
+def test_limits_that_slurm_does_not_enforce_are_not_held_against_a_job() -> None:
+    rules: dict[str, Any] = {"qos": {"gpu": {"limits": {"max_gpus": 1}}}}
+    loose = cluster(**rules, slurm={"release": "22.05", "enforces": ["associations"]})
+    assert plan(loose, gpus=4, qos="gpu").gpus == 4
+    assert "at most 1 GPU" in refusal(
+        cluster(**rules, slurm={"release": "22.05", "enforces": ["limits"]}), gpus=4, qos="gpu"
+    )
+
+
+def test_a_partition_for_other_accounts_is_not_taken() -> None:
+    on = cluster(
+        partitions={"mine": {"nodes": [A100], "accounts": ["theirs"]}, "gpu": {"nodes": [A100]}},
+    )
+    assert plan(on, gpus=1, account="ours").partition == "gpu"
+    assert "takes only accounts theirs, not 'ours'" in refusal(on, gpus=1, account="ours", partition="mine")
+
+
+# Ways of asking
+
+
+def test_a_type_that_must_be_named_is_the_commonest() -> None:
+    on = cluster(
+        [{**A100, "count": 2}, {**A100, "count": 20, "gpu_type": "v100"}], dialect={"required": ["gpu_type"]}
+    )
+    assert plan(on, gpus=1).option("gres") == "gpu:v100:1"
+
+
+def test_memory_of_a_gpu_can_be_asked_for_as_a_resource() -> None:
+    on = cluster(
+        gpu_types={"a100": {"memory": "40G"}},
+        dialect={"gpus": "gpus", "gpu_memory_gres": "gpumem", "partition": "never"},
+    )
+    made = plan(on, gpus=2, gpu_memory="20G")
+    assert (made.option("gpus"), made.option("gres"), made.partition) == ("2", "gpumem:20g", None)
+
+
+@pytest.mark.parametrize(("asked", "named"), [({}, None), ({"partition": "gpu"}, "gpu")])
+def test_an_optional_partition_is_named_when_the_job_names_it(
+    asked: dict[str, Any], named: str | None
+) -> None:
+    assert plan(cluster(dialect={"partition": "optional"}), gpus=1, **asked).option("partition") == named
+
+
+def test_an_optional_partition_is_named_when_the_sites_default_would_not_do() -> None:
+    on = cluster(
+        partitions={"cpu": {"nodes": [{"count": 4, "cpus": 8}]}, "gpu": {"nodes": [A100]}},
+        default_partition="cpu",
+        dialect={"partition": "optional"},
+    )
+    assert plan(on, gpus=1).option("partition") == "gpu"
+    assert plan(on, nodes=1).option("partition") is None
+
+
+def test_an_option_that_the_site_refuses_is_left_out_or_refused() -> None:
+    on = cluster(dialect={"forbidden": ["ntasks-per-node", "cpus-per-task"]})
+    made = plan(on, gpus=2)
+    assert made.option("ntasks-per-node") is None
+    assert made.option("cpus-per-task") is None
+    assert "refuses jobs with --cpus-per-task" in refusal(on, gpus=2, cpus_per_task=4)
+
+
+def test_cpus_can_be_left_to_srun() -> None:
+    made = plan(cluster(dialect={"cpus": "srun"}), gpus=2, launch="srun")
+    assert made.option("cpus-per-task") is None
+    assert made.cpus_per_task == 16
+
+
+def test_constraints_of_site_partition_job_and_type_are_joined_once() -> None:
+    on = cluster(
+        [{**A100, "features": ["gpu", "ib"]}],
+        {"constraint": "ib"},
+        gpu_types={"a100": {"constraint": "gpu&a100"}},
+        dialect={"constraint": "gpu", "gpu_type_by": "constraint"},
+    )
+    made = plan(on, gpus="a100:1", constraint="nvme|ssd")
+    assert made.option("constraint") == "(nvme|ssd)&gpu&ib&a100"
+
+
+def test_options_of_a_partition_are_added_to_those_of_the_site() -> None:
+    on = cluster(
+        partition={"options": {"licenses": "scratch"}}, dialect={"options": {"hint": "nomultithread"}}
+    )
+    made = plan(on, gpus=1)
+    assert (made.option("licenses"), made.option("hint")) == ("scratch", "nomultithread")
+
+
+# Nodes by feature
+
+
+def test_features_choose_the_nodes_whose_share_is_taken() -> None:
+    on = cluster([{**A100, "features": ["small"]}, {**A100, "cpus": 128, "features": ["large"]}])
+    assert plan(on, gpus=1).option("cpus-per-task") == "16"
+    assert plan(on, gpus=1, constraint="large").option("cpus-per-task") == "32"
+    assert "has no such nodes with large&small" in refusal(on, gpus=1, constraint="large&small")
+
+
+def test_a_feature_that_the_profile_names_nowhere_is_not_held_against_a_job() -> None:
+    assert (
+        plan(cluster([{**A100, "features": ["small"]}]), gpus=1, constraint="nvme").option("constraint")
+        == "nvme"
+    )
+    read = cluster([{**A100, "features": ["small"]}], slurm={"release": "22.05"})
+    assert "nvme" in refusal(read, gpus=1, constraint="nvme")
+
+
+@pytest.mark.parametrize(
+    ("expression", "holds"),
+    [
+        ("a", True), ("c", False), ("a&b", True), ("a&c", False), ("c|b", True), ("[c|b]", True), ("(a|c)&b", True),
+        ("(c|d)&b", False), ("a&b|c", None), ("a*2", None), ("a&", None), ("a&unheard", None), ("c&unheard", False),
+    ],
+)  # fmt: skip
+def test_expressions_of_features_are_read_as_slurm_reads_them(expression: str, holds: bool | None) -> None:
+    on = cluster([{**A100, "features": ["a", "b"]}, {**A100, "features": ["c", "d"]}])
+    assert matches(on, expression, on.partitions["gpu"].nodes[0]) is holds
+
+
+def test_joined_expressions_keep_their_meaning() -> None:
+    assert joined("a|b") == "a|b"
+    assert joined("a|b", "c", None) == "(a|b)&c"
+    assert joined("gpu", "gpu&hbm80g") == "gpu&hbm80g"
+    assert joined(None, None) is None
+
+
+# Partitions
+
+
+def test_a_list_of_partitions_is_asked_for_as_it_is_with_the_smallest_share() -> None:
+    on = cluster(
+        partitions={
+            "gpu": {"nodes": [A100]},
+            "lean": {"nodes": [{**A100, "cpus": 32, "memory": "256G"}]},
+            "short": {"nodes": [A100], "limits": {"max_time": 60}},
+        }
+    )
+    made = plan(on, gpus=1, partition="gpu,lean,short", time=120)
+    assert made.option("partition") == "gpu,lean,short"
+    assert (made.option("cpus-per-task"), made.option("mem")) == ("8", "64G")
+    assert any("partition 'short' allows at most 01:00:00" in warning for warning in made.warnings)
+    assert "do not fit" in refusal(on, gpus=99, nodes=1, partition="gpu,lean")
+
+
+def test_a_partition_with_a_colon_in_its_name_is_a_partition() -> None:
+    assert plan(cluster(partitions={"gpu:shared": {"nodes": [A100]}}), gpus=1).partition == "gpu:shared"
+
+
+def test_partitions_that_are_chosen_by_name_are_proposed_and_not_taken() -> None:
+    on = cluster(
+        partitions={
+            "gpu": {"nodes": [A100], "limits": {"max_time": 60}},
+            "long": {"nodes": [A100], "by_name": True},
+        }
+    )
+    assert plan(on, gpus=1, time=30).partition == "gpu"
+    assert "partition 'long'" in refusal(on, gpus=1, time=120)
+    assert plan(on, gpus=1, time=120, partition="long").partition == "long"
+
+
+def test_the_cheapest_of_equal_partitions_is_taken_and_says_so() -> None:
+    on = cluster(
+        partitions={
+            "dear": {"nodes": [A100], "billing": {"gpu": 2}},
+            "cheap": {"nodes": [A100], "billing": {"gpu": 1}},
+        },
+        default_partition="dear",
+    )
+    made = plan(on, gpus=2, time=90)
+    assert made.partition == "cheap"
+    assert "the cheapest" in why(made, "partition")
+    assert (made.gpu_hours, made.charge, made.charge_unit) == (3.0, 3.0, "billing units")
+
+
+def test_partitions_that_fit_come_best_first() -> None:
+    on = cluster(partitions={"wide": {"nodes": [{**A100, "gpus": 2}]}, "gpu": {"nodes": [A100]}})
+    job = validate(Job, Layered({"command": ["python", "t.py"], "resources": {"gpus": 4}}, {}), "job")
+    assert partitions_that_fit(job, on, Surroundings(work_dir="/w")) == ["gpu", "wide"]
+
+
+def test_a_partition_that_is_down_takes_no_jobs() -> None:
+    assert "is drain: it takes no jobs" in refusal(cluster(partition={"state": "drain"}), gpus=1)
+
+
+# Cost
+
+
+def test_what_a_job_costs_is_the_sum_or_the_largest_part_as_the_site_says() -> None:
+    weights = {"gpu": 10, "cpu": 1, "memory": 0.25}
+    summed = plan(cluster(partition={"billing": weights}), gpus=1, time=60)
+    assert summed.charge == 10 + 16 + 32
+    largest = plan(cluster(partition={"billing": {**weights, "combine": "max"}}), gpus=1, time=60)
+    assert largest.charge == 32
+
+
+def test_whole_nodes_are_charged_whole() -> None:
+    made = plan(cluster(partition={"whole_nodes": True, "billing": {"gpu": 1}}), gpus=1, time=60)
+    assert (made.gpu_hours, made.charge) == (4.0, 4.0)
+
+
+def test_a_cost_that_is_not_known_is_not_invented() -> None:
+    assert plan(cluster(), gpus=1).gpu_hours is None
+    assert plan(cluster(), gpus=1, time=60).charge is None
+
+
+# Refusals
+
+
+def test_what_does_not_fit_can_be_forced_and_is_said() -> None:
+    made = plan(cluster(), force=True, nodes=1, gpus_per_node=6)
+    assert (made.nodes, made.gpus_per_node) == (1, 6)
+    assert any("has 4 GPUs a node, 6 are asked for" in warning for warning in made.warnings)
+    unknown = plan(cluster(), force=True, gpus=1, partition="hidden")
+    assert unknown.option("partition") == "hidden"
+
+
+def test_the_same_reason_is_said_once_for_all_its_partitions() -> None:
+    on = cluster(partitions={name: {"nodes": [A100]} for name in ("one", "two", "three")})
+    said = refusal(on, gpus="h100:1")
+    assert "partitions 'one', 'two', 'three' has no h100 (its types: a100)" in said
+
+
+def test_several_changes_are_proposed_where_one_does_not_help() -> None:
+    on = cluster(partition={"limits": {"max_time": "1-00:00:00", "max_nodes": 2}})
+    assert "time: 1-00:00:00, nodes: 2, gpus_per_node: 4" in refusal(on, gpus=16, time="2-0")
+
+
+def test_nodes_of_several_types_are_warned_about_where_slurm_may_mix_them() -> None:
+    on = cluster([A100, {**A100, "gpu_type": "v100"}])
+    assert any("Slurm may mix a100, v100 over the 2 nodes" in one for one in plan(on, gpus=8).warnings)
+    assert not any("may mix" in one for one in plan(on, gpus="a100:8").warnings)
