@@ -147,6 +147,16 @@ def test_a_cluster_without_accounting_is_not_asked_for_it() -> None:
     assert told.hidden["qos"] == "this cluster keeps no accounting"
 
 
+@pytest.mark.parametrize("most", [3, 5])
+def test_a_site_may_bound_the_commands(most: int) -> None:
+    slurm = slurm_of("24.11")
+    told = ask(slurm, "root", most=most)
+    assert slurm.count("scontrol") == 3
+    assert told.calls == most
+    assert "max_slurm_calls" in told.hidden["reservations"]
+    assert len(build(told, Surroundings(), date=DAY).cluster.partitions) == 6
+
+
 def test_a_controller_that_does_not_answer_ends_it_after_one_command() -> None:
     slurm = slurm_of("22.05", config=said(stderr="scontrol: no answer in 30 s", rc=None))
     with pytest.raises(SlurmUnreachable):

@@ -113,6 +113,15 @@ def test_null_takes_a_partition_away(tmp_path: Path) -> None:
     assert list(found.partitions) == ["gpu"]
 
 
+def test_a_guess_below_counts_until_something_else_stands_there(tmp_path: Path) -> None:
+    guesses = "{partitions.gpu.nodes: a, partitions.old: b, dialect.memory: c, dialect.gpus: d, dialect: e}"
+    write(tmp_path, "below", f"{BELOW}guessed: {guesses}\nhidden: {{qos: not documented}}\n")
+    above = "based_on: below\npartitions: {gpu: {}}\ndialect: {gpus: gpus}\nqos: {normal: {}}\n"
+    found = load_cluster(write(tmp_path, "above", above))
+    assert found.guessed == {"partitions.old": "b", "dialect.memory": "c"}
+    assert found.hidden == {}
+
+
 def test_a_mistake_below_names_the_file_below(tmp_path: Path) -> None:
     below = write(tmp_path, "below", "partitions: {gpu: {limits: {max_nodes: many}}}\n")
     path = write(tmp_path, "above", "based_on: below\n")

@@ -43,7 +43,7 @@ def discover_(
     base = _profile(based_on, settings, "--based-on") if based_on else None
     _check_name(name)
     target = _target(name, to, save, settings)
-    found = _discover(ctx, name)
+    found = _discover(ctx, name, settings)
     target = target or _target(found.cluster.name, to, save, settings)
     text = _text(found, base)
     _tell(found, settings, base)
@@ -80,11 +80,15 @@ def _target(name: str | None, to: str | None, save: bool, settings: LoadedSettin
     return path
 
 
-def _discover(ctx: click.Context, name: str | None) -> Discovered:
+def _discover(ctx: click.Context, name: str | None, settings: LoadedSettings) -> Discovered:
     from slurmgpu.discovery.discover import discover
     from slurmgpu.slurm.call import Slurm
 
-    return discover(ctx.obj if isinstance(ctx.obj, Slurm) else Slurm(), name=name)
+    return discover(
+        ctx.obj if isinstance(ctx.obj, Slurm) else Slurm(),
+        name=name,
+        most=settings.settings.policy.max_slurm_calls,
+    )
 
 
 def _profile(name: str, settings: LoadedSettings, asker: str) -> Cluster:
@@ -188,7 +192,7 @@ def refresh(ctx: click.Context, name: str | None, dry_run: bool, as_json: bool) 
     folders = profile_folders(settings)
     old = load_cluster(path, folders)
     base = base_of(path, folders)
-    found = _discover(ctx, old.name)
+    found = _discover(ctx, old.name, settings)
     if old.slurm_name and found.cluster.slurm_name != old.slurm_name:
         raise InvalidInput(
             f"{path} is of the cluster {old.slurm_name}, and Slurm here is {found.cluster.slurm_name}",

@@ -104,9 +104,14 @@ def _partition(name: str, partition: Partition, cluster: Cluster) -> Iterator[st
     said += [f"limits of QOS {partition.own_qos}"] if partition.own_qos else []
     yield f"  partition {name}: {', '.join(said) or 'no limits stated'}"
     for index, group in enumerate(partition.nodes):
-        place = f"partitions.{name}.nodes.{index}."
-        mark = "?" if any(key.startswith(place) for key in cluster.guessed) else ""
+        place = f"partitions.{name}.nodes.{index}"
+        mark = "?" if any(_about(key, place) for key in cluster.guessed) else ""
         yield f"    {_group(group)}{mark}"
+
+
+def _about(guessed: str, place: str) -> bool:
+    """Whether a guess is about a place, what is in it, or all around it."""
+    return f"{guessed}.".startswith(f"{place}.") or f"{place}.".startswith(f"{guessed}.")
 
 
 def _group(group: NodeGroup) -> str:

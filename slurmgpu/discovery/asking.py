@@ -37,15 +37,15 @@ class Told:
     seconds: float = 0.0
 
 
-def ask(slurm: Slurm, user: str) -> Told:
+def ask(slurm: Slurm, user: str, *, most: int | None = None) -> Told:
     """Ask the controller for the cluster and accounting for QOS and the user's accounts: 5 to 8 commands.
 
-    What one of them does not say is unknown, and named in ``hidden``. Raises SlurmUnreachable when the
-    controller does not answer at all.
+    What one of them does not say is unknown, and named in ``hidden``; with ``most`` so many commands are asked at
+    most, those that matter most. Raises SlurmUnreachable when the controller does not answer at all.
     """
     before, began = len(slurm.asked), time.monotonic()
     told = Told()
-    asking = _Asking(slurm, told)
+    asking = _Asking(slurm, told, None if most is None else before + most)
     config = slurm.ask(scontrol.CONFIG, timeout=TIMEOUT)
     if config.rc is None or is_unreachable(config):
         raise unreachable(config)
@@ -54,9 +54,9 @@ def ask(slurm: Slurm, user: str) -> Told:
         told.hidden["slurm"] = f"`scontrol show config` said: {config.text[:200] or 'nothing'}"
     told.partitions = asking.read("partitions", scontrol.PARTITIONS, scontrol.records)
     told.nodes = asking.read("nodes", scontrol.NODES, lambda text: scontrol.records(text, NODE_KEYS))
+    _ask_accounting(asking, told, user)
     told.reservations = asking.read("reservations", scontrol.RESERVATIONS, scontrol.records)
     told.licenses = asking.read("licenses", scontrol.LICENSES, scontrol.records)
-    _ask_accounting(asking, told, user)
     told.calls, told.seconds = len(slurm.asked) - before, time.monotonic() - began
     return told
 
@@ -92,11 +92,16 @@ def _ask_accounting(asking: _Asking, told: Told, user: str) -> None:
 class _Asking:
     slurm: Slurm
     told: Told
+    most: int | None
+    """How many commands may have been asked when another is."""
 
     def read(
         self, what: str, argv: Sequence[str], parse: Callable[[str], list[Record]]
     ) -> list[Record] | None:
         """Run a command and read it; None, with the reason in ``hidden``, when it failed."""
+        if self.most is not None and len(self.slurm.asked) >= self.most:
+            self.told.hidden[what] = "not asked: the site's policy allows no more commands (max_slurm_calls)"
+            return None
         answer = self.slurm.ask(argv, timeout=TIMEOUT)
         if answer.ok:
             return parse(answer.stdout)

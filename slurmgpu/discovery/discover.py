@@ -17,18 +17,22 @@ __all__ = ["discover"]
 
 
 def discover(
-    slurm: Slurm | None = None, *, name: str | None = None, environ: Mapping[str, str] | None = None
+    slurm: Slurm | None = None,
+    *,
+    name: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    most: int | None = None,
 ) -> Discovered:
     """Describe the cluster that this machine's Slurm commands talk to, as this user sees it.
 
-    5 to 8 commands, about as many requests to the controller and the database as `sinfo` and a look at one's
-    accounts cost; one call of the module system. Raises SlurmUnreachable when there is no Slurm here, or it does
+    5 to 8 commands, ``most`` at most, about as dear to the controller and the database as `sinfo` and a look at
+    one's accounts; one call of the module system. Raises SlurmUnreachable when there is no Slurm here, or it does
     not answer.
     """
     slurm = slurm or Slurm()
     environ = os.environ if environ is None else environ
     user = _user()
-    told = ask(slurm, user)
+    told = ask(slurm, user, most=most)
     around = look_around(environ, user)
     return build(told, around, date=datetime.date.today(), groups=_groups(), name=name)
 

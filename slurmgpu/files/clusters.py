@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.data import data_folder
@@ -100,15 +101,37 @@ def _lay_over(below: Layered, above: Layered) -> None:
                 entries.pop(name, None)
                 for key in [key for key in below.origins if key[:2] == (field, name)]:
                     del below.origins[key]
-    for field in ("source", "guessed", "hidden"):
-        # They speak of the figures that stand beside them.
-        if field in above.data:
-            below.data.pop(field, None)
+    if "source" in above.data:
+        below.data.pop("source", None)
+    for field in ("guessed", "hidden"):
+        # They speak of figures of the profile below, as long as the upper one has no others.
+        said = below.data.get(field)
+        if isinstance(said, dict):
+            below.data[field] = {key: why for key, why in said.items() if not _states(above.data, key)}
     below.overlay(above)
     for field in _WHOLE:
         entries = below.data.get(field)
         if isinstance(entries, dict):
             below.data[field] = {name: value for name, value in entries.items() if value is not None}
+
+
+def _states(data: Any, key: str, depth: int = 0) -> bool:
+    """Whether a profile says something at a dotted key; names in it may have dots themselves."""
+    if not key:
+        return True
+    if not isinstance(data, dict):
+        return False
+    for name, inner in data.items():
+        if key == name or key.startswith(f"{name}."):
+            rest = key[len(name) + 1 :]
+            # What an entry does not say that is replaced as a whole is not said below either.
+            if (depth == 0 and name in _WHOLE and _entry(inner, rest)) or _states(inner, rest, depth + 1):
+                return True
+    return False
+
+
+def _entry(entries: Any, key: str) -> bool:
+    return isinstance(entries, dict) and any(key == name or key.startswith(f"{name}.") for name in entries)
 
 
 def choose_cluster(
