@@ -28,13 +28,11 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> None:
 class Recorded:
     """Answers each command as the recorded Slurm did, but for those named in ``instead``."""
 
-    def __init__(self, release: str, prefix: str = "cluster", **instead: Answer) -> None:
+    def __init__(self, release: str, variant: str = "cluster", **instead: Answer) -> None:
         self.answers: dict[str, Answer] = {}
-        for name in names(f"{prefix}_"):
-            what = name.removeprefix(f"{prefix}_")
-            if "_" not in what:
-                answer = recorded(name, release)
-                self.answers[self._shown(answer.argv)] = instead.get(what, answer)
+        for name in [*names(f"scontrol_{variant}_"), *names(f"sacctmgr_{variant}_")]:
+            answer = recorded(name, release)
+            self.answers[self._shown(answer.argv)] = instead.get(name.rpartition("_")[2], answer)
 
     def __call__(self, argv: Sequence[str]) -> Answer:
         return self.answers[self._shown(argv)]
@@ -44,13 +42,13 @@ class Recorded:
         return argv[list(argv).index("show") + 1]
 
 
-def slurm_of(release: str, prefix: str = "cluster", **instead: Answer) -> Slurm:
-    answers = Recorded(release, prefix, **instead)
+def slurm_of(release: str, variant: str = "cluster", **instead: Answer) -> Slurm:
+    answers = Recorded(release, variant, **instead)
     return Slurm(run=Replay(scontrol=answers, sacctmgr=answers), env={})
 
 
-def discovered(release: str, prefix: str = "cluster", who: str = "root", **instead: Answer) -> Discovered:
-    told = ask(slurm_of(release, prefix, **instead), who)
+def discovered(release: str, variant: str = "cluster", who: str = "root", **instead: Answer) -> Discovered:
+    told = ask(slurm_of(release, variant, **instead), who)
     return build(told, Surroundings(), date=DAY, groups=("root",))
 
 
@@ -97,7 +95,7 @@ def test_a_partition_without_nodes_is_left_out_and_said(release: str) -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_what_private_data_hides_is_said_to_be_hidden(release: str) -> None:
-    cluster = discovered(release, "cluster_private", "nobody").cluster
+    cluster = discovered(release, "private", "nobody").cluster
     assert cluster.hidden["nodes"] == (
         "`scontrol -a -o show node` said: slurm_load_node error: Access/permission denied"
     )
@@ -111,7 +109,7 @@ def test_what_private_data_hides_is_said_to_be_hidden(release: str) -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_hidden_nodes_get_equal_shares_of_their_partition_and_these_are_guesses(release: str) -> None:
-    cluster = discovered(release, "cluster_private", "nobody").cluster
+    cluster = discovered(release, "private", "nobody").cluster
     (group,) = cluster.partitions["whole"].nodes
     assert (group.count, group.names, group.cpus) == (4, "fat[1-4]", 128)
     # 20.11 says nothing of a partition's GPUs.
@@ -126,7 +124,7 @@ def test_hidden_nodes_get_equal_shares_of_their_partition_and_these_are_guesses(
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_without_slurmdbd_the_rest_goes_on_and_accounting_is_asked_once(release: str) -> None:
-    slurm = slurm_of(release, qos=recorded("cluster_no_slurmdbd_qos", release))
+    slurm = slurm_of(release, qos=recorded("sacctmgr_no_slurmdbd_qos", release))
     told = ask(slurm, "root")
     assert slurm.count("sacctmgr") == 1
     cluster = build(told, Surroundings(), date=DAY).cluster
@@ -138,7 +136,7 @@ def test_without_slurmdbd_the_rest_goes_on_and_accounting_is_asked_once(release:
 
 
 def test_a_cluster_without_accounting_is_not_asked_for_it() -> None:
-    config = recorded("cluster_config").stdout.replace(
+    config = recorded("scontrol_cluster_config").stdout.replace(
         "accounting_storage/slurmdbd", "accounting_storage/none"
     )
     slurm = slurm_of("22.05", config=said(config))
@@ -178,7 +176,8 @@ def test_one_refused_command_leaves_the_rest_as_it_is(what: str) -> None:
 @pytest.mark.parametrize("release", RELEASES)
 def test_cut_answers_never_raise(release: str) -> None:
     for what in ("config", "partitions", "nodes", "reservations", "licenses", "qos", "user", "accounts"):
-        whole = recorded(f"cluster_{what}", release)
+        program = "sacctmgr" if what in {"qos", "user", "accounts"} else "scontrol"
+        whole = recorded(f"{program}_cluster_{what}", release)
         for end in range(0, len(whole.stdout), max(1, len(whole.stdout) // 23)):
             cut = Answer(whole.argv, 0, whole.stdout[:end], "")
             discovered(release, **{what: cut})

@@ -1,7 +1,8 @@
-"""How `cluster_*.json` were made: `PYTHONPATH=. python -m tests.slurm.recorded.record_cluster RELEASE`, as root.
+"""How `scontrol_*.json` and `sacctmgr_*.json` were made, as root:
+`PYTHONPATH=. python -m tests.slurm.recorded.record_cluster RELEASE`.
 
 Starts the Slurm of `tests.slurm.declared` in that release and writes what discovery's commands answer: to its
-administrator, to another user where PrivateData hides what it can (`cluster_private_*`), and where accounting fails.
+administrator, to another user where PrivateData hides what it can (`*_private_*`), and where accounting fails.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def commands(user: str) -> dict[str, list[str]]:
     }
 
 
-def record(slurm: DeclaredSlurm, folder: Path, prefix: str, asked: dict[str, list[str]], *who: str) -> None:
+def record(slurm: DeclaredSlurm, folder: Path, variant: str, asked: dict[str, list[str]], *who: str) -> None:
     env = reading_env(slurm.env) | {"TZ": "UTC"}
     for name, argv in asked.items():
         done = subprocess.run([*who, *argv], env=env, capture_output=True, text=True, timeout=120)
@@ -48,7 +49,7 @@ def record(slurm: DeclaredSlurm, folder: Path, prefix: str, asked: dict[str, lis
         text = json.dumps(content, indent=1).replace(str(slurm.folder), "/etc/slurm")
         text = re.sub(r"/\S*/slurmgpu-tests/slurm-[^/]*/root", "", text)
         text = re.sub(r"(Port ?= ?|127\.0\.0\.1:|Port {1,30}= )\d+", r"\g<1>6817", text)
-        (folder / f"{prefix}_{name}.json").write_text(text + "\n")
+        (folder / f"{argv[0]}_{variant}_{name}.json").write_text(text + "\n")
 
 
 def main(release: str) -> None:
@@ -62,12 +63,12 @@ def main(release: str) -> None:
             conf = (slurm.folder / "slurm.conf").read_text()
             conf = re.sub(r"(?m)^AccountingStoragePort=.*", "AccountingStoragePort=1", conf)
             (slurm.folder / "slurm.conf").write_text(conf)
-            record(slurm, folder, "cluster_no_slurmdbd", {"qos": sacctmgr.qos_command()})
+            record(slurm, folder, "no_slurmdbd", {"qos": sacctmgr.qos_command()})
         with declared_slurm((year, month), "root", "root", plain_nodes=PLAIN_NODES, private=PRIVATE) as slurm:
             reserve(slurm, "cpu3")
             slurm.folder.chmod(0o755)
             (slurm.folder / "slurm.conf").chmod(0o644)
-            record(slurm, folder, "cluster_private", commands("nobody"), *STRANGER)
+            record(slurm, folder, "private", commands("nobody"), *STRANGER)
 
 
 if __name__ == "__main__":
