@@ -7,11 +7,16 @@ import time
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from slurmgpu.discovery.asking import ask
 from slurmgpu.discovery.building import Discovered, build
 from slurmgpu.discovery.surroundings import Surroundings
-from slurmgpu.errors import SlurmUnreachable
+from slurmgpu.discovery.writing import plain, profile_text
+from slurmgpu.errors import SlurmRefused, SlurmUnreachable
+from slurmgpu.files.yaml import read_yaml, validate
+from slurmgpu.models.cluster import Cluster
 from slurmgpu.slurm.call import Answer, Slurm
 from tests.recorded import RELEASES, Replay, names, recorded, said
 from tests.slurm.declared import declared_profile, differences, discovered_profile
@@ -181,3 +186,38 @@ def test_cut_answers_never_raise(release: str) -> None:
         for end in range(0, len(whole.stdout), max(1, len(whole.stdout) // 23)):
             cut = Answer(whole.argv, 0, whole.stdout[:end], "")
             discovered(release, **{what: cut})
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_whatever_slurm_says_ends_in_a_profile_that_can_be_read_again(data: st.DataObject) -> None:
+    """Bytes anywhere in any of the answers."""
+    instead = {}
+    for what in ("config", "partitions", "nodes", "reservations", "licenses", "qos", "user", "accounts"):
+        program = "sacctmgr" if what in {"qos", "user", "accounts"} else "scontrol"
+        text = recorded(f"{program}_cluster_{what}", "24.11").stdout
+        for _ in range(data.draw(st.integers(0, 3))):
+            at = data.draw(st.integers(0, len(text)))
+            drop = data.draw(st.integers(0, 6))
+            put = data.draw(st.text("\x00\x1b\n\"'#$\\`=|,:[]{}-0a \xe9\u2028", max_size=4))
+            text = text[:at] + put + text[at + drop :]
+        instead[what] = said(text)
+    try:
+        found = discovered("24.11", **instead)
+    except SlurmRefused:
+        return
+    again = validate(Cluster, read_yaml(profile_text(found), "the profile"), "cluster")
+    assert plain(again) == plain(found.cluster)
+
+
+def test_a_name_that_no_option_could_hold_is_left_out_and_said() -> None:
+    qos = recorded("sacctmgr_cluster_qos", "24.11").stdout.replace("\nscavenge|", "\nada's|")
+    cluster = discovered("24.11", qos=said(qos)).cluster
+    assert set(cluster.qos) == {"normal", "gpulimit", "debug", "long"}
+    assert cluster.hidden["qos"] == """left out: "ada's", which no option could name"""
+
+
+def test_a_slurm_that_tells_nothing_is_an_error() -> None:
+    no = said(stderr="scontrol: error: Access/permission denied", rc=1)
+    with pytest.raises(SlurmRefused, match="says nothing of this cluster"):
+        discovered("24.11", config=no, partitions=no)

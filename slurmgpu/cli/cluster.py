@@ -48,7 +48,7 @@ def discover_(
     text = _text(found, base)
     _tell(found, settings, base)
     if target is not None:
-        _write(target, text, found.cluster.name, saved=save)
+        _write(target, text, found.cluster.name, settings if save else None)
     if as_json:
         click.echo(_json(found))
     elif target is None:
@@ -129,12 +129,19 @@ def _hosts(names: str | None) -> list[str]:
 
 
 def _propose(cluster: Cluster, settings: LoadedSettings) -> None:
+    from contextlib import suppress
+
     from slurmgpu.discovery.overlay import likely_profiles
+    from slurmgpu.errors import InvalidInput
     from slurmgpu.files.clusters import load_cluster, profile_folders, profiles
 
     folders = profile_folders(settings)
     own = settings.folders["user"] / "clusters"
-    documented = [load_cluster(path, folders) for path in profiles(settings).values() if path.parent != own]
+    documented = []
+    for path in profiles(settings).values():
+        # Another profile's mistake is told when that profile is used.
+        with suppress(InvalidInput):
+            documented += [load_cluster(path, folders)] if path.parent != own else []
     for name, why in likely_profiles(cluster, documented)[:1]:
         click.echo(
             f"this seems to be {name}: {why}; to keep its documented rules: "
@@ -143,12 +150,17 @@ def _propose(cluster: Cluster, settings: LoadedSettings) -> None:
         )
 
 
-def _write(path: Path, text: str, name: str, *, saved: bool) -> None:
+def _write(path: Path, text: str, name: str, settings: LoadedSettings | None) -> None:
+    """Write a new profile; with ``settings`` into the user's own."""
     from slurmgpu.discovery.saving import save, write
+    from slurmgpu.files.clusters import profiles
 
-    if saved:
+    if settings is not None:
         save(path, text, text)
         click.echo(f"{path} is written; plan on it: slurmgpu cluster use {name}", err=True)
+        counts = profiles(settings).get(name, path)
+        if counts != path:
+            click.echo(f"{counts} has the same name and goes before it; --name gives another", err=True)
     else:
         write(path, text)
         click.echo(f"{path} is written", err=True)
@@ -234,10 +246,12 @@ def _entry(change: Any) -> dict[str, Any]:
 
 def _saved(name: str | None, settings: LoadedSettings) -> Path:
     """The file of a profile of the user's."""
+    import os
+
     from slurmgpu.errors import InvalidInput
     from slurmgpu.files.clusters import user_profile
 
-    name = name or settings.settings.cluster
+    name = name or os.environ.get("SLURMGPU_CLUSTER") or settings.settings.cluster
     if name is None:
         raise InvalidInput("no profile is chosen, and none is named", hint="slurmgpu cluster refresh NAME")
     path = Path(name).expanduser() if "/" in name else user_profile(settings, name)

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from slurmgpu.discovery.asking import Record
+from slurmgpu.discovery.words import sound, words
 from slurmgpu.models.limits import Association, Limits, QosRule, Totals
 from slurmgpu.models.units import Duration, Memory
 from slurmgpu.slurm.text import seconds, size, whole
 
-__all__ = ["associations_of", "duration", "limits_of", "preemptible_qos", "qos_rule", "words"]
+__all__ = ["associations_of", "duration", "limits_of", "preemptible_qos", "qos_rule"]
 
 Lift = Literal["max_time", "max_nodes", "min_nodes"]
 _LIFTS: dict[str, Lift] = {
@@ -26,11 +27,6 @@ def duration(text: str) -> Duration | None:
         return Duration(None)
     found = seconds(text)
     return Duration(found) if found else None
-
-
-def words(text: str) -> tuple[str, ...]:
-    """A list with commas."""
-    return tuple(dict.fromkeys(word for word in text.split(",") if word))
 
 
 def tres(text: str) -> dict[str, int]:
@@ -154,17 +150,17 @@ def associations_of(
     found: list[Association] = []
     default = None
     for row in user:
-        default = default or row["defaultaccount"] or None
-        if not row["account"]:
+        default = default or (row["defaultaccount"] if sound(row["defaultaccount"]) else None)
+        if not sound(row["account"]):
             continue
         of_account = [above[row["account"]]] if row["account"] in above else []
         found.append(
             Association(
                 account=row["account"],
-                partition=row["partition"] or None,
+                partition=row["partition"] if sound(row["partition"]) else None,
                 # Added to (+) or taken from (-) what the account has: sacctmgr prints the outcome.
                 qos=tuple(sorted(words(row["qos"]))),
-                default_qos=row["defaultqos"] or None,
+                default_qos=row["defaultqos"] if sound(row["defaultqos"]) else None,
                 limits=limits_of(row, *of_account),
             )
         )

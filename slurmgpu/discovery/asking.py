@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from slurmgpu.errors import SlurmRefused
 from slurmgpu.slurm import sacctmgr, scontrol
-from slurmgpu.slurm.call import Slurm, is_unreachable, unreachable
+from slurmgpu.slurm.call import Answer, Slurm, is_unreachable, unreachable
 
 __all__ = ["Told", "ask"]
 
@@ -41,7 +43,8 @@ def ask(slurm: Slurm, user: str, *, most: int | None = None) -> Told:
     """Ask the controller for the cluster and accounting for QOS and the user's accounts: 5 to 8 commands.
 
     What one of them does not say is unknown, and named in ``hidden``; with ``most`` so many commands are asked at
-    most, those that matter most. Raises SlurmUnreachable when the controller does not answer at all.
+    most, those that matter most. Raises SlurmUnreachable when the controller does not answer at all, SlurmRefused
+    when it tells neither its configuration nor its partitions.
     """
     before, began = len(slurm.asked), time.monotonic()
     told = Told()
@@ -49,10 +52,15 @@ def ask(slurm: Slurm, user: str, *, most: int | None = None) -> Told:
     config = slurm.ask(scontrol.CONFIG, timeout=TIMEOUT)
     if config.rc is None or is_unreachable(config):
         raise unreachable(config)
-    told.config = scontrol.configuration(config.stdout)
+    told.config = scontrol.configuration(_clean(config.stdout))
     if not told.config:
-        told.hidden["slurm"] = f"`scontrol show config` said: {config.text[:200] or 'nothing'}"
+        told.hidden["slurm"] = f"`scontrol show config` said: {_said(config)}"
     told.partitions = asking.read("partitions", scontrol.PARTITIONS, scontrol.records)
+    if not told.config and told.partitions is None:
+        raise SlurmRefused(
+            f"Slurm says nothing of this cluster: {told.hidden['slurm']}",
+            hint="ask the site's support whether users may run scontrol, or describe the cluster by hand",
+        )
     told.nodes = asking.read("nodes", scontrol.NODES, lambda text: scontrol.records(text, NODE_KEYS))
     _ask_accounting(asking, told, user)
     told.reservations = asking.read("reservations", scontrol.RESERVATIONS, scontrol.records)
@@ -104,8 +112,19 @@ class _Asking:
             return None
         answer = self.slurm.ask(argv, timeout=TIMEOUT)
         if answer.ok:
-            return parse(answer.stdout)
-        said = " ".join(answer.text.split())[:200] or f"exit status {answer.rc}"
+            return parse(_clean(answer.stdout))
         command = " ".join(word for word in argv if not word.startswith("format="))
-        self.told.hidden[what] = f"`{command}` said: {said}"
+        self.told.hidden[what] = f"`{command}` said: {_said(answer)}"
         return None
+
+
+# Bytes that no line of a profile may hold; Slurm lets administrators write some of them into comments.
+_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def _clean(text: str) -> str:
+    return _CONTROL.sub("?", text)
+
+
+def _said(answer: Answer) -> str:
+    return " ".join(_clean(answer.text).split())[:200] or f"nothing, with exit status {answer.rc}"

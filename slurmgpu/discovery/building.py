@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from slurmgpu.discovery.accounting import associations_of, preemptible_qos, qos_rule, words
+from slurmgpu.discovery.accounting import associations_of, preemptible_qos, qos_rule
 from slurmgpu.discovery.asking import Record, Told
 from slurmgpu.discovery.gpu_types import gpu_types_of
 from slurmgpu.discovery.nodes import Kind, groups_of, kinds_of
 from slurmgpu.discovery.partitions import partition_of, preemptible_partitions
 from slurmgpu.discovery.surroundings import Surroundings
+from slurmgpu.discovery.words import sound, words
 from slurmgpu.models.cluster import Cluster, Partition
 from slurmgpu.models.dialect import Dialect
 from slurmgpu.models.site import Reservation, SlurmSetup, Source
@@ -58,7 +59,11 @@ class _Build:
         self.hidden = dict(told.hidden) | around.hidden
         self.guessed: dict[str, str] = {}
         self.remarks: dict[tuple[str | int, ...], str] = {}
-        self.records = [one for one in told.partitions or () if _visible(one, groups)]
+        self.records = [
+            one
+            for one in self._sound("partitions", "PartitionName", told.partitions)
+            if _visible(one, groups)
+        ]
         self.kinds = self._kinds()
         self.gpu_types = gpu_types_of(self._listed_kinds())
 
@@ -90,8 +95,8 @@ class _Build:
             qos=qos,
             associations=associations,
             default_account=default_account,
-            licenses=_licenses(told.licenses or ()),
-            reservations=_reservations(told.reservations or ()),
+            licenses=_licenses(self._sound("licenses", "LicenseName", told.licenses)),
+            reservations=_reservations(self._sound("reservations", "ReservationName", told.reservations)),
             slurm=_setup(config),
             software=self.around.software,
             dialect=dialect,
@@ -99,6 +104,13 @@ class _Build:
             hidden=self.hidden,
         )
         return Discovered(cluster, self.remarks, told.calls, told.seconds)
+
+    def _sound(self, field: str, key: str, records: list[Record] | None) -> list[Record]:
+        """The records without those whose names no profile could hold; these are said to be left out."""
+        for record in records or ():
+            if not sound(record[key]):
+                self.hidden[field] = f"left out: {record[key]!r}, which no option could name"
+        return [record for record in records or () if sound(record[key])]
 
     def _kinds(self) -> dict[str, tuple[Kind, bool]]:
         parameters = self.config.get("SelectTypeParameters", "").upper()
@@ -162,7 +174,7 @@ class _Build:
         )
 
     def _qos(self) -> dict[str, Any]:
-        rows = [row for row in self.told.qos or () if row["name"]]
+        rows = self._sound("qos", "name", self.told.qos)
         if len(rows) > MOST_QOS:
             mine = {name for row in self.told.user or () for name in words(row["qos"])}
             mine |= {record.get("QoS", "") for record in self.records}
@@ -255,11 +267,11 @@ def _setup(config: Mapping[str, str]) -> SlurmSetup:
     return SlurmSetup(**{key: value for key, value in stated.items() if value is not None})
 
 
-def _licenses(records: list[Record] | tuple[Record, ...]) -> dict[str, int]:
+def _licenses(records: list[Record]) -> dict[str, int]:
     return {record["LicenseName"]: whole(record.get("Total", "")) or 0 for record in records}
 
 
-def _reservations(records: list[Record] | tuple[Record, ...]) -> dict[str, Reservation]:
+def _reservations(records: list[Record]) -> dict[str, Reservation]:
     found = {}
     for record in records:
         found[record["ReservationName"]] = Reservation(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from slurmgpu.discovery.words import sound
+
 __all__ = ["NodeGres", "memory_in_name", "read_gres", "well_known_memory"]
 
 _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4, "P": 1024**5}
@@ -29,7 +31,7 @@ def read_gres(text: str) -> NodeGres:
     counts: dict[tuple[str, str], int] = {}
     for entry in re.sub(r"\([^)]*\)", "", text).split(","):
         parts = [part for part in entry.strip().split(":") if part and part != "no_consume"]
-        if not parts or parts[0].startswith("("):
+        if not parts or parts[0].startswith("(") or not all(map(sound, parts)):
             continue
         number = re.fullmatch(r"(\d{1,15})([KMGTP]?)B?", parts[-1], re.IGNORECASE) if parts[1:] else None
         count = int(number[1]) * _UNITS[number[2].upper()] if number else 1

@@ -10,6 +10,7 @@ from typing import Any
 
 from slurmgpu.discovery.asking import Record
 from slurmgpu.discovery.gres import read_gres
+from slurmgpu.discovery.words import words
 from slurmgpu.models.cluster import NodeGroup
 from slurmgpu.models.units import Memory
 from slurmgpu.slurm.hostlist import abbreviate, expand
@@ -79,7 +80,7 @@ def _kind(record: Record, whole_cores: bool, spec_usable: bool) -> Kind:
         threads_per_core=threads_counted if whole_cores and threads_counted > 1 else None,
         # 1 is what Slurm takes where slurm.conf says nothing of memory.
         memory_mib=memory if memory > 1 else None,
-        features=tuple(features.split(",")) if features else (),
+        features=words(features or ""),
     )
 
 

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from slurmgpu.discovery.accounting import duration, words
+from slurmgpu.discovery.accounting import duration
 from slurmgpu.discovery.asking import Record
+from slurmgpu.discovery.words import sound, words
 from slurmgpu.models.cluster import NodeGroup, Partition
 from slurmgpu.models.limits import Billing, Limits
 from slurmgpu.models.units import Memory
@@ -27,6 +28,7 @@ def partition_of(
     per_cpu = _memory(record, "DefMemPerCPU")
     if per_cpu is None and _memory(record, "DefMemPerNode") is None:
         per_cpu = _memory(config, "DefMemPerCPU")
+    own_qos = known(record.get("QoS", "")) or ""
     stated: dict[str, Any] = {
         "nodes": nodes,
         "limits": _limits(record, config),
@@ -40,7 +42,7 @@ def partition_of(
         "groups": ("root",) if record.get("RootOnly") == "YES" else _only(record, "AllowGroups"),
         "qos": _only(record, "AllowQos"),
         "denied_qos": _only(record, "DenyQos"),
-        "own_qos": known(record.get("QoS", "")),
+        "own_qos": own_qos if sound(own_qos) else None,
         "default_memory_per_cpu": per_cpu,
         "default_memory_per_gpu": Memory(jobs["DefMemPerGPU"]) if jobs.get("DefMemPerGPU") else None,
         "default_cpus_per_gpu": jobs.get("DefCpuPerGPU") or None,
