@@ -45,6 +45,8 @@ NEVER = re.compile(
     r"QOS(?:Max|Min|Grp|Not|Usage|Time|Job)\w*|Assoc\w*|MaxMemPerLimit|InvalidAccount|InvalidQOS|"
     r"AccountNotAllowed|QOSNotAllowed|ReqNodeNotAvail\w*|NodeDown|Reservation\w*"
 )
+OVER = 0.08
+"""How often one amount of a request is over its limit: with some six amounts, about half of all requests would start."""
 PATIENCE_S = 4.0
 """How long a job may stay pending for a reason that passes before it counts as unclear."""
 
@@ -120,29 +122,29 @@ def request(rng: random.Random, cluster: Cluster) -> dict[str, Any]:
     resources: dict[str, Any] = {"partition": name}
     gpus = kind.gpu_count or 0
     if gpus and rng.random() < 0.9:
-        per_node = min(near(rng, gpus), gpus + 2)
+        per_node = min(near(rng, gpus), gpus + 1)
         typed = kind.gpu_type and rng.random() < 0.6
-        wanted = kind.gpu_type if rng.random() < 0.95 else rng.choice(sorted(all_types(cluster)))
+        wanted = kind.gpu_type if rng.random() > OVER else rng.choice(sorted(all_types(cluster)))
         if rng.random() < 0.3 and partition.limits.max_gpus:
             resources["gpus"] = near(rng, partition.limits.max_gpus)
         else:
             resources["gpus_per_node"] = f"{wanted}:{per_node}" if typed else per_node
     if "gpus" not in resources:
         most = partition.limits.max_nodes or sum(group.count or 1 for group in partition.nodes)
-        resources["nodes"] = near(rng, most) if rng.random() < 0.5 else rng.choice([1, 1, 2])
+        resources["nodes"] = near(rng, most) if rng.random() < 0.3 else rng.choice([1, 1, 2])
     amounts(rng, resources, partition, kind, gpus)
     if rng.random() < 0.7:
         resources["time"] = some_time(rng, partition)
     if cluster.qos and rng.random() < 0.5:
-        resources["qos"] = rng.choice([*cluster.qos, *cluster.qos, "nosuchqos"])
+        resources["qos"] = rng.choice([*cluster.qos]) if rng.random() > OVER else "nosuchqos"
     accounts = sorted({row.account for row in cluster.associations})
     if accounts and rng.random() < 0.6:
-        resources["account"] = rng.choice([*accounts, *accounts, *accounts, "nosuchaccount"])
+        resources["account"] = rng.choice(accounts) if rng.random() > OVER else "nosuchaccount"
     features = sorted({feature for group in partition.nodes for feature in group.features})
     if features and rng.random() < 0.2:
-        resources["constraint"] = rng.choice(
-            [*features, "&".join(features[:2]), "|".join(features[-2:]), "nosuch"]
-        )
+        own = kind.features or features
+        words = [*own, "&".join(own[:2]), "|".join(features[-2:]), "nosuch"]
+        resources["constraint"] = rng.choice(words if rng.random() < 0.5 else list(own))
     if rng.random() < 0.1:
         resources["exclusive"] = True
     return resources
@@ -175,7 +177,8 @@ def amounts(
 def some_time(rng: random.Random, partition: Partition) -> str:
     limit = partition.limits.max_time
     seconds = limit.seconds if limit and limit.seconds else 86400
-    return str(Duration(max(60, rng.choice([seconds, seconds + 60, seconds - 60, 600, seconds * 2]))))
+    over = rng.choice([seconds + 60, seconds * 2])
+    return str(Duration(max(60, over if rng.random() < OVER else rng.choice([seconds, seconds - 60, 600]))))
 
 
 # Verdicts

@@ -1,11 +1,8 @@
-"""The sandbox's parts that need no Slurm: shapes, twins, configuration, what is written down, what is refused."""
+"""The sandbox's parts that need no Slurm: shapes, configuration, what is refused."""
 
 from __future__ import annotations
 
-import datetime
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,18 +10,13 @@ from click.testing import CliRunner
 
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput
-from slurmgpu.files.clusters import load_cluster
-from slurmgpu.files.data import data_folder
-from slurmgpu.models.cluster import GENERIC, Cluster
-from slurmgpu.sandbox import life, programs
+from slurmgpu.sandbox import programs
 from slurmgpu.sandbox.configuration import Place, gres_conf, slurm_conf
 from slurmgpu.sandbox.errors import ProgramsMissing, SandboxFailed
-from slurmgpu.sandbox.processes import boot_id, identify, is_running, processes_of
-from slurmgpu.sandbox.shape import NodeKind, default_shape
-from slurmgpu.sandbox.state import State, folder_of, known_sandboxes, read_state, supervising, write_state
-from slurmgpu.sandbox.twin import own_profile, twin_of
+from slurmgpu.sandbox.shape import Gpus, NodeKind, default_shape
+from slurmgpu.sandbox.state import folder_of, locked
+from slurmgpu.sandbox.twin import own_profile
 
-SHIPPED = sorted(data_folder("clusters").glob("*.yaml"))
 SHAPE = default_shape(nodes=4, gpus=4, gpu_type="a100", cpus=64, memory_mib=512 * 1024)
 
 
@@ -41,28 +33,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def place(accounting: bool = True) -> Place:
     return Place("sandbox-x", Path("/f"), "me", "localhost", 1001, 1002, (1003, 1004, 1005, 1006), accounting)
-
-
-def written(name: str, pid: int, **update: object) -> tuple[Path, State]:
-    """A sandbox's folder, with a state that names the process of this id as its supervisor."""
-    process = identify(pid)
-    assert process is not None
-    state = State(
-        name=name,
-        cluster=f"sandbox-{name}",
-        since=datetime.datetime.now(datetime.timezone.utc),
-        version="22.05.8",
-        accounting=True,
-        shape=SHAPE,
-        ports=(),
-        token="0" * 32,
-        supervisor=supervising(process),
-        ready=True,
-    ).model_copy(update=update)
-    folder = folder_of(name)
-    folder.mkdir(parents=True)
-    write_state(folder, state)
-    return folder, state
 
 
 # Shapes and what slurm.conf says of them
@@ -92,8 +62,30 @@ def test_a_partition_of_low_priority_can_be_preempted() -> None:
     assert "PriorityTier=1 " in preempted[0]
 
 
+def test_a_job_that_names_no_memory_can_have_all_cpus_of_a_node() -> None:
+    small = default_shape(nodes=1, gpus=1, gpu_type=None, cpus=64, memory_mib=32 * 1024)
+    assert "DefMemPerCPU=512\n" in slurm_conf(place(), small)
+    assert "DefMemPerCPU=1000\n" in slurm_conf(place(), SHAPE)
+
+
 def test_each_pretend_gpu_is_a_device() -> None:
     assert gres_conf(Path("/f"), SHAPE) == "NodeName=node[1-4] Name=gpu Type=a100 File=/f/gpu/gpu[0-3]\n"
+
+
+def test_a_node_can_have_gpus_of_several_types() -> None:
+    kind = NodeKind(
+        prefix="n",
+        count=2,
+        cpus=64,
+        memory_mib=1,
+        gpus=(Gpus(count=3, type="3g.40gb"), Gpus(count=1, type="4g.40gb")),
+    )
+    shape = SHAPE.model_copy(update={"kinds": (kind,)})
+    assert "Gres=gpu:3g.40gb:3,gpu:4g.40gb:1" in slurm_conf(place(), shape)
+    assert gres_conf(Path("/f"), shape).splitlines() == [
+        "NodeName=n[1-2] Name=gpu Type=3g.40gb File=/f/gpu/gpu[0-2]",
+        "NodeName=n[1-2] Name=gpu Type=4g.40gb File=/f/gpu/gpu3",
+    ]
 
 
 def test_a_sandbox_describes_itself_to_the_planner() -> None:
@@ -101,126 +93,6 @@ def test_a_sandbox_describes_itself_to_the_planner() -> None:
     assert (profile.name, profile.default_partition) == ("sandbox-x", "gpu")
     assert [name for name, one in profile.partitions.items() if one.preemptible] == ["preempt"]
     assert profile.partitions["debug"].nodes[0].count == 2
-
-
-# Twins
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_every_shipped_profile_has_a_twin(path: Path) -> None:
-    cluster = load_cluster(path)
-    if not cluster.known:
-        return
-    shape, _ = twin_of(cluster)
-    names = shape.nodes
-    assert len(names) == len(set(names))
-    assert [one.name for one in shape.partitions] == list(cluster.partitions)
-    for partition in shape.partitions:
-        described = cluster.partitions[partition.name]
-        limit = described.limits.max_time
-        assert dict(partition.options)["MaxTime"] == (str(limit) if limit else "UNLIMITED")
-        hostlists = partition.nodes.replace("],", "] ").split()
-        assert len(hostlists) <= max(len(described.nodes), 1)
-    assert "State=CLOUD" in slurm_conf(place(), shape)
-    assert "File=" not in gres_conf(Path("/f"), shape)
-
-
-def test_what_a_profile_does_not_say_is_assumed_and_told() -> None:
-    cluster = Cluster.model_validate_json(
-        '{"name": "c", "partitions": {"gpu": {"nodes": [{"gpus": null, "gpu_type": "h100"}]}}}'
-    )
-    shape, notes = twin_of(cluster)
-    (kind,) = shape.kinds
-    assert (kind.count, kind.gpus, kind.cpus, kind.memory_mib) == (4, 4, 64, 262144)
-    assert [note.split(": ")[1].split(" not stated")[0] for note in notes] == [
-        "their number", "GPUs of a node", "CPUs of a node", "memory (MiB)",
-    ]  # fmt: skip
-
-
-def test_limits_of_a_job_become_limits_of_slurm() -> None:
-    cluster = Cluster.model_validate_json(
-        '{"name": "c", "gpu_types": {"a100-80": {"gres": "a100", "constraint": "gpu80"}}, "partitions": {"P": {'
-        '"limits": {"max_time": "2-00:00:00", "default_time": 30, "max_nodes": 4, "max_gpus": 16, '
-        '"max_cpus": 64, "max_memory": "100G"}, "preemptible": true,'
-        '"nodes": [{"count": 2, "gpus": 4, "gpu_type": "a100-80", "cpus": 32, "memory": "200G"}]}}}'
-    )
-    shape, _ = twin_of(cluster)
-    assert dict(shape.partitions[0].options) == {
-        "Default": "YES", "MaxTime": "2-00:00:00", "DefaultTime": "00:30:00", "MaxNodes": "4",
-        "MaxMemPerNode": "102400", "QOS": "partition-p", "PriorityTier": "1", "PreemptMode": "REQUEUE",
-    }  # fmt: skip
-    assert shape.qos[0].tres_per_job == "gres/gpu=16,cpu=64"
-    assert (shape.kinds[0].gres, shape.kinds[0].features) == ("gpu:a100:4", ("gpu80",))
-
-
-def test_a_profile_without_partitions_has_no_twin() -> None:
-    with pytest.raises(InvalidInput, match="describes no partition"):
-        twin_of(GENERIC)
-
-
-# What is written down
-
-
-def test_a_state_comes_back_as_it_was_written() -> None:
-    folder, state = written("x", os.getpid())
-    assert read_state(folder) == state
-    assert known_sandboxes() == {"x": folder}
-
-
-def test_a_process_with_the_same_id_is_not_taken_for_the_supervisor() -> None:
-    _, state = written("x", os.getpid())
-    assert state.condition == "alive"
-    ours = state.supervisor
-    later = state.model_copy(update={"supervisor": ours.model_copy(update={"started": ours.started + 1})})
-    after_reboot = state.model_copy(update={"supervisor": ours.model_copy(update={"boot": "another"})})
-    assert (later.condition, after_reboot.condition) == ("crashed", "crashed")
-
-
-def test_a_shell_that_talks_to_a_sandbox_is_none_of_its_processes(tmp_path: Path) -> None:
-    conf = {"SLURM_CONF": f"{tmp_path}/slurm.conf"}
-    mine = {"SLURMGPU_SANDBOX_TOKEN": "secret"}
-    on_node = conf | {"SLURMD_NODENAME": "node1"}
-    started = [subprocess.Popen(["sleep", "60"], env=os.environ | added) for added in (conf, mine, on_node)]
-    try:
-        shell, daemon, task = (process.pid for process in started)
-        assert processes_of(tmp_path, "secret") == sorted([daemon, task])
-        assert shell not in processes_of(tmp_path, "secret")
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-
-
-def test_an_ended_process_does_not_run() -> None:
-    with subprocess.Popen(["sleep", "60"]) as process:
-        found = identify(process.pid)
-        assert found is not None
-        assert found.boot == boot_id()
-        assert is_running(found)
-        process.kill()
-    assert not is_running(found)
-
-
-def test_a_crashed_one_is_cleaned_up_by_down() -> None:
-    with subprocess.Popen(["sleep", "60"]) as process:
-        folder, _ = written("x", process.pid)
-        process.kill()
-    ended = life.bring_down("x")
-    assert ended is not None
-    assert ended.clean
-    assert ended.crashed
-    assert not folder.exists()
-
-
-def test_a_folder_without_a_state_is_a_crashed_one() -> None:
-    folder = folder_of("x")
-    folder.mkdir(parents=True)
-    with pytest.raises(SandboxFailed, match="has crashed"):
-        life.running_sandbox("x")
-    ended = life.bring_down("x")
-    assert ended is not None
-    assert ended.clean
-    assert not folder.exists()
 
 
 # What is refused
@@ -238,6 +110,19 @@ def test_a_folder_too_long_for_sockets_is_refused(monkeypatch: pytest.MonkeyPatc
         folder_of("x")
 
 
+def test_a_folder_that_cannot_be_used_is_named_with_what_to_do(home: Path) -> None:
+    (home / "slurmgpu").write_text("a file")
+    with (
+        pytest.raises(
+            SandboxFailed, match=r"the folder for sandboxes, .*slurmgpu/sandbox, cannot be used"
+        ) as caught,
+        locked(),
+    ):
+        pass
+    assert caught.value.hint is not None
+    assert "XDG_STATE_HOME" in caught.value.hint
+
+
 def test_missing_programs_are_named_with_the_commands_that_install_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -245,8 +130,29 @@ def test_missing_programs_are_named_with_the_commands_that_install_them(
     with pytest.raises(ProgramsMissing) as caught:
         programs.require_programs()
     assert caught.value.exit_code == 4
-    for word in ("munged", "slurmctld", "apt-get install", "dnf install", "epel-release"):
-        assert word in caught.value.message
+    assert "this machine has no munged, slurmctld, slurmd, " in caught.value.message
+    said = caught.value.message.splitlines()
+    for system, command in [
+        (
+            "Debian 12",
+            "apt-get install --no-install-recommends slurm-wlm munge slurmdbd mariadb-server-core mariadb-client-core",
+        ),
+        ("Debian 11", "apt-get install --no-install-recommends slurm-wlm munge slurmdbd mariadb-server"),
+        ("Fedora", "dnf install slurm slurm-slurmctld slurm-slurmd slurm-slurmdbd munge mariadb-server"),
+        ("openSUSE", "zypper install slurm slurm-node slurm-munge slurm-slurmdbd munge mariadb"),
+    ]:
+        (line,) = [number for number, text in enumerate(said) if text.startswith(system)]
+        assert said[line + 1] == f"    sudo {command}"
+    assert "epel-release" in caught.value.message
+    assert caught.value.hint is not None
+
+
+def test_the_docs_have_the_same_commands() -> None:
+    docs = (Path(__file__).parent.parent / "docs" / "sandbox.md").read_text()
+    commands = [line.strip() for line in programs.INSTALLING.splitlines() if line.startswith("    sudo")]
+    assert len(commands) == 4
+    for command in commands:
+        assert command in docs
 
 
 @pytest.mark.parametrize(
@@ -257,7 +163,9 @@ def test_missing_programs_are_named_with_the_commands_that_install_them(
         (["--gpus-per-node", "a100:x"], "--gpus-per-node"),
         (["--gpus-per-node", "100"], "at most 64"),
         (["--memory", "much"], "--memory"),
-        (["--memory", "0"], "needs some"),
+        (["--memory", "0"], "needs 1000 MiB at least"),
+        (["--memory", "512"], "needs 1000 MiB at least"),
+        (["--for", "99999999999d"], "at most 365d"),
         (["--for", "soon"], "such as 2h"),
     ],
 )

@@ -21,6 +21,7 @@ COMMANDS = {
     "run": "Run the rendered script on this machine, without Slurm.",
     "status": "Show queued, running and finished jobs.",
     "cancel": "Cancel jobs.",
+    "check": "Find what is wrong with a batch script.",
     "cluster": "Discover the cluster; list, show and choose profiles.",
     "sandbox": "A real Slurm on this machine, with pretend GPUs.",
     "config": "Show the settings and where each value comes from.",

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from slurmgpu.models.cluster import Cluster
     from slurmgpu.sandbox.shape import Shape
 
+LEAST_MEMORY = 1000
+LONGEST_DAYS = 365
+
 _name = click.option(
     "--name",
     default="default",
@@ -71,7 +74,10 @@ def up(
     lacking = can_account()
     if accounting is not False and lacking:
         if accounting:
-            raise InvalidInput(f"--accounting: this machine has no {', '.join(lacking)}")
+            raise InvalidInput(
+                f"--accounting: this machine has no {', '.join(lacking)}",
+                hint="docs/sandbox.md says which packages have them; --no-accounting goes without",
+            )
         notes.append(f"no accounting (no sacct, accounts, QOS): this machine has no {', '.join(lacking)}")
     seconds = _seconds(lasting) if lasting else None
     began = time.monotonic()
@@ -100,8 +106,11 @@ def _plain(name: str, nodes: int, gpus_per_node: str, cpus: int, memory: str) ->
         mib = Memory.parse(memory).mib
     except ValueError as error:
         raise InvalidInput(f"--memory: {error}") from None
-    if mib < 1:
-        raise InvalidInput(f"--memory {memory}: a node needs some")
+    if mib < LEAST_MEMORY:
+        raise InvalidInput(
+            f"--memory {memory}: a node needs {LEAST_MEMORY} MiB at least",
+            hint="a bare number is MiB; write 64G for 64 GiB",
+        )
     shape = default_shape(nodes, gpus.count, gpus.type if gpus.count else None, cpus, mib)
     return shape, own_profile(name, shape)
 
@@ -124,7 +133,10 @@ def _seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+)([smhd])", text)
     if not match or not int(match[1]):
         raise InvalidInput(f"--for {text!r}: write a whole number and s, m, h or d, such as 2h")
-    return int(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+    seconds = int(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+    if seconds > LONGEST_DAYS * 86400:
+        raise InvalidInput(f"--for {text!r}: at most {LONGEST_DAYS}d; without --for it stays until `down`")
+    return seconds
 
 
 @command.command()
@@ -206,21 +218,16 @@ def exec_(name: str, words: tuple[str, ...]) -> None:
 
 @command.command()
 @_name
-@click.option("--unset", is_flag=True, help="Print the lines that take it back.")
+@click.option("--unset", is_flag=True, help="Print the lines that take it back, as it was before.")
 def env(name: str, unset: bool) -> None:
     """Print shell lines that make this shell talk to the sandbox: eval "$(slurmgpu sandbox env)"."""
     import shlex
 
-    from slurmgpu.sandbox.life import environment_of, in_the_way, running_sandbox
+    from slurmgpu.sandbox.life import entering, leaving, running_sandbox
 
-    if unset:
-        click.echo("unset SLURM_CONF SLURMGPU_CLUSTER SLURMGPU_SANDBOX")
-        return
-    variables = environment_of(*running_sandbox(name))
-    others = in_the_way()
-    if others:
-        # An ambient SLURM_CLUSTERS would send the sandbox's jobs to production.
-        click.echo(f"unset {' '.join(others)}")
+    gone, variables = leaving() if unset else entering(*running_sandbox(name))
+    if gone:
+        click.echo(f"unset {' '.join(gone)}")
     for variable, value in variables.items():
         click.echo(f"export {variable}={shlex.quote(value)}")
 

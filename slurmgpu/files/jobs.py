@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +17,7 @@ from slurmgpu.planning.launching import python_command
 if TYPE_CHECKING:
     from slurmgpu.planning.reading import ScriptFacts
 
-__all__ = ["LoadedJob", "find_job_file", "folder_here", "load_job", "read_user_script"]
+__all__ = ["LoadedJob", "find_job_file", "folder_here", "load_job", "read_python", "read_user_script"]
 
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_]|\{)")
 _ELSEWHERE = re.compile(rf"{_VARIABLE.pattern}|~(?:/|\Z)")
@@ -116,7 +116,14 @@ def read_user_script(job: Job, work_dir: str, cwd: Path) -> ScriptFacts | None:
     if python is None or folder is None:
         return None
     module = (python.module or "").replace(".", "/")
-    for name in [python.script] if python.script else [f"{module}.py", f"{module}/__main__.py"]:
+    return read_python(
+        [python.script] if python.script else [f"{module}.py", f"{module}/__main__.py"], folder
+    )
+
+
+def read_python(names: Iterable[str], folder: Path) -> ScriptFacts | None:
+    """Read the first of these Python files that is in ``folder``, and what it imports from beside it."""
+    for name in names:
         text = _read_text(folder / name)
         if text is not None:
             from slurmgpu.planning.reading import read_script

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.units import Duration, GpuRequest, Gres, Memory
-from slurmgpu.planning.verdict import Ask, Problem, problems
+from slurmgpu.planning.ask import Ask, Problem
+from slurmgpu.planning.verdict import problems
 
 __all__ = ["ask_of", "judge_options"]
 
@@ -32,7 +33,11 @@ def judge_options(cluster: Cluster, options: Options) -> list[Problem]:
     unknown = [name for name in names if name not in cluster.partitions]
     if unknown and asked and not re.search(r"[$<{\[]", asked):
         known = ", ".join(cluster.partitions)
-        return [Problem(f"cluster {cluster.name!r}", f"has no partition {unknown[0]!r}; it has {known}")]
+        return [
+            Problem(
+                f"cluster {cluster.name!r}", f"has no partition {unknown[0]!r}; it has {known}", "partition"
+            )
+        ]
     found: list[list[Problem]] = []
     for name in [name for name in names if name in cluster.partitions] or list(cluster.partitions):
         found.append(problems(cluster, ask_of(cluster, options, name)))

@@ -9,11 +9,11 @@ from slurmgpu.errors import PlanError
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration
+from slurmgpu.planning.ask import Problem
 from slurmgpu.planning.cost import cost_of
 from slurmgpu.planning.drafting import Draft, Tasks, draft
 from slurmgpu.planning.gpus import is_slice
 from slurmgpu.planning.request import Misfit, Request
-from slurmgpu.planning.verdict import Problem
 
 __all__ = ["Candidates", "Chosen", "by_preference", "candidates", "choose", "preferred"]
 

@@ -9,12 +9,14 @@ from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
 from slurmgpu.models.limits import Limits
 from slurmgpu.models.resources import Resources
 from slurmgpu.planning.accounts import Chosen, account_of, qos_candidates
+from slurmgpu.planning.ask import Ask, Problem
 from slurmgpu.planning.features import joined
 from slurmgpu.planning.gpus import entry_of, is_slice, selectable
+from slurmgpu.planning.nodes import suits
 from slurmgpu.planning.request import Layout, Misfit, Request, spread
 from slurmgpu.planning.rules import limits_for
 from slurmgpu.planning.sizing import Place, Sized, cpus_asked, cpus_per_node, memory_asked, memory_per_node
-from slurmgpu.planning.verdict import Ask, Problem, problems, suits
+from slurmgpu.planning.verdict import problems
 
 __all__ = ["Draft", "draft", "type_to_pin"]
 
@@ -168,6 +170,7 @@ def _sized(
                 f"cluster {cluster.name!r}",
                 f"takes no type of GPU in a request, and its profile names no constraint that selects {pinned!r} "
                 f"(gpu_types: {{{pinned}: {{constraint: ...}}}}, or -C)",
+                "gpu_type",
             )
         )
     return made._replace(account=account, ask=ask, problems=tuple(found))

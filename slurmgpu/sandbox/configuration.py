@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 from slurmgpu.sandbox.shape import NodeKind, Shape
 
 __all__ = ["Place", "gres_conf", "slurm_conf", "slurmdbd_conf"]
+
+BY_ACCOUNTING = frozenset({"QOS", "AllowQos", "DenyQos", "AllowAccounts", "DenyAccounts"})
+"""Options of a partition that Slurm takes no heed of without accounting, or refuses to start with."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +79,12 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-DefMemPerCPU=1000
-GresTypes=gpu
+DefMemPerCPU={_memory_per_cpu(shape)}
+GresTypes={_gres_types(shape)}
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=2
 """,
-        _accounting_lines(place) if place.accounting else "",
+        _accounting_lines(place, shape) if place.accounting else "",
         *(f"{key}={value}\n" for key, value in shape.options),
         # A node that needs no daemon is one in the cloud that could be had: jobs are judged as for live ones.
         ""
@@ -90,19 +94,34 @@ JobAcctGatherFrequency=2
     ]
     for partition in shape.partitions:
         options = "".join(
-            f" {key}={value}" for key, value in partition.options if place.accounting or key != "QOS"
+            f" {key}={value}"
+            for key, value in partition.options
+            if place.accounting or key not in BY_ACCOUNTING
         )
-        parts.append(f"PartitionName={partition.name} Nodes={partition.nodes}{options} State=UP\n")
+        state = "" if "State" in dict(partition.options) else " State=UP"
+        parts.append(f"PartitionName={partition.name} Nodes={partition.nodes}{options}{state}\n")
     return "".join(parts)
 
 
-def _accounting_lines(place: Place) -> str:
+def _memory_per_cpu(shape: Shape) -> int:
+    """MiB that a job gets per CPU when it asks for none: as much as lets it have all CPUs of a node."""
+    return max(1, min(1000, *(kind.memory_mib // kind.cpus for kind in shape.kinds)))
+
+
+def _gres_types(shape: Shape) -> str:
+    others = (name for kind in shape.kinds for name, _ in kind.other_gres)
+    return ",".join(dict.fromkeys(["gpu", *others]))
+
+
+def _accounting_lines(place: Place, shape: Shape) -> str:
+    # What limits name has to be counted.
+    typed = re.findall(r"gres/gpu:[^=,]+", " ".join(word for qos in shape.qos for word in qos.tres))
     return f"""\
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStoragePass={place.folder}/munge.sock
 AccountingStorageHost=127.0.0.1
 AccountingStoragePort={place.database_port}
-AccountingStorageTRES=gres/gpu
+AccountingStorageTRES={",".join(dict.fromkeys(["gres/gpu", *typed]))}
 AccountingStorageEnforce=associations,limits,qos
 AccountingStoreFlags=job_comment,job_script
 PriorityType=priority/multifactor
@@ -129,9 +148,11 @@ def _node_lines(place: Place, shape: Shape) -> str:
 
 
 def _about(kind: NodeKind) -> str:
-    sockets = 2 if kind.cpus % 2 == 0 else 1
+    cores = max(1, kind.cpus // kind.threads)
+    sockets = 2 if cores % 2 == 0 else 1
     words = [
-        f"CPUs={kind.cpus} Sockets={sockets} CoresPerSocket={kind.cpus // sockets} ThreadsPerCore=1",
+        f"CPUs={cores * kind.threads} Sockets={sockets} CoresPerSocket={cores // sockets}"
+        f" ThreadsPerCore={kind.threads}",
         f"RealMemory={kind.memory_mib}",
     ]
     words += [f"Gres={kind.gres}"] if kind.gres else []
@@ -166,9 +187,12 @@ def gres_conf(folder: Path, shape: Shape) -> str:
     """
     lines = []
     for kind in shape.kinds:
-        if kind.gpus:
-            type_word = f" Type={kind.gpu_type}" if kind.gpu_type else ""
-            last = f"[0-{kind.gpus - 1}]" if kind.gpus > 1 else "0"
-            what = f"File={folder}/gpu/gpu{last}" if shape.live else f"Count={kind.gpus}"
+        first = 0
+        for gpus in kind.gpus:
+            type_word = f" Type={gpus.type}" if gpus.type else ""
+            devices = f"[{first}-{first + gpus.count - 1}]" if gpus.count > 1 else str(first)
+            what = f"File={folder}/gpu/gpu{devices}" if shape.live else f"Count={gpus.count}"
             lines.append(f"NodeName={kind.hostlist} Name=gpu{type_word} {what}\n")
+            first += gpus.count
+        lines += [f"NodeName={kind.hostlist} Name={name} Count={count}\n" for name, count in kind.other_gres]
     return "".join(lines)

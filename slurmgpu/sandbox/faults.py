@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -94,7 +95,11 @@ class _Faults:
 
     def preempt(self, job: str) -> str:
         """Submit a job that takes the nodes of `job`; its id."""
-        row = self.ask("squeue", "-h", "-j", job, "-o", "%T|%P|%N", check=False).split("\n")[0]
+        if not re.fullmatch(r"\d+(_\d+)?", job):
+            raise InvalidInput(f"JOB {job!r}: write the id of one job, such as 12 or 12_3")
+        # Of a job that it does not know squeue says nothing, or that its id is invalid, by age.
+        rows = self.ask("squeue", "-h", "-o", "%i|%T|%P|%N").split("\n")
+        row = next((row.partition("|")[2] for row in rows if row.startswith(f"{job}|")), "")
         state, _, rest = row.partition("|")
         partition, _, nodes = rest.partition("|")
         if state != "RUNNING":
@@ -120,6 +125,10 @@ class _Faults:
         """Whether the controller has heard of every node since it was started."""
         states = self.ask("sinfo", "-h", "-o", "%t", check=False).split()
         return bool(states) and not any(state.startswith("unk") for state in states)
+
+    def database_answers(self) -> bool:
+        """Whether accounting works from end to end."""
+        return bool(self.ask("sacctmgr", "-n", "show", "cluster", check=False))
 
     def is_up(self, node: str) -> bool:
         """Whether Slurm would give this node to jobs."""
@@ -181,33 +190,30 @@ def cause(state: State, folder: Path, fault: str, target: str | None) -> str:
 
 
 def heal(state: State, folder: Path) -> list[str]:
-    """Mend every fault; the names of those mended."""
+    """Mend every fault, and start what has ended by itself; what was mended."""
     faults = _Faults(state, folder)
-    keeper, nodes = faults.keeper, [one.split()[1] for one in state.faults if one.startswith("node-down ")]
+    keeper, lost = faults.keeper, faults.keeper.lost()
     if "drop-replies" in state.faults:
         faults.point_at(state.ports[0])
         if "proxy" in keeper.running():
             keeper.stop("proxy")
     if "controller-hang" in state.faults:
         keeper.signal("slurmctld", signal.SIGCONT)
-    for name in ("slurmdbd", "slurmctld", *(f"slurmd-{node}" for node in nodes)):
-        daemon = keeper.daemons().get(name)
-        if daemon and daemon["ended"] is not None:
-            keeper.restart(name)
-    if "database-down" in state.faults:
-        keeper.wait(
-            "slurmdbd", lambda: bool(faults.ask("sacctmgr", "-n", "show", "cluster", check=False)), 30
-        )
+    keeper.restart_ended("munged", "mariadbd", "slurmdbd")
+    if state.accounting:
+        # slurmctld ends at once when it is started without its database.
+        keeper.wait("the database", faults.database_answers, 30, despite=lost)
+    keeper.restart_ended("slurmctld", *(f"slurmd-{node}" for node in state.shape.nodes))
     keeper.wait("slurmctld", lambda: "is UP" in faults.ask("scontrol", "ping", check=False), 30)
     if state.shape.live:
         keeper.wait("word of all nodes", faults.all_known, 60)
-    for node in nodes:
+    for node in [one.split()[1] for one in state.faults if one.startswith("node-down ")]:
         faults.ask("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
         keeper.wait(node, partial(faults.is_up, node), 60)
     for job in state.preemptors:
         faults.ask("scancel", job, check=False)
     write_state(folder, state.model_copy(update={"faults": (), "preemptors": ()}))
-    return list(state.faults)
+    return [*state.faults, *(f"{name}, which had {how}" for name, how in lost.items())]
 
 
 def _range(names: list[str]) -> str:

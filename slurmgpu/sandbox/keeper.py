@@ -8,11 +8,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from slurmgpu.sandbox.errors import SandboxFailed
+from slurmgpu.sandbox.programs import ONE_NODE_ONLY
 
 __all__ = ["Keeper", "launch", "tail_of_logs"]
 
@@ -64,6 +65,13 @@ class Keeper:
         while self.daemons()[name] == old and time.monotonic() < deadline:
             time.sleep(0.02)
 
+    def restart_ended(self, *names: str) -> None:
+        """Have those of these daemons that have ended started again, one after the other."""
+        for name in names:
+            daemon = self.daemons().get(name)
+            if daemon and daemon["ended"] is not None:
+                self.restart(name)
+
     def signal(self, name: str, number: int) -> None:
         """Have a daemon signalled."""
         self._send({"do": "signal", "name": name, "signal": int(number)})
@@ -76,27 +84,37 @@ class Keeper:
         """The names of the daemons that have not ended."""
         return [name for name, daemon in self.daemons().items() if daemon["ended"] is None]
 
-    def failed(self) -> str | None:
-        """Which daemon ended though it was wanted, and how."""
-        for name, daemon in self.daemons().items():
-            if daemon["ended"] is not None and daemon["wanted"]:
-                return f"{name} {daemon['ended']}"
-        return None
+    def lost(self) -> dict[str, str]:
+        """The daemons that ended though they were wanted, and how."""
+        return {
+            name: daemon["ended"]
+            for name, daemon in self.daemons().items()
+            if daemon["ended"] is not None and daemon["wanted"]
+        }
 
-    def wait(self, what: str, ready: Callable[[], bool], seconds: float) -> None:
-        """Wait until something is so; SandboxFailed with the ends of the logs when a daemon ends before."""
+    def wait(
+        self, what: str, ready: Callable[[], bool], seconds: float, despite: Collection[str] = ()
+    ) -> None:
+        """Wait until something is so; SandboxFailed with the ends of the logs when a daemon ends before.
+
+        ``despite`` names daemons that may have ended: they are to be started later.
+        """
         deadline = time.monotonic() + seconds
         while not ready():
-            failed = self.failed()
-            if failed:
-                raise self.failure(failed)
+            for name, how in self.lost().items():
+                if name not in despite:
+                    raise self.failure(f"{name} {how}")
             if time.monotonic() > deadline:
                 raise self.failure(f"{what} did not come in {seconds:.0f} s")
             time.sleep(0.05)
 
     def failure(self, message: str) -> SandboxFailed:
         """An error with the ends of the daemons' logs."""
-        return SandboxFailed("\n".join([f"the sandbox failed: {message}", *tail_of_logs(self.folder, 15)]))
+        logs = tail_of_logs(self.folder, 15)
+        hint = None
+        if any(ONE_NODE_ONLY in line for line in logs):
+            hint = "this Slurm is built for one node a machine: give --nodes 1, or --like CLUSTER, whose nodes do not run"
+        return SandboxFailed("\n".join([f"the sandbox failed: {message}", *logs]), hint=hint)
 
     def _send(self, request: dict[str, Any]) -> None:
         line = json.dumps(request).encode() + b"\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -18,18 +19,27 @@ from slurmgpu.sandbox.processes import end_processes, is_running, processes_of
 from slurmgpu.sandbox.programs import find_program, missing_programs, require_programs, scrubbed
 from slurmgpu.sandbox.shape import Shape
 from slurmgpu.sandbox.starting import Started, client_env, start
-from slurmgpu.sandbox.state import State, folder_of, known_sandboxes, locked, read_state
+from slurmgpu.sandbox.state import State, folder_of, known_sandboxes, locked, note_parents, read_state
+from slurmgpu.sandbox.supervisor import parents_of, remove_empty
+from slurmgpu.sandbox.telling import size_of
 
 __all__ = [
     "Ended",
     "bring_down",
     "bring_up",
     "can_account",
+    "entering",
     "environment_of",
-    "in_the_way",
+    "leaving",
     "running_sandbox",
     "user_env",
 ]
+
+BEFORE = "SLURMGPU_BEFORE_SANDBOX"
+"""The variable of a shell that talks to a sandbox which holds, as JSON, those it was not to have meanwhile."""
+
+# What a sandbox's folder takes: 193 MiB with a database, under 1 MiB without, and what its jobs leave in it.
+MIB_WITH_DATABASE, MIB_WITHOUT = 256, 16
 
 
 @dataclass
@@ -67,14 +77,17 @@ def bring_up(
     folder = folder_of(name)
     cluster = f"sandbox-{name}"
     with ExitStack() as held:
-        held.enter_context(locked())
+        made = held.enter_context(locked())
         old = read_state(folder)
         if old is not None and old.condition != "crashed":
             return _same(old, shape, accounting), False
         if folder.exists():
+            made += parents_of(folder)
             _clean(name, folder, old)
-        folder.mkdir(mode=0o700)
         try:
+            _require_space(folder.parent, MIB_WITH_DATABASE if accounting else MIB_WITHOUT)
+            folder.mkdir(mode=0o700)
+            note_parents(folder, made)
             # Once its state is written, others see that it is starting, and need not wait for it.
             started = start(
                 folder, name=name, cluster=cluster, shape=shape, accounting=accounting, seconds=seconds,
@@ -82,8 +95,20 @@ def bring_up(
             )  # fmt: skip
             return _let_stay(started, folder, profile, lasting), True
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            held.close()
+            _give_up(folder, made)
             raise
+
+
+def _give_up(folder: Path, made: list[Path]) -> None:
+    """Remove what a failed start has made."""
+    with locked() as made_again:
+        parents = [*parents_of(folder), *made, *made_again]
+        other = read_state(folder)
+        # Its supervisor may have removed the folder before us, and another command have started anew there.
+        if other is None or other.condition == "crashed":
+            shutil.rmtree(folder, ignore_errors=True)
+        remove_empty(list(dict.fromkeys(parents)))
 
 
 def _let_stay(started: Started, folder: Path, profile: Cluster, lasting: float | None) -> State:
@@ -96,6 +121,15 @@ def _let_stay(started: Started, folder: Path, profile: Cluster, lasting: float |
         raise
 
 
+def _require_space(base: Path, mib: int) -> None:
+    free = shutil.disk_usage(base).free // 2**20
+    if free < mib:
+        raise SandboxFailed(
+            f"{base} has {free} MiB free, and a sandbox takes {mib}",
+            hint="make room, or set XDG_STATE_HOME to a folder on a local disk that has some",
+        )
+
+
 def _same(state: State, shape: Shape, accounting: bool) -> State:
     if state.condition == "starting":
         raise SandboxFailed(
@@ -104,32 +138,35 @@ def _same(state: State, shape: Shape, accounting: bool) -> State:
         )
     if (state.shape, state.accounting) != (shape, accounting):
         raise SandboxFailed(
-            f"sandbox {state.name!r} runs already, in another shape ({_size(state.shape)})",
+            f"sandbox {state.name!r} runs already, in another shape: {size_of(state)}",
             hint=f"end it first: slurmgpu sandbox down {state.name}; or start a second one: --name OTHER",
         )
     return state
 
 
-def _size(shape: Shape) -> str:
-    what = f"like {shape.like}, " if shape.like else ""
-    return f"{what}{len(shape.nodes)} nodes, partitions {', '.join(part.name for part in shape.partitions)}"
-
-
 def bring_down(name: str, seconds: float = 20) -> Ended | None:
     """End the sandbox of this name, crashed or alive, and look for what is left; None when there is none."""
     folder = folder_of(name)
+    if not folder.is_dir():
+        return None
     with locked():
-        if not folder.is_dir():
-            return None
-        state = read_state(folder)
-        return _clean(name, folder, state, seconds)
+        parents = parents_of(folder)
+        ended = _clean(name, folder, read_state(folder), seconds) if folder.is_dir() else None
+        remove_empty(parents)
+        return ended
 
 
 def _clean(name: str, folder: Path, state: State | None, seconds: float = 20) -> Ended:
     if state is None:
-        # Its starter died before it had started anything that outlives it.
+        # Its starter died before it had started anything that outlives it, or another release started it.
+        end_processes(processes_of(folder, None))
         shutil.rmtree(folder, ignore_errors=True)
-        return Ended(name, folder=folder if folder.exists() else None, crashed=True)
+        return Ended(
+            name,
+            processes=processes_of(folder, None),
+            folder=folder if folder.exists() else None,
+            crashed=True,
+        )
     crashed = state.condition == "crashed"
     process = state.process
     # What another start of the machine left are files alone.
@@ -192,10 +229,31 @@ def environment_of(state: State, folder: Path) -> dict[str, str]:
     return variables
 
 
-def in_the_way() -> list[str]:
-    """The variables of this process that would send Slurm's commands elsewhere, or change what they do."""
+def entering(state: State, folder: Path) -> tuple[list[str], dict[str, str]]:
+    """The variables that a shell has to unset, and those it has to set, to talk to this sandbox.
+
+    Whatever would send Slurm's commands elsewhere (SLURM_CLUSTERS: to production), or change what they do, goes.
+    What there was is kept in one variable, for `leaving`.
+    """
+    variables = environment_of(state, folder)
     kept = scrubbed(os.environ)
-    return sorted(name for name in os.environ if name not in kept and name != "SLURM_CONF")
+    ambient = {name: value for name, value in os.environ.items() if name not in kept}
+    # From one sandbox into another: what counts is what there was before the first.
+    if BEFORE not in os.environ:
+        variables[BEFORE] = json.dumps(ambient, separators=(",", ":"))
+    return sorted(ambient.keys() - variables.keys()), variables
+
+
+def leaving() -> tuple[list[str], dict[str, str]]:
+    """The variables that a shell has to unset, and those it has to set, to be as before `entering`."""
+    try:
+        before = {str(name): str(value) for name, value in json.loads(os.environ.get(BEFORE, "{}")).items()}
+    except (ValueError, AttributeError):
+        before = {}
+    # What was unset for the sandbox comes back; nobody else's variables are touched.
+    before = {name: value for name, value in before.items() if re.fullmatch(r"[A-Z][A-Z0-9_]*", name)}
+    ours = ["SLURM_CONF", "SLURMGPU_CLUSTER", "SLURMGPU_SANDBOX", BEFORE]
+    return [name for name in ours if name not in before], before
 
 
 def user_env(state: State, folder: Path) -> dict[str, str]:

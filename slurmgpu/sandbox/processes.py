@@ -82,16 +82,19 @@ def _variable(name: str, value: str) -> bytes:
     return f"{name}={value}".encode()
 
 
-def processes_of(folder: Path, token: str) -> list[int]:
+def processes_of(folder: Path, token: str | None) -> list[int]:
     """The daemons with this token, the tasks of jobs in this sandbox, and everything below either.
 
-    A shell that merely talks to the sandbox has its SLURM_CONF, too, but no node of its own.
+    A shell that merely talks to the sandbox has its SLURM_CONF, too, but no token and no node of its own.
+    Without a token (nothing can be read of it any more) the daemons are those with any.
     """
-    mark, conf = _variable(TOKEN, token), _variable("SLURM_CONF", str(folder / "slurm.conf"))
+    mark = None if token is None else _variable(TOKEN, token)
+    conf = _variable("SLURM_CONF", str(folder / "slurm.conf"))
+    own = (b"SLURMD_NODENAME=", *((TOKEN.encode() + b"=",) if token is None else ()))
     found: set[int] = set()
     for pid, environment in _environments().items():
-        on_node = any(variable.startswith(b"SLURMD_NODENAME=") for variable in environment)
-        if mark in environment or (conf in environment and on_node):
+        inside = conf in environment and any(variable.startswith(own) for variable in environment)
+        if mark in environment or inside:
             found |= {pid, *descendants(pid)}
     return sorted(pid for pid in found if (fields := _stat(pid)) and fields[0] != "Z")
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from slurmgpu.sandbox.errors import ProgramsMissing, SandboxFailed
 
 __all__ = [
+    "ONE_NODE_ONLY",
     "find_program",
     "missing_programs",
     "program",
@@ -30,13 +31,21 @@ _AMBIENT = re.compile(
 )
 
 INSTALLING = """\
-Debian, Ubuntu:  sudo apt-get install --no-install-recommends slurm-wlm slurm-wlm-basic-plugins munge \\
-                     slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
-Fedora:          sudo dnf install slurm slurm-slurmctld slurm-slurmd slurm-slurmdbd munge mariadb-server
-RHEL and alike:  sudo dnf install epel-release, then as on Fedora
-openSUSE:        sudo zypper install slurm slurm-munge slurm-slurmdbd munge mariadb
-elsewhere:       a container or virtual machine with Debian; or no Slurm at all: slurmgpu run
-Their services need not run. On a machine that belongs to a cluster, ask its administrators instead."""
+Debian 12, Ubuntu 24.04, or newer:
+    sudo apt-get install --no-install-recommends slurm-wlm munge slurmdbd mariadb-server-core mariadb-client-core
+Debian 11, Ubuntu 22.04:
+    sudo apt-get install --no-install-recommends slurm-wlm munge slurmdbd mariadb-server
+Fedora, and RHEL 8 or 9 and alike once EPEL is enabled (sudo dnf install epel-release):
+    sudo dnf install slurm slurm-slurmctld slurm-slurmd slurm-slurmdbd munge mariadb-server
+openSUSE:
+    sudo zypper install slurm slurm-node slurm-munge slurm-slurmdbd munge mariadb
+Their services need not run. Fedora's, EPEL's and openSUSE's Slurm runs one node a machine: up --nodes 1, or --like.
+Elsewhere, or for more nodes there: a container or virtual machine with Debian, or Slurm built from its source with
+./configure --enable-multiple-slurmd; or no Slurm at all: slurmgpu run.
+On a machine that belongs to a cluster, install none of them: ask its administrators."""
+
+ONE_NODE_ONLY = "Duplicated NodeHostName"
+"""What slurmctld says of several nodes on a host when it was built without --enable-multiple-slurmd."""
 
 
 def find_program(name: str) -> str | None:

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from slurmgpu.models.base import Model
 
-__all__ = ["NodeKind", "PartitionShape", "QosShape", "Shape", "default_shape"]
+__all__ = ["Gpus", "NodeKind", "PartitionShape", "QosShape", "Shape", "default_shape"]
 
 ACCOUNTS = ("mygroup", "other")
+
+
+class Gpus(Model):
+    """GPUs of one type in a node."""
+
+    count: int
+    type: str | None = None
+
+    @property
+    def gres(self) -> str:
+        """As slurm.conf says them."""
+        return ":".join(["gpu", *([self.type] if self.type else []), str(self.count)])
 
 
 class NodeKind(Model):
@@ -16,9 +28,12 @@ class NodeKind(Model):
     count: int
     cpus: int
     memory_mib: int
-    gpus: int = 0
-    gpu_type: str | None = None
+    gpus: tuple[Gpus, ...] = ()
     features: tuple[str, ...] = ()
+    threads: int = 1
+    """CPUs of a core."""
+    other_gres: tuple[tuple[str, int], ...] = ()
+    """Further generic resources and how many of each."""
 
     @property
     def names(self) -> list[str]:
@@ -34,10 +49,9 @@ class NodeKind(Model):
 
     @property
     def gres(self) -> str | None:
-        """Its GPUs as slurm.conf says them."""
-        if not self.gpus:
-            return None
-        return ":".join(["gpu", *([self.gpu_type] if self.gpu_type else []), str(self.gpus)])
+        """Its GPUs and other generic resources as slurm.conf says them."""
+        others = (f"{name}:{count}" for name, count in self.other_gres)
+        return ",".join([*(one.gres for one in self.gpus), *others]) or None
 
 
 class PartitionShape(Model):
@@ -53,8 +67,8 @@ class QosShape(Model):
 
     name: str
     limits: tuple[str, ...] = ()
-    tres_per_job: str | None = None
-    """What a job may have, such as ``gres/gpu=4``; set once the controller has made GPUs known."""
+    tres: tuple[str, ...] = ()
+    """Limits that may name GPUs, such as ``MaxTRESPerJob=gres/gpu=4``; set once the controller has made GPUs known."""
 
 
 class Shape(Model):
@@ -63,8 +77,12 @@ class Shape(Model):
     kinds: tuple[NodeKind, ...]
     partitions: tuple[PartitionShape, ...]
     accounts: tuple[str, ...] = ACCOUNTS
+    """The accounts of the user, the default one first."""
     qos: tuple[QosShape, ...] = ()
+    default_qos: str = "normal"
     like: str | None = None
+    not_enforced: tuple[str, ...] = ()
+    """Rules of the cluster it is like that Slurm does not hold jobs to here."""
     live: bool = True
     options: tuple[tuple[str, str], ...] = ()
     """Further lines of slurm.conf."""
@@ -82,8 +100,7 @@ def default_shape(nodes: int, gpus: int, gpu_type: str | None, cpus: int, memory
         count=nodes,
         cpus=cpus,
         memory_mib=memory_mib,
-        gpus=gpus,
-        gpu_type=gpu_type,
+        gpus=(Gpus(count=gpus, type=gpu_type),) if gpus else (),
         features=(gpu_type,) if gpu_type else (),
     )
     return Shape(
@@ -116,7 +133,7 @@ def default_shape(nodes: int, gpus: int, gpu_type: str | None, cpus: int, memory
             QosShape(
                 name="debug",
                 limits=("Priority=500", "MaxWall=00:30:00", "MaxJobsPerUser=2"),
-                tres_per_job="gres/gpu=4",
+                tres=("MaxTRESPerJob=gres/gpu=4",),
             ),
         ),
     )  # fmt: skip

@@ -17,10 +17,21 @@ from pydantic import ValidationError
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.base import Model
+from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.processes import Process, is_running
 from slurmgpu.sandbox.shape import Shape
+from slurmgpu.sandbox.supervisor import PARENTS, parents_of
 
-__all__ = ["State", "base_folder", "folder_of", "known_sandboxes", "locked", "read_state", "write_state"]
+__all__ = [
+    "State",
+    "base_folder",
+    "folder_of",
+    "known_sandboxes",
+    "locked",
+    "note_parents",
+    "read_state",
+    "write_state",
+]
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,29}\Z")
 # A Unix socket's path may have 107 bytes; the longest of ours is mariadb.sock.
@@ -104,19 +115,44 @@ def folder_of(name: str) -> Path:
 
 
 @contextmanager
-def locked() -> Iterator[None]:
+def locked() -> Iterator[list[Path]]:
     """Hold all sandboxes of this user, so that two commands do not claim or clean up the same one.
 
-    The folder itself is locked: no lock file stays behind.
+    Gives the folders that had to be made for that, the innermost first. The folder of all sandboxes itself is
+    locked: no lock file stays behind.
     """
     base = base_folder()
-    base.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle = os.open(base, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+    while True:
+        made = [path for path in (base, *base.parents) if not path.exists()]
+        handle = _opened(base)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            # While we waited, its last sandbox may have ended, and taken the folder along.
+            if base.exists() and os.path.samestat(os.fstat(handle), base.stat()):
+                yield made
+                return
+        finally:
+            os.close(handle)
+
+
+def _opened(base: Path, attempts: int = 5) -> int:
+    with _usable(base):
+        try:
+            base.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return os.open(base, os.O_RDONLY)
+        except FileNotFoundError:
+            # Another command has just removed it, or a folder around it, with its last sandbox.
+            if not attempts:
+                raise
+    return _opened(base, attempts - 1)
+
+
+def note_parents(folder: Path, made: list[Path]) -> None:
+    """Write down in a sandbox's new folder which folders around it are slurmgpu's to remove again."""
+    known = [one for other in known_sandboxes().values() for one in parents_of(other)]
+    mine = dict.fromkeys([folder.parent, folder.parent.parent, *made, *known])
+    innermost_first = sorted(mine, key=lambda path: -len(path.parts))
+    (folder / PARENTS).write_text(json.dumps([str(path) for path in innermost_first]))
 
 
 def write_state(folder: Path, state: State) -> None:
@@ -137,6 +173,19 @@ def read_state(folder: Path) -> State | None:
 def known_sandboxes() -> dict[str, Path]:
     """The folders of all sandboxes by name."""
     base = base_folder()
-    if not base.is_dir():
-        return {}
-    return {path.name: path for path in sorted(base.iterdir()) if path.is_dir() and NAME.match(path.name)}
+    with _usable(base):
+        if not base.is_dir():
+            return {}
+        return {path.name: path for path in sorted(base.iterdir()) if path.is_dir() and NAME.match(path.name)}
+
+
+@contextmanager
+def _usable(base: Path) -> Iterator[None]:
+    """Say of the folder of all sandboxes why it cannot be used, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise SandboxFailed(
+            f"the folder for sandboxes, {base}, cannot be used: {error.strerror} ({error.filename})",
+            hint="it must be yours and writable; set XDG_STATE_HOME to a folder on a local disk that is",
+        ) from None

@@ -14,6 +14,7 @@ What became of them stands in ``daemons.json``.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import select
@@ -28,6 +29,8 @@ from typing import Any
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 TICK_SECONDS = 0.2
+PARENTS = "parents.json"
+"""The file in a sandbox's folder that lists the folders around it which go with the last sandbox."""
 STOP_SECONDS = 5.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -53,6 +56,23 @@ def descendants(root: int) -> list[int]:
         found += below
         queue += below
     return found
+
+
+def parents_of(folder: Path) -> list[Path]:
+    """The folders around a sandbox's that slurmgpu made, the innermost first."""
+    try:
+        return [Path(one) for one in json.loads((folder / PARENTS).read_bytes())]
+    except (OSError, ValueError):
+        return [folder.parent, folder.parent.parent]
+
+
+def remove_empty(folders: list[Path]) -> None:
+    """Remove these folders as long as they are empty; to be called with the folder of all sandboxes locked."""
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
 
 
 class Supervisor:
@@ -88,7 +108,20 @@ class Supervisor:
                 _kill(pid, signal.SIGKILL)
             time.sleep(0.02)
             self._reap()
+        parents = parents_of(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            handle = os.open(self.folder.parent, os.O_RDONLY)
+        except OSError:
+            return
+        try:
+            # Held by another command: that one starts a sandbox there, or removes the folders itself.
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove_empty(parents)
+        except BlockingIOError:
+            return
+        finally:
+            os.close(handle)
 
     def _wanted(self) -> bool:
         if self.parent is not None and os.getppid() != self.parent:

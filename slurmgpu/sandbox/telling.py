@@ -6,9 +6,11 @@ import datetime
 from pathlib import Path
 from typing import Any
 
+from slurmgpu.models.units import Memory
+from slurmgpu.sandbox.keeper import Keeper
 from slurmgpu.sandbox.state import State
 
-__all__ = ["introduction", "status_entry", "status_line"]
+__all__ = ["introduction", "size_of", "status_entry", "status_line"]
 
 
 def introduction(state: State, took: str) -> list[str]:
@@ -26,6 +28,7 @@ def introduction(state: State, took: str) -> list[str]:
         lines.append(
             "  its nodes have no daemons: jobs are judged as there (sbatch --test-only), but never run"
         )
+    lines += [f"  not enforced {one}" for one in _not_enforced(state)]
     if state.until:
         lines.append(f"  ends        {state.until.astimezone():%Y-%m-%d %H:%M}")
     return [
@@ -37,14 +40,20 @@ def introduction(state: State, took: str) -> list[str]:
 
 
 def status_line(name: str, folder: Path, state: State | None) -> str:
-    """One line of the listing."""
+    """One sandbox in the listing; below it what is wrong, and what a twin does not enforce."""
     if state is None:
         return f"sandbox-{name}  crashed  ({folder})"
     faults = f"  faults: {', '.join(state.faults)}" if state.faults else ""
-    return (
+    line = (
         f"{state.cluster}  {state.condition}  {_nodes(state)}, Slurm {state.version}, "
         f"up {_since(state)}{faults}  ({folder})"
     )
+    lost = _lost(folder, state)
+    below = [
+        f"  {name} has {how}: slurmgpu sandbox heal --name {state.name} starts it"
+        for name, how in lost.items()
+    ]
+    return "\n".join([line, *below, *(f"  not enforced {one}" for one in _not_enforced(state))])
 
 
 def status_entry(name: str, folder: Path, state: State | None) -> dict[str, Any]:
@@ -57,13 +66,28 @@ def status_entry(name: str, folder: Path, state: State | None) -> dict[str, Any]
         "condition": state.condition,
         "nodes": len(state.shape.nodes),
         "like": state.shape.like,
+        "not_enforced": _not_enforced(state),
         "accounting": state.accounting,
         "version": state.version,
         "since": state.since.isoformat(timespec="seconds"),
         "until": state.until.isoformat(timespec="seconds") if state.until else None,
         "faults": list(state.faults),
+        "lost": _lost(folder, state),
         "folder": str(folder),
     }
+
+
+def _not_enforced(state: State) -> list[str]:
+    """The rules of the cluster this one is like that it does not hold jobs to."""
+    found = list(state.shape.not_enforced)
+    if state.shape.like and state.shape.qos and not state.accounting:
+        found.append("limits on GPUs and CPUs of a job, and QOS: they take accounting")
+    return found
+
+
+def _lost(folder: Path, state: State) -> dict[str, str]:
+    """The daemons of a living sandbox that ended by themselves, and how."""
+    return Keeper(folder).lost() if state.condition == "alive" else {}
 
 
 def _about(options: dict[str, str]) -> str:
@@ -73,11 +97,22 @@ def _about(options: dict[str, str]) -> str:
     return f" ({', '.join(words)})" if words else ""
 
 
+def size_of(state: State) -> str:
+    """Its nodes and whether it has accounting: what `up` was asked for."""
+    details = [_nodes(state)]
+    if not state.shape.like:
+        (kind,) = state.shape.kinds
+        details.append(f"{kind.cpus} CPUs and {Memory(kind.memory_mib)} each")
+    return ", ".join([*details, "with accounting" if state.accounting else "without accounting"])
+
+
 def _nodes(state: State) -> str:
+    number = len(state.shape.nodes)
+    nodes = f"{number} node{'s' * (number != 1)}"
     if state.shape.like:
-        return f"{len(state.shape.nodes)} nodes like {state.shape.like}"
+        return f"{nodes} like {state.shape.like}"
     (kind,) = state.shape.kinds
-    return f"{kind.count} nodes with {kind.gres or 'no GPUs'}"
+    return f"{nodes} with {kind.gres or 'no GPUs'}"
 
 
 def _since(state: State) -> str:

@@ -8,7 +8,9 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.models.cluster import Cluster, GpuType, NodeGroup, Partition
 from slurmgpu.models.limits import Limits
 from slurmgpu.models.units import Duration, Memory
-from slurmgpu.sandbox.shape import NodeKind, PartitionShape, QosShape, Shape
+from slurmgpu.sandbox.qos import allowed_qos, declared_qos, limiting_qos
+from slurmgpu.sandbox.rules import accounts_of, not_enforced
+from slurmgpu.sandbox.shape import Gpus, NodeKind, PartitionShape, QosShape, Shape
 
 __all__ = ["own_profile", "twin_of"]
 
@@ -21,13 +23,14 @@ MOST_NODES = 20_000
 def own_profile(name: str, shape: Shape) -> Cluster:
     """The profile of a sandbox of `default_shape`, for slurmgpu's own planning."""
     (kind,) = shape.kinds
+    gpus = kind.gpus[0] if kind.gpus else Gpus(count=0)
     partitions = {}
     for partition in shape.partitions:
         options = dict(partition.options)
         group = NodeGroup(
             count=kind.count if partition.nodes == kind.hostlist else partition.nodes.count(",") + 1,
-            gpus=kind.gpus,
-            gpu_type=kind.gpu_type,
+            gpus=gpus.count,
+            gpu_type=gpus.type,
             cpus=kind.cpus,
             memory=Memory(kind.memory_mib),
             features=kind.features,
@@ -45,15 +48,16 @@ def own_profile(name: str, shape: Shape) -> Cluster:
         description="A sandbox on this machine, with pretend GPUs",
         default_partition="gpu",
         partitions=partitions,
-        gpu_types={kind.gpu_type: GpuType()} if kind.gpu_type else {},
+        gpu_types={gpus.type: GpuType()} if gpus.type else {},
     )
 
 
 def twin_of(cluster: Cluster) -> tuple[Shape, list[str]]:
-    """A shape like the described cluster, and what had to be assumed or could not be copied.
+    """A shape like the described cluster, and what had to be assumed for it.
 
-    Groups of nodes that two partitions describe alike, number included, are taken to be the same nodes: sites
-    put several partitions over one set of nodes. Raises InvalidInput for a profile without partitions.
+    What the profile says and the shape cannot enforce stands in the shape itself. Nodes that two partitions
+    describe alike are taken to be the same ones: sites put several partitions over one set of nodes. Raises
+    InvalidInput for a profile without partitions.
     """
     if not cluster.known:
         raise InvalidInput(
@@ -66,120 +70,209 @@ def twin_of(cluster: Cluster) -> tuple[Shape, list[str]]:
 class _Twin:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
+        self.types = {name: known.gres or name for name, known in cluster.gpu_types.items()}
         self.notes: list[str] = []
         self.kinds: dict[str, NodeKind] = {}
-        self.shared: dict[str, NodeKind] = {}
+        # Equal groups of one partition are different nodes: a group is known by its how-manieth of them, too.
+        self.shared: dict[tuple[str, int], NodeKind] = {}
         self.users: dict[str, list[str]] = {}
-        self.qos: list[QosShape] = []
+        self.partition_qos: list[QosShape] = []
 
     def build(self) -> tuple[Shape, list[str]]:
-        partitions = tuple(self._partition(*item) for item in self.cluster.partitions.items())
-        for prefix, users in self.users.items():
-            if len(users) > 1:
-                kind = self.kinds[prefix]
-                self.notes.append(
-                    f"partitions {' and '.join(users)} describe the same {kind.count} nodes: taken to share them"
-                )
+        cluster = self.cluster
+        partitions = tuple(self._partition(*item) for item in cluster.partitions.items())
         if sum(kind.count for kind in self.kinds.values()) > MOST_NODES:
-            raise InvalidInput(f"--like {self.cluster.name}: more than {MOST_NODES} nodes are described")
-        self._say_what_is_not_copied()
+            raise InvalidInput(f"--like {cluster.name}: a twin can have {MOST_NODES} nodes at most")
+        self._say_who_shares()
+        self._say_what_is_open()
         shape = Shape(
             kinds=tuple(self.kinds.values()),
             partitions=partitions,
-            qos=tuple(self.qos),
-            like=self.cluster.name,
+            accounts=accounts_of(cluster),
+            qos=(*declared_qos(cluster, self.types), *self.partition_qos),
+            default_qos=(cluster.dialect.qos or "normal").lower(),
+            like=cluster.name,
+            not_enforced=not_enforced(cluster),
             live=False,
-            # What is over a limit is refused at once, not left waiting for ever.
-            options=(("EnforcePartLimits", "ALL"),),
+            options=tuple(self._setup()),
         )
         return shape, self.notes
 
+    def _setup(self) -> list[tuple[str, str]]:
+        # Where it is not known what the site does: what is over a limit is refused, not left waiting for ever.
+        options = [("EnforcePartLimits", (self.cluster.slurm.refuses_over_limits or "all").upper())]
+        if self.cluster.slurm.max_array_size:
+            options.append(("MaxArraySize", str(self.cluster.slurm.max_array_size)))
+        if self.cluster.licenses:
+            options.append(("Licenses", ",".join(f"{name}:{n}" for name, n in self.cluster.licenses.items())))
+        return options
+
     def _partition(self, name: str, partition: Partition) -> PartitionShape:
-        groups = partition.nodes or (NodeGroup(gpus=None),)
-        if not partition.nodes:
-            self._assume(name, "its nodes", "one kind")
-        nodes = ",".join(self._kind(name, group).hostlist for group in groups)
-        return PartitionShape(name=name, nodes=nodes, options=tuple(self._options(name, partition)))
+        seen: dict[str, int] = {}
+        hostlists = []
+        for group in _groups(partition):
+            key = group.model_dump_json()
+            hostlists.append(self._kind(name, group, key, seen.get(key, 0)).hostlist)
+            seen[key] = seen.get(key, 0) + 1
+        return PartitionShape(
+            name=name, nodes=",".join(hostlists), options=tuple(self._options(name, partition))
+        )
 
     def _options(self, name: str, partition: Partition) -> list[tuple[str, str]]:
-        limits, options = partition.limits, []
-        if name == self._default_partition():
-            options.append(("Default", "YES"))
-        options.append(("MaxTime", str(limits.max_time) if limits.max_time else "UNLIMITED"))
-        if limits.default_time:
-            options.append(("DefaultTime", str(limits.default_time)))
-        if limits.max_nodes:
-            options.append(("MaxNodes", str(limits.max_nodes)))
-        if limits.max_memory:
-            options.append(("MaxMemPerNode", str(limits.max_memory.mib)))
-        per_job = [f"gres/gpu={limits.max_gpus}"] if limits.max_gpus else []
-        per_job += [f"cpu={limits.max_cpus}"] if limits.max_cpus else []
-        if per_job:
-            # Slurm limits GPUs and CPUs of a job by a QOS that hangs on the partition.
-            qos = f"partition-{name.lower()}"
-            self.qos.append(QosShape(name=qos, limits=("Flags=DenyOnLimit",), tres_per_job=",".join(per_job)))
-            options.append(("QOS", qos))
+        limits = partition.limits
+        by_nodes = [row.max_time for row in limits.max_time_by_nodes]
+        longest = limits.max_time or max(by_nodes, key=lambda time: time.seconds or 0, default=None)
+        stated: dict[str, object] = {
+            "Default": "YES" if name == self._default_partition() else None,
+            "MaxTime": longest or "UNLIMITED",
+            "DefaultTime": limits.default_time,
+            "MinNodes": limits.min_nodes,
+            "MaxNodes": limits.max_nodes,
+            "MaxCPUsPerNode": limits.max_cpus_per_node,
+            "MaxMemPerNode": limits.max_memory.mib if limits.max_memory else None,
+            "DefMemPerCPU": partition.default_memory_per_cpu.mib
+            if partition.default_memory_per_cpu
+            else None,
+            "DefCpuPerGPU": partition.default_cpus_per_gpu,
+            "DefMemPerGPU": partition.default_memory_per_gpu.mib
+            if partition.default_memory_per_gpu
+            else None,
+            "OverSubscribe": "EXCLUSIVE" if self._gives_whole_nodes(partition) else None,
+            "QOS": self._qos_of(name, partition),
+            "AllowAccounts": ",".join(partition.accounts),
+            "DenyAccounts": ",".join(partition.denied_accounts),
+            "State": partition.state.upper() if partition.state != "up" else None,
+        }
+        # Slurm knows one of the two for a partition.
+        if limits.max_memory_per_cpu and not limits.max_memory:
+            stated["MaxMemPerCPU"] = limits.max_memory_per_cpu.mib
+        allowed = allowed_qos(self.cluster, name)
+        options = [(key, str(value)) for key, value in stated.items() if value]
         tier, mode = ("1", "REQUEUE") if partition.preemptible else ("10", "OFF")
-        return [*options, ("PriorityTier", tier), ("PreemptMode", mode)]
+        return [*options, *([allowed] if allowed else []), ("PriorityTier", tier), ("PreemptMode", mode)]
+
+    def _gives_whole_nodes(self, partition: Partition) -> bool:
+        return self.cluster.dialect.whole_nodes if partition.whole_nodes is None else partition.whole_nodes
+
+    def _qos_of(self, name: str, partition: Partition) -> str | None:
+        """The QOS that hangs on the partition: by it Slurm limits what the partition's own line cannot."""
+        own = self.cluster.qos[partition.own_qos].limits if partition.own_qos else Limits()
+        here = {key: getattr(partition.limits, key) for key in partition.limits.model_fields_set}
+        # The first three stand on the partition's line.
+        here |= {key: getattr(own, key) for key in ("max_time", "max_nodes", "min_nodes")}
+        limits = own.model_copy(update=here)
+        if partition.requires_gpu and not limits.min_gpus:
+            limits = limits.model_copy(update={"min_gpus": 1})
+        qos = limiting_qos(f"partition-{name}", limits, self.types)
+        if len(qos.limits) == 1 and not qos.tres:
+            return None
+        self.partition_qos.append(qos)
+        return qos.name
 
     def _default_partition(self) -> str | None:
         if self.cluster.default_partition:
             return self.cluster.default_partition
         return None if "partition" in self.cluster.dialect.required else next(iter(self.cluster.partitions))
 
-    def _kind(self, partition: str, group: NodeGroup) -> NodeKind:
-        alike = group.model_dump_json()
-        if group.count is not None and alike in self.shared:
-            found = self.shared[alike]
-            self.users[found.prefix].append(partition)
-            return found
-        kind = self._new_kind(partition, group)
-        self.kinds[kind.prefix] = kind
-        self.users[kind.prefix] = [partition]
-        self.shared[alike] = kind
+    def _kind(self, partition: str, group: NodeGroup, key: str, again: int) -> NodeKind:
+        kind = self.shared.get((key, again))
+        if kind is None:
+            kind = self._new_kind(partition, group, key)
+            self.kinds[kind.prefix] = self.shared[key, again] = kind
+        self.users.setdefault(kind.prefix, []).append(partition)
         return kind
 
-    def _new_kind(self, partition: str, group: NodeGroup) -> NodeKind:
-        where = f"{partition}, nodes with {group.gpu_type}" if group.gpu_type else partition
-        count = group.count or self._assume(where, "their number", NODES)
-        gpus = self._assume(where, "GPUs of a node", GPUS) if group.gpu_count is None else group.gpu_count
-        cpus = group.cpus or self._assume(where, "CPUs of a node", CPUS_PER_GPU * gpus or CPUS)
-        memory = group.memory.mib if group.memory else self._assume(where, "memory (MiB)", MIB_PER_CPU * cpus)
-        known = self.cluster.gpu_types.get(group.gpu_type or "", GpuType())
-        features = list(group.features)
-        if known.constraint and re.fullmatch(r"[\w.:+-]+", known.constraint):
-            features.append(known.constraint)
+    def _new_kind(self, partition: str, group: NodeGroup, key: str) -> NodeKind:
+        assumed = []
+        gpus = group.gpu_count
+        if gpus is None:
+            gpus = GPUS
+            assumed.append(f"{gpus} GPUs each")
+        cpus = group.cpus
+        if cpus is None:
+            cpus = (group.cpus_per_gpu or CPUS_PER_GPU) * gpus or CPUS
+            assumed.append(f"{cpus} CPUs each")
+        memory = group.memory
+        if memory is None:
+            share = group.memory_per_gpu
+            memory = Memory(share.mib * gpus) if share and gpus else Memory(MIB_PER_CPU * cpus)
+            assumed.append(f"{memory} of memory each")
+        count = group.count
+        if count is None:
+            count = self._enough(key)
+            assumed.insert(0, f"{count} nodes")
+        types = _types(group, gpus)
+        if assumed:
+            names = " and ".join(name for name in types if name)
+            where = f"{partition}, nodes with {names}" if names else partition
+            self.notes.append(f"{where}: not stated, so assumed: {', '.join(assumed)}")
         return NodeKind(
-            prefix=self._prefix(partition, group.gpu_type if gpus else None),
+            prefix=self._prefix(next(iter(types), None) or ("gpu" if gpus else "cpu")),
             count=count,
             cpus=cpus,
-            memory_mib=memory,
-            gpus=gpus,
-            gpu_type=_gres_type(group.gpu_type, known),
-            features=tuple(dict.fromkeys(features)),
+            memory_mib=memory.mib,
+            gpus=tuple(
+                Gpus(count=number, type=self.types.get(name, name) if name else None)
+                for name, number in types.items()
+            ),
+            features=self._features(group, types),
+            threads=group.threads_per_core or 1,
+            other_gres=tuple((name, number) for name, number in group.gres.items() if number),
         )
 
-    def _prefix(self, partition: str, gpu_type: str | None) -> str:
-        words = [re.sub(r"[^a-z0-9]+", "", word.lower()) for word in (partition, gpu_type or "cpu")]
-        prefix = stem = "-".join(word for word in words if word) + "-"
-        again = 2
-        while prefix in self.kinds:
-            prefix, again = f"{stem[:-1]}-{again}-", again + 1
-        return prefix
+    def _features(self, group: NodeGroup, types: dict[str | None, int]) -> tuple[str, ...]:
+        # A type may be selected by several features together: hopper&80gb.
+        known = [self.cluster.gpu_types.get(name or "", GpuType()) for name in types]
+        selecting = [one for gpu in known for one in (gpu.constraint or "").split("&")]
+        return tuple(
+            dict.fromkeys([*group.features, *(one for one in selecting if re.fullmatch(r"[\w.:+-]+", one))])
+        )
 
-    def _assume(self, where: str, what: str, value: int | str) -> int:
-        self.notes.append(f"{where}: {what} not stated, {value} assumed")
-        return value if isinstance(value, int) else 0
+    def _enough(self, key: str) -> int:
+        """A number of nodes that no job within the limits of the group's partitions is too large for."""
+        users = [
+            one
+            for one in self.cluster.partitions.values()
+            if any(group.model_dump_json() == key for group in _groups(one))
+        ]
+        return max([NODES, *(one.limits.max_nodes or 0 for one in users)])
 
-    def _say_what_is_not_copied(self) -> None:
-        only_gpu = [name for name, partition in self.cluster.partitions.items() if partition.requires_gpu]
-        if only_gpu:
-            self.notes.append(f"not enforced here: jobs without a GPU are refused in {', '.join(only_gpu)}")
-        if self.cluster.dialect.required:
-            self.notes.append(
-                f"not enforced here: required options {', '.join(self.cluster.dialect.required)}"
-            )
+    def _prefix(self, what: str) -> str:
+        stem = re.sub(r"[^a-z0-9]+", "", what.lower()) or "gpu"
+        # The node's own number follows: a100-1, and for further kinds a100b-1, a100c-1.
+        letters = ("", *"bcdefghijklmnopqrstuvwxyz", *(f"x{number}" for number in range(len(self.kinds))))
+        return next(f"{stem}{one}-" for one in letters if f"{stem}{one}-" not in self.kinds)
+
+    def _say_who_shares(self) -> None:
+        shared: dict[tuple[str, ...], int] = {}
+        for prefix, users in self.users.items():
+            if len(users) > 1:
+                shared[tuple(users)] = shared.get(tuple(users), 0) + self.kinds[prefix].count
+        self.notes += [
+            f"{' and '.join(users)} describe {count} nodes alike: taken to share them"
+            for users, count in shared.items()
+        ]
+
+    def _say_what_is_open(self) -> None:
+        cluster = self.cluster
+        default = self._default_partition()
+        if default and not cluster.default_partition and len(cluster.partitions) > 1:
+            self.notes.append(f"no default partition stated: {default} is taken for it")
+        endless = [
+            name
+            for name, one in cluster.partitions.items()
+            if not (one.limits.max_time or one.limits.max_time_by_nodes)
+        ]
+        if endless:
+            self.notes.append(f"no longest time stated, so none is set: {', '.join(endless)}")
 
 
-def _gres_type(name: str | None, known: GpuType) -> str | None:
-    return known.gres or name
+def _groups(partition: Partition) -> tuple[NodeGroup, ...]:
+    return partition.nodes or (NodeGroup(gpus=None),)
+
+
+def _types(group: NodeGroup, gpus: int) -> dict[str | None, int]:
+    """GPUs of each type in a node."""
+    types: dict[str | None, int] = {}
+    types.update(group.gpus.items() if isinstance(group.gpus, dict) else [(group.gpu_type, gpus)])
+    return {name: number for name, number in types.items() if number}

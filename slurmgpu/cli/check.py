@@ -1,0 +1,149 @@
+"""``slurmgpu check``: hold a batch script against what Slurm will make of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from slurmgpu.models.cluster import Cluster
+    from slurmgpu.scripts.reading import Script
+    from slurmgpu.scripts.rules.base import Facts, Finding
+
+_COLOURS = {"error": "red", "warning": "yellow", "hint": "cyan"}
+
+
+@click.command(short_help="Find what is wrong with a batch script.")
+@click.argument("script", metavar="SCRIPT")
+@click.option(
+    "--cluster", "cluster_name", metavar="NAME", help="Add the rules of a cluster: a profile's name or file."
+)
+@click.option(
+    "--severity",
+    type=click.Choice(["error", "warning", "hint"]),
+    default="hint",
+    show_default=True,
+    help="Show nothing less severe.",
+)
+@click.option("--ignore", metavar="RULE", multiple=True, help="Leave out a rule; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    script: str,
+    cluster_name: str | None,
+    severity: Literal["error", "warning", "hint"],
+    ignore: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Find what is wrong with any batch script, before Slurm does; `-` reads standard input.
+
+    An error: Slurm will not do what stands there. A warning: likely wrong. A hint: works, and could be better.
+    Ends with exit code 1 where there are errors. The comment `# slurmgpu: ignore RULE` on a line, or on a line of its
+    own above it, silences a rule there.
+    """
+    from slurmgpu.errors import InvalidInput
+    from slurmgpu.scripts.checking import check_script
+    from slurmgpu.scripts.reading import read_script
+    from slurmgpu.scripts.rules import RULES
+
+    for name in ignore:
+        if name not in RULES:
+            import difflib
+
+            near = difflib.get_close_matches(name, RULES, n=1)
+            raise InvalidInput(
+                f"option --ignore: there is no rule {name!r}"
+                + (f"; did you mean {near[0]!r}?" if near else ""),
+                hint="the rules stand in docs/check.md, and their names in each finding",
+            )
+    read = read_script(_text(script))
+    found = check_script(read, _facts(read, _cluster(cluster_name)), ignore=ignore, least=severity)
+    shown = "<stdin>" if script == "-" else script
+    if as_json:
+        _print_json(shown, found)
+    else:
+        _print(shown, found)
+    if any(one.severity == "error" for one in found):
+        raise click.exceptions.Exit(1)
+
+
+def _text(script: str) -> str:
+    """The script's text; bytes that are no UTF-8 are kept as they are, and no line end is translated."""
+    import sys
+    from pathlib import Path
+
+    from slurmgpu.errors import InvalidInput
+
+    try:
+        content = sys.stdin.buffer.read() if script == "-" else Path(script).read_bytes()
+    except OSError as error:
+        raise InvalidInput(
+            f"script {script!r}: {error.strerror}",
+            hint="give the path of a batch script, or - for standard input",
+        ) from None
+    return content.decode("utf-8", errors="surrogateescape")
+
+
+def _cluster(name: str | None) -> Cluster | None:
+    """The cluster that is asked for; without the option the script is judged for any."""
+    if name is None:
+        return None
+    import os
+    from pathlib import Path
+
+    from slurmgpu.files.clusters import choose_cluster
+    from slurmgpu.files.settings import load_settings
+
+    cluster, _ = choose_cluster(name, load_settings(Path.cwd()), os.environ)
+    return cluster
+
+
+def _facts(read: Script, cluster: Cluster | None) -> Facts:
+    """What the rules want to know of this machine, for a job that is submitted here and now."""
+    from pathlib import Path
+
+    from slurmgpu.files.jobs import read_python
+    from slurmgpu.scripts.checking import paths_of, python_scripts
+    from slurmgpu.scripts.rules.base import Facts
+
+    folder = Path.cwd()
+    paths = {path: _kind(Path(path)) for path in paths_of(read, str(folder))}
+    python = {name: read_python([name], folder) for name in python_scripts(read)}
+    there = {name: facts for name, facts in python.items() if facts is not None}
+    return Facts(str(folder), paths, there, cluster)
+
+
+def _kind(path: Path) -> Literal["folder", "file", "missing"]:
+    try:
+        return "folder" if path.is_dir() else "file" if path.exists() else "missing"
+    except OSError:  # a name too long, a folder that may not be looked into
+        return "file"
+
+
+def _counts(found: list[Finding]) -> dict[str, int]:
+    return {severity: sum(one.severity == severity for one in found) for severity in _COLOURS}
+
+
+def _print(shown: str, found: list[Finding]) -> None:
+    for one in found:
+        severity = click.style(f"{one.severity}: ", fg=_COLOURS[one.severity], bold=one.severity == "error")
+        click.echo(f"{shown}:{one.line}: {severity}{one.rule}: {_plain(one.message)}")
+        click.echo(f"    fix: {_plain(one.fix)}")
+    counts = ", ".join(f"{count} {name}{'s' * (count != 1)}" for name, count in _counts(found).items())
+    click.echo(f"{shown}: {counts}", err=True)
+
+
+def _plain(text: str) -> str:
+    """Text of the script, in a message, on one line and fit for any terminal."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def _print_json(shown: str, found: list[Finding]) -> None:
+    import json
+    from dataclasses import asdict
+
+    findings = [asdict(one) for one in found]
+    data = {"schema": "slurmgpu.check/1", "script": shown, "counts": _counts(found), "findings": findings}
+    click.echo(json.dumps(data, indent=2))

@@ -1,0 +1,1 @@
+"""Any sbatch script, ours or not: read, check, import; pure."""

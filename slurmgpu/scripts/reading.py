@@ -1,0 +1,370 @@
+"""Reads a batch script exactly as sbatch does: which lines, which words, which options, and what it passes over.
+
+Seen on 20.11, 22.05, 24.11 and 26.05 (tests/slurm/test_reading_scripts.py). Where they differ, the newest counts
+unless a release is named. Not followed: 20.11 goes on reading a line after its ``hetjob``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from slurmgpu.scripts.options import NEWEST, OPTIONS, SHORT, Release, abbreviated, canonical
+from slurmgpu.scripts.shell import Command, Simple, read_shell, simple_commands
+
+__all__ = ["Directive", "Ignored", "Passed", "Refusal", "Refused", "Script", "read_script"]
+
+Passed = Literal[
+    "disabled", "blank", "indented", "spelling", "after-command", "here-document", "comment", "empty-word",
+    "after-separator",
+]  # fmt: skip
+"""Why sbatch passes over something that looks like an option."""
+
+Refused = Literal[
+    "no-shebang", "empty", "crlf", "nul", "unmatched-quote", "colon", "bare-word", "unknown-option",
+    "ambiguous-option", "missing-value", "unwanted-value",
+]  # fmt: skip
+"""Why sbatch refuses the whole script."""
+
+
+@dataclass(frozen=True)
+class Directive:
+    """One option that sbatch reads. Lines are counted from 1."""
+
+    line: int
+    text: str
+    """The whole line as written."""
+    name: str
+    """The long name: abbreviations, letters and aliases resolved; as written where nothing is known of it."""
+    value: str | None
+    """As sbatch reads it, quotes removed; None where the option has none."""
+    component: int
+    """Which component of a heterogeneous job, from 0."""
+    spelling: str
+    """As written: ``-N``, ``--tasks-per-n``."""
+    known: bool = True
+    """Whether it is an option of sbatch itself; else a plug-in's, or nobody's."""
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """Something that looks like an option and that sbatch passes over in silence."""
+
+    line: int
+    text: str
+    """The whole line; of a line that is read in part, the rest that is not."""
+    why: Passed
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What makes sbatch refuse the script; ``text`` is the word or option concerned."""
+
+    line: int
+    text: str
+    why: Refused
+
+
+@dataclass(frozen=True)
+class Script:
+    """A batch script as sbatch reads it. Lines are counted from 1."""
+
+    text: str
+    shebang: str | None
+    """The first line, where it starts with #!."""
+    lines: tuple[str, ...]
+    directives: tuple[Directive, ...]
+    ignored: tuple[Ignored, ...]
+    refusals: tuple[Refusal, ...]
+    body_start: int
+    """The first line that is neither comment nor blank; one past the last where there is none."""
+    components: int
+    """1, or the number of components of a heterogeneous job."""
+    separators: tuple[int, ...] = ()
+    """The lines that separate components."""
+
+    def effective(self, component: int = 0) -> dict[str, Directive]:
+        """The options of a component by name; of duplicates the last one.
+
+        Components after the first inherit job name, time limit and the like from it; that is not done here.
+        """
+        return {one.name: one for one in self.directives if one.component == component}
+
+    @property
+    def interpreter(self) -> str:
+        """The program of the shebang by name (``bash``, ``python3``); empty without one."""
+        words = (self.shebang or "#!")[2:].split()
+        if words and words[0].rsplit("/", 1)[-1] == "env":
+            words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+        return words[0].rsplit("/", 1)[-1] if words else ""
+
+    @property
+    def is_shell(self) -> bool:
+        """Whether the body is a Bourne-like shell's."""
+        return self.interpreter in {"bash", "sh", "dash", "ksh", "zsh"}
+
+    @cached_property
+    def _commands(self) -> tuple[Command, ...]:
+        body = self.text.split("\n", self.body_start - 1)[-1] if self.body_start <= len(self.lines) else ""
+        return read_shell(body, self.body_start)
+
+    def commands(self) -> tuple[Command, ...]:
+        """The body's logical lines; none where its interpreter is no shell."""
+        return self._commands if self.is_shell else ()
+
+    def simple_commands(self) -> tuple[Simple, ...]:
+        """The body's simple commands, in order."""
+        return tuple(one for command in self.commands() for one in simple_commands(command))
+
+
+def read_script(text: str, release: Release = NEWEST) -> Script:
+    """Read a script; never fails: what sbatch would refuse stands in ``refusals``."""
+    return _Reader(text, release).read()
+
+
+class _Word(NamedTuple):
+    line: int
+    text: str
+
+
+_SPACE = " \t\n\v\f\r"  # isspace() of C; a no-break space is a letter to sbatch
+_SEPARATOR = re.compile(r"(?:hetjob|packjob)(?=[ \t\v\f\r]|\Z)")
+_OPTION = r"(?=\s*(?:--?[A-Za-z]|hetjob\b))"
+_DISABLED = re.compile(rf"##+\s*SBATCH\b{_OPTION}")
+_BLANK = re.compile(rf"#\s+SBATCH\b{_OPTION}")
+_INDENTED = re.compile(rf"\s+#SBATCH\b{_OPTION}")
+_SPELLING = re.compile(
+    rf"#\s*(?!SBATCH\b)(?:(?i:s\s?batch)|BATCH|SBTACH|SBACTH|SABTCH|SBATHC|SBATH|SBTCH|SBACH|SLRUM){_OPTION}"
+)
+
+
+class _Reader:
+    def __init__(self, text: str, release: Release) -> None:
+        self.text = text
+        self.release = release
+        self.lines = text.split("\n")
+        if self.lines[-1] == "":
+            self.lines.pop()
+        self.directives: list[Directive] = []
+        self.ignored: list[Ignored] = []
+        self.refusals: list[Refusal] = []
+        self.components: list[list[_Word]] = [[]]
+        self.separators: list[int] = []
+
+    def read(self) -> Script:
+        self._whole()
+        body_start = self._options_part()
+        for component, words in enumerate(self.components):
+            _Options(self, component, words).read()
+        self._look_alikes(body_start)
+        shebang = self.lines[0] if self.lines and self.lines[0].startswith("#!") else None
+        script = Script(
+            self.text,
+            shebang,
+            tuple(self.lines),
+            tuple(self.directives),
+            (),
+            tuple(sorted(self.refusals, key=lambda one: one.line)),
+            body_start,
+            len(self.components),
+            tuple(self.separators),
+        )
+        documents = {
+            document.line + offset
+            for command in script.commands()
+            for document in command.documents
+            for offset in range(len(document.lines))
+        }
+        self.ignored = [
+            Ignored(one.line, one.text, "here-document") if one.line in documents else one
+            for one in sorted(self.ignored, key=lambda one: one.line)
+        ]
+        return replace(script, ignored=tuple(self.ignored))
+
+    def _whole(self) -> None:
+        """What sbatch asks of the file before it reads a line."""
+        if not self.text.strip(_SPACE):
+            self.refusals.append(Refusal(1, "", "empty"))
+        elif not self.text.startswith("#!"):
+            self.refusals.append(Refusal(1, self.lines[0], "no-shebang"))
+        marks: tuple[tuple[str, Refused], ...] = (("\r\n", "crlf"), ("\0", "nul"))
+        for mark, why in marks:
+            if mark in self.text:
+                line = self.text[: self.text.index(mark)].count("\n") + 1
+                self.refusals.append(Refusal(line, "", why))
+
+    def _options_part(self) -> int:
+        """Collect words up to the first command; the line of that command."""
+        for number, line in enumerate(self.lines, 1):
+            start = next((len(word) for word in ("#SBATCH", "#SLURM") if line.startswith(word)), None)
+            if start is not None:
+                self._directive(number, line, start)
+            elif line.strip(_SPACE) and not line.lstrip(_SPACE).startswith("#"):
+                return number
+        return len(self.lines) + 1
+
+    def _directive(self, number: int, line: str, at: int) -> None:
+        first = True
+        while True:
+            while at < len(line) and line[at] in _SPACE:
+                at += 1
+            if at >= len(line):
+                return
+            if line[at] == ":":
+                self.refusals.append(Refusal(number, line[at:], "colon"))
+                return
+            separator = _SEPARATOR.match(line, at)
+            if separator:
+                if first:
+                    self.components.append([])
+                    self.separators.append(number)
+                self._rest(number, line[separator.end() :], "after-separator")
+                return
+            word, end, closed = self._word(line, at)
+            if not closed:
+                self.refusals.append(Refusal(number, line[at:], "unmatched-quote"))
+            if word:
+                self.components[-1].append(_Word(number, word))
+            if not word or line[end : end + 1] == "#":
+                # A word that is empty ends the line as well as a comment does.
+                self._rest(number, line[end:], "comment" if line[end : end + 1] == "#" else "empty-word")
+                return
+            at, first = end, False
+
+    def _word(self, line: str, at: int) -> tuple[str, int, bool]:
+        """The word that starts here, where it ends, and whether its quotes are closed."""
+        found: list[str] = []
+        quote = ""
+        escaped = False
+        while at < len(line):
+            char = line[at]
+            if not quote and char in _SPACE and not (escaped and char == " " and self.release >= (24, 11)):
+                break
+            if escaped:
+                found.append(char)
+                escaped = False
+            elif char == "\\":
+                escaped = True
+            elif char in "\"'" and quote in ("", char):
+                quote = "" if quote else char
+            elif char == "#" and not quote:
+                break
+            else:
+                found.append(char)
+            at += 1
+        return "".join(found), at, not quote
+
+    def _rest(self, number: int, rest: str, why: Passed) -> None:
+        if rest.strip(_SPACE):
+            self.ignored.append(Ignored(number, rest, why))
+
+    def _look_alikes(self, body_start: int) -> None:
+        kinds: tuple[tuple[re.Pattern[str], Passed], ...] = (
+            (_DISABLED, "disabled"),
+            (_BLANK, "blank"),
+            (_INDENTED, "indented"),
+            (_SPELLING, "spelling"),
+        )
+        for number, line in enumerate(self.lines, 1):
+            if number >= body_start and line.startswith("#SBATCH"):
+                self.ignored.append(Ignored(number, line, "after-command"))
+                continue
+            for pattern, why in kinds:
+                if pattern.match(line):
+                    self.ignored.append(Ignored(number, line, why))
+                    break
+
+
+class _Options:
+    """What getopt_long(3) makes of the words of one component."""
+
+    def __init__(self, reader: _Reader, component: int, words: list[_Word]) -> None:
+        self.reader = reader
+        self.component = component
+        self.words = words
+        self.at = 0
+
+    def read(self) -> None:
+        while self.at < len(self.words):
+            word = self.words[self.at]
+            self.at += 1
+            if word.text == "--":
+                for bare in self.words[self.at :]:
+                    self._refuse(bare, "bare-word")
+                return
+            if word.text.startswith("--"):
+                self._long(word)
+            elif word.text.startswith("-") and len(word.text) > 1:
+                self._short(word)
+            else:
+                self._refuse(word, "bare-word")
+
+    def _long(self, word: _Word) -> None:
+        spelling, equals, value = word.text.partition("=")
+        found = abbreviated(spelling[2:], None if self.reader.release == NEWEST else self.reader.release)
+        if len(found) != 1:
+            if len(found) > 1:
+                self._refuse(word, "ambiguous-option")
+            self._unknown(word, spelling, value if equals else None, refused=len(found) > 1)
+            return
+        takes = OPTIONS[found[0]].takes
+        given: str | None = value if equals else None
+        if takes == "none" and equals:
+            self._refuse(word, "unwanted-value")
+        if takes == "required" and not equals:
+            given = self._next(word)
+        self._add(word, canonical(found[0]), given, spelling)
+
+    def _unknown(self, word: _Word, spelling: str, value: str | None, *, refused: bool) -> None:
+        """An option of a site's plug-in, perhaps: then the word that follows is its value."""
+        if not refused:
+            self._refuse(word, "unknown-option")
+        following = self.words[self.at] if self.at < len(self.words) else None
+        if value is None and following and following.line == word.line and not following.text.startswith("-"):
+            value = following.text
+            self.at += 1
+        self._add(word, spelling[2:], value, spelling, known=False)
+
+    def _short(self, word: _Word) -> None:
+        letters = word.text[1:]
+        for index, letter in enumerate(letters):
+            name = SHORT.get(letter)
+            if name is None:
+                self._refuse(_Word(word.line, f"-{letter}"), "unknown-option")
+                self._add(word, letter, None, f"-{letter}", known=False)
+                continue
+            takes = OPTIONS[name].takes
+            rest = letters[index + 1 :]
+            if takes == "none":
+                self._add(word, name, None, f"-{letter}")
+                continue
+            value = rest or (self._next(_Word(word.line, f"-{letter}")) if takes == "required" else None)
+            self._add(word, name, value, f"-{letter}")
+            return
+
+    def _next(self, word: _Word) -> str | None:
+        """The next word as a value, on whichever line, whatever it looks like."""
+        if self.at >= len(self.words):
+            self._refuse(word, "missing-value")
+            return None
+        self.at += 1
+        return self.words[self.at - 1].text
+
+    def _add(self, word: _Word, name: str, value: str | None, spelling: str, *, known: bool = True) -> None:
+        text = self.reader.lines[word.line - 1]
+        self.reader.directives.append(
+            Directive(
+                word.line,
+                text,
+                name,
+                value,
+                self.component,
+                spelling,
+                known and not (name in OPTIONS and OPTIONS[name].plugin),
+            )
+        )
+
+    def _refuse(self, word: _Word, why: Refused) -> None:
+        self.reader.refusals.append(Refusal(word.line, word.text, why))

@@ -1,0 +1,71 @@
+"""What a rule is, what it sees and what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.planning.reading import ScriptFacts
+
+if TYPE_CHECKING:
+    from slurmgpu.scripts.rules.view import View
+
+__all__ = ["SEVERITIES", "Facts", "Finding", "Hit", "Rule", "Severity", "rule"]
+
+Severity = Literal["error", "warning", "hint"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "hint")
+"""Error: Slurm will not do what stands there. Warning: likely wrong. Hint: works, and could be better."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the rules know of the world besides the script; nothing known: nothing is said of it."""
+
+    folder: str = ""
+    """Where sbatch is called, an absolute path; empty: not known."""
+    paths: Mapping[str, Literal["folder", "file", "missing"]] = field(default_factory=dict)
+    """What the paths of ``paths_to_look_at`` are on this machine."""
+    python: Mapping[str, ScriptFacts] = field(default_factory=dict)
+    """What the Python scripts show that the script starts, by the words that it starts them with."""
+    cluster: Cluster | None = None
+
+
+class Hit(NamedTuple):
+    """One place where a rule applies."""
+
+    line: int
+    message: str
+    fix: str
+    severity: Severity | None = None
+    """Where it differs from the rule's own."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule: a stable name, how bad it is, what it says in a sentence, and the function that finds it."""
+
+    name: str
+    severity: Severity
+    about: str
+    find: Callable[[View], Iterator[Hit]]
+    needs_cluster: bool = False
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule has found in a script; the line is counted from 1."""
+
+    line: int
+    rule: str
+    severity: Severity
+    message: str
+    fix: str
+
+
+def rule(
+    name: str, severity: Severity, about: str, *, needs_cluster: bool = False
+) -> Callable[[Callable[[View], Iterator[Hit]]], Rule]:
+    """Make a rule of the function below it."""
+    return lambda find: Rule(name, severity, about, find, needs_cluster)

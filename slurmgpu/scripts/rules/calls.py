@@ -1,0 +1,217 @@
+"""The programs that a script's body starts: by itself, by srun, within ``bash -c``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from slurmgpu.scripts.options import OPTIONS, SHORT, canonical
+from slurmgpu.scripts.shell import Simple, read_shell, simple_commands
+
+__all__ = ["Call", "calls_of", "expanded"]
+
+_SRUN_REQUIRED = {
+    *("accel-bind", "cpu-bind", "cpu_bind", "epilog", "het-group", "jobid", "max-threads", "mem-bind", "mpi"),
+    *("pack-group", "prolog", "relative", "task-epilog", "task-prolog", "threads", "wait"),
+}
+# Of srun's letters only these differ from sbatch's.
+_SRUN_LETTERS = {**SHORT, "r": "relative", "T": "threads", "W": "wait"}
+_SRUN_FLAGS = set("KluXZEsOHQvVhIk")
+_LAUNCHERS = {
+    *("srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "ibrun", "jsrun", "aprun", "torchrun"),
+    *("accelerate", "deepspeed", "ray", "horovodrun", "composer", "colossalai", "parallel", "torchpippy"),
+    *("pdsh", "clush", "dask", "charmrun", "sbatch"),
+}  # fmt: skip
+_HOUSEKEEPING = {
+    *("echo", "cd", "module", "ml", "source", ".", "export", "conda", "mamba", "micromamba", "set", "mkdir", "date"),
+    *("hostname", "nvidia-smi", "which", "pwd", "unset", "ulimit", "eval", "cp", "rm", "ls", "cat", "printf", "sleep"),
+    *("true", ":", "trap", "test", "[", "[[", "env", "free", "lscpu", "uname", "whoami", "umask", "declare", "local"),
+    *("if", "for", "case", "in", "function", "exit", "wait", "pip", "rsync", "touch", "ln", "mv", "tar", "deactivate"),
+    *("shopt", "read", "return", "command", "type", "id", "df", "du", "chmod", "nproc", "rocm-smi", "sync", "break"),
+}  # fmt: skip
+_CONTAINERS = {"apptainer", "singularity", "shifter", "podman", "podman-hpc", "docker", "enroot"}
+
+
+@dataclass(frozen=True)
+class Call:
+    """A program that the body starts, perhaps by srun, perhaps within ``bash -c``."""
+
+    line: int
+    words: tuple[str, ...]
+    """The program and its arguments, without srun and its options."""
+    raw: tuple[str, ...]
+    simple: Simple
+    srun: Mapping[str, str | None] | None = None
+    """The options of the srun that starts it by their long names; None without srun."""
+    open_options: bool = False
+    """Some options of srun stand in a variable and are not seen."""
+    nested: bool = False
+    """It stands within the text of another command (``bash -c '...'``)."""
+
+    @property
+    def name(self) -> str:
+        """The program's name, without its folder."""
+        return self.words[0].rsplit("/", 1)[-1] if self.words else ""
+
+    @cached_property
+    def torchrun(self) -> int | None:
+        """Where torchrun's own arguments begin; None where this is not torchrun."""
+        for index, word in enumerate(self.words):
+            if word.rsplit("/", 1)[-1] == "torchrun":
+                return index + 1
+            if (
+                word in {"torch.distributed.run", "torch.distributed.launch"}
+                and self.words[index - 1] == "-m"
+            ):
+                return index + 1
+        return None
+
+    @cached_property
+    def python(self) -> tuple[str, ...] | None:
+        """Python's own words after ``python``; None where no Python is started, or only asked something."""
+        for index, word in enumerate(self.words):
+            if re.fullmatch(r"python[\d.]*", word.rsplit("/", 1)[-1]):
+                words = self.words[index + 1 :]
+                while words and re.match(r"-(?![mcV-])\w", words[0]):
+                    words = words[2:] if words[0] in {"-X", "-W"} else words[1:]
+                if not words or words[0] in {"-c", "-V", "--version", "-"}:
+                    return None
+                if words[0] == "-m" and words[1:2] and words[1] in {"pip", "venv", "ensurepip"}:
+                    return None
+                return words
+        return None
+
+    @property
+    def script(self) -> str | None:
+        """The Python script that it runs, as written: started by python, or by torchrun."""
+        words: tuple[str, ...] = self.python or ()
+        if self.torchrun is not None:
+            words = self.words[self.torchrun :]
+        elif words[:1] == ("-m",):
+            return None
+        return next((word for word in words if word.endswith(".py")), None)
+
+    @property
+    def trains(self) -> bool:
+        """Whether it starts a Python program, or one of the launchers of PyTorch."""
+        return self.python is not None or self.torchrun is not None or self.by_launcher
+
+    @property
+    def by_launcher(self) -> bool:
+        """Whether a launcher of processes other than srun starts it."""
+        names = {word.rsplit("/", 1)[-1] for word in self.words}
+        return bool(names & (_LAUNCHERS - {"srun"})) or self.torchrun is not None
+
+    @property
+    def housekeeping(self) -> bool:
+        """Whether it is one of the small commands around the real work."""
+        return self.srun is None and self.name in _HOUSEKEEPING
+
+    @property
+    def container(self) -> bool:
+        """Whether it runs inside a container."""
+        options = self.srun or {}
+        return self.name in _CONTAINERS or bool({"container-image", "environment"} & set(options))
+
+
+def expanded(raw: str) -> set[str]:
+    """The variables that the shell expands in a word as written; those in single quotes stay."""
+    found: set[str] = set()
+    quote = ""
+    at = 0
+    while at < len(raw):
+        char = raw[at]
+        if char == "\\" and quote != "'":
+            at += 2
+            continue
+        if char in "'\"" and quote in ("", char):
+            quote = "" if quote else char
+        elif char == "$" and quote != "'":
+            match = re.match(r"\{?[#!]?([A-Za-z_]\w*)", raw[at + 1 :])
+            if match:
+                found.add(match[1])
+        at += 1
+    return found
+
+
+def calls_of(simple: Simple, outer: Call | None = None) -> Iterator[Call]:
+    """The program that a simple command starts, and those in the text that it hands to a shell."""
+    if not simple.words:
+        return
+    call = _call(simple, outer)
+    yield call
+    text = _inner_text(call.words)
+    if text is not None and outer is None:
+        for command in read_shell(text, simple.line):
+            for inner in simple_commands(command):
+                yield from calls_of(inner, call)
+
+
+def _inner_text(words: tuple[str, ...]) -> str | None:
+    """The text that ``bash -c`` runs."""
+    for index, word in enumerate(words[:-1]):
+        if re.fullmatch(r"-\w*c", word) and any(
+            one.rsplit("/", 1)[-1] in {"bash", "sh"} for one in words[:index]
+        ):
+            return words[index + 1]
+    return None
+
+
+def _call(simple: Simple, outer: Call | None) -> Call:
+    words, raw = _without_prefixes(simple.words, simple.raw)
+    options: dict[str, str | None] | None = None
+    hidden = False
+    if words and words[0].rsplit("/", 1)[-1] == "srun":
+        options, at, hidden = _srun_options(words)
+        words, raw = words[at:], raw[at:]
+    if outer is not None:
+        return Call(simple.line, words, raw, simple, outer.srun or options, outer.open_options, nested=True)
+    return Call(simple.line, words, raw, simple, options, hidden)
+
+
+def _without_prefixes(
+    words: tuple[str, ...], raw: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """A command without what merely stands before it: ``exec``, ``nohup``, ``time``, ``env A=1``."""
+    while words and words[0] in {"exec", "nohup", "time", "env", "stdbuf", "setsid"}:
+        at = 1
+        while at < len(words) and (words[at].startswith("-") or re.match(r"\w+=", words[at])):
+            at += 1
+        if at >= len(words):
+            break
+        words, raw = words[at:], raw[at:]
+    return words, raw
+
+
+def _srun_options(words: tuple[str, ...]) -> tuple[dict[str, str | None], int, bool]:
+    """The options of an srun, where its program begins, and whether a variable may hold more of them."""
+    options: dict[str, str | None] = {}
+    hidden = False
+    at = 1
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            name = canonical(name)
+            takes = name in _SRUN_REQUIRED or (name in OPTIONS and OPTIONS[name].takes == "required")
+            if takes and not equals and at < len(words):
+                value, equals = words[at], "="
+                at += 1
+            options[name] = value if equals else None
+        elif word.startswith("-") and len(word) > 1:
+            name = _SRUN_LETTERS.get(word[1], word[1])
+            if word[1] in _SRUN_FLAGS:
+                options["kill-on-bad-exit" if word[1] == "K" else name] = word[2:] or None
+            elif len(word) > 2:
+                options[name] = word[2:]
+            elif at < len(words):
+                options[name] = words[at]
+                at += 1
+        elif re.match(r"\$[\w{]", word) and at < len(words):
+            hidden = True
+        else:
+            return options, at - 1, hidden
+    return options, at, hidden

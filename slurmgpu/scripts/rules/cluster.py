@@ -1,0 +1,231 @@
+"""Rules that know the cluster: what its profile says against what the script asks for.
+
+Whether Slurm would start a component is judged by the planner's own rules (``planning.asking``); each rule here tells
+of one part of a request.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
+from slurmgpu.planning.ask import About, Problem
+from slurmgpu.planning.asking import judge_options
+from slurmgpu.scripts.rules.asked import Asked, is_placeholder
+from slurmgpu.scripts.rules.base import Hit, Rule, rule
+from slurmgpu.scripts.rules.view import View
+
+__all__ = ["RULES"]
+
+
+class _Place(NamedTuple):
+    """Partitions that a component names (or gets), as the profile describes them."""
+
+    asked: Asked
+    names: list[str]
+    partitions: list[Partition]
+
+    @property
+    def spelled(self) -> str:
+        return f"partition{'s' * (len(self.names) > 1)} {', '.join(self.names)}"
+
+    @property
+    def groups(self) -> list[NodeGroup] | None:
+        """The kinds of node; None where a partition's are not described."""
+        if not all(partition.nodes for partition in self.partitions):
+            return None
+        return [kind for partition in self.partitions for kind in partition.kinds]
+
+
+def _cluster(view: View) -> Cluster | None:
+    cluster = view.facts.cluster
+    return cluster if cluster is not None and cluster.known else None
+
+
+def _named(asked: Asked) -> list[str]:
+    value = asked.value("partition") or ""
+    return [name for name in value.split(",") if name and "$" not in name and not is_placeholder(name)]
+
+
+def _places(view: View) -> Iterator[_Place]:
+    """The components whose partitions are all described."""
+    cluster = _cluster(view)
+    if cluster is None:
+        return
+    for asked in view.components:
+        names = _named(asked)
+        if not names and "partition" not in asked.options and cluster.default_partition:
+            names = [cluster.default_partition]
+        if names and all(name in cluster.partitions for name in names):
+            yield _Place(asked, names, [cluster.partitions[name] for name in names])
+
+
+@rule("unknown-partition", "error", "A partition that the cluster does not have.", needs_cluster=True)
+def unknown_partition(view: View) -> Iterator[Hit]:
+    cluster = _cluster(view)
+    for asked in view.components if cluster else ():
+        for name in _named(asked):
+            assert cluster is not None
+            if name not in cluster.partitions:
+                near = difflib.get_close_matches(name, cluster.partitions, n=1)
+                known = ", ".join(sorted(cluster.partitions))
+                fix = f"did you mean {near[0]}?" if near else f"use one of: {known}"
+                yield Hit(asked.line("partition"), f"{cluster.name} has no partition {name!r}", fix)
+
+
+def _judged(view: View, about: About) -> Iterator[tuple[Asked, Problem]]:
+    """What is wrong with a part of each component that could start nowhere else."""
+    cluster = _cluster(view)
+    if cluster is None:
+        return
+    for place in _places(view):
+        options = {name: place.asked.value(name) for name in place.asked.options}
+        for problem in judge_options(cluster, options):
+            if problem.about == about:
+                yield place.asked, problem
+
+
+_OPTIONS: dict[About, tuple[str, ...]] = {
+    "time": ("time",),
+    "nodes": ("nodes", "ntasks"),
+    "gpus": ("gres", "gpus-per-node", "gpus", "gpus-per-task", "nodes", "partition"),
+    "gpu_type": ("gres", "gpus-per-node", "gpus", "gpus-per-task"),
+    "cpus": ("cpus-per-task", "cpus-per-gpu", "ntasks-per-node", "exclusive"),
+    "memory": ("mem", "mem-per-cpu", "mem-per-gpu"),
+    "qos": ("qos", "partition"),
+    "account": ("account", "partition"),
+    "constraint": ("constraint",),
+    "gres": ("gres",),
+    "partition": ("partition",),
+}
+
+
+def _rule_about(name: str, about: About, summary: str, fix: str) -> Rule:
+    def find(view: View) -> Iterator[Hit]:
+        for asked, problem in _judged(view, about):
+            line = asked.line(*_OPTIONS[about])
+            yield Hit(line, f"{problem}; such a job is refused, or waits for ever", fix)
+
+    wrapped: Callable[[View], Iterator[Hit]] = find
+    return rule(name, "error", summary, needs_cluster=True)(wrapped)
+
+
+over_time = _rule_about(
+    "over-time",
+    "time",
+    "More time than is allowed.",
+    "ask for less, and let the job continue from its checkpoint",
+)
+over_nodes = _rule_about(
+    "over-nodes", "nodes", "More nodes than are allowed or there.", "ask for fewer nodes"
+)
+unknown_gpu_type = _rule_about(
+    "unknown-gpu-type",
+    "gpu_type",
+    "A type of GPU that the partition does not have.",
+    "ask for a type that is there",
+)
+gpus_not_there = _rule_about(
+    "gpus-not-there",
+    "gpus",
+    "More GPUs than a node has or a job may have, or none where one is required.",
+    "ask for as many as are there, on more nodes, or in another partition",
+)
+over_cpus = _rule_about(
+    "over-cpus",
+    "cpus",
+    "More CPUs than a node has, or than its GPUs bring.",
+    "ask for fewer CPUs, or more GPUs",
+)
+over_memory = _rule_about(
+    "over-memory", "memory", "More memory than a node has or a job may have.", "ask for less memory"
+)
+unknown_feature = _rule_about(
+    "unknown-feature",
+    "constraint",
+    "A constraint that none of the nodes meets.",
+    "leave it out, or name another",
+)
+not_enough_gres = _rule_about(
+    "too-much-gres", "gres", "More of a generic resource than a node has.", "ask for less of it"
+)
+not_allowed_qos = _rule_about(
+    "qos-not-allowed",
+    "qos",
+    "A QOS that is not there, or not legal for the partition or account.",
+    "name another QOS",
+)
+not_allowed_account = _rule_about(
+    "account-not-allowed", "account", "An account that may not be charged there.", "name an account of yours"
+)
+closed_partition = _rule_about(
+    "partition-closed", "partition", "A partition that takes no jobs.", "use another partition"
+)
+
+
+@rule("cpu-share", "warning", "CPUs far from the GPUs' share of the node.", needs_cluster=True)
+def cpu_share(view: View) -> Iterator[Hit]:
+    for place in _places(view):
+        gpus, each = place.asked.gpus_per_node, place.asked.number("cpus-per-task")
+        if not gpus or not each or "exclusive" in place.asked.options or place.groups is None:
+            continue
+        cpus = each * (place.asked.tasks_per_node or 1)
+        known = [group for group in place.groups if group.gpu_count != 0]
+        shares = [
+            group.cpus_per_gpu or group.cpus // group.gpu_count
+            for group in known
+            if group.cpus and group.gpu_count
+        ]
+        if not shares or len(shares) < len(known) or gpus >= max(group.gpu_count or 0 for group in known):
+            continue
+        share = max(shares)
+        if cpus > 1.5 * share * gpus:
+            yield Hit(
+                place.asked.line("cpus-per-task"),
+                f"{cpus} CPUs for {gpus} of the node's GPUs; their share is {share * gpus}, the rest is other GPUs'",
+                f"ask for {share * gpus} CPUs or fewer on each node",
+            )
+
+
+@rule("option-required", "error", "An option without which the site refuses every job.", needs_cluster=True)
+def option_required(view: View) -> Iterator[Hit]:
+    cluster = view.facts.cluster
+    if cluster is None:
+        return
+    for name in cluster.dialect.required:
+        if name == "gpu_type" or (name == "partition" and cluster.dialect.partition == "never"):
+            continue
+        if name not in view.asked.options:
+            yield Hit(
+                view.script.directives[0].line if view.script.directives else 1,
+                f"{cluster.name} refuses jobs without --{name}",
+                f"add #SBATCH --{name}=...",
+            )
+
+
+@rule(
+    "login-shell-required",
+    "warning",
+    "`module` at a site that has it only in login shells.",
+    needs_cluster=True,
+)
+def login_shell_required(view: View) -> Iterator[Hit]:
+    cluster = view.facts.cluster
+    if cluster is None or not cluster.dialect.login_shell or " -" in (view.script.shebang or ""):
+        return
+    for simple in view.simple:
+        if simple.name in {"source", ".", "eval"}:
+            return
+        if simple.name in {"module", "ml"}:
+            message = f"{cluster.name} has `module` only in login shells"
+            yield Hit(simple.line, message, "start the script with #!/bin/bash -l")
+            return
+
+
+RULES = (
+    unknown_partition, over_time, over_nodes, unknown_gpu_type, gpus_not_there, over_cpus, over_memory, unknown_feature,
+    not_enough_gres, not_allowed_qos, not_allowed_account, closed_partition, cpu_share, option_required,
+    login_shell_required,
+)  # fmt: skip

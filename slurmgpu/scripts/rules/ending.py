@@ -1,0 +1,167 @@
+"""Rules about how a job ends: signals, traps, requeueing, the exit code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from slurmgpu.scripts.rules.base import Hit, rule
+from slurmgpu.scripts.rules.calls import Call
+from slurmgpu.scripts.rules.view import View
+from slurmgpu.scripts.shell import Simple, unquoted
+
+__all__ = ["RULES"]
+
+_NOT_SIGNALS = {"EXIT", "ERR", "DEBUG", "RETURN", "0"}
+# Of a trap for TERM or INT nobody expects more than to tidy up.
+_IN_TIME = {"USR1", "USR2", "URG", "ALRM", "CONT", "XCPU", "10", "12"}
+
+
+def _traps(view: View) -> list[tuple[Simple, set[str]]]:
+    """The traps that catch signals, with the signals' names."""
+    found = []
+    for simple in view.simple:
+        if simple.name == "trap" and len(simple.words) > 2 and simple.words[1] not in {"", "-"}:
+            signals = {word.upper().removeprefix("SIG") for word in simple.words[2:]} - _NOT_SIGNALS
+            if signals:
+                found.append((simple, signals))
+    return found
+
+
+def _work(view: View) -> list[Call]:
+    return [call for call in view.calls if not call.nested and not call.housekeeping]
+
+
+@rule(
+    "trap-waits",
+    "warning",
+    "A trap, and the program in the foreground: bash runs the trap when the program has ended.",
+)
+def trap_waits(view: View) -> Iterator[Hit]:
+    asked_for = re.sub(r"^[BR]+:(?:SIG)?|@.*", "", (view.asked.value("signal") or "").upper())
+    traps = [one for one in _traps(view) if one[1] & (_IN_TIME | {asked_for})]
+    if not traps or any(simple.name == "wait" for simple in view.simple):
+        return
+    last = max(trap.line for trap, _ in traps)
+    for call in _work(view):
+        in_front = call.simple.ender != "&" and (call.srun is not None or call.trains)
+        if call.line > last and in_front:
+            yield Hit(
+                call.line,
+                f"bash runs the trap of line {last} only when this command has ended",
+                "put & after the command and `wait` on the next line",
+            )
+            return
+
+
+@rule("signal-too-late", "warning", "A signal less than 60 seconds before the end.")
+def signal_too_late(view: View) -> Iterator[Hit]:
+    match = re.fullmatch(r"(?:[BR]+:)?\w+@(\d+)", view.asked.value("signal") or "")
+    if match and int(match[1]) < 60:
+        yield Hit(
+            view.asked.line("signal"),
+            f"{match[1]} s are left when the signal comes; saving a model takes longer than one hopes",
+            "give it 120 or more: @120",
+        )
+
+
+@rule("signal-misses-trap", "warning", "The script has a trap, and the signal goes to the steps only.")
+def signal_misses_trap(view: View) -> Iterator[Hit]:
+    value = view.asked.value("signal") or ""
+    name = re.sub(r"^(?:[BR]+:)?(?:SIG)?|@.*", "", value.upper())
+    to_shell = re.match(r"R?B", value.upper()) is not None and ":" in value
+    if not value or to_shell:
+        return
+    for trap, signals in _traps(view):
+        if name in signals:
+            yield Hit(
+                view.asked.line("signal"),
+                f"without B: Slurm signals the steps, not the batch shell: the trap of line {trap.line} never runs",
+                f"write --signal=B:{value}",
+            )
+            return
+
+
+@rule(
+    "signal-without-trap",
+    "warning",
+    "The signal goes to the batch shell, which has no trap: the job ends there.",
+)
+def signal_without_trap(view: View) -> Iterator[Hit]:
+    value = (view.asked.value("signal") or "").upper()
+    name = re.sub(r"^[BR]+:(?:SIG)?|@.*", "", value)
+    deadly = {"USR1", "USR2", "TERM", "INT", "HUP", "ALRM", "10", "12", "15"}
+    if not re.match(r"R?BR?:", value) or name not in deadly or not view.script.is_shell:
+        return
+    execs = any(simple.words[:1] == ("exec",) and len(simple.words) > 1 for simple in view.simple)
+    sources = any(
+        simple.name in {"source", "."} and simple.words[1:2] != ("activate",) for simple in view.simple
+    )
+    if not _traps(view) and not execs and not sources:
+        yield Hit(
+            view.asked.line("signal"),
+            f"{name} ends a batch shell that has no trap for it, and the job with it",
+            f"set a trap, or drop B: so that the steps get the signal: --signal={(view.asked.value('signal') or '')[2:]}",
+        )
+
+
+@rule("background-lost", "error", "The last program runs in the background, and nothing waits for it.")
+def background_lost(view: View) -> Iterator[Hit]:
+    work = [call for call in _work(view) if call.srun is not None or call.trains]
+    if not work or work[-1].simple.ender != "&" or not view.sure:
+        return
+    line = work[-1].line
+    after = [simple for simple in view.simple if simple.line >= line]
+    if not any(one.name in {"wait", "sleep", "tail", "exec"} for one in after) and not _in_a_loop(view, line):
+        yield Hit(
+            line,
+            "the script ends here, and Slurm ends everything that it has started",
+            "add a last line: wait",
+        )
+
+
+def _in_a_loop(view: View, line: int) -> bool:
+    """Whether a loop follows that may itself wait, such as one over `kill -0`."""
+    later = view.script.lines[line:]
+    return any(re.match(r"\s*(while|until)\b", text) for text in later)
+
+
+@rule("failure-hidden", "hint", "A pipe hides that the program failed: the job is COMPLETED.")
+def failure_hidden(view: View) -> Iterator[Hit]:
+    if "pipefail" in view.body or "PIPESTATUS" in view.body:
+        return
+    for call in _work(view):
+        if call.simple.ender in {"|", "|&"} and (call.srun is not None or call.trains):
+            yield Hit(
+                call.line,
+                "of a pipe only the last command's failure counts: the job is COMPLETED when the training has failed",
+                "set -o pipefail before it",
+            )
+            return
+
+
+@rule("slurm-in-container", "warning", "A Slurm command within a container, which has none.")
+def slurm_in_container(view: View) -> Iterator[Hit]:
+    for call in view.calls:
+        if not call.container or call.nested:
+            continue
+        own = call.srun is not None and call.name not in {"apptainer", "singularity"}
+        inside = " ".join(map(_as_it_arrives, call.raw if own else call.raw[1:]))
+        found = re.search(r"(?:^|[\s;&|(`])(scontrol|sbatch|squeue|scancel|srun)\s", inside + " ")
+        if found:
+            yield Hit(
+                call.line,
+                f"{found[1]} runs within the container here, and few images have it",
+                f"call {found[1]} in the batch script, and hand the result in as a variable",
+            )
+
+
+def _as_it_arrives(raw: str) -> str:
+    """A word without what the batch shell runs before: substitutions outside of single quotes."""
+    return unquoted(raw) if raw.startswith("'") else unquoted(re.sub(r"\$\([^()]*\)|`[^`]*`", "", raw))
+
+
+RULES = (
+    trap_waits, signal_too_late, signal_misses_trap, signal_without_trap, background_lost, failure_hidden,
+    slurm_in_container,
+)  # fmt: skip

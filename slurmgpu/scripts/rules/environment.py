@@ -1,0 +1,169 @@
+"""Rules about the software environment, variables and secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from slurmgpu.scripts.rules.asked import is_placeholder
+from slurmgpu.scripts.rules.base import Hit, rule
+from slurmgpu.scripts.rules.view import View
+
+__all__ = ["RULES"]
+
+_SECRET_NAME = r"\w*(?:API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|ACCESS_KEY|SECRET_KEY)"
+_SECRET_VALUES = (
+    r"hf_[A-Za-z0-9]{20,}", r"sk-[A-Za-z0-9_-]{20,}", r"gh[pousr]_[A-Za-z0-9]{20,}", r"AKIA[A-Z0-9]{16}",
+    r"xox[abp]-[A-Za-z0-9-]{10,}", r"glpat-[A-Za-z0-9_-]{15,}",
+)  # fmt: skip
+
+
+@rule(
+    "source-activate", "warning", "`source activate` is conda's way of old, and misses in many installations."
+)
+def source_activate(view: View) -> Iterator[Hit]:
+    for simple in view.simple:
+        if simple.name in {"source", "."} and simple.words[1:2] == ("activate",):
+            name = simple.words[2] if len(simple.words) > 2 else "NAME"
+            yield Hit(
+                simple.line,
+                "`source activate` works only where conda's own folder is on PATH, and conda has given it up",
+                f'eval "$(conda shell.bash hook)" and then: conda activate {name}',
+            )
+
+
+@rule("conda-not-ready", "warning", "`conda activate` in a shell that has no conda function.")
+def conda_not_ready(view: View) -> Iterator[Hit]:
+    if re.search(r"\s-(\w*[li]\w*)\b|--login", view.script.shebang or ""):
+        return
+    for simple in view.simple:
+        # Whatever is loaded or sourced before may define it.
+        if simple.name in {
+            "source",
+            ".",
+            "module",
+            "ml",
+            "eval",
+            "conda_setup",
+            "__conda_setup",
+            "bash",
+            "spack",
+        }:
+            return
+        if simple.name == "conda" and simple.words[1:2] == ("activate",):
+            yield Hit(
+                simple.line,
+                "a batch shell does not read ~/.bashrc, so there is no `conda activate` yet",
+                'put eval "$(conda shell.bash hook)" before it',
+            )
+            return
+
+
+@rule("module-in-sh", "warning", "`module` in a #!/bin/sh script: the function does not come over.")
+def module_in_sh(view: View) -> Iterator[Hit]:
+    if view.script.interpreter not in {"sh", "dash"}:
+        return
+    for simple in view.simple:
+        if simple.name in {"source", ".", "eval"}:
+            return
+        if simple.name in {"module", "ml"}:
+            yield Hit(
+                simple.line,
+                "`module` is a function of bash, which sh does not inherit where it is another shell",
+                "start the script with #!/bin/bash",
+            )
+            return
+
+
+@rule("module-without-login", "hint", "`module` in a shell that inherits nothing and is no login shell.")
+def module_without_login(view: View) -> Iterator[Hit]:
+    login = re.search(r"\s-\w*[li]\b|--login", view.script.shebang or "")
+    export = (view.asked.value("export") or "ALL").upper().split(",")
+    if view.script.interpreter != "bash" or login or "ALL" in export or "get-user-env" in view.asked.options:
+        return
+    for simple in view.simple:
+        if simple.name in {"source", ".", "eval"} or "module" in simple.words[1:]:
+            return
+        if simple.name in {"module", "ml"}:
+            yield Hit(
+                simple.line,
+                f"with --export={view.asked.value('export')} the shell does not inherit `module`",
+                "start the script with #!/bin/bash -l",
+            )
+            return
+
+
+@rule("secret-in-script", "warning", "A key or password stands in the script.")
+def secret_in_script(view: View) -> Iterator[Hit]:
+    for number, text in enumerate(view.script.lines, 1):
+        found = next(filter(None, (re.search(rf"(?<![\w-]){one}", text) for one in _SECRET_VALUES)), None)
+        what = "a key" if found else None
+        if not found:
+            match = re.search(rf"\b({_SECRET_NAME})=(['\"]?)([^\s'\"$`]{{12,}})\2(?=[\s;,]|$)", text)
+            if (
+                match
+                and re.search(r"\d", match[3])
+                and re.search(r"[A-Za-z]", match[3])
+                and not _is_no_secret(match[3])
+            ):
+                what = match[1]
+        if not what and (login := re.search(r"\bwandb login\s+(?:--\S+\s+)*([0-9a-f]{40})\b", text)):
+            what = "the key of wandb" if login else None
+        if what:
+            public = text.startswith("#SBATCH") and number < view.script.body_start
+            who = (
+                "every user can read it in squeue or sacct"
+                if public
+                else "it goes wherever the script goes: git, backups, a colleague's copy"
+            )
+            yield Hit(
+                number,
+                f"{what} stands here in plain text: {who}",
+                "replace the key, which is known by now, and keep the new one in a file that only you can read",
+            )
+
+
+def _is_no_secret(value: str) -> bool:
+    return is_placeholder(value) or re.search(r"[/\\]|xxx|your|\.\.\.|\*\*", value, re.IGNORECASE) is not None
+
+
+@rule(
+    "steps-without-environment",
+    "warning",
+    "--export=NONE reaches the steps: srun's tasks lose what the script sets.",
+)
+def steps_without_environment(view: View) -> Iterator[Hit]:
+    if (view.asked.value("export") or "").upper() != "NONE" or view.sets("SLURM_EXPORT_ENV"):
+        return
+    if re.search(r"\bunset\s+([\w\s]*\s)?SLURM_EXPORT_ENV", view.body):
+        return
+    for call in view.calls:
+        if call.srun is not None and "export" not in call.srun and not call.nested and not call.open_options:
+            yield Hit(
+                call.line,
+                "with --export=NONE srun hands the tasks nothing of what the script has loaded and set",
+                "export SLURM_EXPORT_ENV=ALL before srun",
+            )
+            return
+
+
+@rule(
+    "visible-devices", "warning", "CUDA_VISIBLE_DEVICES is overwritten: Slurm has set it to the job's GPUs."
+)
+def visible_devices(view: View) -> Iterator[Hit]:
+    if "exclusive" in view.asked.options or not view.asked.gpu_options:
+        return
+    for simple in view.simple:
+        for word in (*simple.assignments, *(simple.words[1:] if simple.name == "export" else ())):
+            if re.fullmatch(r"(?:CUDA|ROCR|HIP)_VISIBLE_DEVICES=[\"']?\d+(,\d+)*[\"']?", word):
+                yield Hit(
+                    simple.line,
+                    f"{word}: Slurm has set this to the job's GPUs; these may be another job's",
+                    "remove it",
+                )
+
+
+RULES = (
+    source_activate, conda_not_ready, module_in_sh, module_without_login, secret_in_script, steps_without_environment,
+    visible_devices,
+)  # fmt: skip

@@ -1,0 +1,304 @@
+"""Rules about how processes are started: srun, torchrun, ranks and addresses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from slurmgpu.scripts.rules.base import Hit, rule
+from slurmgpu.scripts.rules.calls import Call, expanded
+from slurmgpu.scripts.rules.view import View
+
+__all__ = ["RULES"]
+
+_TASK_VARIABLES = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"}
+_RENDEZVOUS = r"--?(?:rdzv[-_]endpoint|master[-_]addr)\b|\bPET_(?:RDZV_ENDPOINT|MASTER_ADDR)="
+
+_PORT = (
+    r"(?:(?:MASTER|RDZV|MAIN_PROCESS)_PORT=|--?master[-_]port[= ]|--main_process_port[= ]"
+    r"|--?rdzv[-_]endpoint[= ]\S*:)['\"]?(\d{4,5})\b"
+)
+
+
+def _trainings(view: View) -> Iterator[Call]:
+    return (call for call in view.calls if call.trains)
+
+
+def _tasks_on_a_node(view: View, call: Call) -> int | None:
+    """How many tasks of an srun run on a node; None where it does not follow from the options."""
+    options = call.srun or {}
+    if "ntasks-per-node" in options:
+        own = options["ntasks-per-node"] or ""
+        return int(own) if own.isdigit() else None
+    if {"ntasks", "nodes"} & set(options) or call.open_options:
+        tasks, nodes = options.get("ntasks") or "", options.get("nodes") or ""
+        if tasks.isdigit() and (nodes.isdigit() or tasks == "1"):
+            return int(tasks) // int(nodes or 1)
+        return None
+    return view.asked.tasks_per_node
+
+
+@rule("nodes-unused", "warning", "Several nodes, and nothing starts a process on the others.")
+def nodes_unused(view: View) -> Iterator[Hit]:
+    nodes = view.asked.nodes
+    if view.script.components > 1 or not nodes or nodes < 2 or not view.sure:
+        return
+    for call in _trainings(view):
+        if any(one.srun is not None or (one.by_launcher and one.torchrun is None) for one in view.calls):
+            return
+        yield Hit(
+            call.line,
+            f"the batch script runs on the first of {nodes} nodes only, and so does this command",
+            f"start it with srun, once on each node: srun --ntasks-per-node=1 {call.name} ...",
+        )
+        return
+
+
+@rule("tasks-unused", "warning", "Several tasks, and no srun that starts them.")
+def tasks_unused(view: View) -> Iterator[Hit]:
+    tasks = view.asked.tasks
+    if view.script.components > 1 or not tasks or tasks < 2 or (view.asked.nodes or 1) > 1:
+        return
+    if not view.sure or view.launches:
+        return
+    for call in _trainings(view):
+        yield Hit(
+            call.line,
+            f"{tasks} tasks are asked for, and this command starts 1 process: only srun starts tasks",
+            "write srun before it; or ask for --ntasks=1 and --cpus-per-task, if CPUs are what you want",
+        )
+        return
+
+
+@rule("srun-cpus", "hint", "srun without --cpus-per-task: from 22.05 to 23.02 it does not take the job's.")
+def srun_cpus(view: View) -> Iterator[Hit]:
+    cpus = view.asked.number("cpus-per-task")
+    if view.script.components > 1 or not cpus or cpus < 2 or "SRUN_CPUS_PER_TASK" in view.body:
+        return
+    for call in _trainings(view):
+        if (
+            call.srun is None
+            or call.open_options
+            or {"cpus-per-task", "exact", "cpus-per-gpu"} & set(call.srun)
+        ):
+            continue
+        yield Hit(
+            call.line,
+            f"from Slurm 22.05 to 23.02 srun does not take the job's --cpus-per-task={cpus}: each task gets 1 CPU",
+            "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK before it",
+        )
+        return
+
+
+@rule("rank-too-early", "error", "$SLURM_PROCID is expanded by the batch shell, where it is always 0.")
+def rank_too_early(view: View) -> Iterator[Hit]:
+    for call in view.calls:
+        if call.srun is None or call.nested:
+            continue
+        early = sorted(set().union(*(expanded(word) for word in call.simple.raw)) & _TASK_VARIABLES)
+        if early:
+            yield Hit(
+                call.line,
+                f"${early[0]} is expanded before srun starts anything: every task gets the batch shell's value, 0",
+                f"let the task's own shell expand it: srun bash -c '... ${early[0]} ...'",
+            )
+    yield from _exported_ranks(view)
+
+
+def _exported_ranks(view: View) -> Iterator[Hit]:
+    """``export RANK=$SLURM_PROCID`` in the batch shell, and tasks that inherit it; torchrun sets its own."""
+    tasks = [call for call in view.calls if call.srun is not None and call.python and call.torchrun is None]
+    if not tasks or any(call.nested for call in tasks) or (view.asked.tasks or 1) < 2:
+        return
+    for simple in view.simple:
+        words = (*simple.assignments, *(simple.raw[1:] if simple.name == "export" else ()))
+        for word in words:
+            match = re.match(r"(RANK|LOCAL_RANK|NODE_RANK|GROUP_RANK|MACHINE_RANK)=", word)
+            early = sorted(expanded(word) & _TASK_VARIABLES)
+            if match and early:
+                yield Hit(
+                    simple.line,
+                    f"{match[1]} gets ${early[0]} of the batch shell, 0, and srun hands it to every task",
+                    f"set it within the task: srun bash -c 'export {match[1]}=${early[0]}; ...'",
+                )
+
+
+@rule("fixed-port", "warning", "A fixed MASTER_PORT: two jobs on a node take each other's.")
+def fixed_port(view: View) -> Iterator[Hit]:
+    if "exclusive" in view.asked.options:
+        return
+    for number, text in enumerate(view.script.lines[view.script.body_start - 1 :], view.script.body_start):
+        match = re.search(_PORT, text)
+        if match and not text.lstrip().startswith("#"):
+            # Whole nodes are common where several are asked for.
+            shared = (view.asked.nodes or 1) == 1 and match[1] == "29500"
+            yield Hit(
+                number,
+                f"port {match[1]} is fixed: a second job on the same node cannot have it, too",
+                "derive it from the job: export MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))",
+                None if shared else "hint",
+            )
+            return
+
+
+@rule("loopback-address", "error", "MASTER_ADDR is the own machine, and the job has several nodes.")
+def loopback_address(view: View) -> Iterator[Hit]:
+    if (view.asked.nodes or 1) < 2:
+        return
+    for number, text in enumerate(view.script.lines[view.script.body_start - 1 :], view.script.body_start):
+        match = re.search(
+            r"(?:MASTER_ADDR=|--?master[-_]addr[= ]|--?rdzv[-_]endpoint[= ])['\"]?(localhost|127\.0\.0\.1|0\.0\.0\.0)\b",
+            text,
+        )
+        if match and not text.lstrip().startswith("#"):
+            yield Hit(
+                number,
+                f"{match[1]} is another machine on each node: the ranks never meet",
+                'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            )
+            return
+
+
+@rule("no-rendezvous", "error", "torchrun over several nodes without an address where its processes meet.")
+def no_rendezvous(view: View) -> Iterator[Hit]:
+    nodes = view.asked.nodes
+    if view.script.components > 1 or not nodes or nodes < 2 or re.search(_RENDEZVOUS, view.script.text):
+        return
+    for call in view.calls:
+        if call.torchrun is None:
+            continue
+        before_script = call.words[call.torchrun :]
+        if any(re.match(r"\$[\w{]", word) for word in before_script[:-1] if not word.startswith("-")):
+            return  # options may stand in a variable that we cannot follow
+        if call.srun is not None or re.search(r"--?nnodes", " ".join(before_script)):
+            yield Hit(
+                call.line,
+                f"{nodes} nodes, and torchrun has no --rdzv-endpoint: each node trains for itself, or waits for ever",
+                "add --nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT",
+            )
+            return
+
+
+@rule(
+    "torchrun-in-each-task", "warning", "torchrun in every task of a node: each of them starts all processes."
+)
+def torchrun_in_each_task(view: View) -> Iterator[Hit]:
+    for call in view.calls:
+        if call.torchrun is None or call.srun is None or view.script.components > 1:
+            continue
+        tasks = _tasks_on_a_node(view, call)
+        processes = re.search(r"--?nproc[-_]per[-_]node[= ](\S+)", " ".join(call.words))
+        if tasks and tasks > 1 and processes and processes[1] != "1":
+            yield Hit(
+                call.line,
+                f"srun starts torchrun {tasks} times on each node, and each starts {processes[1]} processes",
+                "start it once on each node: srun --ntasks-per-node=1 torchrun ...",
+            )
+
+
+@rule("spawns-itself", "warning", "torchrun or srun around a script that starts its own processes.")
+def spawns_itself(view: View) -> Iterator[Hit]:
+    for call in view.calls:
+        script = call.script
+        if script is None or script not in view.facts.python:
+            continue
+        several = call.torchrun is not None or (
+            call.srun is not None and (_tasks_on_a_node(view, call) or 1) > 1
+        )
+        facts = view.facts.python[script]
+        if several and facts.spawns and not facts.framework:
+            what, line = facts.spawns
+            yield Hit(
+                call.line,
+                f"{script} starts its own processes ({what}, line {line}), once in each that is started here",
+                "start it plainly: python " + script,
+            )
+        elif several and not facts.distributed and not facts.framework:
+            yield Hit(
+                call.line,
+                f"nothing in {script} looks distributed: each process trains the same thing",
+                "wrap the model in DistributedDataParallel, or start one process",
+            )
+
+
+@rule("one-process", "hint", "Several GPUs and one Python process.")
+def one_process(view: View) -> Iterator[Hit]:
+    gpus = view.asked.gpus_per_node
+    if view.script.components > 1 or not gpus or gpus < 2 or not view.sure or view.launches:
+        return
+    for call in _trainings(view):
+        facts = view.facts.python.get(call.script or "")
+        if facts is not None and (facts.spawns or facts.framework or facts.distributed):
+            return
+        unused = facts is not None and facts.parsed
+        yield Hit(
+            call.line,
+            f"one process, and {gpus} GPUs"
+            + (
+                f": nothing in {call.script} uses more than one"
+                if unused
+                else ": it uses one of them, unless the program starts more processes"
+            ),
+            f"torchrun --standalone --nproc-per-node={gpus} {call.script or 'SCRIPT'}, or ask for 1 GPU",
+            "warning" if unused else None,
+        )
+        return
+
+
+@rule(
+    "gpus-hidden",
+    "warning",
+    "--gpus-per-task hides the tasks' GPUs from each other, which NCCL needs to see.",
+)
+def gpus_hidden(view: View) -> Iterator[Hit]:
+    asked = view.asked
+    if view.script.components > 1 or "gpus-per-task" not in asked.options or (asked.tasks_per_node or 1) < 2:
+        return
+    told = f"{asked.value('gres-flags') or ''} {asked.value('gpu-bind') or ''}"
+    if re.search(r"allow-task-sharing|none", told):
+        return
+    for call in _trainings(view):
+        options = " ".join(f"{name}={value}" for name, value in (call.srun or {}).items())
+        if call.srun is None or call.open_options or re.search(r"allow-task-sharing|gpu-bind=none", options):
+            continue
+        yield Hit(
+            asked.line("gpus-per-task"),
+            "each task sees its own GPU only: NCCL cannot copy between them directly, and LOCAL_RANK is no device number",
+            "ask for --gpus-per-node and --ntasks-per-node, and choose the device by LOCAL_RANK",
+        )
+        return
+
+
+@rule("step-gpus", "hint", "srun asks for GPUs without a type, where the job has asked for a type.")
+def step_gpus(view: View) -> Iterator[Hit]:
+    if not view.asked.gpu_types:
+        return
+    for call in view.calls:
+        for name in ("gres", "gpus", "gpus-per-node"):
+            value = (call.srun or {}).get(name) or ""
+            if re.fullmatch(r"(gpu:)?\d+", value) and not call.nested:
+                yield Hit(
+                    call.line,
+                    f"srun --{name}={value} names no type, and some releases refuse that in a job that did",
+                    "drop it: a step that spans the job has its GPUs",
+                )
+
+
+@rule("dead-rank", "hint", "srun over several tasks waits for the rest when one has died.")
+def dead_rank(view: View) -> Iterator[Hit]:
+    if (view.asked.tasks or 1) < 2 or "SLURM_KILL_BAD_EXIT" in view.body:
+        return
+    for call in _trainings(view):
+        if call.srun is not None and not call.open_options and "kill-on-bad-exit" not in call.srun:
+            yield Hit(
+                call.line,
+                "when one task dies, the others wait in their next collective until the time limit",
+                "srun --kill-on-bad-exit=1 ...",
+            )
+            return
+
+
+RULES = (
+    nodes_unused, tasks_unused, srun_cpus, rank_too_early, fixed_port, loopback_address, no_rendezvous,
+    torchrun_in_each_task, spawns_itself, one_process, gpus_hidden, step_gpus, dead_rank,
+)  # fmt: skip

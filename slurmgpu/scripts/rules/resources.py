@@ -1,0 +1,234 @@
+"""Rules about resources: options that contradict each other, and requests that are rarely meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from slurmgpu.scripts.rules.asked import Asked
+from slurmgpu.scripts.rules.base import Hit, rule
+from slurmgpu.scripts.rules.view import View
+
+__all__ = ["RULES"]
+
+
+def _both(asked: Asked, one: str, other: str) -> bool:
+    return one in asked.options and other in asked.options
+
+
+def _last_line(asked: Asked, *names: str) -> int:
+    return max(asked.options[name].line for name in names if name in asked.options)
+
+
+@rule("memory-options", "error", "Two of --mem, --mem-per-cpu and --mem-per-gpu: sbatch refuses the script.")
+def memory_options(view: View) -> Iterator[Hit]:
+    for asked in view.components:
+        given = [name for name in ("mem", "mem-per-cpu", "mem-per-gpu") if name in asked.options]
+        if len(given) > 1:
+            yield Hit(
+                _last_line(asked, *given),
+                f"{' and '.join('--' + name for name in given)} exclude each other",
+                "keep one of them",
+            )
+
+
+@rule("tasks-per-gpu", "error", "--ntasks-per-gpu with options that it excludes.")
+def tasks_per_gpu(view: View) -> Iterator[Hit]:
+    for asked in view.components:
+        for other in ("gpus-per-task", "ntasks-per-node"):
+            if _both(asked, "ntasks-per-gpu", other):
+                yield Hit(
+                    _last_line(asked, "ntasks-per-gpu", other),
+                    f"--ntasks-per-gpu and --{other} exclude each other: sbatch refuses the script",
+                    "drop --ntasks-per-gpu",
+                )
+        if _both(asked, "ntasks-per-gpu", "cpus-per-task"):
+            yield Hit(
+                _last_line(asked, "ntasks-per-gpu", "cpus-per-task"),
+                "with --ntasks-per-gpu Slurm gives fewer CPUs than --cpus-per-task says: 2 for 2 tasks of 2 (seen on 22.05)",
+                "ask for --ntasks-per-node and --cpus-per-task",
+                "warning",
+            )
+
+
+@rule("cpus-per-gpu-and-task", "error", "--cpus-per-gpu with --cpus-per-task: Slurm refuses the job.")
+def cpus_per_gpu_and_task(view: View) -> Iterator[Hit]:
+    for asked in view.components:
+        if _both(asked, "cpus-per-gpu", "cpus-per-task"):
+            yield Hit(
+                _last_line(asked, "cpus-per-gpu", "cpus-per-task"),
+                "--cpus-per-gpu and --cpus-per-task exclude each other",
+                "keep one of them",
+            )
+
+
+@rule("contradiction", "warning", "Two options that say the opposite.")
+def contradiction(view: View) -> Iterator[Hit]:
+    for asked in view.components:
+        if _both(asked, "requeue", "no-requeue"):
+            yield Hit(
+                _last_line(asked, "requeue", "no-requeue"),
+                "--requeue and --no-requeue: the last one counts",
+                "keep one of them",
+            )
+        if _both(asked, "exclusive", "oversubscribe"):
+            yield Hit(
+                _last_line(asked, "exclusive", "oversubscribe"),
+                "--exclusive and --oversubscribe: new releases refuse both, in old ones the last counts",
+                "keep one of them",
+            )
+
+
+@rule("several-gpu-options", "warning", "GPUs are asked for in several ways, which need not agree.")
+def several_gpu_options(view: View) -> Iterator[Hit]:
+    for asked in view.components:
+        names = asked.gpu_options
+        # These two together are how Slurm's manual shows them; each says another thing.
+        if len(names) < 2 or set(names) in (
+            {"gpus", "gpus-per-task"},
+            {"gpus-per-node", "gpus-per-task"},
+            {"gpus", "gpus-per-node"},
+        ):
+            yield from _disagreeing(asked, names)
+            continue
+        spelled = ", ".join(f"--{name}={asked.value(name)}" for name in names)
+        yield Hit(
+            _last_line(asked, *names),
+            f"GPUs are asked for by {spelled}; where they disagree, Slurm refuses the job or takes the largest",
+            f"keep --{names[0]}",
+        )
+
+
+def _disagreeing(asked: Asked, names: list[str]) -> Iterator[Hit]:
+    if set(names) == {"gpus", "gpus-per-node"} and asked.nodes:
+        total, each = asked.gpus_in("gpus"), asked.gpus_in("gpus-per-node")
+        if total and each and total != each * asked.nodes:
+            yield Hit(
+                _last_line(asked, *names),
+                f"--gpus={total} is not --nodes={asked.nodes} x --gpus-per-node={each}: Slurm refuses the job",
+                "drop --gpus",
+                "error",
+            )
+        elif total and each:
+            yield Hit(
+                _last_line(asked, *names),
+                "--gpus says again what --nodes and --gpus-per-node say",
+                "drop --gpus",
+                "hint",
+            )
+
+
+@rule(
+    "gpus-without-nodes", "hint", "Several GPUs by --gpus, and no --nodes: they may come from several nodes."
+)
+def gpus_without_nodes(view: View) -> Iterator[Hit]:
+    for asked in view.components:
+        total = asked.gpus_in("gpus") if asked.gpu_options == ["gpus"] else None
+        if total and total > 1 and asked.nodes is None:
+            yield Hit(
+                asked.line("gpus"),
+                f"--gpus={total} alone promises no more than 1 GPU on a node: the job may be split over several",
+                f"ask for --nodes=1 and --gpus-per-node={total}",
+            )
+
+
+@rule("gpus-per-task-alone", "error", "--gpus-per-task without a number of tasks: Slurm refuses the job.")
+def gpus_per_task_alone(view: View) -> Iterator[Hit]:
+    for asked in view.components:
+        if asked.gpu_options == ["gpus-per-task"] and not {"ntasks", "ntasks-per-node", "nodes"} & set(
+            asked.options
+        ):
+            yield Hit(
+                asked.line("gpus-per-task"),
+                "--gpus-per-task needs the number of tasks, or --gpus",
+                "add --ntasks",
+            )
+
+
+@rule("fewer-tasks-than-nodes", "error", "Fewer tasks than nodes: Slurm gives fewer nodes.")
+def fewer_tasks_than_nodes(view: View) -> Iterator[Hit]:
+    for asked in view.components:
+        tasks, nodes = asked.number("ntasks"), asked.nodes
+        if tasks and nodes and tasks < nodes and "-" not in (asked.value("nodes") or ""):
+            yield Hit(
+                _last_line(asked, "ntasks", "nodes"),
+                f"--ntasks={tasks} runs on {tasks} of the {nodes} nodes: Slurm gives only {tasks}",
+                "use --ntasks-per-node",
+            )
+
+
+@rule("tasks-disagree", "warning", "--ntasks is more than --nodes x --ntasks-per-node.")
+def tasks_disagree(view: View) -> Iterator[Hit]:
+    for asked in view.components:
+        tasks, nodes, each = asked.number("ntasks"), asked.nodes, asked.number("ntasks-per-node")
+        if tasks and nodes and each and tasks > nodes * each and "-" not in (asked.value("nodes") or ""):
+            yield Hit(
+                _last_line(asked, "ntasks", "nodes", "ntasks-per-node"),
+                f"--ntasks={tasks} is more than {nodes} nodes x {each} tasks: Slurm starts {tasks}",
+                "drop --ntasks",
+            )
+
+
+@rule("few-cpus", "warning", "Fewer than 2 CPUs for a GPU: its data loader starves it.")
+def few_cpus(view: View) -> Iterator[Hit]:
+    python = any(call.trains or any(word.endswith(".py") for word in call.words) for call in view.calls)
+    for asked in view.components:
+        gpus = asked.gpus_per_node
+        if "exclusive" in asked.options or not gpus or any(map(_is_slice, asked.gpu_types)):
+            continue
+        if "cpus-per-gpu" in asked.options:
+            cpus = gpus if asked.number("cpus-per-gpu") == 1 else None
+        else:
+            each = asked.number("cpus-per-task")
+            cpus = each * (asked.tasks_per_node or 1) if each else None
+        if not cpus or cpus >= 2 * gpus:
+            continue
+        # Who tells srun the count, too, means it; and only Python's loaders are known to starve.
+        meant = view.sets("SRUN_CPUS_PER_TASK") or not python
+        yield Hit(
+            asked.line("cpus-per-gpu", "cpus-per-task"),
+            f"{cpus} CPU{'s' * (cpus != 1)} for {gpus} GPU{'s' * (gpus != 1)}: "
+            "one process for each loads and prepares all data beside the training",
+            "ask for a GPU's share of the node, often 8 to 16 CPUs each (`scontrol show node` tells)",
+            "hint" if meant else None,
+        )
+
+
+def _is_slice(kind: str) -> bool:
+    """Whether a type of GPU is a MIG slice, such as ``1g.10gb``."""
+    return re.search(r"\dg\.\d+gb|\b\dg\b", kind) is not None
+
+
+@rule("no-time", "hint", "No --time: the job gets the partition's default, often short, or its maximum.")
+def no_time(view: View) -> Iterator[Hit]:
+    if "time" not in view.asked.options and view.script.directives:
+        yield Hit(
+            view.script.directives[0].line,
+            "no --time: the partition's default counts, and a long one delays the start",
+            "add #SBATCH --time=HH:MM:SS",
+        )
+
+
+@rule("no-gpu", "hint", "The partition's or feature's name speaks of GPUs, and none is asked for.")
+def no_gpu(view: View) -> Iterator[Hit]:
+    if view.facts.cluster is not None and view.facts.cluster.known:
+        return  # the cluster's own rules know better
+    for asked in view.components:
+        name = (asked.value("partition") or "").lower()
+        if (
+            "gpu" in name
+            and "cpu" not in name
+            and not asked.gpu_options
+            and "cpus-per-gpu" not in asked.options
+        ):
+            yield Hit(
+                asked.line("partition"),
+                f"partition {name!r}, and no GPU is asked for: most sites then give none",
+                "add --gres=gpu:COUNT, unless your site gives whole nodes",
+            )
+
+
+RULES = (
+    memory_options, tasks_per_gpu, cpus_per_gpu_and_task, contradiction, several_gpu_options, gpus_without_nodes,
+    gpus_per_task_alone, fewer_tasks_than_nodes, tasks_disagree, few_cpus, no_time, no_gpu,
+)  # fmt: skip

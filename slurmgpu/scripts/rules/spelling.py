@@ -1,0 +1,200 @@
+"""Rules about how options are written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from slurmgpu.scripts.options import NEWEST, OLDEST, OPTIONS, abbreviated
+from slurmgpu.scripts.reading import Directive
+from slurmgpu.scripts.rules.asked import is_placeholder
+from slurmgpu.scripts.rules.base import Hit, rule
+from slurmgpu.scripts.rules.view import View
+
+__all__ = ["RULES"]
+
+# A variable, or a command of those that people put there: other $() may stand in a name on purpose.
+_COMMANDS = (
+    "basename|cat|date|dirname|echo|expr|git|hostname|mktemp|nproc|printf|pwd|realpath|seq|uuidgen|wc|whoami"
+)
+_EXPANDABLE = re.compile(rf"\$\w+|\$\{{[^}}]*\}}|\$\(\(.*|\$\(\s*(?:{_COMMANDS})\b.*|`\s*(?:{_COMMANDS})\b.*")
+
+
+@rule("several-on-a-line", "hint", "Several options on one #SBATCH line.")
+def several_on_a_line(view: View) -> Iterator[Hit]:
+    for number in sorted({one.line for one in view.script.directives}):
+        names = [one.spelling for one in view.script.directives if one.line == number]
+        if len(names) > 1:
+            yield Hit(
+                number,
+                f"{len(names)} options stand on this line",
+                "give each a line of its own, which is easier to change",
+            )
+
+
+@rule("duplicate-option", "warning", "An option stands there twice: the last one counts.")
+def duplicate_option(view: View) -> Iterator[Hit]:
+    for component in range(view.script.components):
+        last: dict[str, Directive] = {}
+        for one in view.script.directives:
+            if one.component != component:
+                continue
+            earlier = last.get(one.name)
+            if earlier is not None:
+                same = earlier.value == one.value
+                said = f"--{one.name} stands at line {earlier.line} already"
+                counts = (
+                    "with the same value" if same else f"and this one counts: {earlier.value!r} is forgotten"
+                )
+                yield Hit(
+                    one.line, f"{said}, {counts}", f"remove line {earlier.line}", "hint" if same else None
+                )
+            last[one.name] = one
+
+
+@rule("abbreviated-option", "hint", "An abbreviated option: another release may have two that begin so.")
+def abbreviated_option(view: View) -> Iterator[Hit]:
+    for one in view.script.directives:
+        word = one.spelling.lstrip("-")
+        if not one.spelling.startswith("--") or word in OPTIONS or not one.known:
+            continue
+        clear = all(len(abbreviated(word, release)) == 1 for release in (OLDEST, NEWEST))
+        if not clear:
+            yield Hit(
+                one.line,
+                f"{one.spelling} can mean several options in some releases of Slurm, which then refuse it",
+                f"write --{one.name}",
+                "warning",
+            )
+        else:
+            yield Hit(one.line, f"{one.spelling} is short for --{one.name}", f"write --{one.name}")
+
+
+@rule(
+    "equals-after-letter",
+    "error",
+    "`-p=gpu`: a letter takes its value without `=`, which becomes a part of it.",
+)
+def equals_after_letter(view: View) -> Iterator[Hit]:
+    for one in view.script.directives:
+        if (
+            not one.spelling.startswith("--")
+            and (one.value or "").startswith("=")
+            and f"{one.spelling}=" in one.text
+        ):
+            value = (one.value or "")[1:]
+            yield Hit(
+                one.line,
+                f"the value is {one.value!r}, with the =",
+                f"write {one.spelling} {value} or --{one.name}={value}",
+            )
+
+
+@rule("single-dash", "error", "`-time=10`: with one dash this is the letter t with the value `ime=10`.")
+def single_dash(view: View) -> Iterator[Hit]:
+    for one in view.script.directives:
+        if one.spelling.startswith("--") or not one.value:
+            continue
+        word = one.spelling[1:] + one.value.partition("=")[0]
+        if len(word) > 3 and f"-{word}" in one.text and word in OPTIONS:
+            yield Hit(
+                one.line, f"-{word} is read as {one.spelling} with the value {one.value!r}", f"write --{word}"
+            )
+
+
+@rule(
+    "variable-in-directive",
+    "error",
+    "A shell variable, command or ~ in a #SBATCH line: Slurm expands none of them.",
+)
+def variable_in_directive(view: View) -> Iterator[Hit]:
+    for one in view.script.directives:
+        value = one.value or ""
+        if one.name in {"comment", "wrap", "extra"} or is_placeholder(value):
+            continue
+        found = _EXPANDABLE.search(value)
+        if found:
+            known = {
+                "USER": "%u",
+                "SLURM_JOB_ID": "%j",
+                "SLURM_JOBID": "%j",
+                "SLURM_JOB_NAME": "%x",
+                "SLURM_ARRAY_TASK_ID": "%a",
+            }
+            pattern = known.get(re.sub(r"[${}]", "", found[0]).split("/")[0])
+            is_log = one.name in {"output", "error", "input"}
+            fix = (
+                f"write {pattern}"
+                if pattern and is_log
+                else "write the value out, or give the option on the command line: sbatch --"
+                + one.name
+                + "=..."
+            )
+            yield Hit(one.line, f"sbatch expands no variables: {found[0]!r} stays as it is", fix)
+        elif one.name in {"output", "error", "input", "chdir"} and value.startswith("~"):
+            yield Hit(
+                one.line,
+                f"sbatch does not expand ~: {value!r} is a folder of that name",
+                "write the path out",
+            )
+
+
+@rule("placeholder", "warning", "A value that still waits to be filled in.")
+def placeholder(view: View) -> Iterator[Hit]:
+    for one in view.script.directives:
+        if one.value and is_placeholder(one.value):
+            yield Hit(one.line, f"--{one.name} still has the placeholder {one.value!r}", "fill it in")
+
+
+@rule("pbs-lines", "hint", "#PBS or #BSUB lines: sbatch reads those, too, and translates some.")
+def pbs_lines(view: View) -> Iterator[Hit]:
+    for number, text in enumerate(view.script.lines[: view.script.body_start - 1], 1):
+        if re.match(r"#(PBS|BSUB)\s+-", text) and "ignore-pbs" not in view.asked.options:
+            yield Hit(
+                number,
+                "sbatch reads #PBS and #BSUB lines and translates what it can",
+                "remove them, or add #SBATCH --ignore-pbs",
+            )
+            return
+
+
+@rule("old-name", "hint", "An old name: packjob, --pack-group, --cpu_bind, #SLURM.")
+def old_name(view: View) -> Iterator[Hit]:
+    for number in view.script.separators:
+        if "packjob" in view.script.lines[number - 1]:
+            yield Hit(
+                number, "packjob is the old name, and Slurm says that it will go", "write #SBATCH hetjob"
+            )
+    for number, text in enumerate(view.script.lines[: view.script.body_start - 1], 1):
+        if text.startswith("#SLURM"):
+            yield Hit(number, "#SLURM is the old spelling, and sbatch complains of it", "write #SBATCH")
+    for call in view.calls:
+        for old, new in (("pack-group", "het-group"), ("cpu_bind", "cpu-bind")):
+            if call.srun is not None and old in call.srun and not call.nested:
+                yield Hit(call.line, f"srun --{old} is an old spelling", f"write --{new}")
+        if call.srun is not None and "mem_bind" in call.srun and not call.nested:
+            yield Hit(call.line, "srun has no --mem_bind", "write --mem-bind", "error")
+
+
+@rule("never-submitted", "error", "--test-only in the script: the job is never submitted.")
+def never_submitted(view: View) -> Iterator[Hit]:
+    if "test-only" in view.asked.options:
+        yield Hit(
+            view.asked.line("test-only"),
+            "with --test-only sbatch only tells when the job would start, and submits nothing",
+            "remove it, and call sbatch --test-only SCRIPT instead",
+        )
+
+
+RULES = (
+    several_on_a_line,
+    duplicate_option,
+    abbreviated_option,
+    equals_after_letter,
+    single_dash,
+    variable_in_directive,
+    placeholder,
+    pbs_lines,
+    old_name,
+    never_submitted,
+)

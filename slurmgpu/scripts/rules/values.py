@@ -1,0 +1,197 @@
+"""Rules about single values: what sbatch refuses, and what it takes otherwise than it is meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from slurmgpu.scripts.reading import Directive
+from slurmgpu.scripts.rules.asked import is_placeholder
+from slurmgpu.scripts.rules.base import Hit, rule
+from slurmgpu.scripts.rules.view import View
+
+__all__ = ["RULES"]
+
+_TIME = r"\d+|\d+:\d+|\d+:\d+:\d+|\d+-\d*(:\d+){0,2}|(?i:unlimited|infinite)"
+_MEMORY = r"\d+(?i:[kmgtp]b?)?"
+_NUMBERS = {
+    *("ntasks", "cpus-per-task", "ntasks-per-node", "ntasks-per-core", "ntasks-per-socket", "ntasks-per-gpu"),
+    *("cpus-per-gpu", "mincpus", "wait-all-nodes"),
+}
+_MAIL = {
+    *("none", "begin", "end", "fail", "requeue", "all", "invalid_depend", "stage_out", "array_tasks"),
+    *("time_limit", "time_limit_90", "time_limit_80", "time_limit_50"),
+}
+_SIGNALS = {
+    "hup",
+    "int",
+    "quit",
+    "kill",
+    "term",
+    "usr1",
+    "usr2",
+    "cont",
+    "alrm",
+    "abrt",
+    "stop",
+    "urg",
+    "xcpu",
+}
+_SIGNALS |= {"trap", "pipe", "tstp", "ttin", "ttou", "chld", "winch", "io", "xfsz", "sys", "segv", "bus"}
+
+
+def _given(view: View, *names: str) -> Iterator[tuple[Directive, str]]:
+    """The options of these names with a value that is no variable and no placeholder; all of them, as sbatch does."""
+    for one in view.script.directives:
+        if one.name not in names or one.value is None or one.value.startswith("="):
+            continue
+        if not re.search(r"[$`]", one.value) and not is_placeholder(one.value) and one.value:
+            yield one, one.value
+
+
+@rule("bad-time", "error", "A time limit that sbatch refuses.")
+def bad_time(view: View) -> Iterator[Hit]:
+    for one, value in _given(view, "time", "time-min"):
+        if not re.fullmatch(_TIME, value):
+            yield Hit(one.line, f"{value!r} is no time to sbatch", _better_time(value))
+
+
+def _better_time(value: str) -> str:
+    match = re.fullmatch(r"(\d+)\s*(d|h|m)\w*", value, re.IGNORECASE)
+    if not match:
+        return "write minutes (90), HH:MM:SS (12:00:00) or D-HH:MM:SS (2-12:00:00)"
+    number, unit = int(match[1]), match[2].lower()
+    return "write " + {"d": f"{number}-00:00:00", "h": f"{number:02}:00:00", "m": f"00:{number:02}:00"}[unit]
+
+
+@rule("time-in-minutes", "hint", "A bare number, or `MM:SS`, is minutes.")
+def time_in_minutes(view: View) -> Iterator[Hit]:
+    for one, value in _given(view, "time"):
+        if re.fullmatch(r"[1-9]\d*", value) and int(value) <= 96:
+            yield Hit(
+                one.line,
+                f"{value} means {value} minutes",
+                f"write 00:{int(value):02}:00, or {value}:00:00 for hours"
+                if int(value) < 60
+                else f"write {value}:00:00 if hours are meant",
+            )
+        elif re.fullmatch(r"\d+:\d+", value):
+            minutes, seconds = value.split(":")
+            yield Hit(
+                one.line,
+                f"{value} means {int(minutes)} minutes and {int(seconds)} seconds",
+                f"write {value}:00 for hours and minutes, or 00:{value}",
+            )
+
+
+@rule("bad-memory", "error", "An amount of memory that sbatch refuses.")
+def bad_memory(view: View) -> Iterator[Hit]:
+    for one, value in _given(view, "mem", "mem-per-cpu", "mem-per-gpu", "tmp"):
+        if not re.fullmatch(_MEMORY, value):
+            fraction = re.fullmatch(r"(\d+\.\d+)\s*([GT])i?B?", value, re.IGNORECASE)
+            if fraction:
+                whole = round(float(fraction[1]) * 1024)
+                fix = f"write {whole}{'M' if fraction[2].upper() == 'G' else 'G'}: whole numbers only"
+            else:
+                fix = "write a whole number with K, M, G or T, such as 64G"
+            yield Hit(one.line, f"{value!r} is no amount of memory to sbatch", fix)
+
+
+@rule("memory-in-megabytes", "warning", "A small bare number of memory: it counts megabytes.")
+def memory_in_megabytes(view: View) -> Iterator[Hit]:
+    for one, value in _given(view, "mem", "mem-per-cpu", "mem-per-gpu"):
+        if re.fullmatch(r"\d+", value) and 0 < int(value) <= 512:
+            yield Hit(one.line, f"{value} means {value} megabytes", f"write {value}G")
+
+
+@rule("bad-number", "error", "A count that sbatch refuses.")
+def bad_number(view: View) -> Iterator[Hit]:
+    for one, value in _given(view, *_NUMBERS):
+        if not re.fullmatch(r"[1-9]\d*", value) and "," not in value and "=" not in value:
+            yield Hit(one.line, f"{value!r} is no count for --{one.name}", "write a whole number, 1 or more")
+    for one, value in _given(view, "nodes"):
+        if not re.fullmatch(r"\d+[kKmM]?(-\d+[kKmM]?)?(:\d+)?|[\d,:-]+", value):
+            yield Hit(one.line, f"{value!r} is no count of nodes", "write a number, or MIN-MAX")
+
+
+@rule("bad-gres", "error", "A request for GPUs that Slurm refuses, or reads as another count.")
+def bad_gres(view: View) -> Iterator[Hit]:
+    for one, value in _given(view, "gres", "gpus", "gpus-per-node", "gpus-per-task"):
+        for entry in value.split(","):
+            if (
+                re.match(r"gpus?[=:]?\d+\Z|gpus?=", entry)
+                and not re.match(r"gpu:\d+\Z", entry)
+                and one.name == "gres"
+            ):
+                yield Hit(
+                    one.line, f"{entry!r} is no resource that Slurm has", "write gpu:COUNT or gpu:TYPE:COUNT"
+                )
+            elif re.match(r"gpus:", entry) and one.name == "gres":
+                yield Hit(
+                    one.line, "the resource is called gpu, not gpus", "write gpu:COUNT or gpu:TYPE:COUNT"
+                )
+            elif re.match(r"gpu:[A-Za-z][\w.-]*=\d+\Z", entry):
+                yield Hit(
+                    one.line,
+                    f"in {entry!r} Slurm takes all after the colon for a type, and gives 1 GPU",
+                    f"write {entry.replace('=', ':')}",
+                )
+            elif re.match(r"gpu:\d+:[A-Za-z]", entry):
+                _, count, kind = entry.split(":", 2)
+                yield Hit(
+                    one.line, f"in {entry!r} the type comes before the count", f"write gpu:{kind}:{count}"
+                )
+
+
+@rule("bad-mail-type", "error", "A --mail-type that sbatch refuses or passes over.")
+def bad_mail_type(view: View) -> Iterator[Hit]:
+    for one, value in _given(view, "mail-type"):
+        for kind in value.split(","):
+            if kind.strip().lower() not in _MAIL:
+                yield Hit(
+                    one.line,
+                    f"{kind!r} is no type of mail",
+                    "write BEGIN, END, FAIL, REQUEUE, TIME_LIMIT_90 or ALL",
+                )
+
+
+@rule("mail-without-type", "warning", "--mail-user without --mail-type: no mail is ever sent.")
+def mail_without_type(view: View) -> Iterator[Hit]:
+    if "mail-user" in view.asked.options and "mail-type" not in view.asked.options:
+        yield Hit(
+            view.asked.line("mail-user"),
+            "without --mail-type Slurm sends no mail",
+            "add #SBATCH --mail-type=END,FAIL",
+        )
+
+
+@rule("bad-signal", "error", "A --signal that sbatch refuses.")
+def bad_signal(view: View) -> Iterator[Hit]:
+    for one, value in _given(view, "signal"):
+        match = re.fullmatch(r"(?:[BR]+:)?(?:SIG)?(\w+)(?:@\d+)?", value, re.IGNORECASE)
+        if not match or not (match[1].isdigit() or match[1].lower() in _SIGNALS):
+            yield Hit(
+                one.line,
+                f"{value!r} is no signal to sbatch",
+                "write B:USR1@120: the signal, and how many seconds before the end",
+            )
+
+
+@rule("bad-array", "error", "A job array that Slurm refuses.")
+def bad_array(view: View) -> Iterator[Hit]:
+    for one, value in _given(view, "array"):
+        indices = re.sub(r"%\d+\Z", "", value)
+        for part in indices.split(","):
+            match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part.strip("[]"))
+            if not match or (match[2] and int(match[2]) < int(match[1])):
+                yield Hit(
+                    one.line,
+                    f"{part!r} is no range of indices",
+                    "write 0-9, 0-9%2 (two at a time), 0-20:5 or 1,3,7",
+                )
+
+
+RULES = (
+    bad_time, time_in_minutes, bad_memory, memory_in_megabytes, bad_number, bad_gres, bad_mail_type, mail_without_type,
+    bad_signal, bad_array,
+)  # fmt: skip

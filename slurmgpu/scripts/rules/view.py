@@ -1,0 +1,68 @@
+"""A script with all that the rules want to know of it, found once."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+
+from slurmgpu.scripts.reading import Script
+from slurmgpu.scripts.rules.asked import Asked
+from slurmgpu.scripts.rules.base import Facts
+from slurmgpu.scripts.rules.calls import Call, calls_of
+from slurmgpu.scripts.shell import Simple
+
+__all__ = ["View"]
+
+
+class View:
+    """A script with what the rules want to know of it."""
+
+    def __init__(self, script: Script, facts: Facts) -> None:
+        self.script = script
+        self.facts = facts
+
+    @cached_property
+    def components(self) -> list[Asked]:
+        """The options of each component."""
+        return [Asked(self.script.effective(one)) for one in range(self.script.components)]
+
+    @cached_property
+    def asked(self) -> Asked:
+        """The options of the (first) component."""
+        return self.components[0]
+
+    @cached_property
+    def simple(self) -> tuple[Simple, ...]:
+        """The body's simple commands."""
+        return self.script.simple_commands()
+
+    @cached_property
+    def calls(self) -> list[Call]:
+        """The programs that the body starts, those within ``bash -c`` texts after the one that holds them."""
+        return [call for simple in self.simple for call in calls_of(simple)]
+
+    @cached_property
+    def sure(self) -> bool:
+        """Whether every command is one that we know: no other script or program could start processes."""
+        return all(call.housekeeping or call.trains or call.srun is not None for call in self.calls)
+
+    @property
+    def launches(self) -> bool:
+        """Whether anything starts several processes: srun, mpirun, torchrun, ..."""
+        return any(call.srun is not None or call.by_launcher for call in self.calls)
+
+    @cached_property
+    def body(self) -> str:
+        """The body's text."""
+        return "\n".join(self.script.lines[self.script.body_start - 1 :])
+
+    @cached_property
+    def comments(self) -> str:
+        """The comment lines."""
+        return "\n".join(
+            line for line in self.script.lines if line.startswith("#") and not line.startswith("#SBATCH")
+        )
+
+    def sets(self, variable: str) -> bool:
+        """Whether the body sets a variable."""
+        return re.search(rf"(?m)(?:^|[\s;]){variable}=", self.body) is not None

@@ -1,0 +1,335 @@
+"""A light reading of a shell script's body: lines joined, words split, comments and here-documents told apart.
+
+Nothing is expanded and nothing is judged: what cannot be split is kept as text.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+__all__ = ["Command", "HereDocument", "Simple", "read_shell", "simple_commands", "unquoted"]
+
+_OPERATORS = (
+    *("<<<", "<<-", "&>>", ";;&", ";;", ";&", "&&", "||", "|&", "&>", "<<", ">>", "<&", ">&", ">|", "<>"),
+    *(";", "&", "|", "<", ">", "(", ")"),
+)
+_REDIRECTIONS = {"<<<", "<<-", "&>>", "&>", "<<", ">>", "<&", ">&", ">|", "<>", "<", ">"}
+_ENDERS = {";", "&", "|", "|&", "&&", "||", ";;", ";&", ";;&", "(", ")"}
+_KEYWORDS = {"if", "then", "elif", "else", "while", "until", "do", "!", "{", "}", "time", "done", "fi"}
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=", re.DOTALL)
+_BLANKS = " \t"
+
+
+@dataclass(frozen=True)
+class HereDocument:
+    """A here-document: what stands between the line of its command and its end word."""
+
+    line: int
+    """Of its first line, counted from 1."""
+    lines: tuple[str, ...]
+    expands: bool
+    """Whether the shell expands variables in it (its end word is not quoted)."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One logical line: with its continuations, and every line that an open quote or bracket spans."""
+
+    line: int
+    """Its first line, counted from 1."""
+    end: int
+    """Its last line, here-documents not counted."""
+    text: str
+    """As written, without here-documents."""
+    words: tuple[str, ...] | None
+    """Words as written (quotes kept) and operators; None where the line cannot be split."""
+    word_lines: tuple[int, ...] = ()
+    """The line of each word."""
+    documents: tuple[HereDocument, ...] = ()
+
+
+@dataclass(frozen=True)
+class Simple:
+    """One simple command of a line: ``A=1 name word ...``, redirections left out."""
+
+    line: int
+    assignments: tuple[str, ...]
+    """As written, such as ``A="$B"``."""
+    raw: tuple[str, ...]
+    """Words as written."""
+    words: tuple[str, ...]
+    """Words without their quotes; variables stay as they are."""
+    ender: str
+    """What follows it: ``&``, ``|``, ``&&``, ``;``, or nothing at the line's end."""
+    redirected: bool = False
+    """Whether its input or output goes elsewhere."""
+
+    @property
+    def name(self) -> str:
+        """The command's own name, without its folder; empty where there are only assignments."""
+        return self.words[0].rsplit("/", 1)[-1] if self.words else ""
+
+
+class _Unsplittable(Exception):
+    """A quote or bracket is still open at the end."""
+
+
+def read_shell(text: str, first_line: int = 1) -> tuple[Command, ...]:
+    """Split shell text into its logical lines; comment lines and blank ones are left out."""
+    return tuple(_Reader(text, first_line).commands())
+
+
+class _Reader:
+    def __init__(self, text: str, first_line: int) -> None:
+        self.text = text
+        self.at = 0
+        self.line = first_line
+
+    def commands(self) -> Iterator[Command]:
+        while self.at < len(self.text):
+            start, line = self.at, self.line
+            words: list[str] = []
+            lines: list[int] = []
+            try:
+                for word, where in self._words():
+                    words.append(word)
+                    lines.append(where)
+            except _Unsplittable:
+                rest = self.text[start:]
+                yield Command(line, line + rest.rstrip("\n").count("\n"), rest.rstrip("\n"), None)
+                return
+            text, end = self.text[start : self.at], self.line
+            self._newline()
+            documents = tuple(self._documents(words))
+            if words:
+                # Comment lines in between belong to nobody.
+                yield Command(lines[0], end, text.strip(_BLANKS), tuple(words), tuple(lines), documents)
+
+    def _newline(self) -> None:
+        if self.at < len(self.text):
+            self.at += 1
+            self.line += 1
+
+    def _words(self) -> Iterator[tuple[str, int]]:
+        """The words up to the end of the logical line, each with its line."""
+        while True:
+            self._skip_blanks()
+            if self.at >= len(self.text) or self.text[self.at] == "\n":
+                return
+            line, start = self.line, self.at
+            if self.text[self.at] == "#":
+                self.at = self._line_end()
+                return
+            if self.text.startswith("((", self.at):
+                self._bracket("(", ")")
+            else:
+                operator = self._operator()
+                if operator:
+                    self.at += len(operator)
+                else:
+                    self._word()
+            word = self.text[start : self.at].replace("\\\n", "")
+            if word == "[[":
+                word = self._condition(start)
+            yield word, line
+
+    def _line_end(self) -> int:
+        end = self.text.find("\n", self.at)
+        return len(self.text) if end < 0 else end
+
+    def _skip_blanks(self) -> None:
+        while self.at < len(self.text):
+            if self.text[self.at] in _BLANKS + "\r":
+                self.at += 1
+            elif self.text.startswith("\\\n", self.at):
+                self.at += 2
+                self.line += 1
+            else:
+                return
+
+    def _operator(self) -> str | None:
+        if self.text[self.at] in "<>" and self.text.startswith("(", self.at + 1):
+            return None  # a process substitution is a word
+        return next((one for one in _OPERATORS if self.text.startswith(one, self.at)), None)
+
+    def _word(self) -> None:
+        start = self.at
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if char in "<>" and self.text.startswith("(", self.at + 1) and self.at == start:
+                self.at += 1
+                self._bracket("(", ")")
+            elif char == "(" and self.at > start and self.text[self.at - 1] == "=":
+                self._bracket("(", ")")  # an array
+            elif char in _BLANKS + "\n\r" or self._operator():
+                return
+            else:
+                self._piece()
+
+    def _condition(self, start: int) -> str:
+        """Everything of [[ ... ]]: what are operators elsewhere are none in it."""
+        while self.at < len(self.text) and not re.match(r"\s\]\](?=[\s;&|)]|\Z)", self.text[self.at :]):
+            self._piece()
+        if self.at >= len(self.text):
+            raise _Unsplittable
+        self.at += 3
+        return self.text[start : self.at]
+
+    def _piece(self) -> None:
+        """One character, or a whole quotation or substitution."""
+        char = self.text[self.at]
+        if char == "\\":
+            self._step()
+            self._step()
+        elif char == "'":
+            self._until("'")
+        elif char == '"':
+            self._step()
+            while self._here() != '"':
+                self._piece_in_quotes()
+            self._step()
+        elif char == "`":
+            self._until("`", escapes=True)
+        elif char == "$":
+            self._dollar(quoted=False)
+        else:
+            self._step()
+
+    def _piece_in_quotes(self) -> None:
+        char = self._here()
+        if char == "\\":
+            self._step()
+            self._step()
+        elif char == "`":
+            self._until("`", escapes=True)
+        elif char == "$":
+            self._dollar(quoted=True)
+        else:
+            self._step()
+
+    def _dollar(self, *, quoted: bool) -> None:
+        self._step()
+        following = self.text[self.at : self.at + 1]
+        if following == "(":
+            self._bracket("(", ")")
+        elif following == "{":
+            self._bracket("{", "}")
+        elif following == "'" and not quoted:
+            self._until("'", escapes=True)
+
+    def _bracket(self, opening: str, closing: str) -> None:
+        depth = 0
+        while True:
+            char = self._here()
+            if char == opening:
+                depth += 1
+            elif char == closing:
+                depth -= 1
+            elif char in "\\'\"`$":
+                self._piece()
+                continue
+            elif char == "#" and opening == "(" and self.text[self.at - 1] in " \t\n":
+                self.at = self._line_end()
+                continue
+            self._step()
+            if depth == 0:
+                return
+
+    def _until(self, mark: str, *, escapes: bool = False) -> None:
+        self._step()
+        while self._here() != mark:
+            if escapes and self._here() == "\\":
+                self._step()
+            self._step()
+        self._step()
+
+    def _here(self) -> str:
+        if self.at >= len(self.text):
+            raise _Unsplittable
+        return self.text[self.at]
+
+    def _step(self) -> None:
+        if self._here() == "\n":
+            self.line += 1
+        self.at += 1
+
+    def _documents(self, words: list[str]) -> Iterator[HereDocument]:
+        for operator, tag in itertools.pairwise(words):
+            if operator not in {"<<", "<<-"}:
+                continue
+            line, lines = self.line, []
+            while self.at < len(self.text):
+                row = self.text[self.at : self._line_end()]
+                self.at = self._line_end()
+                self._newline()
+                if (row.lstrip("\t") if operator == "<<-" else row) == unquoted(tag):
+                    break
+                lines.append(row)
+            yield HereDocument(line, tuple(lines), expands=not re.search(r"['\"\\]", tag))
+
+
+def unquoted(word: str) -> str:
+    """A word without its quotes and backslashes, those within its substitutions included; nothing is expanded."""
+    found: list[str] = []
+    inside = ""
+    at = 0
+    while at < len(word):
+        char = word[at]
+        if char == "\\" and inside != "'" and at + 1 < len(word):
+            if inside == '"' and word[at + 1] not in '"\\$`':
+                found.append(char)
+            found.append(word[at + 1])
+            at += 1
+        elif char in "'\"" and (not inside or inside == char):
+            inside = "" if inside else char
+        else:
+            found.append(char)
+        at += 1
+    return "".join(found)
+
+
+def simple_commands(command: Command) -> Iterator[Simple]:
+    """The simple commands of a logical line, in order, without the shell's own keywords."""
+    if command.words is None:
+        return
+    part: list[tuple[str, int]] = []
+    for word, line in zip(command.words, command.word_lines, strict=True):
+        if word in _ENDERS:
+            yield from _simple(part, word)
+            part = []
+        else:
+            part.append((word, line))
+    yield from _simple(part, "")
+
+
+def _simple(part: list[tuple[str, int]], ender: str) -> Iterator[Simple]:
+    while part and part[0][0] in _KEYWORDS:
+        part = part[1:]
+    kept, redirected = _without_redirections(part)
+    if not kept:
+        return
+    line = kept[0][1]
+    raw = [word for word, _ in kept]
+    count = next((index for index, word in enumerate(raw) if not _ASSIGNMENT.match(word)), len(raw))
+    yield Simple(
+        line, tuple(raw[:count]), tuple(raw[count:]), tuple(map(unquoted, raw[count:])), ender, redirected
+    )
+
+
+def _without_redirections(part: list[tuple[str, int]]) -> tuple[list[tuple[str, int]], bool]:
+    kept: list[tuple[str, int]] = []
+    skip = found = False
+    for word, line in part:
+        if skip:
+            skip = False
+        elif word in _REDIRECTIONS:
+            skip = found = True
+            # The descriptor before it; a word of digits that stands apart is rare enough.
+            if kept and kept[-1][0].isdigit() and len(kept[-1][0]) == 1 and len(kept) > 1:
+                kept.pop()
+        else:
+            kept.append((word, line))
+    return kept, found

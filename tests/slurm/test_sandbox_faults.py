@@ -1,0 +1,176 @@
+"""Preemption and faults of a sandbox, each seen through plain Slurm commands, and mended by `heal`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.slurm.sandbox_user import User, a_user, wait_until
+from tests.slurm.test_throwaway import processes_that_mention
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture(scope="module")
+def user() -> Iterator[User]:
+    with a_user() as someone:
+        yield someone
+
+
+@pytest.fixture(scope="module")
+def box(user: User) -> User:
+    """The user, with the default sandbox up."""
+    user.do("up")
+    return user
+
+
+def running(box: User, *options: str) -> str:
+    job = box.submit("--time=10", *options, "--wrap", "exec sleep 600")
+    wait_until(lambda: box.state_of(job) == "RUNNING")
+    return job
+
+
+def test_a_job_in_gpu_preempts_one_in_preempt(box: User) -> None:
+    low = running(box, "--partition=preempt", "--requeue", "--nodes=4", "--exclusive")
+    high = running(box, "--partition=gpu", "--nodes=4", "--gpus-per-node=4")
+    assert box.state_of(low) == "PENDING"
+    assert box.ask("scontrol", "show", "job", low, "-o").count("Restarts=1") == 1
+    box.ask("scancel", high, low)
+    wait_until(lambda: not box.ask("squeue", "-h"))
+
+
+def test_preempt_preempts_the_job_named(box: User) -> None:
+    job = running(box, "--partition=preempt", "--requeue")
+    box.do("fault", "preempt", job)
+    wait_until(lambda: box.state_of(job) == "PENDING")
+    assert "sandbox-fault-preempt" in box.ask("squeue", "-h", "-o", "%j")
+    box.do("heal")
+    wait_until(lambda: "sandbox-fault-preempt" not in box.ask("squeue", "-h", "-o", "%j"))
+    box.ask("scancel", job)
+    safe = running(box, "--partition=gpu")
+    refused = box("fault", "preempt", safe)
+    box.ask("scancel", safe)
+    assert refused.returncode == 1
+    assert "whose jobs nobody preempts" in refused.stderr
+    assert "it is not in the queue" in box("fault", "preempt", "999").stderr
+
+
+def test_controller_down_and_healed(box: User) -> None:
+    job = running(box, "--nodes=1")
+    box.do("fault", "controller-down")
+    # squeue would try for 9 s.
+    assert "is DOWN" in box("exec", "--", "scontrol", "ping").stdout
+    assert "faults: controller-down" in box.do("status")
+    box.do("heal")
+    assert box.state_of(job) == "RUNNING"
+    assert "unk" not in box.ask("sinfo", "-h", "-o", "%t")
+    box.ask("scancel", job)
+
+
+def test_controller_hang_and_healed(box: User) -> None:
+    box.do("fault", "controller-hang")
+    # It would give up after 10 s; whether it waits is what matters.
+    command = [sys.executable, "-m", "slurmgpu", "sandbox", "exec", "--", "squeue"]
+    with pytest.raises(subprocess.TimeoutExpired):
+        subprocess.run(command, env=box.env, capture_output=True, timeout=3)
+    box.do("heal")
+    box.ask("squeue")
+
+
+def test_database_down_and_healed(box: User) -> None:
+    box.do("fault", "database-down")
+    asked = box("exec", "--", "sacct")
+    assert asked.returncode == 1
+    assert "Connection refused" in asked.stderr
+    job = box.submit("--job-name=meanwhile", "--wrap", "true")
+    wait_until(lambda: box.state_of(job) == "COMPLETED")
+    box.do("heal")
+    # Nothing is lost: the controller had kept it.
+    wait_until(lambda: "COMPLETED" in box.ask("sacct", "-n", "-X", "-j", job, "-o", "State"))
+
+
+def test_node_down_loses_its_jobs_and_is_healed(box: User) -> None:
+    job = running(box, "--nodelist=node3", "--no-requeue")
+    wait_until(lambda: any(" sleep" in process for process in processes_that_mention(str(box.folder()))))
+    box.do("fault", "node-down", "node3")
+    assert not any(" sleep" in process for process in processes_that_mention(str(box.folder())))
+    assert box.ask("sinfo", "-h", "-n", "node3", "-p", "gpu", "-o", "%T") == "down"
+    wait_until(lambda: box.state_of(job) == "NODE_FAIL")
+    box.do("heal")
+    assert box.ask("srun", "--nodelist=node3", "echo", "back") == "back"
+    unknown = box("fault", "node-down", "node9")
+    assert unknown.returncode == 2
+    assert "node1, node2, node3, node4" in unknown.stderr
+    assert "faults" not in box.do("status")
+
+
+def test_a_lost_reply_leaves_a_job_behind(box: User) -> None:
+    box.do("fault", "drop-replies")
+    sent = box("exec", "--", "sbatch", "--output=/dev/null", "--job-name=lost", "--hold", "--wrap", "true")
+    assert (sent.returncode, sent.stdout) == (1, "")
+    box.do("heal")
+    assert box.ask("squeue", "-h", "-n", "lost", "-o", "%T") == "PENDING"
+    box.ask("scancel", "-n", "lost")
+
+
+def test_an_unknown_fault_is_refused_with_those_there_are(box: User) -> None:
+    for words in (["meteorite"], ["node-down"], ["controller-down", "node1"]):
+        assert box("fault", *words).returncode == 2
+    assert "controller-down, controller-hang" in box("fault", "meteorite").stderr
+
+
+def test_faults_at_once_are_all_mended(box: User) -> None:
+    job = running(box, "--nodelist=node1")
+    for fault in (["node-down", "node4"], ["drop-replies"], ["database-down"], ["controller-down"]):
+        box.do("fault", *fault)
+    assert "faults: node-down node4, drop-replies, database-down, controller-down" in box.do("status")
+    box.do("heal")
+    assert "faults" not in box.do("status")
+    assert box.state_of(job) == "RUNNING"
+    assert box.ask("srun", "--nodelist=node4", "echo", "back") == "back"
+    # What the controller had kept for the database arrives a moment later.
+    wait_until(lambda: box.ask("sacct", "-n", "-X", "-j", job, "-o", "JobID") == job)
+    box.ask("scancel", job)
+
+
+def test_a_daemon_that_died_is_told_and_started_again(box: User) -> None:
+    daemons = json.loads((box.folder() / "daemons.json").read_text())
+    for name in ("slurmctld", "slurmd-node2", "munged", "mariadbd"):
+        os.kill(daemons[name]["pid"], signal.SIGKILL)
+    wait_until(
+        lambda: box.do("status").count(" has ended with -9: slurmgpu sandbox heal --name default") == 4
+    )
+    assert "slurmctld, which had ended with -9" in box.do("heal")
+    assert "ended" not in box.do("status")
+    assert box.ask("srun", "--nodelist=node2", "echo", "back") == "back"
+    assert "mygroup" in box.ask("sacctmgr", "-n", "show", "account")
+
+
+def test_a_fault_caused_twice_is_one(box: User) -> None:
+    for fault in ("controller-down", "drop-replies"):
+        box.do("fault", fault)
+        box.do("fault", fault)
+        assert box.do("heal") == f"sandbox-default: mended {fault}\n"
+    assert box.do("heal") == "sandbox-default: no fault to mend\n"
+    box.ask("squeue")
+
+
+def test_a_twins_node_goes_down_and_comes_back(user: User) -> None:
+    user.do("up", "--name", "twin", "--like", "smu-superpod", "--no-accounting")
+    state = ("sinfo", "-h", "-n", "a100-01", "-o", "%t")
+    try:
+        user.do("fault", "--name", "twin", "node-down", "a100-01")
+        assert user.ask(*state, name="twin").startswith("down")
+        user.do("heal", "--name", "twin")
+        assert user.ask(*state, name="twin").startswith("idle")
+        lost = user("fault", "--name", "twin", "database-down")
+        assert lost.returncode == 1
+        assert "has no accounting" in lost.stderr
+    finally:
+        user.do("down", "twin")

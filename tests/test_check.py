@@ -1,0 +1,409 @@
+"""``slurmgpu check`` as a user calls it, and whole scripts: good ones stay without a remark."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurmgpu.scripts.checking import check_script, python_scripts
+from slurmgpu.scripts.reading import read_script
+from slurmgpu.scripts.rules import RULES
+from slurmgpu.scripts.rules.base import SEVERITIES, Facts
+from tests.check_examples import CLUSTER, EXAMPLES, PATHS, PYTHON
+from tests.test_rendering_golden import CASES
+
+ROOT = Path(__file__).parent.parent
+CLASSIC = """\
+#!/bin/bash
+#SBATCH --job-name=pytorch_training
+#SBATCH --partition=gpu
+#SBATCH --gres=gpu:2
+#SBATCH --cpus-per-task=1
+#SBATCH --mem=16G
+#SBATCH --time=12:00:00
+#SBATCH --output=logs/output_%j.log
+#SBATCH --error=logs/error_%j.log
+
+module load cuda
+source activate env
+python train.py
+"""
+
+GOOD = {
+    "torchrun over nodes": """\
+#!/bin/bash
+#SBATCH --job-name=llm
+#SBATCH --account=project
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:a100:4
+#SBATCH --cpus-per-task=64
+#SBATCH --mem=0
+#SBATCH --exclusive
+#SBATCH --time=1-00:00:00
+#SBATCH --output=%x-%j.out
+
+set -euo pipefail
+module purge
+module load python/3.11 cuda/12.4
+source "$HOME/venvs/torch/bin/activate"
+
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export MASTER_ADDR
+export MASTER_PORT=29500
+export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+
+srun --kill-on-bad-exit=1 torchrun \\
+    --nnodes="$SLURM_NNODES" --nproc-per-node=4 \\
+    --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d \\
+    --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \\
+    train.py --config config.yaml  # as in the paper
+""",
+    "a task for each GPU": """\
+#!/bin/bash -l
+#SBATCH -J ddp -A project -p gpu
+#SBATCH -N 2 --ntasks-per-node=4 --gpus-per-node=4 -c 16
+#SBATCH --mem=200G -t 12:00:00 -o %x-%j.out
+
+export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)
+export MASTER_PORT=$(expr 10000 + $(echo -n $SLURM_JOBID | tail -c 4))
+export WORLD_SIZE=$SLURM_NTASKS
+srun -K -c 16 bash -c '
+    export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID
+    python train.py
+'
+""",
+    "signal, trap and requeue": """\
+#!/bin/bash
+#SBATCH --job-name=long
+#SBATCH --gres=gpu:1
+#SBATCH --cpus-per-task=8
+#SBATCH --time=08:00:00
+#SBATCH --signal=B:USR1@300
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=%x-%j.out
+
+again() {
+    kill -USR1 "$child"
+    wait "$child"
+    scontrol requeue "$SLURM_JOB_ID"
+}
+trap again USR1
+
+srun -c 8 python train.py --resume &
+child=$!
+wait "$child"
+""",
+    "an array in a container": """\
+#!/bin/bash
+#SBATCH --job-name=sweep
+#SBATCH --array=0-9%2
+#SBATCH --gpus=1
+#SBATCH --cpus-per-task=8
+#SBATCH --mem-per-gpu=60G
+#SBATCH --time=04:00:00
+#SBATCH --output=%x-%A_%a.out
+
+rates=(1e-4 3e-4 1e-3)
+apptainer exec --nv --bind "$TMPDIR:/tmp" image.sif \\
+    python train.py --lr "${rates[SLURM_ARRAY_TASK_ID % 3]}"
+""",
+    "pyxis, and a node's own torchrun": """\
+#!/bin/bash
+#SBATCH --job-name=pyxis
+#SBATCH --nodes=1
+#SBATCH --gpus-per-node=8
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=128
+#SBATCH --exclusive
+#SBATCH --time=04:00:00
+#SBATCH --output=%x-%j.out
+#SBATCH --container-image=nvcr.io#nvidia/pytorch:24.08-py3
+
+srun --container-mounts="$PWD:/work" torchrun --standalone --nproc-per-node=8 train.py
+""".replace("nvcr.io#nvidia", '"nvcr.io#nvidia').replace("24.08-py3", '24.08-py3"'),
+    "a trap that tidies up, and what looks like a secret": """\
+#!/bin/bash
+#SBATCH --job-name=tidy --gres=gpu:1 --cpus-per-task=8 --time=02:00:00 --output=%x-%j.out
+
+TMP=$(mktemp -d)
+trap 'rm -rf "$TMP"' EXIT INT TERM
+export NUM_TOKENS=300000000000 HF_TOKEN_PATH="$HOME/.token1" WANDB_API_KEY="$(cat "$HOME/.wandb")"
+python train.py --out "$TMP" && cp -r "$TMP" results
+""",
+    "the rank as the task's own word": """\
+#!/bin/bash
+#SBATCH -J quoted -N 2 --ntasks-per-node=1 --gpus-per-node=4 -t 01:00:00 -o %x-%j.out
+
+srun bash -c "
+torchrun \\
+    --node_rank="'$SLURM_NODEID'" \\
+    --nnodes=$SLURM_JOB_NUM_NODES \\
+    --nproc_per_node=$SLURM_GPUS_ON_NODE \\
+    --rdzv_endpoint=$HEAD_NODE:$FREE_PORT \\
+    ddp.py
+"
+""",
+    "a heterogeneous job": """\
+#!/bin/bash
+#SBATCH --job-name=pair --time=01:00:00 --output=%x-%j.out
+#SBATCH --ntasks=1 --gres=gpu:1 --cpus-per-task=8
+#SBATCH hetjob
+#SBATCH --ntasks=16 --mem-per-cpu=2G
+
+srun --het-group=0 python serve.py &
+srun --het-group=1 ./clients &
+wait
+""",
+    "a script that writes and submits another": """\
+#!/bin/bash
+#SBATCH --time=00:10:00
+#SBATCH --output=%x-%j.out
+
+for seed in 1 2 3; do
+    sbatch <<EOF
+#!/bin/bash
+#SBATCH --job-name=seed-$seed
+#SBATCH --output=$HOME/logs/seed-$seed-%j.out
+python train.py --seed $seed
+EOF
+done
+""",
+    "no shell at all": """\
+#!/usr/bin/env python3
+#SBATCH --job-name=python
+#SBATCH --gres=gpu:1
+#SBATCH --cpus-per-task=8
+#SBATCH --time=01:00:00
+#SBATCH --output=%x-%j.out
+
+import torch
+print("don't", torch.cuda.is_available())
+""",
+    "MPI, a rank for each GPU": """\
+#!/bin/bash
+#SBATCH --job-name=solver
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --gpus-per-task=1
+#SBATCH --cpus-per-task=1
+#SBATCH --time=01:00:00
+#SBATCH --output=%x-%j.out
+
+module load openmpi
+export OMP_NUM_THREADS=1
+srun --cpu-bind=cores ./solver input.in > solver.log 2>&1
+""",
+}
+
+
+def findings(text: str, facts: Facts | None = None) -> list[str]:
+    return [
+        f"{one.line}: {one.rule}"
+        for one in check_script(read_script(text), facts or Facts(), least="warning")
+    ]
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_good_script_has_no_error_and_no_warning(name: str) -> None:
+    assert findings(GOOD[name]) == []
+
+
+def run(
+    *arguments: str, cwd: Path, text: str | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "XDG_CONFIG_HOME": str(cwd), **(env or {})}
+    return subprocess.run(
+        [sys.executable, "-m", "slurmgpu", "check", *arguments],
+        cwd=cwd,
+        input=text or "",
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_our_own_scripts_have_no_error_and_no_warning(tmp_path: Path) -> None:
+    for case in CASES:
+        path = ROOT / "tests" / "golden" / "scripts" / f"{case}.sbatch"
+        answer = run(str(path), "--severity", "warning", cwd=tmp_path)
+        assert (answer.returncode, answer.stdout) == (0, ""), answer.stdout
+
+
+def test_our_classic_script_has_its_one_cpu_and_its_folder_as_hints(tmp_path: Path) -> None:
+    path = ROOT / "tests" / "golden" / "scripts" / "uva-pytorch.sbatch"
+    found = json.loads(run(str(path), "--json", cwd=tmp_path).stdout)["findings"]
+    assert {(one["rule"], one["severity"]) for one in found} == {
+        ("few-cpus", "hint"),
+        ("log-folder-missing", "hint"),
+    }
+
+
+def test_the_classic_script_as_it_is_written_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text(CLASSIC)
+    answer = run("job.sh", cwd=tmp_path)
+    assert answer.returncode == 1
+    lines = answer.stdout.splitlines()
+    assert any(line.startswith("job.sh:8: error: log-folder-missing: the folder 'logs'") for line in lines)
+    assert any(line.startswith("job.sh:5: warning: few-cpus: 1 CPU for 2 GPUs") for line in lines)
+    assert any(line.startswith("job.sh:12: warning: source-activate: ") for line in lines)
+    assert answer.stderr == "job.sh: 2 errors, 2 warnings, 1 hint\n"
+
+
+def test_a_folder_that_is_there_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text(CLASSIC)
+    (tmp_path / "logs").mkdir()
+    answer = run("job.sh", cwd=tmp_path)
+    assert answer.returncode == 0
+    assert "log-folder-missing" not in answer.stdout
+
+
+def test_the_python_script_is_read_where_it_is_there(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text(CLASSIC)
+    (tmp_path / "train.py").write_text("import torch\nprint(torch.ones(1))\n")
+    assert "nothing in train.py uses more than one" in run("job.sh", cwd=tmp_path).stdout
+    (tmp_path / "train.py").write_text("from torch import distributed\ndistributed.init_process_group()\n")
+    assert "one-process" not in run("job.sh", cwd=tmp_path).stdout
+
+
+def test_what_the_python_script_imports_from_beside_it_counts_too(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text(CLASSIC)
+    (tmp_path / "train.py").write_text("import parallel\nparallel.run()\n")
+    (tmp_path / "parallel.py").write_text("from torch import distributed\ndistributed.init_process_group()\n")
+    assert "one-process" not in run("job.sh", cwd=tmp_path).stdout
+
+
+def test_standard_input_is_checked_too(tmp_path: Path) -> None:
+    answer = run("-", cwd=tmp_path, text=CLASSIC)
+    assert answer.returncode == 1
+    assert answer.stdout.startswith("<stdin>:")
+
+
+def test_json_holds_every_finding_and_the_counts(tmp_path: Path) -> None:
+    answer = run("-", "--json", cwd=tmp_path, text=CLASSIC)
+    data = json.loads(answer.stdout)
+    assert data["schema"] == "slurmgpu.check/1"
+    assert data["counts"] == {"error": 2, "warning": 2, "hint": 1}
+    assert set(data["findings"][0]) == {"line", "rule", "severity", "message", "fix"}
+    assert [one["line"] for one in data["findings"]] == sorted(one["line"] for one in data["findings"])
+    assert answer.stderr == ""
+
+
+def test_a_script_without_a_fault_ends_with_0_and_says_nothing_on_stdout(tmp_path: Path) -> None:
+    answer = run("-", cwd=tmp_path, text=GOOD["signal, trap and requeue"])
+    assert (answer.returncode, answer.stdout) == (0, "")
+    assert answer.stderr == "<stdin>: 0 errors, 0 warnings, 0 hints\n"
+
+
+def test_lesser_findings_and_rules_can_be_left_out(tmp_path: Path) -> None:
+    answer = run(
+        "-",
+        "--severity",
+        "warning",
+        "--ignore",
+        "log-folder-missing",
+        "--ignore",
+        "few-cpus",
+        cwd=tmp_path,
+        text=CLASSIC,
+    )
+    assert answer.returncode == 0
+    assert [line.split(": ")[2] for line in answer.stdout.splitlines()[::2]] == ["source-activate"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#SBATCH --gres=gpu:1\n#SBATCH --cpus-per-task=1 # slurmgpu: ignore few-cpus\n\npython train.py\n",
+        "#SBATCH --gres=gpu:1\n# slurmgpu: ignore few-cpus, no-time\n#SBATCH --cpus-per-task=1\n\npython train.py\n",
+    ],
+)
+def test_a_comment_silences_a_rule_on_its_line_or_the_next(text: str) -> None:
+    assert findings(f"#!/bin/bash\n{text}") == []
+
+
+def test_a_comment_silences_no_other_rule_and_no_other_line() -> None:
+    text = "#!/bin/bash\n#SBATCH --gres=gpu:1\n# slurmgpu: ignore few-cpus\n\n#SBATCH --cpus-per-task=1\n\npython a.py\n"
+    assert findings(text) == ["5: few-cpus"]
+    assert findings(text.replace("ignore few-cpus\n\n", "ignore no-time\n")) == ["4: few-cpus"]
+
+
+def test_a_cluster_adds_its_rules(tmp_path: Path) -> None:
+    text = "#!/bin/bash\n#SBATCH --partition=gpux\n#SBATCH --time=01:00:00\n\nhostname\n"
+    assert run("-", cwd=tmp_path, text=text).returncode == 0
+    answer = run("-", "--cluster", "uva-afton", cwd=tmp_path, text=text)
+    assert answer.returncode == 1
+    assert "error: unknown-partition: uva-afton has no partition 'gpux'" in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["no-such.sh"], "script 'no-such.sh': No such file or directory"),
+        (["."], "script '.': Is a directory"),
+        (["-", "--ignore", "few-cpu"], "there is no rule 'few-cpu'; did you mean 'few-cpus'?"),
+        (["-", "--cluster", "no-such"], "cluster 'no-such' (--cluster): no such profile"),
+        (["-", "--severity", "fatal"], "'fatal' is not one of"),
+        ([], "Missing argument 'SCRIPT'"),
+    ],
+)
+def test_bad_usage_ends_with_2_and_says_why(tmp_path: Path, arguments: list[str], said: str) -> None:
+    answer = run(*arguments, cwd=tmp_path, text=CLASSIC)
+    assert answer.returncode == 2
+    assert said in answer.stderr
+    assert answer.stdout == ""
+
+
+def test_bytes_that_are_no_text_do_not_break_it(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_bytes(
+        b"#!/bin/bash\n#SBATCH -J \xff\x1b[31m -o \x00/\xfe$HOME\n#SBATCHX\n\x80 'a"
+    )
+    answer = run("job.sh", cwd=tmp_path)
+    assert answer.returncode == 1
+    assert "\x1b" not in answer.stdout
+    assert "stray-word" in answer.stdout
+    json.loads(run("job.sh", "--json", cwd=tmp_path).stdout)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [example.failing for example in EXAMPLES.values()]
+            + [
+                "#SBATCH -J",
+                "#SBATCH hetjob",
+                "srun",
+                "bash -c 'srun $(",
+                "cat <<E",
+                "exec",
+                "trap x USR1",
+                "torchrun",
+                "'",
+            ]
+        ),
+        max_size=8,
+    )
+)
+def test_no_script_breaks_a_rule(parts: list[str]) -> None:
+    script = read_script("#!/bin/bash\n" + "\n".join(parts))
+    facts = Facts("/work", PATHS, PYTHON, CLUSTER)
+    for one in check_script(script, facts):
+        assert 1 <= one.line <= max(1, len(script.lines))
+        assert one.rule in RULES
+        assert one.severity in SEVERITIES
+
+
+def test_the_python_scripts_are_those_that_are_started() -> None:
+    text = (
+        "#!/bin/bash\npython a.py\nsrun torchrun --nproc-per-node 2 b.py x.py\npython -m c\npython $D/d.py\n"
+    )
+    assert python_scripts(read_script(text)) == {"a.py", "b.py"}

@@ -1,0 +1,234 @@
+"""What is known of a sandbox between its up and its down: its state, its processes, its folders, its shell."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from slurmgpu.sandbox import life
+from slurmgpu.sandbox.errors import SandboxFailed
+from slurmgpu.sandbox.keeper import Keeper
+from slurmgpu.sandbox.processes import boot_id, identify, is_running, processes_of
+from slurmgpu.sandbox.shape import default_shape
+from slurmgpu.sandbox.state import (
+    State,
+    folder_of,
+    known_sandboxes,
+    locked,
+    note_parents,
+    read_state,
+    supervising,
+    write_state,
+)
+
+SHAPE = default_shape(nodes=4, gpus=4, gpu_type="a100", cpus=64, memory_mib=512 * 1024)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("SLURMGPU_SITE", str(tmp_path))
+    monkeypatch.delenv("SLURMGPU_SANDBOX", raising=False)
+    # A test's own folder has a long name.
+    monkeypatch.setattr("slurmgpu.sandbox.state.LONGEST_FOLDER", 4096)
+    return tmp_path
+
+
+def written(name: str, pid: int, **update: object) -> tuple[Path, State]:
+    """A sandbox's folder, with a state that names the process of this id as its supervisor."""
+    process = identify(pid)
+    assert process is not None
+    state = State(
+        name=name,
+        cluster=f"sandbox-{name}",
+        since=datetime.datetime.now(datetime.timezone.utc),
+        version="22.05.8",
+        accounting=True,
+        shape=SHAPE,
+        ports=(),
+        token="0" * 32,
+        supervisor=supervising(process),
+        ready=True,
+    ).model_copy(update=update)
+    folder = folder_of(name)
+    folder.mkdir(parents=True)
+    write_state(folder, state)
+    return folder, state
+
+
+def test_a_state_comes_back_as_it_was_written() -> None:
+    folder, state = written("x", os.getpid())
+    assert read_state(folder) == state
+    assert known_sandboxes() == {"x": folder}
+
+
+def test_a_process_with_the_same_id_is_not_taken_for_the_supervisor() -> None:
+    _, state = written("x", os.getpid())
+    assert state.condition == "alive"
+    ours = state.supervisor
+    later = state.model_copy(update={"supervisor": ours.model_copy(update={"started": ours.started + 1})})
+    after_reboot = state.model_copy(update={"supervisor": ours.model_copy(update={"boot": "another"})})
+    assert (later.condition, after_reboot.condition) == ("crashed", "crashed")
+
+
+def test_a_shell_that_talks_to_a_sandbox_is_none_of_its_processes(tmp_path: Path) -> None:
+    conf = {"SLURM_CONF": f"{tmp_path}/slurm.conf"}
+    mine = {"SLURMGPU_SANDBOX_TOKEN": "secret"}
+    on_node = conf | {"SLURMD_NODENAME": "node1"}
+    started = [subprocess.Popen(["sleep", "60"], env=os.environ | added) for added in (conf, mine, on_node)]
+    try:
+        shell, daemon, task = (process.pid for process in started)
+        assert processes_of(tmp_path, "secret") == sorted([daemon, task])
+        assert shell not in processes_of(tmp_path, "secret")
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def test_an_ended_process_does_not_run() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        found = identify(process.pid)
+        assert found is not None
+        assert found.boot == boot_id()
+        assert is_running(found)
+        process.kill()
+    assert not is_running(found)
+
+
+def test_a_crashed_one_is_cleaned_up_by_down() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        folder, _ = written("x", process.pid)
+        process.kill()
+    ended = life.bring_down("x")
+    assert ended is not None
+    assert ended.clean
+    assert ended.crashed
+    assert not folder.exists()
+
+
+def test_a_folder_without_a_state_is_a_crashed_one() -> None:
+    folder = folder_of("x")
+    folder.mkdir(parents=True)
+    with pytest.raises(SandboxFailed, match="has crashed"):
+        life.running_sandbox("x")
+    ended = life.bring_down("x")
+    assert ended is not None
+    assert ended.clean
+    assert not folder.exists()
+
+
+def test_one_of_another_release_is_ended_and_not_just_forgotten() -> None:
+    folder = folder_of("x")
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text('{"schema_name": "slurmgpu.sandbox/99"}')
+    conf = {"SLURM_CONF": f"{folder}/slurm.conf"}
+    daemon = subprocess.Popen(["sleep", "60"], env=os.environ | conf | {"SLURMGPU_SANDBOX_TOKEN": "unknown"})
+    shell = subprocess.Popen(["sleep", "60"], env=os.environ | conf)
+    try:
+        ended = life.bring_down("x")
+        assert ended is not None
+        assert ended.clean
+        assert daemon.wait(timeout=10) == -9
+        assert shell.poll() is None
+    finally:
+        for process in (daemon, shell):
+            process.kill()
+            process.wait()
+
+
+# Its folder, and those around it
+
+
+def test_the_last_sandbox_takes_the_folders_that_were_made_for_it_along(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "made"))
+    for name in ("first", "second"):
+        with locked() as made:
+            folder_of(name).mkdir()
+            note_parents(folder_of(name), made)
+    assert life.bring_down("first") is not None
+    assert list(known_sandboxes()) == ["second"]
+    assert life.bring_down("second") is not None
+    assert list(home.iterdir()) == []
+
+
+def test_folders_that_were_there_before_stay(home: Path) -> None:
+    (home / "slurmgpu").mkdir()
+    (home / "slurmgpu" / "other").write_text("somebody else's")
+    with locked() as made:
+        folder_of("x").mkdir()
+        note_parents(folder_of("x"), made)
+    life.bring_down("x")
+    assert [path.name for path in home.rglob("*")] == ["slurmgpu", "other"]
+
+
+def test_down_of_nothing_makes_nothing(home: Path) -> None:
+    assert life.bring_down("x") is None
+    assert list(home.iterdir()) == []
+
+
+def test_a_full_disk_is_told_before_anything_is_started(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(life, "require_programs", lambda: None)
+    usage = shutil.disk_usage(home)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=255 * 2**20))
+    profile = life.Cluster(name="sandbox-x")
+    with pytest.raises(SandboxFailed, match="255 MiB free, and a sandbox takes 256"):
+        life.bring_up("x", SHAPE, profile, accounting=True)
+    assert list(home.iterdir()) == []
+
+
+# A shell that talks to it
+
+
+def test_a_shell_gets_back_what_it_had_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("SLURM", "SBATCH"))]:
+        monkeypatch.delenv(name)
+    production = {
+        "SLURM_CONF": "/etc/production.conf",
+        "SLURM_CLUSTERS": "production",
+        "SBATCH_ACCOUNT": "it's",
+    }
+    for name, value in production.items():
+        monkeypatch.setenv(name, value)
+    folder, state = written("x", os.getpid())
+    gone, variables = life.entering(state, folder)
+    assert gone == ["SBATCH_ACCOUNT", "SLURM_CLUSTERS"]
+    assert variables["SLURM_CONF"] == str(folder / "slurm.conf")
+    for name in gone:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    # A second sandbox in between does not count.
+    other, its_state = written("y", os.getpid())
+    gone, variables = life.entering(its_state, other)
+    assert life.BEFORE not in variables
+    gone, variables = life.leaving()
+    assert variables == production
+    assert gone == ["SLURMGPU_CLUSTER", "SLURMGPU_SANDBOX", life.BEFORE]
+
+
+def test_a_shell_that_had_nothing_has_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("{}", "no JSON", "[1]", '{"PATH; rm -rf /": "x"}'):
+        monkeypatch.setenv(life.BEFORE, value)
+        assert life.leaving() == (["SLURM_CONF", "SLURMGPU_CLUSTER", "SLURMGPU_SANDBOX", life.BEFORE], {})
+
+
+# Why it did not start
+
+
+def test_a_slurm_for_one_node_a_machine_says_what_to_do() -> None:
+    folder, _ = written("x", os.getpid())
+    (folder / "log").mkdir()
+    (folder / "log" / "slurmctld.log").write_text("fatal: Duplicated NodeHostName vm in the config file\n")
+    failure = Keeper(folder).failure("slurmctld ended with 1")
+    assert "Duplicated NodeHostName" in failure.message
+    assert failure.hint is not None
+    assert "--nodes 1" in failure.hint
