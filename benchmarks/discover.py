@@ -41,9 +41,12 @@ partitions:
 
 
 def run(words: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        words, env=env, capture_output=True, text=True, check=True, timeout=600, stdin=subprocess.DEVNULL
+    done = subprocess.run(
+        words, env=env, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL
     )
+    if done.returncode:
+        sys.exit(f"{' '.join(words)}: {done.stderr}")
+    return done
 
 
 def measure(nodes: int, rounds: int, env: dict[str, str], folder: Path) -> dict[str, float]:
