@@ -1,36 +1,291 @@
-"""``slurmgpu cluster``: list, show and choose cluster profiles."""
+"""``slurmgpu cluster``: discover, refresh, list, show and choose cluster profiles."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from slurmgpu.discovery.building import Discovered
+    from slurmgpu.files.settings import LoadedSettings
+    from slurmgpu.models.cluster import Cluster
 
 
 @click.group()
 def command() -> None:
-    """List, show and choose cluster profiles."""
+    """Discover the cluster; list, show and choose cluster profiles."""
+
+
+@command.command("discover", short_help="Learn the cluster from Slurm; print its profile.")
+@click.option("--name", metavar="NAME", help="The profile's name.  [default: the cluster's in Slurm]")
+@click.option("--to", metavar="FILE", help="Write the profile to a new file.")
+@click.option("--save", is_flag=True, help="Write it to your profiles, where --cluster NAME finds it.")
+@click.option("--based-on", metavar="PROFILE", help="Lay it over a documented profile of this cluster.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def discover_(
+    ctx: click.Context, name: str | None, to: str | None, save: bool, based_on: str | None, as_json: bool
+) -> None:
+    """Learn the cluster from Slurm itself and print its profile.
+
+    Asks Slurm 5 to 8 times, and the module system once. What could not be read is listed under `hidden`, what was
+    guessed under `guessed`.
+    """
+    from slurmgpu.errors import InvalidInput
+    from slurmgpu.files.settings import load_settings
+
+    if save and to:
+        raise InvalidInput("--save and --to exclude each other", hint="leave one of them out")
+    settings = load_settings(Path.cwd())
+    base = _profile(based_on, settings, "--based-on") if based_on else None
+    _check_name(name)
+    target = _target(name, to, save, settings)
+    found = _discover(ctx, name, settings)
+    target = target or _target(found.cluster.name, to, save, settings)
+    text = _text(found, base)
+    _tell(found, settings, base)
+    if target is not None:
+        _write(target, text, found.cluster.name, settings if save else None)
+    if as_json:
+        click.echo(_json(found))
+    elif target is None:
+        click.echo(text, nl=False)
+
+
+def _check_name(name: str | None) -> None:
+    from slurmgpu.errors import InvalidInput
+
+    if name is not None and (
+        name.startswith(".") or not name.replace("-", "").replace("_", "").replace(".", "").isalnum()
+    ):
+        raise InvalidInput(f"--name {name!r} is no name of a file", hint="use letters, digits and . _ -")
+
+
+def _target(name: str | None, to: str | None, save: bool, settings: LoadedSettings) -> Path | None:
+    """Where the profile goes, which must not be there yet; None: nowhere, or not known before Slurm is asked."""
+    from slurmgpu.discovery.saving import last_discovered
+    from slurmgpu.errors import InvalidInput
+    from slurmgpu.files.clusters import user_profile
+
+    path = Path(to).expanduser() if to else user_profile(settings, name) if save and name else None
+    if path is not None and path.exists():
+        again = save and last_discovered(path) is not None
+        hint = (
+            f"slurmgpu cluster refresh {name}" if again else "give another --name, or another file with --to"
+        )
+        raise InvalidInput(f"{path} exists already, and nothing is overwritten", hint=hint)
+    return path
+
+
+def _discover(ctx: click.Context, name: str | None, settings: LoadedSettings) -> Discovered:
+    from slurmgpu.discovery.discover import discover
+    from slurmgpu.slurm.call import Slurm
+
+    return discover(
+        ctx.obj if isinstance(ctx.obj, Slurm) else Slurm(),
+        name=name,
+        most=settings.settings.policy.max_slurm_calls,
+    )
+
+
+def _profile(name: str, settings: LoadedSettings, asker: str) -> Cluster:
+    from slurmgpu.files.clusters import choose_cluster
+
+    return choose_cluster(name, settings, {}, asker=asker)[0]
+
+
+def _text(found: Discovered, base: Cluster | None) -> str:
+    from slurmgpu.discovery.overlay import overlay
+    from slurmgpu.discovery.writing import profile_text
+
+    return profile_text(found, overlay(found, base) if base else None)
+
+
+def _tell(found: Discovered, settings: LoadedSettings, base: Cluster | None) -> None:
+    """What was done and what is to be known of it, on stderr."""
+    cluster = found.cluster
+    nodes = len(
+        {name for part in cluster.partitions.values() for group in part.nodes for name in _hosts(group.names)}
+    )
+    click.echo(
+        f"cluster {cluster.slurm_name or cluster.name}: {len(cluster.partitions)} partitions, {nodes} nodes, "
+        f"{len(cluster.qos)} QOS, {len({one.account for one in cluster.associations})} accounts of yours; "
+        f"asked Slurm {found.calls} times in {found.seconds:.1f} s",
+        err=True,
+    )
+    for key, why in cluster.hidden.items():
+        click.echo(f"hidden: {key}: {why}", err=True)
+    if base is None:
+        _propose(cluster, settings)
+
+
+def _hosts(names: str | None) -> list[str]:
+    from slurmgpu.slurm.hostlist import expand
+
+    return expand(names or "")
+
+
+def _propose(cluster: Cluster, settings: LoadedSettings) -> None:
+    from contextlib import suppress
+
+    from slurmgpu.discovery.overlay import likely_profiles
+    from slurmgpu.errors import InvalidInput
+    from slurmgpu.files.clusters import load_cluster, profile_folders, profiles
+
+    folders = profile_folders(settings)
+    own = settings.folders["user"] / "clusters"
+    documented = []
+    for path in profiles(settings).values():
+        # Another profile's mistake is told when that profile is used.
+        with suppress(InvalidInput):
+            documented += [load_cluster(path, folders)] if path.parent != own else []
+    for name, why in likely_profiles(cluster, documented)[:1]:
+        click.echo(
+            f"this seems to be {name}: {why}; to keep its documented rules: "
+            f"slurmgpu cluster discover --based-on {name}",
+            err=True,
+        )
+
+
+def _write(path: Path, text: str, name: str, settings: LoadedSettings | None) -> None:
+    """Write a new profile; with ``settings`` into the user's own."""
+    from slurmgpu.discovery.saving import save, write
+    from slurmgpu.files.clusters import profiles
+
+    if settings is not None:
+        save(path, text, text)
+        click.echo(f"{path} is written; plan on it: slurmgpu cluster use {name}", err=True)
+        counts = profiles(settings).get(name, path)
+        if counts != path:
+            click.echo(f"{counts} has the same name and goes before it; --name gives another", err=True)
+    else:
+        write(path, text)
+        click.echo(f"{path} is written", err=True)
+
+
+def _json(found: Discovered) -> str:
+    data = {
+        "schema": "slurmgpu.discovery/1",
+        "calls": found.calls,
+        "seconds": round(found.seconds, 3),
+        "cluster": found.cluster.model_dump(mode="json"),
+    }
+    return json.dumps(data, indent=2, ensure_ascii=False)
+
+
+@command.command("refresh", short_help="Discover again; show what changed.")
+@click.argument("name", required=False)
+@click.option("--dry-run", is_flag=True, help="Show what changed; write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def refresh(ctx: click.Context, name: str | None, dry_run: bool, as_json: bool) -> None:
+    """Discover the cluster of a saved profile again, show what changed, and write it.
+
+    What you have written or corrected in the profile is kept. NAME: a profile that `cluster discover --save` wrote
+    (the chosen one, when none is named).
+    """
+    from slurmgpu.discovery.refreshing import refreshed
+    from slurmgpu.discovery.saving import last_discovered, save
+    from slurmgpu.errors import InvalidInput
+    from slurmgpu.files.clusters import base_of, load_cluster, profile_folders
+    from slurmgpu.files.settings import load_settings
+
+    settings = load_settings(Path.cwd())
+    path = _saved(name, settings)
+    last = last_discovered(path)
+    if last is None:
+        raise InvalidInput(
+            f"{path} was not written by `slurmgpu cluster discover --save`, so nothing of it can be refreshed",
+            hint="slurmgpu cluster discover --save --name ANOTHER",
+        )
+    folders = profile_folders(settings)
+    old = load_cluster(path, folders)
+    base = base_of(path, folders)
+    found = _discover(ctx, old.name, settings)
+    if old.slurm_name and found.cluster.slurm_name != old.slurm_name:
+        raise InvalidInput(
+            f"{path} is of the cluster {old.slurm_name}, and Slurm here is {found.cluster.slurm_name}",
+            hint="run this where that cluster's commands are, or name another profile",
+        )
+    text = _text(found, base)
+    result = refreshed(last, path.read_text(encoding="utf-8"), text)
+    if not dry_run:
+        save(path, result.text, text)
+    if as_json:
+        click.echo(
+            json.dumps(
+                {
+                    "schema": "slurmgpu.refresh/1",
+                    "path": str(path),
+                    "calls": found.calls,
+                    "changes": [_entry(one) for one in result.changes],
+                    "kept": [_entry(one) for one in result.kept],
+                },
+                indent=2,
+                ensure_ascii=False,
+            )
+        )
+        return
+    for change in result.changes:
+        click.echo(str(change))
+    for kept in result.kept:
+        click.echo(f"kept as you wrote it: {kept}", err=True)
+    done = "not written" if dry_run else "is up to date"
+    click.echo(
+        f"{len(result.changes) or 'no'} changes; asked Slurm {found.calls} times in {found.seconds:.1f} s; {path} {done}",
+        err=True,
+    )
+
+
+def _entry(change: Any) -> dict[str, Any]:
+    return {"key": ".".join(change.place), "before": change.before, "after": change.after}
+
+
+def _saved(name: str | None, settings: LoadedSettings) -> Path:
+    """The file of a profile of the user's."""
+    import os
+
+    from slurmgpu.errors import InvalidInput
+    from slurmgpu.files.clusters import user_profile
+
+    name = name or os.environ.get("SLURMGPU_CLUSTER") or settings.settings.cluster
+    if name is None:
+        raise InvalidInput("no profile is chosen, and none is named", hint="slurmgpu cluster refresh NAME")
+    path = Path(name).expanduser() if "/" in name else user_profile(settings, name)
+    if not path.is_file():
+        raise InvalidInput(
+            f"{path}: there is no such profile of yours",
+            hint=f"slurmgpu cluster discover --save --name {path.stem}",
+        )
+    return path
 
 
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_(as_json: bool) -> None:
     """List the known profiles; a star marks the chosen one."""
+    import datetime
     import os
-    from pathlib import Path
 
-    from slurmgpu.files.clusters import choose_cluster, load_cluster, profiles
+    from slurmgpu.cli.cluster_text import age
+    from slurmgpu.files.clusters import choose_cluster, load_cluster, profile_folders, profiles
     from slurmgpu.files.settings import load_settings
 
     settings = load_settings(Path.cwd())
+    folders = profile_folders(settings)
     chosen, chooser = choose_cluster(None, settings, os.environ)
-    rows = [(name, load_cluster(path), path) for name, path in sorted(profiles(settings).items())]
+    rows = [(name, load_cluster(path, folders), path) for name, path in sorted(profiles(settings).items())]
     if as_json:
         listed = [
             {
                 "name": name,
                 "description": cluster.description,
+                "slurm_name": cluster.slurm_name,
+                "based_on": cluster.based_on,
+                "source": cluster.source.model_dump(mode="json") if cluster.source else None,
                 "path": str(path),
                 "chosen": name == chosen.name,
             }
@@ -43,8 +298,8 @@ def list_(as_json: bool) -> None:
     width = max((len(name) for name, _, _ in rows), default=0)
     for name, cluster, path in rows:
         star = "*" if name == chosen.name else " "
-        source = f"source read {cluster.source.date}" if cluster.source else "no source given"
-        click.echo(f"{star} {name:<{width}}  {cluster.description or ''} ({source}; {path})")
+        said = age(cluster.source, datetime.date.today())
+        click.echo(f"{star} {name:<{width}}  {cluster.description or ''} ({said}; {path})")
     if chooser is None:
         click.echo("no profile is chosen: `slurmgpu cluster use NAME` chooses one for you", err=True)
 
@@ -53,10 +308,11 @@ def list_(as_json: bool) -> None:
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(name: str | None, as_json: bool) -> None:
-    """Show a profile's partitions, environments and dialect (the chosen one, when none is named)."""
+    """Show all that a profile says (the chosen one, when none is named); a question mark: it was guessed."""
+    import datetime
     import os
-    from pathlib import Path
 
+    from slurmgpu.cli.cluster_text import description_lines
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.files.settings import load_settings
 
@@ -67,33 +323,8 @@ def show(name: str | None, as_json: bool) -> None:
         return
     by = "" if name else f" (chosen by {chooser or 'nobody'})"
     click.echo(f"{cluster.name}: {cluster.description or 'no description'}{by}")
-    if cluster.source:
-        click.echo(f"  source: {cluster.source.text}, read {cluster.source.date}")
-    for partition_name, partition in cluster.partitions.items():
-        limits = partition.limits.model_dump(mode="json", exclude_none=True)
-        text = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in limits.items())
-        click.echo(f"  partition {partition_name}: {text or 'no limits stated'}")
-        for group in partition.nodes:
-            count = "? nodes" if group.count is None else f"{group.count} nodes"
-            gpus = "? GPUs" if group.gpus is None else f"{group.gpus} GPUs"
-            rest = [gpus + (f" {group.gpu_type}" if group.gpu_type else "")]
-            rest += [f"{group.cpus} CPUs"] if group.cpus else []
-            rest += [group.memory.readable] if group.memory else []
-            click.echo(f"    {count} with {', '.join(rest)}")
-    for environment_name, environment in cluster.environments.items():
-        click.echo(f"  environment {environment_name}: {environment.description or ''}")
-    dialect = cluster.dialect.model_dump(mode="json", exclude_defaults=True)
-    text = ", ".join(f"{key} {_in_words(value)}" for key, value in dialect.items())
-    click.echo(f"  dialect: {text or 'the usual one'}")
-
-
-def _in_words(value: Any) -> str:
-    """A setting as the profile writes it."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(_in_words, value))}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_in_words(inner)}' for key, inner in value.items())}}}"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    for line in description_lines(cluster, datetime.date.today()):
+        click.echo(line)
 
 
 @command.command("use", short_help="Choose a profile for all your jobs.")
@@ -101,7 +332,6 @@ def _in_words(value: Any) -> str:
 def use(name: str) -> None:
     """Choose a profile for all your jobs: writes `cluster: NAME` into your settings."""
     import os
-    from pathlib import Path
 
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.files.settings import load_settings, write_user_setting

@@ -24,7 +24,7 @@ COMMANDS = {
     "cancel": "Cancel jobs.",
     "check": "Find what is wrong with a batch script.",
     "import": "Make a job file of a batch script.",
-    "cluster": "List, show and choose cluster profiles.",
+    "cluster": "Discover the cluster; list, show and choose profiles.",
     "sandbox": "A real Slurm on this machine, with pretend GPUs.",
     "config": "Show the settings and where each value comes from.",
     "schema": "Print the JSON Schema of job, cluster or settings files.",

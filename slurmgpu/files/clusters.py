@@ -2,31 +2,136 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.data import data_folder
 from slurmgpu.files.settings import LoadedSettings
-from slurmgpu.files.yaml import read_file, validate
+from slurmgpu.files.yaml import Layered, Origin, read_file, validate
 from slurmgpu.models.cluster import GENERIC, Cluster
 
-__all__ = ["choose_cluster", "load_cluster", "profiles"]
+__all__ = ["base_of", "choose_cluster", "load_cluster", "profile_folders", "profiles", "user_profile"]
+
+# Entries that the upper profile describes anew: a limit that is gone there must not shine through from below.
+_WHOLE = ("partitions", "qos", "environments")
+
+
+def profile_folders(settings: LoadedSettings) -> list[Path]:
+    """Where profiles are looked for: the site's own are authoritative, then the lab's, the user's, the project's."""
+    return [*(folder / "clusters" for folder in settings.folders.values()), data_folder("clusters")]
 
 
 def profiles(settings: LoadedSettings) -> dict[str, Path]:
-    """Profiles by name: the site's own is authoritative, then the lab's, the user's, the project's, the shipped."""
+    """Profiles by name; of several with one name, the one that counts."""
     found: dict[str, Path] = {}
-    for folder in [*(folder / "clusters" for folder in settings.folders.values()), data_folder("clusters")]:
+    for folder in profile_folders(settings):
         if folder.is_dir():
             for path in sorted(folder.glob("*.yaml")):
                 found.setdefault(path.stem, path)
     return found
 
 
-def load_cluster(path: Path) -> Cluster:
-    """Read a profile; InvalidInput names file, line and field."""
-    return validate(Cluster, read_file(path), "cluster")
+def user_profile(settings: LoadedSettings, name: str) -> Path:
+    """The file of a profile of the user's own, whether it is there or not."""
+    return settings.folders["user"] / "clusters" / f"{name}.yaml"
+
+
+def load_cluster(path: Path, folders: Sequence[Path] | None = None) -> Cluster:
+    """Read a profile, and those it is `based_on`, from ``folders`` (default: its own folder, and the shipped ones).
+
+    InvalidInput names file, line and field.
+    """
+    places = [path.parent, data_folder("clusters")] if folders is None else folders
+    return validate(Cluster, _layers(path, places, ()), "cluster")
+
+
+def base_of(path: Path, folders: Sequence[Path]) -> Cluster | None:
+    """The profile that a profile is based on; None: on none."""
+    layered = read_file(path)
+    base = layered.data.get("based_on")
+    if not isinstance(base, str):
+        return None
+    found = _base(base, layered.origin(("based_on",)), folders, (path,))
+    return validate(Cluster, _layers(found, folders, (path,)), "cluster")
+
+
+def _layers(path: Path, folders: Sequence[Path], above: tuple[Path, ...]) -> Layered:
+    """The profile's values, laid over those of the profile that it is based on."""
+    layered = read_file(path)
+    base = layered.data.get("based_on")
+    if not isinstance(base, str):
+        return layered
+    chain = (*above, path)
+    below = _layers(_base(base, layered.origin(("based_on",)), folders, chain), folders, chain)
+    below.data.pop("based_on", None)
+    _lay_over(below, layered)
+    return below
+
+
+def _base(name: str, origin: Origin | None, folders: Sequence[Path], chain: tuple[Path, ...]) -> Path:
+    """The profile of this name that is none of the chain: a profile may be based on the shipped one of its own name."""
+    seen = {path.resolve() for path in chain}
+    candidates = [folder / f"{name}.yaml" for folder in folders]
+    existing = [path for path in candidates if path.is_file()]
+    for path in existing:
+        if path.resolve() not in seen:
+            return path
+    place = f"{origin}: " if origin else ""
+    if existing:
+        circle = " -> ".join([*(path.stem for path in chain), name])
+        raise InvalidInput(f"{place}based_on: profiles are based on each other: {circle}")
+    import difflib
+
+    known = sorted({path.stem for folder in folders if folder.is_dir() for path in folder.glob("*.yaml")})
+    near = difflib.get_close_matches(name, known, n=1)
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    raise InvalidInput(
+        f"{place}based_on {name!r}: no such profile; {guess}known: {', '.join(known) or 'none'}"
+    )
+
+
+def _lay_over(below: Layered, above: Layered) -> None:
+    """Mappings merge, lists are replaced, a partition, QOS or environment is replaced whole; null takes away."""
+    for field in _WHOLE:
+        entries, upper = below.data.get(field), above.data.get(field)
+        if isinstance(entries, dict) and isinstance(upper, dict):
+            for name in upper:
+                entries.pop(name, None)
+                for key in [key for key in below.origins if key[:2] == (field, name)]:
+                    del below.origins[key]
+    if "source" in above.data:
+        below.data.pop("source", None)
+    for field in ("guessed", "hidden"):
+        # They speak of figures of the profile below, as long as the upper one has no others.
+        said = below.data.get(field)
+        if isinstance(said, dict):
+            below.data[field] = {key: why for key, why in said.items() if not _states(above.data, key)}
+    below.overlay(above)
+    for field in _WHOLE:
+        entries = below.data.get(field)
+        if isinstance(entries, dict):
+            below.data[field] = {name: value for name, value in entries.items() if value is not None}
+
+
+def _states(data: Any, key: str, depth: int = 0) -> bool:
+    """Whether a profile says something at a dotted key; names in it may have dots themselves."""
+    if not key:
+        return True
+    if not isinstance(data, dict):
+        return False
+    for name, inner in data.items():
+        if key == name or key.startswith(f"{name}."):
+            rest = key[len(name) + 1 :]
+            # What an entry does not say that is replaced as a whole is not said below either.
+            if (depth == 0 and name in _WHOLE and _entry(inner, rest)) or _states(inner, rest, depth + 1):
+                return True
+    return False
+
+
+def _entry(entries: Any, key: str) -> bool:
+    return isinstance(entries, dict) and any(key == name or key.startswith(f"{name}.") for name in entries)
 
 
 def choose_cluster(
@@ -45,8 +150,10 @@ def choose_cluster(
         return GENERIC, None
     if name == GENERIC.name:
         return GENERIC, chooser
+    folders = profile_folders(settings)
     if "/" in name or name.endswith((".yaml", ".yml")):
-        return load_cluster(Path(name).expanduser()), chooser
+        path = Path(name).expanduser()
+        return load_cluster(path, [path.parent, *folders]), chooser
     known = profiles(settings)
     if name not in known:
         import difflib
@@ -57,4 +164,4 @@ def choose_cluster(
             f"cluster {name!r} ({chooser}): no such profile; {guess}known: {', '.join(sorted(known)) or 'none'}",
             hint="give a profile's name, or the path of a profile file",
         )
-    return load_cluster(known[name]), chooser
+    return load_cluster(known[name], folders), chooser

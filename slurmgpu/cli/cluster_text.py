@@ -1,0 +1,168 @@
+"""A cluster profile as lines for people."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Any
+
+from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
+from slurmgpu.models.limits import Limits
+from slurmgpu.models.site import Source
+
+__all__ = ["age", "description_lines"]
+
+
+def age(source: Source | None, today: datetime.date) -> str:
+    """How old the figures are."""
+    if source is None:
+        return "no source given"
+    days = (today - source.date).days
+    ago = (
+        "today"
+        if days == 0
+        else f"{days} days ago"
+        if days > 1
+        else "yesterday"
+        if days == 1
+        else "in future"
+    )
+    return f"source read {source.date}, {ago}"
+
+
+def description_lines(cluster: Cluster, today: datetime.date) -> Iterator[str]:
+    """The profile; a question mark stands behind what was guessed."""
+    if cluster.source:
+        yield f"  source: {cluster.source.text}, {age(cluster.source, today).removeprefix('source ')}"
+    if cluster.based_on:
+        yield f"  based on: {cluster.based_on}"
+    for name, partition in cluster.partitions.items():
+        yield from _partition(name, partition, cluster)
+    if cluster.gpu_types:
+        yield f"  GPU types: {', '.join(_gpu_types(cluster))}"
+    for name, qos in cluster.qos.items():
+        said = [*_limits(qos.limits)]
+        said += (
+            [f"lifts {' and '.join(_spaced(one) for one in qos.lifts)} of the partition"] if qos.lifts else []
+        )
+        said += ["preemptible"] if qos.preemptible else []
+        said += [f"charged {qos.usage_factor:g} times"] if qos.usage_factor is not None else []
+        yield f"  QOS {name}: {', '.join(said) or 'no limits stated'}"
+    for one in cluster.associations:
+        where = f" in {one.partition}" if one.partition else ""
+        default = " (default)" if one.account == cluster.default_account and not where else ""
+        said = [f"QOS {', '.join(one.qos)}"] if one.qos else []
+        said += _limits(one.limits)
+        yield f"  account {one.account}{where}{default}: {', '.join(said) or 'no limits stated'}"
+    for field in ("licenses", "reservations"):
+        for name, value in getattr(cluster, field).items():
+            yield f"  {field[:-1]} {name}: {_in_words(_stated(value))}"
+    for field in ("slurm", "software"):
+        yield from _keys(field, _stated(getattr(cluster, field)), cluster)
+    for name, environment in cluster.environments.items():
+        yield f"  environment {name}: {environment.description or ''}"
+    yield from (
+        _keys("dialect", _dialect(cluster), cluster) if _dialect(cluster) else ["  dialect: the usual one"]
+    )
+    for key, why in cluster.guessed.items():
+        yield f"  guessed? {key}: {why}"
+    for key, why in cluster.hidden.items():
+        yield f"  hidden {key}: {why}"
+
+
+def _dialect(cluster: Cluster) -> dict[str, Any]:
+    """What differs from the defaults, and what was guessed though it does not."""
+    unusual = cluster.dialect.model_dump(mode="json", exclude_defaults=True)
+    return {
+        key: value
+        for key, value in _stated(cluster.dialect).items()
+        if key in unusual or f"dialect.{key}" in cluster.guessed
+    }
+
+
+def _stated(value: Any) -> Any:
+    """What the profile says, as JSON has it."""
+    return (
+        value.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        if hasattr(value, "model_dump")
+        else value
+    )
+
+
+def _partition(name: str, partition: Partition, cluster: Cluster) -> Iterator[str]:
+    said = [*_limits(partition.limits)]
+    said += ["the default"] if name == cluster.default_partition else []
+    said += [f"state {partition.state}"] if partition.state != "up" else []
+    said += ["preemptible"] if partition.preemptible else []
+    said += ["whole nodes"] if partition.whole_nodes else []
+    said += ["only jobs with GPUs"] if partition.requires_gpu else []
+    for word, names in (
+        ("accounts", partition.accounts), ("not accounts", partition.denied_accounts), ("QOS", partition.qos),
+        ("not QOS", partition.denied_qos), ("groups", partition.groups),
+    ):  # fmt: skip
+        said += [f"{word} {' '.join(names)}"] if names else []
+    said += [f"limits of QOS {partition.own_qos}"] if partition.own_qos else []
+    yield f"  partition {name}: {', '.join(said) or 'no limits stated'}"
+    for index, group in enumerate(partition.nodes):
+        place = f"partitions.{name}.nodes.{index}"
+        mark = "?" if any(_about(key, place) for key in cluster.guessed) else ""
+        yield f"    {_group(group)}{mark}"
+
+
+def _about(guessed: str, place: str) -> bool:
+    """Whether a guess is about a place, what is in it, or all around it."""
+    return f"{guessed}.".startswith(f"{place}.") or f"{place}.".startswith(f"{guessed}.")
+
+
+def _group(group: NodeGroup) -> str:
+    count = "? nodes" if group.count is None else "1 node" if group.count == 1 else f"{group.count} nodes"
+    if isinstance(group.gpus, dict):
+        gpus = " and ".join(f"{number} GPUs {kind}" for kind, number in group.gpus.items())
+    else:
+        gpus = "? GPUs" if group.gpus is None else f"{group.gpus} GPUs"
+    rest = [gpus + (f" {group.gpu_type}" if group.gpu_type else "")]
+    rest += [f"{group.shards} shards"] if group.shards else []
+    rest += [f"{group.cpus} CPUs"] if group.cpus else []
+    rest += [group.memory.readable] if group.memory else []
+    rest += [f"{name} {number}" for name, number in group.gres.items()]
+    return f"{count} with {', '.join(rest)}"
+
+
+def _gpu_types(cluster: Cluster) -> Iterator[str]:
+    for name, one in cluster.gpu_types.items():
+        mark = "?" if any(key.startswith(f"gpu_types.{name}") for key in cluster.guessed) else ""
+        yield f"{name} {one.memory.readable}{mark}" if one.memory else name
+
+
+def _limits(limits: Limits) -> list[str]:
+    stated = limits.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    found = []
+    for key, value in stated.items():
+        if isinstance(value, dict):
+            value = " ".join(
+                f"{_spaced(inner)} {_in_words(one)}" for inner, one in value.items() if one not in ({}, [])
+            )
+        if value not in ("", [], {}):
+            found.append(f"{_spaced(key)} {_in_words(value)}")
+    return found
+
+
+def _spaced(key: str) -> str:
+    return key.replace("_", " ")
+
+
+def _keys(field: str, stated: dict[str, Any], cluster: Cluster) -> Iterator[str]:
+    shown = {key: value for key, value in stated.items() if value not in ([], {}, None)}
+    if shown:
+        marks = {key: "?" if f"{field}.{key}" in cluster.guessed else "" for key in shown}
+        text = ", ".join(f"{key} {_in_words(value)}{marks[key]}" for key, value in shown.items())
+        yield f"  {field}: {text}"
+
+
+def _in_words(value: Any) -> str:
+    """A setting as the profile writes it."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_in_words, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_in_words(inner)}' for key, inner in value.items())}}}"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,173 @@
+"""What changed between two discoveries, and a profile brought up to date without touching what a person wrote."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from slurmgpu.discovery.writing import flow, wrapped
+
+__all__ = ["Change", "Refreshed", "refreshed"]
+
+Place = tuple[str, ...]
+_NOTHING = object()
+# Said anew by every discovery.
+_ALWAYS_NEW = frozenset({"source"})
+
+
+@dataclass(frozen=True)
+class Change:
+    """A key whose value is another now; None: it was, or is, not there."""
+
+    place: Place
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        what, rest = _what(self.place)
+        if isinstance(self.before or self.after, list) and isinstance(self.after or self.before, list):
+            gone = [one for one in self.before or [] if one not in (self.after or [])]
+            new = [one for one in self.after or [] if one not in (self.before or [])]
+            lines = [f"- {flow(one)}" for one in gone] + [f"+ {flow(one)}" for one in new]
+            return "\n".join(f"{what}: {rest} {line}".replace(":  ", ": ") for line in lines)
+        if self.before is None:
+            said = f"is new: {flow(self.after)}"
+        elif self.after is None:
+            said = f"is gone (was {flow(self.before)})"
+        else:
+            said = f"{flow(self.before)} -> {flow(self.after)}"
+        return f"{what}: {rest} {said}" if rest else f"{what} {said}"
+
+
+_SINGULAR = {
+    "partitions": "partition",
+    "gpu_types": "GPU type",
+    "qos": "QOS",
+    "licenses": "licence",
+    "reservations": "reservation",
+}
+
+
+def _what(place: Place) -> tuple[str, str]:
+    """`partition gpu` and `limits.max_time`."""
+    if place[0] in _SINGULAR and len(place) > 1:
+        return f"{_SINGULAR[place[0]]} {place[1]}", ".".join(place[2:])
+    return place[0], ".".join(place[1:])
+
+
+@dataclass
+class Refreshed:
+    """The profile's new text, what changed in it, and what was kept though Slurm says otherwise."""
+
+    text: str
+    changes: list[Change]
+    kept: list[Change]
+    """Hand-written values (before), and what Slurm says (after)."""
+
+
+def refreshed(last: str, mine: str, new: str) -> Refreshed:
+    """Bring a profile up to date: ``last`` as discovery wrote it, ``mine`` as it is, ``new`` as discovered now.
+
+    What is in ``mine`` as in ``last`` follows Slurm; what a person changed, added or took out stays so.
+    """
+    from ruamel.yaml import YAML
+
+    reader = YAML()
+    reader.preserve_quotes = True
+    reader.width = 1_000_000
+    reader.indent(mapping=2, sequence=4, offset=2)
+    base, document, now = reader.load(last), reader.load(mine), reader.load(new)
+    merge = _Merge()
+    merge.forget_what_was_corrected(base, document, now)
+    merge.mapping(base, document, now, ())
+    if mine == last:
+        # Nobody has touched it: with the remarks of today.
+        return Refreshed(new, merge.changes, merge.kept)
+    stream = io.StringIO()
+    reader.dump(document, stream)
+    return Refreshed(_as_before(stream.getvalue()), merge.changes, merge.kept)
+
+
+_FLOW = re.compile(r"( *)(?:- |[^\s#'\"]+: )*[{\[]")
+
+
+def _as_before(text: str) -> str:
+    """Lists and mappings in one line, wrapped as discovery wraps them: the writer would do it in another way."""
+    lines = []
+    for line in text.split("\n"):
+        match = _FLOW.match(line)
+        if match:
+            code, mark, comment = (
+                line.rpartition(" # ") if "}  #" in line or "} #" in line else (line, "", "")
+            )
+            line = wrapped(code.rstrip(), len(match[1])) + (f" # {comment}" if mark else "")
+        lines.append(line)
+    return "\n".join(lines)
+
+
+class _Merge:
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.kept: list[Change] = []
+
+    def mapping(self, base: Any, mine: Any, new: Any, place: Place) -> None:
+        """Change ``mine`` where it is as in ``base`` and ``new`` is not."""
+        for key in dict.fromkeys([*new, *base]):
+            before, here, after = (one.get(key, _NOTHING) for one in (base, mine, new))
+            where = (*place, str(key))
+            if before == after or here == after:
+                continue
+            if isinstance(here, dict) and isinstance(after, dict):
+                self.mapping(before if isinstance(before, dict) else {}, here, after, where)
+            elif here == before:
+                self._take(mine, new, key, after)
+                if where[0] not in _ALWAYS_NEW:
+                    self.changes.append(Change(where, _plain(before), _plain(after)))
+            elif where[0] not in _ALWAYS_NEW:
+                self.kept.append(Change(where, _plain(here), _plain(after)))
+
+    def _take(self, mine: Any, new: Any, key: Any, after: Any) -> None:
+        if after is _NOTHING:
+            del mine[key]
+            return
+        mine[key] = after
+        if key in new.ca.items:
+            mine.ca.items[key] = new.ca.items[key]
+
+    def forget_what_was_corrected(self, base: Any, mine: Any, new: Any) -> None:
+        """What a person has put in a guess's place is no guess any more."""
+        for key in list(new.get("guessed") or {}):
+            found = [_at(one, key) for one in (base, mine)]
+            if found[0] != found[1]:
+                del new["guessed"][key]
+                if isinstance(mine.get("guessed"), dict):
+                    mine["guessed"].pop(key, None)
+                if isinstance(base.get("guessed"), dict):
+                    base["guessed"].pop(key, None)
+
+
+def _at(data: Any, key: str) -> Any:
+    """The value at a dotted key; names may have dots themselves."""
+    if not key:
+        return data
+    if isinstance(data, dict):
+        for name in sorted(data, key=lambda one: -len(str(one))):
+            if key == str(name) or key.startswith(f"{name}."):
+                return _at(data[name], key[len(str(name)) + 1 :])
+    return _NOTHING
+
+
+def _plain(value: Any) -> Any:
+    """Without the YAML library's own classes."""
+    if value is _NOTHING:
+        return None
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return None if value is None else str(value)

@@ -1,0 +1,174 @@
+"""What Slurm does not know and this login node shows: modules, container runtimes, the network, scratch."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from slurmgpu.errors import SlurmUnreachable
+from slurmgpu.models.site import Software
+from slurmgpu.slurm.call import Runner, call
+
+__all__ = ["Surroundings", "look_around", "relevant_modules"]
+
+MODULES_TIMEOUT = 20.0
+MOST_MODULES = 60
+RUNTIMES = (
+    "apptainer",
+    "singularity",
+    "podman-hpc",
+    "podman",
+    "enroot",
+    "ch-run",
+    "shifter",
+    "sarus",
+    "uenv",
+)
+_RELEVANT = re.compile(
+    r"(?:^|[/_-])(?:(?:py)?torch|cuda(?:toolkit)?|cudnn|nccl|rocm|nvhpc|conda|mamba|miniconda\d?|anaconda\d?|miniforge\d?"
+    r"|micromamba|apptainer|singularity(?:ce|-ce|pro)?|python\d?|uv|openmpi|aws-ofi-(?:nccl|rccl))(?=[/_-]|$)",
+    re.IGNORECASE,
+)
+# The fastest first: Slingshot, InfiniBand, bonded, Ethernet by the names that systemd gives.
+_INTERFACES = (r"hsn\d+", r"ib\w*", r"opap\w*", r"bond\d+", r"en\w+", r"eth\d+")
+_SCRATCH_VARIABLES = (
+    "SCRATCH",
+    "PSCRATCH",
+    "SCRATCHDIR",
+    "SCRATCH_DIR",
+    "WORK",
+    "WORKDIR",
+    "WRKDIR",
+    "CSCRATCH",
+)
+_SCRATCH_FOLDERS = (
+    "/scratch/{}",
+    "/scratch/users/{}",
+    "/scratch/user/{}",
+    "/work/{}",
+    "/lustre/{}",
+    "/gpfs/scratch/{}",
+)
+
+
+@dataclass
+class Surroundings:
+    """What was found, and what of it is a guess."""
+
+    software: Software = field(default_factory=Software)
+    guessed: dict[str, str] = field(default_factory=dict)
+    hidden: dict[str, str] = field(default_factory=dict)
+
+
+def look_around(
+    environ: Mapping[str, str], user: str, *, root: Path = Path("/"), run: Runner = call
+) -> Surroundings:
+    """Look at this machine: its environment, PATH and interfaces, and one call of the module system."""
+    found = Surroundings()
+    system, modules = _modules(environ, run, found)
+    interface = _interface(root / "sys/class/net", found)
+    scratch = _scratch(environ, user, root, found)
+    found.software = Software(
+        module_system=system,
+        modules=modules,
+        containers=tuple(name for name in RUNTIMES if shutil.which(name, path=environ.get("PATH", ""))),
+        network_interface=interface,
+        scratch=scratch,
+    )
+    return found
+
+
+def _modules(
+    environ: Mapping[str, str], run: Runner, found: Surroundings
+) -> tuple[Literal["lmod", "tcl", "none"], tuple[str, ...]]:
+    command = _module_command(environ)
+    if command is None:
+        found.guessed["software.module_system"] = "neither LMOD_CMD nor MODULESHOME is set in this shell"
+        return "none", ()
+    system: Literal["lmod", "tcl"] = "lmod" if environ.get("LMOD_CMD") else "tcl"
+    try:
+        # Both print the list on stderr: stdout is for the shell.
+        answer = run(command, timeout=MODULES_TIMEOUT, env=dict(environ))
+    except SlurmUnreachable as error:
+        found.hidden["software.modules"] = error.message
+        return system, ()
+    if answer.rc is None:
+        found.hidden["software.modules"] = f"the module system did not answer in {MODULES_TIMEOUT:g} s"
+    return system, relevant_modules(f"{answer.stderr}\n{answer.stdout}")
+
+
+def _module_command(environ: Mapping[str, str]) -> list[str] | None:
+    if environ.get("LMOD_CMD"):
+        return [environ["LMOD_CMD"], "bash", "--terse", "avail"]
+    if environ.get("MODULES_CMD"):
+        return [environ["MODULES_CMD"], "bash", "avail", "--terse"]
+    home = environ.get("MODULESHOME")
+    for name in ("libexec/modulecmd.tcl", "bin/modulecmd", "modulecmd.tcl"):
+        if home and (Path(home) / name).is_file():
+            return [str(Path(home) / name), "bash", "avail", "-t"]
+    return None
+
+
+def relevant_modules(text: str) -> tuple[str, ...]:
+    """Of a terse list of modules those that PyTorch jobs may want, the newest versions first, at most 60."""
+    names: dict[str, None] = {}
+    for line in text.split("\n"):
+        # `name/version`, perhaps with (default) or <L>; headings end in a colon, families in a slash.
+        name = re.sub(r"[(<].*", "", line).strip()
+        if re.fullmatch(r"[\w.+-]+(?:/[\w.+@=-]+)*", name) and _RELEVANT.search(name):
+            names[name] = None
+    newest = sorted(names, key=_natural, reverse=True)
+    kept: dict[str, int] = {}
+    result = []
+    for name in newest:
+        family = name.rpartition("/")[0]
+        kept[family] = kept.get(family, 0) + 1
+        if kept[family] <= 5:
+            result.append(name)
+    return tuple(sorted(result, key=lambda name: name.rpartition("/")[0].lower())[:MOST_MODULES])
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _interface(folder: Path, found: Surroundings) -> str | None:
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except OSError:
+        return None
+    up = [name for name in names if _is_up(folder / name)]
+    for pattern in _INTERFACES:
+        for name in up:
+            if re.fullmatch(pattern, name):
+                found.guessed["software.network_interface"] = (
+                    "the fastest by its name on this login node; compute nodes may have another"
+                )
+                return name
+    return None
+
+
+def _is_up(interface: Path) -> bool:
+    try:
+        # Drivers that do not say are up as far as anybody knows.
+        return (interface / "operstate").read_text().strip() in {"up", "unknown"}
+    except OSError:
+        return False
+
+
+def _scratch(environ: Mapping[str, str], user: str, root: Path, found: Surroundings) -> str | None:
+    for name in _SCRATCH_VARIABLES:
+        folder = environ.get(name)
+        if folder and folder.startswith("/") and os.access(root / folder.lstrip("/"), os.W_OK):
+            found.guessed["software.scratch"] = f"${name} is set here and can be written to"
+            return f"${name}"
+    for pattern in _SCRATCH_FOLDERS:
+        if os.access(root / pattern.format(user).lstrip("/"), os.W_OK):
+            found.guessed["software.scratch"] = "the folder exists here and can be written to"
+            return pattern.format("$USER")
+    return None

@@ -1,0 +1,171 @@
+"""A discovered cluster as a profile that a person likes to read: YAML with what was guessed marked as such."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slurmgpu.discovery.building import Discovered
+from slurmgpu.models.base import Model
+
+__all__ = ["flow", "plain", "profile_text", "wrapped"]
+
+WIDTH = 118
+HEAD = """\
+# Read from Slurm: `source` says when. What is a guess is marked so, and listed with its reason under `guessed`.
+# Correct what is wrong and add what is missing: `slurmgpu cluster refresh {name}` keeps what you have written.
+"""
+
+_ORDER = (
+    "name", "description", "based_on", "source", "slurm_name", "default_partition", "default_account", "partitions",
+    "gpu_types", "qos", "associations", "licenses", "reservations", "dialect", "slurm", "software", "environments",
+    "guessed", "hidden",
+)  # fmt: skip
+_NAMED = ("partitions", "gpu_types", "qos", "environments")
+# What stands on a line of its own, down to which depth; everything below is written in one line.
+_DEPTH = {"partitions": 4, "source": 1, "associations": 2, "environments": 3}
+_DEFAULT_DEPTH = 2
+
+Place = tuple[str | int, ...]
+
+
+def plain(model: Model) -> dict[str, Any]:
+    """The model's own words, without what was left unset or is empty."""
+    data = _pruned(model.model_dump(mode="json", exclude_unset=True))
+    assert isinstance(data, dict)
+    for field in _NAMED:
+        # An entry of which there is nothing to say is there all the same.
+        names = getattr(model, field, {})
+        if names:
+            data[field] = {name: data.get(field, {}).get(name, {}) for name in names}
+    return {key: data[key] for key in _ORDER if key in data}
+
+
+def _pruned(value: Any) -> Any:
+    if isinstance(value, dict):
+        inner = {key: _pruned(one) for key, one in value.items()}
+        if "nodes" in inner and isinstance(inner["nodes"], list):
+            inner = {"limits": inner.get("limits"), "nodes": inner["nodes"]} | inner
+        return {key: one for key, one in inner.items() if one is not None and one not in ({}, [])}
+    return [_pruned(one) for one in value] if isinstance(value, list) else value
+
+
+def profile_text(found: Discovered, data: Mapping[str, Any] | None = None) -> str:
+    """The profile's text; ``data``: what is written of the cluster, when it is not all of it."""
+    data = plain(found.cluster) if data is None else data
+    lines = list(_lines(dict(data), (), 0))
+    for key in found.cluster.guessed:
+        _remark(lines, _place(data, key), "guessed")
+    for place, remark in found.remarks.items():
+        _remark(lines, place, remark)
+    head = HEAD.format(name=data.get("name", ""))
+    return head + "".join(line.text for line in lines)
+
+
+@dataclass
+class _Line:
+    place: Place
+    start: str
+    indent: int
+    remarks: str = ""
+
+    @property
+    def text(self) -> str:
+        comment = f" # {self.remarks}" if self.remarks else ""
+        return wrapped(self.start, self.indent) + comment + "\n"
+
+
+def _lines(value: Any, place: Place, indent: int) -> Iterator[_Line]:
+    """Every entry of a mapping or list that is not written in one line."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in entries:
+        here = (*place, key)
+        head = f"{_scalar(key)}:" if isinstance(value, dict) else "-"
+        depth = _DEPTH.get(str(here[0]), _DEFAULT_DEPTH)
+        if isinstance(inner, (dict, list)) and inner and len(here) < depth and not _short(here):
+            yield _Line(here, " " * indent + head, indent)
+            yield from _lines(inner, here, indent + 2)
+        else:
+            yield _Line(here, f"{' ' * indent}{head} {flow(inner)}", indent)
+
+
+def _short(place: Place) -> bool:
+    """Of a partition only its nodes are a list in lines."""
+    return len(place) == 3 and place[0] == "partitions" and place[2] != "nodes"
+
+
+def wrapped(text: str, indent: int) -> str:
+    """The line, broken after commas where it is too long; inside quotes a break reads as the blank that was there."""
+    if len(text) <= WIDTH:
+        return text
+    lines, line = [], ""
+    for piece in re.split(r"(?<=, )", text):
+        if line and len(line) + len(piece.rstrip()) > WIDTH:
+            lines.append(line.rstrip())
+            line = " " * (indent + 4)
+        line += piece
+    return "\n".join([*lines, line.rstrip()])
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_/$][\w./+@$=&|()% -]*", re.ASCII)
+_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
+# What YAML, of any release, would take for a number.
+_NUMBER = re.compile(r"[-+]?[\d_.]*(?:e[-+]?\d+)?|0[xob].*", re.IGNORECASE)
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+def flow(value: Any) -> str:
+    """A value in one line of YAML."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_scalar(key)}: {flow(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(flow, value)) + "]"
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value)
+    safe = _PLAIN.fullmatch(value) and not value.endswith(" ") and value.lower() not in _WORDS
+    safe = safe and not _NUMBER.fullmatch(value) and " -" not in value
+    return value if safe or _DAY.fullmatch(value) else json.dumps(value, ensure_ascii=False)
+
+
+def _place(data: Mapping[str, Any], key: str) -> Place:
+    """A dotted key as the steps to it: names of partitions and types may have dots themselves."""
+    place: Place = ()
+    here: Any = data
+    rest = key
+    while rest:
+        names = (
+            list(here)
+            if isinstance(here, dict)
+            else [str(number) for number in range(len(here))]
+            if isinstance(here, list)
+            else []
+        )
+        step = max(
+            (str(name) for name in names if rest == name or rest.startswith(f"{name}.")),
+            key=len,
+            default=None,
+        )
+        if step is None:
+            return (*place, rest)
+        place = (*place, step if isinstance(here, dict) else int(step))
+        here = here[place[-1]]
+        rest = rest[len(step) + 1 :]
+    return place
+
+
+def _remark(lines: list[_Line], place: Place, text: str) -> None:
+    """Put a remark behind the line of a place, or of what it stands in."""
+    for end in range(len(place), 0, -1):
+        for line in lines:
+            if line.place == place[:end]:
+                rest = ".".join(map(str, place[end:]))
+                said = f"{text}: {rest}" if rest else text
+                line.remarks = f"{line.remarks}; {said}" if line.remarks else said
+                return
