@@ -10,6 +10,8 @@ from slurmgpu.sandbox.shape import QosShape
 
 __all__ = ["allowed_qos", "declared_qos", "limiting_qos"]
 
+NOBODYS = "none-is-legal"
+"""A QOS that no user has."""
 LIFTING = {
     "max_time": "PartitionTimeLimit",
     "max_nodes": "PartitionMaxNodes",
@@ -31,6 +33,8 @@ def declared_qos(cluster: Cluster, types: Mapping[str, str]) -> tuple[QosShape, 
         shape = limiting_qos(name, rule.limits, types, tuple(flags))
         factor = (f"UsageFactor={rule.usage_factor}",) if rule.usage_factor is not None else ()
         shapes.append(shape.model_copy(update={"limits": (*shape.limits, *factor)}))
+    if any(allowed_qos(cluster, name) == ("AllowQos", NOBODYS) for name in cluster.partitions):
+        shapes.append(QosShape(name=NOBODYS, given=False))
     return tuple(shapes)
 
 
@@ -92,5 +96,5 @@ def allowed_qos(cluster: Cluster, partition: str) -> tuple[str, str] | None:
         return ("DenyQos", denied) if denied else None
     if not required and cluster.dialect.qos is None and "normal" not in cluster.qos:
         legal.append("normal")
-    # A partition where none is legal would otherwise allow all.
-    return "AllowQos", ",".join(dict.fromkeys(one.lower() for one in legal)) or "none-is-legal"
+    # A partition where none is legal would otherwise allow all; 26.05 wants a QOS that exists.
+    return "AllowQos", ",".join(dict.fromkeys(one.lower() for one in legal)) or NOBODYS

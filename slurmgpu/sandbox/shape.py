@@ -69,6 +69,8 @@ class QosShape(Model):
     limits: tuple[str, ...] = ()
     tres: tuple[str, ...] = ()
     """Limits that may name GPUs, such as ``MaxTRESPerJob=gres/gpu=4``; set once the controller has made GPUs known."""
+    given: bool = True
+    """Whether users may use it."""
 
 
 class Shape(Model):

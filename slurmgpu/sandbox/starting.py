@@ -203,7 +203,7 @@ class _Start:
         # `normal` is in every database.
         alike = _alike({qos.name: qos.limits for qos in shape.qos if qos.name != "normal"})
         words += [["qos", names, *limits] for limits, names in alike.items()]
-        names = ",".join(dict.fromkeys(["normal", *(qos.name for qos in shape.qos)]))
+        names = ",".join(dict.fromkeys(["normal", *(qos.name for qos in shape.qos if qos.given)]))
         about_qos = [f"qos={names}", f"defaultqos={shape.default_qos}"] if shape.qos else []
         words += [
             ["user", user, f"account={','.join(shape.accounts)}", f"defaultaccount={default}", *about_qos]

@@ -63,7 +63,7 @@ def parents_of(folder: Path) -> list[Path]:
     try:
         return [Path(one) for one in json.loads((folder / PARENTS).read_bytes())]
     except (OSError, ValueError):
-        return [folder.parent, folder.parent.parent]
+        return []
 
 
 def remove_empty(folders: list[Path]) -> None:

@@ -22,7 +22,7 @@ def introduction(state: State, took: str) -> list[str]:
         f"  partitions  {partitions}",
     ]
     if state.accounting:
-        qos = ", ".join(["normal", *(one.name for one in state.shape.qos)])
+        qos = ", ".join(["normal", *(one.name for one in state.shape.qos if one.given)])
         lines.append(f"  accounts    {', '.join(state.shape.accounts)}; QOS {qos}")
     if not state.shape.live:
         lines.append(

@@ -20,7 +20,7 @@ from slurmgpu.models.job import Job
 from slurmgpu.planning.planner import Surroundings, make_plan
 from slurmgpu.rendering.render import render_script
 from slurmgpu.sandbox.programs import slurm_release, slurm_version
-from slurmgpu.sandbox.shape import NodeKind, PartitionShape, Shape
+from slurmgpu.sandbox.shape import Gpus, NodeKind, PartitionShape, Shape
 from slurmgpu.sandbox.starting import client_env, start
 from slurmgpu.scripts.importing import import_script
 from slurmgpu.scripts.options import OPTIONS
@@ -90,8 +90,7 @@ def everything() -> Shape:
             count=64 if kind == "any" else 8,
             cpus=512,
             memory_mib=8_000_000,
-            gpus=16,
-            gpu_type=None if kind == "any" else kind,
+            gpus=(Gpus(count=16, type=None if kind == "any" else kind),),
             features=features,
         )
         for number, kind in enumerate(sorted(names["type"]), 1)

@@ -134,7 +134,9 @@ def test_slurm_shows_what_the_profile_says(user: User, name: str) -> None:
         defaults += [f"DefMemPerGPU={memory.mib}"] if memory else []
         assert one["JobDefaults"] == (",".join(defaults) or "(null)")
         whole = cluster.dialect.whole_nodes if partition.whole_nodes is None else partition.whole_nodes
-        assert one["OverSubscribe"] == ("EXCLUSIVE" if whole else "NO")
+        # 26.05 says it as Exclusive=NODE.
+        shown_whole = one["OverSubscribe"] == "EXCLUSIVE" or one.get("Exclusive") == "NODE"
+        assert shown_whole == whole
         assert one["State"] == partition.state.upper()
         assert one["PreemptMode"] == ("REQUEUE" if partition.preemptible else "OFF")
         kinds = [seen(*item) for item in nodes[one["PartitionName"]].items()]
