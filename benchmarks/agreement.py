@@ -31,6 +31,7 @@ from slurmgpu.files.data import read_templates
 from slurmgpu.files.yaml import Layered, validate
 from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
 from slurmgpu.models.job import Job
+from slurmgpu.models.limits import Limits
 from slurmgpu.models.units import Duration
 from slurmgpu.planning.planner import Surroundings, make_plan
 from slurmgpu.rendering.render import render_script
@@ -120,19 +121,22 @@ def request(rng: random.Random, cluster: Cluster) -> dict[str, Any]:
     partition = cluster.partitions[name]
     kind = rng.choice(partition.kinds) if partition.kinds else NodeGroup()
     resources: dict[str, Any] = {"partition": name}
-    gpus = kind.gpu_count or 0
+    limits = effective(cluster, partition)
+    gpus = min(one for one in (kind.gpu_count or 0, limits.max_gpus, limits.per_user.gpus) if one is not None)
     if gpus and rng.random() < 0.9:
         per_node = min(near(rng, gpus), gpus + 1)
         typed = kind.gpu_type and rng.random() < 0.6
         wanted = kind.gpu_type if rng.random() > OVER else rng.choice(sorted(all_types(cluster)))
-        if rng.random() < 0.3 and partition.limits.max_gpus:
-            resources["gpus"] = near(rng, partition.limits.max_gpus)
+        if rng.random() < 0.3 and limits.max_gpus:
+            resources["gpus"] = near(rng, limits.max_gpus)
         else:
             resources["gpus_per_node"] = f"{wanted}:{per_node}" if typed else per_node
     if "gpus" not in resources:
-        most = partition.limits.max_nodes or sum(group.count or 1 for group in partition.nodes)
+        most = limits.max_nodes or sum(group.count or 1 for group in partition.nodes)
+        if limits.max_gpus and gpus:
+            most = min(most, max(1, limits.max_gpus // gpus))
         resources["nodes"] = near(rng, most) if rng.random() < 0.3 else rng.choice([1, 1, 2])
-    amounts(rng, resources, partition, kind, gpus)
+    amounts(rng, resources, limits, kind, gpus)
     if rng.random() < 0.7:
         resources["time"] = some_time(rng, partition)
     if cluster.qos and rng.random() < 0.5:
@@ -156,18 +160,31 @@ def all_types(cluster: Cluster) -> set[str]:
     }
 
 
+def effective(cluster: Cluster, partition: Partition) -> Limits:
+    """The partition's limits with those of its QOS."""
+    own = cluster.qos.get(partition.own_qos or "")
+    if own is None:
+        return partition.limits
+    given = {name: getattr(own.limits, name) for name in Limits.model_fields}
+    unset = (None, (), {}, Limits().per_user)
+    return partition.limits.model_copy(
+        update={name: value for name, value in given.items() if value not in unset}
+    )
+
+
 def amounts(
-    rng: random.Random, resources: dict[str, Any], partition: Partition, kind: NodeGroup, gpus: int
+    rng: random.Random, resources: dict[str, Any], limits: Limits, kind: NodeGroup, gpus: int
 ) -> None:
     """CPUs and memory near those of a node, of a GPU's share, or of a limit."""
     wants = "gpus" in resources or "gpus_per_node" in resources
     if kind.cpus and rng.random() < 0.5:
+        cpus = min(one for one in (kind.cpus, limits.max_cpus_per_node, limits.max_cpus) if one)
         if wants and rng.random() < 0.5:
-            resources["cpus_per_gpu"] = near(rng, kind.cpus // max(1, gpus))
+            resources["cpus_per_gpu"] = near(rng, max(1, cpus // max(1, kind.gpu_count or 1)))
         else:
-            resources["cpus_per_task"] = near(rng, partition.limits.max_cpus_per_node or kind.cpus)
+            resources["cpus_per_task"] = near(rng, cpus)
     if kind.memory and rng.random() < 0.5:
-        mib = kind.memory.mib
+        mib = min(one.mib for one in (kind.memory, limits.max_memory) if one)
         if wants and rng.random() < 0.5:
             resources["memory_per_gpu"] = f"{near(rng, mib // max(1, gpus))}M"
         else:

@@ -21,6 +21,7 @@ COMMANDS = {
     "submit": "Submit a job; print its id.",
     "run": "Run the rendered script on this machine, without Slurm.",
     "status": "Show queued, running and finished jobs.",
+    "logs": "Show the log of a job.",
     "cancel": "Cancel jobs.",
     "check": "Find what is wrong with a batch script.",
     "import": "Make a job file of a batch script.",

@@ -14,7 +14,7 @@ from slurmgpu.monitoring.status import status
 from slurmgpu.slurm.call import Slurm
 from slurmgpu.slurm.ids import JobId, expand_pattern
 
-__all__ = ["Ended", "exit_code", "log_path", "wait_for"]
+__all__ = ["Ended", "GrowingLog", "exit_code", "log_path", "wait_for"]
 
 FIRST_POLL, SLOWEST_POLL = 1.0, 30.0
 LOG_POLL = 0.5
@@ -52,15 +52,16 @@ def _one_code(job: JobStatus) -> int:
     return job.exit_code or 1
 
 
-def log_path(run: Run, job: JobStatus) -> Path | None:
+def log_path(run: Run | None, job: JobStatus) -> Path | None:
     """The log file of a job, with Slurm's patterns expanded; None while it cannot be known."""
     job_id = JobId.parse(job.job_id)
     if job.stdout and "%" not in job.stdout:
         return Path(job.stdout)
-    if run.stdout is None or job_id is None:
+    pattern = run.stdout if run is not None and run.stdout else job.stdout
+    if pattern is None or job_id is None:
         return None
     expanded = expand_pattern(
-        run.stdout, job_id=job_id, raw_id=job.raw_id, name=job.name, user=job.user, node_list=job.node_list
+        pattern, job_id=job_id, raw_id=job.raw_id, name=job.name, user=job.user, node_list=job.node_list
     )
     return None if expanded is None else Path(job.work_dir or ".") / expanded
 
@@ -81,7 +82,7 @@ def wait_for(
     asked again at the slowest pace.
     """
     selection = Selection(text=run.run_dir, run=run)
-    log = _Log()
+    log = GrowingLog()
     interval, next_poll = FIRST_POLL, clock()
     lost_since: float | None = None
     jobs: list[JobStatus] = []
@@ -107,7 +108,7 @@ def wait_for(
     return Ended(jobs)
 
 
-def _report(jobs: list[JobStatus], log: _Log, say: Callable[[str], None] | None) -> None:
+def _report(jobs: list[JobStatus], log: GrowingLog, say: Callable[[str], None] | None) -> None:
     text = ", ".join(sorted({_state(job) for job in jobs}))
     if say and text and text != log.said:
         say(text)
@@ -119,15 +120,16 @@ def _state(job: JobStatus) -> str:
     return f"{job.state.value}{reason}"
 
 
-class _Log:
+class GrowingLog:
     """A log file that grows, and may not be there yet."""
 
-    def __init__(self) -> None:
-        self.path: Path | None = None
+    def __init__(self, path: Path | None = None, position: int = 0) -> None:
+        self.path = path
         self.said: str | None = None
-        self._position = 0
+        self._position = position
 
     def pass_on(self, write: Callable[[str], None] | None) -> None:
+        """Write what has come since the last call."""
         if write is None:
             return
         for piece in self._new():

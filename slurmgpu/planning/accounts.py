@@ -8,7 +8,9 @@ from typing import NamedTuple
 from slurmgpu.errors import PlanError
 from slurmgpu.models.cluster import Cluster, Partition
 from slurmgpu.models.dialect import AccountRule
+from slurmgpu.models.limits import QosRule
 from slurmgpu.models.resources import Resources
+from slurmgpu.planning.rules import effective_qos
 
 __all__ = ["Chosen", "account_of", "qos_candidates"]
 
@@ -83,6 +85,14 @@ def qos_candidates(cluster: Cluster, resources: Resources, partition: Partition 
     """The QOS to try, the best first: the one asked for, or the site's, or any where one must be named."""
     if resources.qos is not None:
         return [Chosen(resources.qos, _AS_ASKED)]
+    usual = effective_qos(cluster, cluster.dialect.qos, resources.account, None)
+    if partition is not None and partition.qos and usual is not None and usual not in partition.qos:
+        allowed = [
+            name for name in partition.qos if name not in cluster.qos or not _by_name(cluster.qos[name])
+        ]
+        return [Chosen(name, f"{usual!r} is not legal in the partition") for name in allowed] or [
+            Chosen(None, "")
+        ]
     if cluster.dialect.qos is not None:
         found = [Chosen(cluster.dialect.qos, "the site's usual one")]
     elif "qos" not in cluster.dialect.required:
@@ -94,8 +104,12 @@ def qos_candidates(cluster: Cluster, resources: Resources, partition: Partition 
         found += [
             Chosen(name, rule.description or "a QOS that takes such jobs")
             for name, rule in cluster.qos.items()
-            if not rule.by_name and not rule.preemptible and (not only or name in only)
+            if not _by_name(rule) and (not only or name in only)
         ]
         found = found or [Chosen(name, "the partition's only QOS") for name in only[:1]]
     unique = {chosen.value: chosen for chosen in reversed(found)}
     return list(reversed(unique.values())) or [Chosen(None, "")]
+
+
+def _by_name(rule: QosRule) -> bool:
+    return rule.by_name or rule.preemptible

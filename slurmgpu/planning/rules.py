@@ -7,7 +7,7 @@ from typing import NamedTuple
 from slurmgpu.models.cluster import Cluster, Partition
 from slurmgpu.models.limits import Association, Limits, Totals
 
-__all__ = ["Rule", "associations_for", "enforced", "limits_for"]
+__all__ = ["Rule", "associations_for", "effective_qos", "enforced", "limits_for"]
 
 
 class Rule(NamedTuple):
@@ -34,6 +34,23 @@ def associations_for(cluster: Cluster, account: str | None, partition: str | Non
     own = [row for row in cluster.associations if account is None or row.account == account]
     here = [row for row in own if row.partition is not None and row.partition == partition]
     return tuple(here or [row for row in own if row.partition is None])
+
+
+def effective_qos(
+    cluster: Cluster, qos: str | None, account: str | None, partition: str | None
+) -> str | None:
+    """The QOS that a job gets; None where that is not known.
+
+    Without one of its own: the association's default, or its only one, or `normal` (slurmctld's order, seen on 22.05).
+    """
+    rows = associations_for(cluster, account, partition)
+    if qos is not None or not rows:
+        return qos
+    if rows[0].default_qos is not None:
+        return rows[0].default_qos
+    if len(rows[0].qos) == 1:
+        return rows[0].qos[0]
+    return "normal" if "normal" in cluster.qos else None
 
 
 def limits_for(cluster: Cluster, partition: str | None, qos: str | None, account: str | None) -> list[Rule]:

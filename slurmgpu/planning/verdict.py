@@ -8,7 +8,7 @@ from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
 from slurmgpu.planning.ask import Ask, Clause, Problem
 from slurmgpu.planning.nodes import fitting_nodes
 from slurmgpu.planning.over import over_limits, used_of
-from slurmgpu.planning.rules import associations_for, enforced, limits_for
+from slurmgpu.planning.rules import associations_for, effective_qos, enforced, limits_for
 
 __all__ = ["problems"]
 
@@ -26,16 +26,11 @@ def problems(cluster: Cluster, ask: Ask) -> list[Problem]:
         fitting, misfits = fitting_nodes(cluster, partition, ask)
         found += [Problem(subject, one.text, one.about) for one in (*_of_partition(partition, ask), *misfits)]
     used = used_of(cluster, ask, fitting)
-    for subject, limits in limits_for(cluster, ask.partition, _effective_qos(cluster, ask), ask.account):
+    for subject, limits in limits_for(
+        cluster, ask.partition, effective_qos(cluster, ask.qos, ask.account, ask.partition), ask.account
+    ):
         found += [Problem(subject, one.text, one.about) for one in over_limits(cluster, limits, ask, used)]
     return list(dict.fromkeys(found))
-
-
-def _effective_qos(cluster: Cluster, ask: Ask) -> str | None:
-    if ask.qos is not None:
-        return ask.qos
-    rows = associations_for(cluster, ask.account, ask.partition)
-    return rows[0].default_qos if rows else None
 
 
 def _of_partition(partition: Partition, ask: Ask) -> Iterator[Clause]:
@@ -53,7 +48,7 @@ def _access(cluster: Cluster, ask: Ask) -> Iterator[Problem]:
     partition = cluster.partitions.get(ask.partition or "", Partition.model_construct())
     subject = f"partition {ask.partition!r}"
     yield from _account(cluster, ask, partition, subject)
-    qos = _effective_qos(cluster, ask)
+    qos = effective_qos(cluster, ask.qos, ask.account, ask.partition)
     if qos is None:
         return
     if ask.qos is not None and cluster.qos and qos not in cluster.qos:
