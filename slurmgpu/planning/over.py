@@ -21,6 +21,9 @@ class Used(NamedTuple):
     gpus: int
     cpus_per_node: int
     memory_per_node: int | None
+    """As a partition counts it: of all of a node, the smallest that would do."""
+    memory_accounted: int | None
+    """As accounting counts it: of all of a node, the largest of the partition (seen on 22.05)."""
 
 
 def used_of(cluster: Cluster, ask: Ask, fitting: list[NodeGroup]) -> Used:
@@ -35,13 +38,15 @@ def used_of(cluster: Cluster, ask: Ask, fitting: list[NodeGroup]) -> Used:
     elif fitting:
         threads = min(group.threads_per_core or 1 for group in fitting)
         cpus = -(-cpus // threads) * threads
-    memory = ask.memory_per_node
+    memory = accounted = ask.memory_per_node
     if memory == 0:  # all of a node's: Slurm takes one whose memory the limits allow
+        everywhere = partition.nodes if partition else ()
+        accounted = max((group.memory.mib for group in everywhere if group.memory), default=0)
         memory = min((group.memory.mib for group in fitting if group.memory), default=0)
     per_cpu = partition.limits.max_memory_per_cpu if partition else None
     if per_cpu is not None and ask.memory_per_node:  # Slurm gives further CPUs for memory over this
         cpus = max(cpus, -(-ask.memory_per_node // per_cpu.mib))
-    return Used(ask.nodes * gpus, cpus, memory)
+    return Used(ask.nodes * gpus, cpus, memory, accounted)
 
 
 def over_limits(cluster: Cluster, limits: Limits, ask: Ask, used: Used) -> Iterator[Clause]:
@@ -55,12 +60,11 @@ def over_limits(cluster: Cluster, limits: Limits, ask: Ask, used: Used) -> Itera
         yield Clause(
             "nodes", f"allows at most {count(limits.max_nodes, 'node')} a job, {ask.nodes} are needed"
         )
-    if limits.min_gpus is not None and used.gpus < limits.min_gpus:
-        yield Clause(
-            "gpus", f"wants at least {count(limits.min_gpus, 'GPU')} a job, {used.gpus} are asked for"
-        )
+    asked = ask.nodes * ask.gpus_per_node
+    if limits.min_gpus is not None and asked < limits.min_gpus:
+        yield Clause("gpus", f"wants at least {count(limits.min_gpus, 'GPU')} a job, {asked} are asked for")
     cpus = ask.nodes * used.cpus_per_node
-    memory = None if used.memory_per_node is None else ask.nodes * used.memory_per_node
+    memory = None if used.memory_accounted is None else ask.nodes * used.memory_accounted
     per_node = Totals.model_construct(
         gpus=limits.max_gpus_per_node, cpus=limits.max_cpus_per_node, memory=limits.max_memory
     )
