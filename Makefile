@@ -69,10 +69,14 @@ imports: $(VENV)/.test
 test: $(VENV)/.test slurm-packages check
 	@$(BIN)/python -m pytest
 
+# Two releases at a time: they mostly wait for Slurm.
 .PHONY: test-releases
 test-releases: $(VENV)/.test
 	@.ci/install-slurm --releases || [ $$? -eq 3 ]
-	@SLURMGPU_TEST_RELEASES="$(or $(RELEASES),all)" $(BIN)/python -m pytest tests/slurm
+	@logs=$$(mktemp -d) && printf '%s\n' $(or $(RELEASES),20.11 22.05 24.11 26.05) | \
+	    LOGS=$$logs PYTHON=$(BIN)/python xargs -P 2 -n 1 sh -c '\
+	        SLURMGPU_TEST_RELEASES=$$1 $$PYTHON -m pytest tests/slurm -p no:cacheprovider >"$$LOGS/$$1" 2>&1; rc=$$?; \
+	        echo "--- Slurm $$1"; cat "$$LOGS/$$1"; exit $$rc' sh; rc=$$?; rm -rf "$$logs"; exit $$rc
 
 .PHONY: slurm-packages
 slurm-packages:
