@@ -136,8 +136,9 @@ def test_nodes_with_two_types_of_gpu_hold_jobs_of_either() -> None:
 
 
 def test_shards_are_counted() -> None:
-    on = cluster([{**A100, "shards": 40}])
-    assert plan(on, gres=["shard:10"]).option("gres") == "shard:10"
+    on = cluster([{**A100, "shards": 40}], {"requires_gpu": True})
+    made = plan(on, gres=["shard:10"])
+    assert (made.option("gres"), made.warnings) == ("shard:10", ())
     assert "has 40 shard a node, 41 are asked for" in refusal(on, gres=["shard:41"])
 
 
@@ -145,6 +146,13 @@ def test_cpus_follow_memory_where_slurm_gives_them_for_it() -> None:
     on = cluster(partition={"limits": {"max_memory_per_cpu": "4G", "max_cpus": 32}})
     assert plan(on, gpus=1, cpus_per_task=8).option("mem") == "32G"
     assert "allows at most 32 CPUs a job, 64 are asked for" in refusal(on, gpus=1, memory="256G")
+
+
+def test_a_resource_that_slurm_says_no_node_has_is_refused() -> None:
+    assert plan(cluster(), gpus=1, gres=["nvme:10"]).option("gres") == "gpu:1,nvme:10"
+    read = cluster([{**A100, "gres": {"nvme": 900}}, {**A100, "cpus": 16}], slurm={"release": "22.05"})
+    assert plan(read, gpus=1, gres=["nvme:10"]).option("cpus-per-task") == "16"
+    assert "has no lscratch" in refusal(read, gpus=1, gres=["lscratch:1"])
 
 
 # Accounts and QOS

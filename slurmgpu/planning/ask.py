@@ -6,7 +6,10 @@ from typing import Literal, NamedTuple
 
 from slurmgpu.models.units import Duration, Gres, Memory
 
-__all__ = ["About", "Ask", "Clause", "Problem"]
+__all__ = ["SHARED", "About", "Ask", "Clause", "Problem"]
+
+SHARED = frozenset({"shard", "mps"})
+"""Generic resources that are parts of GPUs (gres.conf(5))."""
 
 
 class Ask(NamedTuple):

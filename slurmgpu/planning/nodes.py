@@ -37,7 +37,7 @@ def suits(cluster: Cluster, kind: NodeGroup, ask: Ask) -> Clause | None:
             "gpus",
             f"gives jobs over several nodes all {kind.gpu_count} GPUs of each, {ask.gpus_per_node} are asked for",
         )
-    return _too_many_cpus(kind, ask) or _too_much_memory(kind, ask) or _other_gres(kind, ask)
+    return _too_many_cpus(kind, ask) or _too_much_memory(kind, ask) or _other_gres(cluster, kind, ask)
 
 
 def _too_many_cpus(kind: NodeGroup, ask: Ask) -> Clause | None:
@@ -75,9 +75,11 @@ def _too_much_memory(kind: NodeGroup, ask: Ask) -> Clause | None:
     return None
 
 
-def _other_gres(kind: NodeGroup, ask: Ask) -> Clause | None:
+def _other_gres(cluster: Cluster, kind: NodeGroup, ask: Ask) -> Clause | None:
     for gres in ask.gres:
         has = kind.shards if gres.name == "shard" else kind.gres.get(gres.name)
+        if has is None and cluster.slurm.release is not None:  # read from Slurm itself: there is none
+            return Clause("gres", f"has no {gres.name}")
         wanted = _whole(gres.count)
         if has is not None and wanted is not None and wanted > has:
             return Clause("gres", f"has {has} {gres.name} a node, {wanted} are asked for")

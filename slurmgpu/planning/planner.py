@@ -16,6 +16,7 @@ from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job, Restart
 from slurmgpu.models.plan import Plan, Reason
 from slurmgpu.models.units import Duration, Memory
+from slurmgpu.planning.ask import SHARED
 from slurmgpu.planning.choosing import Chosen, by_preference, candidates, choose
 from slurmgpu.planning.cost import Cost, cost_of
 from slurmgpu.planning.drafting import Draft, type_to_pin
@@ -129,9 +130,9 @@ def _warnings(cluster: Cluster, chosen: Chosen) -> tuple[str, ...]:
     """What is legal and likely not meant."""
     draft = chosen.draft
     warnings = list(chosen.overruled)
-    if not draft.layout.gpus_per_node:
+    if not draft.layout.gpus_per_node and not any(gres.name in SHARED for gres in draft.ask.gres):
         warnings.append("no GPU is asked for; --gpus 1, or resources.gpus, asks for one")
-    elif draft.cpus.amount is None and not cluster.known:
+    elif draft.layout.gpus_per_node and draft.cpus.amount is None and not cluster.known:
         warnings.append(
             "no CPUs are asked for, and Slurm's usual default is 1 a task; --cpus-per-gpu asks for more"
         )

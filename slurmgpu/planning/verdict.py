@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
-from slurmgpu.planning.ask import Ask, Clause, Problem
+from slurmgpu.planning.ask import SHARED, Ask, Clause, Problem
 from slurmgpu.planning.nodes import fitting_nodes
 from slurmgpu.planning.over import over_limits, used_of
 from slurmgpu.planning.rules import associations_for, effective_qos, enforced, limits_for
@@ -34,7 +34,7 @@ def problems(cluster: Cluster, ask: Ask) -> list[Problem]:
 
 
 def _of_partition(partition: Partition, ask: Ask) -> Iterator[Clause]:
-    if partition.requires_gpu and not ask.gpus_per_node:
+    if partition.requires_gpu and not ask.gpus_per_node and not any(gres.name in SHARED for gres in ask.gres):
         yield Clause("gpus", "refuses jobs without a GPU")
     if partition.state != "up":
         waits = "jobs wait there" if partition.state == "down" else "it takes no jobs"
