@@ -191,6 +191,7 @@ def shown(site: Site) -> dict[str, list[str]]:
             continue
         number = re.match(r"JobId=(\d+)(?: HetJobId=(\d+))?", record)
         assert number, record
+        record = re.sub(r"\n *SubmitLine=.*", "", record)  # from 26.05 on; it names the script
         text = _OF_THE_JOB.sub(r"\1=", record.replace(number[2] or number[1], "ID").replace(number[1], "ID"))
         found.setdefault(number[2] or number[1], []).append(text)
     return found
@@ -198,6 +199,11 @@ def shown(site: Site) -> dict[str, list[str]]:
 
 def lines(records: list[str]) -> list[str]:
     return "\n".join(records).splitlines()
+
+
+def differing(first: list[str], second: list[str]) -> list[str]:
+    """The lines in which two jobs differ."""
+    return [line for line in difflib.ndiff(lines(first), lines(second)) if line[0] in "+-"]
 
 
 def test_the_real_slurm_sees_the_same_jobs(site: Site, tmp_path: Path) -> None:
@@ -208,15 +214,17 @@ def test_the_real_slurm_sees_the_same_jobs(site: Site, tmp_path: Path) -> None:
         first, said = submit(site, tmp_path / "original", name, text)
         second, also_said = submit(site, tmp_path / "rendered", name, imported(text))
         if first is None or second is None:
-            refused[name] = (first, said, second, also_said)
+            # Some of these scripts are older or newer than a release: then both are refused in the same words.
+            refused[name] = "" if said == also_said and site.release != (22, 5) else f"{said} / {also_said}"
         else:
             pairs[name] = (first, second)
     jobs = shown(site)
     site.run("scancel", *[number for pair in pairs.values() for number in pair])
-    assert refused == {}
-    assert len(pairs) == len(published())
+    assert {name: words for name, words in refused.items() if words} == {}
+    assert len(refused) <= 4
+    assert len(pairs) + len(refused) == len(published())
     differences = {
-        name: [line for line in difflib.ndiff(lines(jobs[first]), lines(jobs[second])) if line[0] in "+-"]
+        name: differing(jobs[first], jobs[second])
         for name, (first, second) in pairs.items()
         if jobs[first] != jobs[second]
     }
@@ -244,7 +252,7 @@ def test_lines_that_slurm_reads_for_other_schedulers_stay(site: Site, tmp_path: 
     second, _ = submit(site, tmp_path / "rendered", "job", imported(text))
     jobs = shown(site)
     site.run("scancel", str(plain), str(first), str(second))
-    assert jobs[str(first)] == jobs[str(second)]
+    assert differing(jobs[str(first)], jobs[str(second)]) == []
     assert jobs[str(plain)] != jobs[str(first)]  # else this test says nothing
 
 
