@@ -23,7 +23,6 @@ from slurmgpu.planning.drafting import Draft, type_to_pin
 from slurmgpu.planning.launching import Launching, choose_launcher, python_command
 from slurmgpu.planning.options import Layouted, options_of, partition_named
 from slurmgpu.planning.request import Layout, count
-from slurmgpu.planning.ways_out import ways_out
 
 if TYPE_CHECKING:
     from slurmgpu.planning.reading import ScriptFacts
@@ -206,13 +205,13 @@ def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
     environment_name, environment = resolve_environment(job, cluster, around.environments)
     launchings = _Launchings(job, environment, around.script)
     _check_array(job, cluster)
-    chosen = choose(
-        cluster,
-        job.resources,
-        launchings.tasks_on,
-        force=around.force,
-        ways_out=lambda: ways_out(cluster, job.resources, launchings.tasks_on),
-    )
+
+    def nearby() -> list[str]:
+        from slurmgpu.planning.ways_out import ways_out  # only a refusal pays for it
+
+        return ways_out(cluster, job.resources, launchings.tasks_on)
+
+    chosen = choose(cluster, job.resources, launchings.tasks_on, force=around.force, ways_out=nearby)
     launching = launchings.on(chosen.draft.layout)
     return _finished(job, cluster, around, (environment_name, environment), chosen, launching)
 
