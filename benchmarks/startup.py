@@ -30,8 +30,9 @@ MEASURED = {
     "render": [*SLURMGPU, "render", *JOB],
     "render FILE --cluster": [*SLURMGPU, "render", *FILES],
     "plan": [*SLURMGPU, "plan", *JOB],
+    "plan --cluster": [*SLURMGPU, "plan", "--cluster", "uva-afton", "-A", "mygroup", *JOB],
 }
-GOALS = {"--help": 1.5, "render": 2.0}
+GOALS = {"--help": 1.5, "render": 2.0, "plan --cluster": 2.5}
 
 
 def seconds(command: list[str], cwd: str) -> float:
