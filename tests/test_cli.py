@@ -280,3 +280,16 @@ def test_whether_a_file_can_be_read_is_found_out_by_reading_it(
     monkeypatch.setattr(os, "access", lambda *_, **__: False)  # as click would ask; root may read everything
     done = CliRunner().invoke(render, [str(tmp_path / "job.yaml")])
     assert done.exit_code == 0, done.output
+
+
+def test_reasons_of_a_plan_fold_beside_their_options_on_a_terminal() -> None:
+    from slurmgpu.cli.plan import _row_text
+
+    assert _row_text("--mem=1G", "one two three four five six", 10, 40) == (
+        "  --mem=1G    one two three four five\n              six"
+    )
+    assert _row_text("--mem=1G", "one two", 10, None) == "  --mem=1G    one two"
+    assert (
+        _row_text("--mem=1G", "one two three four five six", 10, 30)
+        == "  --mem=1G    one two three four five six"
+    )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import shutil
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -15,8 +18,8 @@ if TYPE_CHECKING:
     from slurmgpu.submission.estimating import When
 
 
-def plan_text(plan: Plan) -> str:
-    """The plan as aligned lines: option, and why."""
+def plan_text(plan: Plan, columns: int | None = None) -> str:
+    """The plan as aligned lines: option, and why; reasons fold where a terminal's ``columns`` are given."""
     from slurmgpu.planning.request import count
 
     rows = [(str(option), option.why) for option in plan.options]
@@ -30,7 +33,20 @@ def plan_text(plan: Plan) -> str:
         else f"{count(plan.nodes, 'node')} x {count(plan.gpus_per_node, 'GPU')}, "
         f"{plan.world_size} process{'es' if plan.world_size > 1 else ''}"
     )
-    return "\n".join([head, *(f"  {left:<{width}}  {why}" for left, why in rows)])
+    return "\n".join([head, *(_row_text(left, why, width, columns) for left, why in rows)])
+
+
+def _row_text(left: str, why: str, width: int, columns: int | None) -> str:
+    room = (columns or 0) - width - 4
+    if room < 24:  # no terminal, or one too narrow for two columns
+        return f"  {left:<{width}}  {why}"
+    lines = textwrap.wrap(why, room, break_long_words=False, break_on_hyphens=False)
+    return f"  {left:<{width}}  " + f"\n{'':{width + 4}}".join(lines)
+
+
+def terminal_columns(stream: TextIO) -> int | None:
+    """The width of a terminal; None where a stream is none."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 @click.command(cls=JobCommand)
@@ -52,7 +68,7 @@ def command(given: dict[str, Any], when: bool, as_json: bool) -> None:
             data |= {"when": rows, "balance": balance}
         click.echo(json.dumps(data, indent=2, ensure_ascii=False))
         return
-    click.echo(plan_text(plan))
+    click.echo(plan_text(plan, terminal_columns(sys.stdout)))
     if rows is not None:
         click.echo(_when_text(rows))
         click.echo(_balance_text(balance or {}))

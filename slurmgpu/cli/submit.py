@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +138,7 @@ def _dry_run(prepared: Prepared, slurm: Slurm) -> None:
     """Show what would be submitted, and what Slurm says to it; an answer of no ends with 1."""
     import tempfile
 
-    from slurmgpu.cli.plan import plan_text
+    from slurmgpu.cli.plan import plan_text, terminal_columns
     from slurmgpu.cli.preparing import note
     from slurmgpu.errors import SlurmGpuError
     from slurmgpu.slurm.sbatch import estimate
@@ -146,7 +147,7 @@ def _dry_run(prepared: Prepared, slurm: Slurm) -> None:
     prepared.check_test_only("submit --dry-run")
     script = prepared.render()
     click.echo(script, nl=False)
-    click.echo(plan_text(prepared.plan), err=True)
+    click.echo(plan_text(prepared.plan, terminal_columns(sys.stderr)), err=True)
     folder = _folder(prepared)
     check_before_submission(prepared.plan, folder, os.environ)
     with tempfile.TemporaryDirectory(prefix="slurmgpu-") as temporary:
