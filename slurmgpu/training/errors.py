@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-__all__ = ["SettingsError", "Stopped", "TrainingError"]
+__all__ = ["NotFinite", "Paused", "SettingsError", "Stopped", "TrainingError"]
 
 
 class TrainingError(Exception):
@@ -19,8 +19,25 @@ class SettingsError(TrainingError):
     exit_code = 2
 
 
+class NotFinite(TrainingError):
+    """A loss of NaN or infinity, with ``nonfinite: stop``."""
+
+    def __init__(self, loss: float, step: int) -> None:
+        super().__init__(
+            f"the loss is {loss} at step {step}: the training ends here, for nothing more can be learned; "
+            "the newest checkpoint is from before. A smaller lr, clip_norm or a warm-up may help; "
+            "nonfinite: skip leaves such steps out, nonfinite: ignore goes on"
+        )
+
+
+class Paused(Exception):
+    """The training has stopped before its end, and everything is saved (exit code 75: try again later)."""
+
+    exit_code = 75
+
+
 class Stopped(BaseException):
-    """A signal asked this process to end; no ``Exception``, so that a task cannot swallow it by accident."""
+    """A signal asked this process to end before it trained; no ``Exception``, so that a task cannot swallow it by accident."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
