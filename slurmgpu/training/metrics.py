@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ class Metrics:
 
     def __init__(self, path: Optional[Path], restart: int) -> None:
         self._restart = restart
+        self._failed = False
         self._file: Optional[int] = None
         if path is not None:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
@@ -44,7 +46,14 @@ class Metrics:
             "values": _finite(values),
         }
         # One write of the whole line: readers and a kill see it whole or hardly at all.
-        os.write(self._file, json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        try:
+            os.write(self._file, json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        except OSError as error:  # a full disk costs lines, not the training
+            if not self._failed:
+                self._failed = True
+                print(
+                    f"warning: metrics.jsonl cannot be written: {error.strerror}", file=sys.stderr, flush=True
+                )
 
 
 def _finite(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """The user's task: found, loaded and checked, so that a mistake in it is one clear sentence.
 
 A task is any class with ``model(cfg)``, ``dataset(cfg, split)`` and ``loss(model, batch)``; it may also have
-``optimizer``, ``schedule``, ``evaluate`` and ``prepare``. No base class is needed.
+``optimizer``, ``schedule``, ``evaluate``, ``blocks`` and ``prepare``. No base class is needed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ Scalar = Union[float, torch.Tensor]
 
 _REQUIRED = {"model": "(cfg)", "dataset": "(cfg, split)", "loss": "(model, batch)"}
 _OPTIONAL = {
+    "blocks": "(model)",
     "optimizer": "(model, cfg)",
     "schedule": "(optimizer, cfg, total_steps)",
     "evaluate": "(model, batch)",
@@ -147,20 +148,27 @@ class Task:
             raise self._wrong("dataset", f"at least one sample for the split {split!r}", dataset)
         return dataset
 
+    def blocks(self, model: torch.nn.Module) -> list[torch.nn.Module]:
+        """The modules whose activations may be computed again instead of kept."""
+        if not self.has("blocks"):
+            raise TrainingError(
+                f"{self.path}: activation_checkpointing needs a method blocks(model) in {self._name} that "
+                "returns the modules to compute again in the backward pass"
+            )
+        blocks = list(self._user.blocks(model))
+        if not blocks or not all(isinstance(block, torch.nn.Module) for block in blocks):
+            raise self._wrong("blocks", "a list of modules of the model", blocks)
+        return blocks
+
     def optimizer(self, model: torch.nn.Module, cfg: Config) -> torch.optim.Optimizer:
-        """The task's optimizer, or AdamW with the settings' lr and weight_decay."""
-        if not self.has("optimizer"):
-            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-            return torch.optim.AdamW(trained, lr=cfg.lr, weight_decay=cfg.weight_decay)
+        """The task's own optimizer."""
         optimizer = self._user.optimizer(model, cfg)
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise self._wrong("optimizer", "a torch.optim.Optimizer", optimizer)
         return optimizer
 
     def schedule(self, optimizer: torch.optim.Optimizer, cfg: Config, total_steps: int) -> Optional[Any]:
-        """The learning-rate schedule, moved on after every optimizer step; None keeps the rate."""
-        if not self.has("schedule"):
-            return None
+        """The task's learning-rate schedule, moved on after every optimizer step; None keeps the rate."""
         schedule = self._user.schedule(optimizer, cfg, total_steps)
         if schedule is None:
             return None

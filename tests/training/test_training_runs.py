@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from slurmgpu.training.errors import SettingsError, TrainingError
+from slurmgpu.training.errors import NotFinite, SettingsError, TrainingError
 
 from .conftest import RunFolder, new_run
 
@@ -25,37 +25,39 @@ def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def test_a_run_says_and_writes_what_it_did(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    """100 samples in steps of 32: epochs end inside steps 4, 7 and 10, the last of which has 12 samples."""
     run.write(epochs=3, batch_size=32, log_every=2, lr=0.05)
     run.here(SLURM_RESTART_COUNT="2")
     out = capsys.readouterr().out.splitlines()
-    assert out[0].endswith("processes: 1, nodes: 1, CPU, fp32, 3 epochs of 4 steps, batch 32 = 1 x 1 x 32")
-    assert out[-1].startswith("done: 3 epochs, 12 steps, ")
+    assert out[0].endswith(
+        "processes: 1, nodes: 1, CPU, fp32, 3 epochs of 100 samples, 10 steps, batch 32 = 1 x 1 x 32"
+    )
+    assert out[-1].startswith("done: 3 epochs, 10 steps, ")
     assert "test loss 0." in out[-1]
     lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     assert {line["schema"] for line in lines} == {"slurmgpu.metrics/1"}
     assert {(line["restart"], line["rank"]) for line in lines} == {(2, 0)}
-    kinds = [(line["kind"], line["step"]) for line in lines]
-    epochs = [
-        each
-        for step in (4, 8, 12)
-        for each in [("train", step - 2), ("train", step), ("eval", step), ("checkpoint", step)]
-    ]
-    assert kinds == [("start", 0), *epochs, ("end", 12)]
+    steps = {
+        kind: [line["step"] for line in lines if line["kind"] == kind]
+        for kind in ("train", "eval", "checkpoint")
+    }
+    assert steps == {"train": [2, 4, 6, 8, 10], "eval": [4, 7, 10], "checkpoint": [4, 7, 10]}
+    assert (lines[0]["kind"], lines[-1]["kind"]) == ("start", "end")
     (start,) = run.metrics("start")
     assert start["values"]["settings"]["batch_size"] == 32
-    assert [(rank["rank"], rank["samples"], rank["device"]) for rank in start["values"]["ranks"]] == [
-        (0, 100, "cpu")
-    ]
+    assert [(rank["rank"], rank["device"]) for rank in start["values"]["ranks"]] == [(0, "cpu")]
     train = run.metrics("train")[-1]["values"]
     assert {
+        "epoch",
         "loss",
         "samples_per_second",
         "step_seconds",
         "data_wait_seconds",
+        "checkpoint_seconds",
         "learning_rate",
     } <= train.keys()
     assert run.metrics("end")[-1]["values"]["reason"] == "epochs"
-    assert run.checkpoints() == ["step-12", "step-8"]
+    assert run.checkpoints() == ["step-10", "step-7"]
 
 
 def test_training_lowers_the_loss(run: RunFolder) -> None:
@@ -96,18 +98,37 @@ def test_clipping_is_in_force(run: RunFolder, tmp_path: Path) -> None:
     assert close(run.parameters(), untouched.parameters())
 
 
-def test_a_resumed_run_ends_bit_for_bit_as_an_undisturbed_one(tmp_path: Path) -> None:
+def test_a_killed_run_ends_bit_for_bit_as_an_undisturbed_one(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"epochs": 5, "batch_size": 20, "lr": 0.05, "log_every": 1}
     undisturbed, killed = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "killed")
     undisturbed.write("Restless", **settings)
     undisturbed.here()
     killed.write("Restless", **settings)
     assert killed.ranks(1, SMALL_FAULT="SIGKILL:18:0").codes == [-9]  # inside epoch 4
-    assert killed.checkpoints() == ["step-10", "step-15"]
     killed.here()
-    assert killed.metrics("start")[-1]["values"]["resumed_from"] == "step-15"
-    assert killed.losses()[-10:] == undisturbed.losses()[-10:]
+    resumed = killed.metrics("start")[-1]
+    assert resumed["values"]["resumed_from"] in ("step-5", "step-10", "step-15", None)
+    steps = 25 - resumed["step"]
+    assert killed.losses()[-steps:] == undisturbed.losses()[-steps:]
     assert same(killed.parameters(), undisturbed.parameters())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_resumes_inside_an_epoch_and_at_its_end_change_no_bit(
+    tmp_path: Path, workers: int, accumulate: int
+) -> None:
+    """Stopped after 2, 3 and 7 steps of five an epoch, twice inside an interval of metrics."""
+    settings: dict[str, Any] = {"epochs": 2, "batch_size": 24, "lr": 0.05, "log_every": 2}
+    undisturbed, stopped = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "stopped")
+    for each in (undisturbed, stopped):
+        each.write("Restless", workers=workers, accumulate=accumulate, **settings)
+    undisturbed.here()
+    for steps in ("2", "3", "7"):
+        stopped.here(SLURMGPU_MAX_STEPS=steps)
+    stopped.here()
+    assert [line["step"] for line in stopped.metrics("start")] == [0, 2, 3, 7]
+    assert same(stopped.parameters(), undisturbed.parameters())
 
 
 def test_a_run_that_ended_inside_an_epoch_goes_on_where_it_ended(tmp_path: Path) -> None:
@@ -246,13 +267,34 @@ def test_a_line_of_metrics_cut_off_by_a_kill_spoils_no_other(run: RunFolder) -> 
     assert json.loads(lines[1])["kind"] == "start"
 
 
-def test_a_loss_that_is_no_number_is_said_and_stays_valid_json(
-    run: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run.write("Restless", epochs=2, batch_size=20, lr=1e30)
+def test_a_loss_that_is_no_number_ends_the_training_and_is_never_saved(run: RunFolder) -> None:
+    run.write("Restless", epochs=2, batch_size=20, lr=1e30, checkpoint_steps=1, keep=99)
+    with pytest.raises(NotFinite, match=r"the loss is nan at step 10"):
+        run.here()
+    assert run.losses() == [None]
+    assert run.stop()["reason"] == "nonfinite"
+    assert run.stop()["requeue"] is False
+    for name in run.checkpoints():
+        state = torch.load(run.path / "checkpoints" / name / "rank-0.pt", weights_only=True)
+        assert all(torch.isfinite(loss) for loss in state["meter"]["losses"])
+
+
+def test_a_loss_that_is_no_number_can_be_ignored(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    run.write("Restless", epochs=2, batch_size=20, lr=1e30, nonfinite="ignore")
     run.here()
-    assert "warning: the loss is nan" in capsys.readouterr().out
-    assert run.losses()[-1] is None
+    assert "warning: the loss is nan at step 10" in capsys.readouterr().out
+
+
+def test_a_step_whose_loss_is_no_number_can_be_left_out(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Parameters and optimizer stay as they are; the mean loss is that of the other steps."""
+    run.write("Poisoned", batch_size=20, nonfinite="skip", log_every=5, config={"poisoned": 3})
+    run.here()
+    assert "warning: step 3 is left out" in capsys.readouterr().out
+    (loss,) = run.losses()
+    assert loss == loss
+    assert all(torch.isfinite(value).all() for value in run.parameters().values())
 
 
 @pytest.mark.parametrize("value", ["0", "many", "-1"])
