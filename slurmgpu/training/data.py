@@ -9,6 +9,7 @@ most of it Python's; torch's default generator is seeded itself, for ``torch.man
 from __future__ import annotations
 
 import atexit
+import itertools
 import multiprocessing
 import os
 import random
@@ -29,6 +30,8 @@ __all__ = ["Fetch", "count_workers", "eval_batches", "to_device", "train_batches
 
 # A loader beyond this many workers a rank is rarely short of CPUs, but of disk or network.
 _MOST_WORKERS = 8
+# Batches out of tensors are gathered so many at a time, as long as they stay within the caches.
+_MOST_AHEAD, _BLOCK = 32, 1 << 20
 
 
 class Fetch:
@@ -42,6 +45,7 @@ class Fetch:
         self.dataset = dataset
         self._seed = seed
         self._tensors = dataset.tensors if type(dataset) is TensorDataset else None
+        self._on_cpu = self._tensors is not None and not any(each.is_cuda for each in self._tensors)
         inner = dataset
         while isinstance(inner, Subset):
             inner = inner.dataset
@@ -66,17 +70,35 @@ class Fetch:
         return default_collate(found)
 
     def _select(self, pieces: list[Piece]) -> list[torch.Tensor]:
-        parts = [torch.as_tensor(indices) for _, indices in pieces]
-        chosen = parts[0] if len(parts) == 1 else torch.cat(parts)
         assert self._tensors is not None
+        chosen = pieces[0][1]
+        if len(pieces) > 1 or isinstance(chosen, list):
+            chosen = torch.cat([torch.as_tensor(indices) for _, indices in pieces])
+        if self._on_cpu:
+            return [tensor.index_select(0, chosen) for tensor in self._tensors]
         return [tensor.index_select(0, chosen.to(tensor.device)) for tensor in self._tensors]
+
+    def _selected(self, keys: Iterable[list[Piece]]) -> Iterator[list[torch.Tensor]]:
+        """The batches out of tensors, gathered several at a time and then cut: a few calls instead of many."""
+        assert self._tensors is not None
+        keys = iter(keys)
+        sample = sum(tensor[:1].nbytes for tensor in self._tensors)
+        ahead = 1
+        while True:
+            group = list(itertools.islice(keys, ahead))
+            if not group:
+                return
+            sizes = [sum(map(len, (indices for _, indices in pieces))) for pieces in group]
+            block = self._select([piece for pieces in group for piece in pieces])
+            yield from map(list, zip(*(torch.split(tensor, sizes) for tensor in block)))
+            ahead = max(1, min(_MOST_AHEAD, _BLOCK // (sizes[0] * sample or 1)))
 
     def here(self, keys: Iterable[list[Piece]]) -> Iterator[Any]:
         """The batches fetched in this process, whose own random state stays as it is."""
+        if self._tensors is not None:
+            yield from self._selected(keys)
+            return
         for pieces in keys:
-            if self._tensors is not None:
-                yield self._select(pieces)
-                continue
             before = torch.get_rng_state(), random.getstate(), _numpy_state()
             batch = self[pieces]
             torch.set_rng_state(before[0])
@@ -106,14 +128,14 @@ class _Keys:
 
     def __iter__(self) -> Iterator[list[Piece]]:
         for pieces in self._keys:
-            yield [Piece(epoch, torch.as_tensor(indices).tolist()) for epoch, indices in pieces]
+            yield [(epoch, torch.as_tensor(indices).tolist()) for epoch, indices in pieces]
 
 
 def train_batches(
     dataset: Any, order: Order, chosen: Iterable[Share], group: Group, *, seed: int, workers: int
 ) -> Iterator[Any]:
     """The batches of a rank's shares, on its device; on a GPU the next one is copied during the step."""
-    keys = (order.pieces(share.start, share.stop) for share in chosen)
+    keys = (order.pieces(start, stop) for start, stop, _ in chosen)
     batches = _batches(Fetch(dataset, seed), keys, group, workers, persistent=False)
     return _Ahead(iter(batches), group.device) if group.device.type == "cuda" else iter(batches)
 
@@ -123,8 +145,9 @@ def eval_batches(
 ) -> tuple[Iterable[Any], list[int]]:
     """The batches of this rank's share of the test split, and their sizes: every sample on exactly one rank."""
     own = torch.arange(group.ranks.rank, len(dataset), group.ranks.world_size)
-    keys = [[Piece(0, part)] for part in torch.split(own, micro_batch)] if len(own) else []
-    sizes = [len(piece[0].indices) for piece in keys]
+    parts = torch.split(own, micro_batch) if len(own) else ()
+    keys: list[list[Piece]] = [[(0, part)] for part in parts]
+    sizes = [len(part) for part in parts]
     return _batches(Fetch(dataset, mix(seed, 1)), keys, group, workers, persistent=True), sizes
 
 

@@ -77,6 +77,8 @@ class Loop:
         self.meter = Meter(group)
         self._pending: Optional[Reading] = None
         self._trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self._loss = task.raw_loss
+        self._autocast = None if settings.precision == "fp32" else self.precision.autocast
         self._whole = [(1 / settings.accumulate, self.micro)] * settings.accumulate
 
     def renew_schedule(self) -> None:
@@ -207,17 +209,18 @@ class Loop:
         """Weight and samples of this rank's micro-batches in the shorter last step; (0, 0) for a stand-in."""
         ranks = self.group.ranks
         own = shares(0, size, size, self.micro, rank=ranks.rank, world_size=ranks.world_size)
-        counts = [share.stop - share.start if share.counts else 0 for share in own]
+        counts = [stop - start if counted else 0 for start, stop, counted in own]
         return [(count * ranks.world_size / size, count) for count in counts]
 
     def _step(self, rounds: list[tuple[float, int]], size: int) -> None:
         """One optimizer step over ``size`` samples of all ranks."""
-        meter, device, clock = self.meter, self.group.device, time.perf_counter
+        meter, device, batches, clock = self.meter, self.group.device, self.batches, time.perf_counter
+        on_cpu = device.type == "cpu"
         left = len(rounds)
         for weight, samples in rounds:
             left -= 1
             waiting = clock()
-            batch = to_device(next(self.batches), device)
+            batch = next(batches) if on_cpu else to_device(next(batches), device)
             meter.waited += clock() - waiting
             if left and self._ddp is not None:
                 with self._ddp.no_sync():  # type: ignore[no-untyped-call, unused-ignore]
@@ -230,21 +233,28 @@ class Loop:
 
     def _backward(self, batch: Any, weight: float, samples: int, size: int) -> None:
         scaler = self.precision.scaler
-        with self.precision.autocast():
-            loss = self.task.loss(self.wrapped, batch)
-        value = loss.value
+        if self._autocast is None:
+            answer = self._loss(self.wrapped, batch)
+        else:
+            with self._autocast():
+                answer = self._loss(self.wrapped, batch)
+        if isinstance(answer, torch.Tensor) and answer.dim() == 0:
+            value, counted = answer, None
+        else:
+            value, counted = self.task.counted_loss(answer)
         if not value.requires_grad:
             self.task.refuse_constant(value)
-        if loss.counted is not None:
+        if counted is not None:
             weight = self.group.ranks.world_size / size if samples else 0.0
+        loss = value
         if weight != 1:
             value = value * weight
         (value if scaler is None else scaler.scale(value)).backward()
         if samples:
-            self.meter.losses.append(loss.value.detach())
+            self.meter.losses.append(self.meter.keep(loss))
             self.meter.sizes.append(samples)
-            if loss.counted is not None:
-                self.meter.counts.append(loss.counted)
+            if counted is not None:
+                self.meter.counts.append(counted)
 
     def _weigh_by_count(self, rounds: int, size: int) -> None:
         """Where the task counts (tokens, say): from a sum per sample to the mean over all ranks' counts."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
-from typing import Any, Optional
+from collections.abc import Callable, Mapping
+from typing import Any, Optional, Union
 
 import torch
 
@@ -17,24 +18,24 @@ __all__ = ["Meter", "Reading"]
 class Reading:
     """What a line of metrics says, on its way from the device; ``values`` waits for it."""
 
-    def __init__(self, step: int, totals: torch.Tensor, times: Mapping[str, float]) -> None:
+    def __init__(self, step: int, totals: Union[torch.Tensor, list[float]], times: dict[str, float]) -> None:
         self.step = step
         self._times = times
+        self._totals = totals
         self._event: Optional[Any] = None
-        if totals.is_cuda:
+        if isinstance(totals, torch.Tensor):
             self._totals = torch.empty_like(totals, device="cpu", pin_memory=True)
             self._totals.copy_(totals, non_blocking=True)
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call, unused-ignore]
             self._event.record()
-        else:
-            self._totals = totals
 
     def values(self) -> dict[str, float]:
         """The mean loss over all ranks, and this rank's times."""
         if self._event is not None:
             self._event.synchronize()
-        total, count = self._totals.tolist()
-        return {"loss": total / count if count else float("nan"), **self._times}
+        total, count = self._totals.tolist() if isinstance(self._totals, torch.Tensor) else self._totals
+        self._times["loss"] = total / count if count else float("nan")
+        return self._times
 
 
 class Meter:
@@ -42,11 +43,15 @@ class Meter:
 
     def __init__(self, group: Group) -> None:
         self._group = group
+        # On the CPU a plain number is quicker to keep than a tensor, and there is nothing to wait for.
+        self.keep: Callable[[torch.Tensor], Scalar] = (
+            torch.Tensor.item if group.device.type == "cpu" else torch.Tensor.detach
+        )
         self.start()
 
     def start(self) -> None:
         """Begin anew, now."""
-        self.losses: list[torch.Tensor] = []
+        self.losses: list[Any] = []  # numbers on the CPU, tensors on a GPU
         self.counts: list[Scalar] = []  # as long as losses when the task counts, empty when it gives means
         self.sizes: list[int] = []
         self.steps = 0
@@ -64,8 +69,13 @@ class Meter:
         if count:
             del self.losses[-count:], self.counts[-count:], self.sizes[-count:]
 
-    def totals(self) -> torch.Tensor:
+    def totals(self) -> Union[torch.Tensor, list[float]]:
         """Sum of losses and count of what they are the mean of, of this rank, in double precision."""
+        if self._group.device.type == "cpu":
+            if self.counts:
+                return [math.fsum(self.losses), math.fsum(map(float, self.counts))]
+            total = math.fsum(loss * size for loss, size in zip(self.losses, self.sizes))
+            return [total, float(sum(self.sizes))]
         device = self._group.device
         if not self.losses:
             return torch.zeros(2, dtype=torch.float64, device=device)
@@ -85,7 +95,11 @@ class Meter:
         Keys: ``loss``, ``samples_per_second`` (all ranks together), and of a mean step ``step_seconds``,
         ``data_wait_seconds`` and ``checkpoint_seconds``; on a GPU ``peak_memory_bytes``.
         """
-        totals = self._group.sum(self.totals())
+        totals = self.totals()
+        if isinstance(totals, torch.Tensor):
+            totals = self._group.sum(totals)
+        elif self._group.together:
+            totals = self._group.sum(torch.tensor(totals, dtype=torch.float64)).tolist()
         now = time.perf_counter()
         seconds, steps = now - self._started, max(1, self.steps)
         times = {
@@ -95,7 +109,7 @@ class Meter:
             "data_wait_seconds": self.waited / steps,
             "checkpoint_seconds": self.saving / steps,
         }
-        if totals.is_cuda:
+        if isinstance(totals, torch.Tensor):
             times["peak_memory_bytes"] = torch.cuda.max_memory_allocated(totals.device)
         self.start()
         return Reading(step, totals, times)
@@ -108,7 +122,9 @@ class Meter:
         """Put the losses of an interval back; its times begin now."""
         device = self._group.device
         self.start()
-        self.losses = [loss.to(device) for loss in state["losses"]]
+        self.losses = [
+            each.to(device) if isinstance(each, torch.Tensor) else each for each in state["losses"]
+        ]
         self.counts = [
             each.to(device) if isinstance(each, torch.Tensor) else each for each in state["counts"]
         ]

@@ -10,7 +10,7 @@ training's very last, which takes what is left (or is left out, with ``drop_last
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Union
+from typing import Union
 
 import torch
 
@@ -36,19 +36,12 @@ def sample_seed(base: int, index: int) -> int:
     return ((base + index * _GOLDEN) & _MASK) >> 32
 
 
-class Piece(NamedTuple):
-    """Samples of one epoch, in order; on their way to a worker as a list, which is cheaper to send."""
+# Plain tuples, for they are made in every step.
+Piece = tuple[int, Union[torch.Tensor, list[int]]]
+"""An epoch and samples of it, in order; on their way to a worker as a list, which is cheaper to send."""
 
-    epoch: int
-    indices: Union[torch.Tensor, list[int]]
-
-
-class Share(NamedTuple):
-    """What one rank takes at a time: positions ``start`` to ``stop``; ``counts`` is False for a stand-in."""
-
-    start: int
-    stop: int
-    counts: bool
+Share = tuple[int, int, bool]
+"""What one rank takes at a time: positions from, up to, and whether they count or are a stand-in."""
 
 
 class Order:
@@ -57,25 +50,28 @@ class Order:
     def __init__(self, samples: int, seed: int) -> None:
         self.samples = samples
         self._seed = seed
-        self._epoch = -1
+        self._epoch, self._begin = -1, -samples
         self._permutation = torch.empty(0)
 
     def pieces(self, start: int, stop: int) -> list[Piece]:
         """The samples from one position up to another, epoch by epoch."""
-        found = []
+        first = start - self._begin
+        if first >= 0 and stop <= self._begin + self.samples:  # within the epoch at hand, as nearly always
+            return [(self._epoch, self._permutation[first : stop - self._begin])]
+        found: list[Piece] = []
         while start < stop:
             epoch, offset = divmod(start, self.samples)
             if epoch != self._epoch:
                 self._permute(epoch)
             end = min(self.samples, offset + stop - start)
-            found.append(Piece(epoch, self._permutation[offset:end]))
+            found.append((epoch, self._permutation[offset:end]))
             start += end - offset
         return found
 
     def _permute(self, epoch: int) -> None:
         generator = torch.Generator().manual_seed(mix(self._seed, epoch) >> 1)
         self._permutation = torch.randperm(self.samples, generator=generator)
-        self._epoch = epoch
+        self._epoch, self._begin = epoch, epoch * self.samples
 
 
 def shares(
@@ -93,5 +89,5 @@ def shares(
         for first in range(start, stop, across):
             size = min(across, stop - first)
             low, high = first + size * rank // world_size, first + size * (rank + 1) // world_size
-            yield Share(low, high, True) if low < high else Share(first, first + 1, False)
+            yield (low, high, True) if low < high else (first, first + 1, False)
         start = stop

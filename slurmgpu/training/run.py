@@ -117,8 +117,12 @@ class _Run:
             self._restore_random()  # last, for all that was built before may have drawn
         self._announce()
         self.session.on_saved = self._note
+        watch.at_each_look = metrics.flush_held
         self.session.begin()
-        complete = loop.run(self._save, self._report_epoch)
+        try:
+            complete = loop.run(self._save, self._report_epoch)
+        finally:
+            metrics.flush()
         self._save(complete)
         self.session.finish(loop.position.step)
         loop.close()
@@ -245,6 +249,7 @@ class _Run:
     def _save(self, complete: bool = False) -> None:
         """Begin a checkpoint: rank 0 what all have in common, every rank its random state and open losses."""
         loop, position, settings = self.loop, self.loop.position, self.settings
+        loop.metrics.flush()  # what a resume from here does not write again
         began = time.perf_counter()
 
         def common() -> dict[str, Any]:

@@ -6,15 +6,14 @@ not the training: what was written of it is removed, all ranks learn of it, and 
 
 from __future__ import annotations
 
+import math
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
-
-import torch
 
 from . import checkpoint
 from .channel import Channel
@@ -69,7 +68,7 @@ class Saver:
         snapshot: Snapshot,
         parts: Mapping[str, Any],
         facts: Mapping[str, Any],
-        losses: Optional[torch.Tensor] = None,
+        losses: Optional[Sequence[Any]] = None,
     ) -> None:
         """Begin to write this rank's ``parts``; ``facts`` (rank 0's count) go into the manifest.
 
@@ -108,13 +107,13 @@ class Saver:
         snapshot: Snapshot,
         parts: Mapping[str, Any],
         facts: Mapping[str, Any],
-        losses: Optional[torch.Tensor],
+        losses: Optional[Sequence[Any]],
     ) -> Saved:
         own: dict[str, Any] = {"parts": {}, "error": None}
         path = self._folder / f"step-{step}"
         try:
             snapshot.wait()
-            if losses is not None and not bool(torch.isfinite(losses).all()):
+            if losses is not None and not all(map(math.isfinite, losses)):
                 raise ValueError("the loss is not finite")
             for name, content in parts.items():
                 own["parts"][name] = checkpoint.write_part(path, name, content)

@@ -128,7 +128,7 @@ class Session:
         common: Callable[[], Mapping[str, Any]],
         own: Callable[[], Mapping[str, Any]],
         facts: Mapping[str, Any],
-        losses: Optional[torch.Tensor] = None,
+        losses: Any = None,
     ) -> None:
         """Begin to save a step, after the save before it has come to its end.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, Optional, Union
@@ -176,11 +176,21 @@ class Task:
             raise self._wrong("schedule", "a schedule of torch.optim.lr_scheduler, or None", schedule)
         return schedule
 
+    @property
+    def raw_loss(self) -> Callable[[torch.nn.Module, Any], Any]:
+        """The task's own method, for the step's path; its answer is yet to be checked."""
+        method: Callable[[torch.nn.Module, Any], Any] = self._user.loss
+        return method
+
     def loss(self, model: torch.nn.Module, batch: Any) -> Loss:
         """The loss of one micro-batch."""
         answer = self._user.loss(model, batch)
         if isinstance(answer, torch.Tensor) and answer.dim() == 0:
             return Loss(answer, None)
+        return self.counted_loss(answer)
+
+    def counted_loss(self, answer: Any) -> Loss:
+        """What ``loss`` returned when it was no tensor without dimensions."""
         if isinstance(answer, tuple) and len(answer) == 2:
             total, count = answer
             if isinstance(total, torch.Tensor) and total.dim() == 0 and _is_scalar(count):

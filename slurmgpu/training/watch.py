@@ -48,6 +48,7 @@ class Watch:
         self.deadline: Callable[[], float] = lambda: math.inf
         self.hang_timeout: Optional[float] = None
         self.on_hang: Callable[[float], NoReturn] = _no_handler
+        self.at_each_look: Callable[[], None] = lambda: None
         self._alive = (-1, -1)
         self._alive_since = 0.0
 
@@ -86,6 +87,7 @@ class Watch:
     def _run(self) -> None:
         while not self._closed.wait(_PERIOD):
             self._look_for_hang()
+            self.at_each_look()
             if not self._wanted and time.time() >= self.deadline():
                 self.want("time")
             if self._ranks.world_size == 1 or self._failure is not None:
