@@ -44,6 +44,8 @@ _FREE = {
     "log_every",
     "timeout",
 }
+# Seconds before each further attempt at the last save.
+_PATIENCE = (1.0, 5.0, 10.0)
 
 
 def train(
@@ -123,8 +125,7 @@ class _Run:
             complete = loop.run(self._save, self._report_epoch)
         finally:
             metrics.flush()
-        self._save(complete)
-        self.session.finish(loop.position.step)
+        self._save_for_good(complete)
         loop.close()
         self._end(complete, time.perf_counter() - started)
         self.group.barrier()  # nobody leaves before the last checkpoint counts: srun ends the rest soon after
@@ -277,6 +278,16 @@ class _Run:
         own = {"meter": loop.meter.state()}
         self.session.save(position.step, common, lambda: own, facts, losses)
         loop.meter.saving += time.perf_counter() - began
+
+    def _save_for_good(self, complete: bool) -> None:
+        """The last save, on which all ranks wait; a disk that is full gets a little time."""
+        for seconds in _PATIENCE:
+            self._save(complete)
+            saved = self.session.collect(wait=True)
+            if saved is None or saved.error is None:
+                break
+            time.sleep(seconds)
+        self.session.finish(self.loop.position.step)
 
     def _note(self, saved: Saved) -> None:
         if saved.error is None:

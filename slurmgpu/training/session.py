@@ -116,6 +116,10 @@ class Session:
             path.rename(target / path.name)
         return target
 
+    def handle(self, signals: Signals) -> None:
+        """Signals are handled from now on."""
+        self._signals = signals
+
     def begin(self) -> None:
         """Everything is built and restored: from now on signals stop the run in good order."""
         self.watch.start()
@@ -178,8 +182,8 @@ class Session:
             TrainingError: it does not.
         """
         saved = self.collect(wait=True)
-        if (saved is not None and saved.error is not None) or self.saver.last_step != step:
-            reason = "it was not begun" if saved is None else saved.error
+        if self.saver.last_step != step:
+            reason = "see above" if saved is None else saved.error
             raise TrainingError(
                 f"step {step} could not be saved ({reason}); an earlier checkpoint is what counts"
             )
