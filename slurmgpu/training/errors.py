@@ -22,11 +22,11 @@ class SettingsError(TrainingError):
 class NotFinite(TrainingError):
     """A loss of NaN or infinity, with ``nonfinite: stop``."""
 
-    def __init__(self, loss: float, step: int) -> None:
+    def __init__(self, step: int) -> None:
         super().__init__(
-            f"the loss is {loss} at step {step}: the training ends here, for nothing more can be learned; "
-            "the newest checkpoint is from before. A smaller lr, clip_norm or a warm-up may help; "
-            "nonfinite: skip leaves such steps out, nonfinite: ignore goes on"
+            f"the loss is no finite number at step {step}, or in the steps logged with it: the training ends "
+            "here, for nothing more can be learned; the newest checkpoint is from before. A smaller lr, clip_norm "
+            "or a warm-up may help; nonfinite: skip leaves such steps out, nonfinite: ignore goes on"
         )
 
 

@@ -330,7 +330,7 @@ class Loop:
         self.metrics.write("train", step, values)
         if not math.isfinite(values["loss"]):
             if self.settings.nonfinite == "stop":
-                raise NotFinite(values["loss"], step)
+                raise NotFinite(step)
             self.console.say(f"warning: the loss is {values['loss']} at step {step}")
         if self.console.due():
             end = self.last_step()

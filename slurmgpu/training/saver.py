@@ -22,7 +22,9 @@ from .lock import Lock
 from .ranks import Ranks
 from .snapshot import Snapshot
 
-__all__ = ["Saved", "Saver"]
+__all__ = ["NOT_FINITE", "Saved", "Saver"]
+
+NOT_FINITE = "the loss is not finite"
 
 
 @dataclass
@@ -114,7 +116,7 @@ class Saver:
         try:
             snapshot.wait()
             if losses is not None and not all(map(math.isfinite, losses)):
-                raise ValueError("the loss is not finite")
+                raise ValueError(NOT_FINITE)
             for name, content in parts.items():
                 own["parts"][name] = checkpoint.write_part(path, name, content)
         except Exception as error:

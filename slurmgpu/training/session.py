@@ -17,11 +17,11 @@ from . import checkpoint, randomness
 from .channel import Channel
 from .checkpoint import Generation
 from .console import Console
-from .errors import SettingsError, TrainingError
+from .errors import NotFinite, SettingsError, TrainingError
 from .files import write_json
 from .group import Group
 from .lock import Lock
-from .saver import Saved, Saver
+from .saver import NOT_FINITE, Saved, Saver
 from .signals import Signals
 from .snapshot import Snapshot
 from .watch import Watch, dump_stacks
@@ -94,6 +94,13 @@ class Session:
         """Lock, clear away what a kill left, and find where to go on (rank 0 only)."""
         assert self._lock is not None
         self._lock.acquire()
+        try:
+            return self._look(resume)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _look(self, resume: bool) -> tuple[Optional[Generation], list[str], int]:
         state = self.run_dir / "state"
         state.mkdir(exist_ok=True)
         (state / "stop.json").unlink(missing_ok=True)  # it spoke of an earlier start
@@ -166,6 +173,8 @@ class Session:
         saved = self.saver.collect(wait=wait)
         if saved is None:
             return None
+        if saved.error is not None and saved.error.endswith(NOT_FINITE):
+            raise NotFinite(saved.step)
         if saved.error is not None:
             kept = "none" if self.saver.last_step is None else f"checkpoints/step-{self.saver.last_step}"
             self.console.say(

@@ -131,3 +131,14 @@ class Hanging(Line):
         if self.calls == 3 and RANK == 1 and model.training:
             time.sleep(60)
         return super().loss(model, batch)
+
+
+class Blocks(Line):
+    """Names its blocks."""
+
+    def model(self, cfg):
+        block = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+        return nn.Sequential(nn.Linear(3, 8), block, nn.Linear(8, 1))
+
+    def blocks(self, model):
+        return [model[1]]
