@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import contextlib
 import errno
 import hashlib
 import itertools
@@ -45,6 +46,7 @@ from slurmgpu.training.__main__ import main as entrypoint  # noqa: E402
 
 SAMPLES, BATCH, EPOCHS, INTERVAL = 200, 16, 8, 10
 STEPS = SAMPLES * EPOCHS // BATCH
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 PATIENCE = 60.0  # seconds for a start to end by itself
 TASK = """
 import os, random, time
@@ -151,7 +153,10 @@ class Run:
         codes = self.folder / f"codes-{self.starts}"
         launcher = os.fork()
         if not launcher:
+            os.setpgid(0, 0)
             _launch(lambda rank: self._environment(rank, port, pause), self.setup.processes, codes, fault)
+        with contextlib.suppress(OSError):
+            os.setpgid(launcher, launcher)  # whoever is first
         if fault.kind.startswith("SIG"):
             time.sleep(fault.when)
             self._disturb(launcher, codes, fault)
@@ -162,22 +167,16 @@ class Run:
     def _disturb(self, launcher: int, codes: Path, fault: Fault) -> None:
         ranks = _ranks_of(codes)
         number = getattr(signal, fault.kind)
-        chosen = (
-            ranks
-            if fault.target == "all"
-            else ranks[int(fault.target) : int(fault.target) + 1]
-            if fault.target.isdigit()
-            else []
-        )
         if fault.target == "launcher":
             _kill(launcher, number)
             if number == signal.SIGKILL:  # what Slurm does to the rest of a step
                 time.sleep(random.uniform(0, 0.05))
-                for pid in ranks:
-                    _kill(pid, number)
-                _wait_gone(ranks)
-        for pid in chosen:
-            _kill(pid, number)
+                _kill(-launcher, number)  # all of its process group
+                _wait_gone(launcher)
+            return
+        for rank, pid in enumerate(ranks):
+            if fault.target in ("all", str(rank)):
+                _kill(pid, number)
 
     def _environment(self, rank: int, port: int, pause: float) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SOAK", "MASTER"))}
@@ -249,14 +248,18 @@ class Run:
 
 def _launch(environment: Callable[[int], dict[str, str]], processes: int, codes: Path, fault: Fault) -> None:
     """The launcher, a process of its own: forks the ranks, hands on TERM, ends the rest when one has failed."""
+    pids: list[int] = []
+
+    def hand_on(number: int, _frame: Any) -> None:
+        for pid in pids:
+            _kill(pid, number)
+
     try:
-        pids = [
-            _rank(environment(rank), fault if str(rank) == fault.target else Fault(""))
-            for rank in range(processes)
-        ]
+        for number in SIGNALS:
+            signal.signal(number, hand_on)
+        for rank in range(processes):
+            pids.append(_rank(environment(rank), fault if str(rank) == fault.target else Fault("")))
         codes.with_suffix(".pids").write_text(" ".join(map(str, pids)))
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, lambda which, _frame: [_kill(pid, which) for pid in pids] and None)
         ended: dict[int, int] = {}
         failed_at = 0.0
         while len(ended) < processes:
@@ -282,6 +285,8 @@ def _rank(environment: dict[str, str], fault: Fault) -> int:
     if pid:
         return pid
     try:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
         os.environ.clear()
         os.environ.update(environment)
         log = os.open(environment["SOAK_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -335,21 +340,23 @@ def _wait(pid: int, patience: float) -> None:
         if os.waitpid(pid, os.WNOHANG)[0]:
             return
         time.sleep(0.005)
-    _kill(pid, signal.SIGKILL)
+    _kill(-pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
 
-def _wait_gone(pids: list[int]) -> None:
+def _wait_gone(group: int) -> None:
+    """Wait until no process of a group is left but those that only wait to be collected."""
     until = time.monotonic() + 20
-    while time.monotonic() < until and any(_alive(pid) for pid in pids):
-        time.sleep(0.005)
+    while time.monotonic() < until and any(_group_of(path) == group for path in Path("/proc").glob("[0-9]*")):
+        time.sleep(0.01)
 
 
-def _alive(pid: int) -> bool:
+def _group_of(process: Path) -> int:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return False
+        return 0
+    return 0 if fields[0] in "ZX" else int(fields[2])
 
 
 def _free_port() -> int:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from .errors import Paused, SettingsError, Stopped, TrainingError
+from .errors import Paused, SettingsError, TrainingError
 from .ranks import Ranks, from_environment
 from .signals import Signals
 
@@ -44,8 +44,6 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         _run(arguments, environment, ranks, signals)
     except Paused as pause:
         code[0] = pause.exit_code
-    except Stopped as stop:
-        _leave(stop.exit_code)
     except TrainingError as error:
         _complain(ranks, f"error: {error}")
         _leave(error.exit_code)
@@ -55,10 +53,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         _complain(ranks, f"error: {end.code}")
         _leave(end.code if isinstance(end.code, int) else 1)
     except BaseException as error:
-        try:
-            _explain(ranks, error)
-        except Stopped as stop:
-            _leave(stop.exit_code)
+        _explain(ranks, error)
         _leave(1)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-
-__all__ = ["NotFinite", "Paused", "SettingsError", "Stopped", "TrainingError"]
+__all__ = ["NotFinite", "Paused", "SettingsError", "TrainingError"]
 
 
 class TrainingError(Exception):
@@ -34,12 +32,3 @@ class Paused(Exception):
     """The training has stopped before its end, and everything is saved (exit code 75: try again later)."""
 
     exit_code = 75
-
-
-class Stopped(BaseException):
-    """A signal asked this process to end before it trained; no ``Exception``, so that a task cannot swallow it by accident."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.name = signal.Signals(number).name
-        self.exit_code = 128 + number

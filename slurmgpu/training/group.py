@@ -115,6 +115,9 @@ def join(ranks: Ranks, timeout: float) -> Iterator[Group]:
                 f"world size is {ranks.world_size}, but {' and '.join(missing)} is not set: "
                 "export the first node's name and a free port before srun, or start with torchrun"
             )
+        if device.type == "cuda":
+            # The last collectives of each rank are kept, to be written down when they do not end.
+            os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
         _start(ranks, device, timeout)
     yield Group(ranks, device)
     if ranks.world_size > 1:

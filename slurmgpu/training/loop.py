@@ -1,4 +1,4 @@
-"""The training loop: steps, micro-batches, and what is due between steps.
+"""The training loop: steps, and what is due between them.
 
 One optimizer step sees ``batch_size`` samples: ``accumulate`` micro-batches on each rank. The step's gradient
 is that of the mean over all of them, whatever the number of ranks, also in the training's shorter last step.
@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any, Optional
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from .console import Console, duration
-from .data import count_workers, eval_batches, to_device, train_batches
+from .data import count_workers, eval_batches, train_batches
 from .errors import NotFinite
 from .evaluation import evaluate
 from .group import Group
@@ -28,19 +26,11 @@ from .precision import Precision
 from .randomness import seed_all
 from .settings import Config, Settings, micro_batch
 from .setup import make_model, make_optimizer, make_schedule, set_backends, spread
+from .step import Position, Step
 from .task import Task
 from .watch import Watch
 
-__all__ = ["Loop", "Position"]
-
-
-@dataclass
-class Position:
-    """How far a training is: optimizer steps, samples of all ranks, and the epoch last evaluated."""
-
-    step: int = 0
-    samples: int = 0
-    evaluated: int = 0
+__all__ = ["Loop"]
 
 
 class Loop:
@@ -67,7 +57,6 @@ class Loop:
         seed_all(settings.seed)
         self.model = make_model(task, cfg, settings, group.device)
         self.wrapped: torch.nn.Module = self.model
-        self._ddp: Optional[DistributedDataParallel] = None
         self._load_data(cfg)
         self.optimizer = make_optimizer(task, self.model, cfg)
         self.total_steps = self.remaining_steps()
@@ -76,10 +65,6 @@ class Loop:
         seed_all(mix(settings.seed, 1 + group.ranks.rank) >> 1)
         self.meter = Meter(group)
         self._pending: Optional[Reading] = None
-        self._trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self._loss = task.raw_loss
-        self._autocast = None if settings.precision == "fp32" else self.precision.autocast
-        self._whole = [(1 / settings.accumulate, self.micro)] * settings.accumulate
 
     def renew_schedule(self) -> None:
         """Make the schedule for the training's length, at its start."""
@@ -102,8 +87,6 @@ class Loop:
     def connect(self) -> None:
         """Tie the ranks' models together, and start the data at the position."""
         self.wrapped = spread(self.model, self.settings, self.group)
-        inner = getattr(self.wrapped, "_orig_mod", self.wrapped)
-        self._ddp = inner if isinstance(inner, DistributedDataParallel) else None
         ranks, batch = self.group.ranks, self.settings.batch_size
         chosen = shares(
             self.position.samples,
@@ -113,14 +96,26 @@ class Loop:
             rank=ranks.rank,
             world_size=ranks.world_size,
         )
-        self.batches: Iterator[Any] = train_batches(
-            self._train, self.order, chosen, self.group, seed=self.settings.seed, workers=self._workers
+        workers, seed = self._workers, self.settings.seed
+        batches = train_batches(self._train, self.order, chosen, self.group, seed=seed, workers=workers)
+        self.step = Step(
+            self.task,
+            self.settings,
+            self.group,
+            self.console,
+            self.meter,
+            self.precision,
+            self.wrapped,
+            self.optimizer,
+            self.schedule,
+            batches,
+            self.position,
         )
         self.watch.step = self.position.step
 
     def close(self) -> None:
         """End the data-loader workers."""
-        self.batches, self._test = iter(()), []
+        self.step.batches, self._test = iter(()), []
 
     @property
     def epoch(self) -> int:
@@ -192,11 +187,12 @@ class Loop:
 
     def _steps(self, until: int) -> None:
         """Train up to a step, or to the line that the watch has drawn."""
-        position, watch, meter, batch = self.position, self.watch, self.meter, self.settings.batch_size
+        position, watch, meter, take = self.position, self.watch, self.meter, self.step.take
+        batch = self.settings.batch_size
         end = self._end()
         while position.step < until:
             size = min(batch, end - position.samples)
-            self._step(self._whole if size == batch else self._rounds(size), size)
+            take(size)
             meter.steps += 1
             meter.samples += size
             position.samples += size
@@ -204,90 +200,6 @@ class Loop:
             watch.step = position.step
             if position.step >= watch.line:
                 return
-
-    def _rounds(self, size: int) -> list[tuple[float, int]]:
-        """Weight and samples of this rank's micro-batches in the shorter last step; (0, 0) for a stand-in."""
-        ranks = self.group.ranks
-        own = shares(0, size, size, self.micro, rank=ranks.rank, world_size=ranks.world_size)
-        counts = [stop - start if counted else 0 for start, stop, counted in own]
-        return [(count * ranks.world_size / size, count) for count in counts]
-
-    def _step(self, rounds: list[tuple[float, int]], size: int) -> None:
-        """One optimizer step over ``size`` samples of all ranks."""
-        meter, device, batches, clock = self.meter, self.group.device, self.batches, time.perf_counter
-        on_cpu = device.type == "cpu"
-        left = len(rounds)
-        for weight, samples in rounds:
-            left -= 1
-            waiting = clock()
-            batch = next(batches) if on_cpu else to_device(next(batches), device)
-            meter.waited += clock() - waiting
-            if left and self._ddp is not None:
-                with self._ddp.no_sync():  # type: ignore[no-untyped-call, unused-ignore]
-                    self._backward(batch, weight, samples, size)
-            else:
-                self._backward(batch, weight, samples, size)
-        if meter.counts:
-            self._weigh_by_count(sum(1 for _, samples in rounds if samples), size)
-        self._update(len(rounds))
-
-    def _backward(self, batch: Any, weight: float, samples: int, size: int) -> None:
-        scaler = self.precision.scaler
-        if self._autocast is None:
-            answer = self._loss(self.wrapped, batch)
-        else:
-            with self._autocast():
-                answer = self._loss(self.wrapped, batch)
-        if isinstance(answer, torch.Tensor) and answer.dim() == 0:
-            value, counted = answer, None
-        else:
-            value, counted = self.task.counted_loss(answer)
-        if not value.requires_grad:
-            self.task.refuse_constant(value)
-        if counted is not None:
-            weight = self.group.ranks.world_size / size if samples else 0.0
-        loss = value
-        if weight != 1:
-            value = value * weight
-        (value if scaler is None else scaler.scale(value)).backward()
-        if samples:
-            self.meter.losses.append(self.meter.keep(loss))
-            self.meter.sizes.append(samples)
-            if counted is not None:
-                self.meter.counts.append(counted)
-
-    def _weigh_by_count(self, rounds: int, size: int) -> None:
-        """Where the task counts (tokens, say): from a sum per sample to the mean over all ranks' counts."""
-        device = self.group.device
-        counts = self.meter.counts[len(self.meter.counts) - rounds :]
-        zero = torch.zeros((), dtype=torch.float64, device=device)
-        total = self.group.sum(sum((torch.as_tensor(each, device=device).double() for each in counts), zero))
-        factor = size / total.clamp(min=1e-12)
-        for parameter in self._trained:
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)
-
-    def _update(self, rounds: int) -> None:
-        scaler, clip, optimizer = self.precision.scaler, self.settings.clip_norm, self.optimizer
-        skip = False
-        if clip is not None or self.settings.nonfinite == "skip":
-            if scaler is not None:
-                scaler.unscale_(optimizer)
-            norm = torch.nn.utils.clip_grad_norm_(self._trained, math.inf if clip is None else clip)
-            if self.settings.nonfinite == "skip" and not math.isfinite(norm):
-                skip = True
-                self.meter.drop_last(rounds)
-                self.console.say(
-                    f"warning: step {self.position.step + 1} is left out: its gradient is not finite"
-                )
-        if scaler is not None:
-            scaler.step(optimizer)
-            scaler.update()
-        elif not skip:
-            optimizer.step()
-        if self.schedule is not None:
-            self.schedule.step()
-        optimizer.zero_grad(set_to_none=True)
 
     def _evaluate(self) -> bool:
         """Evaluate the test split, unless a stop is near; then it is for the resumed run to do."""

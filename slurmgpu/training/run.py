@@ -2,48 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
 import torch
 
-from . import randomness
 from .console import Console, describe, duration
-from .errors import NotFinite, Paused, SettingsError, Stopped, TrainingError
+from .errors import NotFinite, Paused, SettingsError
 from .group import Group
-from .loop import Loop, Position
+from .loop import Loop
 from .metrics import Metrics
-from .order import mix
+from .resume import restore, restore_rank, task_sha256
 from .saver import Saved
 from .session import Session
 from .settings import Config, Settings
 from .signals import Signals
-from .snapshot import plain_state
-from .task import Task, load
+from .snapshot import plain_state, reserve
+from .task import load
 
 __all__ = ["train"]
 
-# What may differ after a resume without changing what is computed; a changed schedule says so itself.
-_FREE = {
-    "strategy",
-    "epochs",
-    "max_steps",
-    "workers",
-    "checkpoint_every",
-    "checkpoint_steps",
-    "keep",
-    "keep_every",
-    "resume",
-    "stop_margin",
-    "hang_timeout",
-    "log_every",
-    "timeout",
-}
 # Seconds before each further attempt at the last save.
 _PATIENCE = (1.0, 5.0, 10.0)
 
@@ -86,9 +67,6 @@ def train(
     except NotFinite:
         session.mark("nonfinite", session.watch.step)
         raise
-    except Stopped as stop:
-        session.mark(stop.name, session.first_step)
-        raise
     finally:
         session.close()
 
@@ -100,6 +78,7 @@ class _Run:
         self.settings, self.session = settings, session
         self.group, self.console, self.found = session.group, session.console, session.found
         self.limit, self.limit_name = limit, limit_name
+        self._reserved = False
 
     def train(self, started: float) -> None:
         """Everything between the opening of the run directory and its closing."""
@@ -113,13 +92,13 @@ class _Run:
         watch = self.session.watch
         loop = self.loop = Loop(task, self.settings, self.group, self.console, metrics, watch, self.limit)
         if self.found is not None:
-            self._resume(self.found.path.name, self.found.manifest)
+            restore(loop, self.session)
         loop.connect()
         if self.found is not None:
-            self._restore_random()  # last, for all that was built before may have drawn
+            restore_rank(loop, self.session)  # last, for all that was built before may have drawn
         self._announce()
         self.session.on_saved = self._note
-        watch.at_each_look = metrics.flush_held
+        watch.at_each_look = lambda: self._in_background(metrics)
         self.session.begin()
         try:
             complete = loop.run(self._save, self._report_epoch)
@@ -132,86 +111,13 @@ class _Run:
         if not complete:
             raise Paused(watch.reason)
 
-    def _resume(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Put model, optimizer, schedule, scaler and position back."""
-        loop = self.loop
-        try:
-            loop.model.load_state_dict(self.session.read("model.pt"))
-            state = self.session.read("training.pt")
-            loop.position = Position(facts["step"], self._samples(facts), facts["evaluated"])
-            loop.total_steps = facts["step"] + loop.remaining_steps()
-            anew = loop.schedule is not None and facts["total_steps"] != loop.total_steps
-            if anew:
-                self._restart_schedule(state["optimizer"], facts["step"])
-            else:
-                loop.optimizer.load_state_dict(state["optimizer"])
-                if loop.schedule is not None:
-                    loop.schedule.load_state_dict(state["schedule"])
-            if loop.precision.scaler is not None and state["scaler"] is not None:
-                loop.precision.scaler.load_state_dict(state["scaler"])
-        except (RuntimeError, ValueError, KeyError) as error:
-            raise TrainingError(
-                f"{name} does not fit the model and optimizer of {loop.task.path}: {error}\n"
-                "undo the change, or set resume: false to start anew"
-            ) from error
-        loop.results = dict(facts["results"])
-        changed = self._changes(facts)
-        if changed:
-            kept = (
-                ""
-                if anew
-                else "; what optimizer and schedule saved, such as the learning rate, stays in force"
-            )
-            self.console.say(f"note: changed since {name}: {', '.join(changed)}. Training goes on{kept}")
-
-    def _samples(self, facts: Mapping[str, Any]) -> int:
-        """The position in samples; with data of another size, as far into the same epoch as there is."""
-        samples, size, now = int(facts["samples"]), int(facts["dataset_samples"]), self.loop.samples
-        if size == now:
-            return samples
-        epoch, inside = divmod(samples, size)
-        return epoch * now + min(inside, now)
-
-    def _restore_random(self) -> None:
-        assert self.found is not None
-        own = self.session.read_own()
-        if own:
-            self.loop.meter.restore(own["meter"])
-        else:
-            settings, rank = self.settings, self.group.ranks.rank
-            randomness.seed_all(mix(settings.seed, 1 + rank, self.loop.position.step) >> 1)
-
-    def _restart_schedule(self, saved: dict[str, Any], done: int) -> None:
-        """For a training of another length: the new schedule moved on to here, with the optimizer's saved state.
-
-        The old one would end too early, or fail when it is asked for more steps than it was made for.
-        """
-        loop = self.loop
-        loop.renew_schedule()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the schedule moves while the optimizer rests: here it must
-            for _ in range(done):
-                loop.schedule.step()  # type: ignore[union-attr]  # the caller has seen that there is one
-        groups = loop.optimizer.state_dict()["param_groups"]
-        loop.optimizer.load_state_dict({**saved, "param_groups": groups})
-        self.console.say(
-            f"note: the schedule is made anew for {loop.total_steps} steps, of which {done} are through: "
-            "the training's length has changed"
-        )
-
-    def _changes(self, facts: Mapping[str, Any]) -> list[str]:
-        """What matters and is not as it was when the checkpoint was written, as ``name old -> new``."""
-        loop = self.loop
-        before, now = dict(facts["settings"]), loop.settings.as_dict()
-        pairs = [(name, before.get(name), now[name]) for name in now if name not in _FREE | {"config"}]
-        old, new = before.get("config", {}), now["config"]
-        pairs += [(f"config.{name}", old.get(name), new.get(name)) for name in {**old, **new}]
-        pairs.append(("world size", facts["world_size"], loop.group.ranks.world_size))
-        pairs.append(("the data's size", facts["dataset_samples"], loop.samples))
-        changed = [f"{name} {old} -> {new}" for name, old, new in pairs if old != new]
-        if facts["task_sha256"] != _sha256(loop.task):
-            changed.append(f"the text of {loop.task.path.name}")
-        return changed
+    def _in_background(self, metrics: Metrics) -> None:
+        """What the watch's thread does a few times a second."""
+        metrics.flush_held()
+        if not self._reserved and self.session.watch.step > self.session.first_step:
+            self._reserved = True  # after the first step the optimizer has its state
+            if self.group.device.type == "cuda" and self.group.ranks.first:
+                reserve([self.loop.model.state_dict(), self.loop.optimizer.state_dict()])
 
     def _announce(self) -> None:
         """Say and write down who trains what, and where it starts."""
@@ -270,7 +176,7 @@ class _Run:
             "evaluated": position.evaluated,
             "complete": complete,
             "total_steps": loop.total_steps,
-            "task_sha256": _sha256(loop.task),
+            "task_sha256": task_sha256(loop.task),
             "results": loop.results,
             "settings": settings.as_dict(),
         }
@@ -348,7 +254,3 @@ def _already_finished(name: str, facts: Mapping[str, Any]) -> str:
         f"already done: {facts['epoch']} epochs, {facts['step']} steps, {describe(facts['results'])} "
         f"(checkpoints/{name}); to train on, raise epochs or max_steps"
     )
-
-
-def _sha256(task: Task) -> str:
-    return hashlib.sha256(task.path.read_bytes()).hexdigest()

@@ -87,6 +87,8 @@ class Session:
         self.saver.longest = 0.0 if found is None else float(found.manifest.get("save_seconds") or 0.0)
         self._margin = min(stop_margin, max(0.0, end - time.time()) / 10)
         self.watch.deadline = lambda: end - self._margin - 1.5 * self.saver.longest
+        if signals is not None:
+            signals.before_leaving = self._leave_early
         self.on_saved: Callable[[Saved], None] = lambda _saved: None
         self.paused = 0.0
 
@@ -122,6 +124,12 @@ class Session:
         for path in self._folder.glob("*step-*"):
             path.rename(target / path.name)
         return target
+
+    def _leave_early(self, name: str) -> None:
+        """A signal came before the training: nothing to save, but the next start need not wonder."""
+        self.mark(name, self.first_step)
+        if self._lock is not None:
+            self._lock.release()
 
     def handle(self, signals: Signals) -> None:
         """Signals are handled from now on."""

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
-from .errors import Stopped
-
 if TYPE_CHECKING:
     from .watch import Watch
 
@@ -20,12 +18,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 class Signals:
     """Handles them: ends the process at first, asks for an orderly stop once it trains.
 
-    ``leave`` ends the process at once, with an exit code.
+    ``leave`` ends the process at once, with an exit code. No exception: raised in the middle of anything, it may
+    be swallowed (a callback of the import system does), and the signal would be lost.
     """
 
     def __init__(self, leave: Callable[[int], NoReturn]) -> None:
         self._leave = leave
         self._watch: Optional[Watch] = None
+        self.before_leaving: Callable[[str], None] = lambda _name: None
         for number in SIGNALS:
             signal.signal(number, self._handle)
 
@@ -37,7 +37,8 @@ class Signals:
         if self._watch is None:
             for each in SIGNALS:
                 signal.signal(each, signal.SIG_IGN)  # launchers repeat themselves: once is enough
-            raise Stopped(number)
+            self.before_leaving(signal.Signals(number).name)
+            self._leave(128 + number)
         if number == signal.SIGINT and self._watch.wanted:
             self._leave(128 + number)  # someone at a terminal who will not wait
         self._watch.want(signal.Signals(number).name)

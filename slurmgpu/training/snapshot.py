@@ -12,7 +12,7 @@ import torch
 
 from .errors import TrainingError
 
-__all__ = ["Snapshot", "plain_state"]
+__all__ = ["Snapshot", "plain_state", "reserve"]
 
 
 class Snapshot:
@@ -67,6 +67,27 @@ class Snapshot:
         """Wait until the GPU has copied everything."""
         if self._event is not None:
             self._event.synchronize()
+
+
+def reserve(value: Any) -> None:
+    """Let torch set aside the pinned memory that copies of the value will need: the first save is no slower then.
+
+    Freed at once, it stays in torch's cache of pinned memory. To be called from a background thread.
+    """
+    found: list[torch.Tensor] = []
+
+    def collect(each: Any) -> None:
+        if isinstance(each, torch.Tensor):
+            if each.is_cuda:
+                found.append(torch.empty_like(each, device="cpu", pin_memory=True))
+        elif isinstance(each, dict):
+            for part in list(each.values()):
+                collect(part)
+        elif isinstance(each, (list, tuple)):
+            for part in each:
+                collect(part)
+
+    collect(value)
 
 
 def plain_state(part: Any) -> Any:

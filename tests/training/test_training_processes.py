@@ -302,3 +302,30 @@ def test_the_entrypoint_imports_torch_and_the_standard_library_alone() -> None:
 
 def test_the_task_of_the_example_stays_small() -> None:
     assert len((DIGITS / "task.py").read_text().splitlines()) < 60
+
+
+@pytest.mark.parametrize("task", ["Line", "Weighted"])
+def test_three_processes_learn_what_one_learns_when_samples_are_short(tmp_path: Path, task: str) -> None:
+    """200 positions in steps of 33: the last step has two samples for three processes."""
+    one, three = new_run(tmp_path, "one"), new_run(tmp_path, "three")
+    for each in (one, three):
+        each.write(task, epochs=2, batch_size=33, lr=0.01, log_every=1)
+    one.here()
+    ended = three.ranks(3)
+    assert set(ended.codes) == {0}, ended.err
+    assert_close(three, one)
+
+
+def test_a_resume_with_other_numbers_of_processes_keeps_the_order_of_samples(tmp_path: Path) -> None:
+    """Losses show it: without dropout they depend on the samples alone, up to rounding in another order of sums."""
+    straight, changing = new_run(tmp_path, "straight"), new_run(tmp_path, "changing")
+    for each in (straight, changing):
+        each.write("Line", epochs=2, batch_size=12, lr=0.05, log_every=1)
+    straight.here()
+    for count, steps in ((2, "5"), (3, "11")):
+        ended = changing.ranks(count, SLURMGPU_MAX_STEPS=steps)
+        assert set(ended.codes) == {0}, ended.err
+    changing.here()
+    notes = [line["step"] for line in changing.metrics("start")]
+    assert notes == [0, 5, 11]
+    assert_close(changing, straight)
