@@ -25,13 +25,7 @@ class Channel:
         self._store: Optional[Any] = None
         self._own: dict[str, Any] = {}
         if ranks.world_size > 1:
-            store = dist.TCPStore(  # type: ignore[attr-defined, unused-ignore]
-                os.environ["MASTER_ADDR"],
-                int(os.environ["MASTER_PORT"]),
-                is_master=False,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=timeout),
-            )
+            store = _connect(timeout)
             # torchrun keeps its store when it starts the ranks again.
             start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
             self._store = dist.PrefixStore(  # type: ignore[attr-defined, unused-ignore]
@@ -68,3 +62,12 @@ class Channel:
             self._own.pop(name, None)
         else:
             self._store.delete_key(name)
+
+
+def _connect(timeout: float) -> Any:
+    """A connection of its own to the store that the ranks met by."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    options: dict[str, Any] = {"is_master": False, "wait_for_workers": False}
+    if os.environ.get("USE_LIBUV") == "0" and "use_libuv" in str(dist.TCPStore.__init__.__doc__):  # type: ignore[attr-defined, unused-ignore]
+        options["use_libuv"] = False  # known from torch 2.3 on
+    return dist.TCPStore(host, port, timeout=timedelta(seconds=timeout), **options)  # type: ignore[attr-defined, unused-ignore]

@@ -156,18 +156,19 @@ class Loop:
         while True:
             steps = settings.checkpoint_steps
             due = bool(steps and position.step and position.step % steps == 0)
-            evaluated = True
             if self.epoch > position.evaluated or self.done:
                 epochs = range(position.evaluated + 1, self.epoch + 1)
                 due = due or any(epoch % settings.checkpoint_every == 0 for epoch in epochs)
                 evaluated = self._evaluate()
-                if evaluated:
-                    report()
+                if not evaluated:
+                    watch.stop()  # only to wait until all know why; they are all here
+                    return False
+                report()
             if self.done:
                 self._log()
                 self._flush()
-                return evaluated
-            if due and evaluated:
+                return True
+            if due:
                 save()
             if watch.step >= watch.line and watch.stop():
                 return False

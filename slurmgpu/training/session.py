@@ -86,7 +86,7 @@ class Session:
         self.first_step = 0 if found is None else int(found.manifest["step"])
         self.saver.longest = 0.0 if found is None else float(found.manifest.get("save_seconds") or 0.0)
         self._margin = min(stop_margin, max(0.0, end - time.time()) / 10)
-        self.watch.deadline = lambda: end - self._margin - 1.5 * self.saver.longest
+        self.watch.deadline = lambda: end - self._margin - 1.5 * self.saver.longest - 2 * self.watch.pace()
         if signals is not None:
             signals.before_leaving = self._leave_early
         self.on_saved: Callable[[Saved], None] = lambda _saved: None

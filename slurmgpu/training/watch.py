@@ -52,12 +52,19 @@ class Watch:
         self.on_hang: Callable[[float], NoReturn] = _no_handler
         self.at_each_look: Callable[[], None] = lambda: None
         self._alive = (-1, -1)
-        self._alive_since = 0.0
+        self._alive_since = self._began = 0.0
+        self._first_step = 0
 
     def start(self) -> None:
         """Begin to watch; signals that came before ended the process, from now on they stop it in order."""
-        self._alive_since = time.monotonic()
+        self._alive_since = self._began = time.monotonic()
+        self._first_step = self.step
         self._thread.start()
+
+    def pace(self) -> float:
+        """Seconds that a step has taken so far, on average and with all that lies between steps."""
+        steps = self.step - self._first_step
+        return (time.monotonic() - self._began) / steps if steps > 0 else 0.0
 
     def close(self) -> None:
         """Look no more."""

@@ -329,3 +329,21 @@ def test_a_resume_with_other_numbers_of_processes_keeps_the_order_of_samples(tmp
     notes = [line["step"] for line in changing.metrics("start")]
     assert notes == [0, 5, 11]
     assert_close(changing, straight)
+
+
+def test_a_stop_in_an_evaluation_of_two_stops_both_at_that_step(tmp_path: Path) -> None:
+    undisturbed, run = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "run")
+    for each in (undisturbed, run):
+        each.write("Tested", epochs=2, batch_size=20, lr=0.05, log_every=1)
+    assert undisturbed.ranks(2).codes == [0, 0]
+    ended = run.ranks(2, SMALL_TEST_FAULT="SIGUSR2:2:1")
+    assert ended.codes == [75, 75], ended.err
+    assert (run.stop()["step"], run.stop()["reason"]) == (5, "SIGUSR2")
+    ended = run.ranks(2)
+    assert ended.codes == [0, 0], ended.err
+    tested = [
+        [(line["step"], line["values"]["loss"]) for line in each.metrics("eval")]
+        for each in (run, undisturbed)
+    ]
+    assert tested[0] == tested[1]
+    assert same(run.parameters(), undisturbed.parameters())
