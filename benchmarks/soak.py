@@ -204,6 +204,10 @@ class Run:
             found.append([list(map(int, line.split())) for line in lines])
         return found
 
+    def log(self) -> str:
+        """What the ranks of the last start said."""
+        return "".join(path.read_text() for path in sorted(self.folder.glob(f"log-{self.starts - 1}-*")))
+
     def beginnings(self) -> dict[int, int]:
         """The step at which each start (that came so far) began, by its number."""
         return {line["restart"]: line["step"] for line in self.metrics("start")}
@@ -383,7 +387,7 @@ def soak(setup: Setup, folder: Path, kills: int, dice: random.Random, pause: flo
     undisturbed = Run(folder / "undisturbed", setup)
     began = time.monotonic()
     codes = undisturbed.start(Fault(""), pause)
-    longest = 0.6 * (time.monotonic() - began)
+    longest = 0.9 * (time.monotonic() - began)
     if set(codes) != {0}:
         raise SystemExit(f"{setup}: the undisturbed run ended with {codes}; see {undisturbed.folder}")
     expected = undisturbed.losses(), undisturbed.parameters()
@@ -395,7 +399,9 @@ def soak(setup: Setup, folder: Path, kills: int, dice: random.Random, pause: flo
             fault = draw(dice, setup, longest) if done < kills else Fault("")
             codes = run.start(fault, pause)
             report.starts += 1
-            if fault.kind:
+            # What came too late, after the end, is no kill; nor is a disk that was full when nothing was saved.
+            hit = "No space left" in run.log() if fault.kind == "disk full" else set(codes) != {0}
+            if fault.kind and hit:
                 what = (
                     f"{fault.kind} to {fault.target if fault.target in ('all', 'launcher') else 'one rank'}"
                 )
@@ -422,7 +428,7 @@ def _judge_end(run: Run, fault: Fault, codes: list[int], report: Report) -> None
     allowed = {0, 1, 75, -9, 128 + signal.SIGTERM, 128 + signal.SIGUSR1, 128 + signal.SIGUSR2}
     killed = fault.kind in ("SIGKILL", "in sync", "before rename", "disk full")
     orderly = fault.kind in ("SIGTERM", "SIGUSR1", "SIGUSR2")
-    logs = "".join(path.read_text() for path in sorted(run.folder.glob(f"log-{run.starts - 1}-*")))
+    logs = run.log()
     bad = not codes and fault.target != "launcher"
     bad = bad or not set(codes) <= allowed or (not killed and not orderly)
     # The loader workers of a rank that was killed complain in their own way.

@@ -141,22 +141,18 @@ class Loop:
         end = self.position.step + self.remaining_steps()
         return end if self.limit is None else min(self.limit, end)
 
-    @property
-    def done(self) -> bool:
-        """Whether all epochs, or all steps that were asked for, are through."""
-        return self.position.step >= self.last_step()
-
     def run(self, save: Callable[[], None], report: Callable[[], None]) -> bool:
         """Train to the end; False when all ranks have agreed to stop before it.
 
         ``save`` is called where a checkpoint is due, ``report`` after each evaluation.
         """
         settings, position, watch = self.settings, self.position, self.watch
+        steps, last = settings.checkpoint_steps, self.last_step()
         self.wrapped.train()
         while True:
-            steps = settings.checkpoint_steps
+            done = position.step >= last
             due = bool(steps and position.step and position.step % steps == 0)
-            if self.epoch > position.evaluated or self.done:
+            if done or position.samples // self.samples > position.evaluated:
                 epochs = range(position.evaluated + 1, self.epoch + 1)
                 due = due or any(epoch % settings.checkpoint_every == 0 for epoch in epochs)
                 evaluated = self._evaluate()
@@ -164,7 +160,7 @@ class Loop:
                     watch.stop()  # only to wait until all know why; they are all here
                     return False
                 report()
-            if self.done:
+            if done:
                 self._log()
                 self._flush()
                 return True
@@ -172,19 +168,17 @@ class Loop:
                 save()
             if watch.step >= watch.line and watch.stop():
                 return False
-            self._steps(self._next_event())
+            self._steps(min(last, self._next_event()))
             if position.step % settings.log_every == 0:
                 self._log()
 
     def _next_event(self) -> int:
         """The next step after which something may be due."""
         step, batch, settings = self.position.step, self.settings.batch_size, self.settings
-        left_in_epoch = (self.epoch + 1) * self.samples - self.position.samples
-        events = [self.last_step(), step + math.ceil(left_in_epoch / batch)]
-        events += [
-            (step // every + 1) * every for every in (settings.log_every, settings.checkpoint_steps) if every
-        ]
-        return min(events)
+        left_in_epoch = self.samples - self.position.samples % self.samples
+        event = min(step - step % settings.log_every + settings.log_every, step - (-left_in_epoch // batch))
+        every = settings.checkpoint_steps
+        return min(event, step - step % every + every) if every else event
 
     def _steps(self, until: int) -> None:
         """Train up to a step, or to the line that the watch has drawn."""

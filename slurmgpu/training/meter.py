@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import operator
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Optional, Union
@@ -47,13 +47,16 @@ class Meter:
         self.keep: Callable[[torch.Tensor], Scalar] = (
             torch.Tensor.item if group.device.type == "cpu" else torch.Tensor.detach
         )
+        self.losses: list[Any] = []  # numbers on the CPU, tensors on a GPU
+        self.counts: list[Scalar] = []  # as long as losses when the task counts, empty when it gives means
+        self.sizes: list[int] = []
         self.start()
 
     def start(self) -> None:
         """Begin anew, now."""
-        self.losses: list[Any] = []  # numbers on the CPU, tensors on a GPU
-        self.counts: list[Scalar] = []  # as long as losses when the task counts, empty when it gives means
-        self.sizes: list[int] = []
+        self.losses.clear()
+        self.counts.clear()
+        self.sizes.clear()
         self.steps = 0
         self.samples = 0
         self.waited = 0.0
@@ -73,9 +76,8 @@ class Meter:
         """Sum of losses and count of what they are the mean of, of this rank, in double precision."""
         if self._group.device.type == "cpu":
             if self.counts:
-                return [math.fsum(self.losses), math.fsum(map(float, self.counts))]
-            total = math.fsum(loss * size for loss, size in zip(self.losses, self.sizes))
-            return [total, float(sum(self.sizes))]
+                return [sum(self.losses), sum(map(float, self.counts))]
+            return [sum(map(operator.mul, self.losses, self.sizes)), float(sum(self.sizes))]
         device = self._group.device
         if not self.losses:
             return torch.zeros(2, dtype=torch.float64, device=device)
@@ -122,10 +124,10 @@ class Meter:
         """Put the losses of an interval back; its times begin now."""
         device = self._group.device
         self.start()
-        self.losses = [
+        self.losses += [
             each.to(device) if isinstance(each, torch.Tensor) else each for each in state["losses"]
         ]
-        self.counts = [
+        self.counts += [
             each.to(device) if isinstance(each, torch.Tensor) else each for each in state["counts"]
         ]
-        self.sizes = list(state["sizes"])
+        self.sizes += state["sizes"]

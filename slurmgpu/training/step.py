@@ -60,6 +60,13 @@ class Step:
         self._autocast = None if settings.precision == "fp32" else precision.autocast
         self._trained = [parameter for parameter in wrapped.parameters() if parameter.requires_grad]
         self._micro = micro_batch(settings, group.ranks.world_size)
+        # Looked up once, not in every step.
+        self._batch, self._on_cpu = settings.batch_size, group.device.type == "cpu"
+        self._scaler, self._guards = (
+            precision.scaler,
+            settings.clip_norm is not None or settings.nonfinite == "skip",
+        )
+        self._keep, self._losses, self._sizes = meter.keep, meter.losses, meter.sizes
         self._whole = [(1 / settings.accumulate, self._micro)] * settings.accumulate
 
     def _rounds(self, size: int) -> list[tuple[float, int]]:
@@ -71,14 +78,15 @@ class Step:
 
     def take(self, size: int) -> None:
         """One optimizer step over ``size`` samples of all ranks."""
-        rounds = self._whole if size == self.settings.batch_size else self._rounds(size)
-        meter, device, batches, clock = self.meter, self.group.device, self.batches, time.perf_counter
-        on_cpu = device.type == "cpu"
+        rounds = self._whole if size == self._batch else self._rounds(size)
+        meter, batches, clock = self.meter, self.batches, time.perf_counter
         left = len(rounds)
         for weight, samples in rounds:
             left -= 1
             waiting = clock()
-            batch = next(batches) if on_cpu else to_device(next(batches), device)
+            batch = next(batches)
+            if not self._on_cpu:
+                batch = to_device(batch, self.group.device)
             meter.waited += clock() - waiting
             if left and self._ddp is not None:
                 with self._ddp.no_sync():  # type: ignore[no-untyped-call, unused-ignore]
@@ -90,7 +98,6 @@ class Step:
         self._update(rounds)
 
     def _backward(self, batch: Any, weight: float, samples: int, size: int) -> None:
-        scaler = self.precision.scaler
         if self._autocast is None:
             answer = self._loss(self.wrapped, batch)
         else:
@@ -108,10 +115,12 @@ class Step:
         loss = value
         if weight != 1:
             value = value * weight
-        (value if scaler is None else scaler.scale(value)).backward()
+        if self._scaler is not None:
+            value = self._scaler.scale(value)
+        value.backward()  # type: ignore[no-untyped-call, unused-ignore]
         if samples:
-            self.meter.losses.append(self.meter.keep(loss))
-            self.meter.sizes.append(samples)
+            self._losses.append(self._keep(loss))
+            self._sizes.append(samples)
             if counted is not None:
                 self.meter.counts.append(counted)
 
@@ -127,9 +136,9 @@ class Step:
                 parameter.grad.mul_(factor)
 
     def _update(self, rounds: list[tuple[float, int]]) -> None:
-        scaler, clip, optimizer = self.precision.scaler, self.settings.clip_norm, self.optimizer
-        skip = False
-        if clip is not None or self.settings.nonfinite == "skip":
+        scaler, optimizer, skip = self._scaler, self.optimizer, False
+        if self._guards:
+            clip = self.settings.clip_norm
             if scaler is not None:
                 scaler.unscale_(optimizer)
             norm = torch.nn.utils.clip_grad_norm_(self._trained, math.inf if clip is None else clip)
