@@ -26,9 +26,10 @@ class TrainSettings(BaseModel):
         description="The task's file and class, FILE.py:CLASS; a relative file counts from the work folder.",
         examples=["task.py:Digits"],
     )
-    strategy: Literal["auto", "single", "ddp"] = Field(
+    strategy: Literal["auto", "single", "ddp", "dp"] = Field(
         "auto",
-        description="How the processes work together. auto: ddp for several processes, single for one.",
+        description="How the processes work together. auto: ddp for several processes, single for one; "
+        "dp: one process with all GPUs (nn.DataParallel), for comparison and for old code.",
     )
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32",
@@ -46,30 +47,100 @@ class TrainSettings(BaseModel):
     accumulate: int = Field(
         1, ge=1, description="Micro-batches that each process adds up before an optimizer step."
     )
+    drop_last: bool = Field(
+        False,
+        description="Whether to leave out the training's last step when too few samples are left for a whole one.",
+    )
     lr: float = Field(
         1e-3, gt=0, description="Learning rate of the default optimizer (AdamW); the task reads it as cfg.lr."
     )
     weight_decay: float = Field(0.01, ge=0, description="Weight decay of the default optimizer (AdamW).")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant",
+        description="How the learning rate goes on after the warm-up, where the task has no schedule of its own: "
+        "as it is, or down to 0 at the last step.",
+    )
+    warmup_steps: int = Field(
+        0,
+        ge=0,
+        description="Steps in which the learning rate rises to its value, unless the task has a schedule.",
+    )
     clip_norm: float | None = Field(
         None,
         gt=0,
         description="Largest norm of the gradient; longer ones are scaled down to it. null: no clipping.",
     )
+    nonfinite: Literal["stop", "skip", "ignore"] = Field(
+        "stop",
+        description="What a loss of NaN or infinity does: end the training, leave the step out "
+        "(each step then waits for its gradients' norm), or nothing but a warning.",
+    )
+    freeze: list[str] = Field(
+        default_factory=list,
+        description="Patterns of names of parameters that stay as they are, such as 'encoder.*'.",
+    )
     seed: int = Field(
         0, ge=0, description="Seed of the model's first values, the order of samples, and the rest."
+    )
+    deterministic: bool = Field(
+        False,
+        description="Whether to refuse operations that are not bit-for-bit repeatable on a GPU; slower.",
     )
     workers: int | Literal["auto"] = Field(
         "auto",
         description="Data-loader processes per rank. auto: its CPUs but one, at most 8; "
         "none when training on CPUs.",
     )
+    tf32: bool = Field(
+        True, description="Whether fp32 matrix products and convolutions may use TF32 (Ampere and newer)."
+    )
+    cudnn_benchmark: bool = Field(
+        True,
+        description="Whether cuDNN tries out its algorithms first; all batches have one size. Not when deterministic.",
+    )
+    channels_last: bool = Field(
+        False, description="Whether images are laid out channels last; faster on GPUs in half precision."
+    )
+    compile: bool = Field(False, description="Whether the model goes through torch.compile.")
+    activation_checkpointing: bool = Field(
+        False,
+        description="Whether the blocks that the task names, blocks(model), compute their activations again "
+        "in the backward pass instead of keeping them.",
+    )
+    init_scale: float = Field(65536.0, gt=0, description="First scale of the gradients with precision fp16.")
+    find_unused_parameters: bool = Field(
+        False, description="DDP: whether a step may leave parameters without a gradient; slower."
+    )
+    gradient_as_bucket_view: bool = Field(
+        True, description="DDP: whether gradients live in the buckets they are sent in; saves memory."
+    )
+    static_graph: bool = Field(
+        False, description="DDP: whether every step uses the same parameters in the same order; faster."
+    )
+    bucket_cap_mb: float = Field(25.0, gt=0, description="DDP: size of a bucket of gradients, in MiB.")
     checkpoint_every: int = Field(
         1, ge=1, description="Epochs between two checkpoints; the end always gets one."
     )
+    checkpoint_steps: int | None = Field(
+        None, ge=1, description="Steps between two further checkpoints, inside epochs; null: none."
+    )
     keep: int = Field(2, ge=1, description="Checkpoints kept, the newest ones.")
+    keep_every: int | None = Field(
+        None, ge=1, description="Checkpoints of steps that this divides are kept for good; null: none are."
+    )
     resume: bool = Field(
         True,
         description="Whether to go on from the newest intact checkpoint; false moves earlier ones aside.",
+    )
+    stop_margin: float = Field(
+        60.0,
+        ge=0,
+        description="Seconds to be ready before the job's time limit; at most a tenth of the time left at the start.",
+    )
+    hang_timeout: float | None = Field(
+        1800.0,
+        gt=0,
+        description="Seconds without a step after which a process says where it hangs and ends the job; null: never.",
     )
     log_every: int = Field(10, ge=1, description="Optimizer steps between two lines of metrics.")
     timeout: float = Field(

@@ -1,1 +1,22 @@
-"""The training entrypoint: torch and the standard library only, to run wherever torch runs."""
+"""The training entrypoint: torch and the standard library only, to run wherever torch runs.
+
+``Run`` is for scripts with a loop of their own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .own import Run
+
+__all__ = ["Run"]
+
+
+def __getattr__(name: str) -> Any:
+    # torch takes a second to import: only when it is needed.
+    if name == "Run":
+        from .own import Run
+
+        return Run
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,7 @@
 """One process of a training, ``python -m slurmgpu_training [train.json]``, started by torchrun, srun or hand.
 
-Exit codes: 0 done; 1 failed; 2 settings that are not valid; 130 and 143 ended by SIGINT or SIGTERM.
+Exit codes: 0 done; 1 failed; 2 settings that are not valid; 75 stopped by a signal or the clock, everything saved:
+start again to go on; 128 + the signal's number: ended by it before there was anything to save.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn, Optional
+from typing import NoReturn
 
-from .errors import SettingsError, Stopped, TrainingError
+from .errors import Paused, SettingsError, TrainingError
 from .ranks import Ranks, from_environment
+from .signals import Signals
 
 # What gloo and nccl say when another rank has gone; that rank's own error is the one to read.
 _LOST = (
@@ -35,14 +36,14 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     ranks = Ranks()
     # First in, last out: all that others registered runs. What comes after that can abort a finished run,
     # for torch leaves threads of the process group behind, which meet an interpreter being taken down.
-    atexit.register(_leave, 0)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _stop)
+    code = [0]
+    atexit.register(lambda: _leave(code[0]))
+    signals = Signals(_leave)
     try:
         ranks = from_environment(environment)
-        _run(arguments, environment, ranks)
-    except Stopped as stop:
-        _leave(stop.exit_code)
+        _run(arguments, environment, ranks, signals)
+    except Paused as pause:
+        code[0] = pause.exit_code
     except TrainingError as error:
         _complain(ranks, f"error: {error}")
         _leave(error.exit_code)
@@ -52,21 +53,18 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         _complain(ranks, f"error: {end.code}")
         _leave(end.code if isinstance(end.code, int) else 1)
     except BaseException as error:
-        try:
-            _explain(ranks, error)
-        except Stopped as stop:
-            _leave(stop.exit_code)
+        _explain(ranks, error)
         _leave(1)
 
 
-def _run(arguments: Sequence[str], environment: Mapping[str, str], ranks: Ranks) -> None:
+def _run(arguments: Sequence[str], environment: Mapping[str, str], ranks: Ranks, signals: Signals) -> None:
     settings_file, run_dir = _locate(arguments, environment)
     # torch takes a second to import: not before the command line is known to make sense.
     from . import group, run, settings
 
     values = settings.load(settings_file)
     with group.join(ranks, values.timeout) as joined:
-        run.train(values, run_dir, joined, environment)
+        run.train(values, run_dir, joined, environment, signals)
 
 
 def _locate(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Path, Path]:
@@ -81,13 +79,6 @@ def _locate(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[P
     if not run_dir.is_dir():
         raise SettingsError(f"the run directory {run_dir} does not exist")
     return settings_file, run_dir
-
-
-def _stop(number: int, _frame: Optional[FrameType]) -> NoReturn:
-    # Launchers repeat themselves: once is enough.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Stopped(number)
 
 
 def _explain(ranks: Ranks, error: BaseException) -> None:

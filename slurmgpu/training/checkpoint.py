@@ -7,9 +7,7 @@ Nothing here loads a file whose checksum does not hold, and no loading unpickles
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -20,12 +18,23 @@ from typing import IO, Any, Optional, cast
 import torch
 
 from .errors import TrainingError
+from .files import TEMPORARY, sha256, sync_folder, write_whole
 
-__all__ = ["SCHEMA", "Generation", "newest_intact", "plain", "read", "save", "set_aside", "sweep"]
+__all__ = [
+    "SCHEMA",
+    "Generation",
+    "commit",
+    "newest_intact",
+    "prune",
+    "read",
+    "remove",
+    "set_aside",
+    "sweep",
+    "write_part",
+]
 
 SCHEMA = "slurmgpu.checkpoint/1"
 _MANIFEST = "manifest.json"
-_TEMPORARY = ".tmp"
 
 
 @dataclass(frozen=True)
@@ -36,72 +45,32 @@ class Generation:
     manifest: Mapping[str, Any]
 
 
-class _Digest:
-    """A file that knows the SHA-256 of what was written to it, so that no part is read again to learn it."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._sha256 = hashlib.sha256()
-        self._size = 0
-
-    def write(self, data: Any) -> int:
-        self._sha256.update(data)
-        written = self._file.write(data)
-        self._size += written
-        return written
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def facts(self) -> dict[str, Any]:
-        return {"bytes": self._size, "sha256": self._sha256.hexdigest()}
+def write_part(path: Path, name: str, content: Any) -> dict[str, Any]:
+    """Write one part of the generation in folder ``path`` with ``torch.save``; its size and SHA-256."""
+    path.mkdir(parents=True, exist_ok=True)
+    facts = write_whole(path / name, lambda file: torch.save(content, cast("IO[bytes]", file)))
+    sync_folder(path)
+    return facts
 
 
-def save(
-    folder: Path, step: int, parts: Mapping[str, Any], facts: Mapping[str, Any], keep: int
+def commit(
+    folder: Path, step: int, parts: Mapping[str, Mapping[str, Any]], facts: Mapping[str, Any]
 ) -> Generation:
-    """Write the generation of a step, and then remove all but the newest ``keep``.
-
-    ``parts`` are what ``torch.save`` writes, by file name; ``facts`` go into the manifest.
-    """
+    """Write the manifest of a step whose parts are all there; from now on the generation counts."""
     path = folder / f"step-{step}"
-    if path.exists():
-        _remove(path)
-    path.mkdir(parents=True)
-    entries = {}
-    for name, content in parts.items():
-        temporary = path / (name + _TEMPORARY)
-        with temporary.open("wb") as file:
-            digest = _Digest(file)
-            torch.save(content, cast("IO[bytes]", digest))  # it only ever writes
-            _sync(file)
-        temporary.replace(path / name)
-        entries[name] = digest.facts()
-    _sync_folder(path)
-    manifest = {"schema": SCHEMA, "step": step, **facts, "parts": entries}
-    temporary = path / (_MANIFEST + _TEMPORARY)
-    with temporary.open("wb") as file:
-        file.write(json.dumps(manifest, indent=1).encode())
-        _sync(file)
-    temporary.replace(path / _MANIFEST)
-    _sync_folder(path)
-    _sync_folder(folder)
-    for older in _generations(folder)[keep:]:
-        _remove(older)
+    manifest = {"schema": SCHEMA, "step": step, **facts, "parts": dict(parts)}
+    text = json.dumps(manifest, indent=1).encode()
+    write_whole(path / _MANIFEST, lambda file: file.write(text))
+    sync_folder(path)
+    sync_folder(folder)
     return Generation(path, manifest)
 
 
-def _sync(file: IO[bytes]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def prune(folder: Path, keep: int, keep_every: Optional[int]) -> None:
+    """Remove all generations but the newest ``keep`` and those whose step ``keep_every`` divides."""
+    for path in _generations(folder)[keep:]:
+        if not keep_every or int(path.name.partition("-")[2]) % keep_every:
+            remove(path)
 
 
 def _generations(folder: Path) -> list[Path]:
@@ -114,7 +83,7 @@ def _generations(folder: Path) -> list[Path]:
     return [steps[step] for step in sorted(steps, reverse=True)]
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
     """Remove a generation, its manifest first: what is left over by a kill is no checkpoint any more."""
     (path / _MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(path)
@@ -125,7 +94,7 @@ def sweep(folder: Path) -> None:
     for path in folder.glob("step-*"):
         if path.is_dir() and not (path / _MANIFEST).exists():
             shutil.rmtree(path)
-    for stray in folder.glob(f"step-*/*{_TEMPORARY}"):
+    for stray in folder.glob(f"step-*/*{TEMPORARY}"):
         stray.unlink()
 
 
@@ -173,17 +142,9 @@ def _verified(path: Path) -> Generation:
         size = part.stat().st_size
         if size != entry["bytes"]:
             raise ValueError(f"{name} has {size} bytes instead of {entry['bytes']}")
-        if _sha256(part) != entry["sha256"]:
+        if sha256(part) != entry["sha256"]:
             raise ValueError(f"{name} differs from its SHA-256")
     return Generation(path, manifest)
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def set_aside(path: Path, why: str) -> Path:
@@ -211,24 +172,3 @@ def read(generation: Generation, part: str) -> Any:
         ) from None
     except Exception as error:
         raise TrainingError(f"cannot load {path}: {error}") from error
-
-
-def plain(value: Any, where: str) -> Any:
-    """The value made of what ``weights_only`` can read back: found out when saving, not when it is too late.
-
-    Raises:
-        TrainingError: something inside is of another kind; the message says where.
-    """
-    if value is None or isinstance(value, torch.Tensor) or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, dict):
-        return {key: plain(each, f"{where}[{key!r}]") for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        items = [plain(each, f"{where}[{index}]") for index, each in enumerate(value)]
-        return items if isinstance(value, list) else tuple(items)
-    if hasattr(value, "item") and not getattr(value, "shape", None):
-        return value.item()  # a number of numpy
-    raise TrainingError(
-        f"{where} is a {type(value).__name__}, which a checkpoint cannot hold: "
-        "only tensors, numbers, strings, lists, tuples and mappings can be read back safely"
-    )

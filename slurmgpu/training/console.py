@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Mapping
@@ -27,12 +28,16 @@ class Console:
             self._print(self._over(text) + "\n")
             self._shown = 0
 
+    def due(self) -> bool:
+        """Whether a line of progress would be shown now."""
+        return self._terminal or (self._speaks and time.monotonic() - self._last >= _LOG_INTERVAL)
+
     def progress(self, text: str) -> None:
         """Show how far it is: renews the last line on a terminal, a line now and then in a log file."""
         if self._terminal:
             self._print(self._over(text))
             self._shown = len(text)
-        elif self._speaks and time.monotonic() - self._last >= _LOG_INTERVAL:
+        elif self.due():
             self._last = time.monotonic()
             self._print(text + "\n")
 
@@ -40,8 +45,9 @@ class Console:
         return "\r" + text.ljust(self._shown) if self._terminal else text
 
     def _print(self, text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        with contextlib.suppress(OSError):  # a log that cannot grow (a full disk) does not end a training
+            sys.stdout.write(text)
+            sys.stdout.flush()
 
 
 def describe(results: Mapping[str, float]) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-
-__all__ = ["SettingsError", "Stopped", "TrainingError"]
+__all__ = ["NotFinite", "Paused", "SettingsError", "TrainingError"]
 
 
 class TrainingError(Exception):
@@ -19,10 +17,18 @@ class SettingsError(TrainingError):
     exit_code = 2
 
 
-class Stopped(BaseException):
-    """A signal asked this process to end; no ``Exception``, so that a task cannot swallow it by accident."""
+class NotFinite(TrainingError):
+    """A loss of NaN or infinity, with ``nonfinite: stop``."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.name = signal.Signals(number).name
-        self.exit_code = 128 + number
+    def __init__(self, step: int) -> None:
+        super().__init__(
+            f"the loss is no finite number at step {step}, or in the steps logged with it: the training ends "
+            "here, for nothing more can be learned; the newest checkpoint is from before. A smaller lr, clip_norm "
+            "or a warm-up may help; nonfinite: skip leaves such steps out, nonfinite: ignore goes on"
+        )
+
+
+class Paused(Exception):
+    """The training has stopped before its end, and everything is saved (exit code 75: try again later)."""
+
+    exit_code = 75

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Optional
 
 import torch
-from torch.utils.data import DataLoader
 
 from . import randomness
 from .data import to_device
 from .group import Group
 from .precision import Precision
 from .task import Scalar, Task
+from .watch import Watch
 
 __all__ = ["evaluate"]
 
@@ -19,39 +20,41 @@ __all__ = ["evaluate"]
 def evaluate(
     task: Task,
     model: torch.nn.Module,
-    loader: Optional[DataLoader[Any]],
-    samples: int,
+    batches: Iterable[Any],
+    sizes: list[int],
     group: Group,
     precision: Precision,
-) -> dict[str, float]:
-    """The task's measures over the whole test split, the same on every rank; empty without a test split.
+    watch: Watch,
+) -> Optional[dict[str, float]]:
+    """The task's measures over the whole test split, the same on every rank.
 
+    None when the run is about to stop: then it is broken off, on all ranks, and done after the resume.
     ``model`` is the bare one: a wrapper's forward may talk to other ranks, which can have fewer batches.
-    ``samples`` is the size of this rank's share.
+    ``sizes`` are those of this rank's batches.
     """
-    if loader is None:
-        return {}
     group.share_buffers(model)
     random_state = randomness.capture(group.device)  # when and how one tests must not change what is learned
     model.eval()
     sums: dict[str, list[Scalar]] = {}
-    left = samples
     with torch.no_grad():
-        for batch in loader:
-            size = min(loader.batch_size or 1, left)
-            left -= size
+        for batch, size in zip(batches, sizes):
+            if watch.wanted:
+                break
             with precision.autocast():
                 measures = task.evaluate(model, to_device(batch, group.device), size)
             for name, (total, count) in measures.items():
                 entry = sums.setdefault(name, [0.0, 0.0])
                 entry[0] = entry[0] + _wide(total)
                 entry[1] = entry[1] + _wide(count)
+            watch.beats += 1
     model.train()
     randomness.restore(random_state, group.device)
     own = {name: (float(total), float(count)) for name, (total, count) in sums.items()}
-    everyone = group.gather(own)
-    names = dict.fromkeys(name for each in everyone for name in each)
-    return {name: _mean([each[name] for each in everyone if name in each]) for name in names}
+    everyone = group.gather((own, watch.wanted))
+    if any(broken_off for _, broken_off in everyone):
+        return None
+    names = dict.fromkeys(name for each, _ in everyone for name in each)
+    return {name: _mean([each[name] for each, _ in everyone if name in each]) for name in names}
 
 
 def _wide(value: Scalar) -> Scalar:

@@ -115,6 +115,9 @@ def join(ranks: Ranks, timeout: float) -> Iterator[Group]:
                 f"world size is {ranks.world_size}, but {' and '.join(missing)} is not set: "
                 "export the first node's name and a free port before srun, or start with torchrun"
             )
+        if device.type == "cuda":
+            # The last collectives of each rank are kept, to be written down when they do not end.
+            os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
         _start(ranks, device, timeout)
     yield Group(ranks, device)
     if ranks.world_size > 1:
@@ -122,13 +125,22 @@ def join(ranks: Ranks, timeout: float) -> Iterator[Group]:
 
 
 def _start(ranks: Ranks, device: torch.device, timeout: float) -> None:
-    try:
+    def meet() -> None:
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
             rank=ranks.rank,
             world_size=ranks.world_size,
             timeout=timedelta(seconds=timeout),
         )
+
+    try:
+        try:
+            meet()
+        except RuntimeError as error:
+            if "libuv" not in str(error):
+                raise
+            os.environ["USE_LIBUV"] = "0"  # a torch that was built without it, as Debian's
+            meet()
     except (RuntimeError, ValueError) as error:
         place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise TrainingError(

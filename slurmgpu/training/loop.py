@@ -1,43 +1,36 @@
-"""The training loop: epochs, steps, micro-batches.
+"""The training loop: steps, and what is due between them.
 
 One optimizer step sees ``batch_size`` samples: ``accumulate`` micro-batches on each rank. The step's gradient
-is that of the mean over all of them, whatever the number of ranks, also in the shorter last step of an epoch.
-Nothing on the path of a step waits for the GPU; losses are read where they are logged.
+is that of the mean over all of them, whatever the number of ranks, also in the training's shorter last step.
+Nothing on the path of a step waits for the GPU, and whatever is not due in every step is decided outside of it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any, Optional
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from .console import Console, duration
-from .data import count_workers, eval_loader, to_device, train_loader
+from .data import count_workers, eval_batches, train_batches
+from .errors import NotFinite
 from .evaluation import evaluate
 from .group import Group
-from .meter import Meter
+from .meter import Meter, Reading
 from .metrics import Metrics
+from .order import Order, mix, shares
 from .precision import Precision
 from .randomness import seed_all
 from .settings import Config, Settings, micro_batch
-from .task import Loss, Task
+from .setup import make_model, make_optimizer, make_schedule, set_backends, spread
+from .step import Position, Step
+from .task import Task
+from .watch import Watch
 
-__all__ = ["Loop", "Position"]
-
-
-@dataclass
-class Position:
-    """How far a training is: whole epochs, optimizer steps, and samples (of all ranks) into the epoch."""
-
-    epoch: int = 0
-    step: int = 0
-    samples_in_epoch: int = 0
+__all__ = ["Loop"]
 
 
 class Loop:
@@ -50,62 +43,95 @@ class Loop:
         group: Group,
         console: Console,
         metrics: Metrics,
+        watch: Watch,
         limit: Optional[int],
     ) -> None:
-        self.task, self.settings, self.group = task, settings, group
+        self.task, self.settings, self.group, self.watch = task, settings, group, watch
         self.console, self.metrics, self.limit = console, metrics, limit
         self.position = Position()
         self.results: dict[str, float] = {}
         self.micro = micro_batch(settings, group.ranks.world_size)
-        self.precision = Precision(settings.precision, group.device)
+        self.precision = Precision(settings.precision, group.device, settings.init_scale)
         cfg = Config(settings)
+        set_backends(settings)
         seed_all(settings.seed)
-        self.model = task.model(cfg).to(group.device)
+        self.model = make_model(task, cfg, settings, group.device)
         self.wrapped: torch.nn.Module = self.model
         self._load_data(cfg)
-        self.optimizer = task.optimizer(self.model, cfg)
-        self.total_steps = settings.epochs * self.steps_per_epoch
-        if settings.max_steps is not None:
-            self.total_steps = min(self.total_steps, settings.max_steps)
-        self.schedule = task.schedule(self.optimizer, cfg, self.total_steps)
-        seed_all(settings.seed + 1 + group.ranks.rank)
+        self.optimizer = make_optimizer(task, self.model, cfg)
+        self.total_steps = self.remaining_steps()
+        self._cfg = cfg
+        self.renew_schedule()
+        seed_all(mix(settings.seed, 1 + group.ranks.rank) >> 1)
         self.meter = Meter(group)
+        self._pending: Optional[Reading] = None
+
+    def renew_schedule(self) -> None:
+        """Make the schedule for the training's length, at its start."""
+        self.schedule = make_schedule(self.task, self.optimizer, self._cfg, self.settings, self.total_steps)
 
     def _load_data(self, cfg: Config) -> None:
-        workers = count_workers(self.settings.workers, self.group)
-        train = self.task.dataset(cfg, "train")
-        seed = self.settings.seed
-        self.loader, self.share = train_loader(train, self.micro, self.group, seed=seed, workers=workers)
-        self.share_size = len(self.share)
-        self.steps_per_epoch = math.ceil(self.share_size / (self.micro * self.settings.accumulate))
+        self._workers = count_workers(self.settings.workers, self.group)
+        self._train = self.task.dataset(cfg, "train")
+        self.samples = len(self._train)
+        self.order = Order(self.samples, self.settings.seed)
         test = self.task.dataset(cfg, "test")
-        self.test_loader, self.test_size = None, 0
+        self._test: Iterable[Any] = []
+        self._test_sizes: list[int] = []
+        self.tests = test is not None
         if test is not None:
-            self.test_loader, share = eval_loader(test, self.micro, self.group, seed=seed, workers=workers)
-            self.test_size = len(share)
-
-    def connect(self) -> None:
-        """Tie the ranks' models together: all get rank 0's parameters, and share gradients from now on."""
-        if self.group.together:
-            device = self.group.device
-            self.wrapped = DistributedDataParallel(
-                self.model,
-                device_ids=[device.index] if device.type == "cuda" else None,
-                gradient_as_bucket_view=True,
+            self._test, self._test_sizes = eval_batches(
+                test, self.micro, self.group, seed=self.settings.seed, workers=self._workers
             )
 
+    def connect(self) -> None:
+        """Tie the ranks' models together, and start the data at the position."""
+        self.wrapped = spread(self.model, self.settings, self.group)
+        ranks, batch = self.group.ranks, self.settings.batch_size
+        chosen = shares(
+            self.position.samples,
+            self._end(),
+            batch,
+            self.micro,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+        )
+        workers, seed = self._workers, self.settings.seed
+        batches = train_batches(self._train, self.order, chosen, self.group, seed=seed, workers=workers)
+        self.step = Step(
+            self.task,
+            self.settings,
+            self.group,
+            self.console,
+            self.meter,
+            self.precision,
+            self.wrapped,
+            self.optimizer,
+            self.schedule,
+            batches,
+            self.position,
+        )
+        self.watch.step = self.position.step
+
+    def close(self) -> None:
+        """End the data-loader workers."""
+        self.step.batches, self._test = iter(()), []
+
     @property
-    def done(self) -> bool:
-        """Whether all epochs, or all steps that were asked for, are through."""
-        stopped = self.limit is not None and self.position.step >= self.limit
-        return stopped or self.position.epoch >= self.settings.epochs
+    def epoch(self) -> int:
+        """Whole epochs so far."""
+        return self.position.samples // self.samples
+
+    def _end(self) -> int:
+        """The position, in samples, at which the epochs are through."""
+        end = self.settings.epochs * self.samples
+        if self.settings.drop_last:
+            end -= (end - self.position.samples) % self.settings.batch_size
+        return end
 
     def remaining_steps(self) -> int:
         """Optimizer steps from here to the end of the training that the settings describe."""
-        share = math.ceil(self.position.samples_in_epoch / self.group.ranks.world_size)
-        per_step = self.micro * self.settings.accumulate
-        steps = (self.settings.epochs - self.position.epoch) * self.steps_per_epoch
-        steps -= self.steps_per_epoch - math.ceil((self.share_size - share) / per_step)
+        steps = math.ceil((self._end() - self.position.samples) / self.settings.batch_size)
         if self.settings.max_steps is not None:
             steps = min(steps, self.settings.max_steps - self.position.step)
         return max(0, steps)
@@ -115,119 +141,108 @@ class Loop:
         end = self.position.step + self.remaining_steps()
         return end if self.limit is None else min(self.limit, end)
 
-    def epochs(self) -> Iterator[None]:
-        """Train epoch by epoch; after each, with the test split evaluated, the caller may save."""
-        while not self.done:
-            self._epoch()
-            started = time.perf_counter()
-            self.results = evaluate(
-                self.task, self.model, self.test_loader, self.test_size, self.group, self.precision
-            )
-            if self.results:
-                seconds = time.perf_counter() - started
-                values = {"epoch": self.position.epoch, "seconds": seconds, **self.results}
-                self.metrics.write("eval", self.position.step, values)
-            yield
+    def run(self, save: Callable[[], None], report: Callable[[], None]) -> bool:
+        """Train to the end; False when all ranks have agreed to stop before it.
 
-    def _epoch(self) -> None:
-        """Train to the end of the epoch, or to the step limit inside it."""
-        world = self.group.ranks.world_size
-        offset = math.ceil(self.position.samples_in_epoch / world)
-        self.share.set_epoch(self.position.epoch)
-        self.share.skip = offset
+        ``save`` is called where a checkpoint is due, ``report`` after each evaluation.
+        """
+        settings, position, watch = self.settings, self.position, self.watch
+        steps, last = settings.checkpoint_steps, self.last_step()
         self.wrapped.train()
-        batches = iter(self.loader)
-        self.meter.start()
-        while offset < self.share_size and not self.done:
-            size = min(self.micro * self.settings.accumulate, self.share_size - offset)
-            self._step(batches, size)
-            offset += size
-            self.position.step += 1
-            self.position.samples_in_epoch = offset * world
-            if self.position.step % self.settings.log_every == 0:
+        while True:
+            done = position.step >= last
+            due = bool(steps and position.step and position.step % steps == 0)
+            if done or position.samples // self.samples > position.evaluated:
+                epochs = range(position.evaluated + 1, self.epoch + 1)
+                due = due or any(epoch % settings.checkpoint_every == 0 for epoch in epochs)
+                evaluated = self._evaluate()
+                if not evaluated:
+                    watch.stop()  # only to wait until all know why; they are all here
+                    return False
+                report()
+            if done:
                 self._log()
-        if self.meter.steps:
-            self._log()
-        if offset >= self.share_size:
-            self.position.epoch += 1
-            self.position.samples_in_epoch = 0
+                self._flush()
+                return True
+            if due:
+                save()
+            if watch.step >= watch.line and watch.stop():
+                return False
+            self._steps(min(last, self._next_event()))
+            if position.step % settings.log_every == 0:
+                self._log()
 
-    def _step(self, batches: Iterator[Any], size: int) -> None:
-        """One optimizer step over ``size`` samples of this rank."""
-        scaler = self.precision.scaler
-        counts: Any = 0
-        counted = False
-        left = size
-        while left:
-            samples = min(self.micro, left)
-            left -= samples
-            waiting = time.perf_counter()
-            batch = to_device(next(batches), self.group.device)
-            self.meter.waited += time.perf_counter() - waiting
-            with self._no_sync() if left else contextlib.nullcontext():
-                with self.precision.autocast():
-                    loss = self.task.loss(self.wrapped, batch)
-                if not loss.value.requires_grad:
-                    self.task.refuse_constant(loss.value)
-                share = _share_of_step(loss, samples, size)
-                (share if scaler is None else scaler.scale(share)).backward()
-            if loss.counted is not None:
-                counts, counted = counts + loss.counted, True
-            self.meter.add(loss, samples)
-        if counted:
-            self._weigh_by_count(counts, size)
-        self._update()
-        self.meter.end_step()
+    def _next_event(self) -> int:
+        """The next step after which something may be due."""
+        step, batch, settings = self.position.step, self.settings.batch_size, self.settings
+        left_in_epoch = self.samples - self.position.samples % self.samples
+        event = min(step - step % settings.log_every + settings.log_every, step - (-left_in_epoch // batch))
+        every = settings.checkpoint_steps
+        return min(event, step - step % every + every) if every else event
 
-    def _no_sync(self) -> contextlib.AbstractContextManager[None]:
-        """Keep gradients on this rank until the step's last micro-batch."""
-        if isinstance(self.wrapped, DistributedDataParallel):
-            return self.wrapped.no_sync()  # type: ignore[no-any-return, no-untyped-call, unused-ignore]
-        return contextlib.nullcontext()
+    def _steps(self, until: int) -> None:
+        """Train up to a step, or to the line that the watch has drawn."""
+        position, watch, meter, take = self.position, self.watch, self.meter, self.step.take
+        batch = self.settings.batch_size
+        end = self._end()
+        while position.step < until:
+            size = min(batch, end - position.samples)
+            take(size)
+            meter.steps += 1
+            meter.samples += size
+            position.samples += size
+            position.step += 1
+            watch.step = position.step
+            if position.step >= watch.line:
+                return
 
-    def _weigh_by_count(self, counts: Any, size: int) -> None:
-        """Where the task counts (tokens, say): from a sum per sample to the mean over all ranks' counts."""
-        if not isinstance(counts, torch.Tensor):
-            counts = torch.full((), counts, dtype=torch.float64, device=self.group.device)
-        total = self.group.sum(counts.detach().double())
-        factor = size * self.group.ranks.world_size / total.clamp(min=1e-12)
-        for parameter in self.model.parameters():
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)
-
-    def _update(self) -> None:
-        scaler, clip = self.precision.scaler, self.settings.clip_norm
-        if clip is not None:
-            if scaler is not None:
-                scaler.unscale_(self.optimizer)
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
-        if scaler is None:
-            self.optimizer.step()
-        else:
-            scaler.step(self.optimizer)
-            scaler.update()
-        if self.schedule is not None:
-            self.schedule.step()
-        self.optimizer.zero_grad(set_to_none=True)
+    def _evaluate(self) -> bool:
+        """Evaluate the test split, unless a stop is near; then it is for the resumed run to do."""
+        if self.tests:
+            self._flush()
+            started = time.perf_counter()
+            arguments = self.group, self.precision, self.watch
+            results = evaluate(self.task, self.model, self._test, self._test_sizes, *arguments)
+            if results is None:
+                return False
+            self.results = results
+            seconds = time.perf_counter() - started
+            values = {"epoch": self.epoch, "seconds": seconds, **self.results}
+            self.metrics.write("eval", self.position.step, values)
+            self.meter.pause(seconds)
+        self.position.evaluated = self.epoch
+        return True
 
     def _log(self) -> None:
-        """Read the losses since the last time, write them down, and show how far the training is."""
-        values = self.meter.read()
-        step, epoch = self.position.step, self.position.epoch
+        """End an interval of metrics; on a GPU its line is written one interval later, without a wait."""
+        if not self.meter.steps:
+            return
+        epoch = max(0, self.position.samples - 1) // self.samples + 1
         rate = float(self.optimizer.param_groups[0]["lr"])
-        self.metrics.write("train", step, {"epoch": epoch + 1, **values, "learning_rate": rate})
+        reading = self.meter.read(self.position.step, {"epoch": epoch, "learning_rate": rate})
+        self._flush()
+        if self.group.device.type == "cuda":
+            self._pending = reading
+        else:
+            self._write(reading)
+
+    def _flush(self) -> None:
+        """Write the line that is still on its way."""
+        reading, self._pending = self._pending, None
+        if reading is not None:
+            self._write(reading)
+
+    def _write(self, reading: Reading) -> None:
+        values, step = reading.values(), reading.step
+        self.metrics.write("train", step, values)
         if not math.isfinite(values["loss"]):
+            if self.settings.nonfinite == "stop":
+                raise NotFinite(step)
             self.console.say(f"warning: the loss is {values['loss']} at step {step}")
-        end = self.last_step()
-        left = (end - step) * values["step_seconds"]
-        self.console.progress(
-            f"epoch {epoch + 1}/{self.settings.epochs}  step {step}/{end}  loss {values['loss']:.4g}  "
-            f"{values['samples_per_second']:,.0f} samples/s  {duration(left)} left"
-        )
-
-
-def _share_of_step(loss: Loss, samples: int, size: int) -> torch.Tensor:
-    """What a micro-batch adds to the mean over this rank's ``size`` samples of the step."""
-    if loss.counted is not None:
-        return loss.value / size
-    return loss.value if samples == size else loss.value * (samples / size)
+        if self.console.due():
+            end = self.last_step()
+            left = (end - step) * values["step_seconds"]
+            self.console.progress(
+                f"epoch {values['epoch']}/{self.settings.epochs}  step {step}/{end}  loss {values['loss']:.4g}  "
+                f"{values['samples_per_second']:,.0f} samples/s  {duration(left)} left"
+            )

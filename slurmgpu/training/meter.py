@@ -1,64 +1,133 @@
-"""Losses and times since the last time they were read; the losses stay on the device until then."""
+"""Losses and times since the last line of metrics; the losses stay on the device until they are read."""
 
 from __future__ import annotations
 
+import operator
 import time
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Optional, Union
 
 import torch
 
 from .group import Group
-from .task import Loss
+from .task import Scalar
 
-__all__ = ["Meter"]
+__all__ = ["Meter", "Reading"]
+
+
+class Reading:
+    """What a line of metrics says, on its way from the device; ``values`` waits for it."""
+
+    def __init__(self, step: int, totals: Union[torch.Tensor, list[float]], times: dict[str, float]) -> None:
+        self.step = step
+        self._times = times
+        self._totals = totals
+        self._event: Optional[Any] = None
+        if isinstance(totals, torch.Tensor):
+            self._totals = torch.empty_like(totals, device="cpu", pin_memory=True)
+            self._totals.copy_(totals, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call, unused-ignore]
+            self._event.record()
+
+    def values(self) -> dict[str, float]:
+        """The mean loss over all ranks, and this rank's times."""
+        if self._event is not None:
+            self._event.synchronize()
+        total, count = self._totals.tolist() if isinstance(self._totals, torch.Tensor) else self._totals
+        self._times["loss"] = total / count if count else float("nan")
+        return self._times
 
 
 class Meter:
-    """Adds up without waiting for the device; ``read`` is the only place that does."""
+    """Collects without waiting for the device; the loop appends to it directly, for it is on a step's path."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
+        # On the CPU a plain number is quicker to keep than a tensor, and there is nothing to wait for.
+        self.keep: Callable[[torch.Tensor], Scalar] = (
+            torch.Tensor.item if group.device.type == "cpu" else torch.Tensor.detach
+        )
+        self.losses: list[Any] = []  # numbers on the CPU, tensors on a GPU
+        self.counts: list[Scalar] = []  # as long as losses when the task counts, empty when it gives means
+        self.sizes: list[int] = []
         self.start()
 
     def start(self) -> None:
         """Begin anew, now."""
+        self.losses.clear()
+        self.counts.clear()
+        self.sizes.clear()
         self.steps = 0
         self.samples = 0
         self.waited = 0.0
-        self._sum: Any = 0.0
-        self._count: Any = 0.0
+        self.saving = 0.0
         self._started = time.perf_counter()
 
-    def add(self, loss: Loss, samples: int) -> None:
-        """Count one micro-batch."""
-        value = loss.value.detach()
-        self._sum = self._sum + (value * samples if loss.counted is None else value)
-        self._count = self._count + (samples if loss.counted is None else loss.counted)
-        self.samples += samples
+    def pause(self, seconds: float) -> None:
+        """Leave out time that was spent on something else, such as an evaluation."""
+        self._started += seconds
 
-    def end_step(self) -> None:
-        """Count one optimizer step."""
-        self.steps += 1
+    def drop_last(self, count: int) -> None:
+        """Forget the last losses: those of a step that was left out."""
+        if count:
+            del self.losses[-count:], self.counts[-count:], self.sizes[-count:]
 
-    def read(self) -> dict[str, float]:
-        """The mean loss over all ranks and this rank's times, since the last reading.
-
-        Keys: ``loss``, ``samples_per_second`` (all ranks together), ``step_seconds``, ``data_wait_seconds``
-        (of a step), and on a GPU ``peak_memory_bytes``.
-        """
+    def totals(self) -> Union[torch.Tensor, list[float]]:
+        """Sum of losses and count of what they are the mean of, of this rank, in double precision."""
+        if self._group.device.type == "cpu":
+            if self.counts:
+                return [sum(self.losses), sum(map(float, self.counts))]
+            return [sum(map(operator.mul, self.losses, self.sizes)), float(sum(self.sizes))]
         device = self._group.device
-        both = [
-            torch.as_tensor(each, dtype=torch.float64, device=device) for each in (self._sum, self._count)
-        ]
-        total, count = self._group.sum(torch.stack(both)).tolist()
-        seconds = time.perf_counter() - self._started  # after the losses are there: the device has caught up
-        values = {
-            "loss": total / count if count else float("nan"),
-            "samples_per_second": self.samples * self._group.ranks.world_size / seconds,
-            "step_seconds": seconds / self.steps,
-            "data_wait_seconds": self.waited / self.steps,
+        if not self.losses:
+            return torch.zeros(2, dtype=torch.float64, device=device)
+        values = torch.stack(self.losses).double()
+        if self.counts:
+            counts = [torch.as_tensor(each, dtype=torch.float64, device=device) for each in self.counts]
+            return torch.stack([values.sum(), torch.stack(counts).sum()])
+        if self.sizes[0] == self.sizes[-1]:
+            count = self.sizes[0]
+            return torch.stack([values.sum() * count, values.new_tensor(count * len(self.sizes))])
+        sizes = torch.tensor(self.sizes, dtype=torch.float64, device=device)
+        return torch.stack([(values * sizes).sum(), sizes.sum()])
+
+    def read(self, step: int, facts: Mapping[str, float]) -> Reading:
+        """End an interval: its mean loss over all ranks, this rank's times, and the facts given.
+
+        Keys: ``loss``, ``samples_per_second`` (all ranks together), and of a mean step ``step_seconds``,
+        ``data_wait_seconds`` and ``checkpoint_seconds``; on a GPU ``peak_memory_bytes``.
+        """
+        totals = self.totals()
+        if isinstance(totals, torch.Tensor):
+            totals = self._group.sum(totals)
+        elif self._group.together:
+            totals = self._group.sum(torch.tensor(totals, dtype=torch.float64)).tolist()
+        now = time.perf_counter()
+        seconds, steps = now - self._started, max(1, self.steps)
+        times = {
+            **facts,
+            "samples_per_second": self.samples / seconds,
+            "step_seconds": seconds / steps,
+            "data_wait_seconds": self.waited / steps,
+            "checkpoint_seconds": self.saving / steps,
         }
-        if device.type == "cuda":
-            values["peak_memory_bytes"] = torch.cuda.max_memory_allocated(device)
+        if isinstance(totals, torch.Tensor):
+            times["peak_memory_bytes"] = torch.cuda.max_memory_allocated(totals.device)
         self.start()
-        return values
+        return Reading(step, totals, times)
+
+    def state(self) -> dict[str, Any]:
+        """The losses of the interval so far, so that a resumed run's next line has the same mean."""
+        return {"losses": self.losses, "counts": self.counts, "sizes": self.sizes}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Put the losses of an interval back; its times begin now."""
+        device = self._group.device
+        self.start()
+        self.losses += [
+            each.to(device) if isinstance(each, torch.Tensor) else each for each in state["losses"]
+        ]
+        self.counts += [
+            each.to(device) if isinstance(each, torch.Tensor) else each for each in state["counts"]
+        ]
+        self.sizes += state["sizes"]

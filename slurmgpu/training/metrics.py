@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +15,8 @@ from typing import Any, Optional
 __all__ = ["SCHEMA", "Metrics"]
 
 SCHEMA = "slurmgpu.metrics/1"
+_ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+_HELD = 1.0  # seconds for which a line may be held back, for many at once cost less than one by one
 
 
 class Metrics:
@@ -23,6 +27,10 @@ class Metrics:
 
     def __init__(self, path: Optional[Path], restart: int) -> None:
         self._restart = restart
+        self._failed = False
+        self._lock = threading.Lock()
+        self._lines: list[tuple[float, str, int, Mapping[str, Any]]] = []
+        self._written = 0.0
         self._file: Optional[int] = None
         if path is not None:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
@@ -34,17 +42,48 @@ class Metrics:
         """Append one line; a number that is not finite becomes null, for JSON knows none."""
         if self._file is None:
             return
+        with self._lock:
+            self._lines.append((time.time(), kind, step, values))
+        if kind != "train":
+            self.flush()
+        else:
+            self.flush_held()
+
+    def flush_held(self) -> None:
+        """Write out what has been held back for a second."""
+        if self._lines and time.monotonic() - self._written >= _HELD:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write out all lines, whole: readers and a kill see each of them whole or hardly at all."""
+        with self._lock:
+            text, self._lines = "".join(map(self._line, self._lines)), []
+            self._written = time.monotonic()
+            if not text or self._file is None:
+                return
+            try:
+                os.write(self._file, text.encode())
+            except OSError as error:  # a full disk costs lines, not the training
+                if not self._failed:
+                    self._failed = True
+                    say = f"warning: metrics.jsonl cannot be written: {error.strerror}"
+                    print(say, file=sys.stderr, flush=True)
+
+    def _line(self, held: tuple[float, str, int, Mapping[str, Any]]) -> str:
+        when, kind, step, values = held
         line = {
             "schema": SCHEMA,
-            "time": round(time.time(), 6),
+            "time": round(when, 6),
             "restart": self._restart,
             "rank": 0,
             "step": step,
             "kind": kind,
-            "values": _finite(values),
+            "values": values,
         }
-        # One write of the whole line: readers and a kill see it whole or hardly at all.
-        os.write(self._file, json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        try:
+            return _ENCODE(line) + "\n"
+        except ValueError:
+            return _ENCODE(_finite(line)) + "\n"
 
 
 def _finite(value: Any) -> Any:

@@ -13,13 +13,14 @@ from .errors import SettingsError
 
 __all__ = ["Precision"]
 
+_PLAIN = contextlib.nullcontext()
 _AMPERE = (8, 0)  # the first compute capability with bf16 in hardware
 
 
 class Precision:
     """How the forward pass is computed on a device, and the gradient scaler where one is needed (fp16)."""
 
-    def __init__(self, name: str, device: torch.device) -> None:
+    def __init__(self, name: str, device: torch.device, init_scale: float) -> None:
         self._device = device
         self._dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
         self.scaler: Optional[Any] = None
@@ -27,7 +28,8 @@ class Precision:
             if device.type != "cuda":
                 raise SettingsError("precision fp16 needs a GPU, and none is visible here; use fp32 or bf16")
             # torch.amp.GradScaler came with 2.3; the older name warns from 2.4 on.
-            self.scaler = torch.amp.GradScaler() if hasattr(torch.amp, "GradScaler") else _old_scaler()
+            new = hasattr(torch.amp, "GradScaler")
+            self.scaler = (torch.amp if new else torch.cuda.amp).GradScaler(init_scale=init_scale)
             # A first step that overflows is skipped by the scaler, as it should be; the schedule complains.
             warnings.filterwarnings(
                 "ignore", message="Detected call of `lr_scheduler.step", category=UserWarning
@@ -44,9 +46,5 @@ class Precision:
     def autocast(self) -> AbstractContextManager[Any]:
         """The context for the forward pass and the loss."""
         if self._dtype is None:
-            return contextlib.nullcontext()
+            return _PLAIN
         return torch.autocast(self._device.type, dtype=self._dtype)
-
-
-def _old_scaler() -> Any:
-    return torch.cuda.amp.GradScaler()

@@ -2,83 +2,230 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import os
 import time
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
 import torch
 
-from . import checkpoint, randomness
-from .checkpoint import Generation
 from .console import Console, describe, duration
-from .errors import SettingsError, Stopped, TrainingError
+from .errors import NotFinite, Paused, SettingsError
 from .group import Group
-from .loop import Loop, Position
+from .loop import Loop
 from .metrics import Metrics
+from .resume import restore, restore_rank, task_sha256
+from .saver import Saved
+from .session import Session
 from .settings import Config, Settings
-from .task import Task, load
+from .signals import Signals
+from .snapshot import plain_state, reserve
+from .task import load
 
 __all__ = ["train"]
 
-# What may differ after a resume without changing what is computed; a changed schedule says so itself.
-_FREE = {
-    "strategy",
-    "epochs",
-    "max_steps",
-    "workers",
-    "checkpoint_every",
-    "keep",
-    "resume",
-    "log_every",
-    "timeout",
-}
-_SCHEDULE = "the schedule's state"
+# Seconds before each further attempt at the last save.
+_PATIENCE = (1.0, 5.0, 10.0)
 
 
-def train(settings: Settings, run_dir: Path, group: Group, environment: Mapping[str, str]) -> None:
-    """Train as the settings say, from the newest intact checkpoint in the run directory if there is one."""
+def train(
+    settings: Settings,
+    run_dir: Path,
+    group: Group,
+    environment: Mapping[str, str],
+    signals: Optional[Signals] = None,
+) -> None:
+    """Train as the settings say, from the newest intact checkpoint in the run directory if there is one.
+
+    Raises:
+        Paused: a signal or the clock stopped it before its end; the state is saved, on all ranks.
+    """
     started = time.perf_counter()
     console = Console(group.ranks.first)
-    if settings.strategy == "single" and group.together:
+    if settings.strategy in ("single", "dp") and group.together:
         raise SettingsError(
-            f"strategy is single, but world size is {group.ranks.world_size}: "
+            f"strategy is {settings.strategy}, but world size is {group.ranks.world_size}: "
             "use strategy ddp or auto, or start one process"
         )
     limit, limit_name = _step_limit(settings, environment)
-    found, notes = group.on_first(lambda: _open_checkpoints(run_dir / "checkpoints", settings))
-    for note in notes:
-        console.say(f"note: {note}")
-    if found is not None and _finished(found.manifest, settings, limit):
-        console.say(_already_finished(found))
-        return
-    restart = int(environment.get("SLURM_RESTART_COUNT") or 0)
-    metrics = Metrics(run_dir / "metrics.jsonl" if group.ranks.first else None, restart)
-    task = load(settings.task)
-    group.on_first(lambda: task.prepare(Config(settings)))
-    loop = Loop(task, settings, group, console, metrics, limit)
+    session = Session(
+        run_dir,
+        group,
+        environment,
+        console,
+        signals,
+        keep=settings.keep,
+        keep_every=settings.keep_every,
+        resume=settings.resume,
+        timeout=settings.timeout,
+        stop_margin=settings.stop_margin,
+        hang_timeout=settings.hang_timeout,
+    )
     try:
-        if found is not None:
-            _resume(loop, found)
-        _state_of(loop.schedule, _SCHEDULE)  # what cannot be saved is found out now, not after an epoch
-        loop.connect()
-        _announce(loop, found)
-        for _ in loop.epochs():
-            whole = loop.position.samples_in_epoch == 0
-            if loop.done or (whole and loop.position.epoch % settings.checkpoint_every == 0):
-                found = _save(loop, run_dir / "checkpoints", restart)
-            _report_epoch(loop)
-    except Stopped as stop:
-        metrics.write("end", loop.position.step, {"reason": stop.name})
-        kept = f"checkpoints/{found.path.name}" if found is not None else "none"
-        console.say(f"stopped by {stop.name} at step {loop.position.step}; newest checkpoint: {kept}")
+        _Run(settings, session, limit, limit_name).train(started)
+    except NotFinite:
+        session.mark("nonfinite", session.watch.step)
         raise
-    _finish(loop, time.perf_counter() - started, limit_name)
-    group.barrier()  # nobody leaves before the last checkpoint is there: srun ends the rest after a while
+    finally:
+        session.close()
+
+
+class _Run:
+    """One start of a training, from the checkpoint found to the one it leaves."""
+
+    def __init__(self, settings: Settings, session: Session, limit: Optional[int], limit_name: str) -> None:
+        self.settings, self.session = settings, session
+        self.group, self.console, self.found = session.group, session.console, session.found
+        self.limit, self.limit_name = limit, limit_name
+        self._reserved = False
+
+    def train(self, started: float) -> None:
+        """Everything between the opening of the run directory and its closing."""
+        if self.found is not None and _finished(self.found.manifest, self.settings, self.limit):
+            self.console.say(_already_finished(self.found.path.name, self.found.manifest))
+            return
+        first = self.group.ranks.first
+        metrics = Metrics(self.session.run_dir / "metrics.jsonl" if first else None, self.session.restart)
+        task = load(self.settings.task)
+        self.group.on_first(lambda: task.prepare(Config(self.settings)))
+        watch = self.session.watch
+        loop = self.loop = Loop(task, self.settings, self.group, self.console, metrics, watch, self.limit)
+        if self.found is not None:
+            restore(loop, self.session)
+        loop.connect()
+        if self.found is not None:
+            restore_rank(loop, self.session)  # last, for all that was built before may have drawn
+        self._announce()
+        self.session.on_saved = self._note
+        watch.at_each_look = lambda: self._in_background(metrics)
+        self.session.begin()
+        try:
+            complete = loop.run(self._save, self._report_epoch)
+        finally:
+            metrics.flush()
+        self._save_for_good(complete)
+        loop.close()
+        self._end(complete, time.perf_counter() - started)
+        self.group.barrier()  # nobody leaves before the last checkpoint counts: srun ends the rest soon after
+        if not complete:
+            raise Paused(watch.reason)
+
+    def _in_background(self, metrics: Metrics) -> None:
+        """What the watch's thread does a few times a second."""
+        metrics.flush_held()
+        if not self._reserved and self.session.watch.step > self.session.first_step:
+            self._reserved = True  # after the first step the optimizer has its state
+            if self.group.device.type == "cuda" and self.group.ranks.first:
+                reserve([self.loop.model.state_dict(), self.loop.optimizer.state_dict()])
+
+    def _announce(self) -> None:
+        """Say and write down who trains what, and where it starts."""
+        loop, ranks, device = self.loop, self.group.ranks, self.group.device
+        place = {"rank": ranks.rank, "host": ranks.host, "pid": os.getpid(), "device": str(device)}
+        everyone = self.group.gather(place)
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+        resumed = None if self.found is None else self.found.path.name
+        values = {
+            "world_size": ranks.world_size,
+            "launcher": ranks.launcher,
+            "device_name": name,
+            "torch": torch.__version__,
+            "ranks": everyone,
+            "micro_batch": loop.micro,
+            "dataset_samples": loop.samples,
+            "total_steps": loop.total_steps,
+            "samples": loop.position.samples,
+            "resumed_from": resumed,
+            "settings": self.settings.as_dict(),
+        }
+        loop.metrics.write("start", loop.position.step, values)
+        nodes = len({each["host"] for each in everyone})
+        self.console.say(
+            f"training {self.settings.task}: processes: {ranks.world_size}, nodes: {nodes}, {name}, "
+            f"{self.settings.precision}, {self.settings.epochs} epochs of {loop.samples} samples, "
+            f"{loop.total_steps} steps, "
+            f"batch {self.settings.batch_size} = {ranks.world_size} x {self.settings.accumulate} x {loop.micro}"
+        )
+        if resumed is not None:
+            inside = loop.position.samples % loop.samples
+            self.console.say(
+                f"resuming from checkpoints/{resumed} (epoch {loop.epoch + 1}, {inside} of {loop.samples} samples)"
+            )
+
+    def _save(self, complete: bool = False) -> None:
+        """Begin a checkpoint: rank 0 what all have in common, every rank its random state and open losses."""
+        loop, position, settings = self.loop, self.loop.position, self.settings
+        loop.metrics.flush()  # what a resume from here does not write again
+        began = time.perf_counter()
+
+        def common() -> dict[str, Any]:
+            return {
+                "model.pt": loop.model.state_dict(),
+                "training.pt": {
+                    "optimizer": loop.optimizer.state_dict(),
+                    "schedule": plain_state(loop.schedule),
+                    "scaler": plain_state(loop.precision.scaler),
+                },
+            }
+
+        facts = {
+            "samples": position.samples,
+            "dataset_samples": loop.samples,
+            "epoch": loop.epoch,
+            "evaluated": position.evaluated,
+            "complete": complete,
+            "total_steps": loop.total_steps,
+            "task_sha256": task_sha256(loop.task),
+            "results": loop.results,
+            "settings": settings.as_dict(),
+        }
+        losses = loop.meter.totals() if settings.nonfinite == "stop" else None
+        own = {"meter": loop.meter.state()}
+        self.session.save(position.step, common, lambda: own, facts, losses)
+        loop.meter.saving += time.perf_counter() - began
+
+    def _save_for_good(self, complete: bool) -> None:
+        """The last save, on which all ranks wait; a disk that is full gets a little time."""
+        for seconds in _PATIENCE:
+            self._save(complete)
+            saved = self.session.collect(wait=True)
+            if saved is None or saved.error is None:
+                break
+            time.sleep(seconds)
+        self.session.finish(self.loop.position.step)
+
+    def _note(self, saved: Saved) -> None:
+        if saved.error is None:
+            values = {"path": saved.name, "seconds": saved.seconds, "bytes": saved.size}
+            self.loop.metrics.write("checkpoint", saved.step, values)
+
+    def _report_epoch(self) -> None:
+        loop = self.loop
+        self.console.say(
+            f"epoch {loop.epoch}/{self.settings.epochs}  step {loop.position.step}/{loop.last_step()}  "
+            f"{describe(loop.results)}"
+        )
+
+    def _end(self, complete: bool, seconds: float) -> None:
+        """Say and write down how it ended; when it is to go on, leave the marker for the batch script."""
+        loop, step = self.loop, self.loop.position.step
+        if not complete:
+            reason = self.session.watch.reason
+            loop.metrics.write("end", step, {"reason": reason, "seconds": seconds})
+            self.session.mark(reason, step)
+            self.console.say(
+                f"stopped by {reason} at step {step}, saved in checkpoints/step-{step}: start again to go on"
+            )
+            return
+        cut = loop.remaining_steps() > 0 or loop.epoch < self.settings.epochs
+        reason = self.limit_name if cut else "epochs"
+        values = {"reason": reason, "epochs": loop.epoch, "seconds": seconds, **loop.results}
+        loop.metrics.write("end", step, values)
+        self.console.say(
+            f"done: {loop.epoch} epochs, {step} steps, {duration(seconds)}, {describe(loop.results)}"
+            + (f" (stopped by {self.limit_name})" if cut else "")
+        )
 
 
 def _step_limit(settings: Settings, environment: Mapping[str, str]) -> tuple[Optional[int], str]:
@@ -93,202 +240,17 @@ def _step_limit(settings: Settings, environment: Mapping[str, str]) -> tuple[Opt
     return int(text), "SLURMGPU_MAX_STEPS"
 
 
-def _open_checkpoints(folder: Path, settings: Settings) -> tuple[Optional[Generation], list[str]]:
-    """Clear away what a kill left, and find where to go on (rank 0 only)."""
-    checkpoint.sweep(folder)
-    if not settings.resume and any(folder.glob("step-*")):
-        aside = checkpoint.set_aside(folder, "earlier")
-        return None, [
-            f"resume is false: the earlier checkpoints are now in {aside.name}, training starts anew"
-        ]
-    return checkpoint.newest_intact(folder)
-
-
 def _finished(manifest: Mapping[str, Any], settings: Settings, limit: Optional[int]) -> bool:
-    return manifest["epoch"] >= settings.epochs or (limit is not None and manifest["step"] >= limit)
+    """Whether a checkpoint is the end of what the settings ask for, with its evaluation."""
+    if not manifest["complete"]:
+        return False
+    end = settings.epochs * manifest["dataset_samples"]
+    room = settings.batch_size if settings.drop_last else 1
+    return manifest["samples"] + room > end or (limit is not None and manifest["step"] >= limit)
 
 
-def _already_finished(found: Generation) -> str:
-    facts = found.manifest
+def _already_finished(name: str, facts: Mapping[str, Any]) -> str:
     return (
         f"already done: {facts['epoch']} epochs, {facts['step']} steps, {describe(facts['results'])} "
-        f"(checkpoints/{found.path.name}); to train on, raise epochs or max_steps"
-    )
-
-
-def _resume(loop: Loop, found: Generation) -> None:
-    """Put model, optimizer, schedule, scaler, position and random state back."""
-    facts = found.manifest
-    anew = loop.schedule is not None and facts["total_steps"] != loop.total_steps
-    try:
-        loop.model.load_state_dict(checkpoint.read(found, "model.pt"))
-        state = checkpoint.read(found, "training.pt")
-        loop.position = Position(facts["epoch"], facts["step"], facts["samples_in_epoch"])
-        if anew:
-            _restart_schedule(loop, state["optimizer"])
-        else:
-            loop.optimizer.load_state_dict(state["optimizer"])
-            if loop.schedule is not None:
-                loop.schedule.load_state_dict(state["schedule"])
-        if loop.precision.scaler is not None and state["scaler"] is not None:
-            loop.precision.scaler.load_state_dict(state["scaler"])
-    except (RuntimeError, ValueError, KeyError) as error:
-        raise TrainingError(
-            f"{found.path.name} does not fit the model and optimizer of {loop.task.path}: {error}\n"
-            "undo the change, or set resume: false to start anew"
-        ) from error
-    loop.results = dict(facts["results"])
-    states = checkpoint.read(found, "rng.pt")
-    rank = loop.group.ranks.rank
-    if len(states) == loop.group.ranks.world_size:
-        randomness.restore(states[rank], loop.group.device)
-    else:
-        randomness.seed_all(loop.settings.seed + facts["step"] + 1 + rank)
-    changed = _changes(loop, facts)
-    if changed:
-        kept = (
-            "" if anew else "; what optimizer and schedule saved, such as the learning rate, stays in force"
-        )
-        loop.console.say(
-            f"note: changed since {found.path.name}: {', '.join(changed)}. Training goes on{kept}"
-        )
-
-
-def _restart_schedule(loop: Loop, saved: dict[str, Any]) -> None:
-    """For a training of another length: the new schedule moved on to here, with the optimizer's saved state.
-
-    The old one would end too early, or fail when it is asked for more steps than it was made for.
-    """
-    done = loop.total_steps - loop.remaining_steps()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the schedule moves while the optimizer rests: here it must
-        for _ in range(done):
-            loop.schedule.step()  # type: ignore[union-attr]  # the caller has seen that there is one
-    groups = loop.optimizer.state_dict()["param_groups"]
-    loop.optimizer.load_state_dict({**saved, "param_groups": groups})
-    loop.console.say(
-        f"note: the schedule is made anew for {loop.total_steps} steps, of which {done} are through: "
-        "the training's length has changed"
-    )
-
-
-def _changes(loop: Loop, facts: Mapping[str, Any]) -> list[str]:
-    """What matters and is not as it was when the checkpoint was written, as ``name old -> new``."""
-    before, now = dict(facts["settings"]), loop.settings.as_dict()
-    pairs = [(name, before.get(name), now[name]) for name in now if name not in _FREE | {"config"}]
-    old, new = before.get("config", {}), now["config"]
-    pairs += [(f"config.{name}", old.get(name), new.get(name)) for name in {**old, **new}]
-    pairs.append(("world size", facts["world_size"], loop.group.ranks.world_size))
-    changed = [f"{name} {old} -> {new}" for name, old, new in pairs if old != new]
-    if facts["task_sha256"] != _sha256(loop.task):
-        changed.append(f"the text of {loop.task.path.name}")
-    return changed
-
-
-def _sha256(task: Task) -> str:
-    return hashlib.sha256(task.path.read_bytes()).hexdigest()
-
-
-def _announce(loop: Loop, found: Optional[Generation]) -> None:
-    """Say and write down who trains what, and where it starts."""
-    ranks, device = loop.group.ranks, loop.group.device
-    loop.share.set_epoch(loop.position.epoch)
-    place = {
-        "rank": ranks.rank,
-        "host": ranks.host,
-        "pid": os.getpid(),
-        "device": str(device),
-        "samples": loop.share_size,
-        "first_samples": list(itertools.islice(loop.share, 8)),
-    }
-    everyone = loop.group.gather(place)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    values = {
-        "world_size": ranks.world_size,
-        "launcher": ranks.launcher,
-        "device_name": name,
-        "torch": torch.__version__,
-        "ranks": everyone,
-        "micro_batch": loop.micro,
-        "steps_per_epoch": loop.steps_per_epoch,
-        "total_steps": loop.total_steps,
-        "resumed_from": None if found is None else found.path.name,
-        "settings": loop.settings.as_dict(),
-    }
-    loop.metrics.write("start", loop.position.step, values)
-    nodes = len({each["host"] for each in everyone})
-    loop.console.say(
-        f"training {loop.settings.task}: processes: {ranks.world_size}, nodes: {nodes}, {name}, "
-        f"{loop.settings.precision}, {loop.settings.epochs} epochs of {loop.steps_per_epoch} steps, "
-        f"batch {loop.settings.batch_size} = {ranks.world_size} x {loop.settings.accumulate} x {loop.micro}"
-    )
-    if found is not None:
-        loop.console.say(f"resuming from checkpoints/{found.path.name} (after epoch {loop.position.epoch})")
-
-
-def _save(loop: Loop, folder: Path, restart: int) -> Generation:
-    """Write a checkpoint on rank 0, with every rank's random state, while the others wait."""
-    started = time.perf_counter()
-    states = loop.group.gather(randomness.capture(loop.group.device))
-    position = loop.position
-
-    def write() -> Generation:
-        parts = {
-            "model.pt": checkpoint.plain(loop.model.state_dict(), "the model's state"),
-            "training.pt": {
-                "optimizer": checkpoint.plain(loop.optimizer.state_dict(), "the optimizer's state"),
-                "schedule": _state_of(loop.schedule, _SCHEDULE),
-                "scaler": _state_of(loop.precision.scaler, "the scaler's state"),
-            },
-            "rng.pt": states,
-        }
-        facts = {
-            "epoch": position.epoch,
-            "samples_in_epoch": position.samples_in_epoch,
-            "time": time.time(),
-            "restart": restart,
-            "total_steps": loop.total_steps,
-            "world_size": loop.group.ranks.world_size,
-            "torch": torch.__version__,
-            "task_sha256": _sha256(loop.task),
-            "results": loop.results,
-            "settings": loop.settings.as_dict(),
-        }
-        return checkpoint.save(folder, position.step, parts, facts, loop.settings.keep)
-
-    written = loop.group.on_first(write)
-    values = {
-        "path": f"checkpoints/{written.path.name}",
-        "seconds": time.perf_counter() - started,
-        "bytes": sum(part["bytes"] for part in written.manifest["parts"].values()),
-    }
-    loop.metrics.write("checkpoint", position.step, values)
-    return written
-
-
-def _state_of(part: Any, where: str) -> Any:
-    """A part's state as plain values; functions in it (older OneCycleLR) come back with the part itself."""
-    if part is None:
-        return None
-    state = {name: value for name, value in part.state_dict().items() if not callable(value)}
-    return checkpoint.plain(state, where)
-
-
-def _report_epoch(loop: Loop) -> None:
-    position = loop.position
-    loop.console.say(
-        f"epoch {position.epoch}/{loop.settings.epochs}  step {position.step}/{loop.last_step()}  "
-        f"{describe(loop.results)}"
-    )
-
-
-def _finish(loop: Loop, seconds: float, limit_name: str) -> None:
-    position, settings = loop.position, loop.settings
-    cut = position.epoch < settings.epochs
-    reason = limit_name if cut else "epochs"
-    values = {"reason": reason, "epochs": position.epoch, "seconds": seconds, **loop.results}
-    loop.metrics.write("end", position.step, values)
-    loop.console.say(
-        f"done: {position.epoch} epochs, {position.step} steps, {duration(seconds)}, {describe(loop.results)}"
-        + (f" (stopped by {limit_name})" if cut else "")
+        f"(checkpoints/{name}); to train on, raise epochs or max_steps"
     )

@@ -10,7 +10,7 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
@@ -33,14 +33,34 @@ class Settings:
     max_steps: Optional[int] = None
     batch_size: int = 32
     accumulate: int = 1
+    drop_last: bool = False
     lr: float = 1e-3
     weight_decay: float = 0.01
+    schedule: str = "constant"
+    warmup_steps: int = 0
     clip_norm: Optional[float] = None
+    nonfinite: str = "stop"
+    freeze: Sequence[str] = field(default_factory=list)
     seed: int = 0
+    deterministic: bool = False
     workers: Union[int, str] = "auto"
+    tf32: bool = True
+    cudnn_benchmark: bool = True
+    channels_last: bool = False
+    compile: bool = False
+    activation_checkpointing: bool = False
+    init_scale: float = 65536.0
+    find_unused_parameters: bool = False
+    gradient_as_bucket_view: bool = True
+    static_graph: bool = False
+    bucket_cap_mb: float = 25.0
     checkpoint_every: int = 1
+    checkpoint_steps: Optional[int] = None
     keep: int = 2
+    keep_every: Optional[int] = None
     resume: bool = True
+    stop_margin: float = 60.0
+    hang_timeout: Optional[float] = 1800.0
     log_every: int = 10
     timeout: float = 1800.0
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -76,25 +96,50 @@ def _or_null(rule: _Rule) -> _Rule:
     return _Rule(f"{rule.valid}, or null", lambda v: v is None or rule.holds(v))
 
 
+_SWITCH = _Rule("true or false", lambda v: type(v) is bool)
+
 _RULES = {
     "task": _Rule(
         "FILE.py:CLASS, as in 'task.py:Digits'",
         lambda v: isinstance(v, str) and re.fullmatch(r"(?s).+\.py:[^\W\d]\w*", v) is not None,
     ),
-    "strategy": _one_of("auto", "single", "ddp"),
+    "strategy": _one_of("auto", "single", "ddp", "dp"),
     "precision": _one_of("fp32", "bf16", "fp16"),
     "epochs": _whole(1),
     "max_steps": _or_null(_whole(1)),
     "batch_size": _whole(1),
     "accumulate": _whole(1),
+    "drop_last": _SWITCH,
     "lr": _number(positive=True),
     "weight_decay": _number(positive=False),
+    "schedule": _one_of("constant", "linear", "cosine"),
+    "warmup_steps": _whole(0),
     "clip_norm": _or_null(_number(positive=True)),
+    "nonfinite": _one_of("stop", "skip", "ignore"),
+    "freeze": _Rule(
+        "a list of patterns of parameter names",
+        lambda v: isinstance(v, list) and all(isinstance(each, str) and each for each in v),
+    ),
     "seed": _whole(0),
+    "deterministic": _SWITCH,
     "workers": _Rule("'auto' or a whole number of at least 0", lambda v: v == "auto" or _whole(0).holds(v)),
+    "tf32": _SWITCH,
+    "cudnn_benchmark": _SWITCH,
+    "channels_last": _SWITCH,
+    "compile": _SWITCH,
+    "activation_checkpointing": _SWITCH,
+    "init_scale": _number(positive=True),
+    "find_unused_parameters": _SWITCH,
+    "gradient_as_bucket_view": _SWITCH,
+    "static_graph": _SWITCH,
+    "bucket_cap_mb": _number(positive=True),
     "checkpoint_every": _whole(1),
+    "checkpoint_steps": _or_null(_whole(1)),
     "keep": _whole(1),
-    "resume": _Rule("true or false", lambda v: type(v) is bool),
+    "keep_every": _or_null(_whole(1)),
+    "resume": _SWITCH,
+    "stop_margin": _number(positive=False),
+    "hang_timeout": _or_null(_number(positive=True)),
     "log_every": _whole(1),
     "timeout": _number(positive=True),
     "config": _Rule("a mapping", lambda v: isinstance(v, dict)),

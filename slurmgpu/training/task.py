@@ -1,7 +1,7 @@
 """The user's task: found, loaded and checked, so that a mistake in it is one clear sentence.
 
 A task is any class with ``model(cfg)``, ``dataset(cfg, split)`` and ``loss(model, batch)``; it may also have
-``optimizer``, ``schedule``, ``evaluate`` and ``prepare``. No base class is needed.
+``optimizer``, ``schedule``, ``evaluate``, ``blocks`` and ``prepare``. No base class is needed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, Optional, Union
@@ -25,6 +25,7 @@ Scalar = Union[float, torch.Tensor]
 
 _REQUIRED = {"model": "(cfg)", "dataset": "(cfg, split)", "loss": "(model, batch)"}
 _OPTIONAL = {
+    "blocks": "(model)",
     "optimizer": "(model, cfg)",
     "schedule": "(optimizer, cfg, total_steps)",
     "evaluate": "(model, batch)",
@@ -147,20 +148,27 @@ class Task:
             raise self._wrong("dataset", f"at least one sample for the split {split!r}", dataset)
         return dataset
 
+    def blocks(self, model: torch.nn.Module) -> list[torch.nn.Module]:
+        """The modules whose activations may be computed again instead of kept."""
+        if not self.has("blocks"):
+            raise TrainingError(
+                f"{self.path}: activation_checkpointing needs a method blocks(model) in {self._name} that "
+                "returns the modules to compute again in the backward pass"
+            )
+        blocks = list(self._user.blocks(model))
+        if not blocks or not all(isinstance(block, torch.nn.Module) for block in blocks):
+            raise self._wrong("blocks", "a list of modules of the model", blocks)
+        return blocks
+
     def optimizer(self, model: torch.nn.Module, cfg: Config) -> torch.optim.Optimizer:
-        """The task's optimizer, or AdamW with the settings' lr and weight_decay."""
-        if not self.has("optimizer"):
-            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-            return torch.optim.AdamW(trained, lr=cfg.lr, weight_decay=cfg.weight_decay)
+        """The task's own optimizer."""
         optimizer = self._user.optimizer(model, cfg)
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise self._wrong("optimizer", "a torch.optim.Optimizer", optimizer)
         return optimizer
 
     def schedule(self, optimizer: torch.optim.Optimizer, cfg: Config, total_steps: int) -> Optional[Any]:
-        """The learning-rate schedule, moved on after every optimizer step; None keeps the rate."""
-        if not self.has("schedule"):
-            return None
+        """The task's learning-rate schedule, moved on after every optimizer step; None keeps the rate."""
         schedule = self._user.schedule(optimizer, cfg, total_steps)
         if schedule is None:
             return None
@@ -168,11 +176,21 @@ class Task:
             raise self._wrong("schedule", "a schedule of torch.optim.lr_scheduler, or None", schedule)
         return schedule
 
+    @property
+    def raw_loss(self) -> Callable[[torch.nn.Module, Any], Any]:
+        """The task's own method, for the step's path; its answer is yet to be checked."""
+        method: Callable[[torch.nn.Module, Any], Any] = self._user.loss
+        return method
+
     def loss(self, model: torch.nn.Module, batch: Any) -> Loss:
         """The loss of one micro-batch."""
         answer = self._user.loss(model, batch)
         if isinstance(answer, torch.Tensor) and answer.dim() == 0:
             return Loss(answer, None)
+        return self.counted_loss(answer)
+
+    def counted_loss(self, answer: Any) -> Loss:
+        """What ``loss`` returned when it was no tensor without dimensions."""
         if isinstance(answer, tuple) and len(answer) == 2:
             total, count = answer
             if isinstance(total, torch.Tensor) and total.dim() == 0 and _is_scalar(count):

@@ -76,7 +76,12 @@ class RunFolder:
         return [line["values"]["loss"] for line in self.metrics("train")]
 
     def checkpoints(self) -> list[str]:
-        return sorted(path.name for path in (self.path / "checkpoints").iterdir())
+        return sorted(path.name for path in (self.path / "checkpoints").glob("*step-*"))
+
+    def stop(self) -> dict[str, Any]:
+        """The marker that the batch script reads."""
+        marker: dict[str, Any] = json.loads((self.path / "state" / "stop.json").read_text())
+        return marker
 
     def parameters(self) -> dict[str, torch.Tensor]:
         """The parameters in the newest checkpoint."""

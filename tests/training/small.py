@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import time
 
 import torch
 from torch import nn
@@ -78,3 +79,66 @@ class Buffered(Line):
 
     def model(self, cfg):
         return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+
+
+class Poisoned(Line):
+    """One training step has a loss of NaN."""
+
+    def model(self, cfg):
+        self.poisoned = cfg.poisoned
+        return super().model(cfg)
+
+    def loss(self, model, batch):
+        loss = super().loss(model, batch)
+        return loss * float("nan") if model.training and self.calls == self.poisoned else loss
+
+
+class Slow(Restless):
+    """Steps that take long enough to be stopped in between."""
+
+    def loss(self, model, batch):
+        if model.training:
+            time.sleep(0.1)
+        return super().loss(model, batch)
+
+
+class Tested(Line):
+    """Something happens in the second batch of an evaluation."""
+
+    tests = 0
+
+    def evaluate(self, model, batch):
+        self.tests += 1
+        kind, _, where = os.environ.get("SMALL_TEST_FAULT", "").partition(":")
+        if where in (str(self.tests), f"{self.tests}:{RANK}"):
+            os.kill(os.getpid(), getattr(signal, kind))
+            time.sleep(0.1)
+        x, y, _ = batch
+        return {"loss": ((model(x) - y).square().sum(), len(y))}
+
+
+class Early(Line):
+    """Gets a signal while it prepares."""
+
+    def prepare(self, cfg):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Hanging(Line):
+    """Rank 1 hangs in its fourth step."""
+
+    def loss(self, model, batch):
+        if self.calls == 3 and RANK == 1 and model.training:
+            time.sleep(60)
+        return super().loss(model, batch)
+
+
+class Blocks(Line):
+    """Names its blocks."""
+
+    def model(self, cfg):
+        block = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+        return nn.Sequential(nn.Linear(3, 8), block, nn.Linear(8, 1))
+
+    def blocks(self, model):
+        return [model[1]]

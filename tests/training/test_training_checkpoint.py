@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from slurmgpu.training import checkpoint
-from slurmgpu.training.checkpoint import Generation, newest_intact, plain, read, save, sweep
+from slurmgpu.training import files
+from slurmgpu.training.channel import Channel
+from slurmgpu.training.checkpoint import Generation, newest_intact, read, sweep
 from slurmgpu.training.errors import TrainingError
+from slurmgpu.training.ranks import Ranks
+from slurmgpu.training.saver import Saved, Saver
+from slurmgpu.training.snapshot import Snapshot
 
 
-def save_steps(folder: Path, *steps: int, keep: int = 2) -> None:
+def save(
+    folder: Path, step: int, parts: dict[str, Any], keep: int = 2, keep_every: int | None = None
+) -> Saved:
+    saver = Saver(folder, Ranks(), Channel(Ranks(), 5), None, keep=keep, keep_every=keep_every)
+    saver.start(step, Snapshot(), parts, {"epoch": step})
+    saved = saver.collect(wait=True)
+    assert saved is not None
+    return saved
+
+
+def save_steps(folder: Path, *steps: int, keep: int = 2, keep_every: int | None = None) -> None:
     for step in steps:
-        save(folder, step, {"a.pt": {"step": step, "x": torch.ones(3)}}, {"epoch": step}, keep)
+        saved = save(folder, step, {"a.pt": {"step": step, "x": torch.ones(3)}}, keep, keep_every)
+        assert saved.error is None
 
 
 def names(folder: Path) -> list[str]:
@@ -49,6 +67,11 @@ def test_the_newest_by_number_is_found_and_read(tmp_path: Path) -> None:
 def test_only_the_newest_few_are_kept(tmp_path: Path) -> None:
     save_steps(tmp_path, 9, 10, 11, 12, keep=2)
     assert names(tmp_path) == ["step-11", "step-12"]
+
+
+def test_every_nth_is_kept_for_good(tmp_path: Path) -> None:
+    save_steps(tmp_path, 5, 10, 15, 20, 25, 30, keep=1, keep_every=10)
+    assert names(tmp_path) == ["step-10", "step-20", "step-30"]
 
 
 def test_no_checkpoint_is_no_error(tmp_path: Path) -> None:
@@ -100,27 +123,60 @@ def test_a_save_that_was_killed_counts_for_nothing_and_is_swept(tmp_path: Path) 
     assert names(tmp_path / "step-5") == ["a.pt", "manifest.json"]
 
 
+@pytest.mark.parametrize("what", ["_sync", "_rename"])
 @pytest.mark.parametrize("last_write", range(3))
 def test_a_kill_at_any_write_leaves_the_generation_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_write: int, what: str
+) -> None:
+    """Killed in the middle of two parts and a manifest, before each sync and before each rename."""
+    save_steps(tmp_path, 5)
+    child = os.fork()
+    if not child:
+        writes = iter([None] * last_write)
+        real = getattr(files, what)
+
+        def stop(*arguments: object) -> None:
+            if next(writes, "over") == "over":
+                os._exit(9)
+            real(*arguments)
+
+        setattr(files, what, stop)
+        save(tmp_path, 10, {"a.pt": 1, "b.pt": 2}, 1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert found(tmp_path).path.name == "step-5"
+    sweep(tmp_path)
+    assert names(tmp_path) == ["step-5"]
+
+
+@pytest.mark.parametrize("last_write", range(3))
+def test_a_full_disk_costs_the_checkpoint_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_write: int
 ) -> None:
     save_steps(tmp_path, 5)
     writes = iter([None] * last_write)
 
-    def stop(file: object) -> None:
+    def full(_file: object) -> None:
         if next(writes, "over") == "over":
-            raise KeyboardInterrupt
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(checkpoint, "_sync", stop)
-    with pytest.raises(KeyboardInterrupt):
-        save(tmp_path, 10, {"a.pt": 1, "b.pt": 2}, {}, 1)
-    assert found(tmp_path).path.name == "step-5"
+    monkeypatch.setattr(files, "_sync", full)
+    saved = save(tmp_path, 10, {"a.pt": 1, "b.pt": 2}, 1)
+    assert saved.error is not None
+    assert "No space left on device" in saved.error
+    assert names(tmp_path) == ["step-5"]
+    monkeypatch.undo()
+    assert save(tmp_path, 15, {"a.pt": 1}, 1).error is None
+    assert names(tmp_path) == ["step-15"]
 
 
-def test_a_step_that_is_saved_again_replaces_the_old_one(tmp_path: Path) -> None:
-    save_steps(tmp_path, 5)
-    save(tmp_path, 5, {"b.pt": 1}, {}, 2)
-    assert names(tmp_path / "step-5") == ["b.pt", "manifest.json"]
+def test_a_state_with_a_loss_that_is_no_number_is_not_saved(tmp_path: Path) -> None:
+    saver = Saver(tmp_path, Ranks(), Channel(Ranks(), 5), None, keep=2, keep_every=None)
+    saver.start(5, Snapshot(), {"a.pt": 1}, {}, torch.tensor([1.0, float("nan")]))
+    saved = saver.collect(wait=True)
+    assert saved is not None
+    assert saved.error == "rank 0 on : the loss is not finite"
+    assert names(tmp_path) == []
 
 
 def test_a_folder_that_a_node_does_not_see_is_explained(tmp_path: Path) -> None:
@@ -133,8 +189,18 @@ def test_a_folder_that_a_node_does_not_see_is_explained(tmp_path: Path) -> None:
 
 def test_what_could_not_be_read_back_is_refused_when_it_is_saved() -> None:
     state = {"milestones": Counter([3, 3]), "pair": (1, [2.0, None]), "x": torch.ones(1)}
-    assert plain(state, "state") == {"milestones": {3: 2}, "pair": (1, [2.0, None]), "x": torch.ones(1)}
+    copy = Snapshot().take(state, "the state")
+    assert copy == {"milestones": {3: 2}, "pair": (1, [2.0, None]), "x": torch.ones(1)}
     with pytest.raises(
         TrainingError, match=r"the state\['a'\]\[1\] is a object, which a checkpoint cannot hold"
     ):
-        plain({"a": [0, object()]}, "the state")
+        Snapshot().take({"a": [0, object()]}, "the state")
+
+
+def test_a_snapshot_stays_as_it_was_and_tied_weights_stay_tied() -> None:
+    weight = torch.ones(2)
+    copy = Snapshot().take({"a": weight, "b": weight, "part": weight[:1]}, "the state")
+    weight.zero_()
+    assert copy["a"].tolist() == [1, 1]
+    assert copy["b"] is copy["a"]
+    assert copy["part"].tolist() == [1]

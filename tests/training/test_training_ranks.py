@@ -7,6 +7,7 @@ import os
 import pytest
 import torch
 
+from slurmgpu.training import group
 from slurmgpu.training.data import count_workers
 from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.group import Group, choose_device, join, own_cpus
@@ -123,3 +124,22 @@ def test_auto_workers_leave_a_cpu_to_the_rank_and_stay_few(monkeypatch: pytest.M
         assert count_workers("auto", Group(Ranks(), torch.device("cuda", 0))) == workers
     assert count_workers("auto", Group(Ranks(), torch.device("cpu"))) == 0
     assert count_workers(5, Group(Ranks(), torch.device("cpu"))) == 5
+
+
+def test_a_torch_built_without_libuv_meets_the_other_ranks_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Debian's torch 2.6 is such a one, and asks for it by default."""
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    monkeypatch.setenv("USE_LIBUV", "1")
+    asked: list[str] = []
+
+    def meet(*_arguments: object, **_named: object) -> None:
+        asked.append(os.environ["USE_LIBUV"])
+        if len(asked) == 1:
+            raise RuntimeError("use_libuv was requested but PyTorch was build without libuv support")
+
+    monkeypatch.setattr(torch.distributed, "init_process_group", meet)
+    group._start(Ranks(0, 0, 2, 2), torch.device("cpu"), 5)
+    assert asked == ["1", "0"]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import math
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from slurmgpu.training.errors import SettingsError, TrainingError
+from slurmgpu.training import files
+from slurmgpu.training.errors import NotFinite, SettingsError, TrainingError
+from slurmgpu.training.lock import Lock
 
 from .conftest import RunFolder, new_run
 
@@ -25,37 +30,39 @@ def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def test_a_run_says_and_writes_what_it_did(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    """100 samples in steps of 32: epochs end inside steps 4, 7 and 10, the last of which has 12 samples."""
     run.write(epochs=3, batch_size=32, log_every=2, lr=0.05)
     run.here(SLURM_RESTART_COUNT="2")
     out = capsys.readouterr().out.splitlines()
-    assert out[0].endswith("processes: 1, nodes: 1, CPU, fp32, 3 epochs of 4 steps, batch 32 = 1 x 1 x 32")
-    assert out[-1].startswith("done: 3 epochs, 12 steps, ")
+    assert out[0].endswith(
+        "processes: 1, nodes: 1, CPU, fp32, 3 epochs of 100 samples, 10 steps, batch 32 = 1 x 1 x 32"
+    )
+    assert out[-1].startswith("done: 3 epochs, 10 steps, ")
     assert "test loss 0." in out[-1]
     lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     assert {line["schema"] for line in lines} == {"slurmgpu.metrics/1"}
     assert {(line["restart"], line["rank"]) for line in lines} == {(2, 0)}
-    kinds = [(line["kind"], line["step"]) for line in lines]
-    epochs = [
-        each
-        for step in (4, 8, 12)
-        for each in [("train", step - 2), ("train", step), ("eval", step), ("checkpoint", step)]
-    ]
-    assert kinds == [("start", 0), *epochs, ("end", 12)]
+    steps = {
+        kind: [line["step"] for line in lines if line["kind"] == kind]
+        for kind in ("train", "eval", "checkpoint")
+    }
+    assert steps == {"train": [2, 4, 6, 8, 10], "eval": [4, 7, 10], "checkpoint": [4, 7, 10]}
+    assert (lines[0]["kind"], lines[-1]["kind"]) == ("start", "end")
     (start,) = run.metrics("start")
     assert start["values"]["settings"]["batch_size"] == 32
-    assert [(rank["rank"], rank["samples"], rank["device"]) for rank in start["values"]["ranks"]] == [
-        (0, 100, "cpu")
-    ]
+    assert [(rank["rank"], rank["device"]) for rank in start["values"]["ranks"]] == [(0, "cpu")]
     train = run.metrics("train")[-1]["values"]
     assert {
+        "epoch",
         "loss",
         "samples_per_second",
         "step_seconds",
         "data_wait_seconds",
+        "checkpoint_seconds",
         "learning_rate",
     } <= train.keys()
     assert run.metrics("end")[-1]["values"]["reason"] == "epochs"
-    assert run.checkpoints() == ["step-12", "step-8"]
+    assert run.checkpoints() == ["step-10", "step-7"]
 
 
 def test_training_lowers_the_loss(run: RunFolder) -> None:
@@ -96,18 +103,37 @@ def test_clipping_is_in_force(run: RunFolder, tmp_path: Path) -> None:
     assert close(run.parameters(), untouched.parameters())
 
 
-def test_a_resumed_run_ends_bit_for_bit_as_an_undisturbed_one(tmp_path: Path) -> None:
+def test_a_killed_run_ends_bit_for_bit_as_an_undisturbed_one(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"epochs": 5, "batch_size": 20, "lr": 0.05, "log_every": 1}
     undisturbed, killed = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "killed")
     undisturbed.write("Restless", **settings)
     undisturbed.here()
     killed.write("Restless", **settings)
     assert killed.ranks(1, SMALL_FAULT="SIGKILL:18:0").codes == [-9]  # inside epoch 4
-    assert killed.checkpoints() == ["step-10", "step-15"]
     killed.here()
-    assert killed.metrics("start")[-1]["values"]["resumed_from"] == "step-15"
-    assert killed.losses()[-10:] == undisturbed.losses()[-10:]
+    resumed = killed.metrics("start")[-1]
+    assert resumed["values"]["resumed_from"] in ("step-5", "step-10", "step-15", None)
+    steps = 25 - resumed["step"]
+    assert killed.losses()[-steps:] == undisturbed.losses()[-steps:]
     assert same(killed.parameters(), undisturbed.parameters())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_resumes_inside_an_epoch_and_at_its_end_change_no_bit(
+    tmp_path: Path, workers: int, accumulate: int
+) -> None:
+    """Stopped after 2, 3 and 7 steps of five an epoch, twice inside an interval of metrics."""
+    settings: dict[str, Any] = {"epochs": 2, "batch_size": 24, "lr": 0.05, "log_every": 2}
+    undisturbed, stopped = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "stopped")
+    for each in (undisturbed, stopped):
+        each.write("Restless", workers=workers, accumulate=accumulate, **settings)
+    undisturbed.here()
+    for steps in ("2", "3", "7"):
+        stopped.here(SLURMGPU_MAX_STEPS=steps)
+    stopped.here()
+    assert [line["step"] for line in stopped.metrics("start")] == [0, 2, 3, 7]
+    assert same(stopped.parameters(), undisturbed.parameters())
 
 
 def test_a_run_that_ended_inside_an_epoch_goes_on_where_it_ended(tmp_path: Path) -> None:
@@ -246,13 +272,33 @@ def test_a_line_of_metrics_cut_off_by_a_kill_spoils_no_other(run: RunFolder) -> 
     assert json.loads(lines[1])["kind"] == "start"
 
 
-def test_a_loss_that_is_no_number_is_said_and_stays_valid_json(
-    run: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run.write("Restless", epochs=2, batch_size=20, lr=1e30)
+def test_a_loss_that_is_no_number_ends_the_training_and_is_never_saved(run: RunFolder) -> None:
+    run.write("Restless", epochs=2, batch_size=20, lr=1e30, checkpoint_steps=1, keep=99)
+    with pytest.raises(NotFinite, match=r"the loss is no finite number at step [23]"):
+        run.here()
+    assert run.stop()["reason"] == "nonfinite"
+    assert run.stop()["requeue"] is False
+    for name in run.checkpoints():
+        state = torch.load(run.path / "checkpoints" / name / "rank-0.pt", weights_only=True)
+        assert all(map(math.isfinite, state["meter"]["losses"]))
+
+
+def test_a_loss_that_is_no_number_can_be_ignored(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    run.write("Restless", epochs=2, batch_size=20, lr=1e30, nonfinite="ignore")
     run.here()
-    assert "warning: the loss is nan" in capsys.readouterr().out
-    assert run.losses()[-1] is None
+    assert "warning: the loss is nan at step 10" in capsys.readouterr().out
+
+
+def test_a_step_whose_loss_is_no_number_can_be_left_out(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Parameters and optimizer stay as they are; the mean loss is that of the other steps."""
+    run.write("Poisoned", batch_size=20, nonfinite="skip", log_every=5, config={"poisoned": 3})
+    run.here()
+    assert "warning: step 3 is left out" in capsys.readouterr().out
+    (loss,) = run.losses()
+    assert loss == loss
+    assert all(torch.isfinite(value).all() for value in run.parameters().values())
 
 
 @pytest.mark.parametrize("value", ["0", "many", "-1"])
@@ -260,3 +306,123 @@ def test_a_wrong_step_limit_is_named(run: RunFolder, value: str) -> None:
     run.write(batch_size=50)
     with pytest.raises(SettingsError, match=f"SLURMGPU_MAX_STEPS is '{value}'"):
         run.here(SLURMGPU_MAX_STEPS=value)
+
+
+def test_a_loss_that_is_no_number_is_found_where_it_is_logged(run: RunFolder) -> None:
+    run.write("Restless", epochs=2, batch_size=20, lr=1e30, checkpoint_every=9)
+    with pytest.raises(NotFinite, match=r"the loss is no finite number at step 10"):
+        run.here()
+    assert run.losses() == [None]
+
+
+@pytest.mark.parametrize("settings", [{}, {"strategy": "dp"}, {"activation_checkpointing": True}])
+def test_dp_and_activation_checkpointing_change_no_result(tmp_path: Path, settings: dict[str, Any]) -> None:
+    plain, other = new_run(tmp_path, "plain"), new_run(tmp_path, "other")
+    plain.write("Blocks", epochs=2, batch_size=20, lr=0.05, log_every=1)
+    other.write("Blocks", epochs=2, batch_size=20, lr=0.05, log_every=1, **settings)
+    plain.here()
+    other.here()
+    assert other.losses() == plain.losses()
+    assert same(other.parameters(), plain.parameters())
+
+
+def test_activation_checkpointing_without_blocks_says_what_is_missing(run: RunFolder) -> None:
+    run.write("Line", batch_size=20, activation_checkpointing=True)
+    with pytest.raises(TrainingError, match=r"needs a method blocks\(model\) in Line"):
+        run.here()
+
+
+def test_frozen_parameters_stay_as_they_are(run: RunFolder, tmp_path: Path) -> None:
+    run.write("Line", batch_size=20, lr=0.05, epochs=2, freeze=["0.*"])
+    run.here()
+    first = new_run(tmp_path, "first")
+    first.write("Line", batch_size=20, lr=1e-12)
+    first.here()
+    trained, start = run.parameters(), first.parameters()
+    assert torch.equal(trained["0.weight"], start["0.weight"])
+    assert not torch.allclose(trained["2.weight"], start["2.weight"])
+
+
+def test_a_pattern_that_freezes_nothing_or_all_is_refused(run: RunFolder) -> None:
+    run.write("Line", batch_size=20, freeze=["encoder.*"])
+    with pytest.raises(SettingsError, match=r"no parameter is named like 'encoder\.\*'; there are 0\.weight"):
+        run.here()
+    run.write("Line", batch_size=20, freeze=["*"])
+    with pytest.raises(SettingsError, match="leaves nothing to train"):
+        run.here()
+
+
+@pytest.mark.parametrize(
+    ("settings", "rates"),
+    [
+        ({"warmup_steps": 4}, [0.5, 0.75, 1, 1, 1, 1, 1, 1, 1, 1]),
+        ({"schedule": "linear"}, [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0]),
+        ({"schedule": "linear", "warmup_steps": 5}, [0.4, 0.6, 0.8, 1, 1, 0.8, 0.6, 0.4, 0.2, 0]),
+    ],
+)
+def test_the_learning_rate_rises_and_falls(
+    run: RunFolder, settings: dict[str, Any], rates: list[float]
+) -> None:
+    run.write("Line", epochs=2, batch_size=20, lr=0.1, log_every=1, **settings)
+    run.here()
+    assert [line["values"]["learning_rate"] for line in run.metrics("train")] == pytest.approx(
+        [0.1 * rate for rate in rates]
+    )
+
+
+@pytest.mark.parametrize(("drop", "steps"), [(False, 10), (True, 9)])
+def test_what_is_left_at_the_end_is_a_shorter_step_or_left_out(
+    run: RunFolder, capsys: pytest.CaptureFixture[str], drop: bool, steps: int
+) -> None:
+    run.write("Line", epochs=3, batch_size=32, drop_last=drop)
+    run.here()
+    assert max(int(name.removeprefix("step-")) for name in run.checkpoints()) == steps
+    run.here()
+    assert "already done" in capsys.readouterr().out
+
+
+def test_a_full_disk_costs_checkpoints_and_not_the_training(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real, writes = files._sync, iter(range(100))
+
+    def full(file: Any) -> None:
+        if 2 <= next(writes) < 5:  # after lock and count of starts
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(file)
+
+    monkeypatch.setattr(files, "_sync", full)
+    run.write("Line", epochs=2, batch_size=20, checkpoint_steps=2)
+    run.here()
+    out = capsys.readouterr().out
+    assert (
+        "warning: checkpoint of step 2 failed (rank 0 on : No space left on device); the newest one is none"
+        in out
+    )
+    assert run.checkpoints() == ["step-10", "step-8"]
+    assert out.splitlines()[-1].startswith("done: 2 epochs")
+
+
+def test_a_second_run_in_the_same_directory_is_refused(run: RunFolder) -> None:
+    run.write("Line", batch_size=20)
+    lock = Lock(run.path / "checkpoints", {"SLURM_JOB_ID": "17"}, print)
+    lock.acquire()
+    with pytest.raises(TrainingError, match="is being written by job 17"):
+        run.here()
+    lock.release()
+    run.here()
+
+
+def test_all_settings_for_speed_can_be_on_where_there_is_no_gpu(run: RunFolder) -> None:
+    run.write("Line", batch_size=20, deterministic=True, channels_last=True, tf32=True, cudnn_benchmark=True)
+    try:
+        run.here()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert run.checkpoints() == ["step-5"]
+
+
+def test_a_wrong_end_time_is_named(run: RunFolder) -> None:
+    run.write("Line", batch_size=20)
+    with pytest.raises(SettingsError, match="SLURMGPU_END_TIME is 'noon'"):
+        run.here(SLURMGPU_END_TIME="noon")

@@ -13,6 +13,7 @@ import torch
 
 from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.settings import Config, Settings
+from slurmgpu.training.setup import make_optimizer, make_schedule
 from slurmgpu.training.task import Loss, Task, load
 
 CFG = Config(Settings(task="mine.py:Mine", lr=0.5))
@@ -44,10 +45,10 @@ def with_method(method: str) -> str:
 def test_a_task_needs_no_base_class_and_gets_adamw(folder: Path) -> None:
     mine = task(folder)
     model = mine.model(CFG)
-    optimizer = mine.optimizer(model, CFG)
+    optimizer = make_optimizer(mine, model, CFG)
     assert isinstance(optimizer, torch.optim.AdamW)
     assert optimizer.param_groups[0]["lr"] == 0.5
-    assert mine.schedule(optimizer, CFG, 10) is None
+    assert make_schedule(mine, optimizer, CFG, Settings(task="mine.py:Mine"), 10) is None
     loss = mine.loss(model, torch.ones(2, 1))
     assert loss.counted is None
     assert mine.evaluate(model, torch.ones(2, 1), 2)["loss"] == (loss.value * 2, 2)

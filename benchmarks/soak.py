@@ -1,0 +1,521 @@
+"""Kills trainings at random moments, starts them again, and holds what comes out against an undisturbed run.
+
+    python benchmarks/soak.py [--kills N] [--seed N] [--json FILE]
+
+Over single and ddp (2 processes), 0 and 2 loader workers, accumulation 1 and 4. A disturbance is a signal (KILL,
+TERM, USR1, USR2) to one rank, to all, or to the launcher, at a random moment; a KILL inside a save, before a sync
+or between write and rename; or a disk that is full for a few writes. Every run must end with the same losses in
+hex and the same parameters as the undisturbed one, with every sample exactly once an epoch. After TERM, USR1 and
+USR2 nothing may be lost; after a KILL no more than one interval of checkpoints and what was trained while the last
+one was being written.
+
+The ranks are forked from this process, which has torch loaded: hundreds of starts take minutes, not hours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import contextlib
+import errno
+import hashlib
+import itertools
+import json
+import os
+import platform
+import random
+import signal
+import socket
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from slurmgpu.training import files  # noqa: E402
+from slurmgpu.training.__main__ import main as entrypoint  # noqa: E402
+
+SAMPLES, BATCH, EPOCHS, INTERVAL = 200, 16, 8, 10
+STEPS = SAMPLES * EPOCHS // BATCH
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+PATIENCE = 60.0  # seconds for a start to end by itself
+TASK = """
+import os, random, time
+import torch
+from torch import nn
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 200
+
+    def __getitem__(self, index):
+        made = torch.Generator().manual_seed(index)
+        x = torch.randn(6, generator=made)
+        return x + 0.1 * torch.rand(6) + random.random() / 10, x.sum(), index
+
+class Soaked:
+    def model(self, cfg):
+        return nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.1), nn.Tanh(), nn.Linear(16, 1))
+
+    def dataset(self, cfg, split):
+        return Data() if split == "train" else None
+
+    def optimizer(self, model, cfg):
+        self.trace = os.open(os.environ["SOAK_TRACE"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    def schedule(self, optimizer, cfg, total_steps):
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
+
+    def loss(self, model, batch):
+        x, y, index = batch
+        time.sleep(float(os.environ["SOAK_PAUSE"]) / cfg_accumulate())
+        loss = nn.functional.mse_loss(model(x)[:, 0], y) * random.uniform(0.5, 1.5)
+        os.write(self.trace, (" ".join(map(str, index.tolist())) + "\\n").encode())
+        return loss
+
+def cfg_accumulate():
+    return int(os.environ["SOAK_ACCUMULATE"])
+"""
+
+
+class Setup(NamedTuple):
+    """One way to train."""
+
+    processes: int
+    workers: int
+    accumulate: int
+
+    def __str__(self) -> str:
+        strategy = "single" if self.processes == 1 else f"ddp x{self.processes}"
+        return f"{strategy}, workers {self.workers}, accumulate {self.accumulate}"
+
+
+class Fault(NamedTuple):
+    """A disturbance: what, to whom (a rank, ``all``, ``launcher``), and when (seconds, or the n-th write)."""
+
+    kind: str
+    target: str = ""
+    when: float = 0.0
+
+
+@dataclass
+class Report:
+    """What the disturbances of a soak did."""
+
+    disturbances: Counter[str] = field(default_factory=Counter)
+    starts: int = 0
+    runs: int = 0
+    lost_by_kill: list[int] = field(default_factory=list)
+    lost_by_signal: list[int] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def kills(self) -> int:
+        """All disturbances that ended a start, or were to."""
+        return sum(count for name, count in self.disturbances.items() if name != "disk full")
+
+
+class Run:
+    """A training in a directory of its own, started as often as it takes."""
+
+    def __init__(self, folder: Path, setup: Setup) -> None:
+        self.folder, self.setup, self.starts = folder, setup, 0
+        self.endings: dict[int, tuple[Fault, list[int]]] = {}
+        folder.mkdir(parents=True)
+        (folder / "soaked.py").write_text(TASK)
+        settings = {
+            "schema": "slurmgpu.train/1",
+            "task": f"{folder}/soaked.py:Soaked",
+            "epochs": EPOCHS,
+            "batch_size": BATCH,
+            "accumulate": setup.accumulate,
+            "workers": setup.workers,
+            "log_every": 1,
+            "checkpoint_every": 1000,
+            "checkpoint_steps": INTERVAL,
+            "timeout": 60.0,
+        }
+        (folder / "train.json").write_text(json.dumps(settings))
+
+    def start(self, fault: Fault, pause: float) -> list[int]:
+        """Start all ranks under a launcher, disturb them, and wait for the end; the ranks' exit codes."""
+        port = _free_port()
+        codes = self.folder / f"codes-{self.starts}"
+        launcher = os.fork()
+        if not launcher:
+            os.setpgid(0, 0)
+            _launch(lambda rank: self._environment(rank, port, pause), self.setup.processes, codes, fault)
+        with contextlib.suppress(OSError):
+            os.setpgid(launcher, launcher)  # whoever is first
+        if fault.kind.startswith("SIG"):
+            time.sleep(fault.when)
+            self._disturb(launcher, codes, fault)
+        _wait(launcher, PATIENCE)
+        self.starts += 1
+        return [int(text) for text in codes.read_text().split()] if codes.exists() else []
+
+    def _disturb(self, launcher: int, codes: Path, fault: Fault) -> None:
+        ranks = _ranks_of(codes)
+        number = getattr(signal, fault.kind)
+        if fault.target == "launcher":
+            _kill(launcher, number)
+            if number == signal.SIGKILL:  # what Slurm does to the rest of a step
+                time.sleep(random.uniform(0, 0.05))
+                _kill(-launcher, number)  # all of its process group
+                _wait_gone(launcher)
+            return
+        for rank, pid in enumerate(ranks):
+            if fault.target in ("all", str(rank)):
+                _kill(pid, number)
+
+    def _environment(self, rank: int, port: int, pause: float) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SOAK", "MASTER"))}
+        ranks = {
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(rank),
+            "SLURM_NTASKS": str(self.setup.processes),
+        }
+        soak = {
+            "SOAK_TRACE": str(self.folder / f"trace-{self.starts}-{rank}"),
+            "SOAK_PAUSE": str(pause),
+            "SOAK_ACCUMULATE": str(self.setup.accumulate),
+            "SOAK_LOG": str(self.folder / f"log-{self.starts}-{rank}"),
+        }
+        meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+        own = {"SLURMGPU_RUN_DIR": str(self.folder), "SLURM_RESTART_COUNT": str(self.starts)}
+        return {**kept, **ranks, **meet, **soak, **own}
+
+    def trace(self, start: int) -> list[list[list[int]]]:
+        """Sample ids by rank and micro-batch of one start."""
+        found = []
+        for rank in range(self.setup.processes):
+            path = self.folder / f"trace-{start}-{rank}"
+            lines = path.read_text().splitlines() if path.exists() else []
+            found.append([list(map(int, line.split())) for line in lines])
+        return found
+
+    def log(self) -> str:
+        """What the ranks of the last start said."""
+        return "".join(path.read_text() for path in sorted(self.folder.glob(f"log-{self.starts - 1}-*")))
+
+    def beginnings(self) -> dict[int, int]:
+        """The step at which each start (that came so far) began, by its number."""
+        return {line["restart"]: line["step"] for line in self.metrics("start")}
+
+    def metrics(self, kind: str) -> list[dict[str, Any]]:
+        """The lines of one kind, of all starts."""
+        path = self.folder / "metrics.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line for line in map(json.loads, lines) if line["kind"] == kind]
+
+    def losses(self) -> dict[int, str]:
+        """The loss of each step in hex; where a step stands twice, the highest restart counts."""
+        found = {}
+        for line in sorted(self.metrics("train"), key=lambda line: int(line["restart"])):
+            found[line["step"]] = float(line["values"]["loss"]).hex()
+        return found
+
+    def parameters(self) -> str:
+        """A hash of the final parameters."""
+        state = torch.load(self.folder / "checkpoints" / f"step-{STEPS}" / "model.pt", weights_only=True)
+        digest = hashlib.sha256()
+        for name, value in sorted(state.items()):
+            digest.update(name.encode() + bytes(value.contiguous().view(torch.uint8).flatten().tolist()))
+        return digest.hexdigest()
+
+    def samples(self) -> Counter[int]:
+        """How often each sample was trained on, in what counts of each start."""
+        seen: Counter[int] = Counter()
+        beginnings = sorted(self.beginnings().items())
+        ends = [step for _, step in beginnings[1:]] + [STEPS]
+        for (number, first), end in zip(beginnings, ends, strict=True):
+            for rows in self.trace(number):
+                for row in rows[: max(0, end - first) * self.setup.accumulate]:
+                    seen.update(row)
+        return seen
+
+    def reached(self, number: int) -> int:
+        """The last step whose loss a start has computed whole on all ranks."""
+        rows = min(len(each) for each in self.trace(number))
+        return self.beginnings()[number] + rows // self.setup.accumulate
+
+
+def _launch(environment: Callable[[int], dict[str, str]], processes: int, codes: Path, fault: Fault) -> None:
+    """The launcher, a process of its own: forks the ranks, hands on TERM, ends the rest when one has failed."""
+    pids: list[int] = []
+
+    def hand_on(number: int, _frame: Any) -> None:
+        for pid in pids:
+            _kill(pid, number)
+
+    try:
+        for number in SIGNALS:
+            signal.signal(number, hand_on)
+        for rank in range(processes):
+            pids.append(_rank(environment(rank), fault if str(rank) == fault.target else Fault("")))
+        codes.with_suffix(".pids").write_text(" ".join(map(str, pids)))
+        ended: dict[int, int] = {}
+        failed_at = 0.0
+        while len(ended) < processes:
+            for pid in pids:
+                if pid not in ended:
+                    done, status = os.waitpid(pid, os.WNOHANG)
+                    if done:
+                        ended[pid] = os.waitstatus_to_exitcode(status)
+            if not failed_at and any(code not in (0, 75) for code in ended.values()):
+                failed_at = time.monotonic()
+            if failed_at and time.monotonic() - failed_at > 2:
+                for pid in pids:
+                    if pid not in ended:
+                        _kill(pid, signal.SIGKILL)
+            time.sleep(0.005)
+        codes.write_text(" ".join(str(ended[pid]) for pid in pids))
+    finally:
+        os._exit(0)
+
+
+def _rank(environment: dict[str, str], fault: Fault) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        os.environ.clear()
+        os.environ.update(environment)
+        log = os.open(environment["SOAK_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        torch.set_num_threads(1)
+        _plant(fault)
+        entrypoint([], os.environ)
+        atexit._run_exitfuncs()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(99)
+
+
+def _plant(fault: Fault) -> None:
+    """A fault inside the saving: before a sync, between write and rename, or a disk that is full."""
+    if fault.kind not in ("in sync", "before rename", "disk full"):
+        return
+    name = "_rename" if fault.kind == "before rename" else "_sync"
+    real, count = getattr(files, name), [0]
+
+    def planted(*arguments: Any) -> None:
+        count[0] += 1
+        if fault.kind == "disk full":
+            if fault.when <= count[0] < fault.when + 4:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        elif count[0] >= fault.when:
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(*arguments)
+
+    setattr(files, name, planted)
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _ranks_of(codes: Path) -> list[int]:
+    path = codes.with_suffix(".pids")
+    return [int(text) for text in path.read_text().split()] if path.exists() else []
+
+
+def _wait(pid: int, patience: float) -> None:
+    """Wait for a child; one that does not end is a failure, and is ended."""
+    until = time.monotonic() + patience
+    while time.monotonic() < until:
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            return
+        time.sleep(0.005)
+    _kill(-pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def _wait_gone(group: int) -> None:
+    """Wait until no process of a group is left but those that only wait to be collected."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until and any(_group_of(path) == group for path in Path("/proc").glob("[0-9]*")):
+        time.sleep(0.01)
+
+
+def _group_of(process: Path) -> int:
+    try:
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in "ZX" else int(fields[2])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def draw(dice: random.Random, setup: Setup, longest: float) -> Fault:
+    """A disturbance, by chance."""
+    rank = str(dice.randrange(setup.processes))
+    kind = dice.choice(["signal"] * 6 + ["in sync", "before rename", "disk full"])
+    if kind != "signal":
+        # The lock takes the first two writes of rank 0, and each checkpoint one to four.
+        return Fault(kind, rank, dice.randrange(3 if rank == "0" else 1, 16 if rank == "0" else 6))
+    number = dice.choice(["SIGKILL"] * 3 + ["SIGTERM", "SIGUSR1", "SIGUSR2"])
+    target = dice.choice([rank, "all", "launcher"])
+    return Fault(number, target, dice.uniform(0.0, longest))
+
+
+def soak(setup: Setup, folder: Path, kills: int, dice: random.Random, pause: float, report: Report) -> None:
+    """Runs of one setup until so many kills are done, each held against the undisturbed one."""
+    undisturbed = Run(folder / "undisturbed", setup)
+    began = time.monotonic()
+    codes = undisturbed.start(Fault(""), pause)
+    longest = 0.9 * (time.monotonic() - began)
+    if set(codes) != {0}:
+        raise SystemExit(f"{setup}: the undisturbed run ended with {codes}; see {undisturbed.folder}")
+    expected = undisturbed.losses(), undisturbed.parameters()
+    done = 0
+    while done < kills:
+        run = Run(folder / f"run-{report.runs}", setup)
+        report.runs += 1
+        while True:
+            fault = draw(dice, setup, longest) if done < kills else Fault("")
+            codes = run.start(fault, pause)
+            report.starts += 1
+            # What came too late, after the end, is no kill; nor is a disk that was full when nothing was saved.
+            hit = "No space left" in run.log() if fault.kind == "disk full" else set(codes) != {0}
+            if fault.kind and hit:
+                what = (
+                    f"{fault.kind} to {fault.target if fault.target in ('all', 'launcher') else 'one rank'}"
+                )
+                report.disturbances[what if fault.kind.startswith("SIG") else fault.kind] += 1
+                done += fault.kind != "disk full"
+            if codes and set(codes) == {0}:
+                break
+            _judge_end(run, fault, codes, report)
+            if len(report.failures) > 20 or run.starts > 60:
+                report.failures.append(f"{run.folder}: does not come to an end")
+                return
+        _judge_losses(run, report)
+        outcome = run.losses(), run.parameters()
+        for name, own, other in zip(("losses", "parameters"), outcome, expected, strict=True):
+            if own != other:
+                report.failures.append(f"{run.folder} ({setup}): {name} differ from the undisturbed run's")
+        seen = run.samples()
+        if seen != Counter(dict.fromkeys(range(SAMPLES), EPOCHS)):
+            report.failures.append(f"{run.folder} ({setup}): not every sample exactly {EPOCHS} times")
+
+
+def _judge_end(run: Run, fault: Fault, codes: list[int], report: Report) -> None:
+    """A start that did not end the training must have ended in one of the ways that are expected."""
+    allowed = {0, 1, 75, -9, 128 + signal.SIGTERM, 128 + signal.SIGUSR1, 128 + signal.SIGUSR2}
+    killed = fault.kind in ("SIGKILL", "in sync", "before rename", "disk full")
+    orderly = fault.kind in ("SIGTERM", "SIGUSR1", "SIGUSR2")
+    logs = run.log()
+    bad = not codes and fault.target != "launcher"
+    bad = bad or not set(codes) <= allowed or (not killed and not orderly)
+    # The loader workers of a rank that was killed complain in their own way.
+    bad = bad or ("Traceback" in logs and not killed)
+    bad = bad or "no checkpoint in" in logs or "is damaged" in logs
+    if bad:
+        report.failures.append(f"{run.folder}, start {run.starts - 1}: {fault} gave {codes}: {logs[-1500:]}")
+    run.endings[run.starts - 1] = (fault, codes)
+
+
+def _judge_losses(run: Run, report: Report) -> None:
+    """How many steps each start lost: those it had computed and the next one computed again."""
+    beginnings = sorted(run.beginnings().items())
+    for (number, _), (_, resumed) in itertools.pairwise(beginnings):
+        fault, codes = run.endings[number]
+        lost = max(0, run.reached(number) - resumed)
+        if set(codes) == {75}:
+            report.lost_by_signal.append(lost)
+            if lost:
+                report.failures.append(f"{run.folder}, start {number}: {lost} steps lost after {fault.kind}")
+        elif fault.kind != "disk full":
+            report.lost_by_kill.append(lost)
+            if lost > 2 * INTERVAL:
+                report.failures.append(f"{run.folder}, start {number}: {lost} steps lost after {fault}")
+
+
+def document(report: Report, given: argparse.Namespace, seconds: float) -> dict[str, Any]:
+    """The figures, for the file of results."""
+    lost = sorted(report.lost_by_kill)
+    return {
+        "schema": "slurmgpu.benchmark/1",
+        "benchmark": "soak",
+        "setting": {"seed": given.seed, "steps": STEPS, "interval": INTERVAL, "pause": given.pause},
+        "machine": {
+            "machine": platform.machine(),
+            "cpus": os.cpu_count(),
+            "python": platform.python_version(),
+        },
+        "versions": {"torch": torch.__version__},
+        "seconds": round(seconds),
+        "results": {
+            "kills": report.kills,
+            "disturbances": dict(sorted(report.disturbances.items())),
+            "runs": report.runs,
+            "starts": report.starts,
+            "steps_lost_by_kill": {
+                "count": len(lost),
+                "median": lost[len(lost) // 2] if lost else None,
+                "largest": lost[-1] if lost else None,
+                "beyond_one_interval": sum(each > INTERVAL for each in lost),
+            },
+            "steps_lost_by_signal": {
+                "count": len(report.lost_by_signal),
+                "largest": max(report.lost_by_signal, default=None),
+            },
+            "failures": report.failures,
+        },
+    }
+
+
+def main() -> None:
+    """Soak, print, and keep the figures when asked to; exit code 1 when a promise was broken."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--short", action="store_true", help="four of the eight ways to train")
+    parser.add_argument("--pause", type=float, default=0.01, help="seconds that a step takes at least")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    dice, report, began = random.Random(given.seed), Report(), time.monotonic()
+    setups = [Setup(p, w, a) for p in (1, 2) for w in (0, 2) for a in (1, 4)]
+    if given.short:
+        setups = [setups[number] for number in (0, 3, 5, 6)]
+    with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as folder:
+        for number, setup in enumerate(setups):
+            share = given.kills * (number + 1) // len(setups) - given.kills * number // len(setups)
+            before = report.kills
+            soak(setup, Path(folder, str(number)), share, dice, given.pause, report)
+            print(f"{setup}: {report.kills - before} kills, {report.runs} runs so far", flush=True)
+    result = document(report, given, time.monotonic() - began)
+    print(json.dumps(result["results"], indent=1))
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=1) + "\n")
+    sys.exit(1 if report.failures else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Files that are there whole or not at all: written under another name, synced, renamed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+__all__ = ["TEMPORARY", "Digest", "sha256", "sync_folder", "write_json", "write_whole"]
+
+TEMPORARY = ".tmp"
+
+
+class Digest:
+    """A file that knows the SHA-256 of what was written to it, so that no part is read again to learn it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._sha256 = hashlib.sha256()
+        self._size = 0
+
+    def write(self, data: Any) -> int:
+        """Write all of the data, and count it."""
+        self._sha256.update(data)
+        written = self._file.write(data)
+        self._size += written
+        return written
+
+    def flush(self) -> None:
+        """Hand on what is buffered."""
+        self._file.flush()
+
+    def facts(self) -> dict[str, Any]:
+        """Size in bytes and SHA-256, as a manifest holds them."""
+        return {"bytes": self._size, "sha256": self._sha256.hexdigest()}
+
+
+def write_whole(path: Path, fill: Callable[[Digest], object]) -> dict[str, Any]:
+    """Write a file by ``fill`` under a temporary name, sync it to the disk and rename it; size and SHA-256.
+
+    The folder is not synced: one sync serves several files. After an error the temporary file is gone.
+    """
+    temporary = path.with_name(path.name + TEMPORARY)
+    try:
+        with temporary.open("wb") as file:
+            digest = Digest(file)
+            fill(digest)
+            _sync(file)
+        _rename(temporary, path)
+    except Exception:
+        temporary.unlink(missing_ok=True)
+        raise
+    return digest.facts()
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Write one line of JSON, whole, and sync the folder."""
+    line = json.dumps(document, ensure_ascii=False).encode() + b"\n"
+    write_whole(path, lambda file: file.write(line))
+    sync_folder(path.parent)
+
+
+def _sync(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _rename(temporary: Path, path: Path) -> None:
+    temporary.replace(path)
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames in a folder last."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256(path: Path) -> str:
+    """A file's SHA-256, in hex."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()

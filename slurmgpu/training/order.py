@@ -1,0 +1,93 @@
+"""The order of samples: from the seed and the epoch alone, so that no number of processes or workers changes it.
+
+The training runs through one endless row of samples, epoch after epoch, each epoch a permutation of its own.
+A position in that row is the count of samples trained on so far, over all ranks. Steps of ``batch_size`` cut the
+row without regard to the ends of epochs: an epoch's last samples share a step with the next one's first. So
+every sample comes exactly once an epoch, none is repeated to fill up, and all steps have the same size but the
+training's very last, which takes what is left (or is left out, with ``drop_last``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Union
+
+import torch
+
+__all__ = ["Order", "Piece", "Share", "mix", "sample_seed", "shares"]
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio: consecutive multiples lie far apart
+
+
+def mix(*numbers: int) -> int:
+    """One well-mixed 64-bit number from several (SplitMix64's output function: Steele, Lea, Flood 2014)."""
+    value = 0
+    for number in numbers:
+        value = (value + number + _GOLDEN) & _MASK
+        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+        value ^= value >> 31
+    return value
+
+
+def sample_seed(base: int, index: int) -> int:
+    """The 32-bit seed of one sample's randomness; ``base`` is ``mix(seed, epoch)``."""
+    return ((base + index * _GOLDEN) & _MASK) >> 32
+
+
+# Plain tuples, for they are made in every step.
+Piece = tuple[int, Union[torch.Tensor, list[int]]]
+"""An epoch and samples of it, in order; on their way to a worker as a list, which is cheaper to send."""
+
+Share = tuple[int, int, bool]
+"""What one rank takes at a time: positions from, up to, and whether they count or are a stand-in."""
+
+
+class Order:
+    """Which sample stands at which position; ``samples`` is the size of the data, in samples."""
+
+    def __init__(self, samples: int, seed: int) -> None:
+        self.samples = samples
+        self._seed = seed
+        self._epoch, self._begin = -1, -samples
+        self._permutation = torch.empty(0)
+
+    def pieces(self, start: int, stop: int) -> list[Piece]:
+        """The samples from one position up to another, epoch by epoch."""
+        first = start - self._begin
+        if first >= 0 and stop <= self._begin + self.samples:  # within the epoch at hand, as nearly always
+            return [(self._epoch, self._permutation[first : stop - self._begin])]
+        found: list[Piece] = []
+        while start < stop:
+            epoch, offset = divmod(start, self.samples)
+            if epoch != self._epoch:
+                self._permute(epoch)
+            end = min(self.samples, offset + stop - start)
+            found.append((epoch, self._permutation[offset:end]))
+            start += end - offset
+        return found
+
+    def _permute(self, epoch: int) -> None:
+        generator = torch.Generator().manual_seed(mix(self._seed, epoch) >> 1)
+        self._permutation = torch.randperm(self.samples, generator=generator)
+        self._epoch, self._begin = epoch, epoch * self.samples
+
+
+def shares(
+    start: int, end: int, batch: int, micro: int, *, rank: int = 0, world_size: int = 1
+) -> Iterator[Share]:
+    """One rank's micro-batches from a position to the end of the training, in order.
+
+    Every step takes up to ``batch`` positions, in rounds of one micro-batch (of up to ``micro``) per rank. Every
+    rank has the same number of rounds: in a last round with fewer samples than ranks, a rank that gets none
+    takes the round's first sample, and it does not count.
+    """
+    across = micro * world_size
+    while start < end:
+        stop = min(start + batch, end)
+        for first in range(start, stop, across):
+            size = min(across, stop - first)
+            low, high = first + size * rank // world_size, first + size * (rank + 1) // world_size
+            yield (low, high, True) if low < high else (first, first + 1, False)
+        start = stop

@@ -1,0 +1,137 @@
+"""For scripts with a loop of their own: what makes a run resumable and stoppable, in a few lines."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Optional, Union
+
+import torch
+import torch.distributed as dist
+
+from .console import Console
+from .data import train_batches
+from .errors import TrainingError
+from .group import Group
+from .order import Order, shares
+from .ranks import from_environment
+from .session import Session
+from .signals import Signals
+from .snapshot import plain_state
+
+__all__ = ["Run"]
+
+
+class Run:
+    """A training in a run directory: ``state`` puts it back, ``should_stop`` ends each step, ``save`` saves.
+
+    With several processes, join the process group first (``init_process_group``), and make the same calls in the
+    same order on every rank.
+
+    Args:
+        folder: The run directory; default SLURMGPU_RUN_DIR, else ``run``.
+        save_every: Steps between two checkpoints, written in the background.
+        keep: Newest checkpoints to keep; those of steps that ``keep_every`` divides stay for good.
+        seed: Seed of the order of samples, and of what is drawn for each.
+    """
+
+    def __init__(
+        self,
+        folder: Union[str, Path, None] = None,
+        *,
+        save_every: int = 100,
+        keep: int = 2,
+        keep_every: Optional[int] = None,
+        seed: int = 0,
+    ) -> None:
+        environment: Mapping[str, str] = os.environ
+        ranks = from_environment(environment)
+        if ranks.world_size > 1 and not dist.is_initialized():
+            raise TrainingError(
+                "call torch.distributed.init_process_group before Run(), so that ranks can talk"
+            )
+        device = torch.device("cpu")
+        if torch.cuda.is_available():
+            device = torch.device("cuda", torch.cuda.current_device())
+        run_dir = Path(folder or environment.get("SLURMGPU_RUN_DIR") or "run")
+        run_dir.mkdir(parents=True, exist_ok=True)
+        self._group = Group(ranks, device)
+        console = Console(ranks.first)
+        self._session = Session(run_dir, self._group, environment, console, keep=keep, keep_every=keep_every)
+        atexit.register(self._session.close)
+        self._save_every, self._seed = save_every, seed
+        self._parts: dict[str, Any] = {}
+        self.step = 0
+        self._samples = 0
+        self.stopped = False
+
+    def state(self, **parts: Any) -> int:
+        """Name what is to be saved, whatever has ``state_dict``; all of it is put back from the newest checkpoint.
+
+        Returns the number of steps so far; random states are as they were then. From now on signals and the
+        time limit stop the run in good order.
+
+        Raises:
+            TrainingError: the checkpoint does not fit.
+        """
+        self._parts = parts
+        found = self._session.found
+        if found is not None:
+            saved = self._session.read("state.pt")
+            if saved.keys() != parts.keys():
+                raise TrainingError(
+                    f"{found.path.name} holds {', '.join(saved)}; state() was given {', '.join(parts)}"
+                )
+            for name, part in parts.items():
+                part.load_state_dict(saved[name])
+            self.step, self._samples = found.manifest["step"], found.manifest["samples"]
+            self._session.read_own()
+        self._session.watch.step = self.step
+        self._session.handle(Signals(os._exit))
+        self._session.begin()
+        return self.step
+
+    def batches(self, dataset: Any, batch_size: int, epochs: int, *, workers: int = 0) -> Iterator[Any]:
+        """This rank's batches from where the run was left to the last epoch's end, each sample once an epoch.
+
+        ``batch_size`` counts over all ranks. The order is the same with any number of ranks and workers.
+        """
+        ranks = self._group.ranks
+        micro, rest = divmod(batch_size, ranks.world_size)
+        if rest:
+            raise TrainingError(
+                f"batch_size {batch_size} does not divide by the world size, {ranks.world_size}"
+            )
+        end = epochs * len(dataset)
+        chosen = shares(self._samples, end, batch_size, micro, rank=ranks.rank, world_size=ranks.world_size)
+        order = Order(len(dataset), self._seed)
+        for batch in train_batches(dataset, order, chosen, self._group, seed=self._seed, workers=workers):
+            self._samples = min(end, self._samples + batch_size)
+            yield batch
+
+    def should_stop(self) -> bool:
+        """Call it at the end of each step: counts it, saves when it is time; True: all is saved, leave the loop."""
+        watch = self._session.watch
+        self.step += 1
+        watch.step = self.step
+        if self.step >= watch.line and watch.stop():
+            self.save()
+            self._session.mark(watch.reason, self.step)
+            self.stopped = True
+            return True
+        if self.step % self._save_every == 0:
+            self._begin_save()
+        return False
+
+    def save(self) -> None:
+        """Save this step, if it is not saved yet, and wait until the checkpoint counts on all ranks."""
+        self._begin_save()
+        self._session.finish(self.step)
+        self._group.barrier()
+
+    def _begin_save(self) -> None:
+        states = {name: plain_state(part) for name, part in self._parts.items()}
+        facts = {"samples": self._samples}
+        self._session.save(self.step, lambda: {"state.pt": states}, dict, facts)

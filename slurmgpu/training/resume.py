@@ -1,0 +1,130 @@
+"""From a checkpoint back into a training: everything put back, and what has changed since is said."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from . import randomness
+from .errors import TrainingError
+from .loop import Loop
+from .order import mix
+from .session import Session
+from .step import Position
+from .task import Task
+
+__all__ = ["restore", "restore_rank", "task_sha256"]
+
+# What may differ after a resume without changing what is computed; a changed schedule says so itself.
+_FREE = {
+    "strategy",
+    "epochs",
+    "max_steps",
+    "workers",
+    "checkpoint_every",
+    "checkpoint_steps",
+    "keep",
+    "keep_every",
+    "resume",
+    "stop_margin",
+    "hang_timeout",
+    "log_every",
+    "timeout",
+}
+
+
+def restore(loop: Loop, session: Session) -> None:
+    """Put model, optimizer, schedule, scaler and position back, and say what is not as it was.
+
+    Raises:
+        TrainingError: the checkpoint does not fit the model or the optimizer.
+    """
+    assert session.found is not None
+    name, facts = session.found.path.name, session.found.manifest
+    try:
+        loop.model.load_state_dict(session.read("model.pt"))
+        state = session.read("training.pt")
+        loop.position = Position(facts["step"], _samples(loop, facts), facts["evaluated"])
+        loop.total_steps = facts["step"] + loop.remaining_steps()
+        anew = loop.schedule is not None and facts["total_steps"] != loop.total_steps
+        if anew:
+            _restart_schedule(loop, state["optimizer"], facts["step"])
+        else:
+            loop.optimizer.load_state_dict(state["optimizer"])
+            if loop.schedule is not None:
+                loop.schedule.load_state_dict(state["schedule"])
+        if loop.precision.scaler is not None and state["scaler"] is not None:
+            loop.precision.scaler.load_state_dict(state["scaler"])
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise TrainingError(
+            f"{name} does not fit the model and optimizer of {loop.task.path}: {error}\n"
+            "undo the change, or set resume: false to start anew"
+        ) from error
+    loop.results = dict(facts["results"])
+    changed = _changes(loop, facts)
+    if changed:
+        kept = (
+            "" if anew else "; what optimizer and schedule saved, such as the learning rate, stays in force"
+        )
+        loop.console.say(f"note: changed since {name}: {', '.join(changed)}. Training goes on{kept}")
+
+
+def _samples(loop: Loop, facts: Mapping[str, Any]) -> int:
+    """The position in samples; with data of another size, as far into the same epoch as there is."""
+    samples, size, now = int(facts["samples"]), int(facts["dataset_samples"]), loop.samples
+    if size == now:
+        return samples
+    epoch, inside = divmod(samples, size)
+    return epoch * now + min(inside, now)
+
+
+def restore_rank(loop: Loop, session: Session) -> None:
+    """Put back what each rank has of its own: its random state, and the losses not logged yet.
+
+    With another number of ranks these mean nothing any more, and the random states begin anew from the step.
+    """
+    own = session.read_own()
+    if own:
+        loop.meter.restore(own["meter"])
+    else:
+        rank = loop.group.ranks.rank
+        randomness.seed_all(mix(loop.settings.seed, 1 + rank, loop.position.step) >> 1)
+
+
+def _restart_schedule(loop: Loop, saved: dict[str, Any], done: int) -> None:
+    """For a training of another length: the new schedule moved on to here, with the optimizer's saved state.
+
+    The old one would end too early, or fail when it is asked for more steps than it was made for.
+    """
+    loop.renew_schedule()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the schedule moves while the optimizer rests: here it must
+        for _ in range(done):
+            loop.schedule.step()  # type: ignore[union-attr]  # the caller has seen that there is one
+    groups = loop.optimizer.state_dict()["param_groups"]
+    loop.optimizer.load_state_dict({**saved, "param_groups": groups})
+    loop.console.say(
+        f"note: the schedule is made anew for {loop.total_steps} steps, of which {done} are through: "
+        "the training's length has changed"
+    )
+
+
+def _changes(loop: Loop, facts: Mapping[str, Any]) -> list[str]:
+    """What matters and is not as it was when the checkpoint was written, as ``name old -> new``."""
+    before, now = dict(facts["settings"]), loop.settings.as_dict()
+    pairs = [(name, before.get(name), now[name]) for name in now if name not in _FREE | {"config"}]
+    old, new = before.get("config", {}), now["config"]
+    pairs += [(f"config.{name}", old.get(name), new.get(name)) for name in {**old, **new}]
+    pairs.append(("world size", facts["world_size"], loop.group.ranks.world_size))
+    pairs.append(("the data's size", facts["dataset_samples"], loop.samples))
+    changed = [f"{name} {old} -> {new}" for name, old, new in pairs if old != new]
+    if facts["task_sha256"] != task_sha256(loop.task):
+        changed.append(f"the text of {loop.task.path.name}")
+    return changed
+
+
+def task_sha256(task: Task) -> str:
+    """The SHA-256 of the task's file."""
+    return hashlib.sha256(task.path.read_bytes()).hexdigest()

@@ -1,0 +1,170 @@
+"""Writes checkpoints while the training goes on: every rank its part, the manifest last.
+
+A thread writes what was copied beforehand; at most one save is under way. A disk that is full costs a checkpoint,
+not the training: what was written of it is removed, all ranks learn of it, and the next one is tried anew.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from . import checkpoint
+from .channel import Channel
+from .errors import TrainingError
+from .lock import Lock
+from .ranks import Ranks
+from .snapshot import Snapshot
+
+__all__ = ["NOT_FINITE", "Saved", "Saver"]
+
+NOT_FINITE = "the loss is not finite"
+
+
+@dataclass
+class Saved:
+    """How a save ended: ``error`` is None for one that counts; ``seconds`` from copying to commit."""
+
+    step: int
+    error: Optional[str] = None
+    seconds: float = 0.0
+    size: int = 0
+
+    @property
+    def name(self) -> str:
+        """The generation's folder, as people and metrics name it."""
+        return f"checkpoints/step-{self.step}"
+
+
+class Saver:
+    """Saves generations into a folder; the same calls in the same order on every rank."""
+
+    def __init__(
+        self,
+        folder: Path,
+        ranks: Ranks,
+        channel: Channel,
+        lock: Optional[Lock],
+        *,
+        keep: int,
+        keep_every: Optional[int],
+        last_step: Optional[int] = None,
+    ) -> None:
+        self._folder, self._ranks, self._channel, self._lock = folder, ranks, channel, lock
+        self._keep, self._keep_every = keep, keep_every
+        self._thread: Optional[threading.Thread] = None
+        self._result: Optional[Saved] = None
+        self._number = 0
+        self.last_step = last_step
+        self.longest = 0.0
+
+    def start(
+        self,
+        step: int,
+        snapshot: Snapshot,
+        parts: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        losses: Optional[Sequence[Any]] = None,
+    ) -> None:
+        """Begin to write this rank's ``parts``; ``facts`` (rank 0's count) go into the manifest.
+
+        With a loss that is not finite among ``losses`` nothing is written: such a state helps nobody.
+        The save before must have been collected.
+        """
+        assert self._thread is None
+        self._number += 1
+        self._result = None
+        began = time.monotonic()
+
+        def work() -> None:
+            self._result = self._save(step, snapshot, parts, facts, losses)
+            self._result.seconds = time.monotonic() - began
+
+        self._thread = threading.Thread(target=work, name="saver", daemon=True)
+        self._thread.start()
+
+    def collect(self, *, wait: bool) -> Optional[Saved]:
+        """The result of the save under way, once; None when there is none or it is not done yet."""
+        if self._thread is None or (self._thread.is_alive() and not wait):
+            return None
+        self._thread.join()
+        self._thread = None
+        result = self._result
+        if result is None:
+            raise TrainingError("the thread that writes checkpoints has died")
+        if result.error is None:
+            self.last_step = result.step
+            self.longest = max(self.longest, result.seconds)
+        return result
+
+    def _save(
+        self,
+        step: int,
+        snapshot: Snapshot,
+        parts: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        losses: Optional[Sequence[Any]],
+    ) -> Saved:
+        own: dict[str, Any] = {"parts": {}, "error": None}
+        path = self._folder / f"step-{step}"
+        try:
+            snapshot.wait()
+            if losses is not None and not all(map(math.isfinite, losses)):
+                raise ValueError(NOT_FINITE)
+            for name, content in parts.items():
+                own["parts"][name] = checkpoint.write_part(path, name, content)
+        except Exception as error:
+            own["error"] = f"{self._ranks}: {_reason(error)}"
+        try:
+            return self._agree(step, path, own, facts)
+        except Exception as error:
+            return Saved(step, f"lost the other ranks ({_reason(error)})")
+
+    def _agree(self, step: int, path: Path, own: dict[str, Any], facts: Mapping[str, Any]) -> Saved:
+        """Rank 0 gathers what all have written, commits it or takes it back, and tells the others."""
+        before, place = f"save/{self._number - 1}", f"save/{self._number}"
+        if not self._ranks.first:
+            self._channel.put(f"{place}/{self._ranks.rank}", own)
+            answer = self._channel.get(f"{place}/result")
+            return Saved(step, answer["error"], size=answer["size"])
+        others = range(1, self._ranks.world_size)
+        everyone = [own, *(self._channel.get(f"{place}/{rank}") for rank in others)]
+        parts = {name: entry for each in everyone for name, entry in each["parts"].items()}
+        error = next((each["error"] for each in everyone if each["error"]), None)
+        if error is None:
+            error = self._attempt(lambda: self._commit(step, parts, facts))
+        if error is not None:
+            shutil.rmtree(path, ignore_errors=True)
+        size = sum(entry["bytes"] for entry in parts.values())
+        if self._number > 1:
+            for name in ("result", *map(str, others)):
+                self._channel.drop(f"{before}/{name}")
+        self._channel.put(f"{place}/result", {"error": error, "size": size})
+        return Saved(step, error, size=size)
+
+    def _commit(self, step: int, parts: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        if self._lock is not None:
+            self._lock.check()
+        checkpoint.commit(self._folder, step, parts, facts)
+
+    def _attempt(self, act: Callable[[], None]) -> Optional[str]:
+        try:
+            act()
+        except Exception as error:
+            return _reason(error)
+        # From here on the new generation counts; what cannot be removed now can be later.
+        try:
+            checkpoint.prune(self._folder, self._keep, self._keep_every)
+        except OSError:
+            return None
+        return None
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]

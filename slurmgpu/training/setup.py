@@ -1,0 +1,124 @@
+"""From the task's model to the one that is trained: frozen, laid out, compiled, spread over the ranks."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import torch
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from .errors import SettingsError
+from .group import Group
+from .settings import Config, Settings
+from .task import Task
+
+__all__ = ["make_model", "make_optimizer", "make_schedule", "set_backends", "spread"]
+
+
+def set_backends(settings: Settings) -> None:
+    """Set what torch keeps for the whole process: TF32, cuDNN's choice of algorithms, determinism."""
+    deterministic = settings.deterministic
+    if torch.cuda.is_available():
+        torch.backends.cuda.matmul.allow_tf32 = settings.tf32
+        torch.backends.cudnn.allow_tf32 = settings.tf32
+        torch.backends.cudnn.benchmark = settings.cudnn_benchmark and not deterministic
+    if deterministic:
+        os.environ.setdefault(
+            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+        )  # what cuBLAS asks for (its manual, 2.1.4)
+        torch.use_deterministic_algorithms(True)
+
+
+def make_model(task: Task, cfg: Config, settings: Settings, device: torch.device) -> torch.nn.Module:
+    """The task's model on the device, with what is to be frozen frozen."""
+    model = task.model(cfg)
+    if settings.activation_checkpointing:
+        for block in task.blocks(model):
+            _recompute(block)
+    if settings.freeze:
+        _freeze(model, settings.freeze)
+    if settings.channels_last:
+        return model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    return model.to(device)
+
+
+def _recompute(block: torch.nn.Module) -> None:
+    forward = block.forward
+
+    def again(*arguments: Any, **named: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*arguments, **named)
+        return checkpoint(forward, *arguments, use_reentrant=False, **named)
+
+    block.forward = again
+
+
+def _freeze(model: torch.nn.Module, patterns: Sequence[str]) -> None:
+    names = [name for name, _ in model.named_parameters()]
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            raise SettingsError(
+                f"freeze: no parameter is named like {pattern!r}; there are {', '.join(names)}"
+            )
+    for name, parameter in model.named_parameters():
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise SettingsError(f"freeze: {', '.join(patterns)} leaves nothing to train")
+
+
+def spread(model: torch.nn.Module, settings: Settings, group: Group) -> torch.nn.Module:
+    """The model as the training calls it; all ranks get rank 0's parameters, and share gradients from now on."""
+    device = group.device
+    wrapped = model
+    if settings.strategy == "dp":
+        if device.type == "cuda":
+            wrapped = DataParallel(model)
+    elif group.together:
+        wrapped = DistributedDataParallel(
+            model,
+            device_ids=[device.index] if device.type == "cuda" else None,
+            find_unused_parameters=settings.find_unused_parameters,
+            gradient_as_bucket_view=settings.gradient_as_bucket_view,
+            static_graph=settings.static_graph,
+            bucket_cap_mb=settings.bucket_cap_mb,
+        )
+    return torch.compile(wrapped) if settings.compile else wrapped  # type: ignore[return-value]
+
+
+def make_optimizer(task: Task, model: torch.nn.Module, cfg: Config) -> torch.optim.Optimizer:
+    """The task's optimizer, or AdamW with the settings' lr and weight_decay, in one kernel on a GPU."""
+    if task.has("optimizer"):
+        return task.optimizer(model, cfg)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    fused = all(parameter.is_cuda and parameter.is_floating_point() for parameter in trained)
+    return torch.optim.AdamW(trained, lr=cfg.lr, weight_decay=cfg.weight_decay, fused=fused or None)
+
+
+def make_schedule(
+    task: Task, optimizer: torch.optim.Optimizer, cfg: Config, settings: Settings, total_steps: int
+) -> Optional[Any]:
+    """The task's schedule, or the settings'; None for a learning rate that stays."""
+    if task.has("schedule"):
+        return task.schedule(optimizer, cfg, total_steps)
+    warmup, kind = settings.warmup_steps, settings.schedule
+    if kind == "constant" and not warmup:
+        return None
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / warmup
+        done = min(1.0, (step - warmup) / max(1, total_steps - warmup))
+        if kind == "linear":
+            return 1 - done
+        return 0.5 * (1 + math.cos(math.pi * done)) if kind == "cosine" else 1.0
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)

@@ -1,0 +1,44 @@
+"""What TERM, USR1, USR2 and INT do to a rank."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn, Optional
+
+if TYPE_CHECKING:
+    from .watch import Watch
+
+__all__ = ["SIGNALS", "Signals"]
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Signals:
+    """Handles them: ends the process at first, asks for an orderly stop once it trains.
+
+    ``leave`` ends the process at once, with an exit code. No exception: raised in the middle of anything, it may
+    be swallowed (a callback of the import system does), and the signal would be lost.
+    """
+
+    def __init__(self, leave: Callable[[int], NoReturn]) -> None:
+        self._leave = leave
+        self._watch: Optional[Watch] = None
+        self.before_leaving: Callable[[str], None] = lambda _name: None
+        for number in SIGNALS:
+            signal.signal(number, self._handle)
+
+    def give_to(self, watch: Optional[Watch]) -> None:
+        """From now on signals are the watch's."""
+        self._watch = watch
+
+    def _handle(self, number: int, _frame: Optional[FrameType]) -> Any:
+        if self._watch is None:
+            for each in SIGNALS:
+                signal.signal(each, signal.SIG_IGN)  # launchers repeat themselves: once is enough
+            self.before_leaving(signal.Signals(number).name)
+            self._leave(128 + number)
+        if number == signal.SIGINT and self._watch.wanted:
+            self._leave(128 + number)  # someone at a terminal who will not wait
+        self._watch.want(signal.Signals(number).name)

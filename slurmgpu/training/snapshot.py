@@ -1,0 +1,97 @@
+"""A copy of the training's state in CPU memory, made of what ``weights_only`` can read back.
+
+The copy is what lets the training go on while a thread writes. On a GPU it goes to pinned memory without
+waiting: the kernels of the next step are queued behind it, and the writing thread waits for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+
+from .errors import TrainingError
+
+__all__ = ["Snapshot", "plain_state", "reserve"]
+
+
+class Snapshot:
+    """Copies values; ``wait`` (from any thread) returns when the copies are complete."""
+
+    def __init__(self) -> None:
+        self._copies: dict[Any, torch.Tensor] = {}
+        self._event: Optional[Any] = None
+
+    def take(self, value: Any, where: str) -> Any:
+        """A copy of the value; tensors that share memory (tied weights) share it in the copy too.
+
+        Raises:
+            TrainingError: something inside is of another kind; the message says where. So it is found out
+                when saving, not when it is too late.
+        """
+        if isinstance(value, torch.Tensor):
+            return self._copy(value.detach())
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        if isinstance(value, dict):
+            return {key: self.take(each, f"{where}[{key!r}]") for key, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            items = [self.take(each, f"{where}[{index}]") for index, each in enumerate(value)]
+            return items if isinstance(value, list) else tuple(items)
+        if hasattr(value, "item") and not getattr(value, "shape", None):
+            return value.item()  # a number of numpy
+        raise TrainingError(
+            f"{where} is a {type(value).__name__}, which a checkpoint cannot hold: "
+            "only tensors, numbers, strings, lists, tuples and mappings can be read back safely"
+        )
+
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        key = (tensor.device, tensor.dtype, tensor.data_ptr(), tuple(tensor.shape), tensor.stride())
+        if key not in self._copies or not tensor.numel():
+            if tensor.is_cuda:
+                copy = torch.empty_like(tensor, device="cpu", pin_memory=True)
+                copy.copy_(tensor, non_blocking=True)
+                self._event = torch.cuda.Event()  # type: ignore[no-untyped-call, unused-ignore]
+            else:
+                copy = tensor.clone()
+            self._copies[key] = copy
+        return self._copies[key]
+
+    def finish(self) -> Snapshot:
+        """Mark the end of the copying; call it where the copies were taken."""
+        if self._event is not None:
+            self._event.record()
+        return self
+
+    def wait(self) -> None:
+        """Wait until the GPU has copied everything."""
+        if self._event is not None:
+            self._event.synchronize()
+
+
+def reserve(value: Any) -> None:
+    """Let torch set aside the pinned memory that copies of the value will need: the first save is no slower then.
+
+    Freed at once, it stays in torch's cache of pinned memory. To be called from a background thread.
+    """
+    found: list[torch.Tensor] = []
+
+    def collect(each: Any) -> None:
+        if isinstance(each, torch.Tensor):
+            if each.is_cuda:
+                found.append(torch.empty_like(each, device="cpu", pin_memory=True))
+        elif isinstance(each, dict):
+            for part in list(each.values()):
+                collect(part)
+        elif isinstance(each, (list, tuple)):
+            for part in each:
+                collect(part)
+
+    collect(value)
+
+
+def plain_state(part: Any) -> Any:
+    """A part's state without functions, which come back with the part itself (older OneCycleLR has them)."""
+    if part is None:
+        return None
+    return {name: value for name, value in part.state_dict().items() if not callable(value)}

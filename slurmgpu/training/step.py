@@ -1,0 +1,163 @@
+"""One optimizer step: forward, backward and update over its micro-batches; the code whose speed counts."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from .console import Console
+from .data import to_device
+from .group import Group
+from .meter import Meter
+from .order import shares
+from .precision import Precision
+from .settings import Settings, micro_batch
+from .task import Task
+
+__all__ = ["Position", "Step"]
+
+
+@dataclass
+class Position:
+    """How far a training is: optimizer steps, samples of all ranks, and the epoch last evaluated."""
+
+    step: int = 0
+    samples: int = 0
+    evaluated: int = 0
+
+
+class Step:
+    """Takes steps with a model that is spread over the ranks, from an iterator of this rank's micro-batches."""
+
+    def __init__(
+        self,
+        task: Task,
+        settings: Settings,
+        group: Group,
+        console: Console,
+        meter: Meter,
+        precision: Precision,
+        wrapped: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        schedule: Optional[Any],
+        batches: Iterator[Any],
+        position: Position,
+    ) -> None:
+        self.position = position
+        self._counts = False
+        self.task, self.settings, self.group, self.console = task, settings, group, console
+        self.meter, self.precision, self.wrapped, self.batches = meter, precision, wrapped, batches
+        self.optimizer, self.schedule = optimizer, schedule
+        inner = getattr(wrapped, "_orig_mod", wrapped)  # torch.compile keeps what it compiles there
+        self._ddp = inner if isinstance(inner, DistributedDataParallel) else None
+        self._loss = task.raw_loss
+        self._autocast = None if settings.precision == "fp32" else precision.autocast
+        self._trained = [parameter for parameter in wrapped.parameters() if parameter.requires_grad]
+        self._micro = micro_batch(settings, group.ranks.world_size)
+        # Looked up once, not in every step.
+        self._batch, self._on_cpu = settings.batch_size, group.device.type == "cpu"
+        self._scaler, self._guards = (
+            precision.scaler,
+            settings.clip_norm is not None or settings.nonfinite == "skip",
+        )
+        self._keep, self._losses, self._sizes = meter.keep, meter.losses, meter.sizes
+        self._whole = [(1 / settings.accumulate, self._micro)] * settings.accumulate
+
+    def _rounds(self, size: int) -> list[tuple[float, int]]:
+        """Weight and samples of this rank's micro-batches in the shorter last step; (0, 0) for a stand-in."""
+        ranks = self.group.ranks
+        own = shares(0, size, size, self._micro, rank=ranks.rank, world_size=ranks.world_size)
+        counts = [stop - start if counted else 0 for start, stop, counted in own]
+        return [(count * ranks.world_size / size, count) for count in counts]
+
+    def take(self, size: int) -> None:
+        """One optimizer step over ``size`` samples of all ranks."""
+        rounds = self._whole if size == self._batch else self._rounds(size)
+        meter, batches, clock = self.meter, self.batches, time.perf_counter
+        left = len(rounds)
+        for weight, samples in rounds:
+            left -= 1
+            waiting = clock()
+            batch = next(batches)
+            if not self._on_cpu:
+                batch = to_device(batch, self.group.device)
+            meter.waited += clock() - waiting
+            if left and self._ddp is not None:
+                with self._ddp.no_sync():  # type: ignore[no-untyped-call, unused-ignore]
+                    self._backward(batch, weight, samples, size)
+            else:
+                self._backward(batch, weight, samples, size)
+        if self._counts:
+            self._weigh_by_count(_own(rounds), size)
+        self._update(rounds)
+
+    def _backward(self, batch: Any, weight: float, samples: int, size: int) -> None:
+        if self._autocast is None:
+            answer = self._loss(self.wrapped, batch)
+        else:
+            with self._autocast():
+                answer = self._loss(self.wrapped, batch)
+        if isinstance(answer, torch.Tensor) and answer.dim() == 0:
+            value, counted = answer, None
+        else:
+            value, counted = self.task.counted_loss(answer)
+        if not value.requires_grad:
+            self.task.refuse_constant(value)
+        if counted is not None:
+            self._counts = True
+            weight = self.group.ranks.world_size / size if samples else 0.0
+        loss = value
+        if weight != 1:
+            value = value * weight
+        if self._scaler is not None:
+            value = self._scaler.scale(value)
+        value.backward()  # type: ignore[no-untyped-call, unused-ignore]
+        if samples:
+            self._losses.append(self._keep(loss))
+            self._sizes.append(samples)
+            if counted is not None:
+                self.meter.counts.append(counted)
+
+    def _weigh_by_count(self, rounds: int, size: int) -> None:
+        """Where the task counts (tokens, say): from a sum per sample to the mean over all ranks' counts."""
+        device = self.group.device
+        counts = self.meter.counts[len(self.meter.counts) - rounds :]
+        zero = torch.zeros((), dtype=torch.float64, device=device)
+        total = self.group.sum(sum((torch.as_tensor(each, device=device).double() for each in counts), zero))
+        factor = size / total.clamp(min=1e-12)
+        for parameter in self._trained:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+
+    def _update(self, rounds: list[tuple[float, int]]) -> None:
+        scaler, optimizer, skip = self._scaler, self.optimizer, False
+        if self._guards:
+            clip = self.settings.clip_norm
+            if scaler is not None:
+                scaler.unscale_(optimizer)
+            norm = torch.nn.utils.clip_grad_norm_(self._trained, math.inf if clip is None else clip)
+            if self.settings.nonfinite == "skip" and not math.isfinite(norm):
+                skip = True
+                self.meter.drop_last(_own(rounds))
+                self.console.say(
+                    f"warning: step {self.position.step + 1} is left out: its gradient is not finite"
+                )
+        if scaler is not None:
+            scaler.step(optimizer)
+            scaler.update()
+        elif not skip:
+            optimizer.step()
+        if self.schedule is not None:
+            self.schedule.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
+def _own(rounds: list[tuple[float, int]]) -> int:
+    """Rounds in which this rank has samples of its own."""
+    return sum(1 for _, samples in rounds if samples)

@@ -1,0 +1,170 @@
+"""When to stop: signals, the clock, a rank that hangs; and how all ranks agree on the step.
+
+A signal handler sets a flag and returns. A thread on each rank looks at the flag and at the clock a few times a
+second, and tells the others' threads through the store. Then each thread draws a line that its own rank will not
+cross, a step ahead, and publishes it; the furthest of these lines is where all of them stop. All that a step pays
+is one comparison: no collective, no GPU.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn, Optional
+
+import torch
+
+from .channel import Channel
+from .errors import TrainingError
+from .ranks import Ranks
+
+__all__ = ["NEVER", "Watch", "dump_stacks"]
+
+_PERIOD = 0.2  # seconds between two looks
+_GRACE = 5.0  # seconds for the other ranks to write down their stacks too
+NEVER = sys.maxsize
+
+
+class Watch:
+    """Watches over one rank. The loop counts its steps in ``step``, and asks ``stop`` where ``step >= line``."""
+
+    def __init__(self, ranks: Ranks, timeout: float) -> None:
+        self._ranks, self._timeout = ranks, timeout
+        self._channel = Channel(ranks, timeout)
+        self.step = 0
+        self.beats = 0  # moved on by whatever is no step, and shows life
+        self.line = NEVER
+        self.reason = ""
+        self.finished = False
+        self._wanted = ""
+        self._drawn = False
+        self._stop_at: Optional[int] = None
+        self._failure: Optional[Exception] = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self.deadline: Callable[[], float] = lambda: math.inf
+        self.hang_timeout: Optional[float] = None
+        self.on_hang: Callable[[float], NoReturn] = _no_handler
+        self.at_each_look: Callable[[], None] = lambda: None
+        self._alive = (-1, -1)
+        self._alive_since = self._began = 0.0
+        self._first_step = 0
+
+    def start(self) -> None:
+        """Begin to watch; signals that came before ended the process, from now on they stop it in order."""
+        self._alive_since = self._began = time.monotonic()
+        self._first_step = self.step
+        self._thread.start()
+
+    def pace(self) -> float:
+        """Seconds that a step has taken so far, on average and with all that lies between steps."""
+        steps = self.step - self._first_step
+        return (time.monotonic() - self._began) / steps if steps > 0 else 0.0
+
+    def close(self) -> None:
+        """Look no more."""
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=10)
+
+    def want(self, reason: str) -> None:
+        """Ask for a stop at the next step that all ranks can agree on; safe in a signal handler."""
+        if not self._wanted:
+            self._wanted = reason
+        if self._ranks.world_size == 1:
+            self.reason, self._stop_at, self.line = self._wanted, 0, -1
+
+    @property
+    def wanted(self) -> bool:
+        """Whether this rank knows of a stop to come: a long evaluation is not worth beginning."""
+        return bool(self._wanted) or self.line != NEVER
+
+    def stop(self) -> bool:
+        """At the end of a step on or beyond the line: whether all ranks stop here."""
+        until = time.monotonic() + self._timeout
+        while self._stop_at is None:
+            if self._failure is not None or time.monotonic() > until:
+                raise TrainingError(f"lost the other ranks while they agreed on a stop ({self._failure})")
+            time.sleep(0.002)
+        return self.step >= self._stop_at
+
+    def _run(self) -> None:
+        while not self._closed.wait(_PERIOD):
+            self._look_for_hang()
+            self.at_each_look()
+            if not self._wanted and time.time() >= self.deadline():
+                self.want("time")
+            if self._ranks.world_size == 1 or self._failure is not None:
+                continue
+            try:
+                self._agree()
+            except Exception as error:  # the store is gone: so is rank 0, and the loop will find out
+                self._failure = error
+
+    def _agree(self) -> None:
+        if self._stop_at is not None:
+            return
+        if self._wanted and not self._drawn:
+            self._channel.put_first("stop", self._wanted)
+        if not self._drawn:
+            if not self._channel.has("stop"):
+                return
+            self._channel.put(f"line/{self._ranks.rank}", self._draw())
+            self._drawn = True
+        names = [f"line/{rank}" for rank in range(self._ranks.world_size)]
+        while not self._channel.has(*names):
+            if self._closed.wait(0.02):
+                return
+        self.reason = str(self._channel.get("stop"))
+        self._stop_at = max(int(self._channel.get(name)) for name in names)
+        self.line = self._stop_at
+
+    def _draw(self) -> int:
+        """A step that this rank has not ended yet, and will not go beyond.
+
+        The loop counts a step before it looks at the line, so a line that is still ahead after it was drawn
+        will be seen.
+        """
+        while True:
+            ahead = self.step + 1
+            self.line = ahead
+            if self.step < ahead:
+                return self.step if self.finished else ahead
+
+    def _look_for_hang(self) -> None:
+        alive, now = (self.step, self.beats), time.monotonic()
+        if alive != self._alive:
+            self._alive, self._alive_since = alive, now
+        elif self.hang_timeout is not None and now - self._alive_since > self.hang_timeout:
+            self.on_hang(now - self._alive_since)
+
+
+def _no_handler(seconds: float) -> NoReturn:
+    raise AssertionError(seconds)
+
+
+def dump_stacks(folder: Path, ranks: Ranks) -> str:
+    """Write where every thread of this process is to stderr and to a file in the folder, whose name is returned."""
+    faulthandler.dump_traceback(all_threads=True)
+    name = f"stacks-rank-{ranks.rank}.txt"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / name).open("w") as file:
+            faulthandler.dump_traceback(file=file, all_threads=True)
+            _dump_nccl(folder / f"nccl-rank-{ranks.rank}.pickle")
+    except OSError:
+        name = "stderr"
+    time.sleep(_GRACE)
+    return name
+
+
+def _dump_nccl(path: Path) -> None:
+    """NCCL's flight recorder, the last collectives of this rank, where torch has one and it is on."""
+    dump = getattr(getattr(torch._C, "_distributed_c10d", None), "_dump_nccl_trace", None)
+    if dump is not None and torch.cuda.is_available():
+        path.write_bytes(dump())

@@ -1,0 +1,151 @@
+"""Which sample comes when, and what is drawn for it: the same with any number of processes and workers."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+from slurmgpu.training.data import eval_batches, train_batches
+from slurmgpu.training.group import Group
+from slurmgpu.training.order import Order, mix, sample_seed, shares
+from slurmgpu.training.ranks import Ranks
+
+
+def row(order: Order, start: int, stop: int) -> list[int]:
+    return [index for _, indices in order.pieces(start, stop) for index in torch.as_tensor(indices).tolist()]
+
+
+def ranks(world: int) -> list[Group]:
+    return [Group(Ranks(rank, rank, world, world), torch.device("cpu")) for rank in range(world)]
+
+
+def test_every_epoch_holds_every_sample_once_in_an_order_of_its_own() -> None:
+    order = Order(100, seed=7)
+    epochs = [row(order, 100 * epoch, 100 * (epoch + 1)) for epoch in range(3)]
+    assert all(sorted(epoch) == list(range(100)) for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert row(Order(100, seed=8), 0, 100) != epochs[0]
+
+
+def test_any_part_of_the_row_can_be_had_by_itself() -> None:
+    whole = row(Order(10, seed=1), 0, 50)
+    for start in range(50):
+        for stop in range(start, 51, 7):
+            assert row(Order(10, seed=1), start, stop) == whole[start:stop]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("start", [0, 60, 77])
+def test_the_ranks_together_take_every_position_once_and_in_order(
+    world: int, accumulate: int, start: int
+) -> None:
+    batch, end = 30, 331
+    own = [
+        list(shares(start, end, batch, batch // world // accumulate, rank=rank, world_size=world))
+        for rank in range(world)
+    ]
+    assert len({len(each) for each in own}) == 1, "every rank takes part in every round"
+    rounds = [[share for share in taken if share[2]] for taken in zip(*own, strict=True)]
+    positions = [p for taken in rounds for low, high, _ in taken for p in range(low, high)]
+    assert positions == list(range(start, end))
+
+
+def test_with_fewer_samples_than_ranks_a_stand_in_takes_part_and_does_not_count() -> None:
+    own = [list(shares(8, 9, 8, 2, rank=rank, world_size=4)) for rank in range(4)]
+    assert [share for (share,) in own if share[2]] == [(8, 9, True)]
+    assert [share for (share,) in own if not share[2]] == [(8, 9, False)] * 3
+
+
+class Drawing(Dataset[Any]):
+    """Samples with randomness from all three sources, and one that sometimes draws more."""
+
+    def __len__(self) -> int:
+        return 23
+
+    def __getitem__(self, index: int) -> Any:
+        extra = torch.rand(3) if index % 2 else torch.zeros(3)
+        return index, torch.rand(2), extra, random.random(), numpy.random.rand()
+
+
+class AtOnce(Drawing):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+def drawn(dataset: Any, group: Group, start: int, end: int, **options: Any) -> list[Any]:
+    settings: dict[str, Any] = {"batch": 4, "workers": 0, **options}
+    ranks = group.ranks
+    micro = settings["batch"] // ranks.world_size
+    chosen = shares(start, end, settings["batch"], micro, rank=ranks.rank, world_size=ranks.world_size)
+    order = Order(len(dataset), seed=3)
+    batches = train_batches(dataset, order, chosen, group, seed=3, workers=settings["workers"])
+    rows = []
+    for batch in batches:
+        rows += [tuple(torch.as_tensor(part[n]).tolist() for part in batch) for n in range(len(batch[0]))]
+    return [(row[0], *map(str, row[1:])) for row in rows]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_is_drawn_for_a_sample_depends_on_nothing_but_seed_epoch_and_sample(workers: int) -> None:
+    (alone,) = ranks(1)
+    whole = drawn(Drawing(), alone, 0, 60)
+    assert drawn(Drawing(), alone, 0, 60, workers=workers) == whole
+    assert drawn(Drawing(), alone, 28, 60, workers=workers) == whole[28:], "from the middle of an epoch"
+    assert drawn(Drawing(), alone, 0, 60, batch=10, workers=workers) == whole
+    both = [drawn(Drawing(), group, 0, 60, workers=workers) for group in ranks(2)]
+    assert sorted(both[0] + both[1]) == sorted(whole)
+    assert len(set(whole)) == 60, "and every epoch draws anew"
+
+
+def test_the_training_process_keeps_its_own_random_state() -> None:
+    torch.manual_seed(5)
+    random.seed(5)
+    numpy.random.seed(5)
+    expected = torch.rand(1), random.random(), numpy.random.rand()
+    torch.manual_seed(5)
+    random.seed(5)
+    numpy.random.seed(5)
+    drawn(Drawing(), ranks(1)[0], 0, 20)
+    assert (torch.rand(1), random.random(), numpy.random.rand()) == expected
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_tensors_and_batchwise_datasets_give_what_single_samples_give(workers: int) -> None:
+    (alone,) = ranks(1)
+    x = torch.arange(46).view(23, 2)
+
+    class Plain(Dataset[Any]):
+        def __len__(self) -> int:
+            return 23
+
+        def __getitem__(self, index: int) -> Any:
+            return torch.tensor(index), x[index]
+
+    expected = drawn(Plain(), alone, 0, 60)
+    assert drawn(TensorDataset(torch.arange(23), x), alone, 0, 60, workers=workers) == expected
+    assert drawn(Subset(TensorDataset(torch.arange(23), x), range(23)), alone, 0, 60) == expected
+    assert [each[0] for each in drawn(AtOnce(), alone, 0, 60)] == [each[0] for each in expected]
+
+
+def test_the_test_split_is_on_exactly_one_rank_each() -> None:
+    seen: Counter[int] = Counter()
+    for group in ranks(3):
+        batches, sizes = eval_batches(TensorDataset(torch.arange(20)), 4, group, seed=0, workers=0)
+        found = [batch[0].tolist() for batch in batches]
+        assert [len(each) for each in found] == sizes
+        seen.update(index for each in found for index in each)
+    assert seen == Counter(range(20))
+
+
+def test_seeds_of_neighbours_lie_apart() -> None:
+    base = mix(0, 1)
+    seeds = {sample_seed(base, index) for index in range(10_000)}
+    assert len(seeds) == 10_000
+    assert mix(0, 1) != mix(1, 0)

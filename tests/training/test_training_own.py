@@ -1,0 +1,124 @@
+"""A loop of one's own: ten lines make it resumable."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from .conftest import ROOT, clean_environment, free_port
+
+FOLDER = ROOT / "examples" / "own_loop"
+
+
+def start(script: Path, run_dir: Path, **extra: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(script)],
+        env=clean_environment(run_dir) | extra,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def final(run_dir: Path, step: int) -> dict[str, torch.Tensor]:
+    state = torch.load(run_dir / "checkpoints" / f"step-{step}" / "state.pt", weights_only=True)
+    model: dict[str, torch.Tensor] = state["model"]
+    return model
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_example_adds_at_most_ten_lines_to_a_plain_script() -> None:
+    plain, own = ((FOLDER / name).read_text().splitlines() for name in ("plain.py", "train.py"))
+    stripped = [line.strip() for line in plain], [line.strip() for line in own]
+    added = [line for line in difflib.ndiff(*stripped) if line.startswith("+ ") and line.strip() != "+"]
+    assert len(added) <= 10
+
+
+def test_a_plain_loop_killed_and_stopped_ends_bit_for_bit_as_an_undisturbed_one(tmp_path: Path) -> None:
+    slow = tmp_path / "train.py"
+    text = (FOLDER / "train.py").read_text()
+    slow.write_text(
+        text.replace("    loss.backward()", "    __import__('time').sleep(0.002)\n    loss.backward()")
+    )
+    for name in ("undisturbed", "run"):
+        (tmp_path / name).mkdir()
+    undisturbed = start(FOLDER / "train.py", tmp_path / "undisturbed")
+    _, err = undisturbed.communicate(timeout=60)
+    assert undisturbed.returncode == 0, err
+    folder = tmp_path / "run" / "checkpoints"
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        before = set(folder.glob("step-*/manifest.json"))
+        process = start(slow, tmp_path / "run")
+        end = time.monotonic() + 60
+        while not set(folder.glob("step-*/manifest.json")) - before and time.monotonic() < end:
+            time.sleep(0.01)
+        os.kill(process.pid, number)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == (75 if number == signal.SIGTERM else -9), err
+    marker = json.loads((tmp_path / "run" / "state" / "stop.json").read_text())
+    assert (marker["reason"], marker["requeue"]) == ("SIGTERM", True)
+    process = start(slow, tmp_path / "run")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert same(final(tmp_path / "run", 800), final(tmp_path / "undisturbed", 800))
+
+
+TWO = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import TensorDataset
+from slurmgpu.training import Run
+
+dist.init_process_group("gloo", rank=int(sys.argv[1]), world_size=2)
+torch.manual_seed(0)
+x = torch.rand(100, 3)
+model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.1), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+run = Run(save_every=4)
+run.state(model=model, optimizer=optimizer)
+wrapped = nn.parallel.DistributedDataParallel(model)
+for (inputs,) in run.batches(TensorDataset(x), batch_size=12, epochs=3):
+    wrapped(inputs).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if run.should_stop():
+        raise SystemExit(75)
+    if run.step == int(sys.argv[2]):
+        run.save()
+        sys.exit(0)
+run.save()
+"""
+
+
+def test_two_processes_of_ones_own_go_on_where_they_were(tmp_path: Path) -> None:
+    script = tmp_path / "two.py"
+    script.write_text(TWO)
+    for name, leaves in (("straight", ["0"]), ("cut", ["9", "0"])):
+        (tmp_path / name).mkdir()
+        for leave in leaves:
+            meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+            both = []
+            for rank in (0, 1):
+                own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+                environment = clean_environment(tmp_path / name) | meet | own
+                command = [sys.executable, str(script), str(rank), leave]
+                both.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+            for process in both:
+                _, err = process.communicate(timeout=90)
+                assert process.returncode == 0, err
+    steps = max(int(path.name[5:]) for path in (tmp_path / "straight" / "checkpoints").glob("step-*"))
+    assert steps == 25
+    assert same(final(tmp_path / "cut", steps), final(tmp_path / "straight", steps))
