@@ -131,14 +131,15 @@ def _ask(drafts: Drafts, options: _Options, settings: LoadedSettings, questions:
     partition = choices.choose_partition(options.partition, found, questions)
     qos = choices.choose_qos(options.qos, found, rules, account, questions)
     _ask_environment(drafts, rules, options, settings, questions)
+    runs = _runs(options, settings, questions)
     wanted = {
+        ("cluster",): None if "SLURMGPU_CLUSTER" in os.environ else drafts.target.name,
+        ("runs",): runs,
         ("job", "resources", "account"): _account_to_name(account, found, drafts),
         ("job", "resources", "partition"): partition,
         ("job", "resources", "qos"): qos,
-        ("runs",): _runs(options, settings, questions),
-        ("cluster",): None if "SLURMGPU_CLUSTER" in os.environ else drafts.target.name,
     }
-    given = (options.account, options.partition, options.qos, options.runs, None)
+    given = (None, options.runs, options.account, options.partition, options.qos)
     drafts.settings = settings_to_write(
         {key: value for key, value in wanted.items() if value is not None},
         settings,

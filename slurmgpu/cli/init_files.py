@@ -14,7 +14,7 @@ from slurmgpu.discovery.completing import add, completed
 from slurmgpu.discovery.first_job import first_job_text
 from slurmgpu.discovery.overlay import overlay
 from slurmgpu.discovery.places import can_be_made
-from slurmgpu.discovery.saving import save, write
+from slurmgpu.discovery.saving import last_discovered, save, write
 from slurmgpu.discovery.writing import plain, profile_text
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import load_cluster, profile_folders, user_profile
@@ -152,7 +152,8 @@ class Drafts:
         if self.target.existing is not None:
             text = completed(path.read_text(encoding="utf-8"), self.additions)
             if text is None:
-                say(f"kept: {path}, as it is (slurmgpu cluster refresh brings it up to date)")
+                again = f" (slurmgpu cluster refresh {self.target.name} brings it up to date)"
+                say(f"kept: {path}, as it is{again if last_discovered(path) is not None else ''}")
             else:
                 write(path, text)
                 say(f"kept: {path}; added: {', '.join(self.additions)}")

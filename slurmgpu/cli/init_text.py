@@ -78,7 +78,7 @@ def in_short(name: str, cluster: Cluster) -> str:
     """A partition in one line."""
     partition = cluster.partitions[name]
     said = [_gpus(partition)]
-    if partition.limits.max_time is not None:
+    if partition.limits.max_time is not None and partition.limits.max_time.seconds is not None:
         said.append(f"at most {partition.limits.max_time}")
     said += ["preemptible"] if partition.preemptible else []
     said += ["the default"] if name == cluster.default_partition else []

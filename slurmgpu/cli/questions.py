@@ -36,16 +36,22 @@ class Questions:
         return click.confirm(question, default=default, err=True)
 
     def choose(self, question: str, entries: Sequence[str], default: int = 0) -> int:
-        """One of the entries, by its number; its index."""
+        """One of the entries, by its number or its first word; its index."""
         if self.yes:
-            say(f"{question}: {entries[default]}")
+            say(f"{question} {entries[default]}")
             return default
-        say(f"{question}:")
+        say(question)
         for number, entry in enumerate(entries, 1):
             say(f"  {number}  {entry}")
-        numbers = click.IntRange(1, len(entries))
-        found: int = click.prompt("number", type=numbers, default=default + 1, err=True)
-        return found - 1
+        names = [entry.split(" ")[0].rstrip(":") for entry in entries]
+
+        def check(answer: str) -> None:
+            if answer not in numbered and names.count(answer) != 1:
+                raise InvalidInput(f"{answer!r} is none of them: 1 to {len(entries)}, or a name")
+
+        numbered = [str(number) for number in range(1, len(entries) + 1)]
+        answer = self.text("number", check, str(default + 1))
+        return numbered.index(answer) if answer in numbered else names.index(answer)
 
     def text(self, question: str, check: Callable[[str], None], default: str | None = None) -> str:
         """A text that ``check`` does not refuse (by InvalidInput); asked again until it is one."""
