@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from slurmgpu.cli.init_files import Drafts, Target
+    from slurmgpu.cli.init_files import Drafts, Key, Target
     from slurmgpu.cli.questions import Questions
     from slurmgpu.discovery.building import Discovered
     from slurmgpu.files.settings import LoadedSettings
@@ -119,42 +119,69 @@ def _discovered(discover: Any) -> Discovered:
     return found
 
 
+_RUNS: Key = ("runs",)
+_ACCOUNT: Key = ("job", "resources", "account")
+_PARTITION: Key = ("job", "resources", "partition")
+_QOS: Key = ("job", "resources", "qos")
+
+
 def _ask(drafts: Drafts, options: _Options, settings: LoadedSettings, questions: Questions) -> None:
-    """The questions, in their order."""
+    """The questions, in their order; what the settings say already is not asked again."""
     from slurmgpu.cli import init_choices as choices
     from slurmgpu.cli.init_files import settings_to_write
+    from slurmgpu.monitoring.select import current_user
 
     found = drafts.found.cluster
     rules = drafts.target.existing or drafts.base or found
-    partition = None if options.partition in (None, choices.NONE) else options.partition
-    account = choices.choose_account(options.account, found, rules, partition, questions)
-    partition = choices.choose_partition(options.partition, found, questions)
-    qos = choices.choose_qos(options.qos, found, rules, account, questions)
+    given: dict[Key, str | None] = {
+        _RUNS: options.runs,
+        _ACCOUNT: options.account,
+        _PARTITION: options.partition,
+        _QOS: options.qos,
+    }
+    asked = frozenset(key for key, value in given.items() if value is not None)
+    stands = {} if options.force else _standing(settings, [key for key in given if key not in asked])
+    account, partition, qos, runs = (stands.get(key) for key in (_ACCOUNT, _PARTITION, _QOS, _RUNS))
+    if account is None:
+        wished = partition or (options.partition if options.partition != choices.NONE else None)
+        account = choices.choose_account(options.account, found, rules, wished, questions)
+    if partition is None:
+        partition = choices.choose_partition(options.partition, found, questions)
+    if qos is None:
+        qos = choices.choose_qos(options.qos, found, rules, account, questions)
     _ask_environment(drafts, rules, options, settings, questions)
-    runs = _runs(options, settings, questions)
+    if runs is None:
+        runs = choices.choose_runs(options.runs, current_user(), questions)
+    if account is not None and account == found.default_account:
+        # Slurm takes it by itself, and the planner where one must be named: it stands in the profile.
+        drafts.additions["default_account"] = account
+        account = account if _at(settings, _ACCOUNT) is not None else None
     wanted = {
         ("cluster",): None if "SLURMGPU_CLUSTER" in os.environ else drafts.target.name,
-        ("runs",): runs,
-        ("job", "resources", "account"): _account_to_name(account, found, drafts),
-        ("job", "resources", "partition"): partition,
-        ("job", "resources", "qos"): qos,
+        _RUNS: runs,
+        _ACCOUNT: account,
+        _PARTITION: partition,
+        _QOS: qos,
     }
-    given = (None, options.runs, options.account, options.partition, options.qos)
-    drafts.settings = settings_to_write(
-        {key: value for key, value in wanted.items() if value is not None},
-        settings,
-        questions,
-        frozenset(key for key, value in zip(wanted, given, strict=True) if value is not None),
-        force=options.force,
-    )
+    wished_for = {key: value for key, value in wanted.items() if value is not None and key not in stands}
+    drafts.settings = settings_to_write(wished_for, settings, questions, asked, force=options.force)
 
 
-def _account_to_name(account: str | None, found: Cluster, drafts: Drafts) -> str | None:
-    """The account where jobs must name it; the user's default one stands in the profile, and Slurm takes it by itself."""
-    if account is None or account != found.default_account:
-        return account
-    drafts.additions["default_account"] = account
-    return None
+def _standing(settings: LoadedSettings, keys: list[Key]) -> dict[Key, str]:
+    """What the settings say already, of these; told to the person."""
+    from slurmgpu.cli.questions import say
+
+    found = {key: str(value) for key in keys if (value := _at(settings, key)) is not None}
+    for key, value in found.items():
+        say(f"{key[-1]}: {value}, as {settings.layered.origin(key)} says")
+    return found
+
+
+def _at(settings: LoadedSettings, key: Key) -> Any:
+    value: Any = settings.layered.data
+    for name in key:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 def _ask_environment(
@@ -184,17 +211,6 @@ def _ask_environment(
         drafts.environment = ENVIRONMENT
         drafts.additions["environments"] = {ENVIRONMENT: environment_data(chosen)}
         drafts.additions["default_environment"] = ENVIRONMENT
-
-
-def _runs(options: _Options, settings: LoadedSettings, questions: Questions) -> str | None:
-    from slurmgpu.cli.init_choices import choose_runs
-    from slurmgpu.cli.questions import say
-    from slurmgpu.monitoring.select import current_user
-
-    if settings.settings.runs is not None and options.runs is None and not options.force:
-        say(f"runs: {settings.settings.runs}, as {settings.layered.origin(('runs',))} says")
-        return None
-    return choose_runs(options.runs, current_user(), questions)
 
 
 def _tell_next(drafts: Drafts) -> None:

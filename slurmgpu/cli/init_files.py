@@ -22,7 +22,7 @@ from slurmgpu.files.settings import LAYER_FILE, LoadedSettings, write_user_setti
 from slurmgpu.files.yaml import read_file
 from slurmgpu.models.cluster import Cluster
 
-__all__ = ["Drafts", "Target", "check_places", "find_target", "settings_to_write", "typed"]
+__all__ = ["Drafts", "Key", "Target", "check_places", "find_target", "settings_to_write", "typed"]
 
 Key = tuple[str, ...]
 
@@ -43,14 +43,17 @@ class Target:
 def check_places(settings: LoadedSettings, job: Path) -> None:
     """InvalidInput when something could not be written at the end: said before anything is asked."""
     user = settings.folders["user"]
-    for folder, what in ((user, "the settings"), (job.absolute().parent, "the first job")):
-        if not can_be_made(folder):
-            raise InvalidInput(
-                f"{folder} cannot be written to, and {what} would go there",
-                hint="set XDG_CONFIG_HOME to a folder that can be"
-                if folder == user
-                else "give another file: --job FILE",
-            )
+    if not can_be_made(user):
+        raise InvalidInput(
+            f"{user} cannot be written to, and profile and settings would go there",
+            hint="set XDG_CONFIG_HOME to a folder that can be",
+        )
+    folder = job.absolute().parent
+    if not job.exists() and not (folder.is_dir() and can_be_made(folder)):
+        raise InvalidInput(
+            f"--job {job}: {folder} is no folder that can be written to",
+            hint="give another file, such as --job ~/first.yaml",
+        )
 
 
 def find_target(
@@ -80,10 +83,14 @@ def _sandbox_profile(environ: Mapping[str, str]) -> Path | None:
 def _profile_of(found: Cluster, settings: LoadedSettings) -> Path:
     """The user's profile of the cluster that is called so in Slurm, whatever its own name; else where it would be."""
     folder = settings.folders["user"] / "clusters"
-    for path in sorted(folder.glob("*.yaml")) if found.slurm_name else ():
-        if read_file(path).data.get("slurm_name") == found.slurm_name:
-            return path
-    return user_profile(settings, found.name)
+    paths = sorted(folder.glob("*.yaml")) if found.slurm_name else []
+    own = [path for path in paths if read_file(path).data.get("slurm_name") == found.slurm_name]
+    # Of several the chosen one, or the one that is called as the cluster is.
+    for name in (settings.settings.cluster, found.name):
+        own.sort(key=lambda path: path.stem != name)
+        if own and own[0].stem == name:
+            break
+    return own[0] if own else user_profile(settings, found.name)
 
 
 def settings_to_write(

@@ -80,7 +80,14 @@ def _last_words(answer: Answer) -> str:
     """The line that says why: Python's own error, or the first that the set-up printed."""
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in answer.text.splitlines()]
     lines = [line for line in lines if line]
-    ours = [line.removeprefix("slurmgpu: ") for line in lines if line.startswith("slurmgpu: ")]
+    # Of a failed set-up our own line says which step it was, and the one above it why.
+    ours = [index for index, line in enumerate(lines) if line.startswith("slurmgpu: ")]
     python = [line for line in lines if re.match(r"\w+(?:Error|Exception)\b", line)]
-    said = (python or ours or lines or [f"it ended with {answer.rc}, and said nothing"])[-1]
+    if ours:
+        step = lines[ours[-1]].removeprefix("slurmgpu: ")
+        above = lines[: ours[-1]]
+        errors = [line for line in above if re.search(r"\berror\b", line, re.IGNORECASE)]
+        said = ": ".join([step, *(errors or above)[-1:]])
+    else:
+        said = (python or lines or [f"it ended with {answer.rc}, and said nothing"])[-1]
     return said if len(said) <= 200 else said[:199] + "…"
