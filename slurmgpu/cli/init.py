@@ -169,11 +169,18 @@ def _ask(drafts: Drafts, options: _Options, settings: LoadedSettings, questions:
 
 def _standing(settings: LoadedSettings, keys: list[Key]) -> dict[Key, str]:
     """What the settings say already, of these; told to the person."""
+    from slurmgpu.cli.init_choices import check_runs
     from slurmgpu.cli.questions import say
+    from slurmgpu.errors import InvalidInput
 
     found = {key: str(value) for key in keys if (value := _at(settings, key)) is not None}
     for key, value in found.items():
         say(f"{key[-1]}: {value}, as {settings.layered.origin(key)} says")
+    if found.get(_RUNS, "").startswith(("/", "$", "~")):
+        try:
+            check_runs(found[_RUNS])
+        except InvalidInput as error:
+            say(f"  {error.message}: no job can be submitted until that is mended")
     return found
 
 

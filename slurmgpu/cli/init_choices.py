@@ -23,6 +23,7 @@ __all__ = [
     "ENVIRONMENT",
     "NONE",
     "EnvironmentQuestion",
+    "check_runs",
     "choose_account",
     "choose_base",
     "choose_partition",
@@ -164,20 +165,18 @@ class EnvironmentQuestion:
 
     def _first_that_works(self, known: Sequence[Candidate]) -> Environment | None:
         """With --yes: the likeliest that can be shown to work here."""
+        # What needs a plug-in of Slurm's, or a word before the command, is for a person to choose.
+        known = [one for one in known if cannot_be_tried(one.environment) is None]
         if self.no_try:
             likely = next((one for one in known if one.likely), None)
             say(f"environment: {f'{likely.name} ({likely.what}), not tried' if likely else _NO_TORCH}")
             return self._described(likely, None) if likely else None
-        tried = 0
-        for one in known:
-            if tried == _MOST_TRIES:
-                say(f"  {len(known) - known.index(one)} more were not tried; --environment names one")
-                break
-            if cannot_be_tried(one.environment) is None:
-                tried += 1
-                version, _ = self._try(one)
-                if version:
-                    return self._described(one, version)
+        for one in known[:_MOST_TRIES]:
+            version, _ = self._try(one)
+            if version:
+                return self._described(one, version)
+        if known[_MOST_TRIES:]:
+            say(f"  {len(known) - _MOST_TRIES} more were not tried; --environment names one")
         say(f"environment: {_NO_TORCH}")
         return None
 
@@ -222,7 +221,7 @@ def choose_runs(given: str | None, user: str, questions: Questions) -> str | Non
     beside = "runs/ beside each job file"
     if given is not None:
         if given != NONE:
-            _check_runs(given)
+            check_runs(given)
         return None if given == NONE else given
     places = places_for_runs(os.environ, user)
     if questions.yes and not places:
@@ -241,14 +240,15 @@ def choose_runs(given: str | None, user: str, questions: Questions) -> str | Non
     )
     if number < len(places):
         return places[number].text
-    return None if number == len(places) else questions.text("Folder", _check_runs)
+    return None if number == len(places) else questions.text("Folder", check_runs)
 
 
-def _check_runs(text: str) -> None:
-    folder = expand_here(text, os.environ, "--runs")
+def check_runs(text: str) -> None:
+    """InvalidInput when no run directory could be made there."""
+    folder = expand_here(text, os.environ, "runs")
     if not folder.is_absolute():
-        raise InvalidInput(f"--runs {text!r} is not a whole path", hint="begin it with / or $SCRATCH or ~")
+        raise InvalidInput(f"runs: {text!r} is not a whole path", hint="begin it with / or $SCRATCH or ~")
     if not can_be_made(folder):
         raise InvalidInput(
-            f"--runs {text!r}: {folder} is not there and cannot be made by you, or not written to"
+            f"runs: {text!r}: {folder} is not there and cannot be made by you, or not written to"
         )

@@ -17,11 +17,15 @@ def say(text: str = "") -> None:
     click.echo(text, err=True)
 
 
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
 class Questions:
     """Asks on the terminal; without one, and without ``yes``, InvalidInput."""
 
     def __init__(self, *, yes: bool, asker: str) -> None:
-        if not yes and not sys.stdin.isatty():
+        if not yes and not _is_terminal():
             raise InvalidInput(
                 f"{asker} asks questions, and there is no terminal to ask on",
                 hint=f"{asker} --yes takes every default; each question has an option, too: {asker} --help",
