@@ -475,6 +475,14 @@ def test_another_cluster_in_the_settings_is_kept_and_the_next_commands_name_this
     assert "slurmgpu submit first.yaml --cluster declared --follow\n" in done.stdout
 
 
+def test_settings_that_name_a_profile_that_is_gone_do_not_stand_in_the_way(person: Person) -> None:
+    person.config.mkdir(parents=True)
+    (person.config / "config.yaml").write_text("cluster: gone\n")
+    done = ok(person("--yes"))
+    assert "cluster 'gone'" in done.stderr
+    assert "slurmgpu plan first.yaml --cluster declared\n" in done.stdout
+
+
 def test_a_refresh_keeps_what_init_has_added(person: Person) -> None:
     ok(person("--yes"))
     before = person.profile

@@ -225,16 +225,22 @@ def _tell_next(drafts: Drafts) -> None:
     from slurmgpu.cli.init_files import typed
     from slurmgpu.cli.preparing import prepare
     from slurmgpu.cli.questions import say
-    from slurmgpu.errors import SlurmGpuError
+    from slurmgpu.errors import InvalidInput, SlurmGpuError
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.files.settings import load_settings
+    from slurmgpu.models.cluster import GENERIC
 
     settings = load_settings(drafts.job.absolute().parent)
-    chosen, chooser = choose_cluster(None, settings, os.environ)
+    try:
+        chosen, chooser = choose_cluster(None, settings, os.environ)
+    except InvalidInput as error:  # the settings name a profile that is gone
+        say(error.message)
+        chosen, chooser = GENERIC, None
     given: dict[str, Any] = {"job__file": str(drafts.job)}
     option = ""
     if not _is_of(drafts.target, chosen, settings):
-        say(f"jobs are planned on {chosen.name} ({chooser}); on this one with --cluster {drafts.target.name}")
+        by = f"planned on {chosen.name} ({chooser}); " if chooser else ""
+        say(f"jobs are {by}on this cluster with --cluster {drafts.target.name}")
         given["job__cluster"] = drafts.target.name
         option = f" --cluster {drafts.target.name}"
     job = typed(drafts.job)

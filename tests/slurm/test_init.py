@@ -78,6 +78,18 @@ def test_from_nothing_to_a_finished_training_in_three_commands_and_unchanged_on_
     assert not (newcomer.home / ".config/slurmgpu").exists()
 
 
+def test_on_a_cluster_that_is_documented_its_rules_are_kept(newcomer: User) -> None:
+    newcomer.do("up", "--like", "ncsa-delta")
+    # As on its login node: nothing but Slurm's commands says where one is.
+    bare = ("env", "-u", "SLURMGPU_CLUSTER", "-u", "SLURMGPU_SANDBOX", sys.executable, "-m", "slurmgpu")
+    assert newcomer.ask(*bare, "init", "--yes") == NEXT.strip()
+    profile = (newcomer.home / ".config/slurmgpu/clusters/sandbox-default.yaml").read_text()
+    assert "\nbased_on: ncsa-delta\n" in profile
+    newcomer.ask(*bare, "submit", "digits/job.yaml")
+    assert {"--gpus-per-node=2", "--partition=gpuA100x4"} <= set(options_of(newcomer))
+    assert newcomer.ask(*bare, "cluster", "refresh") == ""
+
+
 def test_on_a_cluster_the_first_job_runs_with_the_torch_that_was_tried(
     slurm: ThrowawaySlurm, tmp_path: Path
 ) -> None:
