@@ -17,22 +17,19 @@ def environment_data(environment: Environment) -> dict[str, Any]:
     return environment.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
 
 
-def add(data: dict[str, Any], additions: Mapping[str, Any], *, replace: bool = False) -> bool:
-    """Add values where there are none, mappings entry by entry, in place; whether anything changed.
-
-    ``replace``: also where there are others.
-    """
+def add(data: dict[str, Any], additions: Mapping[str, Any]) -> bool:
+    """Add values where there are none, mappings entry by entry, in place; whether anything changed."""
     changed = False
     for key, value in additions.items():
         if key == "environments" and isinstance(data.get(key), dict):
-            changed |= add(data[key], value, replace=replace)
-        elif (key not in data or replace) and data.get(key) != value:
+            changed |= add(data[key], value)
+        elif key not in data:
             data[key] = value
             changed = True
     return changed
 
 
-def completed(text: str, additions: Mapping[str, Any], *, replace: bool = False) -> str | None:
+def completed(text: str, additions: Mapping[str, Any]) -> str | None:
     """The profile with the additions, its comments and its other lines kept; None: it has them all."""
     from ruamel.yaml import YAML
 
@@ -41,7 +38,7 @@ def completed(text: str, additions: Mapping[str, Any], *, replace: bool = False)
     editor.width = 1_000_000
     editor.indent(mapping=2, sequence=4, offset=2)
     data = editor.load(text)
-    if not add(data, additions, replace=replace):
+    if not add(data, additions):
         return None
     stream = io.StringIO()
     editor.dump(data, stream)

@@ -86,8 +86,10 @@ def _last_words(answer: Answer) -> str:
     if ours:
         step = lines[ours[-1]].removeprefix("slurmgpu: ")
         above = lines[: ours[-1]]
-        errors = [line for line in above if re.search(r"\berror\b", line, re.IGNORECASE)]
-        said = ": ".join([step, *(errors or above)[-1:]])
+        # Lmod breaks its sentence: "... the following error:  The following module(s) are unknown:\n"x/1"".
+        text = re.sub(r":\n", ": ", "\n".join(above)).split("\n")
+        errors = [line for line in text if re.search(r"\berror\b", line, re.IGNORECASE)]
+        said = ": ".join([step, *(errors or text)[-1:]]) if above else step
     else:
         said = (python or lines or [f"it ended with {answer.rc}, and said nothing"])[-1]
     return said if len(said) <= 200 else said[:199] + "…"
