@@ -242,6 +242,15 @@ def test_a_required_option_that_is_missing_is_named_with_the_ways_to_give_it() -
     assert "-A/--account" in hint
 
 
+def test_a_job_that_names_no_environment_gets_the_profiles_default_one() -> None:
+    on = cluster(default_environment="torch")
+    made = plan(on, resources={"gpus": 1})
+    assert (made.environment_name, made.environment) == ("torch", on.environments["torch"])
+    assert "torch" in [reason.value for reason in made.reasons if reason.what == "environment"]
+    assert plan(on, resources={"gpus": 1}, environment={}).environment.modules is None
+    assert plan(on, exact=True).environment_name is None
+
+
 def test_an_unknown_environment_names_the_known_ones() -> None:
     message, hint = refused(resources={"gpus": 1}, environment="jax")
     assert "environment: 'jax' is not defined for cluster 'here'; it has torch" in message

@@ -40,10 +40,10 @@ def discover_(
     if save and to:
         raise InvalidInput("--save and --to exclude each other", hint="leave one of them out")
     settings = load_settings(Path.cwd())
-    base = _profile(based_on, settings, "--based-on") if based_on else None
-    _check_name(name)
+    base = named_profile(based_on, settings, "--based-on") if based_on else None
+    check_name(name)
     target = _target(name, to, save, settings)
-    found = _discover(ctx, name, settings)
+    found = discover_here(ctx, name, settings)
     target = target or _target(found.cluster.name, to, save, settings)
     text = _text(found, base)
     _tell(found, settings, base)
@@ -55,7 +55,8 @@ def discover_(
         click.echo(text, nl=False)
 
 
-def _check_name(name: str | None) -> None:
+def check_name(name: str | None) -> None:
+    """InvalidInput when a profile cannot be called so."""
     from slurmgpu.errors import InvalidInput
 
     if name is not None and (
@@ -80,7 +81,8 @@ def _target(name: str | None, to: str | None, save: bool, settings: LoadedSettin
     return path
 
 
-def _discover(ctx: click.Context, name: str | None, settings: LoadedSettings) -> Discovered:
+def discover_here(ctx: click.Context, name: str | None, settings: LoadedSettings) -> Discovered:
+    """Discover the cluster that this machine talks to, with as many calls as the site allows."""
     from slurmgpu.discovery.discover import discover
     from slurmgpu.slurm.call import Slurm
 
@@ -91,7 +93,8 @@ def _discover(ctx: click.Context, name: str | None, settings: LoadedSettings) ->
     )
 
 
-def _profile(name: str, settings: LoadedSettings, asker: str) -> Cluster:
+def named_profile(name: str, settings: LoadedSettings, asker: str) -> Cluster:
+    """The profile of this name, or file."""
     from slurmgpu.files.clusters import choose_cluster
 
     return choose_cluster(name, settings, {}, asker=asker)[0]
@@ -129,6 +132,16 @@ def _hosts(names: str | None) -> list[str]:
 
 
 def _propose(cluster: Cluster, settings: LoadedSettings) -> None:
+    for name, why in likely_documented(cluster, settings)[:1]:
+        click.echo(
+            f"this seems to be {name}: {why}; to keep its documented rules: "
+            f"slurmgpu cluster discover --based-on {name}",
+            err=True,
+        )
+
+
+def likely_documented(cluster: Cluster, settings: LoadedSettings) -> list[tuple[str, str]]:
+    """The documented profiles that seem to describe this cluster, the likeliest first, and why."""
     from contextlib import suppress
 
     from slurmgpu.discovery.overlay import likely_profiles
@@ -142,12 +155,7 @@ def _propose(cluster: Cluster, settings: LoadedSettings) -> None:
         # Another profile's mistake is told when that profile is used.
         with suppress(InvalidInput):
             documented += [load_cluster(path, folders)] if path.parent != own else []
-    for name, why in likely_profiles(cluster, documented)[:1]:
-        click.echo(
-            f"this seems to be {name}: {why}; to keep its documented rules: "
-            f"slurmgpu cluster discover --based-on {name}",
-            err=True,
-        )
+    return likely_profiles(cluster, documented)
 
 
 def _write(path: Path, text: str, name: str, settings: LoadedSettings | None) -> None:
@@ -204,7 +212,7 @@ def refresh(ctx: click.Context, name: str | None, dry_run: bool, as_json: bool) 
     folders = profile_folders(settings)
     old = load_cluster(path, folders)
     base = base_of(path, folders)
-    found = _discover(ctx, old.name, settings)
+    found = discover_here(ctx, old.name, settings)
     if old.slurm_name and found.cluster.slurm_name != old.slurm_name:
         raise InvalidInput(
             f"{path} is of the cluster {old.slurm_name}, and Slurm here is {found.cluster.slurm_name}",

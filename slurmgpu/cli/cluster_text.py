@@ -60,7 +60,8 @@ def description_lines(cluster: Cluster, today: datetime.date) -> Iterator[str]:
     for field in ("slurm", "software"):
         yield from _keys(field, _stated(getattr(cluster, field)), cluster)
     for name, environment in cluster.environments.items():
-        yield f"  environment {name}: {environment.description or ''}"
+        default = " (default)" if name == cluster.default_environment else ""
+        yield f"  environment {name}{default}: {environment.description or ''}"
     yield from (
         _keys("dialect", _dialect(cluster), cluster) if _dialect(cluster) else ["  dialect: the usual one"]
     )

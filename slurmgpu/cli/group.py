@@ -16,6 +16,7 @@ from slurmgpu.errors import SlurmGpuError
 __all__ = ["COMMANDS", "cli", "run"]
 
 COMMANDS = {
+    "init": "Make yourself at home on a cluster: profile, settings, a first job.",
     "render": "Print the batch script of a job.",
     "plan": "Print the plan of a job with its reasons.",
     "submit": "Submit a job; print its id.",

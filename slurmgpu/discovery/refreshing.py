@@ -9,7 +9,7 @@ from typing import Any
 
 from slurmgpu.discovery.writing import flow, wrapped
 
-__all__ = ["Change", "Refreshed", "refreshed"]
+__all__ = ["Change", "Refreshed", "as_before", "refreshed"]
 
 Place = tuple[str, ...]
 _NOTHING = object()
@@ -87,13 +87,13 @@ def refreshed(last: str, mine: str, new: str) -> Refreshed:
         return Refreshed(new, merge.changes, merge.kept)
     stream = io.StringIO()
     reader.dump(document, stream)
-    return Refreshed(_as_before(stream.getvalue()), merge.changes, merge.kept)
+    return Refreshed(as_before(stream.getvalue()), merge.changes, merge.kept)
 
 
 _FLOW = re.compile(r"( *)(?:- |[^\s#'\"]+: )*[{\[]")
 
 
-def _as_before(text: str) -> str:
+def as_before(text: str) -> str:
     """Lists and mappings in one line, wrapped as discovery wraps them: the writer would do it in another way."""
     lines = []
     for line in text.split("\n"):

@@ -14,7 +14,7 @@ from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.site import Software
 from slurmgpu.slurm.call import Runner, call
 
-__all__ = ["Surroundings", "look_around", "relevant_modules"]
+__all__ = ["Surroundings", "look_around", "natural", "relevant_modules"]
 
 MODULES_TIMEOUT = 20.0
 MOST_MODULES = 60
@@ -36,7 +36,7 @@ _RELEVANT = re.compile(
 )
 # The fastest first: Slingshot, InfiniBand, bonded, Ethernet by the names that systemd gives.
 _INTERFACES = (r"hsn\d+", r"ib\w*", r"opap\w*", r"bond\d+", r"en\w+", r"eth\d+")
-_SCRATCH_VARIABLES = (
+SCRATCH_VARIABLES = (
     "SCRATCH",
     "PSCRATCH",
     "SCRATCHDIR",
@@ -46,7 +46,7 @@ _SCRATCH_VARIABLES = (
     "WRKDIR",
     "CSCRATCH",
 )
-_SCRATCH_FOLDERS = (
+SCRATCH_FOLDERS = (
     "/scratch/{}",
     "/scratch/users/{}",
     "/scratch/user/{}",
@@ -122,7 +122,7 @@ def relevant_modules(text: str) -> tuple[str, ...]:
         name = re.sub(r"[(<].*", "", line).strip()
         if re.fullmatch(r"[\w.+-]+(?:/[\w.+@=-]+)*", name) and _RELEVANT.search(name):
             names[name] = None
-    newest = sorted(names, key=_natural, reverse=True)
+    newest = sorted(names, key=natural, reverse=True)
     kept: dict[str, int] = {}
     result = []
     for name in newest:
@@ -133,7 +133,8 @@ def relevant_modules(text: str) -> tuple[str, ...]:
     return tuple(sorted(result, key=lambda name: name.rpartition("/")[0].lower())[:MOST_MODULES])
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key to sort names with versions by: 2.10 after 2.9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
@@ -162,12 +163,12 @@ def _is_up(interface: Path) -> bool:
 
 
 def _scratch(environ: Mapping[str, str], user: str, root: Path, found: Surroundings) -> str | None:
-    for name in _SCRATCH_VARIABLES:
+    for name in SCRATCH_VARIABLES:
         folder = environ.get(name)
         if folder and folder.startswith("/") and os.access(root / folder.lstrip("/"), os.W_OK):
             found.guessed["software.scratch"] = f"${name} is set here and can be written to"
             return f"${name}"
-    for pattern in _SCRATCH_FOLDERS:
+    for pattern in SCRATCH_FOLDERS:
         if os.access(root / pattern.format(user).lstrip("/"), os.W_OK):
             found.guessed["software.scratch"] = "the folder exists here and can be written to"
             return pattern.format("$USER")

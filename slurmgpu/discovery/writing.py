@@ -22,7 +22,7 @@ HEAD = """\
 _ORDER = (
     "name", "description", "based_on", "source", "slurm_name", "default_partition", "default_account", "partitions",
     "gpu_types", "qos", "associations", "licenses", "reservations", "dialect", "slurm", "software", "environments",
-    "guessed", "hidden",
+    "default_environment", "guessed", "hidden",
 )  # fmt: skip
 _NAMED = ("partitions", "gpu_types", "qos", "environments")
 # What stands on a line of its own, down to which depth; everything below is written in one line.

@@ -26,6 +26,7 @@ __all__ = [
     "load_settings",
     "runs_folder",
     "write_user_setting",
+    "write_user_settings",
 ]
 
 PROJECT_FILE = "slurmgpu.yaml"
@@ -173,6 +174,11 @@ def layer_files(settings: LoadedSettings) -> list[tuple[str, Path]]:
 
 def write_user_setting(settings: LoadedSettings, key: str, value: str) -> Path:
     """Set one top-level value in the user's settings file, keeping its comments; the file's path."""
+    return write_user_settings(settings, {(key,): value})
+
+
+def write_user_settings(settings: LoadedSettings, values: Mapping[tuple[str, ...], str]) -> Path:
+    """Set values in the user's settings file, all at once or none, keeping its comments; the file's path."""
     from ruamel.yaml import YAML
     from ruamel.yaml.comments import CommentedMap
 
@@ -180,7 +186,13 @@ def write_user_setting(settings: LoadedSettings, key: str, value: str) -> Path:
     writer = YAML()
     data = writer.load(path.read_text(encoding="utf-8")) if path.is_file() else None
     data = CommentedMap() if data is None else data
-    data[key] = value
+    for (*above, key), value in values.items():
+        place = data
+        for name in above:
+            if not isinstance(place.get(name), dict):
+                place[name] = CommentedMap()
+            place = place[name]
+        place[key] = value
     text = io.StringIO()
     writer.dump(data, text)
     try:

@@ -202,6 +202,8 @@ class Cluster(Model):
     """How it wants to be asked."""
     environments: dict[Word, Environment] = Field(default_factory=dict)
     """Named environments there."""
+    default_environment: Word | None = None
+    """The environment of a job that names none; not of one that stands exactly so, or sets itself up in a script."""
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:

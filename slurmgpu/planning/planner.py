@@ -50,6 +50,8 @@ def resolve_environment(
 ) -> tuple[str | None, Environment]:
     """The environment's name, if it has one, and what it is; an unknown name is an error."""
     choice = job.environment
+    if choice is None and not job.exact and job.script is None:
+        choice = cluster.default_environment
     if choice is None:
         return None, Environment.model_construct()
     if isinstance(choice, Environment):
@@ -305,6 +307,7 @@ def _finished(
                 value=str(layout.nodes * processes),
                 why=f"{count(layout.nodes, 'node')} x {processes}",
             ),
+            *_environment_reasons(job, environment_name),
             *_left_out(job, cluster, draft),
             *_cost_reasons(cost),
         ),
@@ -334,6 +337,14 @@ def _cost_reasons(cost: Cost | None) -> tuple[Reason, ...]:
             )
         )
     return tuple(rows)
+
+
+def _environment_reasons(job: Job, name: str | None) -> tuple[Reason, ...]:
+    """Why a job that names no environment has one."""
+    if name is None or job.environment is not None:
+        return ()
+    why = "the profile's default_environment; environment: {} in the job sets up nothing"
+    return (Reason.model_construct(what="environment", value=name, why=why),)
 
 
 def _log_folders(job: Job, made: Layouted) -> tuple[str, ...]:

@@ -1,0 +1,254 @@
+"""The questions of `slurmgpu init`, one function each: what can be chosen, the default, what an option may say."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurmgpu.cli.init_text import accounts_here, gpu_partitions, in_short
+from slurmgpu.cli.questions import Questions, say
+from slurmgpu.discovery.places import can_be_made, places_for_runs
+from slurmgpu.discovery.pytorch import Candidate, candidates, chosen_by_name
+from slurmgpu.discovery.trying import cannot_be_tried, try_environment
+from slurmgpu.errors import InvalidInput, RunFailed
+from slurmgpu.files.data import read_templates
+from slurmgpu.files.settings import expand_here
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.environment import Environment
+
+__all__ = [
+    "ENVIRONMENT",
+    "NONE",
+    "EnvironmentQuestion",
+    "check_runs",
+    "choose_account",
+    "choose_base",
+    "choose_partition",
+    "choose_qos",
+    "choose_runs",
+]
+
+ENVIRONMENT = "pytorch"
+"""What the environment is called in every profile, so that one job file runs on several clusters."""
+NONE = "none"
+# Each takes a first import of torch on a login node.
+_MOST_TRIES = 4
+_NO_TORCH = (
+    "no PyTorch was found here. To make an environment with it, where quotas are large:\n"
+    "    python3 -m venv FOLDER && FOLDER/bin/pip install torch\n"
+    "  and then: slurmgpu init --environment FOLDER"
+)
+
+
+def choose_base(given: str | None, likely: Sequence[tuple[str, str]], questions: Questions) -> str | None:
+    """The documented profile below the new one."""
+    if given is not None:
+        return None if given == NONE else given
+    for name, why in likely[:1]:
+        say(f"this seems to be {name}: {why}")
+        if questions.confirm("Keep its documented rules below what Slurm said?", True):
+            return name
+    return None
+
+
+def choose_account(
+    given: str | None, found: Cluster, rules: Cluster, partition: str | None, questions: Questions
+) -> str | None:
+    """The account to charge; None: none is named, and Slurm takes the user's default one."""
+    legal = accounts_here(found, partition)
+
+    def check(name: str) -> None:
+        if legal and name not in legal:
+            raise InvalidInput(
+                f"account {name!r} is none that you may charge here", hint=f"one of: {', '.join(legal)}"
+            )
+
+    if given is not None:
+        check(given)
+        return given
+    needed = "account" in rules.dialect.required
+    if not legal:
+        return _unlisted_account(needed, questions)
+    if len(legal) == 1:
+        say(f"account: {legal[0]}, your only one")
+        return legal[0]
+    if questions.yes and found.default_account not in legal:
+        raise InvalidInput(
+            f"--yes cannot choose an account: you have {', '.join(legal)}, and none is your default",
+            hint="name the one to charge: --account NAME",
+        )
+    default = legal.index(found.default_account) if found.default_account in legal else 0
+    return legal[questions.choose("Which account do your jobs charge?", legal, default)]
+
+
+def _unlisted_account(needed: bool, questions: Questions) -> str | None:
+    if questions.yes and needed:
+        raise InvalidInput(
+            "jobs must name an account here, and Slurm does not list yours", hint="name it: --account NAME"
+        )
+    if questions.yes:
+        return None
+    default = None if needed else NONE
+    name = questions.text("Account to charge (Slurm lists none of yours)", lambda _: None, default)
+    return None if name == NONE else name
+
+
+def choose_partition(given: str | None, found: Cluster, questions: Questions) -> str | None:
+    """The partition of all jobs; None: the planner chooses one for each."""
+    if given is not None:
+        if found.partitions and given not in found.partitions:
+            raise InvalidInput(
+                f"partition {given!r} is not shown to you here", hint=f"one of: {', '.join(found.partitions)}"
+            )
+        return None if given == NONE else given
+    names = gpu_partitions(found)
+    if len(names) < 2:
+        return None
+    entries = ["the best one for each job, chosen by the planner", *(in_short(name, found) for name in names)]
+    number = questions.choose("Which partition do your jobs go to?", entries)
+    return names[number - 1] if number else None
+
+
+def choose_qos(
+    given: str | None, found: Cluster, rules: Cluster, account: str | None, questions: Questions
+) -> str | None:
+    """The QOS of all jobs, asked for only where one must be named and the profile names none."""
+    rows = [row for row in found.associations if account in (None, row.account)]
+    legal = list(dict.fromkeys(name for row in rows for name in row.qos))
+    if given is not None:
+        if legal and given not in legal:
+            raise InvalidInput(
+                f"QOS {given!r} is none that you may use here", hint=f"one of: {', '.join(legal)}"
+            )
+        return given
+    if "qos" not in rules.dialect.required or rules.dialect.qos is not None or not legal:
+        return None
+    own = next((row.default_qos for row in rows if row.default_qos in legal), None)
+    return legal[questions.choose("Which QOS do your jobs have?", legal, legal.index(own) if own else 0)]
+
+
+@dataclass
+class EnvironmentQuestion:
+    """How PyTorch is had here: candidates shown, one chosen, and tried."""
+
+    rules: Cluster
+    found: Cluster
+    questions: Questions
+    templates: str | None
+    no_try: bool
+    folder: Path
+    environ: Mapping[str, str]
+
+    def ask(self, given: str | None) -> Environment | None:
+        """The environment; None: none was found, or none is wanted."""
+        if given == NONE:
+            return None
+        known = candidates(self.environ, self.found.software, self.folder, documented=self.rules.environments)
+        if given is not None:
+            return self._named(chosen_by_name(given, known, self.folder))
+        if not known:
+            say(f"environment: {_NO_TORCH}")
+            return None
+        return self._first_that_works(known) if self.questions.yes else self._choose(known)
+
+    def _named(self, one: Candidate) -> Environment:
+        version, why = self._try(one)
+        if why is not None and not self.no_try:
+            raise RunFailed(
+                f"--environment {one.name}: torch could not be imported: {why}",
+                hint="choose another, or take it as it is with --no-try; nothing was written",
+            )
+        return self._described(one, version)
+
+    def _first_that_works(self, known: Sequence[Candidate]) -> Environment | None:
+        """With --yes: the likeliest that can be shown to work here."""
+        # What needs a plug-in of Slurm's, or a word before the command, is for a person to choose.
+        known = [one for one in known if cannot_be_tried(one.environment) is None]
+        if self.no_try:
+            likely = next((one for one in known if one.likely), None)
+            say(f"environment: {f'{likely.name} ({likely.what}), not tried' if likely else _NO_TORCH}")
+            return self._described(likely, None) if likely else None
+        for one in known[:_MOST_TRIES]:
+            version, _ = self._try(one)
+            if version:
+                return self._described(one, version)
+        if known[_MOST_TRIES:]:
+            say(f"  {len(known) - _MOST_TRIES} more were not tried; --environment names one")
+        say(f"environment: {_NO_TORCH}")
+        return None
+
+    def _choose(self, known: Sequence[Candidate]) -> Environment | None:
+        entries = [
+            f"{one.name} ({one.what}{'' if one.likely else '; no sign of torch in it'})" for one in known
+        ]
+        while True:
+            number = self.questions.choose("How do your jobs get PyTorch?", [*entries, "none of these"])
+            if number == len(known):
+                say(f"  {_NO_TORCH.partition('. ')[2]}")
+                return None
+            version, why = self._try(known[number])
+            if why is None or self.questions.confirm("Take it all the same?", False):
+                return self._described(known[number], version)
+
+    def _try(self, one: Candidate) -> tuple[str | None, str | None]:
+        """The version of torch (None: not known), and why it does not work (None: it does, or was not tried)."""
+        if self.no_try:
+            return None, None
+        untried = cannot_be_tried(one.environment)
+        if untried:
+            say(f"environment: {one.name} ({one.what}): not tried: {untried}; the first job will show")
+            return None, None
+        say(f"environment: trying {one.name} ({one.what}) ...")
+        shipped = read_templates(
+            expand_here(self.templates, self.environ, "templates") if self.templates else None
+        )
+        done = try_environment(one.environment, self.rules, shipped, self.folder, self.environ)
+        say(f"  torch {done.version}" if done.version else f"  does not work: {done.why}")
+        return done.version, None if done.version else done.why
+
+    def _described(self, one: Candidate, version: str | None) -> Environment:
+        today = datetime.date.today()
+        what = one.what.removeprefix("in the profile: ")
+        tried = f"torch {version}, tried {today}" if version else f"not tried, {today}"
+        return one.environment.model_copy(update={"description": f"{what[:1].upper()}{what[1:]}; {tried}"})
+
+
+def choose_runs(given: str | None, user: str, questions: Questions) -> str | None:
+    """Where run directories go, as settings hold it; None: runs/ beside each job file."""
+    beside = "runs/ beside each job file"
+    if given is not None:
+        if given != NONE:
+            check_runs(given)
+        return None if given == NONE else given
+    places = places_for_runs(os.environ, user)
+    if questions.yes and not places:
+        say(
+            f"runs: {beside}; no scratch folder of yours was found (checkpoints are large: mind home's quota)"
+        )
+        return None
+    entries = [f"{place.text} ({place.why})" for place in places]
+    number = questions.choose(
+        "Where do run directories go? (checkpoints are large: rather scratch than home)",
+        [
+            *entries,
+            f"{beside} (mind the quota, if that is in your home)",
+            *([] if questions.yes else ["another folder"]),
+        ],
+    )
+    if number < len(places):
+        return places[number].text
+    return None if number == len(places) else questions.text("Folder", check_runs)
+
+
+def check_runs(text: str) -> None:
+    """InvalidInput when no run directory could be made there."""
+    folder = expand_here(text, os.environ, "runs")
+    if not folder.is_absolute():
+        raise InvalidInput(f"runs: {text!r} is not a whole path", hint="begin it with / or $SCRATCH or ~")
+    if not can_be_made(folder):
+        raise InvalidInput(
+            f"runs: {text!r}: {folder} is not there and cannot be made by you, or not written to"
+        )

@@ -1,0 +1,95 @@
+"""What `slurmgpu init` says of the cluster it found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slurmgpu.discovery.building import Discovered
+from slurmgpu.models.cluster import Cluster, Partition
+from slurmgpu.slurm.hostlist import expand
+
+__all__ = ["accounts_here", "found_lines", "gpu_partitions", "in_short"]
+
+_MOST = 8
+
+
+def found_lines(found: Discovered) -> Iterator[str]:
+    """The cluster in a few lines."""
+    cluster = found.cluster
+    groups = [group for partition in cluster.partitions.values() for group in partition.nodes]
+    nodes = len({name for group in groups for name in expand(group.names or "")})
+    yield (
+        f"cluster {cluster.slurm_name or cluster.name}: {_count(len(cluster.partitions), 'partition')}, "
+        f"{_count(nodes, 'node')}; asked Slurm {found.calls} times in {found.seconds:.1f} s"
+    )
+    with_gpus = gpu_partitions(cluster)
+    for name in with_gpus[:_MOST]:
+        yield f"  partition  {in_short(name, cluster)}"
+    if len(with_gpus) > _MOST:
+        yield f"             and {len(with_gpus) - _MOST} more with GPUs: slurmgpu cluster show"
+    if not with_gpus:
+        yield "  partition  none with GPUs" if cluster.partitions else "  partition  none is shown to you"
+    accounts = [
+        f"{name} (your default)" if name == cluster.default_account else name
+        for name in accounts_here(cluster)
+    ]
+    yield f"  accounts   {_listed(accounts) or cluster.hidden.get('associations', 'none are known')}"
+    if cluster.qos:
+        yield f"  QOS        {_listed(list(cluster.qos))}"
+    for key, why in cluster.hidden.items():
+        if key != "associations" or accounts:
+            yield f"  hidden     {key}: {why}"
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return ", ".join(names[:_MOST]) + more
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def accounts_here(cluster: Cluster, partition: str | None = None) -> list[str]:
+    """The accounts that the user may charge, for jobs in any partition or in this one; none: not known."""
+    rows = [row for row in cluster.associations if partition is None or row.partition in (None, partition)]
+    names = list(dict.fromkeys(row.account for row in rows))
+    part = cluster.partitions.get(partition or "")
+    if part is None:
+        return names
+    return [
+        name
+        for name in names
+        if name not in part.denied_accounts and (not part.accounts or name in part.accounts)
+    ]
+
+
+def gpu_partitions(cluster: Cluster) -> list[str]:
+    """The partitions with GPUs that are open, the default one first."""
+    names = [
+        name
+        for name, partition in cluster.partitions.items()
+        if partition.state == "up" and any(group.gpu_count != 0 for group in partition.nodes)
+    ]
+    return sorted(names, key=lambda name: name != cluster.default_partition)
+
+
+def in_short(name: str, cluster: Cluster) -> str:
+    """A partition in one line."""
+    partition = cluster.partitions[name]
+    said = [_gpus(partition)]
+    if partition.limits.max_time is not None and partition.limits.max_time.seconds is not None:
+        said.append(f"at most {partition.limits.max_time}")
+    said += ["preemptible"] if partition.preemptible else []
+    said += ["the default"] if name == cluster.default_partition else []
+    return f"{name}: {', '.join(said)}"
+
+
+def _gpus(partition: Partition) -> str:
+    totals: dict[str, int] = {}
+    for group in partition.kinds:
+        if group.gpus != 0:
+            count = group.gpus if isinstance(group.gpus, int) else 0
+            kind = group.gpu_type or "GPU"
+            totals[kind] = totals.get(kind, 0) + count * (group.count or 0)
+    return ", ".join(f"{number or '?'} x {kind}" for kind, number in totals.items()) or "no GPUs"

@@ -1,0 +1,45 @@
+"""What `slurmgpu init` adds to a profile: an environment, and the defaults of jobs; all else stays as it is."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+from slurmgpu.discovery.refreshing import as_before
+from slurmgpu.models.environment import Environment
+
+__all__ = ["add", "completed", "environment_data"]
+
+
+def environment_data(environment: Environment) -> dict[str, Any]:
+    """An environment as a profile writes it: what differs from the defaults."""
+    return environment.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+
+
+def add(data: dict[str, Any], additions: Mapping[str, Any]) -> bool:
+    """Add values where there are none, mappings entry by entry, in place; whether anything changed."""
+    changed = False
+    for key, value in additions.items():
+        if key == "environments" and isinstance(data.get(key), dict):
+            changed |= add(data[key], value)
+        elif key not in data:
+            data[key] = value
+            changed = True
+    return changed
+
+
+def completed(text: str, additions: Mapping[str, Any]) -> str | None:
+    """The profile with the additions, its comments and its other lines kept; None: it has them all."""
+    from ruamel.yaml import YAML
+
+    editor = YAML()
+    editor.preserve_quotes = True
+    editor.width = 1_000_000
+    editor.indent(mapping=2, sequence=4, offset=2)
+    data = editor.load(text)
+    if not add(data, additions):
+        return None
+    stream = io.StringIO()
+    editor.dump(data, stream)
+    return as_before(stream.getvalue())

@@ -1,0 +1,232 @@
+"""How PyTorch may be had on this machine: the active Python, modules, images, conda and virtual environments."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from slurmgpu.discovery.surroundings import natural
+from slurmgpu.errors import InvalidInput
+from slurmgpu.models.environment import Conda, Container, Environment, Modules, PythonEnvironment, Venv
+from slurmgpu.models.site import Software
+
+__all__ = ["Candidate", "candidates", "chosen_by_name"]
+
+MOST_OF_A_KIND = 6
+_TORCH = re.compile(r"(?:^|[/_-])(?:py)?torch(?=[/_.-]|\d|$)", re.IGNORECASE)
+_CONDA = re.compile(r"(?:^|[/_-])(?:conda|mamba|(?:mini|ana)conda\d?|miniforge\d?)(?=[/_-]|$)", re.IGNORECASE)
+_RUNTIME = re.compile(r"(?:apptainer|singularity(?:ce|-ce|pro)?)(?=/|$)", re.IGNORECASE)
+# Folders of a virtual environment beside the user's code, by the names that everybody gives them.
+_VENVS = (".venv", "venv", "env")
+# What needs no PATH of its own: jobs have it anyway.
+_SYSTEM_FOLDERS = frozenset({"/usr/bin", "/bin", "/usr/local/bin"})
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to have PyTorch here."""
+
+    name: str
+    """What ``--environment`` takes: a module, a folder, an image, an environment of the profile."""
+    what: str
+    """What it is, for people."""
+    environment: Environment
+    likely: bool = True
+    """Whether something says that torch is in it: its name, or a folder called torch."""
+
+
+def candidates(
+    environ: Mapping[str, str],
+    software: Software,
+    folder: Path,
+    *,
+    documented: Mapping[str, Environment] | None = None,
+) -> list[Candidate]:
+    """Everything that may have torch, the likeliest first; nothing is run.
+
+    What the user has activated goes first, then what the site made for it (``documented`` environments of the
+    profile, modules, images), then environments that lie about.
+    """
+    found = [
+        *_active(environ),
+        *_documented(documented or {}),
+        *_modules(software),
+        *_images(environ, software, folder),
+        *_venvs(folder),
+        *_conda_environments(environ),
+        *_on_path(environ),
+    ]
+    unique: dict[str, Candidate] = {}
+    for one in found:
+        unique.setdefault(one.name, one)
+    return sorted(unique.values(), key=lambda one: not one.likely)
+
+
+def chosen_by_name(name: str, among: Iterable[Candidate], folder: Path) -> Candidate:
+    """The candidate of this name, or what the path says it is; InvalidInput when it is nothing of these."""
+    among = list(among)
+    for one in among:
+        if name == one.name:
+            return one
+    path = Path(name).expanduser()
+    path = path if path.is_absolute() else folder / path
+    if path.suffix in {".sif", ".simg"} and path.is_file():
+        return _image(path, _runtime(None, Software.model_construct()))
+    for made in (_venv(path, ""), _conda(path, "")):
+        if made is not None:
+            return made
+    if "/" in name and not name.startswith((".", "/", "~")):
+        return _module(name)
+    near = [one for one in among if one.name.startswith(f"{name}/") or Path(one.name).name == name]
+    if near:
+        return near[0]
+    known = ", ".join(one.name for one in among)
+    raise InvalidInput(
+        f"--environment {name!r} is no environment that is known here",
+        hint=f"one of: {known or 'none was found'}; or none; or the folder of a virtual or conda environment, "
+        "an image (*.sif), a module as NAME/VERSION",
+    )
+
+
+def _active(environ: Mapping[str, str]) -> Iterator[Candidate]:
+    for variable, make in (("VIRTUAL_ENV", _venv), ("CONDA_PREFIX", _conda)):
+        prefix = environ.get(variable)
+        made = make(Path(prefix), "active in this shell") if prefix else None
+        if made:
+            yield made
+
+
+def _on_path(environ: Mapping[str, str]) -> Iterator[Candidate]:
+    """The Python on PATH, as what it belongs to: a virtual environment, a conda environment, or nothing."""
+    program = shutil.which("python3", path=environ.get("PATH", ""))
+    if program is None:
+        return
+    folder = Path(program).absolute().parent
+    made = _venv(folder.parent, "on PATH") or _conda(folder.parent, "on PATH")
+    if made:
+        yield made
+        return
+    plain = str(folder) in _SYSTEM_FOLDERS or re.search(r"[\s:$\"'\\]", str(folder))
+    environment = Environment() if plain else Environment(variables={"PATH": f"{folder}:$PATH"})
+    yield Candidate(program, "the Python on PATH", environment, likely=_has_torch(folder.parent))
+
+
+def _venv(folder: Path, where: str) -> Candidate | None:
+    if not (folder / "bin/activate").is_file() or not (folder / "pyvenv.cfg").is_file():
+        return None
+    what = f"virtual environment{', ' if where else ''}{where}"
+    environment = Environment(python=PythonEnvironment(venv=Venv(path=str(folder))))
+    return Candidate(str(folder), what, environment, likely=_has_torch(folder))
+
+
+def _conda(folder: Path, where: str) -> Candidate | None:
+    if not (folder / "conda-meta").is_dir():
+        return None
+    root = next(
+        (
+            one
+            for one in (folder, folder.parent.parent)
+            if (one / "etc/profile.d/conda.sh").is_file() and (one / "bin/conda").is_file()
+        ),
+        None,
+    )
+    conda = Conda(env=str(folder), root=str(root)) if root else Conda(env=str(folder))
+    what = f"conda environment{', ' if where else ''}{where}"
+    return Candidate(
+        str(folder), what, Environment(python=PythonEnvironment(conda=conda)), likely=_has_torch(folder)
+    )
+
+
+def _has_torch(prefix: Path) -> bool:
+    return next(prefix.glob("lib*/python3*/*-packages/torch/version.py"), None) is not None
+
+
+def _venvs(folder: Path) -> Iterator[Candidate]:
+    for name in _VENVS:
+        made = _venv(folder / name, "in this folder")
+        if made:
+            yield made
+
+
+def _conda_environments(environ: Mapping[str, str]) -> Iterator[Candidate]:
+    """Those that conda itself lists, and those beside the conda on PATH."""
+    home = Path(environ.get("HOME", "/nonexistent"))
+    try:
+        listed = (home / ".conda/environments.txt").read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError):
+        listed = []
+    prefixes = [Path(line.strip()) for line in listed if line.startswith("/")]
+    program = environ.get("CONDA_EXE") or shutil.which("conda", path=environ.get("PATH", ""))
+    if program:
+        prefixes += _folders(Path(program).resolve().parents[1] / "envs")
+    made = [one for prefix in dict.fromkeys(prefixes) if (one := _conda(prefix, ""))]
+    return iter(sorted(made, key=lambda one: not one.likely)[:MOST_OF_A_KIND])
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return sorted(one for one in path.iterdir() if one.is_dir())
+    except OSError:
+        return []
+
+
+def _documented(environments: Mapping[str, Environment]) -> Iterator[Candidate]:
+    newest = sorted(environments, key=natural, reverse=True)
+    for name in newest:
+        about = environments[name].description or ""
+        likely = bool(_TORCH.search(name) or "torch" in about.lower())
+        yield Candidate(name, f"in the profile: {about or 'an environment'}", environments[name], likely)
+
+
+def _module(name: str, likely: bool = True) -> Candidate:
+    return Candidate(name, "module", Environment(modules=Modules(purge=True, load=(name,))), likely)
+
+
+def _modules(software: Software) -> Iterator[Candidate]:
+    for pattern, likely in ((_TORCH, True), (_CONDA, False)):
+        names = [name for name in software.modules if pattern.search(name)]
+        names.sort(key=natural, reverse=True)
+        yield from (_module(name, likely) for name in names[:MOST_OF_A_KIND])
+
+
+_Entered = tuple[Literal["apptainer", "singularity"], tuple[str, ...]]
+
+
+def _runtime(path: str | None, software: Software) -> _Entered | None:
+    """The program that enters an image, and the modules to load for it; None: it cannot be had."""
+    runtimes: Sequence[Literal["apptainer", "singularity"]] = ("apptainer", "singularity")
+    for runtime in runtimes:
+        if shutil.which(runtime, path=path):
+            return runtime, ()
+    modules = sorted((name for name in software.modules if _RUNTIME.match(name)), key=natural)
+    if modules:
+        return ("apptainer" if modules[-1].lower().startswith("apptainer") else "singularity"), (modules[-1],)
+    return None
+
+
+def _image(path: Path, entered: _Entered | None) -> Candidate:
+    runtime, modules = entered or ("apptainer", ())
+    environment = Environment(
+        modules=Modules(load=modules) if modules else None,
+        container=Container(runtime=runtime, image=str(path)),
+    )
+    return Candidate(str(path), f"container image, by {runtime}", environment, bool(_TORCH.search(path.name)))
+
+
+def _images(environ: Mapping[str, str], software: Software, folder: Path) -> Iterator[Candidate]:
+    entered = _runtime(environ.get("PATH", ""), software)
+    if entered is None:
+        return
+    places = [Path(environ["CONTAINERDIR"])] if environ.get("CONTAINERDIR", "").startswith("/") else []
+    for place in (folder.absolute(), *places):
+        try:
+            names = [one.name for one in place.iterdir() if one.suffix in {".sif", ".simg"}]
+        except OSError:
+            continue
+        names = [name for name in names if not re.search(r"[\x00-\x1f\x7f]", name)]
+        newest = sorted(sorted(names, key=natural, reverse=True), key=lambda name: not _TORCH.search(name))
+        yield from (_image(place / name, entered) for name in newest[:MOST_OF_A_KIND])
