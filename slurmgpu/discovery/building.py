@@ -268,14 +268,21 @@ def _setup(config: Mapping[str, str]) -> SlurmSetup:
 
 
 def _licenses(records: list[Record]) -> dict[str, int]:
-    return {record["LicenseName"]: whole(record.get("Total", "")) or 0 for record in records}
+    return {
+        record["LicenseName"]: whole(record.get("Total", "")) or 0
+        for record in records
+        if sound(record["LicenseName"])
+    }
 
 
 def _reservations(records: list[Record]) -> dict[str, Reservation]:
     found = {}
     for record in records:
+        if not sound(record["ReservationName"]):
+            continue
+        partition = known(record.get("PartitionName", ""))
         found[record["ReservationName"]] = Reservation(
-            partition=known(record.get("PartitionName", "")),
+            partition=partition if partition and sound(partition) else None,
             nodes=whole(record.get("NodeCnt", "")),
             start=_moment(record.get("StartTime", "")),
             end=_moment(record.get("EndTime", "")),
