@@ -75,7 +75,12 @@ def command(given: dict[str, Any], when: bool, as_json: bool) -> None:
 
 
 def _asked(prepared: Prepared) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    return [_row(prepared, one) for one in _ask(prepared)], _balance(prepared)
+    from slurmgpu.slurm.call import Slurm
+    from slurmgpu.slurm.sinfo import idle_nodes
+
+    found = _ask(prepared)
+    idle = idle_nodes(Slurm())
+    return [_row(prepared, one, idle) for one in found], _balance(prepared)
 
 
 def _balance(prepared: Prepared) -> dict[str, Any]:
@@ -118,11 +123,13 @@ def _ask(prepared: Prepared) -> list[When]:
     return estimates(Slurm(), names, lambda name: prepared.on_partition(name).render(), folder)
 
 
-def _row(prepared: Prepared, when: When) -> dict[str, Any]:
+def _row(prepared: Prepared, when: When, idle: dict[str, int]) -> dict[str, Any]:
     plan = prepared.on_partition(when.partition).plan
     start = when.estimate.start
+    partition = when.partition or when.estimate.partition
     return {
-        "partition": when.partition or when.estimate.partition,
+        "partition": partition,
+        "idle_nodes": idle.get(partition or ""),
         "start": start.astimezone().isoformat() if start else None,
         "nodes": when.estimate.node_list,
         "gpu_hours": plan.gpu_hours,
@@ -133,7 +140,7 @@ def _row(prepared: Prepared, when: When) -> dict[str, Any]:
 
 
 def _when_text(rows: list[dict[str, Any]]) -> str:
-    table = [("partition", "would start", "costs at most", "")]
+    table = [("partition", "idle nodes", "would start", "costs at most", "")]
     for row in rows:
         start = row["start"][:16].replace("T", " ") if row["start"] else "unknown"
         cost = f"{row['gpu_hours']:.4g} GPU-hours" if row["gpu_hours"] is not None else "unknown"
@@ -142,10 +149,11 @@ def _when_text(rows: list[dict[str, Any]]) -> str:
         remark = (
             f"Slurm refuses it: {row['refused']}" if row["refused"] else f"on {row['nodes'] or 'unknown'}"
         )
-        table.append((row["partition"] or "-", "never" if row["refused"] else start, cost, remark))
-    widths = [max(len(row[column]) for row in table) for column in range(3)]
+        idle = "unknown" if row["idle_nodes"] is None else str(row["idle_nodes"])
+        table.append((row["partition"] or "-", idle, "never" if row["refused"] else start, cost, remark))
+    widths = [max(len(row[column]) for row in table) for column in range(4)]
     lines = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]])
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]])
         for row in table
     ]
     lines.append(
