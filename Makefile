@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 DEMO_CLUSTER := uva-afton
 
-.PHONY: help demo test check lint types imports format benchmark clean
+.PHONY: help demo test check lint types imports format benchmark soak clean
 
 help:
 	@echo "make demo       train the digits example here with 2 CPU processes (HERE=1 on a login node)"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-releases  the tests on a real Slurm, on every release (RELEASES='24.11 26.05': on these)"
 	@echo "make check      ruff, mypy and import contracts alone"
 	@echo "make benchmark  start-up time against the bare libraries"
+	@echo "make soak       kill trainings at random moments, some hundred times: nothing may be lost"
 	@echo "make format     format the code"
 	@echo "make clean      remove .venv and caches"
 
@@ -84,6 +85,9 @@ slurm-packages:
 
 benchmark: $(VENV)/.test
 	@$(BIN)/python benchmarks/startup.py
+
+soak: $(VENV)/.test
+	@$(BIN)/python benchmarks/soak.py
 
 format: $(VENV)/.test
 	@$(BIN)/ruff check --fix . .ci/releases

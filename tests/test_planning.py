@@ -375,6 +375,11 @@ def test_a_training_task_on_several_gpus_gets_one_task_per_gpu() -> None:
     assert (made.launcher, made.tasks_per_node, made.world_size) == ("srun", 2, 4)
 
 
+def test_data_parallel_is_one_process_with_all_gpus() -> None:
+    made = plan(resources={"gpus": 4}, train={"task": "t.py:T", "batch_size": 8, "strategy": "dp"})
+    assert (made.launcher, made.world_size, made.gpus_per_node) == ("plain", 1, 4)
+
+
 @pytest.mark.parametrize(
     "module", ["torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"]
 )

@@ -144,6 +144,8 @@ def _train(job: Job, processes: int) -> Launching:
     assert job.train is not None
     if processes == 1:
         return Launching("plain", "one process")
+    if job.train.strategy == "dp":
+        return Launching("plain", "train.strategy is dp: one process with all GPUs (nn.DataParallel)")
     if job.train.strategy == "single":
         return Launching(
             "plain",
