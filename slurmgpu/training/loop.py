@@ -136,6 +136,21 @@ class Loop:
             steps = min(steps, self.settings.max_steps - self.position.step)
         return max(0, steps)
 
+    def first_samples(self, most: int = 8) -> list[int]:
+        """The first samples that this rank takes from here, at most those of a micro-batch."""
+        ranks, batch = self.group.ranks, self.settings.batch_size
+        rows = shares(
+            self.position.samples,
+            self._end(),
+            batch,
+            self.micro,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+        )
+        low, high, counts = next(rows, (0, 0, False))
+        pieces = self.order.pieces(low, min(high, low + most)) if counts else []
+        return [int(index) for _, piece in pieces for index in piece]
+
     def last_step(self) -> int:
         """The number of the step at which this start ends."""
         end = self.position.step + self.remaining_steps()

@@ -123,6 +123,7 @@ class _Run:
         """Say and write down who trains what, and where it starts."""
         loop, ranks, device = self.loop, self.group.ranks, self.group.device
         place = {"rank": ranks.rank, "host": ranks.host, "pid": os.getpid(), "device": str(device)}
+        place["first_samples"] = loop.first_samples()
         everyone = self.group.gather(place)
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
         resumed = None if self.found is None else self.found.path.name
