@@ -430,6 +430,16 @@ def test_partitions_that_are_chosen_by_name_are_proposed_and_not_taken() -> None
     assert plan(on, gpus=1, time=120, partition="long").partition == "long"
 
 
+def test_a_total_over_nodes_is_split_evenly_where_slurm_could_split_it_otherwise() -> None:
+    on = cluster([{"count": 4, "gpus": 10, "gpu_type": "l40s"}], dialect={"gpus": "gpus"})
+    shared = plan(on, nodes=2, gpus_per_node=4)
+    assert (shared.option("gpus"), shared.option("gpus-per-node")) == ("8", "4")
+    assert plan(on, nodes=2, gpus_per_node=10).option("gpus-per-node") is None
+    assert plan(on, gpus=4).option("gpus-per-node") is None
+    refused = cluster([{"gpus": 10}], dialect={"gpus": "gpus", "forbidden": ["gpus-per-node"]})
+    assert plan(refused, nodes=2, gpus_per_node=4).option("gpus-per-node") is None
+
+
 def test_the_cheapest_of_equal_partitions_is_taken_and_says_so() -> None:
     on = cluster(
         partitions={
