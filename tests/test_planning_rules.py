@@ -430,6 +430,38 @@ def test_partitions_that_are_chosen_by_name_are_proposed_and_not_taken() -> None
     assert plan(on, gpus=1, time=120, partition="long").partition == "long"
 
 
+def test_part_of_a_node_goes_where_nodes_are_shared_though_no_price_is_stated() -> None:
+    on = cluster(
+        partitions={"GPU": {"nodes": [A100], "whole_nodes": True}, "GPU-shared": {"nodes": [A100]}},
+    )
+    made = plan(on, gpus=1, time=60)
+    assert (made.partition, made.gpu_hours) == ("GPU-shared", 1.0)
+    assert "with the fewest GPU-hours" in why(made, "partition")
+    assert plan(on, gpus=4, time=60).partition == "GPU"
+
+
+def test_a_figure_that_depends_on_what_is_not_known_is_not_shown() -> None:
+    on = cluster([{"gpus": None}], {"whole_nodes": True, "billing": {"gpu": 1}})
+    made = plan(on, nodes=1, gpus_per_node=1, time=60)
+    assert (made.gpu_hours, made.charge) == (None, None)
+    assert "GPU-hours" not in {reason.what for reason in made.reasons}
+
+
+def test_a_large_charge_is_written_out() -> None:
+    made = plan(cluster(partition={"billing": {"gpu": 150, "unit": "core hours"}}), gpus=1, time="3-0")
+    assert "10800 core hours at most" in {reason.value for reason in made.reasons}
+
+
+def test_a_total_over_nodes_is_split_evenly_where_slurm_could_split_it_otherwise() -> None:
+    on = cluster([{"count": 4, "gpus": 10, "gpu_type": "l40s"}], dialect={"gpus": "gpus"})
+    shared = plan(on, nodes=2, gpus_per_node=4)
+    assert (shared.option("gpus"), shared.option("gpus-per-node")) == ("8", "4")
+    assert plan(on, nodes=2, gpus_per_node=10).option("gpus-per-node") is None
+    assert plan(on, gpus=4).option("gpus-per-node") is None
+    refused = cluster([{"gpus": 10}], dialect={"gpus": "gpus", "forbidden": ["gpus-per-node"]})
+    assert plan(refused, nodes=2, gpus_per_node=4).option("gpus-per-node") is None
+
+
 def test_the_cheapest_of_equal_partitions_is_taken_and_says_so() -> None:
     on = cluster(
         partitions={

@@ -98,9 +98,11 @@ def _balance(prepared: Prepared) -> dict[str, Any]:
 
 
 def _balance_text(balance: dict[str, Any]) -> str:
+    from slurmgpu.planning.cost import figure
+
     if not balance["left"]:
         return f"what account {balance['account'] or '-'} has left: unknown ({balance['why']})"
-    left = ", ".join(f"{minutes / 60:.4g} {name}-hours" for name, minutes in balance["left"].items())
+    left = ", ".join(f"{figure(minutes / 60)} {name}-hours" for name, minutes in balance["left"].items())
     return f"account {balance['account']} has left: {left} (sshare: granted, less used, less reserved by running jobs)"
 
 
@@ -140,12 +142,14 @@ def _row(prepared: Prepared, when: When, idle: dict[str, int]) -> dict[str, Any]
 
 
 def _when_text(rows: list[dict[str, Any]]) -> str:
+    from slurmgpu.planning.cost import figure
+
     table = [("partition", "idle nodes", "would start", "costs at most", "")]
     for row in rows:
         start = row["start"][:16].replace("T", " ") if row["start"] else "unknown"
-        cost = f"{row['gpu_hours']:.4g} GPU-hours" if row["gpu_hours"] is not None else "unknown"
+        cost = f"{figure(row['gpu_hours'])} GPU-hours" if row["gpu_hours"] is not None else "unknown"
         if row["charge"] is not None:
-            cost += f", {row['charge']:.4g} {row['charge_unit']}"
+            cost += f", {figure(row['charge'])} {row['charge_unit']}"
         remark = (
             f"Slurm refuses it: {row['refused']}" if row["refused"] else f"on {row['nodes'] or 'unknown'}"
         )

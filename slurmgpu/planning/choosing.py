@@ -184,7 +184,8 @@ def by_preference(cluster: Cluster, fitting: list[Draft]) -> list[Draft]:
     """Drafts on several partitions, the best first.
 
     Whole GPUs before slices, nodes whose GPUs are known before others; then the fewest nodes; then Slurm's default,
-    then the profile's order; but of those with the same types of GPU the cheapest, where all say what they cost.
+    then the profile's order; but of those with the same types of GPU the cheapest: what they charge where all say
+    so, else the GPUs that count (a node given whole counts whole).
     """
 
     def rank(made: Draft) -> tuple[bool, bool, int, bool]:
@@ -197,10 +198,10 @@ def by_preference(cluster: Cluster, fitting: list[Draft]) -> list[Draft]:
 
     ranked = sorted(fitting, key=rank)
     alike = [one for one in ranked if _alike(one, ranked[0]) and rank(one)[:3] == rank(ranked[0])[:3]]
-    prices = {one.partition: _price(cluster, one) for one in alike}
-    if None in prices.values():
+    prices, _ = _prices(cluster, alike)
+    if prices is None:
         return ranked
-    cheapest = sorted(alike, key=lambda one: prices[one.partition] or 0.0)
+    cheapest = [one for _, one in sorted(zip(prices, alike, strict=True), key=lambda pair: pair[0])]
     return [*cheapest, *(one for one in ranked if one not in alike)]
 
 
@@ -209,10 +210,14 @@ def _alike(one: Draft, other: Draft) -> bool:
     return {group.gpu_type for group in one.groups} == {group.gpu_type for group in other.groups}
 
 
-def _price(cluster: Cluster, made: Draft) -> float | None:
-    """What an hour is charged; None: not known."""
-    cost = cost_of(cluster, made, Duration(3600))
-    return cost.charge if cost else None
+def _prices(cluster: Cluster, alike: list[Draft]) -> tuple[list[float] | None, str]:
+    """What an hour on each costs, in one measure that all of them state, and the word for the least of it."""
+    costs = [cost_of(cluster, made, Duration(3600)) for made in alike]
+    charges = [cost.charge for cost in costs if cost is not None and cost.charge is not None]
+    if len(charges) == len(alike):
+        return charges, "the cheapest"
+    hours = [cost.gpu_hours for cost in costs if cost is not None and cost.gpu_hours is not None]
+    return (hours if len(hours) == len(alike) else None), "with the fewest GPU-hours"
 
 
 def _why(cluster: Cluster, resources: Resources, chosen: Draft, fitting: list[Draft]) -> str:
@@ -229,10 +234,9 @@ def _why(cluster: Cluster, resources: Resources, chosen: Draft, fitting: list[Dr
         ["with the fewest nodes"] if any(one.layout.nodes > chosen.layout.nodes for one in fitting) else []
     )
     alike = [one for one in fitting if one.layout.nodes == chosen.layout.nodes and _alike(one, chosen)]
-    prices = [_price(cluster, one) for one in alike]
-    own = _price(cluster, chosen)
-    if own is not None and None not in prices and any((price or 0) > own for price in prices):
-        marks.append("the cheapest")
+    prices, cheapest = _prices(cluster, alike)
+    if prices is not None and max(prices) > prices[alike.index(chosen)]:
+        marks.append(cheapest)
     if chosen.partition == cluster.default_partition:
         marks.append("the site's default")
     return f"{len(fitting)} of {considered} {kind} fit; this one " + (

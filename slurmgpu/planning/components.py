@@ -7,6 +7,7 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.component import Component
 from slurmgpu.models.job import Job, Launch
 from slurmgpu.models.plan import Plan, Reason
+from slurmgpu.planning.cost import figure
 from slurmgpu.planning.planner import Surroundings, make_plan
 
 __all__ = ["plan_with_components"]
@@ -75,12 +76,12 @@ def _cost(plans: list[Plan]) -> list[Reason]:
     rows = []
     hours, charge = _sum([one.gpu_hours for one in plans]), _sum([one.charge for one in plans])
     if hours:
-        parts = " + ".join(f"{one.gpu_hours:.4g}" for one in plans)
+        parts = " + ".join(f"{figure(one.gpu_hours or 0)}" for one in plans)
         why = f"{parts}, component by component"
-        rows.append(Reason.model_construct(what="GPU-hours", value=f"{hours:.4g} at most", why=why))
+        rows.append(Reason.model_construct(what="GPU-hours", value=f"{figure(hours)} at most", why=why))
     if charge is not None:
-        parts = " + ".join(f"{one.charge:.4g}" for one in plans)
-        value = f"{charge:.4g} {plans[0].charge_unit} at most"
+        parts = " + ".join(f"{figure(one.charge or 0)}" for one in plans)
+        value = f"{figure(charge)} {plans[0].charge_unit} at most"
         rows.append(
             Reason.model_construct(what="charge", value=value, why=f"{parts}, component by component")
         )

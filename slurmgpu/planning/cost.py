@@ -10,18 +10,24 @@ from slurmgpu.models.units import Duration
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.request import count
 
-__all__ = ["Cost", "cost_of"]
+__all__ = ["Cost", "cost_of", "figure"]
 
 
 class Cost(NamedTuple):
     """The most that a job can cost: if it runs to its time limit."""
 
-    gpu_hours: float
+    gpu_hours: float | None
+    """None: nodes are given whole, and how many GPUs they have is not known."""
     gpu_hours_why: str
     charge: float | None
     """What the site charges, in ``unit``; None: the profile does not say."""
     unit: str
     charge_why: str
+
+
+def figure(amount: float) -> str:
+    """Four digits, and never an exponent: 0.25, 5.333, 10800."""
+    return f"{amount:.0f}" if amount >= 1000 else f"{amount:.4g}"
 
 
 def cost_of(cluster: Cluster, draft: Draft, time: Duration | None) -> Cost | None:
@@ -32,32 +38,33 @@ def cost_of(cluster: Cluster, draft: Draft, time: Duration | None) -> Cost | Non
     layout = draft.layout
     partition = cluster.partitions.get((draft.partition or "").split(",")[0])
     gpus, cpus, memory, rounded = _billed(draft, partition.whole_nodes if partition else None)
-    gpu_hours = layout.nodes * gpus * hours
-    why = f"{count(layout.nodes, 'node')} x {count(gpus, 'GPU')} x {time}{rounded}"
+    gpu_hours = None if gpus is None else layout.nodes * gpus * hours
+    why = "" if gpus is None else f"{count(layout.nodes, 'node')} x {count(gpus, 'GPU')} x {time}{rounded}"
     if partition is None or partition.billing is None:
         return Cost(gpu_hours, why, None, "", "")
     billing = partition.billing
     qos = cluster.qos.get(draft.qos.value or "")
     factor = 1.0 if qos is None or qos.usage_factor is None else qos.usage_factor
-    if (billing.cpu and cpus is None) or (billing.memory and memory is None):
+    by_gpu = billing.gpu or billing.gpu_by_type
+    if (by_gpu and gpus is None) or (billing.cpu and cpus is None) or (billing.memory and memory is None):
         return Cost(gpu_hours, why, None, billing.unit, "it depends on what the site gives")
     gpu_type = draft.ask.gpu_type or (draft.groups[0].gpu_type if draft.groups else None)
     if gpus and billing.gpu_by_type and not billing.gpu and gpu_type not in billing.gpu_by_type:
         return Cost(gpu_hours, why, None, billing.unit, f"no price is stated for {gpu_type or 'such'} GPUs")
-    per_hour, parts = _per_node(billing, draft, gpus, cpus or 0, (memory or 0) / 1024)
+    per_hour, parts = _per_node(billing, draft, gpus or 0, cpus or 0, (memory or 0) / 1024)
     per_hour *= layout.nodes * factor
     times = f" x {factor:g} (QOS {draft.qos.value})" if factor != 1.0 else ""
     how = f"{count(layout.nodes, 'node')} x ({parts}){times} x {time}"
     return Cost(gpu_hours, why, per_hour * hours, billing.unit, how)
 
 
-def _billed(draft: Draft, whole_there: bool | None) -> tuple[int, int | None, int | None, str]:
-    """GPUs, CPUs and memory (MiB) of a node that count: whole nodes whole, units rounded up."""
+def _billed(draft: Draft, whole_there: bool | None) -> tuple[int | None, int | None, int | None, str]:
+    """GPUs, CPUs and memory (MiB) of a node that count: whole nodes whole, units rounded up; None: not known."""
     gpus, cpus, memory = draft.layout.gpus_per_node, draft.cpus.amount, draft.memory.amount
     group = draft.groups[0] if draft.groups else NodeGroup.model_construct()
     if draft.ask.whole or whole_there:
         return (
-            group.gpu_count or gpus,
+            group.gpu_count if group.gpu_count is not None else (None if gpus else 0),
             group.cpus or cpus,
             group.memory.mib if group.memory else memory,
             ", nodes are given whole",

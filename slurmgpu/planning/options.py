@@ -138,6 +138,13 @@ def _gpus(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
         yield Option.model_construct(
             name="gpus", value=typed(total), why=f"{total} in all, as this site counts"
         )
+        # Slurm splits a total over nodes as it likes (7 and 1 of 8, seen on 22.05), and the launcher counts on
+        # equal shares: a share that is less than a node is said as well.
+        free = any(group.gpu_count != layout.gpus_per_node for group in made.draft.groups)
+        if layout.nodes > 1 and free and "gpus-per-node" not in cluster.dialect.forbidden:
+            yield Option.model_construct(
+                name="gpus-per-node", value=typed(layout.gpus_per_node), why="equal shares of the nodes"
+            )
     elif layout.gpus_per_node and style == "gpus-per-task":
         tasks = made.draft.tasks_per_node if cluster.dialect.tasks else 1
         if layout.gpus_per_node % tasks:

@@ -18,7 +18,7 @@ from slurmgpu.models.plan import Plan, Reason
 from slurmgpu.models.units import Duration, Memory
 from slurmgpu.planning.ask import SHARED
 from slurmgpu.planning.choosing import Chosen, by_preference, candidates, choose
-from slurmgpu.planning.cost import Cost, cost_of
+from slurmgpu.planning.cost import Cost, cost_of, figure
 from slurmgpu.planning.drafting import Draft, type_to_pin
 from slurmgpu.planning.launching import Launching, choose_launcher, python_command
 from slurmgpu.planning.options import Layouted, options_of, partition_named
@@ -327,13 +327,13 @@ def _cost_reasons(cost: Cost | None) -> tuple[Reason, ...]:
     if cost.gpu_hours:
         rows.append(
             Reason.model_construct(
-                what="GPU-hours", value=f"{cost.gpu_hours:.4g} at most", why=cost.gpu_hours_why
+                what="GPU-hours", value=f"{figure(cost.gpu_hours)} at most", why=cost.gpu_hours_why
             )
         )
     if cost.charge is not None:
         rows.append(
             Reason.model_construct(
-                what="charge", value=f"{cost.charge:.4g} {cost.unit} at most", why=cost.charge_why
+                what="charge", value=f"{figure(cost.charge)} {cost.unit} at most", why=cost.charge_why
             )
         )
     return tuple(rows)
