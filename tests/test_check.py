@@ -283,6 +283,15 @@ def test_what_the_python_script_imports_from_beside_it_counts_too(tmp_path: Path
     assert "one-process" not in run("job.sh", cwd=tmp_path).stdout
 
 
+@pytest.mark.parametrize("command", ["torchrun --nproc-per-node=4 train.py", "python train.py"])
+def test_a_python_script_whose_training_is_in_a_library_gives_no_alarm(tmp_path: Path, command: str) -> None:
+    (tmp_path / "train.py").write_text("from mylab.trainer import main\nmain()\n")
+    text = f"#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gres=gpu:4\n#SBATCH -c 32\n#SBATCH -t 1:00:00\n{command}\n"
+    (tmp_path / "job.sh").write_text(text)
+    answer = run("job.sh", "--severity", "warning", cwd=tmp_path)
+    assert (answer.returncode, answer.stdout) == (0, "")
+
+
 def test_standard_input_is_checked_too(tmp_path: Path) -> None:
     answer = run("-", cwd=tmp_path, text=CLASSIC)
     assert answer.returncode == 1

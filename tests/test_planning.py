@@ -321,6 +321,24 @@ def test_auto_starts_what_suits_the_script(script: str, launcher: str) -> None:
     assert plan(script=script, resources={"gpus": 4}).launcher == launcher
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "from mylab.trainer import main\nmain()\n",
+        "import importlib, sys\nimportlib.import_module(sys.argv[1]).main()\n",
+    ],
+)
+def test_a_script_that_trains_by_a_library_is_not_said_to_train_the_same_thing(script: str) -> None:
+    warnings = " ".join(plan(script=script, resources={"gpus": 4}).warnings)
+    assert "looks distributed" not in warnings
+    assert "was not read" in warnings
+
+
+def test_a_loop_of_its_own_beside_a_library_is_warned_about() -> None:
+    made = plan(script="import mylab\nloss = mylab.loss()\nloss.backward()\n", resources={"gpus": 4})
+    assert any("nothing in train.py looks distributed" in warning for warning in made.warnings)
+
+
 def test_a_script_in_which_nothing_looks_distributed_is_warned_about() -> None:
     made = plan(script="import torch\n", resources={"gpus": 4})
     assert any("nothing in train.py looks distributed" in warning for warning in made.warnings)

@@ -521,7 +521,36 @@ def test_what_does_not_fit_can_be_forced_and_is_said() -> None:
 def test_the_same_reason_is_said_once_for_all_its_partitions() -> None:
     on = cluster(partitions={name: {"nodes": [A100]} for name in ("one", "two", "three")})
     said = refusal(on, gpus="h100:1")
-    assert "partitions 'one', 'two', 'three' has no h100 (its types: a100)" in said
+    assert "each of partitions 'one', 'two', 'three' has no h100 (its types: a100)" in said
+
+
+def test_a_refusal_reads_as_a_sentence() -> None:
+    on = cluster(partition={"requires_gpu": True, "limits": {"max_time": 60}})
+    assert "1 node without GPUs does not fit" in refusal(on, nodes=1)
+    assert "1 node x 4 GPUs does not fit" in refusal(on, nodes=1, gpus_per_node=4, time=90)
+    assert "4 GPUs do not fit" in refusal(on, gpus=4, time=90)
+    two = cluster(partitions={"gpu": {"nodes": [A100]}, "dev": {"nodes": [A100], "by_name": True}})
+    assert why(plan(two, gpus=1), "partition") == "the only partition that is not chosen by name"
+
+
+def test_the_most_gpu_memory_that_can_be_had_is_proposed() -> None:
+    types = {"a100": {"memory": "80G"}, "v100": {"memory": "32G"}}
+    on = cluster([A100, {"gpus": 4, "gpu_type": "v100"}], gpu_types=types)
+    assert "gpu_memory: 80G" in refusal(on, gpus=1, gpu_memory="100G")
+    assert "no gpu_memory" in refusal(cluster([{"gpus": 4, "gpu_type": "x"}]), gpus=1, gpu_memory="100G")
+
+
+def test_fewer_gpus_are_not_proposed_where_as_many_fit_in_another_shape() -> None:
+    on = cluster([{"count": 4, "gpus": 8, "whole_across_nodes": True}])
+    said = refusal(on, nodes=2, gpus_per_node=4)
+    assert "nodes: 1, gpus_per_node: 8" in said
+    assert "gpus_per_node: 7" not in said
+
+
+def test_a_command_that_runs_once_on_several_nodes_is_one_process() -> None:
+    made = plan(cluster(), nodes=2, gpus_per_node=4, launch="plain")
+    assert made.world_size == 1
+    assert "1" in {reason.value for reason in made.reasons if reason.what == "processes"}
 
 
 def test_several_changes_are_proposed_where_one_does_not_help() -> None:

@@ -174,7 +174,7 @@ def test_what_would_fit_does(on: dict[str, Any], resources: dict[str, Any]) -> N
 def _changed(resources: dict[str, Any], way: str) -> dict[str, Any]:
     """The resources after a person did what one part of the hint says."""
     changed = dict(resources)
-    said = dict(re.findall(r"(gpus|nodes|gpus_per_node|time|gpu_type): ([\w:.-]+)", way))
+    said = dict(re.findall(r"(gpus|nodes|gpus_per_node|time|gpu_type|gpu_memory): ([\w:.-]+)", way))
     if "nodes" in said or "gpus" in said:
         changed = {
             key: value for key, value in changed.items() if key not in {"gpus", "gpus_per_node", "nodes"}
@@ -184,7 +184,7 @@ def _changed(resources: dict[str, Any], way: str) -> dict[str, Any]:
     if partition:
         changed["partition"] = partition[1]
     left_out = {
-        "any gpu_memory": ["gpu_memory"],
+        "no gpu_memory": ["gpu_memory"],
         "any type of GPU": ["gpu_type"],
         "less memory": ["memory", "memory_per_gpu", "memory_per_cpu"],
         "fewer CPUs": ["cpus_per_task", "cpus_per_gpu"],

@@ -100,8 +100,8 @@ class Plan(Model):
 
     @property
     def world_size(self) -> int:
-        """Processes over all nodes."""
-        return self.nodes * self.processes_per_node
+        """Processes that the launcher starts over all nodes; plain starts them on the first only."""
+        return self.processes_per_node * (1 if self.launcher == "plain" else self.nodes)
 
     def option(self, name: str) -> str | None:
         """The value of an sbatch option, or None when it is not among them."""

@@ -107,7 +107,7 @@ def choose(
     request = Request.of(resources)
     ways = ways_out()
     raise PlanError(
-        f"{request} do{'es' if request.gpus == 1 else ''} not fit on {cluster.name!r}: {'; '.join(reasons)}",
+        f"{request} do{'es' if request.single else ''} not fit on {cluster.name!r}: {'; '.join(reasons)}",
         hint="what would fit: " + "; or ".join(ways)
         if ways
         else "no smaller request of this kind fits either",
@@ -170,7 +170,7 @@ def _merged(failing: dict[str, list[str]]) -> list[str]:
     for text, names in by_text.items():
         owned = all(text.split("; ")[0] in clause for name in names for clause in failing[name][:1])
         prefixed = failing[names[0]][0].startswith(f"partition {names[0]!r} ")
-        who = f"partition{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))} "
+        who = f"{'each of partitions' if len(names) > 1 else 'partition'} {', '.join(map(repr, names))} "
         merged.append((who if prefixed and owned else "") + text)
     return list(dict.fromkeys(merged))
 
@@ -228,8 +228,11 @@ def _why(cluster: Cluster, resources: Resources, chosen: Draft, fitting: list[Dr
     considered = sum(not (one.preemptible or one.by_name) for one in cluster.partitions.values())
     left_out = considered != len(cluster.partitions)
     kind = "partitions that are not chosen by name" if left_out else "partitions"
+    if considered == 1:
+        return "the only partition that is not chosen by name"
     if len(fitting) == 1:
-        return f"the only one of {considered} {kind} that {Request.of(resources)} fit on"
+        request = Request.of(resources)
+        return f"the only one of {considered} {kind} that {request} fit{'s' if request.single else ''} on"
     marks = (
         ["with the fewest nodes"] if any(one.layout.nodes > chosen.layout.nodes for one in fitting) else []
     )

@@ -238,6 +238,15 @@ def _python(facts: ScriptFacts | None, python: PythonCommand, processes: int, no
         )
     if facts.distributed:
         return Launching("torchrun", f"one process per GPU ({_at(facts.distributed, path)})")
+    if facts.trains_elsewhere:
+        return Launching(
+            "torchrun",
+            f"{processes} GPUs and a Python script: one process per GPU",
+            (
+                f"{path} trains by what it imports, which was not read: each of the {processes} processes must take its "
+                "rank from RANK and LOCAL_RANK; if it starts its own processes, use launch: plain",
+            ),
+        )
     return Launching(
         "torchrun",
         f"{processes} GPUs and a Python script: one process per GPU",

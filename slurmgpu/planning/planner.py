@@ -243,6 +243,7 @@ def _finished(
     layout = draft.layout
     tasks, tasks_why = _tasks(job, launching, layout.gpus_per_node)
     processes = _processes(launching, layout.gpus_per_node, tasks)
+    alone = launching.launcher == "plain" and layout.nodes > 1
     restart, restart_why = _restart(job)
     work_dir = around.work_dir
     made = Layouted(
@@ -304,8 +305,8 @@ def _finished(
             Reason.model_construct(what="launcher", value=launching.launcher, why=launching.why),
             Reason.model_construct(
                 what="processes",
-                value=str(layout.nodes * processes),
-                why=f"{count(layout.nodes, 'node')} x {processes}",
+                value=str(processes if alone else layout.nodes * processes),
+                why="on the first of the nodes" if alone else f"{count(layout.nodes, 'node')} x {processes}",
             ),
             *_environment_reasons(job, environment_name),
             *_left_out(job, cluster, draft),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -32,6 +33,11 @@ _DISTRIBUTED_NAMES = {
 }
 _SPAWNING_CALLS = {"spawn", "start_processes", "notebook_launcher"}
 _TRAINERS = ("transformers", "trl", "sentence_transformers")
+# Libraries that start no training of their own.
+_PLAIN = {
+    "PIL", "cv2", "datasets", "matplotlib", "numpy", "pandas", "rich", "scipy", "sklearn", "tensorboard", "tokenizers",
+    "torch", "torchaudio", "torchmetrics", "torchvision", "tqdm", "wandb", "yaml",
+}  # fmt: skip
 _RANK_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
 _SLURM_RANK_VARIABLES = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"}
 
@@ -48,6 +54,9 @@ class ScriptFacts(NamedTuple):
     """A sign that it starts its own processes, or drives several GPUs from one."""
     slurm_rank: tuple[str, int] | None = None
     """A sign that it takes its rank from Slurm's variables, and not from torchrun's."""
+    trains_elsewhere: bool = False
+    """No training loop was read, and it imports what was not read, or not known: the loop, and the process group, may
+    be there."""
     parsed: bool = True
     """False: its syntax could not be read by this Python; it was searched as text."""
 
@@ -170,6 +179,7 @@ def read_script(path: str, text: str, modules: Iterable[str] = (), deeper: Itera
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return _read_as_text(path, text)
+    modules, deeper = list(modules), list(deeper)
     visitor = _Visitor()
     visitor.visit(tree)
     for module in modules:
@@ -186,7 +196,23 @@ def read_script(path: str, text: str, modules: Iterable[str] = (), deeper: Itera
     if visitor.distributed is None:
         visitor.distributed = next(filter(None, map(_distributed, deeper)), None)
     slurm_rank = None if visitor.torchrun_rank else visitor.slurm_rank
-    return ScriptFacts(path, visitor.framework, visitor.distributed, visitor.spawns, slurm_rank)
+    return ScriptFacts(
+        path,
+        visitor.framework,
+        visitor.distributed,
+        visitor.spawns,
+        slurm_rank,
+        _elsewhere(text, modules, deeper),
+    )
+
+
+def _elsewhere(text: str, modules: list[str], deeper: list[str]) -> bool:
+    if any(re.search(r"\.backward\(", one) for one in (text, *modules, *deeper)):
+        return False
+    if any("import_module" in one for one in (text, *modules)):
+        return True
+    imported = {name.split(".")[0] for one in (text, *modules) for name in local_imports(one)}
+    return bool(imported - _PLAIN - set(sys.stdlib_module_names))
 
 
 def local_imports(text: str) -> tuple[str, ...]:

@@ -41,6 +41,13 @@ class Request(NamedTuple):
         """Whether any GPU is asked for."""
         return bool(self.gpus or self.gpus_per_node)
 
+    @property
+    def single(self) -> bool:
+        """Whether its words name one thing: ``1 GPU``, ``1 node x 4 GPUs``."""
+        if self.wants_gpus and self.gpus_per_node is None:
+            return self.gpus == 1
+        return (self.nodes or 1) == 1
+
     def __str__(self) -> str:
         kind = f"{self.gpu_type} GPU" if self.gpu_type else "GPU"
         if not self.wants_gpus:

@@ -96,7 +96,7 @@ def _nearby(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterator[tu
     if resources.account and cluster.associations:
         for name in dict.fromkeys(row.account for row in cluster.associations):
             yield f"account: {name}", resources.model_copy(update={"account": name})
-    yield from _other_nodes(cluster, resources)
+    yield from _other_nodes(cluster, resources, tasks)
 
 
 def _elsewhere(cluster: Cluster, resources: Resources) -> Iterator[tuple[str, Resources]]:
@@ -116,13 +116,16 @@ def _total(resources: Resources) -> int:
 
 def _other_gpus(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterator[tuple[str, Resources]]:
     per_node, total = resources.gpus_per_node, _total(resources)
-    yield "{shape}", reshaped(resources, total)
+    same = reshaped(resources, total)
     shaped = resources.nodes is not None or per_node is not None
-    for fewer in _fewer(cluster, total):
-        smaller = reshaped(resources, fewer)
-        if candidates(cluster, smaller, tasks).fitting:
-            yield "{shape}" if shaped else f"gpus: {fewer}", smaller
-            break
+    if shaped and candidates(cluster, same, tasks).fitting:
+        yield "{shape}", same
+    else:
+        for fewer in _fewer(cluster, total):
+            smaller = reshaped(resources, fewer)
+            if candidates(cluster, smaller, tasks).fitting:
+                yield "{shape}" if shaped else f"gpus: {fewer}", smaller
+                break
     # Some partitions want a least number.
     least = [one.limits.min_gpus for one in cluster.partitions.values() if one.limits.min_gpus]
     for more in sorted(number for number in least if number > total):
@@ -197,7 +200,18 @@ def _smaller_and_shorter(cluster: Cluster, resources: Resources) -> Iterator[tup
             yield said, shape.model_copy(update={"time": time})
 
 
-def _other_nodes(cluster: Cluster, resources: Resources) -> Iterator[tuple[str, Resources]]:
+def _less_gpu_memory(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterator[tuple[str, Resources]]:
+    """The most memory of a GPU that can be had; where none is known, none."""
+    sizes = {one.memory for one in cluster.gpu_types.values() if one.memory is not None}
+    for size in sorted(sizes, key=lambda one: -one.mib):
+        nearby = resources.model_copy(update={"gpu_memory": size})
+        if candidates(cluster, nearby, tasks).fitting:
+            yield f"gpu_memory: {size}", nearby
+            return
+    yield "no gpu_memory", resources.model_copy(update={"gpu_memory": None})
+
+
+def _other_nodes(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterator[tuple[str, Resources]]:
     wanted = resources.wanted_gpu_type
     if wanted:
         types = {kind.gpu_type for one in cluster.partitions.values() for kind in one.kinds if kind.gpu_type}
@@ -205,7 +219,7 @@ def _other_nodes(cluster: Cluster, resources: Resources) -> Iterator[tuple[str, 
             yield f"gpu_type: {other}", _retyped(resources, other)
         yield "any type of GPU", _retyped(resources, None)
     if resources.gpu_memory:
-        yield "any gpu_memory", resources.model_copy(update={"gpu_memory": None})
+        yield from _less_gpu_memory(cluster, resources, tasks)
     if resources.constraint:
         yield "no constraint", resources.model_copy(update={"constraint": None})
     if resources.memory or resources.memory_per_gpu or resources.memory_per_cpu:

@@ -213,7 +213,7 @@ def spawns_itself(view: View) -> Iterator[Hit]:
                 f"{script} starts its own processes ({what}, line {line}), once in each that is started here",
                 "start it plainly: python " + script,
             )
-        elif several and not facts.distributed and not facts.framework:
+        elif several and not (facts.distributed or facts.framework or facts.trains_elsewhere):
             yield Hit(
                 call.line,
                 f"nothing in {script} looks distributed: each process trains the same thing",
@@ -230,7 +230,7 @@ def one_process(view: View) -> Iterator[Hit]:
         facts = view.facts.python.get(call.script or "")
         if facts is not None and (facts.spawns or facts.framework or facts.distributed):
             return
-        unused = facts is not None and facts.parsed
+        unused = facts is not None and facts.parsed and not facts.trains_elsewhere
         yield Hit(
             call.line,
             f"one process, and {gpus} GPUs"
