@@ -72,7 +72,7 @@ class Bench:
         """Wait for a command, and note its failure; what it said."""
         said = process.communicate(timeout=180)[0]
         if process.returncode:
-            self.failures.append(f"{what} ended with {process.returncode}: {said.strip()[-300:]}")
+            self.failures.append(f"{what} ended with {process.returncode}: {said.strip()[-3000:]}")
         return said
 
     def do(self, *words: str) -> str:
