@@ -94,3 +94,23 @@ def test_the_paths_that_are_looked_at_are_those_of_logs_and_work_folder() -> Non
     }
     assert all(path.startswith("/") for path in paths_of(read_script(text), "/work/me"))
     assert not any("$" in path for path in paths_of(read_script(text), "/work/me"))
+
+
+@pytest.mark.parametrize(
+    ("option", "rule"),
+    [
+        ("--nodes=2-1", "bad-number"),
+        ("--gres=gpu:a100:many", "bad-gres"),
+        ("--gres=gpu:a100:1:1", "bad-gres"),
+    ],
+)
+def test_a_value_that_sbatch_was_seen_to_refuse_is_an_error(option: str, rule: str) -> None:
+    hits = found(f"#SBATCH {option}\n\nhostname")
+    assert [one.rule for one in hits if one.severity == "error"] == [rule]
+
+
+@pytest.mark.parametrize(
+    "option", ["--nodes=2-4", "--nodes=2-2", "--gres=gpu:a100", "--gres=gpu:a100:2,lscratch:9"]
+)
+def test_a_value_that_sbatch_takes_is_no_error(option: str) -> None:
+    assert [one for one in found(f"#SBATCH {option}\n\nhostname") if one.severity == "error"] == []

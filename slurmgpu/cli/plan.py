@@ -161,6 +161,6 @@ def _when_text(rows: list[dict[str, Any]]) -> str:
         for row in table
     ]
     lines.append(
-        "Slurm's own estimate (sbatch --test-only): no promise; it looks at neither account nor time limit."
+        "Slurm's own estimate (sbatch --test-only): no promise; it may pass a wrong account, QOS or time limit."
     )
     return "\n" + "\n".join(line.rstrip() for line in lines)

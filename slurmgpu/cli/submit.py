@@ -165,4 +165,4 @@ def _dry_run(prepared: Prepared, slurm: Slurm) -> None:
         f"{answer.start.astimezone():%Y-%m-%d %H:%M:%S}" if answer.start else "at a time that it does not say"
     )
     note(f"Slurm says: it would start {start}{where} in partition {answer.partition or 'unknown'}")
-    note("nothing was submitted (Slurm's own test looks at neither account nor QOS nor time limit)")
+    note("nothing was submitted (Slurm's own test may pass a wrong account, QOS or time limit)")

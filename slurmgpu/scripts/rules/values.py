@@ -112,6 +112,9 @@ def bad_number(view: View) -> Iterator[Hit]:
     for one, value in _given(view, "nodes"):
         if not re.fullmatch(r"\d+[kKmM]?(-\d+[kKmM]?)?(:\d+)?|[\d,:-]+", value):
             yield Hit(one.line, f"{value!r} is no count of nodes", "write a number, or MIN-MAX")
+        span = re.fullmatch(r"(\d+)-(\d+)", value)
+        if span and int(span[2]) < int(span[1]):
+            yield Hit(one.line, f"{value!r}: the most nodes are fewer than the least", "write MIN-MAX")
 
 
 @rule("bad-gres", "error", "A request for GPUs that Slurm refuses, or reads as another count.")
@@ -141,6 +144,8 @@ def bad_gres(view: View) -> Iterator[Hit]:
                 yield Hit(
                     one.line, f"in {entry!r} the type comes before the count", f"write gpu:{kind}:{count}"
                 )
+            elif one.name == "gres" and re.match(r"gpu:[^:]+:(?!\d+[kKmMgG]?\Z)", entry):
+                yield Hit(one.line, f"{entry!r} does not end in a count", "write gpu:COUNT or gpu:TYPE:COUNT")
 
 
 @rule("bad-mail-type", "error", "A --mail-type that sbatch refuses or passes over.")
