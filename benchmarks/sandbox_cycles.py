@@ -1,6 +1,6 @@
 """Sandboxes up and down again, many times, two at once, and after everything of one was killed.
 
-    python benchmarks/sandbox_cycles.py [--cycles N] [--kills N] [--json FILE]
+    python benchmarks/sandbox_cycles.py [--cycles N] [--pairs N] [--kills N] [--json FILE]
 
 Run it as an ordinary user: nothing here needs root. Each cycle is `sandbox up`, an srun on 2 nodes that shows its
 GPUs, and `sandbox down`, as whole processes; after each one it looks for processes, sockets and files left behind.
@@ -200,7 +200,7 @@ def figures(values: list[float]) -> dict[str, float]:
     return {"median_seconds": round(statistics.median(values), 2), "max_seconds": round(max(values), 2)}
 
 
-def measured(bench: Bench, cycles: int, kills: int) -> dict[str, object]:
+def measured(bench: Bench, cycles: int, pairs: int, kills: int) -> dict[str, object]:
     times = []
     for number in range(cycles):
         times.append(cycle(bench, "cycle"))
@@ -208,8 +208,9 @@ def measured(bench: Bench, cycles: int, kills: int) -> dict[str, object]:
             f"cycle {number + 1}: " + ", ".join(f"{key} {value:.2f} s" for key, value in times[-1].items()),
             flush=True,
         )
-    two_at_once(bench)
-    print("two at once: done")
+    for _ in range(pairs):
+        two_at_once(bench)
+    print(f"two at once, {pairs} times: done", flush=True)
     for _ in range(kills):
         killed(bench)
     print(f"up after kill -9 of everything, {kills} times: done")
@@ -223,6 +224,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cycles", type=int, default=20)
+    parser.add_argument("--pairs", type=int, default=10, help="how often two start at once")
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     chosen = parser.parse_args()
@@ -230,7 +232,7 @@ def main() -> None:
     home = Path(tempfile.mkdtemp(prefix="sbx-", dir="/tmp"))
     bench = Bench(home)
     try:
-        results = measured(bench, chosen.cycles, chosen.kills)
+        results = measured(bench, chosen.cycles, chosen.pairs, chosen.kills)
     finally:
         bench.do("down", "--all")
         shutil.rmtree(home)
@@ -242,6 +244,7 @@ def main() -> None:
         "schema": "slurmgpu.benchmark/1",
         "benchmark": "sandbox_cycles",
         "cycles": chosen.cycles,
+        "pairs": chosen.pairs,
         "kills": chosen.kills,
         "ordinary_user": os.getuid() != 0,
         "python": platform.python_version(),

@@ -19,8 +19,13 @@ def test_the_configuration_is_in_the_words_of_its_release() -> None:
     assert "AccountingStoreFlags=job_comment,job_script\n" in new
     assert "AccountingStoreFlags" not in old
     assert "AccountingStoreJobComment=YES\n" in old
-    assert "FirstJobId=0\n" in old
-    assert "FirstJobId" not in new
+
+
+def test_sandboxes_side_by_side_count_their_jobs_from_different_numbers() -> None:
+    one, other = (slurm_conf(replace(PLACE, controller_port=port), SHAPE) for port in (7001, 7002))
+    assert one.count("FirstJobId=") == 1
+    assert "FirstJobId=7001\n" in one
+    assert "FirstJobId=7002\n" in other
 
 
 @pytest.mark.parametrize("where", ["lib/x86_64-linux-gnu/slurm-wlm", "lib/slurm", "lib64/slurm"])

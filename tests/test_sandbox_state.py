@@ -5,14 +5,18 @@ from __future__ import annotations
 import datetime
 import os
 import shutil
+import socket
 import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slurmgpu.sandbox import life
 from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.keeper import Keeper
+from slurmgpu.sandbox.ports import free_ports
 from slurmgpu.sandbox.processes import boot_id, identify, is_running, processes_of
 from slurmgpu.sandbox.shape import default_shape
 from slurmgpu.sandbox.state import (
@@ -62,6 +66,15 @@ def written(name: str, pid: int, **update: object) -> tuple[Path, State]:
     return folder, state
 
 
+def sleeping(marks: dict[str, str], *handles: int) -> subprocess.Popen[bytes]:
+    """A process with these marks in its environment, which /proc shows a moment after it has started."""
+    process = subprocess.Popen(["sleep", "60"], env=os.environ | marks, pass_fds=handles)
+    shown = Path(f"/proc/{process.pid}/environ")
+    while not all(f"{name}={value}".encode() in shown.read_bytes() for name, value in marks.items()):
+        time.sleep(0.001)
+    return process
+
+
 def test_a_state_comes_back_as_it_was_written() -> None:
     folder, state = written("x", os.getpid())
     assert read_state(folder) == state
@@ -81,13 +94,40 @@ def test_a_shell_that_talks_to_a_sandbox_is_none_of_its_processes(tmp_path: Path
     conf = {"SLURM_CONF": f"{tmp_path}/slurm.conf"}
     mine = {"SLURMGPU_SANDBOX_TOKEN": "secret"}
     on_node = conf | {"SLURMD_NODENAME": "node1"}
-    started = [subprocess.Popen(["sleep", "60"], env=os.environ | added) for added in (conf, mine, on_node)]
+    started = [sleeping(added) for added in (conf, mine, on_node)]
     try:
         shell, daemon, task = (process.pid for process in started)
         assert processes_of(tmp_path, "secret") == sorted([daemon, task])
         assert shell not in processes_of(tmp_path, "secret")
     finally:
         for process in started:
+            process.kill()
+            process.wait()
+
+
+def test_a_step_daemon_that_shows_no_environment_is_found_by_what_it_has_open(tmp_path: Path) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    for folder in (here, elsewhere):
+        folder.mkdir()
+    daemon = shutil.copy(shutil.which("sleep") or "", tmp_path / "slurmstepd-wlm")
+    ways: list[dict[str, Any]] = [
+        {"cwd": here},
+        {"cwd": "/", "stdout": (here / "log").open("w")},
+        {"cwd": elsewhere},
+    ]
+    started = [subprocess.Popen([daemon, "60"], env={}, **way) for way in ways]
+    other = subprocess.Popen(["sleep", "60"], env={}, cwd=here)
+    try:
+        expected = sorted(process.pid for process in started[:2])
+        assert processes_of(here, "secret") == expected
+        here.rename(tmp_path / "gone")
+        assert processes_of(here, "secret") == []
+        assert processes_of(tmp_path / "gone", "secret") == expected
+        shutil.rmtree(tmp_path / "gone")
+        assert processes_of(tmp_path / "gone", "secret") == expected
+    finally:
+        ways[1]["stdout"].close()
+        for process in (*started, other):
             process.kill()
             process.wait()
 
@@ -129,8 +169,8 @@ def test_one_of_another_release_is_ended_and_not_just_forgotten() -> None:
     folder.mkdir(parents=True)
     (folder / "state.json").write_text('{"schema_name": "slurmgpu.sandbox/99"}')
     conf = {"SLURM_CONF": f"{folder}/slurm.conf"}
-    daemon = subprocess.Popen(["sleep", "60"], env=os.environ | conf | {"SLURMGPU_SANDBOX_TOKEN": "unknown"})
-    shell = subprocess.Popen(["sleep", "60"], env=os.environ | conf)
+    daemon = sleeping(conf | {"SLURMGPU_SANDBOX_TOKEN": "unknown"})
+    shell = sleeping(conf)
     try:
         ended = life.bring_down("x")
         assert ended is not None
@@ -157,6 +197,18 @@ def test_the_last_sandbox_takes_the_folders_that_were_made_for_it_along(
     assert life.bring_down("first") is not None
     assert list(known_sandboxes()) == ["second"]
     assert life.bring_down("second") is not None
+    assert list(home.iterdir()) == []
+
+
+def test_the_folders_go_along_whoever_of_two_made_them(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that makes the folders can come to the lock as the second, and be the first to go."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "made"))
+    with locked() as made:
+        for name, known in (("quick", []), ("maker", made)):
+            folder_of(name).mkdir()
+            note_parents(folder_of(name), known)
+    life.bring_down("maker")
+    life.bring_down("quick")
     assert list(home.iterdir()) == []
 
 
@@ -232,3 +284,54 @@ def test_a_slurm_for_one_node_a_machine_says_what_to_do() -> None:
     assert "Duplicated NodeHostName" in failure.message
     assert failure.hint is not None
     assert "--nodes 1" in failure.hint
+
+
+def test_a_port_that_a_stranger_listens_on_by_then_is_not_said_to_be_left() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger, subprocess.Popen(["sleep", "60"]) as process:
+        written("x", process.pid, ports=(stranger.getsockname()[1],))
+        ended = life.bring_down("x")
+        assert ended is not None
+        assert ended.clean
+
+
+def test_a_port_that_something_of_the_sandbox_still_listens_on_is_told() -> None:
+    # Two processes listen on one socket; the sandbox's mark is on one of them alone.
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        token = "1" * 32
+        with sleeping({"SLURMGPU_SANDBOX_TOKEN": token}, listener.fileno()) as process:
+            written("x", process.pid, token=token)
+            ended = life.bring_down("x")
+        assert ended is not None
+        assert ended.ports == [listener.getsockname()[1]]
+        assert not ended.clean
+
+
+@pytest.fixture
+def ephemeral(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the kernel says which ports it gives to whoever names none."""
+    path = tmp_path / "ip_local_port_range"
+    monkeypatch.setattr("slurmgpu.sandbox.ports._EPHEMERAL", path)
+    return path
+
+
+def test_daemons_get_ports_that_neither_the_kernel_nor_a_job_gives_away(ephemeral: Path) -> None:
+    ephemeral.write_text("32768\t60999\n")
+    found = free_ports(40)
+    assert len(set(found)) == 40
+    assert [port for port in found if not (30_000 <= port < 32_768 or port > 60_999)] == []
+
+
+def test_where_the_kernel_gives_every_port_away_daemons_get_some_of_those(ephemeral: Path) -> None:
+    ephemeral.write_text("1024\t65535\n")
+    assert len(set(free_ports(40)) - {0}) == 40
+
+
+def test_a_port_that_somebody_listens_on_goes_to_nobody(
+    ephemeral: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ephemeral.write_text("1\t2\n")
+    (free,) = free_ports(1)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = listener.getsockname()[1]
+        monkeypatch.setattr("slurmgpu.sandbox.ports.CANDIDATES", (taken,) * 50 + (free,) + (taken,) * 50)
+        assert free_ports(1) == [free]

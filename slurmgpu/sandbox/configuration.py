@@ -67,11 +67,14 @@ def listen_line(host: str) -> str:
 def slurm_conf(place: Place, shape: Shape) -> str:
     """The text of slurm.conf."""
     folder, user = place.folder, place.user
+    # ReturnToService=1: with 2, the late answer of a slurmd that is gone raises its node from the dead.
+    # FirstJobId: jobs derive ports from their ids, so sandboxes side by side must not give the same ones.
     parts = [
         f"""\
 ClusterName={place.cluster}
 SlurmctldHost={place.host}(127.0.0.1)
 SlurmctldPort={place.controller_port}
+FirstJobId={place.controller_port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
@@ -91,7 +94,7 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SwitchType=switch/none
 SlurmdParameters=config_overrides
-ReturnToService=2
+ReturnToService=1
 KillWait=5
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=0,batch_sched_delay=0
@@ -106,8 +109,6 @@ JobAcctGatherFrequency=2
 """,
         _accounting_lines(place, shape) if place.accounting else "",
         _plugin_line(place),
-        # 20.11 counts one up before the first job.
-        "FirstJobId=0\n" if place.release < (21, 8) else "",
         *(f"{key}={value}\n" for key, value in shape.options),
         # A node that needs no daemon is one in the cloud that could be had: jobs are judged as for live ones.
         ""

@@ -13,9 +13,10 @@ from pathlib import Path
 from slurmgpu.errors import InvalidInput
 from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.keeper import Keeper
+from slurmgpu.sandbox.ports import free_ports
 from slurmgpu.sandbox.processes import end_processes, tasks_on
 from slurmgpu.sandbox.programs import program
-from slurmgpu.sandbox.starting import client_env, free_ports
+from slurmgpu.sandbox.starting import client_env
 from slurmgpu.sandbox.state import State, read_state, write_state
 
 __all__ = ["FAULTS", "cause", "heal"]
@@ -92,6 +93,16 @@ class _Faults:
             self.keeper.stop(f"slurmd-{node}")
             end_processes(tasks_on(self.folder, node))
         self.ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=sandbox fault")
+        self.keeper.wait(
+            f"word that {node} is down", partial(self.is_shown_down, node), 30, despite=self.keeper.lost()
+        )
+
+    def is_shown_down(self, node: str) -> bool:
+        """Whether Slurm shows a node as down."""
+        # What sinfo is told of a node that changed twice in one second stays old (24.11), until somebody asks
+        # for that node alone.
+        self.ask("scontrol", "show", "node", node)
+        return self.ask("sinfo", "-h", "-N", "-n", node, "-o", "%t", check=False).startswith("down")
 
     def preempt(self, job: str) -> str:
         """Submit a job that takes the nodes of `job`; its id."""
@@ -115,6 +126,13 @@ class _Faults:
                 f"JOB {job} is in partition {partition!r}, whose jobs nobody preempts",
                 hint=f"submit it to a preemptible partition: -p {' or '.join(preemptible) or '(there is none)'}",
             )
+        rows = self.ask("squeue", "-h", "-t", "RUNNING", "-w", nodes, "-o", "%i|%P").split()
+        safe = [job_id for job_id, _, where in (row.partition("|") for row in rows) if where in others]
+        if safe:
+            raise SandboxFailed(
+                f"JOB {job}: on its nodes ({nodes}) runs {', '.join(safe)} as well, which nobody preempts",
+                hint=f"wait for it or cancel it: slurmgpu cancel {' '.join(safe)}",
+            )
         return self.ask(
             "sbatch", "--parsable", f"--partition={others[0]}", f"--nodelist={nodes}", "--exclusive",
             "--job-name=sandbox-fault-preempt", "--output=/dev/null", "--chdir=/", "--time=5", "--no-requeue",
@@ -132,7 +150,7 @@ class _Faults:
 
     def is_up(self, node: str) -> bool:
         """Whether Slurm would give this node to jobs."""
-        state = self.ask("sinfo", "-h", "-n", node, "-o", "%t", check=False).split()
+        state = self.ask("sinfo", "-h", "-N", "-n", node, "-o", "%t", check=False).split()
         return bool(state) and not state[0].startswith(("down", "drain", "drng", "unk"))
 
     def drop_replies(self) -> None:

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.sandbox.errors import SandboxFailed
+from slurmgpu.sandbox.ports import listening, sockets_of
 from slurmgpu.sandbox.processes import end_processes, is_running, processes_of
 from slurmgpu.sandbox.programs import find_program, missing_programs, require_programs, scrubbed
 from slurmgpu.sandbox.shape import Shape
@@ -169,6 +169,8 @@ def _clean(name: str, folder: Path, state: State | None, seconds: float = 20) ->
         )
     crashed = state.condition == "crashed"
     process = state.process
+    # By their sockets: a port alone may have a new owner by the time it is looked at.
+    own = sockets_of(processes_of(folder, state.token))
     # What another start of the machine left are files alone.
     if is_running(process):
         os.kill(process.pid, signal.SIGTERM)
@@ -182,17 +184,10 @@ def _clean(name: str, folder: Path, state: State | None, seconds: float = 20) ->
     return Ended(
         name,
         processes=processes_of(folder, state.token),
-        # A crashed one's ports may have new owners by now.
-        ports=[] if crashed else [port for port in state.ports if _listens(port)],
+        ports=sorted(port for inode, port in listening().items() if inode in own),
         folder=folder if folder.exists() else None,
         crashed=crashed,
     )
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def running_sandbox(name: str) -> tuple[State, Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -17,6 +18,7 @@ __all__ = [
     "end_processes",
     "identify",
     "is_running",
+    "open_files",
     "processes_of",
     "tasks_on",
 ]
@@ -83,7 +85,7 @@ def _variable(name: str, value: str) -> bytes:
 
 
 def processes_of(folder: Path, token: str | None) -> list[int]:
-    """The daemons with this token, the tasks of jobs in this sandbox, and everything below either.
+    """The daemons with this token, tasks and step daemons of jobs in this sandbox, and everything below these.
 
     A shell that merely talks to the sandbox has its SLURM_CONF, too, but no token and no node of its own.
     Without a token (nothing can be read of it any more) the daemons are those with any.
@@ -96,7 +98,43 @@ def processes_of(folder: Path, token: str | None) -> list[int]:
         inside = conf in environment and any(variable.startswith(own) for variable in environment)
         if mark in environment or inside:
             found |= {pid, *descendants(pid)}
+    for pid in _step_daemons(folder):
+        found |= {pid, *descendants(pid)}
     return sorted(pid for pid in found if (fields := _stat(pid)) and fields[0] != "Z")
+
+
+def _step_daemons(folder: Path) -> list[int]:
+    """The step daemons that have a file of the folder open, or work in it, also when it is gone.
+
+    Newer releases' write their title over their environment; and with slurmd killed they stay for ever.
+    """
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if not entry.name.isdigit() or not (entry / "exe").readlink().name.startswith("slurmstepd"):
+                continue
+            work_dir = str((entry / "cwd").readlink())
+        except OSError:
+            continue
+        targets = [work_dir, *open_files(int(entry.name))]
+        if any(_is_in(target.removesuffix(" (deleted)"), folder) for target in targets):
+            found.append(int(entry.name))
+    return found
+
+
+def _is_in(path: str, folder: Path) -> bool:
+    return path == str(folder) or path.startswith(f"{folder}/")
+
+
+def open_files(pid: int) -> list[str]:
+    """What a process has open, as proc(5) names it in fd: paths, ``socket:[INODE]``; what can be read of it."""
+    found = []
+    # The process, and what it holds, may be gone at any moment.
+    with contextlib.suppress(OSError):
+        for handle in (Path("/proc") / str(pid) / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                found.append(str(handle.readlink()))
+    return found
 
 
 def tasks_on(folder: Path, node: str) -> list[int]:

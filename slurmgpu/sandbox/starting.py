@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import pwd
@@ -25,12 +26,17 @@ from slurmgpu.sandbox.configuration import (
 )
 from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.keeper import Keeper, launch
+from slurmgpu.sandbox.ports import free_ports
 from slurmgpu.sandbox.processes import TOKEN, identify
 from slurmgpu.sandbox.programs import program, scrubbed, slurm_release, slurm_version
 from slurmgpu.sandbox.shape import Shape
 from slurmgpu.sandbox.state import State, supervising, write_state
 
-__all__ = ["Started", "client_env", "free_ports", "start"]
+__all__ = ["Started", "client_env", "start"]
+
+
+BY_ITSELF_SECONDS = 5.0
+"""In which a supervisor whose starter has closed its pipe ends; after that it is told to."""
 
 
 @dataclass
@@ -57,7 +63,11 @@ class Started:
         if self.supervisor.stdin is not None and not self.supervisor.stdin.closed:
             self.supervisor.stdin.close()
         # Until it is told to stay, the closed pipe ends it; a TERM could come before it is ready to clean up.
-        if self.state.ready and self.supervisor.poll() is None:
+        if not self.state.ready:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.supervisor.wait(timeout=BY_ITSELF_SECONDS)
+        # A process that was forked off meanwhile may hold the pipe open.
+        if self.supervisor.poll() is None:
             self.supervisor.terminate()
         self.supervisor.wait(timeout=60)
 
@@ -123,7 +133,7 @@ class _Start:
                 version=self.version,
                 accounting=self.place.accounting,
                 shape=self.shape,
-                ports=(self.place.controller_port, self.place.database_port, *self.place.node_ports),
+                ports=self._listened_on(),
                 token=token,
                 supervisor=supervising(process),
             )
@@ -136,6 +146,14 @@ class _Start:
             self._start()
             on_failure.pop_all()
         return started
+
+    def _listened_on(self) -> tuple[int, ...]:
+        place = self.place
+        return (
+            place.controller_port,
+            *([place.database_port] if place.accounting else ()),
+            *(place.node_ports if self.shape.live else ()),
+        )
 
     def _configure(self) -> None:
         folder, place, shape = self.folder, self.place, self.shape
@@ -182,8 +200,9 @@ class _Start:
     def _start_database(self) -> None:
         # One shell for both steps, so that the second needs nobody who waits for the first.
         common = f"--no-defaults --datadir={self.folder}/mariadb --user={self.place.user}"
+        # A server that starts deletes every #sql file in its folder for temporary ones, other servers' too.
         create = (
-            f"{program('mariadb-install-db')} {common} --skip-test-db"
+            f"TMPDIR={self.folder} {program('mariadb-install-db')} {common} --skip-test-db"
             " --auth-root-authentication-method=normal"
         )
         serve = (
@@ -260,18 +279,6 @@ class _Start:
 def _alike(words: dict[str, tuple[str, ...]]) -> dict[tuple[str, ...], str]:
     """The names that have the same words, comma-separated: each call of sacctmgr takes a third of a second."""
     return {one: ",".join(name for name, same in words.items() if same == one) for one in words.values()}
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on now."""
-    # Held together, so that they differ; another program could still take one before its daemon does.
-    with ExitStack() as held:
-        ports = []
-        for _ in range(count):
-            listener = held.enter_context(socket.socket())
-            listener.bind(("127.0.0.1", 0))
-            ports.append(listener.getsockname()[1])
-        return ports
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -58,6 +58,7 @@ class State(Model):
     accounting: bool
     shape: Shape
     ports: tuple[int, ...]
+    """Those that its daemons listen on, the controller's first."""
     token: str
     supervisor: Supervising
     ready: bool = False
@@ -148,18 +149,32 @@ def _opened(base: Path, attempts: int = 5) -> int:
 
 
 def note_parents(folder: Path, made: list[Path]) -> None:
-    """Write down in a sandbox's new folder which folders around it are slurmgpu's to remove again."""
-    known = [one for other in known_sandboxes().values() for one in parents_of(other)]
+    """Write down in a sandbox's new folder which folders around it are slurmgpu's to remove again.
+
+    The other sandboxes learn of them too: any of them may be the last to go. And whoever made the folders may
+    come second, for it makes them before it waits for the lock.
+    """
+    others = [path for path in known_sandboxes().values() if path != folder]
+    known = [one for other in others for one in parents_of(other)]
     mine = dict.fromkeys([folder.parent, folder.parent.parent, *made, *known])
     innermost_first = sorted(mine, key=lambda path: -len(path.parts))
-    (folder / PARENTS).write_text(json.dumps([str(path) for path in innermost_first]))
+    for each in (folder, *others):
+        try:
+            _write_whole(each / PARENTS, json.dumps([str(path) for path in innermost_first]))
+        except FileNotFoundError:  # another one that has just ended
+            if each == folder:
+                raise
 
 
 def write_state(folder: Path, state: State) -> None:
     """Write ``state.json``, whole or not at all."""
-    scratch = folder / "state.json.new"
-    scratch.write_text(json.dumps(state.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
-    scratch.replace(folder / "state.json")
+    _write_whole(folder / "state.json", json.dumps(state.model_dump(mode="json"), indent=2) + "\n")
+
+
+def _write_whole(path: Path, text: str) -> None:
+    scratch = path.with_name(f"{path.name}.new")
+    scratch.write_text(text, encoding="utf-8")
+    scratch.replace(path)
 
 
 def read_state(folder: Path) -> State | None:

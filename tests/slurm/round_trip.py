@@ -203,7 +203,9 @@ class Sending:
             self.slurm.run(["scontrol", "delete", f"reservation={name}"])
         for name in ("a", "b", *self._names("resources.partition")):
             self.slurm.run(["scontrol", "delete", f"PartitionName={name}"])
-        self.slurm.run(["scontrol", "update", "NodeName=node4", "Features=a100"])
+        # The active ones first: they must be among the available.
+        for kind in ("ActiveFeatures", "AvailableFeatures"):
+            self.slurm.run(["scontrol", "update", "NodeName=node4", f"{kind}=a100"]).check_returncode()
 
     def _names(self, field: str) -> list[str]:
         """The values that our checks let through in a field, and that can be one name."""

@@ -126,6 +126,15 @@ def test_its_folder_is_private(box: User) -> None:
     assert box.folder().stat().st_mode & 0o777 == 0o700
 
 
+def test_its_database_stays_out_of_the_folder_for_temporary_files(user: User) -> None:
+    """A server that starts there deletes the temporary tables of all others."""
+    env = user.env | {"TMPDIR": str(user.home / "missing")}
+    up = [sys.executable, "-m", "slurmgpu", "sandbox", "up", "--name", "own", "--nodes", "1"]
+    done = subprocess.run(up, env=env, cwd=user.home, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done
+    user.do("down", "--name", "own")
+
+
 # Down
 
 

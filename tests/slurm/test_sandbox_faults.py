@@ -61,6 +61,16 @@ def test_preempt_preempts_the_job_named(box: User) -> None:
     assert "it is not in the queue" in box("fault", "preempt", "999").stderr
 
 
+def test_preempt_refuses_while_a_job_that_nobody_preempts_shares_the_node(box: User) -> None:
+    job = running(box, "--partition=preempt", "--requeue", "--nodelist=node1")
+    safe = running(box, "--partition=gpu", "--nodelist=node1")
+    refused = box("fault", "preempt", job)
+    box.ask("scancel", job, safe)
+    assert refused.returncode == 1
+    assert f"JOB {job}: on its nodes (node1) runs {safe} as well, which nobody preempts" in refused.stderr
+    wait_until(lambda: not box.ask("squeue", "-h"))
+
+
 def test_controller_down_and_healed(box: User) -> None:
     job = running(box, "--nodes=1")
     box.do("fault", "controller-down")

@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from slurmgpu.sandbox import starting
 from tests.slurm.throwaway import ThrowawaySlurm, scrubbed
 
 pytestmark = pytest.mark.slurm
@@ -23,9 +25,15 @@ def processes_that_mention(folder: str) -> list[str]:
             continue
         try:
             about = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            links = [entry / "cwd", *(entry / "fd").iterdir()]
         except OSError:
             continue
-        if folder.encode() in about:
+        # A step daemon may write its title over its environment.
+        targets = []
+        for link in links:
+            with suppress(OSError):
+                targets.append(str(link.readlink()))
+        if folder.encode() in about or any(target.startswith(f"{folder}/") for target in targets):
             found.append(f"{entry.name} {(entry / 'comm').read_text().strip()}")
     return found
 
@@ -128,3 +136,16 @@ def test_a_killed_test_runner_leaves_nothing_behind() -> None:
         assert (folder / "slurm.conf").exists()
         runner.send_signal(signal.SIGKILL)
     wait_until_gone(folder)
+
+
+def test_stopping_does_not_wait_for_a_stranger_that_holds_the_pipe_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a process does that was forked off meanwhile, such as a data loader's worker."""
+    monkeypatch.setattr(starting, "BY_ITSELF_SECONDS", 0.5)
+    with ThrowawaySlurm() as own:
+        pipe = own._started.supervisor.stdin
+        assert pipe is not None
+        held = os.dup(pipe.fileno())
+    os.close(held)
+    assert not own.folder.exists()

@@ -1,0 +1,67 @@
+"""TCP ports for a sandbox's daemons, and who listens on them, read from /proc (proc(5))."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import socket
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+
+from slurmgpu.sandbox.processes import open_files
+
+__all__ = ["free_ports", "listening", "sockets_of"]
+
+CANDIDATES = range(30_000, 65_536)
+"""Above the ports under which jobs meet (templates/rendezvous.sh.j2)."""
+
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_LISTENS = "0A"
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ports of the loopback interface that nobody listens on now.
+
+    Outside the range from which the kernel serves whoever names no port (ip(7), ip_local_port_range), as each
+    srun does: there a port goes to somebody else before its daemon has started, or while it is down. On a
+    machine that leaves nothing beside that range, from within it.
+    """
+    try:
+        lowest, highest = map(int, _EPHEMERAL.read_text().split())
+    except (OSError, ValueError):
+        lowest, highest = 32_768, 60_999
+    candidates = [port for port in CANDIDATES if not lowest <= port <= highest]
+    # By chance: two users who start sandboxes at once look at the same free ports.
+    random.SystemRandom().shuffle(candidates)
+    # Held together, so that they differ.
+    with ExitStack() as held:
+        ports: list[int] = []
+        for candidate in [*candidates, *[0] * count]:
+            if len(ports) == count:
+                break
+            probe = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", candidate))
+                ports.append(probe.getsockname()[1])
+        return ports
+
+
+def listening() -> dict[int, int]:
+    """The port of each TCP socket on this machine that listens, by the socket's inode."""
+    found = {}
+    for table in _TABLES:
+        with contextlib.suppress(OSError):
+            for row in table.read_text().splitlines()[1:]:
+                _, local, _, state, _, _, _, _, _, inode, *_ = row.split()
+                if state == _LISTENS:
+                    found[int(inode)] = int(local.rpartition(":")[2], 16)
+    return found
+
+
+def sockets_of(pids: Iterable[int]) -> set[int]:
+    """The inodes of the sockets that these processes hold, as far as they can be read."""
+    held = (re.fullmatch(r"socket:\[(\d+)\]", name) for pid in pids for name in open_files(pid))
+    return {int(match[1]) for match in held if match}
