@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
 
 from slurmgpu.errors import PlanError
 
@@ -80,7 +80,10 @@ class TrainSettings(BaseModel):
         description="Patterns of names of parameters that stay as they are, such as 'encoder.*'.",
     )
     seed: int = Field(
-        0, ge=0, description="Seed of the model's first values, the order of samples, and the rest."
+        0,
+        ge=0,
+        le=2**64 - 1,
+        description="Seed of the model's first values, the order of samples, and the rest.",
     )
     deterministic: bool = Field(
         False,
@@ -122,7 +125,9 @@ class TrainSettings(BaseModel):
         1, ge=1, description="Epochs between two checkpoints; the end always gets one."
     )
     checkpoint_steps: int | None = Field(
-        None, ge=1, description="Steps between two further checkpoints, inside epochs; null: none."
+        None,
+        ge=1,
+        description="Steps that a kill may cost at most: further checkpoints, inside epochs; null: none.",
     )
     keep: int = Field(2, ge=1, description="Checkpoints kept, the newest ones.")
     keep_every: int | None = Field(
@@ -143,6 +148,23 @@ class TrainSettings(BaseModel):
         description="Seconds without a step after which a process says where it hangs and ends the job; null: never.",
     )
     log_every: int = Field(10, ge=1, description="Optimizer steps between two lines of metrics.")
+    profile: bool = Field(
+        False,
+        description="Whether to profile some steps, once a run: trace, operators, memory and times in profile/.",
+    )
+    profile_after: int = Field(10, ge=0, description="Steps of a start that pass before a profile begins.")
+    profile_steps: int = Field(
+        5, ge=1, description="Steps that a profile times, and as many that it then records."
+    )
+    track: list[Literal["tensorboard", "wandb"]] = Field(
+        default_factory=list,
+        description="Where metrics go beside metrics.jsonl; the package must be installed where the job runs.",
+    )
+    peak_flops: float | None = Field(
+        None,
+        gt=0,
+        description="What one GPU can do at most, in FLOP/s, for the MFU; null: from a table, by the GPU's name.",
+    )
     timeout: float = Field(
         1800.0,
         gt=0,
@@ -159,6 +181,13 @@ class TrainSettings(BaseModel):
         if re.fullmatch(r"(?s).+\.py:[^\W\d]\w*", task) is None:
             raise ValueError("must be FILE.py:CLASS, as in 'task.py:Digits'")
         return task
+
+    @field_validator("static_graph")
+    @classmethod
+    def _is_not_beside_accumulate(cls, static_graph: bool, info: ValidationInfo) -> bool:
+        if static_graph and info.data.get("accumulate", 1) > 1:
+            raise ValueError("torch's DDP cannot do it beside accumulate; leave out one of them")
+        return static_graph
 
     @field_validator("workers", mode="before")
     @classmethod
@@ -191,7 +220,7 @@ class TrainSettings(BaseModel):
             return micro
         nearest = max(parts, round(self.batch_size / parts) * parts)
         raise PlanError(
-            f"batch_size {self.batch_size} does not divide by {parts} "
+            f"train.batch_size {self.batch_size} does not divide by {parts} "
             f"(world size {world_size} x accumulate {self.accumulate}); the nearest batch_size is {nearest}"
         )
 

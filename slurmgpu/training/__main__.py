@@ -1,5 +1,7 @@
 """One process of a training, ``python -m slurmgpu_training [train.json]``, started by torchrun, srun or hand.
 
+``--prepare`` before the file: only the task's ``prepare(cfg)``, in one process that waits for no other.
+
 Exit codes: 0 done; 1 failed; 2 settings that are not valid; 75 stopped by a signal or the clock, everything saved:
 start again to go on; 128 + the signal's number: ended by it before there was anything to save.
 """
@@ -10,14 +12,18 @@ import atexit
 import multiprocessing
 import os
 import signal
+import socket
 import sys
+import sysconfig
 import time
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from types import TracebackType
+from typing import NoReturn, Optional
 
-from .errors import Paused, SettingsError, TrainingError
+from .errors import EvaluationFailed, Paused, SettingsError, TrainingError
 from .ranks import Ranks, from_environment
 from .signals import Signals
 
@@ -30,6 +36,11 @@ _LOST = (
     "communicator was aborted",
 )
 
+# DDP's own advice names an argument of a constructor that is not the user's to call.
+_DDP_HINT = (
+    "hint: this is a setting: find_unused_parameters: true (without it, each step must use all parameters)\n"
+)
+
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     """Run one rank; when it fails, end the process at once, so that the other ranks are released."""
@@ -40,11 +51,16 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     atexit.register(lambda: _leave(code[0]))
     signals = Signals(_leave)
     try:
+        if arguments[:1] == ["--prepare"]:
+            _prepare(arguments[1:], environment)
+            return
         ranks = from_environment(environment)
         _run(arguments, environment, ranks, signals)
     except Paused as pause:
         code[0] = pause.exit_code
     except TrainingError as error:
+        if isinstance(error, EvaluationFailed):
+            time.sleep(1)  # srun ends all when the first one leaves: that be a rank which can say why
         _complain(ranks, f"error: {error}")
         _leave(error.exit_code)
     except SystemExit as end:  # a task may end the run so, with a message
@@ -59,12 +75,44 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
 
 def _run(arguments: Sequence[str], environment: Mapping[str, str], ranks: Ranks, signals: Signals) -> None:
     settings_file, run_dir = _locate(arguments, environment)
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # it is not needed here
     # torch takes a second to import: not before the command line is known to make sense.
+    _require_torch()
     from . import group, run, settings
 
     values = settings.load(settings_file)
+    run.check_strategy(values, ranks.world_size)
     with group.join(ranks, values.timeout) as joined:
         run.train(values, run_dir, joined, environment, signals)
+
+
+def _prepare(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    settings_file, _ = _locate(arguments, environment)
+    from . import settings
+
+    values = settings.load(settings_file)
+    _require_torch()
+    from . import console, task
+
+    loaded = task.load(values.task)
+    if not loaded.has("prepare"):
+        print(f"{values.task} has no prepare(cfg): there is nothing to prepare")
+        return
+    began = time.monotonic()
+    loaded.prepare(settings.Config(values))
+    took = console.duration(time.monotonic() - began)
+    print(f"prepared {values.task} in {took}, on {socket.gethostname()} with {sys.executable}")
+
+
+def _require_torch() -> None:
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise TrainingError(
+            f"{sys.executable} has no torch: use the module, container or environment that has it"
+        ) from None
 
 
 def _locate(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Path, Path]:
@@ -87,9 +135,28 @@ def _explain(ranks: Ranks, error: BaseException) -> None:
     if isinstance(error, RuntimeError) and any(sign in text for sign in _LOST):
         time.sleep(1)  # the signal that ended the other rank may be on its way here too
         first_line = text.splitlines()[0]
-        _complain(ranks, f"error: lost another rank, whose own message says why ({first_line})")
+        _complain(
+            ranks, f"error: lost another rank: it was killed, or its own message says why ({first_line})"
+        )
     else:
-        _complain(ranks, "".join(traceback.format_exception(type(error), error, error.__traceback__)))
+        trace = _from_the_users_code(error.__traceback__)
+        hint = _DDP_HINT if "find_unused_parameters=True" in text else ""
+        _complain(ranks, "".join(traceback.format_exception(type(error), error, trace)) + hint)
+
+
+def _from_the_users_code(trace: Optional[TracebackType]) -> Optional[TracebackType]:
+    """The traceback from the first frame that is neither ours nor a library's; all of it where there is none."""
+    python = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
+    ours = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parent, *python))
+    found = trace
+    while found is not None:
+        file = found.tb_frame.f_code.co_filename
+        # By name: a library may be this user's own, or stand in a module's folder on PYTHONPATH.
+        installed = {"site-packages", "dist-packages"}.intersection(Path(file).parts)
+        if not installed and not file.startswith((*ours, "<")):
+            return found
+        found = found.tb_next
+    return trace
 
 
 def _complain(ranks: Ranks, text: str) -> None:

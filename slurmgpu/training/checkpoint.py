@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Optional, cast
+from typing import IO, Any, Optional, TypeVar, cast
 
 import torch
 
@@ -35,6 +37,10 @@ __all__ = [
 
 SCHEMA = "slurmgpu.checkpoint/1"
 _MANIFEST = "manifest.json"
+# Seconds before each further attempt to read one.
+_PATIENCE = (1.0, 5.0, 10.0)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -101,15 +107,21 @@ def sweep(folder: Path) -> None:
 def newest_intact(folder: Path) -> tuple[Optional[Generation], list[str]]:
     """The newest generation whose parts are as they were written, and what to say about newer ones.
 
-    Damaged newer ones are set aside under another name, for a person to look at.
+    Damaged newer ones are set aside under another name, for a person to look at. What cannot be read is tried
+    again for a while first: a file server may be away for some seconds.
 
     Raises:
-        TrainingError: there are checkpoints and none is intact.
+        TrainingError: there are checkpoints and none is intact, or this user may not read one.
     """
     damaged: list[tuple[Path, str]] = []
     for path in _generations(folder):
         try:
-            generation = _verified(path)
+            generation = _patiently(partial(_verified, path))
+        except PermissionError as error:
+            raise TrainingError(
+                f"cannot read the checkpoint {path.name} ({error}); nothing has been changed: let this user read "
+                "it, or move it away to go on from an older one"
+            ) from None
         except (OSError, ValueError) as error:
             damaged.append((path, str(error)))
             continue
@@ -131,15 +143,31 @@ def newest_intact(folder: Path) -> tuple[Optional[Generation], list[str]]:
     return None, []
 
 
+def _patiently(act: Callable[[], T]) -> T:
+    """The result of ``act``, tried again after a system error that may pass."""
+    for seconds in _PATIENCE:
+        try:
+            return act()
+        except PermissionError:
+            raise
+        except OSError:
+            time.sleep(seconds)
+    return act()
+
+
 def _verified(path: Path) -> Generation:
-    manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+    try:
+        manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{_MANIFEST} cannot be read: {error}") from None
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         raise ValueError(f"{_MANIFEST} is not of schema {SCHEMA}")
     for name, entry in manifest["parts"].items():
         part = path / name
-        if not part.is_file():
-            raise ValueError(f"{name} is missing")
-        size = part.stat().st_size
+        try:
+            size = part.stat().st_size
+        except FileNotFoundError:
+            raise ValueError(f"{name} is missing") from None
         if size != entry["bytes"]:
             raise ValueError(f"{name} has {size} bytes instead of {entry['bytes']}")
         if sha256(part) != entry["sha256"]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 import time
 from collections.abc import Mapping
 
 __all__ = ["Console", "describe", "duration"]
 
-# A log file gets a progress line at most this often, in seconds.
-_LOG_INTERVAL = 30.0
+# Seconds between two lines of progress at least: in a log file, and on a terminal, where it is one line.
+_LOG_INTERVAL, _TERMINAL_INTERVAL = 60.0, 0.1
 
 
 class Console:
@@ -20,6 +21,7 @@ class Console:
         self._speaks = speaks
         self._terminal = speaks and sys.stdout.isatty()
         self._shown = 0
+        self._interval = _TERMINAL_INTERVAL if self._terminal else _LOG_INTERVAL
         self._last = time.monotonic()
 
     def say(self, text: str) -> None:
@@ -30,15 +32,18 @@ class Console:
 
     def due(self) -> bool:
         """Whether a line of progress would be shown now."""
-        return self._terminal or (self._speaks and time.monotonic() - self._last >= _LOG_INTERVAL)
+        return self._speaks and time.monotonic() - self._last >= self._interval
 
     def progress(self, text: str) -> None:
         """Show how far it is: renews the last line on a terminal, a line now and then in a log file."""
+        if not self.due():
+            return
+        self._last = time.monotonic()
         if self._terminal:
+            text = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps cannot be taken back
             self._print(self._over(text))
             self._shown = len(text)
-        elif self.due():
-            self._last = time.monotonic()
+        else:
             self._print(text + "\n")
 
     def _over(self, text: str) -> str:

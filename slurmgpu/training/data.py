@@ -9,22 +9,25 @@ most of it Python's; torch's default generator is seeded itself, for ``torch.man
 from __future__ import annotations
 
 import atexit
+import copy
 import itertools
 import multiprocessing
 import os
 import random
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from types import FrameType
 from typing import Any, Optional, Union
 
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
 
+from .errors import TrainingError
 from .group import Group, own_cpus
 from .order import Order, Piece, Share, mix, sample_seed
 from .signals import SIGNALS
+from .task import describe_value
 
 __all__ = ["Fetch", "count_workers", "eval_batches", "to_device", "train_batches"]
 
@@ -67,7 +70,14 @@ class Fetch:
             for index in chosen:
                 _seed_sample(sample_seed(base, index), numpy)
                 found.append(self.dataset[index])
-        return default_collate(found)
+        try:
+            return default_collate(found)
+        except (TypeError, RuntimeError, KeyError, ValueError) as error:
+            kinds = [describe_value(sample) for sample in found]
+            if len(set(kinds)) == 1 and not isinstance(error, TypeError):
+                raise  # the samples are all of one kind: it is about something else, such as shared memory
+            indices = [int(index) for _, chosen in pieces for index in chosen]
+            raise TrainingError(_no_batch(kinds, indices, error)) from error
 
     def _select(self, pieces: list[Piece]) -> list[torch.Tensor]:
         assert self._tensors is not None
@@ -76,7 +86,10 @@ class Fetch:
             chosen = torch.cat([torch.as_tensor(indices) for _, indices in pieces])
         if self._on_cpu:
             return [tensor.index_select(0, chosen) for tensor in self._tensors]
-        return [tensor.index_select(0, chosen.to(tensor.device)) for tensor in self._tensors]
+        chosen = chosen.pin_memory()  # from elsewhere the copy would wait for the GPU
+        return [
+            tensor.index_select(0, chosen.to(tensor.device, non_blocking=True)) for tensor in self._tensors
+        ]
 
     def _selected(self, keys: Iterable[list[Piece]]) -> Iterator[list[torch.Tensor]]:
         """The batches out of tensors, gathered several at a time and then cut: a few calls instead of many."""
@@ -106,6 +119,19 @@ class Fetch:
             if before[2] is not None:
                 sys.modules["numpy"].random.set_state(before[2])
             yield batch
+
+
+def _no_batch(kinds: list[str], indices: list[int], error: Exception) -> str:
+    """Why samples do not make a batch: the first that is unlike most of them, which torch's message does not name."""
+    usual = max(kinds, key=kinds.count)
+    first = next((number for number, kind in enumerate(kinds) if kind != usual), 0)
+    others = f", most others are {usual}" if kinds[first] != usual else ""
+    return (
+        f"the dataset's samples do not make a batch: sample {indices[first]} is {kinds[first]}{others} "
+        f"(torch's default_collate says: {type(error).__name__}: {error}); "
+        "let __getitem__ return tensors, arrays, numbers or strings of one kind and shape, "
+        "or tuples, lists or dicts of them"
+    )
 
 
 def _seed_sample(seed: int, numpy: Any) -> None:
@@ -209,11 +235,16 @@ class _StartWorker:
             os._exit(0)
 
 
-def count_workers(wanted: Union[int, str], group: Group) -> int:
-    """Loader processes for this rank; ``auto``: its CPUs but one, and none where the CPUs do the training."""
+def count_workers(wanted: Union[int, str], group: Group, dataset: Any = None) -> int:
+    """Loader processes for this rank; ``auto``: its CPUs but one.
+
+    None where the CPUs do the training, or for data on the GPU, which another process cannot read.
+    """
     if isinstance(wanted, int):
         return wanted
     if group.device.type == "cpu":
+        return 0
+    if type(dataset) is TensorDataset and any(tensor.is_cuda for tensor in dataset.tensors):
         return 0
     return min(_MOST_WORKERS, own_cpus(group.ranks) - 1)
 
@@ -253,7 +284,7 @@ def _tensors(batch: Any) -> Iterator[torch.Tensor]:
     if isinstance(batch, torch.Tensor):
         if batch.is_cuda:
             yield batch
-    elif isinstance(batch, dict):
+    elif isinstance(batch, Mapping):
         for value in batch.values():
             yield from _tensors(value)
     elif isinstance(batch, (list, tuple)):
@@ -275,8 +306,13 @@ def to_device(batch: Any, device: torch.device) -> Any:
 def _each(batch: Any, act: Any) -> Any:
     if isinstance(batch, torch.Tensor):
         return act(batch)
-    if isinstance(batch, dict):
-        return {key: _each(value, act) for key, value in batch.items()}
+    if isinstance(batch, Mapping):
+        moved = {key: _each(value, act) for key, value in batch.items()}
+        if isinstance(batch, dict) or not isinstance(batch, MutableMapping):
+            return moved
+        changed = copy.copy(batch)  # torch's collate keeps such a class too
+        changed.update(moved)
+        return changed
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(_each(value, act) for value in batch))
     if isinstance(batch, (list, tuple)):

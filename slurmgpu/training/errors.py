@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["NotFinite", "Paused", "SettingsError", "TrainingError"]
+from typing import Optional
+
+__all__ = ["EvaluationFailed", "NotFinite", "Paused", "SettingsError", "TrainingError"]
 
 
 class TrainingError(Exception):
@@ -18,14 +20,28 @@ class SettingsError(TrainingError):
 
 
 class NotFinite(TrainingError):
-    """A loss of NaN or infinity, with ``nonfinite: stop``."""
+    """A loss, or a parameter, of NaN or infinity, with ``nonfinite: stop``."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, what: str = "the loss") -> None:
         super().__init__(
-            f"the loss is no finite number at step {step}, or in the steps logged with it: the training ends "
-            "here, for nothing more can be learned; the newest checkpoint is from before. A smaller lr, clip_norm "
-            "or a warm-up may help; nonfinite: skip leaves such steps out, nonfinite: ignore goes on"
+            f"{what} is no finite number at step {step}, or in the steps logged with it: the training ends "
+            "here, for nothing more can be learned; a checkpoint, if there is one, is from before. A smaller lr, "
+            "clip_norm or a warm-up may help; nonfinite: skip leaves such steps out, nonfinite: ignore goes on. "
+            "A start in this run directory takes them from its train.json"
         )
+
+
+class EvaluationFailed(TrainingError):
+    """The task's ``evaluate`` has raised an error on some ranks.
+
+    Args:
+        own: This rank's error, if it is one of them.
+        changed: The model that would be saved is no longer the one that was trained.
+    """
+
+    def __init__(self, ranks: list[int], own: Optional[Exception], changed: bool) -> None:
+        super().__init__(f"ends because evaluate failed on rank {', '.join(map(str, ranks))}")
+        self.own, self.changed = own, changed
 
 
 class Paused(Exception):

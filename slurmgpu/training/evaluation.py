@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional, TypeVar
 
 import torch
 
 from . import randomness
 from .data import to_device
+from .errors import EvaluationFailed
 from .group import Group
 from .precision import Precision
 from .task import Scalar, Task
 from .watch import Watch
 
-__all__ = ["evaluate"]
+__all__ = ["evaluate", "trained_sums"]
+
+T = TypeVar("T")
+
+_PATIENCE = 60.0  # seconds in which the other ranks end their batch
+
+
+class _Part(NamedTuple):
+    """What one rank has found: sums and counts by name, and how it ended."""
+
+    sums: dict[str, tuple[float, float]]
+    broken_off: bool
+    failed: bool = False
+    changed: bool = False
 
 
 def evaluate(
@@ -31,10 +47,90 @@ def evaluate(
     None when the run is about to stop: then it is broken off, on all ranks, and done after the resume.
     ``model`` is the bare one: a wrapper's forward may talk to other ranks, which can have fewer batches.
     ``sizes`` are those of this rank's batches.
+
+    Raises:
+        EvaluationFailed: on every rank, when it has failed on any; the random state is as before, and so is the
+            model, or the error says that it is not.
     """
     group.share_buffers(model)
+    before = trained_sums(model) if group.ranks.first else []  # what is saved is rank 0's
     random_state = randomness.capture(group.device)  # when and how one tests must not change what is learned
     model.eval()
+    own: dict[str, tuple[float, float]] = {}
+    failure: Optional[Exception] = None
+    broken = changed = False
+    try:
+        own = _sums(task, model, batches, sizes, group, precision, watch)
+    except Exception as error:
+        failure = error
+    try:
+        model.train()
+        randomness.restore(random_state, group.device)
+        changed = failure is not None and _differ(before, trained_sums(model) if before else [])
+    except Exception:
+        if failure is None:
+            raise
+        broken = True
+    if failure is not None and broken:
+        raise failure  # some errors leave a GPU on which nothing works any more: the first says why
+    if failure is None:
+        everyone = group.gather(_Part(own, watch.wanted))
+    else:
+        watch.want("error")  # so that the others break off, too
+        everyone = _gather_in_time(group, _Part(own, True, True, changed), failure, watch.hang_timeout)
+    failed = [rank for rank, each in enumerate(everyone) if each.failed]
+    if failed:
+        raise EvaluationFailed(failed, failure, any(each.changed for each in everyone))
+    if any(each.broken_off for each in everyone):
+        return None
+    names = dict.fromkeys(name for each in everyone for name in each.sums)
+    return {name: _mean([each.sums[name] for each in everyone if name in each.sums]) for name in names}
+
+
+def trained_sums(model: torch.nn.Module) -> list[torch.Tensor]:
+    """The sum of each parameter that is trained: a fraction of what it costs to look at each value."""
+    trained = [each.detach() for each in model.parameters() if each.requires_grad]
+    # Those of fp16 would overflow in fp16.
+    return [each.sum(dtype=torch.float32 if each.dtype == torch.float16 else None) for each in trained]
+
+
+def _differ(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    """Whether two lists of sums differ; with sums of NaN they do."""
+    return len(some) != len(others) or not all(map(torch.equal, some, others))
+
+
+def _gather_in_time(group: Group, value: T, failure: Exception, hang_timeout: Optional[float]) -> list[T]:
+    """Gather after this rank's failure; the failure itself where the others do not come.
+
+    They may wait for this rank in a collective of the task's own, and only its end releases them: before the
+    hang watch ends this rank, and nobody learns of the failure.
+    """
+    found: list[list[T]] = []
+
+    def gather() -> None:
+        if group.device.type == "cuda":
+            torch.cuda.set_device(group.device)  # a thread begins with device 0
+        with contextlib.suppress(Exception):
+            found.append(group.gather(value))
+
+    thread = threading.Thread(target=gather, daemon=True)
+    thread.start()
+    thread.join(_PATIENCE if hang_timeout is None else min(_PATIENCE, hang_timeout / 2))
+    if not found:
+        raise failure
+    return found[0]
+
+
+def _sums(
+    task: Task,
+    model: torch.nn.Module,
+    batches: Iterable[Any],
+    sizes: list[int],
+    group: Group,
+    precision: Precision,
+    watch: Watch,
+) -> dict[str, tuple[float, float]]:
+    """Sums and counts by name over this rank's batches, up to where a stop is wanted."""
     sums: dict[str, list[Scalar]] = {}
     with torch.no_grad():
         for batch, size in zip(batches, sizes):
@@ -47,14 +143,7 @@ def evaluate(
                 entry[0] = entry[0] + _wide(total)
                 entry[1] = entry[1] + _wide(count)
             watch.beats += 1
-    model.train()
-    randomness.restore(random_state, group.device)
-    own = {name: (float(total), float(count)) for name, (total, count) in sums.items()}
-    everyone = group.gather((own, watch.wanted))
-    if any(broken_off for _, broken_off in everyone):
-        return None
-    names = dict.fromkeys(name for each, _ in everyone for name in each)
-    return {name: _mean([each[name] for each, _ in everyone if name in each]) for name in names}
+    return {name: (float(total), float(count)) for name, (total, count) in sums.items()}
 
 
 def _wide(value: Scalar) -> Scalar:

@@ -106,7 +106,7 @@ def join(ranks: Ranks, timeout: float) -> Iterator[Group]:
     device = choose_device(ranks, torch.cuda.device_count() if torch.cuda.is_available() else 0)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    elif ranks.world_size > 1 and "OMP_NUM_THREADS" not in os.environ:
+    elif ranks.world_size > 1 and not _threads_are_chosen(os.environ.get("OMP_NUM_THREADS", "")):
         torch.set_num_threads(own_cpus(ranks))  # or all ranks of a node fight over all of its CPUs
     if ranks.world_size > 1:
         missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
@@ -167,10 +167,16 @@ def choose_device(ranks: Ranks, visible: int) -> torch.device:
     )
 
 
+def _threads_are_chosen(text: str) -> bool:
+    """Whether OMP_NUM_THREADS says something that this machine can do; a pretend node has more CPUs than it."""
+    return bool(text) and not (text.isdecimal() and int(text) > (os.cpu_count() or 1))
+
+
 def own_cpus(ranks: Ranks) -> int:
     """CPUs that this rank may use: its affinity mask, divided among the ranks under the same mask.
 
-    srun gives each task a mask of its own where CPUs per task are known; torchrun's ranks share the node's.
+    srun gives each task a mask of its own where CPUs per task are known; torchrun's ranks share the node's, and so
+    do those of a node that Slurm thinks larger than it is.
     """
     try:
         mask = len(os.sched_getaffinity(0))
@@ -178,5 +184,7 @@ def own_cpus(ranks: Ranks) -> int:
         mask = os.cpu_count() or 1
     per_task = os.environ.get("SLURM_CPUS_PER_TASK", "")
     if ranks.launcher == "srun" and per_task.isdecimal():
-        return max(1, min(mask, int(per_task)))
+        own = int(per_task)
+        if own <= mask or mask != os.cpu_count():
+            return max(1, min(mask, own))
     return max(1, mask // ranks.local_world_size)

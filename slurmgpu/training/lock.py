@@ -61,9 +61,12 @@ class Lock:
 
     def _try(self) -> bool:
         """One attempt; False: things have changed meanwhile, look again."""
+        taken = False
         try:
             self._path.mkdir()
         except FileExistsError:
+            taken = True  # what follows shall not have this error as its cause
+        if taken:
             return self._take_over()
         write_json(self._path / _OWNER, self._owner)
         return True

@@ -7,21 +7,25 @@ Nothing on the path of a step waits for the GPU, and whatever is not due in ever
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
 
+from .bound import Bound
 from .console import Console, duration
 from .data import count_workers, eval_batches, train_batches
-from .errors import NotFinite
-from .evaluation import evaluate
+from .errors import NotFinite, SettingsError
+from .evaluation import evaluate, trained_sums
+from .gauges import Gauges
 from .group import Group
 from .meter import Meter, Reading
 from .metrics import Metrics
 from .order import Order, mix, shares
+from .pace import Pace, forward_timer
 from .precision import Precision
 from .randomness import seed_all
 from .settings import Config, Settings, micro_batch
@@ -44,10 +48,11 @@ class Loop:
         console: Console,
         metrics: Metrics,
         watch: Watch,
+        bound: Bound,
         limit: Optional[int],
     ) -> None:
         self.task, self.settings, self.group, self.watch = task, settings, group, watch
-        self.console, self.metrics, self.limit = console, metrics, limit
+        self.console, self.metrics, self.bound, self.limit = console, metrics, bound, limit
         self.position = Position()
         self.results: dict[str, float] = {}
         self.micro = micro_batch(settings, group.ranks.world_size)
@@ -61,19 +66,37 @@ class Loop:
         self.optimizer = make_optimizer(task, self.model, cfg)
         self.total_steps = self.remaining_steps()
         self._cfg = cfg
+        self._rates = [
+            copy.deepcopy({name: group[name] for name in group if name != "params"})
+            for group in self.optimizer.param_groups
+        ]
         self.renew_schedule()
         seed_all(mix(settings.seed, 1 + group.ranks.rank) >> 1)
         self.meter = Meter(group)
+        self.gauges = Gauges(settings, group, task.flops(cfg))
+        self._gauged = self.gauges.any or group.together
         self._pending: Optional[Reading] = None
+        self._step_seconds = self._evaluation_seconds = 0.0
 
     def renew_schedule(self) -> None:
         """Make the schedule for the training's length, at its start."""
+        for group, rates in zip(self.optimizer.param_groups, self._rates):
+            # An earlier schedule has set its first rate, and torch's LinearLR, say, multiplies what it finds.
+            for name in group.keys() - rates.keys() - {"params"}:
+                del group[name]
+            group.update(copy.deepcopy(rates))
         self.schedule = make_schedule(self.task, self.optimizer, self._cfg, self.settings, self.total_steps)
 
     def _load_data(self, cfg: Config) -> None:
-        self._workers = count_workers(self.settings.workers, self.group)
         self._train = self.task.dataset(cfg, "train")
+        self._workers = count_workers(self.settings.workers, self.group, self._train)
         self.samples = len(self._train)
+        if self.settings.drop_last and self.settings.epochs * self.samples < self.settings.batch_size:
+            raise SettingsError(
+                f"drop_last leaves nothing to train on: batch_size is {self.settings.batch_size}, and the "
+                f"{self.settings.epochs} epochs have {self.settings.epochs * self.samples} samples in all; "
+                "lower batch_size, or set drop_last: false"
+            )
         self.order = Order(self.samples, self.settings.seed)
         test = self.task.dataset(cfg, "test")
         self._test: Iterable[Any] = []
@@ -98,6 +121,7 @@ class Loop:
         )
         workers, seed = self._workers, self.settings.seed
         batches = train_batches(self._train, self.order, chosen, self.group, seed=seed, workers=workers)
+        timer = forward_timer(self.wrapped, self.group, self.settings.accumulate)
         self.step = Step(
             self.task,
             self.settings,
@@ -110,8 +134,11 @@ class Loop:
             self.schedule,
             batches,
             self.position,
+            timer,
         )
+        self.take = self.step.take
         self.watch.step = self.position.step
+        self.pace = Pace(self.group, self.watch, self.meter, timer)
 
     def close(self) -> None:
         """End the data-loader workers."""
@@ -156,17 +183,20 @@ class Loop:
         end = self.position.step + self.remaining_steps()
         return end if self.limit is None else min(self.limit, end)
 
-    def run(self, save: Callable[[], None], report: Callable[[], None]) -> bool:
+    def run(
+        self, save: Callable[[], None], wait_for_save: Callable[[], None], report: Callable[[], None]
+    ) -> bool:
         """Train to the end; False when all ranks have agreed to stop before it.
 
-        ``save`` is called where a checkpoint is due, ``report`` after each evaluation.
+        ``save`` is called where a checkpoint is due, ``wait_for_save`` where the one under way must count before
+        another step, ``report`` after each evaluation.
         """
-        settings, position, watch = self.settings, self.position, self.watch
-        steps, last = settings.checkpoint_steps, self.last_step()
+        settings, position, watch, bound = self.settings, self.position, self.watch, self.bound
+        last = self.last_step()
         self.wrapped.train()
         while True:
             done = position.step >= last
-            due = bool(steps and position.step and position.step % steps == 0)
+            due = False
             if done or position.samples // self.samples > position.evaluated:
                 epochs = range(position.evaluated + 1, self.epoch + 1)
                 due = due or any(epoch % settings.checkpoint_every == 0 for epoch in epochs)
@@ -177,9 +207,11 @@ class Loop:
                 report()
             if done:
                 self._log()
-                self._flush()
+                self.flush()
                 return True
-            if due:
+            if bound.must_wait(position.step):
+                wait_for_save()
+            if due or bound.due(position.step):
                 save()
             if watch.step >= watch.line and watch.stop():
                 return False
@@ -192,17 +224,16 @@ class Loop:
         step, batch, settings = self.position.step, self.settings.batch_size, self.settings
         left_in_epoch = self.samples - self.position.samples % self.samples
         event = min(step - step % settings.log_every + settings.log_every, step - (-left_in_epoch // batch))
-        every = settings.checkpoint_steps
-        return min(event, step - step % every + every) if every else event
+        return min(event, self.bound.next(step))
 
     def _steps(self, until: int) -> None:
         """Train up to a step, or to the line that the watch has drawn."""
-        position, watch, meter, take = self.position, self.watch, self.meter, self.step.take
+        position, watch, meter = self.position, self.watch, self.meter
         batch = self.settings.batch_size
         end = self._end()
         while position.step < until:
             size = min(batch, end - position.samples)
-            take(size)
+            self.take(size)
             meter.steps += 1
             meter.samples += size
             position.samples += size
@@ -214,7 +245,7 @@ class Loop:
     def _evaluate(self) -> bool:
         """Evaluate the test split, unless a stop is near; then it is for the resumed run to do."""
         if self.tests:
-            self._flush()
+            self.flush()
             started = time.perf_counter()
             arguments = self.group, self.precision, self.watch
             results = evaluate(self.task, self.model, self._test, self._test_sizes, *arguments)
@@ -224,24 +255,43 @@ class Loop:
             seconds = time.perf_counter() - started
             values = {"epoch": self.epoch, "seconds": seconds, **self.results}
             self.metrics.write("eval", self.position.step, values)
+            self._evaluation_seconds = seconds
             self.meter.pause(seconds)
+            self.watch.paused += seconds
         self.position.evaluated = self.epoch
         return True
 
     def _log(self) -> None:
         """End an interval of metrics; on a GPU its line is written one interval later, without a wait."""
-        if not self.meter.steps:
+        if not (self.meter.steps or self.meter.open):  # a resume may have nothing left to do but this line
             return
         epoch = max(0, self.position.samples - 1) // self.samples + 1
         rate = float(self.optimizer.param_groups[0]["lr"])
         reading = self.meter.read(self.position.step, {"epoch": epoch, "learning_rate": rate})
-        self._flush()
-        if self.group.device.type == "cuda":
+        self.flush()
+        if self.writes_late:
             self._pending = reading
         else:
             self._write(reading)
 
-    def _flush(self) -> None:
+    @property
+    def writes_late(self) -> bool:
+        """Whether a line waits for the next one, so that nobody waits for the GPU."""
+        return self.group.device.type == "cuda"
+
+    def health(self) -> Union[torch.Tensor, list[float]]:
+        """The open losses' totals and, on rank 0, a number that is finite as long as all trained parameters are.
+
+        A finite loss may have a gradient that is not: then the parameters tell, a step before the next loss.
+        """
+        totals = self.meter.totals()
+        sums = trained_sums(self.model) if self.group.ranks.first else []
+        if not sums:
+            return totals
+        mark = torch.stack([torch.isfinite(each) for each in sums]).all().double().reciprocal()
+        return torch.cat([totals, mark[None]]) if isinstance(totals, torch.Tensor) else [*totals, mark.item()]
+
+    def flush(self) -> None:
         """Write the line that is still on its way."""
         reading, self._pending = self._pending, None
         if reading is not None:
@@ -249,15 +299,32 @@ class Loop:
 
     def _write(self, reading: Reading) -> None:
         values, step = reading.values(), reading.step
+        if self._gauged:
+            self._gauge(values)
+        late = values["step_seconds"]
+        self._step_seconds = late if not self._step_seconds else 0.8 * self._step_seconds + 0.2 * late
         self.metrics.write("train", step, values)
         if not math.isfinite(values["loss"]):
             if self.settings.nonfinite == "stop":
                 raise NotFinite(step)
             self.console.say(f"warning: the loss is {values['loss']} at step {step}")
         if self.console.due():
-            end = self.last_step()
-            left = (end - step) * values["step_seconds"]
             self.console.progress(
-                f"epoch {values['epoch']}/{self.settings.epochs}  step {step}/{end}  loss {values['loss']:.4g}  "
-                f"{values['samples_per_second']:,.0f} samples/s  {duration(left)} left"
+                f"epoch {values['epoch']}/{self.settings.epochs}  step {step}/{self.last_step()}  "
+                f"loss {values['loss']:.4g}  {values['samples_per_second']:,.0f} samples/s  "
+                f"{duration(self._left(step))} left"
             )
+
+    def _gauge(self, values: dict[str, float]) -> None:
+        """Add what else is known of the interval, and say what has come of it."""
+        values.update(self.gauges.values(values), **self.pace.values(values["step_seconds"]))
+        remark = self.pace.remark()
+        if remark is not None:
+            self.console.say(remark)
+
+    def _left(self, step: int) -> float:
+        """Seconds to the end, from the steps of late and the last evaluation."""
+        steps = self.last_step() - step
+        samples = self.position.samples + steps * self.settings.batch_size
+        evaluations = min(samples // self.samples, self.settings.epochs) - self.position.evaluated
+        return steps * self._step_seconds + max(0, evaluations) * self._evaluation_seconds

@@ -9,10 +9,11 @@ from typing import Any, Optional, Union
 
 import torch
 
+from .gauges import peak_memory
 from .group import Group
 from .task import Scalar
 
-__all__ = ["Meter", "Reading"]
+__all__ = ["Meter", "Reading", "on_device"]
 
 
 class Reading:
@@ -38,6 +39,13 @@ class Reading:
         return self._times
 
 
+def on_device(value: Scalar, device: torch.device) -> torch.Tensor:
+    """The number as a tensor in double precision; filled in there, for copying a number to a GPU waits for it."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to(device, torch.float64)
+    return torch.full((), float(value), dtype=torch.float64, device=device)
+
+
 class Meter:
     """Collects without waiting for the device; the loop appends to it directly, for it is on a step's path."""
 
@@ -50,7 +58,14 @@ class Meter:
         self.losses: list[Any] = []  # numbers on the CPU, tensors on a GPU
         self.counts: list[Scalar] = []  # as long as losses when the task counts, empty when it gives means
         self.sizes: list[int] = []
+        self.waited = 0.0  # in all, so that other threads may look at it
+        self._memory: Optional[int] = None
+        self.look()
         self.start()
+
+    def look(self) -> None:
+        """Read the memory in use; on the CPU from a background thread, for that is a call into the system."""
+        self._memory = peak_memory(self._group.device)
 
     def start(self) -> None:
         """Begin anew, now."""
@@ -59,7 +74,8 @@ class Meter:
         self.sizes.clear()
         self.steps = 0
         self.samples = 0
-        self.waited = 0.0
+        self.open = False  # whether a resume has brought losses that are to be logged, on any rank
+        self._waited_before = self.waited
         self.saving = 0.0
         self._started = time.perf_counter()
 
@@ -83,11 +99,11 @@ class Meter:
             return torch.zeros(2, dtype=torch.float64, device=device)
         values = torch.stack(self.losses).double()
         if self.counts:
-            counts = [torch.as_tensor(each, dtype=torch.float64, device=device) for each in self.counts]
+            counts = [on_device(each, device) for each in self.counts]
             return torch.stack([values.sum(), torch.stack(counts).sum()])
         if self.sizes[0] == self.sizes[-1]:
             count = self.sizes[0]
-            return torch.stack([values.sum() * count, values.new_tensor(count * len(self.sizes))])
+            return torch.stack([values.sum() * count, on_device(count * len(self.sizes), device)])
         sizes = torch.tensor(self.sizes, dtype=torch.float64, device=device)
         return torch.stack([(values * sizes).sum(), sizes.sum()])
 
@@ -95,7 +111,8 @@ class Meter:
         """End an interval: its mean loss over all ranks, this rank's times, and the facts given.
 
         Keys: ``loss``, ``samples_per_second`` (all ranks together), and of a mean step ``step_seconds``,
-        ``data_wait_seconds`` and ``checkpoint_seconds``; on a GPU ``peak_memory_bytes``.
+        ``data_wait_seconds``, ``checkpoint_seconds`` and ``compute_seconds``, which is what is left;
+        ``peak_memory_bytes``, see ``gauges.peak_memory``.
         """
         totals = self.totals()
         if isinstance(totals, torch.Tensor):
@@ -104,15 +121,19 @@ class Meter:
             totals = self._group.sum(torch.tensor(totals, dtype=torch.float64)).tolist()
         now = time.perf_counter()
         seconds, steps = now - self._started, max(1, self.steps)
+        waited = self.waited - self._waited_before
         times = {
             **facts,
             "samples_per_second": self.samples / seconds,
             "step_seconds": seconds / steps,
-            "data_wait_seconds": self.waited / steps,
+            "data_wait_seconds": waited / steps,
+            "compute_seconds": max(0.0, seconds - waited - self.saving) / steps,
             "checkpoint_seconds": self.saving / steps,
         }
         if isinstance(totals, torch.Tensor):
-            times["peak_memory_bytes"] = torch.cuda.max_memory_allocated(totals.device)
+            self.look()
+        if self._memory is not None:
+            times["peak_memory_bytes"] = self._memory
         self.start()
         return Reading(step, totals, times)
 

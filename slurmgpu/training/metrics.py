@@ -8,9 +8,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
+
+from .track import Line
 
 __all__ = ["SCHEMA", "Metrics"]
 
@@ -28,9 +30,11 @@ class Metrics:
     def __init__(self, path: Optional[Path], restart: int) -> None:
         self._restart = restart
         self._failed = False
+        self._rest = b""  # of a line that a full disk cut off
         self._lock = threading.Lock()
-        self._lines: list[tuple[float, str, int, Mapping[str, Any]]] = []
+        self._lines: list[Line] = []
         self._written = 0.0
+        self.also: Callable[[Sequence[Line]], None] = lambda _lines: None
         self._file: Optional[int] = None
         if path is not None:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
@@ -57,19 +61,32 @@ class Metrics:
     def flush(self) -> None:
         """Write out all lines, whole: readers and a kill see each of them whole or hardly at all."""
         with self._lock:
-            text, self._lines = "".join(map(self._line, self._lines)), []
+            lines, self._lines = self._lines, []
+            text = "".join(map(self._line, lines))
             self._written = time.monotonic()
             if not text or self._file is None:
                 return
-            try:
-                os.write(self._file, text.encode())
-            except OSError as error:  # a full disk costs lines, not the training
-                if not self._failed:
-                    self._failed = True
-                    say = f"warning: metrics.jsonl cannot be written: {error.strerror}"
-                    print(say, file=sys.stderr, flush=True)
+            self.also(lines)
+            self._append(self._file, text.encode())
 
-    def _line(self, held: tuple[float, str, int, Mapping[str, Any]]) -> str:
+    def _append(self, file: int, text: bytes) -> None:
+        """Write what fits: a full disk costs lines, not the training, and a line that it cut is completed later."""
+        text = self._rest + text
+        done, reason = 0, "the disk took only a part"
+        try:
+            done = os.write(file, text)
+        except OSError as error:
+            reason = error.strerror or str(error)
+        if done == len(text):
+            self._rest = b""
+            return
+        inside = text[done - 1 : done] != b"\n" if done else bool(self._rest)
+        self._rest = text[done : text.index(b"\n", done) + 1] if inside else b""
+        if not self._failed:
+            self._failed = True
+            print(f"warning: metrics.jsonl cannot be written: {reason}", file=sys.stderr, flush=True)
+
+    def _line(self, held: Line) -> str:
         when, kind, step, values = held
         line = {
             "schema": SCHEMA,

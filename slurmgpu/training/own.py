@@ -32,7 +32,7 @@ class Run:
 
     Args:
         folder: The run directory; default SLURMGPU_RUN_DIR, else ``run``.
-        save_every: Steps between two checkpoints, written in the background.
+        save_every: Steps beyond the newest checkpoint that a kill may cost; they are written in the background.
         keep: Newest checkpoints to keep; those of steps that ``keep_every`` divides stay for good.
         seed: Seed of the order of samples, and of what is drawn for each.
     """
@@ -46,6 +46,8 @@ class Run:
         keep_every: Optional[int] = None,
         seed: int = 0,
     ) -> None:
+        if save_every < 1:
+            raise TrainingError(f"save_every is {save_every}; it must be a number of steps, at least 1")
         environment: Mapping[str, str] = os.environ
         ranks = from_environment(environment)
         if ranks.world_size > 1 and not dist.is_initialized():
@@ -59,9 +61,12 @@ class Run:
         run_dir.mkdir(parents=True, exist_ok=True)
         self._group = Group(ranks, device)
         console = Console(ranks.first)
-        self._session = Session(run_dir, self._group, environment, console, keep=keep, keep_every=keep_every)
+        self._session = Session(
+            run_dir, self._group, environment, console, interval=save_every, keep=keep, keep_every=keep_every
+        )
         atexit.register(self._session.close)
-        self._save_every, self._seed = save_every, seed
+        self._seed = seed
+        self._event = 0
         self._parts: dict[str, Any] = {}
         self.step = 0
         self._samples = 0
@@ -85,7 +90,13 @@ class Run:
                     f"{found.path.name} holds {', '.join(saved)}; state() was given {', '.join(parts)}"
                 )
             for name, part in parts.items():
-                part.load_state_dict(saved[name])
+                try:
+                    part.load_state_dict(saved[name])
+                except (RuntimeError, ValueError, KeyError) as error:
+                    raise TrainingError(
+                        f"{found.path} does not fit what state() was given as {name}: {error}\n"
+                        "undo the change, or begin anew in another run directory"
+                    ) from error
             self.step, self._samples = found.manifest["step"], found.manifest["samples"]
             self._session.read_own()
         self._session.watch.step = self.step
@@ -118,12 +129,20 @@ class Run:
         watch.step = self.step
         if self.step >= watch.line and watch.stop():
             self.save()
-            self._session.mark(watch.reason, self.step)
+            self._session.stopped(self.step)
             self.stopped = True
             return True
-        if self.step % self._save_every == 0:
-            self._begin_save()
+        if self.step >= self._event:
+            self._look_at_saves()
         return False
+
+    def _look_at_saves(self) -> None:
+        bound = self._session.bound
+        if bound.must_wait(self.step):
+            self._session.collect()
+        if bound.due(self.step):
+            self._begin_save()
+        self._event = bound.next(self.step)
 
     def save(self) -> None:
         """Save this step, if it is not saved yet, and wait until the checkpoint counts on all ranks."""

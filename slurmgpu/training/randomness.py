@@ -25,6 +25,8 @@ def capture(device: torch.device) -> dict[str, Any]:
     state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
+        if torch.cuda.device_count() > 1:  # DataParallel's replicas draw from those of their own devices
+            state["all_cuda"] = torch.cuda.get_rng_state_all()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         kind, keys, *rest = numpy.random.get_state()
@@ -36,6 +38,8 @@ def restore(state: dict[str, Any], device: torch.device) -> None:
     """Put a captured random state back; parts that do not exist here are left out."""
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"])
+    if device.type == "cuda" and len(state.get("all_cuda", ())) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["all_cuda"])
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
     numpy = sys.modules.get("numpy")

@@ -31,6 +31,11 @@ _FREE = {
     "stop_margin",
     "hang_timeout",
     "log_every",
+    "profile",
+    "profile_after",
+    "profile_steps",
+    "track",
+    "peak_flops",
     "timeout",
 }
 
@@ -60,7 +65,7 @@ def restore(loop: Loop, session: Session) -> None:
     except (RuntimeError, ValueError, KeyError) as error:
         raise TrainingError(
             f"{name} does not fit the model and optimizer of {loop.task.path}: {error}\n"
-            "undo the change, or set resume: false to start anew"
+            "undo the change, or set resume to false in the run directory's train.json to start anew"
         ) from error
     loop.results = dict(facts["results"])
     changed = _changes(loop, facts)
@@ -87,7 +92,10 @@ def restore_rank(loop: Loop, session: Session) -> None:
     """
     own = session.read_own()
     if own:
-        loop.meter.restore(own["meter"])
+        # With a complete one all losses are logged, those that its parts were saved with too.
+        if session.found is not None and not session.found.manifest["complete"]:
+            loop.meter.restore(own["meter"])
+            loop.meter.open = any(loop.group.gather(bool(loop.meter.losses)))
     else:
         rank = loop.group.ranks.rank
         randomness.seed_all(mix(loop.settings.seed, 1 + rank, loop.position.step) >> 1)

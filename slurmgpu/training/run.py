@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Optional
 
 import torch
 
+from . import profiling
 from .console import Console, describe, duration
-from .errors import NotFinite, Paused, SettingsError
+from .errors import EvaluationFailed, NotFinite, Paused, SettingsError, TrainingError
 from .group import Group
 from .loop import Loop
+from .lost import account
 from .metrics import Metrics
 from .resume import restore, restore_rank, task_sha256
 from .saver import Saved
 from .session import Session
 from .settings import Config, Settings
+from .shapes import awkward_sizes, tensor_core_multiple
 from .signals import Signals
 from .snapshot import plain_state, reserve
 from .task import load
+from .track import Tracking, require
 
-__all__ = ["train"]
+__all__ = ["check_strategy", "train"]
 
 # Seconds before each further attempt at the last save.
 _PATIENCE = (1.0, 5.0, 10.0)
+
+
+def check_strategy(settings: Settings, world_size: int) -> None:
+    """Refuse a strategy of one process for several; before these meet, or the first to leave breaks the meeting."""
+    if settings.strategy in ("single", "dp") and world_size > 1:
+        raise SettingsError(
+            f"strategy is {settings.strategy}, but world size is {world_size}: "
+            "use strategy ddp or auto, or start one process"
+        )
 
 
 def train(
@@ -43,18 +58,15 @@ def train(
     """
     started = time.perf_counter()
     console = Console(group.ranks.first)
-    if settings.strategy in ("single", "dp") and group.together:
-        raise SettingsError(
-            f"strategy is {settings.strategy}, but world size is {group.ranks.world_size}: "
-            "use strategy ddp or auto, or start one process"
-        )
     limit, limit_name = _step_limit(settings, environment)
+    group.on_first(lambda: require(settings.track))
     session = Session(
         run_dir,
         group,
         environment,
         console,
         signals,
+        interval=settings.checkpoint_steps,
         keep=settings.keep,
         keep_every=settings.keep_every,
         resume=settings.resume,
@@ -86,38 +98,69 @@ class _Run:
             self.console.say(_already_finished(self.found.path.name, self.found.manifest))
             return
         first = self.group.ranks.first
-        metrics = Metrics(self.session.run_dir / "metrics.jsonl" if first else None, self.session.restart)
+        path = self.session.run_dir / "metrics.jsonl"
+        try:
+            metrics = Metrics(path if first else None, self.session.restart)
+        except OSError as error:
+            raise TrainingError(f"{path} cannot be written: {error.strerror}") from error
         task = load(self.settings.task)
         self.group.on_first(lambda: task.prepare(Config(self.settings)))
         watch = self.session.watch
-        loop = self.loop = Loop(task, self.settings, self.group, self.console, metrics, watch, self.limit)
+        bound = self.session.bound
+        arguments = self.settings, self.group, self.console, metrics, watch, bound, self.limit
+        loop = self.loop = Loop(task, *arguments)
         if self.found is not None:
             restore(loop, self.session)
         loop.connect()
         if self.found is not None:
             restore_rank(loop, self.session)  # last, for all that was built before may have drawn
-        self._announce()
-        self.session.on_saved = self._note
-        watch.at_each_look = lambda: self._in_background(metrics)
-        self.session.begin()
-        try:
-            complete = loop.run(self._save, self._report_epoch)
-        finally:
-            metrics.flush()
-        self._save_for_good(complete)
-        loop.close()
-        self._end(complete, time.perf_counter() - started)
+        with self._track(metrics):
+            self._announce()
+            self.session.on_saved = self._note
+            watch.at_each_look = lambda: self._in_background(metrics)
+            self.session.begin()
+            profile = profiling.begin(loop, self.session.run_dir) if self.settings.profile else None
+            failed: Optional[EvaluationFailed] = None
+            try:
+                complete = loop.run(self._save, self._wait_for_save, self._report_epoch)
+            except EvaluationFailed as error:
+                failed = error
+                self._save_unevaluated(error)
+            finally:
+                metrics.flush()
+                if profile is not None:
+                    profile.close()
+            if failed is not None:
+                raise failed if failed.own is None else failed.own
+            self._save_for_good(complete)
+            loop.close()
+            self._end(complete, time.perf_counter() - started)
         self.group.barrier()  # nobody leaves before the last checkpoint counts: srun ends the rest soon after
         if not complete:
             raise Paused(watch.reason)
 
+    def _track(self, metrics: Metrics) -> AbstractContextManager[None]:
+        """Hand the lines on to what the settings name (rank 0)."""
+        names, session = self.settings.track, self.session
+        if not (names and self.group.ranks.first):
+            return contextlib.nullcontext()
+        settings, say = self.settings.as_dict(), self.console.say
+        tracking = Tracking(names, session.run_dir, session.first_step, settings, say)
+        metrics.also = tracking.put
+        return tracking
+
     def _in_background(self, metrics: Metrics) -> None:
         """What the watch's thread does a few times a second."""
         metrics.flush_held()
+        self.loop.meter.look()
+        self.loop.gauges.look()
+        self.loop.pace.look()
         if not self._reserved and self.session.watch.step > self.session.first_step:
             self._reserved = True  # after the first step the optimizer has its state
             if self.group.device.type == "cuda" and self.group.ranks.first:
-                reserve([self.loop.model.state_dict(), self.loop.optimizer.state_dict()])
+                # The states may change beside it, and pinned memory may be short: the first save is slower then.
+                with contextlib.suppress(RuntimeError):
+                    reserve([self.loop.model.state_dict(), self.loop.optimizer.state_dict()])
 
     def _announce(self) -> None:
         """Say and write down who trains what, and where it starts."""
@@ -125,6 +168,7 @@ class _Run:
         place = {"rank": ranks.rank, "host": ranks.host, "pid": os.getpid(), "device": str(device)}
         place["first_samples"] = loop.first_samples()
         everyone = self.group.gather(place)
+        loop.pace.hosts = [str(each["host"]) for each in everyone]
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
         resumed = None if self.found is None else self.found.path.name
         values = {
@@ -139,6 +183,7 @@ class _Run:
             "samples": loop.position.samples,
             "resumed_from": resumed,
             "settings": self.settings.as_dict(),
+            "absent": loop.gauges.absent,
         }
         loop.metrics.write("start", loop.position.step, values)
         nodes = len({each["host"] for each in everyone})
@@ -148,16 +193,40 @@ class _Run:
             f"{loop.total_steps} steps, "
             f"batch {self.settings.batch_size} = {ranks.world_size} x {self.settings.accumulate} x {loop.micro}"
         )
+        if self.settings.batch_size > loop.samples:
+            self.console.say(
+                f"note: batch_size {self.settings.batch_size} is more than the {loop.samples} samples of an epoch: "
+                f"a step takes samples of {self.settings.batch_size / loop.samples:.3g} epochs"
+            )
+        multiple = tensor_core_multiple(self.settings, device)
+        note = awkward_sizes(loop.model, loop.micro, multiple) if multiple else None
+        if note is not None:
+            self.console.say(note)
         if resumed is not None:
             inside = loop.position.samples % loop.samples
             self.console.say(
                 f"resuming from checkpoints/{resumed} (epoch {loop.epoch + 1}, {inside} of {loop.samples} samples)"
             )
+        self._account()
+
+    def _account(self) -> None:
+        """Write down what the interruption before this start has cost (rank 0)."""
+        session = self.session
+        if not (session.restart and self.settings.resume and self.group.ranks.first):
+            return
+        lost = account(session.run_dir, session.restart, session.first_step)
+        if lost is not None:
+            self.loop.metrics.write("restart", session.first_step, lost)
+            self.console.say(
+                f"stood still for {duration(lost['down_seconds'])}; "
+                f"{lost['repeated_steps']} logged steps are taken again"
+            )
 
     def _save(self, complete: bool = False) -> None:
         """Begin a checkpoint: rank 0 what all have in common, every rank its random state and open losses."""
         loop, position, settings = self.loop, self.loop.position, self.settings
-        loop.metrics.flush()  # what a resume from here does not write again
+        loop.flush()  # the line of this step may still be on its way from the GPU ...
+        loop.metrics.flush()  # ... and a resume from here does not write it again
         began = time.perf_counter()
 
         def common() -> dict[str, Any]:
@@ -181,20 +250,48 @@ class _Run:
             "results": loop.results,
             "settings": settings.as_dict(),
         }
-        losses = loop.meter.totals() if settings.nonfinite == "stop" else None
+        losses = loop.health() if settings.nonfinite == "stop" else None
         own = {"meter": loop.meter.state()}
         self.session.save(position.step, common, lambda: own, facts, losses)
         loop.meter.saving += time.perf_counter() - began
+
+    def _wait_for_save(self) -> None:
+        began = time.perf_counter()
+        self.session.collect()
+        self.loop.meter.saving += time.perf_counter() - began
 
     def _save_for_good(self, complete: bool) -> None:
         """The last save, on which all ranks wait; a disk that is full gets a little time."""
         for seconds in _PATIENCE:
             self._save(complete)
-            saved = self.session.collect(wait=True)
+            saved = self.session.collect()
             if saved is None or saved.error is None:
                 break
             time.sleep(seconds)
         self.session.finish(self.loop.position.step)
+
+    def _save_unevaluated(self, failed: EvaluationFailed) -> None:
+        """The steps are as good as ever when measuring them has failed: that must not cost them."""
+        step = self.loop.position.step
+        try:
+            if failed.changed:
+                raise TrainingError(
+                    f"evaluate failed after step {step} and left the model's parameters changed: "
+                    "they are not saved, and an earlier checkpoint is what counts"
+                )
+            self._save_for_good(complete=False)
+        except Exception as unsaved:
+            if failed.own is None and not isinstance(unsaved, TrainingError):
+                raise
+            # Whatever it is, it must not hide why evaluate failed.
+            self.console.say(f"warning: {unsaved}")
+        else:
+            self.console.say(
+                f"the evaluation after step {step} failed, and all steps are saved in checkpoints/step-{step}: "
+                "a new start goes on with that evaluation"
+            )
+            with contextlib.suppress(RuntimeError):  # a rank that is lost by now has its part saved
+                self.group.barrier()  # rank 0 leaves with the store by which the others learn of the save
 
     def _note(self, saved: Saved) -> None:
         if saved.error is None:
@@ -212,14 +309,10 @@ class _Run:
         """Say and write down how it ended; when it is to go on, leave the marker for the batch script."""
         loop, step = self.loop, self.loop.position.step
         if not complete:
-            reason = self.session.watch.reason
-            loop.metrics.write("end", step, {"reason": reason, "seconds": seconds})
-            self.session.mark(reason, step)
-            self.console.say(
-                f"stopped by {reason} at step {step}, saved in checkpoints/step-{step}: start again to go on"
-            )
+            loop.metrics.write("end", step, {"reason": self.session.watch.reason, "seconds": seconds})
+            self.session.stopped(step)
             return
-        cut = loop.remaining_steps() > 0 or loop.epoch < self.settings.epochs
+        cut = not _used_up(loop.position.samples, loop.samples, self.settings)
         reason = self.limit_name if cut else "epochs"
         values = {"reason": reason, "epochs": loop.epoch, "seconds": seconds, **loop.results}
         loop.metrics.write("end", step, values)
@@ -245,13 +338,19 @@ def _finished(manifest: Mapping[str, Any], settings: Settings, limit: Optional[i
     """Whether a checkpoint is the end of what the settings ask for, with its evaluation."""
     if not manifest["complete"]:
         return False
-    end = settings.epochs * manifest["dataset_samples"]
+    if _used_up(manifest["samples"], manifest["dataset_samples"], settings):
+        return True
+    return limit is not None and bool(manifest["step"] >= limit)
+
+
+def _used_up(samples: int, dataset_samples: int, settings: Settings) -> bool:
+    """Whether the epochs have no step left at this position; ``drop_last`` leaves a rest that is none."""
     room = settings.batch_size if settings.drop_last else 1
-    return manifest["samples"] + room > end or (limit is not None and manifest["step"] >= limit)
+    return samples + room > settings.epochs * dataset_samples
 
 
 def _already_finished(name: str, facts: Mapping[str, Any]) -> str:
     return (
         f"already done: {facts['epoch']} epochs, {facts['step']} steps, {describe(facts['results'])} "
-        f"(checkpoints/{name}); to train on, raise epochs or max_steps"
+        f"(checkpoints/{name}); to train on, raise epochs or max_steps in the run directory's train.json"
     )

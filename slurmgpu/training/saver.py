@@ -24,17 +24,21 @@ from .snapshot import Snapshot
 
 __all__ = ["NOT_FINITE", "Saved", "Saver"]
 
-NOT_FINITE = "the loss is not finite"
+NOT_FINITE = "the loss or a parameter is not finite"
 
 
 @dataclass
 class Saved:
-    """How a save ended: ``error`` is None for one that counts; ``seconds`` from copying to commit."""
+    """How a save ended: ``error`` is None for one that counts; ``seconds`` from copying to commit.
+
+    ``lead`` is rank 0's word on how many steps early the next one is to begin (see ``bound``).
+    """
 
     step: int
     error: Optional[str] = None
     seconds: float = 0.0
     size: int = 0
+    lead: Optional[int] = None
 
     @property
     def name(self) -> str:
@@ -61,6 +65,8 @@ class Saver:
         self._thread: Optional[threading.Thread] = None
         self._result: Optional[Saved] = None
         self._number = 0
+        self._began = 0.0
+        self.lead: Callable[[float], Optional[int]] = lambda _seconds: None
         self.last_step = last_step
         self.longest = 0.0
 
@@ -74,24 +80,24 @@ class Saver:
     ) -> None:
         """Begin to write this rank's ``parts``; ``facts`` (rank 0's count) go into the manifest.
 
-        With a loss that is not finite among ``losses`` nothing is written: such a state helps nobody.
+        With a number that is not finite among ``losses`` nothing is written: such a state helps nobody.
         The save before must have been collected.
         """
         assert self._thread is None
         self._number += 1
         self._result = None
-        began = time.monotonic()
+        self._began = time.monotonic()
 
         def work() -> None:
             self._result = self._save(step, snapshot, parts, facts, losses)
-            self._result.seconds = time.monotonic() - began
+            self._result.seconds = time.monotonic() - self._began
 
         self._thread = threading.Thread(target=work, name="saver", daemon=True)
         self._thread.start()
 
-    def collect(self, *, wait: bool) -> Optional[Saved]:
-        """The result of the save under way, once; None when there is none or it is not done yet."""
-        if self._thread is None or (self._thread.is_alive() and not wait):
+    def collect(self) -> Optional[Saved]:
+        """Wait for the save under way; its result, once, and None when there is none."""
+        if self._thread is None:
             return None
         self._thread.join()
         self._thread = None
@@ -111,7 +117,7 @@ class Saver:
         facts: Mapping[str, Any],
         losses: Optional[Sequence[Any]],
     ) -> Saved:
-        own: dict[str, Any] = {"parts": {}, "error": None}
+        own: dict[str, Any] = {"step": step, "parts": {}, "error": None}
         path = self._folder / f"step-{step}"
         try:
             snapshot.wait()
@@ -132,21 +138,25 @@ class Saver:
         if not self._ranks.first:
             self._channel.put(f"{place}/{self._ranks.rank}", own)
             answer = self._channel.get(f"{place}/result")
-            return Saved(step, answer["error"], size=answer["size"])
+            return Saved(step, answer["error"], size=answer["size"], lead=answer["lead"])
         others = range(1, self._ranks.world_size)
         everyone = [own, *(self._channel.get(f"{place}/{rank}") for rank in others)]
         parts = {name: entry for each in everyone for name, entry in each["parts"].items()}
         error = next((each["error"] for each in everyone if each["error"]), None)
+        steps = [each["step"] for each in everyone]
+        if error is None and set(steps) != {step}:
+            error = f"the ranks saved different steps: {', '.join(map(str, steps))}"
         if error is None:
             error = self._attempt(lambda: self._commit(step, parts, facts))
         if error is not None:
             shutil.rmtree(path, ignore_errors=True)
         size = sum(entry["bytes"] for entry in parts.values())
+        lead = None if error is not None else self.lead(time.monotonic() - self._began)
         if self._number > 1:
             for name in ("result", *map(str, others)):
                 self._channel.drop(f"{before}/{name}")
-        self._channel.put(f"{place}/result", {"error": error, "size": size})
-        return Saved(step, error, size=size)
+        self._channel.put(f"{place}/result", {"error": error, "size": size, "lead": lead})
+        return Saved(step, error, size=size, lead=lead)
 
     def _commit(self, step: int, parts: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
         if self._lock is not None:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, Optional
 import torch
 
 from . import checkpoint, randomness
+from .bound import Bound
 from .channel import Channel
 from .checkpoint import Generation
 from .console import Console
@@ -37,6 +38,7 @@ class Session:
     """A run directory in use by one training; the same calls in the same order on every rank.
 
     Args:
+        interval: Steps beyond the newest checkpoint that a kill may cost (see ``bound``).
         keep: Newest checkpoints to keep; ``keep_every``: those of steps it divides stay for good.
         resume: False sets earlier checkpoints aside.
         timeout: Longest wait for other ranks, in seconds.
@@ -52,6 +54,7 @@ class Session:
         console: Console,
         signals: Optional[Signals] = None,
         *,
+        interval: Optional[int] = None,
         keep: int = 2,
         keep_every: Optional[int] = None,
         resume: bool = True,
@@ -84,13 +87,14 @@ class Session:
             last_step=None if found is None else found.manifest["step"],
         )
         self.first_step = 0 if found is None else int(found.manifest["step"])
+        self.bound = Bound(interval, keep_every, self.first_step)
+        self.saver.lead = lambda seconds: self.bound.lead(seconds, self.watch.step_seconds())
         self.saver.longest = 0.0 if found is None else float(found.manifest.get("save_seconds") or 0.0)
         self._margin = min(stop_margin, max(0.0, end - time.time()) / 10)
         self.watch.deadline = lambda: end - self._margin - 1.5 * self.saver.longest - 2 * self.watch.pace()
         if signals is not None:
             signals.before_leaving = self._leave_early
         self.on_saved: Callable[[Saved], None] = lambda _saved: None
-        self.paused = 0.0
 
     def _open(self, resume: bool) -> tuple[Optional[Generation], list[str], int]:
         """Lock, clear away what a kill left, and find where to go on (rank 0 only)."""
@@ -152,10 +156,11 @@ class Session:
         """Begin to save a step, after the save before it has come to its end.
 
         ``common`` gives rank 0's parts (what is the same on all ranks), ``own`` what each rank adds to its
-        random state. Nothing happens when the step is saved already.
+        random state. Of a step that is saved already only the facts are written, and these only at the
+        training's end.
         """
+        self.collect()
         began = time.perf_counter()
-        self.collect(wait=True)
         if step != self.saver.last_step:
             snapshot = Snapshot()
             parts: dict[str, Any] = {}
@@ -173,21 +178,40 @@ class Session:
                 "save_seconds": self.saver.longest,
             }
             self.saver.start(step, snapshot.finish(), parts, {**known, **facts}, losses)
-        self.paused += time.perf_counter() - began
+            self.bound.begun(step)
+        elif facts.get("complete"):
+            self._complete(step, facts)
+        self.watch.paused += time.perf_counter() - began
         self.watch.beats += 1
+        if self.bound.must_wait(step):
+            self.collect()
 
-    def collect(self, *, wait: bool) -> Optional[Saved]:
-        """The save under way, when it is done; a failed one is said, and the training goes on."""
-        saved = self.saver.collect(wait=wait)
+    def _complete(self, step: int, facts: Mapping[str, Any]) -> None:
+        """The checkpoint that was found lacked the last evaluation alone: now it is the training's end (rank 0)."""
+        if self.found is None or self.found.manifest["step"] != step or self._lock is None:
+            return
+        manifest = self.found.manifest
+        with contextlib.suppress(OSError):  # without it the next start evaluates once more
+            self._lock.check()
+            checkpoint.commit(self._folder, step, manifest["parts"], {**manifest, **facts})
+
+    def collect(self) -> Optional[Saved]:
+        """Wait for the save under way, if there is one; a failed one is said, and the training goes on."""
+        began = time.perf_counter()
+        saved = self.saver.collect()
+        self.watch.paused += time.perf_counter() - began
+        self.watch.beats += 1
         if saved is None:
             return None
+        self.bound.ended(saved.lead)
         if saved.error is not None and saved.error.endswith(NOT_FINITE):
-            raise NotFinite(saved.step)
+            raise NotFinite(saved.step, "the loss or a parameter")
         if saved.error is not None:
             kept = "none" if self.saver.last_step is None else f"checkpoints/step-{self.saver.last_step}"
             self.console.say(
                 f"warning: checkpoint of step {saved.step} failed ({saved.error}); the newest one is {kept}. "
-                "Training goes on, and the next checkpoint is tried when it is due"
+                "Training goes on, and the next checkpoint is tried when it is due; until one succeeds, "
+                "a kill costs all steps since the newest"
             )
         self.on_saved(saved)
         return saved
@@ -198,7 +222,7 @@ class Session:
         Raises:
             TrainingError: it does not.
         """
-        saved = self.collect(wait=True)
+        saved = self.collect()
         if self.saver.last_step != step:
             reason = "see above" if saved is None else saved.error
             raise TrainingError(
@@ -219,6 +243,14 @@ class Session:
         own: dict[str, Any] = self.read(f"rank-{rank}.pt")
         randomness.restore(own.pop("random"), self.group.device)
         return own
+
+    def stopped(self, step: int) -> None:
+        """Leave the marker of a stop in good order, all saved, and say so."""
+        reason = self.watch.reason
+        self.mark(reason, step)
+        self.console.say(
+            f"stopped by {reason} at step {step}, saved in checkpoints/step-{step}: start again to go on"
+        )
 
     def mark(self, reason: str, step: int) -> None:
         """Write ``state/stop.json``: why the run stopped, and whether to start it again (rank 0)."""

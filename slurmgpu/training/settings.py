@@ -62,6 +62,11 @@ class Settings:
     stop_margin: float = 60.0
     hang_timeout: Optional[float] = 1800.0
     log_every: int = 10
+    profile: bool = False
+    profile_after: int = 10
+    profile_steps: int = 5
+    track: Sequence[str] = field(default_factory=list)
+    peak_flops: Optional[float] = None
     timeout: float = 1800.0
     config: Mapping[str, Any] = field(default_factory=dict)
 
@@ -120,7 +125,7 @@ _RULES = {
         "a list of patterns of parameter names",
         lambda v: isinstance(v, list) and all(isinstance(each, str) and each for each in v),
     ),
-    "seed": _whole(0),
+    "seed": _Rule("a whole number from 0 to 2**64 - 1", lambda v: _whole(0).holds(v) and v < 2**64),
     "deterministic": _SWITCH,
     "workers": _Rule("'auto' or a whole number of at least 0", lambda v: v == "auto" or _whole(0).holds(v)),
     "tf32": _SWITCH,
@@ -141,6 +146,14 @@ _RULES = {
     "stop_margin": _number(positive=False),
     "hang_timeout": _or_null(_number(positive=True)),
     "log_every": _whole(1),
+    "profile": _SWITCH,
+    "profile_after": _whole(0),
+    "profile_steps": _whole(1),
+    "track": _Rule(
+        "a list of tensorboard, wandb",
+        lambda v: isinstance(v, list) and all(each in ("tensorboard", "wandb") for each in v),
+    ),
+    "peak_flops": _or_null(_number(positive=True)),
     "timeout": _number(positive=True),
     "config": _Rule("a mapping", lambda v: isinstance(v, dict)),
 }
@@ -177,6 +190,12 @@ def parse(document: Any, source: str = "train.json") -> Settings:
             raise SettingsError(f"{source}: {name} is {value!r}; it must be {rule.valid}")
     if "task" not in values:
         raise SettingsError(f"{source}: task is missing; it must be {_RULES['task'].valid}")
+    if values.get("static_graph") and values.get("accumulate", 1) > 1:
+        # Its first backward pass must not be one of no_sync: an assertion fails (pytorch's issue 143580).
+        raise SettingsError(
+            f"{source}: static_graph is True and accumulate is {values['accumulate']}: torch's DDP cannot do both; "
+            "set static_graph to false, or accumulate to 1"
+        )
     _check_config(values.get("config", {}), source)
     return Settings(**values)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 import torch
@@ -15,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .errors import SettingsError
 from .group import Group
+from .precision import Precision
 from .settings import Config, Settings
 from .task import Task
 
@@ -40,7 +42,7 @@ def make_model(task: Task, cfg: Config, settings: Settings, device: torch.device
     model = task.model(cfg)
     if settings.activation_checkpointing:
         for block in task.blocks(model):
-            _recompute(block)
+            _around_forward(block, _recompute)
     if settings.freeze:
         _freeze(model, settings.freeze)
     if settings.channels_last:
@@ -48,15 +50,23 @@ def make_model(task: Task, cfg: Config, settings: Settings, device: torch.device
     return model.to(device)
 
 
-def _recompute(block: torch.nn.Module) -> None:
-    forward = block.forward
+def _around_forward(module: torch.nn.Module, around: Callable[..., Any]) -> None:
+    """Let ``around(forward, ...)`` stand for the module's forward, by a class of its own.
 
-    def again(*arguments: Any, **named: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return forward(*arguments, **named)
-        return checkpoint(forward, *arguments, use_reentrant=False, **named)
+    Not by an attribute: DataParallel's replicas would take over that of the original, with its parameters.
+    """
+    kind = type(module)
 
-    block.forward = again
+    def forward(self: Any, *arguments: Any, **named: Any) -> Any:
+        return around(functools.partial(kind.forward, self), *arguments, **named)
+
+    module.__class__ = type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
+
+
+def _recompute(forward: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*arguments, **named)
+    return checkpoint(forward, *arguments, use_reentrant=False, **named)
 
 
 def _freeze(model: torch.nn.Module, patterns: Sequence[str]) -> None:
@@ -78,6 +88,8 @@ def spread(model: torch.nn.Module, settings: Settings, group: Group) -> torch.nn
     device = group.device
     wrapped = model
     if settings.strategy == "dp":
+        if settings.precision != "fp32":
+            _cast_in_replicas(model, settings, device)
         if device.type == "cuda":
             wrapped = DataParallel(model)
     elif group.together:
@@ -90,6 +102,20 @@ def spread(model: torch.nn.Module, settings: Settings, group: Group) -> torch.nn
             bucket_cap_mb=settings.bucket_cap_mb,
         )
     return torch.compile(wrapped) if settings.compile else wrapped  # type: ignore[return-value]
+
+
+def _cast_in_replicas(model: torch.nn.Module, settings: Settings, device: torch.device) -> None:
+    """Let the forward pass itself enter autocast: DataParallel tells its threads that, but not the type.
+
+    They would compute in torch's default, fp16, instead of bf16.
+    """
+    precision = Precision(settings.precision, device, settings.init_scale)
+
+    def cast(forward: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        with precision.autocast():
+            return forward(*arguments, **named)
+
+    _around_forward(model, cast)
 
 
 def make_optimizer(task: Task, model: torch.nn.Module, cfg: Config) -> torch.optim.Optimizer:

@@ -6,7 +6,7 @@ waiting: the kernels of the next step are queued behind it, and the writing thre
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 import torch
 
@@ -20,7 +20,7 @@ class Snapshot:
 
     def __init__(self) -> None:
         self._copies: dict[Any, torch.Tensor] = {}
-        self._event: Optional[Any] = None
+        self._events: dict[torch.device, Any] = {}
 
     def take(self, value: Any, where: str) -> Any:
         """A copy of the value; tensors that share memory (tied weights) share it in the copy too.
@@ -51,7 +51,7 @@ class Snapshot:
             if tensor.is_cuda:
                 copy = torch.empty_like(tensor, device="cpu", pin_memory=True)
                 copy.copy_(tensor, non_blocking=True)
-                self._event = torch.cuda.Event()  # type: ignore[no-untyped-call, unused-ignore]
+                self._events[tensor.device] = None
             else:
                 copy = tensor.clone()
             self._copies[key] = copy
@@ -59,14 +59,17 @@ class Snapshot:
 
     def finish(self) -> Snapshot:
         """Mark the end of the copying; call it where the copies were taken."""
-        if self._event is not None:
-            self._event.record()
+        for device in self._events:
+            # Of the stream that copied, which is that of the copied tensors' device.
+            self._events[device] = torch.cuda.current_stream(device).record_event()
         return self
 
     def wait(self) -> None:
         """Wait until the GPU has copied everything."""
-        if self._event is not None:
-            self._event.synchronize()
+        for device, event in self._events.items():
+            # A thread begins with device 0: without this, each rank would get a context on the first GPU too.
+            torch.cuda.set_device(device)
+            event.synchronize()
 
 
 def reserve(value: Any) -> None:
@@ -79,6 +82,7 @@ def reserve(value: Any) -> None:
     def collect(each: Any) -> None:
         if isinstance(each, torch.Tensor):
             if each.is_cuda:
+                torch.cuda.set_device(each.device)  # this thread's own, which begins with device 0
                 found.append(torch.empty_like(each, device="cpu", pin_memory=True))
         elif isinstance(each, dict):
             for part in list(each.values()):

@@ -12,10 +12,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from .console import Console
-from .data import to_device
 from .group import Group
-from .meter import Meter
+from .meter import Meter, on_device
 from .order import shares
+from .pace import Forward
 from .precision import Precision
 from .settings import Settings, micro_batch
 from .task import Task
@@ -48,8 +48,9 @@ class Step:
         schedule: Optional[Any],
         batches: Iterator[Any],
         position: Position,
+        timer: Optional[Forward] = None,
     ) -> None:
-        self.position = position
+        self.position, self._timer = position, timer
         self._counts = False
         self.task, self.settings, self.group, self.console = task, settings, group, console
         self.meter, self.precision, self.wrapped, self.batches = meter, precision, wrapped, batches
@@ -61,11 +62,13 @@ class Step:
         self._trained = [parameter for parameter in wrapped.parameters() if parameter.requires_grad]
         self._micro = micro_batch(settings, group.ranks.world_size)
         # Looked up once, not in every step.
-        self._batch, self._on_cpu = settings.batch_size, group.device.type == "cpu"
+        self._batch = settings.batch_size
         self._scaler, self._guards = (
             precision.scaler,
             settings.clip_norm is not None or settings.nonfinite == "skip",
         )
+        self._skips = settings.nonfinite == "skip"
+        self._before: list[torch.Tensor] = []
         self._keep, self._losses, self._sizes = meter.keep, meter.losses, meter.sizes
         self._whole = [(1 / settings.accumulate, self._micro)] * settings.accumulate
 
@@ -79,14 +82,14 @@ class Step:
     def take(self, size: int) -> None:
         """One optimizer step over ``size`` samples of all ranks."""
         rounds = self._whole if size == self._batch else self._rounds(size)
+        if self._skips:
+            self._before = [each.detach().clone() for each in self.wrapped.buffers()]
         meter, batches, clock = self.meter, self.batches, time.perf_counter
         left = len(rounds)
         for weight, samples in rounds:
             left -= 1
             waiting = clock()
             batch = next(batches)
-            if not self._on_cpu:
-                batch = to_device(batch, self.group.device)
             meter.waited += clock() - waiting
             if left and self._ddp is not None:
                 with self._ddp.no_sync():  # type: ignore[no-untyped-call, unused-ignore]
@@ -98,11 +101,16 @@ class Step:
         self._update(rounds)
 
     def _backward(self, batch: Any, weight: float, samples: int, size: int) -> None:
+        timer = self._timer
+        if timer is not None:
+            timer.begin()
         if self._autocast is None:
             answer = self._loss(self.wrapped, batch)
         else:
             with self._autocast():
                 answer = self._loss(self.wrapped, batch)
+        if timer is not None:
+            timer.end()
         if isinstance(answer, torch.Tensor) and answer.dim() == 0:
             value, counted = answer, None
         else:
@@ -129,7 +137,7 @@ class Step:
         device = self.group.device
         counts = self.meter.counts[len(self.meter.counts) - rounds :]
         zero = torch.zeros((), dtype=torch.float64, device=device)
-        total = self.group.sum(sum((torch.as_tensor(each, device=device).double() for each in counts), zero))
+        total = self.group.sum(sum((on_device(each, device) for each in counts), zero))
         factor = size / total.clamp(min=1e-12)
         for parameter in self._trained:
             if parameter.grad is not None:
@@ -142,8 +150,9 @@ class Step:
             if scaler is not None:
                 scaler.unscale_(optimizer)
             norm = torch.nn.utils.clip_grad_norm_(self._trained, math.inf if clip is None else clip)
-            if self.settings.nonfinite == "skip" and not math.isfinite(norm):
+            if self._skips and not math.isfinite(norm):
                 skip = True
+                self._put_buffers_back()
                 self.meter.drop_last(_own(rounds))
                 self.console.say(
                     f"warning: step {self.position.step + 1} is left out: its gradient is not finite"
@@ -156,6 +165,14 @@ class Step:
         if self.schedule is not None:
             self.schedule.step()
         optimizer.zero_grad(set_to_none=True)
+
+    def _put_buffers_back(self) -> None:
+        """Undo the forward passes: an average of batches, as BatchNorm's, would never get rid of a NaN."""
+        with torch.no_grad():
+            for buffer, before in zip(self.wrapped.buffers(), self._before):
+                # One that never changes may not be writable: an expanded one.
+                if not torch.equal(buffer, before):
+                    buffer.copy_(before)
 
 
 def _own(rounds: list[tuple[float, int]]) -> int:

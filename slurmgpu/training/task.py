@@ -1,13 +1,14 @@
 """The user's task: found, loaded and checked, so that a mistake in it is one clear sentence.
 
 A task is any class with ``model(cfg)``, ``dataset(cfg, split)`` and ``loss(model, batch)``; it may also have
-``optimizer``, ``schedule``, ``evaluate``, ``blocks`` and ``prepare``. No base class is needed.
+``optimizer``, ``schedule``, ``evaluate``, ``blocks``, ``prepare`` and ``flops``. No base class is needed.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import inspect
+import math
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,11 +16,12 @@ from types import ModuleType
 from typing import Any, NamedTuple, Optional, Union
 
 import torch
+from torch.utils.data import IterableDataset
 
 from .errors import TrainingError
 from .settings import Config
 
-__all__ = ["Loss", "Scalar", "Task", "load"]
+__all__ = ["Loss", "Scalar", "Task", "describe_value", "load"]
 
 Scalar = Union[float, torch.Tensor]
 
@@ -30,6 +32,7 @@ _OPTIONAL = {
     "schedule": "(optimizer, cfg, total_steps)",
     "evaluate": "(model, batch)",
     "prepare": "(cfg)",
+    "flops": "(cfg)",
 }
 
 
@@ -74,7 +77,16 @@ def _import(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        if error.filename != str(path):
+            raise
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise TrainingError(
+            f"task file {path}, line {error.lineno}: Python {version} cannot read it: {error.msg}: "
+            f"{(error.text or '').strip()}"
+        ) from None
     return module
 
 
@@ -115,7 +127,7 @@ class Task:
 
     def _wrong(self, method: str, expected: str, got: Any) -> TrainingError:
         return TrainingError(
-            f"{self.path}: {self._name}.{method} must be or return {expected}; got {_describe(got)}"
+            f"{self.path}: {self._name}.{method} must be or return {expected}; got {describe_value(got)}"
         )
 
     def has(self, method: str) -> bool:
@@ -126,6 +138,15 @@ class Task:
         """Let the task make what the run needs once, such as a file of data."""
         if self.has("prepare"):
             self._user.prepare(cfg)
+
+    def flops(self, cfg: Config) -> Optional[float]:
+        """Floating-point operations of forward and backward pass per sample, where the task says so."""
+        if not self.has("flops"):
+            return None
+        answer = self._user.flops(cfg)
+        if isinstance(answer, bool) or not isinstance(answer, (int, float)) or not 0 < answer < math.inf:
+            raise self._wrong("flops", "a number of operations per sample above 0", answer)
+        return float(answer)
 
     def model(self, cfg: Config) -> torch.nn.Module:
         """The network, on the CPU."""
@@ -141,8 +162,11 @@ class Task:
         dataset = self._user.dataset(cfg, split)
         if dataset is None and split == "test":
             return None
-        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+        streams = isinstance(dataset, IterableDataset)  # it inherits a __getitem__, which only raises
+        if streams or not indexed:
             expected = "a dataset with __len__ and __getitem__"
+            expected += ", for samples are taken by number, not one to iterate over" if streams else ""
             raise self._wrong("dataset", expected + (", or None" if split == "test" else ""), dataset)
         if not len(dataset):
             raise self._wrong("dataset", f"at least one sample for the split {split!r}", dataset)
@@ -165,6 +189,9 @@ class Task:
         optimizer = self._user.optimizer(model, cfg)
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise self._wrong("optimizer", "a torch.optim.Optimizer", optimizer)
+        if not _needs_nothing(optimizer.step):
+            expected = "an optimizer whose step() needs no arguments, such as a closure"
+            raise self._wrong("optimizer", expected, optimizer)
         return optimizer
 
     def schedule(self, optimizer: torch.optim.Optimizer, cfg: Config, total_steps: int) -> Optional[Any]:
@@ -174,6 +201,9 @@ class Task:
             return None
         if not all(hasattr(schedule, name) for name in ("step", "state_dict", "load_state_dict")):
             raise self._wrong("schedule", "a schedule of torch.optim.lr_scheduler, or None", schedule)
+        if not _needs_nothing(schedule.step):
+            expected = "a schedule whose step() needs no arguments, for it moves on after every step"
+            raise self._wrong("schedule", expected, schedule)
         return schedule
 
     @property
@@ -227,17 +257,35 @@ class Task:
         return answer
 
 
+def _needs_nothing(method: Callable[..., Any]) -> bool:
+    """Whether it can be called without arguments, as far as Python knows its signature."""
+    try:
+        signature = inspect.signature(method)
+    except ValueError:  # written in C
+        return True
+    try:
+        signature.bind()
+    except TypeError:
+        return False
+    return True
+
+
 def _is_scalar(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return value.dim() == 0
     return isinstance(value, (int, float))
 
 
-def _describe(value: Any) -> str:
+def describe_value(value: Any) -> str:
+    """What a value is, in a few words: its type, and the shapes and lengths that matter in a batch."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(getattr(value, "shape", None), tuple):
+        return f"a {type(value).__name__} of shape {value.shape}"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
     if isinstance(value, tuple):
-        return f"a tuple of {len(value)}: ({', '.join(map(_describe, value))})"
+        return f"a tuple of {len(value)}: ({', '.join(map(describe_value, value))})"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{k!r}: {_describe(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{k!r}: {describe_value(v)}" for k, v in value.items()) + "}"
     return f"a {type(value).__name__}" if value is not None else "None"

@@ -35,9 +35,10 @@ class Watch:
 
     def __init__(self, ranks: Ranks, timeout: float) -> None:
         self._ranks, self._timeout = ranks, timeout
-        self._channel = Channel(ranks, timeout)
+        self.channel = Channel(ranks, timeout)
         self.step = 0
         self.beats = 0  # moved on by whatever is no step, and shows life
+        self.paused = 0.0  # seconds that went into something other than steps
         self.line = NEVER
         self.reason = ""
         self.finished = False
@@ -65,6 +66,11 @@ class Watch:
         """Seconds that a step has taken so far, on average and with all that lies between steps."""
         steps = self.step - self._first_step
         return (time.monotonic() - self._began) / steps if steps > 0 else 0.0
+
+    def step_seconds(self) -> float:
+        """Seconds that a step has taken so far, on average and without what lies between steps."""
+        steps = self.step - self._first_step
+        return max(0.0, time.monotonic() - self._began - self.paused) / steps if steps > 0 else 0.0
 
     def close(self) -> None:
         """Look no more."""
@@ -110,18 +116,18 @@ class Watch:
         if self._stop_at is not None:
             return
         if self._wanted and not self._drawn:
-            self._channel.put_first("stop", self._wanted)
+            self.channel.put_first("stop", self._wanted)
         if not self._drawn:
-            if not self._channel.has("stop"):
+            if not self.channel.has("stop"):
                 return
-            self._channel.put(f"line/{self._ranks.rank}", self._draw())
+            self.channel.put(f"line/{self._ranks.rank}", self._draw())
             self._drawn = True
         names = [f"line/{rank}" for rank in range(self._ranks.world_size)]
-        while not self._channel.has(*names):
+        while not self.channel.has(*names):
             if self._closed.wait(0.02):
                 return
-        self.reason = str(self._channel.get("stop"))
-        self._stop_at = max(int(self._channel.get(name)) for name in names)
+        self.reason = str(self.channel.get("stop"))
+        self._stop_at = max(int(self.channel.get(name)) for name in names)
         self.line = self._stop_at
 
     def _draw(self) -> int:

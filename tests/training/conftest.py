@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +54,7 @@ class RunFolder:
         finally:
             sys.modules.pop("small", None)
 
-    def ranks(self, count: int = 1, **extra: str) -> Ended:
+    def ranks(self, count: int = 1, *, kill_on_bad_exit: bool = False, **extra: str) -> Ended:
         """Train as srun starts it: one process per rank, with Slurm's variables."""
         environment = clean_environment(self.path)
         if count > 1:
@@ -61,12 +64,20 @@ class RunFolder:
             own = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), "SLURM_NTASKS": str(count)}
             command = [sys.executable, "-m", "slurmgpu.training"]
             started.append(_popen(command, environment | own | extra))
+        if kill_on_bad_exit:
+            _wait_for_the_first(started)
+            for process in started:
+                process.kill()
         return _wait(started)
 
-    def torchrun(self, count: int) -> Ended:
+    def torchrun(self, count: int, **extra: str) -> Ended:
         """Train as torchrun starts it."""
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
-        return _wait([_popen([*command, "--module", "slurmgpu.training"], clean_environment(self.path))])
+        environment = clean_environment(self.path) | extra
+        ended = _wait([_popen([*command, "--module", "slurmgpu.training"], environment)])
+        if "build without libuv support" in ended.err and "rendezvous" in ended.err:
+            pytest.skip("this torch was built without libuv, which its torchrun asks for")
+        return ended
 
     def metrics(self, kind: str) -> list[dict[str, Any]]:
         lines = (self.path / "metrics.jsonl").read_text().splitlines()
@@ -100,15 +111,23 @@ def clean_environment(run_dir: Path) -> dict[str, str]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """One below those that the kernel gives to whoever names none: it must still be free when it is used."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _popen(command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def _wait_for_the_first(started: list[subprocess.Popen[str]]) -> None:
+    until = time.monotonic() + 100
+    while time.monotonic() < until and all(process.poll() is None for process in started):
+        time.sleep(0.01)
 
 
 def _wait(started: list[subprocess.Popen[str]]) -> Ended:

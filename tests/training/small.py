@@ -1,13 +1,20 @@
-"""Tiny tasks for the tests; SMALL_FAULT="kind:call:rank" makes a rank's n-th training loss fail."""
+"""Tiny tasks for the tests; SMALL_FAULT="kind:call:rank" makes a rank's n-th training loss fail.
 
+With SMALL_TARGET=launcher it sends its signal to the process that started it.
+"""
+
+import contextlib
 import os
 import random
 import signal
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
+
+from slurmgpu.training.channel import Channel
 
 RANK = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
 
@@ -17,7 +24,8 @@ def fail_on_demand(call):
     if where == f"{call}:{RANK}":
         if kind == "raise":
             raise ValueError("a mistake in the task")
-        os.kill(os.getpid(), getattr(signal, kind))
+        launcher = os.environ.get("SMALL_TARGET") == "launcher"
+        os.kill(os.getppid() if launcher else os.getpid(), getattr(signal, kind))
 
 
 class Line:
@@ -67,11 +75,42 @@ class Restless(Line):
         return super().loss(model, batch) * random.uniform(0.5, 1.5)
 
 
+class Ahead(Line):
+    """Says in each step how many steps it is ahead of the newest checkpoint."""
+
+    def loss(self, model, batch):
+        loss = super().loss(model, batch)
+        if model.training:
+            found = Path(os.environ["SLURMGPU_RUN_DIR"], "checkpoints").glob("step-*/manifest.json")
+            print("ahead", self.calls - max([int(path.parent.name[5:]) for path in found], default=0))
+        return loss
+
+
+class Filling(Restless):
+    """Fills the disk of the checkpoints in its third step, and gives it back in its seventh."""
+
+    def loss(self, model, batch):
+        loss = super().loss(model, batch)
+        filler = Path(os.environ["SLURMGPU_RUN_DIR"], "checkpoints", "filler")
+        if model.training and self.calls == 3:
+            with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(4096))
+        if model.training and self.calls == 7:
+            filler.unlink()
+        return loss
+
+
 class OneCycle(Line):
     """A schedule that knows its length."""
 
     def schedule(self, optimizer, cfg, total_steps):
         return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=total_steps)
+
+
+class Rising(Line):
+    def schedule(self, optimizer, cfg, total_steps):
+        return torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=total_steps)
 
 
 class Buffered(Line):
@@ -93,6 +132,35 @@ class Poisoned(Line):
         return loss * float("nan") if model.training and self.calls == self.poisoned else loss
 
 
+class Infinite(Buffered):
+    """One training step gets inputs without an end, which BatchNorm takes into its averages."""
+
+    def model(self, cfg):
+        model = super().model(cfg)
+        model.register_buffer("places", torch.arange(3).expand(2, 3))
+        return model
+
+    def loss(self, model, batch):
+        x, y, place = batch
+        if model.training and self.calls == 2:
+            x = x + float("inf")
+        return super().loss(model, (x, y, place))
+
+
+class Steep(Line):
+    """One training step has a finite loss, and a gradient of NaN."""
+
+    def model(self, cfg):
+        self.steep = cfg.steep
+        return super().model(cfg)
+
+    def loss(self, model, batch):
+        loss = super().loss(model, batch)
+        if model.training and self.calls == self.steep:
+            loss = loss + (next(model.parameters()).sum() * 0).sqrt()
+        return loss
+
+
 class Slow(Restless):
     """Steps that take long enough to be stopped in between."""
 
@@ -111,10 +179,43 @@ class Tested(Line):
         self.tests += 1
         kind, _, where = os.environ.get("SMALL_TEST_FAULT", "").partition(":")
         if where in (str(self.tests), f"{self.tests}:{RANK}"):
+            if kind == "raise":
+                raise ValueError("a mistake in evaluate")
             os.kill(os.getpid(), getattr(signal, kind))
             time.sleep(0.1)
         x, y, _ = batch
         return {"loss": ((model(x) - y).square().sum(), len(y))}
+
+
+class Averaged(Tested):
+    """Tests other parameters than those that learn, and puts these back only if all goes well."""
+
+    def evaluate(self, model, batch):
+        learnt = [each.clone() for each in model.parameters()]
+        for each in model.parameters():
+            each.data.mul_(0.5)
+        measures = super().evaluate(model, batch)
+        for number, each in enumerate(model.parameters()):
+            each.data.copy_(learnt[number])
+        return measures
+
+
+class Late(Tested):
+    """Rank 1 learns late how a save has ended."""
+
+    def model(self, cfg):
+        if RANK == 1:
+            Channel.get = self.get
+        return super().model(cfg)
+
+    @staticmethod
+    def get(channel, name, get=Channel.get):
+        if name.startswith("save/"):
+            print("asks for", name)
+            while not channel.has(name):
+                time.sleep(0.01)
+            time.sleep(0.5)
+        return get(channel, name)
 
 
 class Early(Line):
@@ -133,6 +234,15 @@ class Hanging(Line):
         return super().loss(model, batch)
 
 
+class Unused(Line):
+    """A parameter that no loss depends on."""
+
+    def model(self, cfg):
+        model = super().model(cfg)
+        model.unused = nn.Parameter(torch.zeros(1))
+        return model
+
+
 class Blocks(Line):
     """Names its blocks."""
 
@@ -142,3 +252,80 @@ class Blocks(Line):
 
     def blocks(self, model):
         return [model[1]]
+
+
+class Counted(Line):
+    """Says what it computes: 1000 multiply-adds forward, twice that backward."""
+
+    def flops(self, cfg):
+        return 6000
+
+
+class Traced(Blocks):
+    """Writes the samples of every micro-batch; SGD, whose steps are linear in the gradients."""
+
+    def dataset(self, cfg, split):
+        data = super().dataset(cfg, split)
+        return TensorDataset(*data.tensors[:2], torch.arange(len(data)))
+
+    def optimizer(self, model, cfg):
+        path = Path(os.environ["SLURMGPU_RUN_DIR"], f"trace-{time.monotonic_ns()}-{RANK}")
+        self.trace = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        return torch.optim.SGD(model.parameters(), lr=cfg.lr, momentum=0.9)
+
+    def loss(self, model, batch):
+        if model.training:
+            os.write(self.trace, (" ".join(map(str, batch[2].tolist())) + "\n").encode())
+        return super().loss(model, batch)
+
+
+class Uneven(Line):
+    """Rank 1 is slow: SMALL_SLOW=data where it reads a sample, SMALL_SLOW=forward where it computes."""
+
+    def model(self, cfg):
+        norm = [nn.BatchNorm1d(8)] if cfg.buffers else []
+        return nn.Sequential(nn.Linear(3, 8), *norm, nn.Tanh(), nn.Linear(8, 1))
+
+    def dataset(self, cfg, split):
+        return None if split == "test" else Samples(super().dataset(cfg, split))
+
+    def loss(self, model, batch):
+        slow = os.environ["SMALL_SLOW"] == "forward" and RANK == 1
+        time.sleep(0.06 if slow else 0.02)
+        return super().loss(model, batch)
+
+
+class Samples(torch.utils.data.Dataset):
+    """Samples one by one."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, index):
+        if os.environ["SMALL_SLOW"] == "data" and RANK == 1:
+            time.sleep(0.004)
+        return self.data[index]
+
+
+class Ragged(Line):
+    """One sample is not like the others, as the task's settings say."""
+
+    def dataset(self, cfg, split):
+        usual, odd = {
+            "none": ({"x": torch.zeros(3)}, None),
+            "longer": ((torch.zeros(3), 1), (torch.zeros(4), 1)),
+            "list": ([1, 2], [1, 2, 3]),
+            "all": (None, None),
+        }[cfg.odd]
+        return [odd if index == 37 else usual for index in range(100)]
+
+
+class SlowTests(Line):
+    """Evaluations that take time."""
+
+    def evaluate(self, model, batch):
+        time.sleep(0.3)
+        return {"loss": (0.0, 1)}

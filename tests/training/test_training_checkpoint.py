@@ -8,16 +8,18 @@ import json
 import os
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from slurmgpu.training import files
+from slurmgpu.training import checkpoint, files
 from slurmgpu.training.channel import Channel
 from slurmgpu.training.checkpoint import Generation, newest_intact, read, sweep
 from slurmgpu.training.errors import TrainingError
+from slurmgpu.training.files import sha256
 from slurmgpu.training.ranks import Ranks
 from slurmgpu.training.saver import Saved, Saver
 from slurmgpu.training.snapshot import Snapshot
@@ -28,7 +30,7 @@ def save(
 ) -> Saved:
     saver = Saver(folder, Ranks(), Channel(Ranks(), 5), None, keep=keep, keep_every=keep_every)
     saver.start(step, Snapshot(), parts, {"epoch": step})
-    saved = saver.collect(wait=True)
+    saved = saver.collect()
     assert saved is not None
     return saved
 
@@ -88,7 +90,10 @@ def test_no_checkpoint_is_no_error(tmp_path: Path) -> None:
         (lambda p: p.write_bytes(p.read_bytes()[:100]), "has 100 bytes instead of"),
         (lambda p: p.unlink(), "a.pt is missing"),
         (lambda p: p.with_name("manifest.json").write_text("{}"), "manifest.json is not of schema"),
-        (lambda p: p.with_name("manifest.json").write_bytes(b""), "Expecting value"),
+        (
+            lambda p: p.with_name("manifest.json").write_bytes(b""),
+            "manifest.json cannot be read: Expecting value",
+        ),
     ],
     ids=["flipped bit", "cut off", "missing", "empty mapping", "empty file"],
 )
@@ -109,6 +114,58 @@ def test_when_all_are_damaged_nothing_is_thrown_away(tmp_path: Path) -> None:
     for part in tmp_path.glob("*/a.pt"):
         part.write_bytes(b"")
     with pytest.raises(TrainingError, match=r"no checkpoint in .* is intact \(step-10: a.pt has 0 bytes"):
+        newest_intact(tmp_path)
+    assert names(tmp_path) == ["step-10", "step-5"]
+
+
+@pytest.fixture
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "_PATIENCE", (0.0, 0.0))
+
+
+def failing(times: int, number: int) -> Callable[[Path], str]:
+    """A reading of parts that fails so often with this error of the system."""
+    left = [times]
+
+    def read(path: Path) -> str:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise OSError(number, os.strerror(number), str(path))
+        return sha256(path)
+
+    return read
+
+
+@pytest.mark.usefixtures("no_patience")
+def test_a_file_server_that_is_away_for_a_moment_costs_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_steps(tmp_path, 5, 10)
+    monkeypatch.setattr(checkpoint, "sha256", failing(2, errno.ESTALE))
+    generation, notes = newest_intact(tmp_path)
+    assert generation is not None
+    assert generation.path.name == "step-10"
+    assert notes == []
+    assert names(tmp_path) == ["step-10", "step-5"]
+
+
+@pytest.mark.usefixtures("no_patience")
+def test_a_part_that_stays_unreadable_falls_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_steps(tmp_path, 5, 10)
+    monkeypatch.setattr(checkpoint, "sha256", failing(3, errno.EIO))
+    generation, (note,) = newest_intact(tmp_path)
+    assert generation is not None
+    assert generation.path.name == "step-5"
+    assert "Input/output error" in note
+    assert names(tmp_path) == ["damaged-step-10-1", "step-5"]
+
+
+def test_a_checkpoint_that_this_user_may_not_read_is_no_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_steps(tmp_path, 5, 10)
+    monkeypatch.setattr(checkpoint, "sha256", failing(1, errno.EACCES))
+    with pytest.raises(TrainingError, match=r"cannot read the checkpoint step-10 .*Permission denied"):
         newest_intact(tmp_path)
     assert names(tmp_path) == ["step-10", "step-5"]
 
@@ -173,9 +230,9 @@ def test_a_full_disk_costs_the_checkpoint_and_leaves_nothing_behind(
 def test_a_state_with_a_loss_that_is_no_number_is_not_saved(tmp_path: Path) -> None:
     saver = Saver(tmp_path, Ranks(), Channel(Ranks(), 5), None, keep=2, keep_every=None)
     saver.start(5, Snapshot(), {"a.pt": 1}, {}, torch.tensor([1.0, float("nan")]))
-    saved = saver.collect(wait=True)
+    saved = saver.collect()
     assert saved is not None
-    assert saved.error == "rank 0 on : the loss is not finite"
+    assert saved.error == "rank 0 on : the loss or a parameter is not finite"
     assert names(tmp_path) == []
 
 

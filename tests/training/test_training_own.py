@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 
+from slurmgpu.training.lock import Lock
+
 from .conftest import ROOT, clean_environment, free_port
 
 FOLDER = ROOT / "examples" / "own_loop"
@@ -64,10 +66,12 @@ def test_a_plain_loop_killed_and_stopped_ends_bit_for_bit_as_an_undisturbed_one(
         while not set(folder.glob("step-*/manifest.json")) - before and time.monotonic() < end:
             time.sleep(0.01)
         os.kill(process.pid, number)
-        _, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=60)
         assert process.returncode == (75 if number == signal.SIGTERM else -9), err
     marker = json.loads((tmp_path / "run" / "state" / "stop.json").read_text())
     assert (marker["reason"], marker["requeue"]) == ("SIGTERM", True)
+    step = marker["step"]
+    assert f"stopped by SIGTERM at step {step}, saved in checkpoints/step-{step}: start again" in out
     process = start(slow, tmp_path / "run")
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
@@ -122,3 +126,21 @@ def test_two_processes_of_ones_own_go_on_where_they_were(tmp_path: Path) -> None
     steps = max(int(path.name[5:]) for path in (tmp_path / "straight" / "checkpoints").glob("step-*"))
     assert steps == 25
     assert same(final(tmp_path / "cut", steps), final(tmp_path / "straight", steps))
+
+
+def test_a_changed_model_and_a_second_run_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    text = (FOLDER / "train.py").read_text().replace("epochs=20", "epochs=1")
+    for width, code, said in ((32, 0, ""), (16, 1, "step-40 does not fit what state() was given as model: ")):
+        script = tmp_path / f"train{width}.py"
+        script.write_text(text.replace("32", str(width)))
+        ended = start(script, tmp_path)
+        _, err = ended.communicate(timeout=60)
+        assert ended.returncode == code, err
+        assert said in err
+    lock = Lock(tmp_path / "checkpoints", {}, print)
+    lock.acquire()
+    second = start(FOLDER / "train.py", tmp_path)
+    _, err = second.communicate(timeout=60)
+    lock.release()
+    assert "two runs cannot share a run directory" in err
+    assert "FileExistsError" not in err

@@ -10,14 +10,20 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
-import venv
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from slurmgpu.training import __main__ as entrypoint
+from slurmgpu.training import evaluation
+from slurmgpu.training.group import Group
+from slurmgpu.training.ranks import Ranks
+
+from .alone import python_with
 from .conftest import ROOT, RunFolder, clean_environment, new_run
 
 TRAINING = ROOT / "slurmgpu" / "training"
@@ -79,6 +85,13 @@ def test_an_error_on_one_rank_is_seen_and_ends_all(run: RunFolder) -> None:
     assert any("small.py" in line for line in lines)
 
 
+def test_a_parameter_without_a_gradient_under_ddp_names_the_setting_for_it(run: RunFolder) -> None:
+    run.write("Unused", batch_size=20)
+    ended = run.ranks(2)
+    assert ended.codes == [1, 1]
+    assert "hint: this is a setting: find_unused_parameters: true" in ended.err
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT"])
 def test_a_signal_stops_a_run_in_good_order_and_nothing_is_lost(tmp_path: Path, name: str) -> None:
     settings: dict[str, Any] = {"epochs": 3, "batch_size": 20, "lr": 0.05, "log_every": 1}
@@ -99,6 +112,24 @@ def test_a_signal_stops_a_run_in_good_order_and_nothing_is_lost(tmp_path: Path, 
     assert not (run.path / "state" / "stop.json").exists()
     assert run.losses() == undisturbed.losses()
     assert same(run.parameters(), undisturbed.parameters())
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_a_signal_to_torchrun_alone_stops_all_ranks_in_good_order(run: RunFolder, name: str) -> None:
+    """As the script starts it; torchrun ends with 1 whatever its ranks say, so the marker is what counts."""
+    template = (ROOT / "templates" / "launcher" / "torchrun.sh.j2").read_text()
+    (exported,) = re.findall(r"^export (.+)$", template, re.MULTILINE)
+    variables = dict(word.split("=", 1) for word in exported.split())
+    run.write("Slow", epochs=2, batch_size=20, log_every=1)
+    ended = run.torchrun(2, SMALL_FAULT=f"{name}:3:1", SMALL_TARGET="launcher", **variables)
+    assert "start again to go on" in ended.out, ended.err
+    marker = run.stop()
+    assert (marker["reason"], marker["requeue"]) == (name, True)
+    assert 3 <= marker["step"] < 10
+    assert run.ranks(2).codes == [0, 0]
+    assert [line["step"] for line in run.metrics("train")] == list(range(1, 11)), (
+        "no step is lost or repeated"
+    )
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -210,9 +241,16 @@ def test_a_start_without_settings_says_what_to_give(
     assert len(ended.stderr.splitlines()) == 1
 
 
+def torch_alone(folder: Path) -> Path:
+    if not importlib.metadata.files("torch"):
+        pytest.skip("this torch does not say which files are its own")
+    return python_with(folder, "torch")
+
+
 def test_digits_train_where_there_is_nothing_but_torch(tmp_path: Path) -> None:
     """The folder, copied under its other name, beside the task and its data, in a Python with torch alone."""
-    python = python_with_torch_alone(tmp_path / "venv")
+    pytest.importorskip("sklearn", reason="the digits are made with scikit-learn")
+    python = torch_alone(tmp_path / "venv")
     code, work, run = tmp_path / "code", tmp_path / "work", tmp_path / "run"
     shutil.copytree(TRAINING, code / "slurmgpu_training", ignore=shutil.ignore_patterns("__pycache__"))
     work.mkdir()
@@ -251,31 +289,8 @@ def digits_settings() -> dict[str, object]:
     return TrainSettings.model_validate(job["train"]).document()
 
 
-def python_with_torch_alone(folder: Path) -> Path:
-    """A virtual environment whose only packages are torch and what torch itself requires."""
-    venv.create(folder, symlinks=True, with_pip=False)
-    (site,) = folder.glob("lib/python*/site-packages")
-    wanted, linked = ["torch"], set()
-    while wanted:
-        name = wanted.pop()
-        if name in linked:
-            continue
-        linked.add(name)
-        try:
-            distribution = importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue  # required on another system only
-        for top in {Path(str(file)).parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
-            target = site / top
-            if not target.exists():
-                target.symlink_to(Path(str(distribution.locate_file(top))))
-        requirements = [each for each in distribution.requires or [] if "extra ==" not in each]
-        wanted += [re.split(r"[^\w.-]", requirement, maxsplit=1)[0] for requirement in requirements]
-    return folder / "bin" / "python"
-
-
 def test_the_data_say_how_to_make_them_where_scikit_learn_is_missing(tmp_path: Path) -> None:
-    python = python_with_torch_alone(tmp_path / "venv")
+    python = torch_alone(tmp_path / "venv")
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     target = tmp_path / "digits.pt"
     ended = subprocess.run(
@@ -304,33 +319,6 @@ def test_the_task_of_the_example_stays_small() -> None:
     assert len((DIGITS / "task.py").read_text().splitlines()) < 60
 
 
-@pytest.mark.parametrize("task", ["Line", "Weighted"])
-def test_three_processes_learn_what_one_learns_when_samples_are_short(tmp_path: Path, task: str) -> None:
-    """200 positions in steps of 33: the last step has two samples for three processes."""
-    one, three = new_run(tmp_path, "one"), new_run(tmp_path, "three")
-    for each in (one, three):
-        each.write(task, epochs=2, batch_size=33, lr=0.01, log_every=1)
-    one.here()
-    ended = three.ranks(3)
-    assert set(ended.codes) == {0}, ended.err
-    assert_close(three, one)
-
-
-def test_a_resume_with_other_numbers_of_processes_keeps_the_order_of_samples(tmp_path: Path) -> None:
-    """Losses show it: without dropout they depend on the samples alone, up to rounding in another order of sums."""
-    straight, changing = new_run(tmp_path, "straight"), new_run(tmp_path, "changing")
-    for each in (straight, changing):
-        each.write("Line", epochs=2, batch_size=12, lr=0.05, log_every=1)
-    straight.here()
-    for count, steps in ((2, "5"), (3, "11")):
-        ended = changing.ranks(count, SLURMGPU_MAX_STEPS=steps)
-        assert set(ended.codes) == {0}, ended.err
-    changing.here()
-    notes = [line["step"] for line in changing.metrics("start")]
-    assert notes == [0, 5, 11]
-    assert_close(changing, straight)
-
-
 def test_a_stop_in_an_evaluation_of_two_stops_both_at_that_step(tmp_path: Path) -> None:
     undisturbed, run = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "run")
     for each in (undisturbed, run):
@@ -347,3 +335,94 @@ def test_a_stop_in_an_evaluation_of_two_stops_both_at_that_step(tmp_path: Path) 
     ]
     assert tested[0] == tested[1]
     assert same(run.parameters(), undisturbed.parameters())
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_mistake_in_evaluate_costs_no_step(tmp_path: Path, processes: int) -> None:
+    """On one rank of two: the other breaks its evaluation off, and both save."""
+    undisturbed, run = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "run")
+    for each in (undisturbed, run):
+        each.write("Tested", epochs=2, batch_size=20, lr=0.05, log_every=1)
+    assert set(undisturbed.ranks(processes).codes) == {0}
+    ended = run.ranks(processes, SMALL_TEST_FAULT=f"raise:2:{processes - 1}")
+    assert set(ended.codes) == {1}
+    assert "ValueError: a mistake in evaluate" in ended.err
+    assert (processes == 1) != ("ends because evaluate failed on rank 1" in ended.err)
+    assert "the evaluation after step 5 failed, and all steps are saved in checkpoints/step-5" in ended.out
+    ended = run.ranks(processes)
+    assert set(ended.codes) == {0}, ended.err
+    assert run.losses() == undisturbed.losses()
+    tested = [
+        [(line["step"], line["values"]["loss"]) for line in each.metrics("eval")]
+        for each in (run, undisturbed)
+    ]
+    assert tested[0] == tested[1]
+    assert same(run.parameters(), undisturbed.parameters())
+
+
+def test_losses_that_one_rank_alone_has_still_to_log_are_logged_by_all(tmp_path: Path) -> None:
+    """The last step is one sample, which is rank 2's; the resume has only its line and the evaluation to do."""
+    undisturbed, run = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "run")
+    for each in (undisturbed, run):
+        each.write("Tested", epochs=1, batch_size=33, log_every=3)
+    assert undisturbed.ranks(3).codes == [0, 0, 0]
+    assert run.ranks(3, SMALL_TEST_FAULT="raise:1:1").codes == [1, 1, 1]
+    ended = run.ranks(3)
+    assert ended.codes == [0, 0, 0], ended.err
+    assert [line["step"] for line in run.metrics("train")] == [3, 4]
+    assert run.losses() == undisturbed.losses()
+
+
+@pytest.mark.parametrize("hang_timeout", [None, 0.2])
+def test_a_rank_whose_evaluate_failed_does_not_wait_for_ever_for_one_that_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, hang_timeout: float | None
+) -> None:
+    """Nor until its own hang watch ends it, and nobody learns why."""
+    waiting = threading.Event()
+
+    class Stuck(Group):
+        def gather(self, value: Any) -> list[Any]:
+            waiting.wait(30)
+            return [value]
+
+    if hang_timeout is None:
+        monkeypatch.setattr(evaluation, "_PATIENCE", 0.1)
+    group = Stuck(Ranks(), torch.device("cpu"))
+    with pytest.raises(ValueError, match="a mistake in evaluate"):
+        evaluation._gather_in_time(group, 1, ValueError("a mistake in evaluate"), hang_timeout)
+    waiting.set()
+
+
+def test_the_rank_whose_evaluate_failed_has_said_so_before_the_first_rank_leaves(run: RunFolder) -> None:
+    """And no rank leaves before all know how the save has ended."""
+    run.write("Late", epochs=2, batch_size=20, log_every=1)
+    ended = run.ranks(2, kill_on_bad_exit=True, SMALL_TEST_FAULT="raise:2:1")
+    assert "ValueError: a mistake in evaluate" in ended.err
+    assert re.findall("asks for (save.*)", ended.out) == ["save/1/result"]
+    assert run.checkpoints() == ["step-5"]
+
+
+def test_a_library_is_none_of_the_users_code_wherever_it_stands() -> None:
+    library: dict[str, Any] = {}
+    exec(
+        compile("def call(act): act()", "/apps/torch/lib/python3.11/site-packages/torch/x.py", "exec"),
+        library,
+    )
+    task: dict[str, Any] = {}
+    exec(compile("def fail(): 1 / 0", "/home/user/task.py", "exec"), task)
+    with pytest.raises(ZeroDivisionError) as caught:
+        library["call"](task["fail"])
+    shown = entrypoint._from_the_users_code(caught.tb.tb_next)  # without this test's own frame
+    assert shown is not None
+    assert shown.tb_frame.f_code.co_filename == "/home/user/task.py"
+
+
+def test_an_error_is_shown_from_the_tasks_own_code_on(run: RunFolder) -> None:
+    run.write(epochs=3, batch_size=20)
+    ended = run.ranks(1, SMALL_FAULT="raise:3:0")
+    assert ended.codes == [1]
+    first, *frames = ended.err.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert "small.py" in frames[0]
+    assert "loop.py" not in ended.err
+    assert frames[-1] == "ValueError: a mistake in the task"

@@ -117,6 +117,33 @@ def test_a_task_with_a_mask_of_its_own_has_all_of_it(monkeypatch: pytest.MonkeyP
     assert own_cpus(Ranks(0, 0, 4, 4, "torchrun")) == 2
 
 
+def test_tasks_share_a_machine_that_slurm_thinks_larger_than_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "16")
+    for machine, own in ((8, 2), (64, 8)):  # all of the machine; eight of its CPUs, two threads each
+        monkeypatch.setattr(os, "cpu_count", lambda n=machine: n)
+        assert own_cpus(Ranks(0, 0, 4, 4, "srun")) == own
+
+
+@pytest.mark.parametrize(("threads", "used"), [("16", 2), ("", 2), ("3", None), ("3,1", None)])
+def test_more_threads_than_the_machine_has_cpus_are_not_used(
+    monkeypatch: pytest.MonkeyPatch, threads: str, used: int | None
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    chosen: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    monkeypatch.setattr(group, "_start", lambda *_: None)
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: None)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    with join(Ranks(0, 0, 4, 4, "torchrun"), 5):
+        pass
+    assert chosen == ([] if used is None else [used])
+
+
 def test_auto_workers_leave_a_cpu_to_the_rank_and_stay_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
     for cpus, workers in ((1, 0), (4, 3), (64, 8)):

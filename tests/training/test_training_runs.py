@@ -6,15 +6,17 @@ import errno
 import json
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from slurmgpu.training import files
+from slurmgpu.training import files, randomness
 from slurmgpu.training.errors import NotFinite, SettingsError, TrainingError
 from slurmgpu.training.lock import Lock
+from slurmgpu.training.snapshot import Snapshot
 
 from .conftest import RunFolder, new_run
 
@@ -65,23 +67,21 @@ def test_a_run_says_and_writes_what_it_did(run: RunFolder, capsys: pytest.Captur
     assert run.checkpoints() == ["step-10", "step-7"]
 
 
+@pytest.mark.parametrize(("batch_size", "noted"), [(100, False), (250, True)])
+def test_a_batch_of_more_than_an_epoch_is_noted(
+    run: RunFolder, capsys: pytest.CaptureFixture[str], batch_size: int, noted: bool
+) -> None:
+    run.write(epochs=5, batch_size=batch_size)
+    run.here()
+    text = "note: batch_size 250 is more than the 100 samples of an epoch: a step takes samples of 2.5 epochs"
+    assert (text in capsys.readouterr().out) == noted
+
+
 def test_training_lowers_the_loss(run: RunFolder) -> None:
     run.write(epochs=30, batch_size=20, lr=0.05)
     run.here()
     losses = [line["values"]["loss"] for line in run.metrics("eval")]
     assert losses[-1] < losses[0] / 10
-
-
-@pytest.mark.parametrize("task", ["Line", "Weighted"])
-def test_accumulation_changes_nothing_but_the_memory(tmp_path: Path, task: str) -> None:
-    """100 samples in steps of 32: the last, shorter step must weigh its micro-batches rightly too."""
-    whole, parts = new_run(tmp_path, "whole"), new_run(tmp_path, "parts")
-    whole.write(task, epochs=3, batch_size=32, lr=0.01, clip_norm=0.5)
-    whole.here()
-    parts.write(task, epochs=3, batch_size=32, lr=0.01, clip_norm=0.5, accumulate=4)
-    parts.here()
-    assert parts.losses() == pytest.approx(whole.losses(), rel=1e-5)
-    assert close(parts.parameters(), whole.parameters())
 
 
 def test_an_evaluation_is_the_mean_over_all_samples_not_over_batches(run: RunFolder, tmp_path: Path) -> None:
@@ -176,6 +176,21 @@ def test_a_finished_run_started_again_says_so_and_trains_nothing(
     assert (run.path / "metrics.jsonl").read_bytes() == before
 
 
+def test_a_finished_run_trains_on_when_its_settings_are_raised_as_it_says(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.write(epochs=1, batch_size=50)
+    run.here()
+    run.here()
+    assert (
+        "to train on, raise epochs or max_steps in the run directory's train.json" in capsys.readouterr().out
+    )
+    settings = json.loads((run.path / "train.json").read_text())
+    (run.path / "train.json").write_text(json.dumps(settings | {"epochs": 2}))
+    run.here()
+    assert "done: 2 epochs, 4 steps" in capsys.readouterr().out
+
+
 def test_a_damaged_newest_checkpoint_falls_back_and_says_so(
     run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -204,17 +219,18 @@ def test_settings_that_changed_and_matter_are_named(
     )
 
 
+@pytest.mark.parametrize("task", ["OneCycle", "Rising"])
 def test_a_longer_training_gets_a_schedule_of_its_length(
-    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str], task: str
 ) -> None:
-    """OneCycleLR fails when it is asked for more steps than it was made for."""
-    run.write("OneCycle", epochs=2, batch_size=50, log_every=1)
+    """OneCycleLR fails when asked for more steps than it was made for; LinearLR multiplies the rate it finds."""
+    run.write(task, epochs=2, batch_size=50, log_every=1)
     run.here()
-    run.write("OneCycle", epochs=4, batch_size=50, log_every=1)
+    run.write(task, epochs=4, batch_size=50, log_every=1)
     run.here()
     assert "note: the schedule is made anew for 8 steps, of which 4 are through" in capsys.readouterr().out
     straight = new_run(tmp_path, "straight")
-    straight.write("OneCycle", epochs=4, batch_size=50, log_every=1)
+    straight.write(task, epochs=4, batch_size=50, log_every=1)
     straight.here()
 
     def rates(each: RunFolder) -> list[float]:
@@ -228,7 +244,8 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(run: RunFolder) -> Non
     run.here()
     run.write("Buffered", epochs=2, batch_size=50)
     with pytest.raises(
-        TrainingError, match=r"(?s)step-2 does not fit .*small\.py: .*resume: false to start anew"
+        TrainingError,
+        match=r"(?s)step-2 does not fit .*small\.py: .*resume to false in the run directory.s train.json",
     ):
         run.here()
 
@@ -274,13 +291,22 @@ def test_a_line_of_metrics_cut_off_by_a_kill_spoils_no_other(run: RunFolder) -> 
 
 def test_a_loss_that_is_no_number_ends_the_training_and_is_never_saved(run: RunFolder) -> None:
     run.write("Restless", epochs=2, batch_size=20, lr=1e30, checkpoint_steps=1, keep=99)
-    with pytest.raises(NotFinite, match=r"the loss is no finite number at step [23]"):
+    with pytest.raises(NotFinite, match=r"the loss or a parameter is no finite number at step [23]"):
         run.here()
     assert run.stop()["reason"] == "nonfinite"
     assert run.stop()["requeue"] is False
     for name in run.checkpoints():
         state = torch.load(run.path / "checkpoints" / name / "rank-0.pt", weights_only=True)
         assert all(map(math.isfinite, state["meter"]["losses"]))
+
+
+@pytest.mark.parametrize("steep", [3, 5], ids=["on the way", "in the very last step"])
+def test_a_gradient_of_nan_below_a_finite_loss_is_never_saved(run: RunFolder, steep: int) -> None:
+    run.write("Steep", batch_size=20, checkpoint_steps=1, keep=99, config={"steep": steep})
+    with pytest.raises(NotFinite, match=f"a parameter is no finite number at step {steep}"):
+        run.here()
+    assert run.checkpoints() == [f"step-{step}" for step in range(1, steep)]
+    assert all(torch.isfinite(value).all() for value in run.parameters().values())
 
 
 def test_a_loss_that_is_no_number_can_be_ignored(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -301,6 +327,44 @@ def test_a_step_whose_loss_is_no_number_can_be_left_out(
     assert all(torch.isfinite(value).all() for value in run.parameters().values())
 
 
+def test_a_step_that_is_left_out_leaves_nothing_in_the_averages_of_batchnorm(run: RunFolder) -> None:
+    """They would stay NaN for good, and with them every evaluation."""
+    run.write("Infinite", batch_size=20, nonfinite="skip")
+    run.here()
+    assert all(torch.isfinite(value).all() for value in run.parameters().values())
+    assert run.parameters()["1.num_batches_tracked"] == 4
+    assert run.metrics("eval")[-1]["values"]["loss"] is not None
+
+
+def test_metrics_that_cannot_be_written_are_named(run: RunFolder) -> None:
+    (run.path / "metrics.jsonl").mkdir()
+    run.write(batch_size=20)
+    with pytest.raises(TrainingError, match=r"metrics\.jsonl cannot be written: Is a directory"):
+        run.here()
+
+
+ODD = {
+    "none": "sample 37 is None, most others are {'x': a tensor of shape (3,)} ",
+    "longer": "sample 37 is a tuple of 2: (a tensor of shape (4,), a int), most others are a tuple of 2: ",
+    "list": "sample 37 is a list of 3, most others are a list of 2 ",
+    "all": " is None (torch's default_collate says: TypeError: ",
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_sample_that_does_not_fit_into_a_batch_is_named(run: RunFolder, odd: str) -> None:
+    run.write("Ragged", batch_size=100, workers=0, config={"odd": odd})
+    with pytest.raises(TrainingError, match=re.escape(ODD[odd])):
+        run.here()
+
+
+def test_a_sample_that_does_not_fit_is_named_by_a_loaders_worker_too(run: RunFolder) -> None:
+    run.write("Ragged", batch_size=100, workers=1, config={"odd": "longer"})
+    ended = run.ranks(1)
+    assert ended.codes == [1]
+    assert ODD["longer"] in ended.err
+
+
 @pytest.mark.parametrize("value", ["0", "many", "-1"])
 def test_a_wrong_step_limit_is_named(run: RunFolder, value: str) -> None:
     run.write(batch_size=50)
@@ -313,17 +377,6 @@ def test_a_loss_that_is_no_number_is_found_where_it_is_logged(run: RunFolder) ->
     with pytest.raises(NotFinite, match=r"the loss is no finite number at step 10"):
         run.here()
     assert run.losses() == [None]
-
-
-@pytest.mark.parametrize("settings", [{}, {"strategy": "dp"}, {"activation_checkpointing": True}])
-def test_dp_and_activation_checkpointing_change_no_result(tmp_path: Path, settings: dict[str, Any]) -> None:
-    plain, other = new_run(tmp_path, "plain"), new_run(tmp_path, "other")
-    plain.write("Blocks", epochs=2, batch_size=20, lr=0.05, log_every=1)
-    other.write("Blocks", epochs=2, batch_size=20, lr=0.05, log_every=1, **settings)
-    plain.here()
-    other.here()
-    assert other.losses() == plain.losses()
-    assert same(other.parameters(), plain.parameters())
 
 
 def test_activation_checkpointing_without_blocks_says_what_is_missing(run: RunFolder) -> None:
@@ -377,8 +430,16 @@ def test_what_is_left_at_the_end_is_a_shorter_step_or_left_out(
     run.write("Line", epochs=3, batch_size=32, drop_last=drop)
     run.here()
     assert max(int(name.removeprefix("step-")) for name in run.checkpoints()) == steps
+    assert [line["values"]["reason"] for line in run.metrics("end")] == ["epochs"]
     run.here()
     assert "already done" in capsys.readouterr().out
+
+
+def test_a_training_without_a_single_whole_step_is_refused(run: RunFolder) -> None:
+    run.write("Line", epochs=2, batch_size=500, drop_last=True)
+    with pytest.raises(SettingsError, match="batch_size is 500, and the 2 epochs have 200 samples in all"):
+        run.here()
+    assert run.checkpoints() == []
 
 
 def test_a_full_disk_costs_checkpoints_and_not_the_training(
@@ -392,14 +453,15 @@ def test_a_full_disk_costs_checkpoints_and_not_the_training(
         real(file)
 
     monkeypatch.setattr(files, "_sync", full)
-    run.write("Line", epochs=2, batch_size=20, checkpoint_steps=2)
+    run.write("Line", epochs=2, batch_size=20, checkpoint_steps=1)
     run.here()
     out = capsys.readouterr().out
     assert (
         "warning: checkpoint of step 2 failed (rank 0 on : No space left on device); the newest one is none"
         in out
     )
-    assert run.checkpoints() == ["step-10", "step-8"]
+    assert out.count("until one succeeds, a kill costs all steps since the newest") == 3
+    assert run.checkpoints() == ["step-10", "step-9"]
     assert out.splitlines()[-1].startswith("done: 2 epochs")
 
 
@@ -420,6 +482,77 @@ def test_all_settings_for_speed_can_be_on_where_there_is_no_gpu(run: RunFolder) 
     finally:
         torch.use_deterministic_algorithms(False)
     assert run.checkpoints() == ["step-5"]
+
+
+MISTAKE = "a mistake in evaluate"
+
+
+def test_what_breaks_after_a_mistake_in_evaluate_does_not_hide_it(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As all does on a GPU on which an assertion has failed."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    run.write("Tested", batch_size=20)
+    monkeypatch.setenv("SMALL_TEST_FAULT", "raise:2")
+    with monkeypatch.context() as patch:
+        patch.setattr(Snapshot, "take", broken)
+        with pytest.raises(ValueError, match=MISTAKE):
+            run.here()
+    assert "warning: CUDA error" in capsys.readouterr().out
+    monkeypatch.setattr(randomness, "restore", broken)
+    with pytest.raises(ValueError, match=MISTAKE) as caught:
+        run.here()
+    assert caught.value.__context__ is None
+
+
+def test_parameters_that_a_failed_evaluate_has_changed_are_not_saved(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.write("Averaged", epochs=2, batch_size=20)
+    monkeypatch.setenv("SMALL_TEST_FAULT", "raise:4")
+    with pytest.raises(ValueError, match=MISTAKE):
+        run.here()
+    assert "evaluate failed after step 10 and left the model's parameters changed" in capsys.readouterr().out
+    assert run.checkpoints() == ["step-5"]
+
+
+def made_up_for(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """Train with a mistake in the last evaluation, then go on without it; the same training undisturbed."""
+    undisturbed = new_run(tmp_path, "undisturbed")
+    for each in (undisturbed, run):
+        each.write("Tested", epochs=2, batch_size=20, log_every=4)
+    undisturbed.here()
+    with monkeypatch.context() as patch:
+        patch.setenv("SMALL_TEST_FAULT", "raise:4")
+        with pytest.raises(ValueError, match=MISTAKE):
+            run.here()
+    run.here()
+    return undisturbed
+
+
+def test_a_mistake_in_the_last_evaluation_costs_no_line(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed = made_up_for(run, tmp_path, monkeypatch)
+    assert [line["step"] for line in run.metrics("train")] == [4, 8, 10]
+    assert run.losses() == undisturbed.losses()
+
+
+def test_a_training_whose_last_evaluation_was_made_up_for_is_done(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    undisturbed = made_up_for(run, tmp_path, monkeypatch)
+    capsys.readouterr()
+    run.here()
+    assert "already done: 2 epochs, 10 steps, test loss" in capsys.readouterr().out
+    for each in (undisturbed, run):
+        each.write("Tested", epochs=3, batch_size=20, log_every=4)
+        each.here()
+    assert run.losses() == undisturbed.losses()
+    assert [line["step"] for line in run.metrics("eval")] == [5, 10, 15]
 
 
 def test_a_wrong_end_time_is_named(run: RunFolder) -> None:

@@ -54,6 +54,13 @@ def test_a_task_needs_no_base_class_and_gets_adamw(folder: Path) -> None:
     assert mine.evaluate(model, torch.ones(2, 1), 2)["loss"] == (loss.value * 2, 2)
 
 
+def test_a_file_that_python_cannot_read_is_named_with_the_line(folder: Path) -> None:
+    with pytest.raises(
+        TrainingError, match=r"mine\.py, line 4: Python 3\.\d+ cannot read it: .*: def model\(self cfg"
+    ):
+        task(folder, GOOD.replace("self, cfg): return torch", "self cfg): return torch"))
+
+
 def test_a_task_imports_its_neighbours(folder: Path) -> None:
     (folder / "helper.py").write_text("SIZE = 3")
     text = "from helper import SIZE\n" + GOOD.replace("Linear(1, 1)", "Linear(SIZE, 1)")
@@ -107,6 +114,16 @@ WRONG: list[tuple[str, str, list[Any], str]] = [
         [CFG, "train"],
         "at least one sample for the split 'train'",
     ),
+    (
+        "dataset",
+        "dataset(self, cfg, split):\n"
+        "        class Stream(torch.utils.data.IterableDataset):\n"
+        "            def __iter__(self): return iter([1, 2])\n"
+        "            def __len__(self): return 2\n"
+        "        return Stream()",
+        [CFG, "train"],
+        "not one to iterate over; got a Stream",
+    ),
     ("loss", "loss(self, m, b): return torch.ones(2)", [None, None], "got a tensor of shape (2,)"),
     ("loss", "loss(self, m, b): return 1.0", [None, None], "a pair (sum, count); got a float"),
     ("loss", "loss(self, m, b): return 1.0, 2", [None, None], "got a tuple of 2: (a float, a int)"),
@@ -120,10 +137,22 @@ WRONG: list[tuple[str, str, list[Any], str]] = [
     ),
     ("optimizer", "optimizer(self, m, cfg): return None", [None, CFG], "a torch.optim.Optimizer; got None"),
     (
+        "optimizer",
+        "optimizer(self, m, cfg): return torch.optim.LBFGS(m.parameters())",
+        [torch.nn.Linear(1, 1), CFG],
+        "whose step() needs no arguments, such as a closure; got a LBFGS",
+    ),
+    (
         "schedule",
         "schedule(self, o, cfg, total): return 1",
         [None, CFG, 1],
         "lr_scheduler, or None; got a int",
+    ),
+    (
+        "schedule",
+        "schedule(self, o, cfg, total): return torch.optim.lr_scheduler.ReduceLROnPlateau(o)",
+        [torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1), CFG, 1],
+        "whose step() needs no arguments, for it moves on after every step; got a ReduceLROnPlateau",
     ),
 ]
 

@@ -1,0 +1,127 @@
+"""A checkpoint's weights as one plain state_dict: ``python -m slurmgpu_training.export STEP_FOLDER FILE PART``.
+
+Prints one line of JSON about what it wrote. Whether the checkpoint is intact has been seen to before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, cast
+
+from .errors import TrainingError
+from .files import sync_folder, write_whole
+
+__all__ = ["export", "plain_names"]
+
+_COMPILED = "_orig_mod"
+_WRAPPED = "module."
+
+
+def export(folder: Path, target: Path, part: str = "model") -> dict[str, int]:
+    """Write a part of the generation in ``folder`` to a file, whole or not at all; tensors, values and bytes.
+
+    Raises:
+        TrainingError: there is no such part, or it is nothing that ``load_state_dict`` takes.
+    """
+    import torch
+
+    state = _find(folder, part)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        facts = write_whole(temporary, lambda file: torch.save(state, cast("IO[bytes]", file)))
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(target.parent)
+    sizes = list(_sizes(state))
+    return {"tensors": len(sizes), "values": sum(sizes), "bytes": facts["bytes"]}
+
+
+def _sizes(value: Any) -> Iterator[int]:
+    """The number of values in each tensor, however deep it lies."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _sizes(each)
+    elif hasattr(value, "numel"):
+        yield value.numel()
+
+
+def _find(folder: Path, part: str) -> Mapping[str, Any]:
+    """A task's model is a file of its own; everything else stands by name in a file with others."""
+    own_loop = folder / "state.pt"
+    if part == "model" and not own_loop.exists():
+        return plain_names(_mapping(_load(folder / "model.pt"), folder, part), wrapped=False)
+    saved = _load(own_loop if own_loop.exists() else folder / "training.pt")
+    if part not in saved:
+        names = [*([] if own_loop.exists() else ["model"]), *saved]
+        raise TrainingError(f"{folder.name} has no part {part!r}; it has {', '.join(map(str, names))}")
+    # A loop of the user's own may have saved DDP's names; a task's model is saved without its wrapper.
+    return plain_names(_mapping(saved[part], folder, part), wrapped=own_loop.exists())
+
+
+def _mapping(state: Any, folder: Path, part: str) -> Mapping[str, Any]:
+    if not isinstance(state, Mapping):
+        raise TrainingError(
+            f"{folder.name} has nothing under {part!r}: this training had none, or it is no state_dict"
+        )
+    return state
+
+
+def _load(path: Path) -> Any:
+    import torch
+
+    try:
+        # Mapped, not read: a model that is larger than the memory here can be exported, too.
+        return torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
+    except FileNotFoundError:
+        raise TrainingError(f"{path} is not there (any more): list the checkpoints again") from None
+    except Exception as error:
+        raise TrainingError(f"cannot load {path}: {error}") from error
+
+
+def plain_names(state: Mapping[str, Any], *, wrapped: bool) -> dict[str, Any]:
+    """The state under the plain model's names: without torch.compile's, and if ``wrapped`` without DDP's.
+
+    DDP's is only taken away where all names begin with it: a model may have a part that is called module.
+    """
+    plain = {_without_compiled(name): value for name, value in state.items()}
+    if wrapped and plain and all(str(name).startswith(_WRAPPED) for name in plain):
+        plain = {name[len(_WRAPPED) :]: value for name, value in plain.items()}
+    if len(plain) != len(state):
+        raise TrainingError("two tensors would get one name: the state has them compiled and not compiled")
+    return plain
+
+
+def _without_compiled(name: Any) -> Any:
+    if not isinstance(name, str):
+        return name
+    return ".".join(part for part in name.split(".") if part != _COMPILED)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Export as the arguments say; the exit code."""
+    folder, target, part = arguments
+    try:
+        print(json.dumps(export(Path(folder), Path(target), part)))
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        print(f"{sys.executable} has no torch", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"{target} cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
+    except TrainingError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

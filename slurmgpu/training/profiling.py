@@ -1,0 +1,183 @@
+"""A profile of some steps: what ran when, which operators took the time, what took the memory.
+
+A start goes through it once: ``profile_after`` steps pass, ``profile_steps`` are timed as they are, a few warm
+the profiler up, ``profile_steps`` are recorded. Then the loop takes its steps directly again, as it does from
+the first one when there is no profile.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Optional
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from .files import write_json
+from .loop import Loop
+
+__all__ = ["SCHEMA", "Profile", "begin"]
+
+SCHEMA = "slurmgpu.profile/1"
+_WARM_UP = 3  # steps in which the profiler runs already and nothing of it counts
+_ROWS = 60  # of an operator table
+
+
+def begin(loop: Loop, run_dir: Path) -> Optional[Profile]:
+    """Let the loop's steps go through a profile; None when an earlier start has finished one."""
+    folder = run_dir / "profile"
+    # One answer for all: with another world size the ranks would not agree on whose files are there.
+    if loop.group.on_first(lambda: any(folder.glob("rank-*.steps.json"))):
+        loop.console.say("note: profile/ is there from an earlier start; remove it to have a new one")
+        return None
+    found = Profile(loop, folder)
+    wanted = found.needs
+    if loop.position.step + wanted > loop.last_step():
+        loop.console.say(
+            f"note: no profile: it takes {wanted} steps (profile_after {loop.settings.profile_after} + 2 x "
+            f"profile_steps {loop.settings.profile_steps} + {_WARM_UP}), and this start has "
+            f"{loop.last_step() - loop.position.step}"
+        )
+        return None
+    loop.take = found.take
+    return found
+
+
+class Profile:
+    """One rank's profile; ``take`` stands in for the loop's step until it is through."""
+
+    def __init__(self, loop: Loop, folder: Path) -> None:
+        self._loop, self._folder = loop, folder
+        self._device, self._rank = loop.group.device, loop.group.ranks.rank
+        self._on_gpu = self._device.type == "cuda"
+        self._after, self._steps = loop.settings.profile_after, loop.settings.profile_steps
+        self._taken = 0
+        self._first = loop.position.step + 1
+        self._marks: list[Any] = []
+        self._profiler: Optional[profile] = None
+
+    @property
+    def needs(self) -> int:
+        """Steps from the first one of this start to the last one recorded."""
+        return self._after + 2 * self._steps + _WARM_UP
+
+    def take(self, size: int) -> None:
+        """One step of the loop, and what is due around it."""
+        if self._after <= self._taken <= self._after + self._steps:
+            self._mark()
+        if self._taken == self._after + self._steps:
+            self._start()
+        self._loop.step.take(size)
+        self._taken += 1
+        if self._profiler is not None:
+            _quietly(self._profiler.step)
+        if self._taken == self.needs:
+            self._finish()
+
+    def _mark(self) -> None:
+        """The border between two timed steps: on a GPU an event in its stream, which nobody waits for."""
+        if self._on_gpu:
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call, unused-ignore]
+            event.record(torch.cuda.current_stream(self._device))
+            self._marks.append(event)
+        else:
+            self._marks.append(time.perf_counter())
+
+    def _start(self) -> None:
+        activities = [ProfilerActivity.CPU]
+        if self._on_gpu:
+            activities.append(ProfilerActivity.CUDA)
+        self._profiler = profile(
+            activities=activities,
+            schedule=schedule(wait=0, warmup=_WARM_UP, active=self._steps, repeat=1),
+            record_shapes=True,
+            profile_memory=True,
+        )
+        _quietly(self._profiler.start)
+
+    def _finish(self) -> None:
+        """Write everything down; a disk that is full costs the profile, not the training."""
+        began = time.perf_counter()
+        self._loop.take = self._loop.step.take
+        if self._on_gpu:
+            torch.cuda.synchronize(self._device)
+        try:
+            self._folder.mkdir(exist_ok=True)
+            _quietly(self._write)
+        except OSError as error:
+            self._loop.console.say(f"warning: the profile could not be written: {error.strerror}")
+        else:
+            last = self._first + self.needs - 1
+            self._loop.console.say(
+                f"profile of steps {last - self._steps + 1} to {last} written to {self._folder.name}/"
+            )
+        self._profiler = None
+        self._loop.watch.beats += 1
+        self._loop.meter.pause(time.perf_counter() - began)
+
+    def _write(self) -> None:
+        assert self._profiler is not None
+        self._profiler.stop()
+        name = f"rank-{self._rank}"
+        self._profiler.export_chrome_trace(str(self._folder / f"{name}.trace.json.gz"))
+        averages = self._profiler.key_averages()
+        (self._folder / f"{name}.operators.txt").write_text(self._operators(averages), encoding="utf-8")
+        (self._folder / f"{name}.memory.txt").write_text(self._memory(averages), encoding="utf-8")
+        write_json(self._folder / f"{name}.steps.json", self._times())  # last: now the profile is whole
+
+    def _operators(self, averages: Any) -> str:
+        keys = ["self_cpu_time_total"]
+        if self._on_gpu:
+            # torch 2.3 gave it another name.
+            new = hasattr(averages[0], "self_device_time_total") if len(averages) else True
+            keys.insert(0, "self_device_time_total" if new else "self_cuda_time_total")
+        return "\n".join(
+            f"by {key}\n{averages.table(sort_by=key, row_limit=_ROWS, max_name_column_width=80)}"
+            for key in keys
+        )
+
+    def _memory(self, averages: Any) -> str:
+        if self._on_gpu:
+            return torch.cuda.memory_summary(self._device)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        peak *= 1 if os.uname().sysname == "Darwin" else 1024
+        table = averages.table(sort_by="self_cpu_memory_usage", row_limit=_ROWS, max_name_column_width=80)
+        return (
+            f"most memory that this process has had so far: {peak} bytes\nby self_cpu_memory_usage\n{table}"
+        )
+
+    def _times(self) -> dict[str, Any]:
+        pairs = zip(self._marks, self._marks[1:])
+        seconds = [one.elapsed_time(two) / 1000 if self._on_gpu else two - one for one, two in pairs]
+        timed = self._first + self._after
+        recorded = timed + self._steps + _WARM_UP
+        return {
+            "schema": SCHEMA,
+            "rank": self._rank,
+            "device": torch.cuda.get_device_name(self._device) if self._on_gpu else "CPU",
+            "torch": torch.__version__,
+            "clock": "CUDA events" if self._on_gpu else "wall clock",
+            "timed_steps": [timed, timed + self._steps - 1],
+            "step_seconds": seconds,
+            "recorded_steps": [recorded, recorded + self._steps - 1],
+        }
+
+    def close(self) -> None:
+        """The loop has ended: a profile that is not through is given up, for the next start to make."""
+        profiler, self._profiler = self._profiler, None
+        if profiler is not None:
+            _quietly(profiler.stop)
+        if self._taken < self.needs:
+            self._loop.console.say("note: stopped before the profile was complete; the next start makes it")
+
+
+def _quietly(act: Callable[[], object]) -> None:
+    """torch's profiler warns of its own doings, such as events that it drops between cycles."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        act()

@@ -1,0 +1,37 @@
+"""The benchmarks for GPUs start and end where there is none, and what they check there holds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from .conftest import ROOT, clean_environment
+
+
+def test_every_gpu_benchmark_runs_on_a_cpu_with_tiny_sizes(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "benchmarks" / "gpu" / "run.py", "--tiny", "--out", tmp_path]
+    environment = clean_environment(tmp_path) | {"CUDA_VISIBLE_DEVICES": ""}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    (file,) = tmp_path.glob("gpu-*.json")
+    assert file.name == "gpu-cpu.json"
+    document = json.loads(file.read_text())
+    results = document["results"]
+    assert (document["tiny"], document["machine"]["device"]) == (True, "CPU")
+    assert list(results) == ["resume", "overhead", "stall", "parallel", "amp"]
+    assert results["resume"]["exact"] is True
+    assert results["resume"]["fp32-SIGKILL"]["steps"] == 24
+    assert 0 < int(results["resume"]["fp32-SIGKILL"]["resumed_from"].removeprefix("step-")) < 24
+    assert results["overhead"]["small"]["parameters"] < results["overhead"]["large"]["parameters"]
+    assert [len(results["overhead"][size]["ratio"]) for size in ("small", "large")] == [3, 3]
+    assert [save["step"] for save in results["stall"]["saves"]] == [8, 16]
+    assert all(save["bytes"] > 10_000 for save in results["stall"]["saves"])
+    parallel = results["parallel"]
+    assert parallel["copies_ahead"]["equal"] is True
+    assert [parallel["data_parallel"][name]["close"] for name in ("fp32", "bf16")] == [True, True]
+    assert parallel["group_of_one"] == {"backend": "gloo", "right": True}
+    assert "needs 2 GPUs" in parallel["two_ranks"]["left_out"]
+    assert results["amp"]["left_out"] == ["tf32", "fp16"]
+    assert all(set(results["amp"][case]["speedup"]) == {"fp32", "bf16"} for case in ("decoder", "residual"))
