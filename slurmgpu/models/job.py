@@ -30,6 +30,7 @@ from slurmgpu.models.slurm_text import (
 from slurmgpu.models.train import TrainSettings
 
 __all__ = [
+    "LARGEST_INDEX",
     "OWN_OPTIONS",
     "Array",
     "Component",
@@ -73,6 +74,8 @@ class _FromText:
 _ARRAY = (
     r"(?P<indices>\d+(?:-\d+(?::[1-9]\d*)?)?(?:,\d+(?:-\d+(?::[1-9]\d*)?)?)*)(?:%(?P<at_once>[1-9]\d*))?\Z"
 )
+LARGEST_INDEX = 4_000_000
+"""The largest index of an array that a site can allow (slurm.conf(5), MaxArraySize); most allow 1000."""
 
 
 class Array(_FromText, Model):
@@ -93,6 +96,17 @@ class Array(_FromText, Model):
             raise ValueError(
                 f"{value!r} is no array; write indices such as 0-9, 1,3,5 or 0-30:10, then %4 for 4 at once"
             )
+        for part in match["indices"].split(","):
+            first, _, last = part.partition(":")[0].partition("-")
+            if int(last or first) < int(first):
+                raise ValueError(
+                    f"{value!r}: {part} goes down, which Slurm refuses; write {last}-{first}, and count down in the command"
+                )
+            if int(last or first) > LARGEST_INDEX:
+                raise ValueError(
+                    f"{value!r}: {part} goes beyond {LARGEST_INDEX}, the largest index that any Slurm has; "
+                    "write several arrays"
+                )
         return {"indices": match["indices"], "at_once": int(match["at_once"]) if match["at_once"] else None}
 
     def __str__(self) -> str:

@@ -57,6 +57,8 @@ class Plan(Model):
     command: tuple[str, ...] | None
     train: dict[str, Any] | None
     """What train.json holds."""
+    prepare_only: bool = False
+    """Whether the entrypoint only prepares the task, and trains nothing."""
     environment: Environment
     environment_name: str | None = None
     variables: dict[str, str]
@@ -68,6 +70,10 @@ class Plan(Model):
     """Folders that must be there when Slurm opens the log: absolute, or against the folder of submission."""
     restart_limit: int | None = None
     """The most restarts; None: the job is never started twice."""
+    restart_on: tuple[str, ...] = ()
+    """The reasons that count: timeout, preemption, node_failure."""
+    tended: bool = False
+    """Whether the script knows when the time is up, outlives the signals that end a job, and requeues it."""
     login_shell: bool = False
     address_suffix: str | None = None
     gpu_hours: float | None = None

@@ -6,7 +6,7 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.planning.launching import python_command
 from slurmgpu.rendering.quoting import job_path, shell_word, shellcheck_remarks
 
-__all__ = ["container_words", "launch_lines"]
+__all__ = ["container_words", "launch_lines", "signals_passed_on"]
 
 # torchrun by its module: an image or environment that has torch has it, whatever is on PATH.
 _TORCHRUN = "-m torch.distributed.run"
@@ -25,7 +25,22 @@ def launch_lines(plan: Plan) -> dict[str, object]:
         "sets_rank": sets_rank,
         "shellcheck": ",".join(_remarks(plan, sets_rank)),
         "torchrun": _torchrun(plan) if plan.launcher == "torchrun" else None,
+        "ending": " & launched=$!" if plan.tended else "",
     }
+
+
+def signals_passed_on(plan: Plan) -> dict[str, str] | None:
+    """What the batch shell does to the processes for each signal that it gets; None: they get their own.
+
+    Slurm signals the steps itself. But the shell alone may be meant (scancel --batch), and where cgroups track
+    processes it is the only one of its step to be told. srun passes USR1 on; for TERM it kills its tasks. So does
+    torchrun's agent for USR1.
+    """
+    if plan.launcher == "plain":
+        return {"TERM": "TERM", "USR1": "USR1", "USR2": "USR2"}
+    if plan.launcher == "srun" and plan.train is not None:
+        return {"TERM": "USR1", "USR1": "USR1", "USR2": "USR1"}
+    return None
 
 
 def _remarks(plan: Plan, sets_rank: bool) -> list[str]:
@@ -59,7 +74,7 @@ def container_words(plan: Plan) -> dict[str, object] | None:
         return None
     gpu = {"nvidia": ["--nv"], "amd": ["--rocm"], "none": []}
     words: list[str] = gpu[container.gpu] if plan.gpus else []
-    if plan.train is not None:
+    if plan.train is not None or plan.tended:
         words = [*words, "--bind", '"$SLURMGPU_RUN_DIR"']
     for bind in container.binds:
         words = [*words, "--bind", job_path(bind)]
@@ -82,7 +97,7 @@ def _interpreter(plan: Plan) -> str:
 def _command(plan: Plan) -> str:
     """The command as the launcher wants it: whole, or without the interpreter for torchrun."""
     if plan.command is None:
-        module = '"$entrypoint"'
+        module = '"$entrypoint" --prepare' if plan.prepare_only else '"$entrypoint"'
         return f"--module {module}" if plan.launcher == "torchrun" else f"{_interpreter(plan)} -m {module}"
     if plan.launcher != "torchrun":
         return " ".join(map(shell_word, plan.command))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.plan import Plan
-from slurmgpu.rendering.launch import container_words, launch_lines
+from slurmgpu.rendering.launch import container_words, launch_lines, signals_passed_on
 from slurmgpu.rendering.quoting import directive_value, job_path, path_variables, shell_word
 
 __all__ = ["MAIN_TEMPLATE", "SCRIPT_NAME", "render_script"]
@@ -59,6 +58,8 @@ def _where(error: TemplateError, templates: Mapping[str, str]) -> str:
     """The template and line of an error: its own for syntax, else the innermost frame that is a template."""
     if isinstance(error, TemplateSyntaxError):
         return f"{error.name or MAIN_TEMPLATE}:{error.lineno}"
+    import traceback  # only an error pays for it
+
     frames = traceback.extract_tb(error.__traceback__)
     return next(
         (f"{frame.filename}:{frame.lineno}" for frame in reversed(frames) if frame.filename in templates),
@@ -86,7 +87,9 @@ def _context(plan: Plan, script_name: str) -> dict[str, Any]:
         "cpus_per_task": plan.cpus_per_task,
         "threads": _threads(plan),
         "rendezvous": _rendezvous(plan),
-        "train": _train(plan),
+        "run": _run(plan),
+        "train": None if plan.train is None else {"settings": _settings(plan.train)},
+        "tended": _tended(plan),
         "container": container_words(plan),
         "needed_variables": list(path_variables(environment.container.image))
         if environment.container
@@ -100,6 +103,7 @@ def _sections(plan: Plan, context: Mapping[str, Any]) -> Iterator[str]:
     """The templates that this script consists of, below its options, in order."""
     wanted = {
         "restart.sh.j2": plan.restart_limit is not None,
+        "time.sh.j2": context["tended"],
         "environment/modules.sh.j2": context["modules"],
         "environment/conda.sh.j2": context["conda"],
         "environment/venv.sh.j2": context["venv"],
@@ -107,11 +111,15 @@ def _sections(plan: Plan, context: Mapping[str, Any]) -> Iterator[str]:
         "environment/secrets.sh.j2": context["secrets"],
         "steps.sh.j2": context["keep_environment_in_steps"] or plan.cpus_per_task is not None,
         "rendezvous.sh.j2": context["rendezvous"],
+        "run.sh.j2": context["run"],
         "train.sh.j2": context["train"],
         "container/image.sh.j2": context["needed_variables"],
+        "signals.sh.j2": context["tended"],
     }
     yield from (name for name, present in wanted.items() if present)
     yield f"launcher/{plan.launcher}.sh.j2"
+    if plan.tended:
+        yield "ending.sh.j2"
 
 
 def _options(plan: Plan) -> Iterator[str]:
@@ -173,12 +181,35 @@ def _rendezvous(plan: Plan) -> dict[str, str] | None:
     return {"nodes": "many" if plan.nodes > 1 else "one", "suffix": plan.address_suffix or ""}
 
 
-def _train(plan: Plan) -> dict[str, Any] | None:
-    if plan.train is None:
+def _run(plan: Plan) -> dict[str, Any] | None:
+    """The run directory, for what writes into it."""
+    if plan.train is None and not plan.tended:
         return None
-    settings = json.dumps(plan.train, indent=2, ensure_ascii=False)
+    return {"name": shell_word(plan.slug), "array": plan.option("array") is not None}
+
+
+def _settings(train: Mapping[str, Any]) -> str:
+    return json.dumps(train, indent=2, ensure_ascii=False)
+
+
+def _tended(plan: Plan) -> dict[str, Any] | None:
+    """How the script sees the job through to its end, and what has it requeued."""
+    if not plan.tended:
+        return None
+    array = plan.option("array") is not None
     return {
-        "settings": settings,
-        "run_name": shell_word(plan.slug),
-        "array": plan.option("array") is not None,
+        "job": '"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"' if array else '"$SLURM_JOB_ID"',
+        "traps": list(_traps(plan)),
+        "requeues": plan.restart_limit is not None,
+        "at_limit": "timeout" in plan.restart_on,
+        "by_code": plan.train is None,
     }
+
+
+def _traps(plan: Plan) -> Iterator[dict[str, str]]:
+    """What the shell does for which signals; TERM asks for an end, whoever sends it."""
+    passed = signals_passed_on(plan)
+    for name in ("TERM", "USR1", "USR2"):
+        does = ["told_to_end=yes"] if name == "TERM" and plan.restart_limit is not None else []
+        does += [f'kill -s {passed[name]} "$launched" 2>/dev/null || true'] if passed else []
+        yield {"signal": name, "does": "; ".join(does) or ":"}

@@ -137,6 +137,11 @@ def _refuse(plan: Plan) -> None:
             "script: runs as it stands, and submitit starts a command on each task",
             hint="leave --via submitit out, or write command: instead of script:",
         )
+    if plan.train is None and "timeout" in plan.restart_on:
+        raise InvalidInput(
+            "restart.on: timeout cannot be had with submitit, which itself requeues what can save its state",
+            hint="leave timeout out, and give the function a method checkpoint; or leave --via submitit out",
+        )
     for option in plan.options:
         if option.name in _NOT_CARRIED:
             why, act = _NOT_CARRIED[option.name]
@@ -159,7 +164,8 @@ def _under_submitit(plan: Plan, python: str) -> Plan:
     log = f"{folder}/${{SLURM_JOB_ID}}_${{SLURM_PROCID:-0}}_log"
     line = f'{make} && {run} >>"{log}.out" 2>>"{log}.err"'
     variables = {**plan.variables, "SUBMITIT_EXECUTOR": "slurm"}
-    return plan.model_copy(update={"command": ("bash", "-uc", line), "variables": variables})
+    changed = {"command": ("bash", "-uc", line), "variables": variables, "tended": False}
+    return plan.model_copy(update=changed)
 
 
 def _shell_line(plan: Plan) -> str:

@@ -77,6 +77,8 @@ def batch_environment(
         # Otherwise gloo looks the host's own name up, which can take for ever without a network.
         environment["GLOO_SOCKET_IFNAME"] = job.loopback
     environment["SLURMGPU_RUN_DIR"] = str(request.run_dir.absolute())
+    # With the number, so that a real job submitted from within is not taken for this one.
+    environment["SLURMGPU_LOCAL_JOB"] = str(job.job_id)
     environment.pop("SLURMGPU_MAX_STEPS", None)
     if request.max_steps is not None:
         environment["SLURMGPU_MAX_STEPS"] = str(request.max_steps)

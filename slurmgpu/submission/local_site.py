@@ -16,7 +16,7 @@ from ..errors import PlanError
 from .standins.folder import Site
 from .standins.reading import ScriptReading, expand, read_script
 
-__all__ = ["LocalRequest", "StandIn", "find_site", "local_python", "stand_ins"]
+__all__ = ["LocalRequest", "StandIn", "find_site", "local_python", "python_with_torch", "stand_ins"]
 
 
 @dataclass(frozen=True)
@@ -165,6 +165,11 @@ def local_python(request: LocalRequest, environment: Mapping[str, str]) -> str:
     """Return the Python that stands in for the site's: the user's own if it has torch, else slurmgpu's."""
     if request.python is not None:
         return str(request.python.absolute())
+    return python_with_torch(environment)
+
+
+def python_with_torch(environment: Mapping[str, str]) -> str:
+    """Return a Python that has torch: the user's own if it has, else slurmgpu's, whether it has or not."""
     on_path = shutil.which("python3", path=environment.get("PATH"))
     ours = importlib.util.find_spec("torch") is not None
     if on_path is None or (ours and not {"VIRTUAL_ENV", "CONDA_PREFIX"} & environment.keys()):

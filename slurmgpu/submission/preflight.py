@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
+import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
 from slurmgpu.errors import PlanError
 from slurmgpu.models.plan import Plan
 
-__all__ = ["check_before_submission", "check_task", "is_folder", "secrets_folder"]
+__all__ = ["check_before_submission", "check_task", "doubt_about_task", "is_folder", "secrets_folder"]
+
+_MADE_UNSEEN = re.compile(
+    r"import\s*\(?\s*\*|\bglobals\b|\bexec\b|__getattr__"
+)  # names that the text does not show
 
 
 def secrets_folder() -> Path:
@@ -70,12 +77,47 @@ def _check_image(plan: Plan, folder: Path | None) -> None:
 
 
 def check_task(plan: Plan, folder: Path | None) -> None:
-    """PlanError when the training task's file is not in the work folder."""
+    """PlanError when the training task's file is not in the work folder, or nowhere names the class."""
     if plan.train is None or folder is None:
         return
-    file = str(plan.train["task"]).rsplit(":", 1)[0]
+    file, _, name = str(plan.train["task"]).rpartition(":")
     if not (folder / file).is_file():
         raise PlanError(
             f"train.task: {plan.train['task']!r}: there is no file {file!r} in the work folder {folder}",
             hint="write it as FILE.py:Class, against the work folder",
         )
+    text = (folder / file).read_text(encoding="utf-8", errors="replace")
+    # It is read, not parsed: the job's Python may be a newer one.
+    if name not in re.findall(r"\w+", text) and not _MADE_UNSEEN.search(text):
+        there = re.findall(r"^class\s+(\w+)", text, re.MULTILINE)
+        raise PlanError(
+            f"train.task: {plan.train['task']!r}: {file} has no class {name!r}; it has {', '.join(there) or 'none'}",
+            hint="write it as FILE.py:Class",
+        )
+
+
+def doubt_about_task(plan: Plan, folder: Path | None) -> str | None:
+    """What the user should know before the job waits in the queue: the task's file cannot be read by this Python.
+
+    No error, for the job's Python may be a newer one. The file must be there (`check_task`).
+    """
+    if plan.train is None or folder is None:
+        return None
+    file = str(plan.train["task"]).rpartition(":")[0]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a remark on an escape in a string is for the job's Python
+            ast.parse((folder / file).read_bytes())
+    except (OSError, RecursionError, MemoryError):
+        return (
+            None  # gone by now, or nested too deeply for the parser, which says nothing of the job's Python
+        )
+    except (SyntaxError, ValueError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        version = ".".join(map(str, sys.version_info[:2]))
+        return (
+            f"warning: train.task: {file}{line}: Python {version} cannot read it ({said}); "
+            "unless the job's Python is a newer one that can, the job will fail at its start"
+        )
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -99,7 +100,12 @@ def _repeatable(job: Job, plan: Plan) -> dict[str, Any]:
 def copy_entrypoint(code: Path) -> None:
     """Copy the training entrypoint as ``slurmgpu_training``, a name that no installed package shadows."""
     source = Path(slurmgpu.__file__).resolve().parent / "training"
-    shutil.copytree(source, code / "slurmgpu_training", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    try:
+        shutil.copytree(
+            source, code / "slurmgpu_training", ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
+        )
+    except shutil.Error as error:  # it has gathered why, file by file, and has no strerror
+        raise OSError(errno.EIO, error.args[0][0][-1]) from None
 
 
 def write_run(path: Path, run: Run) -> None:
