@@ -151,6 +151,12 @@ def test_a_restart_that_the_caller_excludes_stays_excluded(site: Site) -> None:
     assert "--no-requeue" in site.script_options()
 
 
+def test_submitit_itself_requeues_at_the_time_limit(site: Site) -> None:
+    with pytest.raises(InvalidInput, match=r"restart\.on: timeout cannot be had with submitit") as caught:
+        slurmgpu.submit(Saving(), gpus=1, restart={"on": ["timeout"]})
+    assert "a method checkpoint" in (caught.value.hint or "")
+
+
 def test_a_surrounding_jobs_variables_do_not_reach_sbatch(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

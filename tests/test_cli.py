@@ -111,6 +111,11 @@ def test_any_part_of_the_file_can_be_given_by_option(tmp_path: Path) -> None:
             2,
             "cluster 'nix' (--cluster): no such profile",
         ),
+        (
+            ["plan", "--gpus", "1", "--cluster", "/", "--", "y"],
+            2,
+            "cluster '/' (--cluster): is a folder, not a profile",
+        ),
         (["plan", "--gpus", "1", "--cluster", "uva-afton", "--", "y"], 1, "resources.account is missing"),
         (["render", "--gpus", "1", "--template", "none.j2", "--", "y"], 2, "template 'none.j2'"),
         (["render", "--gpus", "1", "--to", "no/folder/x.sh", "--", "y"], 2, "--to no/folder/x.sh"),

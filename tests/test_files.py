@@ -66,6 +66,31 @@ def test_an_unknown_key_is_named_with_its_line_the_nearest_and_the_valid_ones() 
             "job.yaml:1: launch.launcher: 'mpirun': input should be 'auto', 'torchrun', 'srun' or 'plain'",
         ),
         ("array: 1..5", "job.yaml:1: array: '1..5' is no array"),
+        ("array: 5-1", "job.yaml:1: array: '5-1': 5-1 goes down, which Slurm refuses; write 1-5"),
+        (
+            "array: '1,0-99999999999'",
+            "0-99999999999 goes beyond 4000000, the largest index that any Slurm has",
+        ),
+        (
+            "resources: {constraint: a&&b}",
+            "resources.constraint: 'a&&b': a feature is missing beside an operator",
+        ),
+        ("resources: {constraint: 'a&'}", "a feature is missing beside an operator"),
+        ("resources: {constraint: '[]'}", "a feature is missing beside an operator or in brackets"),
+        ("resources: {constraint: '(a|b'}", "the brackets do not match"),
+        ("resources: {constraint: 'a*0'}", "the * wants a number of nodes, 1 or more"),
+        ("resources: {constraint: 'a(b)'}", "an operator, & or |, is missing"),
+        ("resources: {gpus: 1, gpu_memory: 0}", "gpu_memory: 0 is no amount of memory"),
+        ("name: !foo bar", "job.yaml:1: the YAML tag !foo means nothing here; write the value without it"),
+        ("name: x\nresources:\n  time: !minutes 60", "job.yaml:3: the YAML tag !minutes means nothing here"),
+        (
+            "command: !!python/object/apply:os.system [id]",
+            "the YAML tag !!python/object/apply:os.system means nothing",
+        ),
+        ("!foo bar", "job.yaml:1: the YAML tag !foo means nothing here"),
+        ("name: x\nsecrets: [!env A]", "job.yaml:2: the YAML tag !env means nothing here"),
+        ("name: !!binary aGVsbG8=", "job.yaml:1: the YAML tag !!binary means nothing here"),
+        ("!foo name: x", "job.yaml:1: the YAML tag !foo means nothing here"),
         ("dependency: after", "job.yaml:1: dependency: 'after' is no dependency"),
         ("variables: {MY-VAR: x}", "is no name of a variable"),
         (
@@ -294,11 +319,9 @@ def test_yaml_that_would_exhaust_the_machine_is_refused(text: str, wrong: str) -
         read_yaml(text, "job.yaml")
 
 
-def test_merged_keys_and_tagged_lists_are_plain_values() -> None:
-    read = read_yaml(
-        "a: !!python/object/apply:os.system [id]\nb: &b {x: 1}\nc:\n  <<: *b\n  y: 2\n", "job.yaml"
-    )
-    assert read.data == {"a": ["id"], "b": {"x": 1}, "c": {"y": 2, "x": 1}}
+def test_merged_keys_and_values_of_a_plain_tag_are_plain_values() -> None:
+    read = read_yaml("a: !!seq [!!str 5]\nb: &b {x: 1}\nc:\n  <<: *b\n  y: 2\n", "job.yaml")
+    assert read.data == {"a": ["5"], "b": {"x": 1}, "c": {"y": 2, "x": 1}}
     assert read.origins[("c", "x")].line is not None
 
 

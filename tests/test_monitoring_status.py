@@ -18,9 +18,11 @@ from rich.console import Console
 from slurmgpu.cli.status import _pretty, command
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus, Run
+from slurmgpu.monitoring.runs import run_of_job
 from slurmgpu.monitoring.select import read_run, select, since_moment
 from slurmgpu.monitoring.status import StatusReport, merge, status
-from slurmgpu.monitoring.table import cells, header, plain, printable
+from slurmgpu.monitoring.table import cells, header, plain, printable, reason
+from slurmgpu.monitoring.waiting import log_path
 from slurmgpu.slurm.call import Slurm
 from tests.recorded import Replay, recorded, said
 
@@ -65,6 +67,29 @@ def run_of(directory: Path, **values: Any) -> Run:
     directory.mkdir(exist_ok=True)
     (directory / "run.json").write_text(run.to_json(), encoding="utf-8")
     return run
+
+
+# ---- logs
+
+
+def test_a_log_is_found_by_the_run_directory_when_slurm_has_forgotten_where_it_was(tmp_path: Path) -> None:
+    """Soon after its end only accounting knows a job, by its id and without its script."""
+    run_of(tmp_path / "digits-20261121T120000Z-k3x9", stdout=str(tmp_path / "logs" / "%j.out"))
+    run_of(tmp_path / "digits-20261121T130000Z-k3xa", job_id=8)
+    ended = job("7", "COMPLETED", source="sacct")
+    found = run_of_job(ended, tmp_path)
+    assert log_path(found, ended) == tmp_path / "logs" / "7.out"
+    assert run_of_job(job("9", "COMPLETED", source="sacct"), tmp_path) is None
+
+
+def test_a_run_of_the_same_number_that_came_after_the_job_is_not_its_run(tmp_path: Path) -> None:
+    """Numbers come again on another cluster, and where a site starts anew."""
+    run_of(tmp_path / "digits-20261121T120000Z-k3x9")
+    before, after = (
+        job("7", "COMPLETED", source="sacct", submit=NOW + timedelta(hours=hours)) for hours in (-1, 1)
+    )
+    assert run_of_job(before, tmp_path) is None
+    assert run_of_job(after, tmp_path) is not None
 
 
 # ---- merging
@@ -244,6 +269,8 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
         select([str(tmp_path)])
     with pytest.raises(InvalidInput, match="is no run directory"):
         select(["runs/nosuch"])
+    with pytest.raises(InvalidInput, match="'' names no job"):
+        select([""])
 
 
 @pytest.mark.parametrize(
@@ -273,6 +300,13 @@ def test_any_other_since_is_refused_by_name(text: str) -> None:
 
 
 # ---- what is shown
+
+
+def test_a_training_that_stopped_in_good_order_is_not_called_a_failed_command() -> None:
+    stopped = job(state="FAILED", reason="NonZeroExitCode", exit_code=75)
+    assert reason(stopped) == "NonZeroExitCode: stopped, and can go on when started again"
+    failed = job(state="FAILED", reason="NonZeroExitCode", exit_code=1)
+    assert reason(failed) == "NonZeroExitCode: the command failed"
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 200])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,18 +15,20 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(cwd: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    environ = {
+def environment(cwd: Path) -> dict[str, str]:
+    return {
         **{name: value for name, value in os.environ.items() if not name.startswith("SLURM_")},
         "PYTHONPATH": str(ROOT),
         "XDG_CONFIG_HOME": str(cwd / "xdg"),
         "SLURMGPU_SITE": str(cwd / "site"),
-        **env,
     }
+
+
+def run(cwd: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "slurmgpu", "run", *arguments],
         cwd=cwd,
-        env=environ,
+        env=environment(cwd) | env,
         capture_output=True,
         text=True,
         timeout=240,
@@ -87,6 +90,37 @@ def test_what_stands_in_for_the_site_is_said(tmp_path: Path) -> None:
 
 def test_the_jobs_own_exit_code_is_kept(tmp_path: Path) -> None:
     assert run(tmp_path, "--gpus", "1", "--here", "--", "sh", "-c", "exit 7").returncode == 7
+
+
+def test_a_command_that_could_go_on_ends_here_without_a_word_about_slurm(tmp_path: Path) -> None:
+    done = run(
+        tmp_path, "--gpus", "1", "--set", "restart={on: [timeout]}", "--here", "--", "sh", "-c", "exit 75"
+    )
+    assert done.returncode == 75
+    assert "requeue" not in done.stderr
+
+
+def test_a_training_that_is_interrupted_says_how_it_goes_on_here(digits: Path) -> None:
+    command = [sys.executable, "-m", "slurmgpu", "run", "job.yaml", "--processes", "2", "--here"]
+    running = subprocess.Popen(
+        [*command, "--set", "train.epochs=4000"],
+        cwd=digits,
+        env=environment(digits),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stdout is not None
+    for line in running.stdout:
+        if line.startswith("epoch 2"):
+            break
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    (run_dir,) = (digits / "runs").iterdir()
+    assert running.returncode == 130
+    assert "saved in checkpoints/step-" in out + err
+    assert f"to go on here, the same command with --run-dir {run_dir}" in err
+    assert "requeue" not in err
 
 
 def test_on_a_login_node_it_asks_before_it_runs(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -11,6 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
+from slurmgpu.errors import RunFailed
+from slurmgpu.models.job import Job
+from slurmgpu.submission.run_directory import new_run_directory
+from tests.test_rendering_golden import golden_plan
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -263,6 +269,71 @@ def test_a_training_task_that_is_not_there_is_refused(faulty: Faulty) -> None:
     done = faulty.slurmgpu("submit", "--gpus", "1", "--set", "train.task=task.py:T")
     assert done.returncode == 1
     assert "train.task: 'task.py:T': there is no file 'task.py'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("class Spirals: pass\n", True),
+        ("from others import *\n", False),
+        ("from others import Sprials\n", False),
+        ("class Sprials: match = 1; ?\n", False),  # for the job's Python to judge
+    ],
+)
+def test_a_class_that_the_task_file_does_not_name_is_refused_before_slurm_is_asked(
+    faulty: Faulty, text: str, refused: bool
+) -> None:
+    faulty.command("sbatch", "echo 7")
+    (faulty.work / "task.py").write_text(text)
+    (faulty.work / "job.yaml").write_text("resources: {gpus: 1}\ntrain: {task: 'task.py:Sprials'}\n")
+    done = faulty.slurmgpu("submit", "job.yaml")
+    assert done.returncode == refused
+    assert ("task.py has no class 'Sprials'; it has Spirals" in done.stderr) == refused
+    assert faulty.count("sbatch") == (not refused)
+
+
+@pytest.mark.parametrize(
+    ("text", "doubt"),
+    [
+        ("class T: match = 1; ?\n", "task.py, line 1: Python "),
+        ("class T:\n  x = 1\n y = 2\n", "task.py, line 3: Python "),
+        ("class T: '\\d'\n", None),
+        ("class T: 'a\0b'\n", "task.py: Python "),
+    ],
+)
+def test_a_task_file_that_this_python_cannot_read_is_submitted_with_a_warning(
+    faulty: Faulty, text: str, doubt: str | None
+) -> None:
+    faulty.command("sbatch", "echo 7")
+    (faulty.work / "task.py").write_text(text)
+    (faulty.work / "job.yaml").write_text("resources: {gpus: 1}\ntrain: {task: 'task.py:T'}\n")
+    done = faulty.slurmgpu("submit", "job.yaml")
+    assert done.returncode == 0
+    assert done.stdout == "7\n"
+    assert ("cannot read it" in done.stderr) == (doubt is not None)
+    assert doubt is None or f"warning: train.task: {doubt}" in done.stderr
+
+
+def test_a_task_file_that_the_parser_gives_up_on_costs_no_submitted_job(faulty: Faulty) -> None:
+    faulty.command("sbatch", "echo 7")
+    (faulty.work / "task.py").write_text(f"class T: x = {'-' * 200_000}1\n")
+    (faulty.work / "job.yaml").write_text("resources: {gpus: 1}\ntrain: {task: 'task.py:T'}\n")
+    done = faulty.slurmgpu("submit", "job.yaml")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "7\n"
+
+
+def test_a_full_disk_is_named_and_leaves_no_run_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise shutil.Error([("a", "b", "[Errno 28] No space left on device")])
+
+    monkeypatch.setattr(shutil, "copytree", full)
+    plan = golden_plan("train-one-gpu")
+    with pytest.raises(RunFailed, match=r"cannot be made: .*No space left on device"):
+        new_run_directory(tmp_path / "runs", plan, Job(name="x", command=("true",)), "")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_job_whose_record_cannot_be_written_still_prints_its_id(faulty: Faulty) -> None:

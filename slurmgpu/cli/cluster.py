@@ -94,10 +94,22 @@ def discover_here(ctx: click.Context, name: str | None, settings: LoadedSettings
 
 
 def named_profile(name: str, settings: LoadedSettings, asker: str) -> Cluster:
-    """The profile of this name, or file."""
-    from slurmgpu.files.clusters import choose_cluster
+    """The profile of this name, which another can be based on: it is found again by the name of its file."""
+    from slurmgpu.errors import InvalidInput
+    from slurmgpu.files.clusters import choose_cluster, user_profile
+    from slurmgpu.models.cluster import GENERIC
 
-    return choose_cluster(name, settings, {}, asker=asker)[0]
+    if "/" in name or name.endswith((".yaml", ".yml")):
+        stem = Path(name).stem
+        raise InvalidInput(
+            f"{asker} {name}: is a path, and a profile is based on another by its name",
+            hint=f"put the file into your profiles, as {user_profile(settings, stem)}, and give {asker} {stem}",
+        )
+    if name == GENERIC.name:
+        raise InvalidInput(
+            f"{asker} {name}: nothing is documented there", hint="leave it out, or see slurmgpu cluster list"
+        )
+    return choose_cluster(name, settings, {}, asker=asker)[0].model_copy(update={"name": name})
 
 
 def _text(found: Discovered, base: Cluster | None) -> str:

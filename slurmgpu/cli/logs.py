@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import click
 
 __all__ = ["command"]
@@ -20,23 +23,28 @@ def command(ctx: click.Context, jobs: tuple[str, ...], lines: int | None, follow
     """
     from slurmgpu.cli.preparing import note
     from slurmgpu.errors import InvalidInput
+    from slurmgpu.files.settings import load_settings, runs_folder
     from slurmgpu.monitoring.logs import end_of, find_logs
     from slurmgpu.monitoring.logs import follow as follow_log
+    from slurmgpu.monitoring.runs import run_of_job
     from slurmgpu.monitoring.select import current_user, select
     from slurmgpu.slurm.call import Slurm
 
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
     selections = select(jobs)
-    logs = find_logs(slurm, selections, current_user())
+    runs = runs_folder(load_settings(Path.cwd()).settings.runs, Path.cwd(), os.environ)
+    logs = find_logs(slurm, selections, current_user(), lambda job: run_of_job(job, runs))
     if follow and len(logs) > 1:
         raise InvalidInput(
             f"--follow shows one log, and {' '.join(jobs)} has {len(logs)}",
             hint=f"name one of them: slurmgpu logs --follow {logs[0].job_id}",
         )
+    missing = False
     for log in logs:
         if log.path is None:
             note(f"job {log.job_id}: {log.why}")
-            ctx.exit(1)
+            missing = True
+            continue
         if paths:
             click.echo(log.path)
             continue
@@ -59,3 +67,5 @@ def command(ctx: click.Context, jobs: tuple[str, ...], lines: int | None, follow
             except KeyboardInterrupt:
                 note(f"job {log.job_id} goes on; `slurmgpu cancel {log.job_id}` ends it")
                 raise
+    if missing:
+        ctx.exit(1)

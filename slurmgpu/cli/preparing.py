@@ -22,7 +22,7 @@ from slurmgpu.models.units import parse_gres_list
 from slurmgpu.planning.launching import python_command
 from slurmgpu.planning.planner import Surroundings, make_plan, partitions_that_fit
 
-__all__ = ["Prepared", "note", "prepare"]
+__all__ = ["Prepared", "note", "prepare", "put_any"]
 
 
 class Prepared(NamedTuple):
@@ -146,7 +146,7 @@ def _layer(given: dict[str, Any], exact: bool) -> Layered:
         name, has_value, value = text.lstrip("-").partition("=")
         put(f"sbatch.{name}", value if has_value else True, "option --sbatch")
     for text in given.get("job__set") or ():
-        _put_any(text, put)
+        put_any(text, put)
     if given.get("command"):
         put("command", list(given["command"]), "the command after --")
     return layer
@@ -166,13 +166,15 @@ def _put_gres(text: str, put: Any, exact: bool) -> None:
         put("resources.gres", [str(gres) for gres in others], "option --gres")
 
 
-def _put_any(text: str, put: Any) -> None:
+def put_any(
+    text: str, put: Any, option: str = "--set", example: str = "train.epochs=3", above: str = ""
+) -> None:
+    """Put KEY=VALUE of an option into a layer, the value read as YAML; ``above`` is the key that holds KEY."""
     key, has_value, value = text.partition("=")
     if not key or not has_value:
         raise InvalidInput(
-            f"option --set: {text!r} is not KEY=VALUE", hint="write it as in --set train.epochs=3"
+            f"option {option}: {text!r} is not KEY=VALUE", hint=f"write it as in {option} {example}"
         )
-    parsed = read_yaml(f"value: {value}" if value.strip() else "value: ''", f"option --set {key}").data[
-        "value"
-    ]
-    put(key, parsed, f"option --set {key}")
+    origin = f"option {option} {key}"
+    parsed = read_yaml(f"value: {value}" if value.strip() else "value: ''", origin).data["value"]
+    put(above + key, parsed, origin)

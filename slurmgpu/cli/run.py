@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,14 @@ if TYPE_CHECKING:
     from slurmgpu.cli.preparing import Prepared
 
 _LOGIN_PROCESSES = 2
-_LOGIN_NICE = 15
+LOGIN_NICE = 15
+
+run_dir_option = click.option(
+    "--run-dir",
+    metavar="RUN",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Go on in this run directory, of the same job (default: a new one).",
+)
 
 
 @click.command(cls=JobCommand)
@@ -31,20 +39,38 @@ _LOGIN_NICE = 15
 @click.option(
     "--here", is_flag=True, help="Run on this machine although it looks like a login node; stays small."
 )
+@run_dir_option
 def command(
-    given: dict[str, Any], processes: int | None, pretend_nodes: int, steps: int | None, here: bool
+    given: dict[str, Any],
+    processes: int | None,
+    pretend_nodes: int,
+    steps: int | None,
+    here: bool,
+    run_dir: Path | None,
 ) -> None:
     """Run the rendered script, byte for byte, on this machine's CPU, without Slurm.
 
     What belongs to Slurm or the site (srun, modules, containers, GPUs) is stood in for, and the output says
     so. Ends with the script's own exit code.
     """
-    from slurmgpu.cli.preparing import note, prepare
-    from slurmgpu.cli.submit import runs_folder
-    from slurmgpu.submission.local import run_here, stand_ins
-    from slurmgpu.submission.run_directory import new_run_directory
+    from slurmgpu.cli.preparing import prepare
 
-    login_node = _looks_like_a_login_node()
+    login_node = on_login_node(here)
+    prepared = prepare(given)
+    code = run_prepared(
+        prepared,
+        processes=processes,
+        nodes=pretend_nodes,
+        steps=steps,
+        login_node=login_node,
+        run_dir=run_dir,
+    )
+    click.get_current_context().exit(code)
+
+
+def on_login_node(here: bool) -> bool:
+    """Whether this machine is one that others share; PlanError when the user has not said that it may be used."""
+    login_node = looks_like_a_login_node()
     if login_node and not here:
         from slurmgpu.errors import PlanError
 
@@ -53,27 +79,72 @@ def command(
             hint=f"--here runs it all the same, with at most {_LOGIN_PROCESSES} processes and at a low priority; or use "
             "slurmgpu submit",
         )
-    prepared = prepare(given)
-    each = _processes_per_node(prepared, processes, pretend_nodes, login_node)
+    return login_node
+
+
+def run_prepared(
+    prepared: Prepared,
+    *,
+    processes: int | None,
+    nodes: int = 1,
+    steps: int | None = None,
+    login_node: bool,
+    python: Path | None = None,
+    run_dir: Path | None = None,
+) -> int:
+    """Run the job's script here, in a run directory of its own or in an earlier one's; the script's exit code."""
+    from slurmgpu.cli.preparing import note
+    from slurmgpu.cli.submit import runs_folder
+    from slurmgpu.submission.local import run_here, stand_ins
+    from slurmgpu.submission.run_directory import new_run_directory
+
+    each = _processes_per_node(prepared, processes, nodes, login_node)
     _check_local(prepared, steps)
     script = prepared.render()
-    directory = new_run_directory(runs_folder(prepared), prepared.plan, prepared.loaded.job, script)
-    request = _request(prepared, script, directory.path, each, pretend_nodes, steps, login_node)
+    if run_dir is None:
+        made = new_run_directory(runs_folder(prepared), prepared.plan, prepared.loaded.job, script)
+        path = made.path
+    else:
+        _check_earlier(run_dir, script)
+        made, path = None, run_dir
+    request = _request(prepared, script, path, each, nodes, steps, login_node, python)
     try:
         replaced = stand_ins(request)
     except BaseException:
-        directory.remove()
+        if made is not None:
+            made.remove()
         raise
     for line in replaced:
         note(f"stand-in: {line}")
-    note(f"run directory {directory.path}")
+    note(f"run directory {path}")
     code = run_here(request)
     if code:
         note(f"the script ended with exit code {code}")
-    click.get_current_context().exit(code)
+    if code and any(path.glob("checkpoints/step-*/manifest.json")):
+        note(f"to go on here, the same command with --run-dir {shlex.quote(str(path))}")
+    return code
 
 
-def _looks_like_a_login_node() -> bool:
+def _check_earlier(run_dir: Path, script: str) -> None:
+    """Refuse a directory of another job: its checkpoints would be taken for this one's."""
+    from slurmgpu.errors import InvalidInput
+
+    file = run_dir / "script.sbatch"
+    if not file.is_file():
+        raise InvalidInput(
+            f"--run-dir {run_dir}: is no run directory: it has no script.sbatch",
+            hint="give the one that the earlier run printed",
+        )
+    if file.read_bytes() != script.encode():
+        raise InvalidInput(
+            f"--run-dir {run_dir}: was made by another job, or with other options",
+            hint=f"give the options of then ({run_dir / 'job.yaml'} has them all), or leave --run-dir out; "
+            f"the training's settings may be changed in {run_dir / 'train.json'}",
+        )
+
+
+def looks_like_a_login_node() -> bool:
+    """Whether a cluster answers here, outside any job."""
     from slurmgpu.slurm.call import Slurm
     from slurmgpu.slurm.cluster import talks_to_a_cluster
 
@@ -88,9 +159,13 @@ def _processes_per_node(prepared: Prepared, processes: int | None, nodes: int, l
         raise InvalidInput(f"--processes {processes} cannot be split evenly over --pretend-nodes {nodes}")
     if plan.processes_per_node == 1 and plan.world_size == 1:
         if (processes or 1) > 1:
+            train = prepared.loaded.job.train
+            alone = train is not None and train.strategy in ("single", "dp")
             raise InvalidInput(
                 f"--processes {processes}: the job has one process",
-                hint="ask for more GPUs, such as --gpus 2",
+                hint="strategy: single and dp are one process; ddp or auto are as many as there are GPUs"
+                if alone
+                else "ask for more GPUs, such as --gpus 2",
             )
         return 1
     most = prepared.loaded.settings.settings.policy.max_run_processes
@@ -138,7 +213,14 @@ def _check_local(prepared: Prepared, steps: int | None) -> None:
 
 
 def _request(
-    prepared: Prepared, script: str, run_dir: Path, each: int, nodes: int, steps: int | None, login_node: bool
+    prepared: Prepared,
+    script: str,
+    run_dir: Path,
+    each: int,
+    nodes: int,
+    steps: int | None,
+    login_node: bool,
+    python: Path | None,
 ) -> Any:
     from slurmgpu.files.jobs import folder_here
     from slurmgpu.submission.local import LocalRequest
@@ -158,5 +240,6 @@ def _request(
         partition=plan.partition,
         account=plan.option("account"),
         max_steps=steps,
-        nice=_LOGIN_NICE if login_node else 0,
+        nice=LOGIN_NICE if login_node else 0,
+        python=python,
     )

@@ -93,6 +93,7 @@ def _folder(prepared: Prepared) -> Path | None:
 
 def _submit(prepared: Prepared, slurm: Slurm, hold: bool) -> Run:
     from slurmgpu.cli.preparing import note
+    from slurmgpu.submission.preflight import doubt_about_task
     from slurmgpu.submission.submitting import Submission, submit_plan
 
     submission = Submission(
@@ -107,6 +108,9 @@ def _submit(prepared: Prepared, slurm: Slurm, hold: bool) -> Run:
     run, said = submit_plan(submission, slurm, os.environ)
     if said:
         note(f"sbatch said: {said}")
+    doubt = doubt_about_task(prepared.plan, submission.folder)
+    if doubt is not None:
+        note(doubt)
     note(f"job {run.job_id} on cluster {run.cluster or 'unknown'}; run directory {run.run_dir}")
     return run
 
@@ -142,7 +146,7 @@ def _dry_run(prepared: Prepared, slurm: Slurm) -> None:
     from slurmgpu.cli.preparing import note
     from slurmgpu.errors import SlurmGpuError
     from slurmgpu.slurm.sbatch import estimate
-    from slurmgpu.submission.preflight import check_before_submission
+    from slurmgpu.submission.preflight import check_before_submission, doubt_about_task
 
     prepared.check_test_only("submit --dry-run")
     script = prepared.render()
@@ -150,6 +154,9 @@ def _dry_run(prepared: Prepared, slurm: Slurm) -> None:
     click.echo(plan_text(prepared.plan, terminal_columns(sys.stderr)), err=True)
     folder = _folder(prepared)
     check_before_submission(prepared.plan, folder, os.environ)
+    doubt = doubt_about_task(prepared.plan, folder)
+    if doubt is not None:
+        note(doubt)
     with tempfile.TemporaryDirectory(prefix="slurmgpu-") as temporary:
         path = Path(temporary) / "script.sbatch"
         path.write_text(script, encoding="utf-8")

@@ -153,6 +153,13 @@ def choose_cluster(
     folders = profile_folders(settings)
     if "/" in name or name.endswith((".yaml", ".yml")):
         path = Path(name).expanduser()
+        if path.is_dir():
+            inside = sorted(one.name for one in path.glob("*.yaml"))
+            has = f"it has {', '.join(inside)}" if inside else "it has none"
+            raise InvalidInput(
+                f"cluster {name!r} ({chooser}): is a folder, not a profile; {has}",
+                hint="give the path of a profile file (NAME.yaml), or a profile's name: slurmgpu cluster list",
+            )
         return load_cluster(path, [path.parent, *folders]), chooser
     known = profiles(settings)
     if name not in known:

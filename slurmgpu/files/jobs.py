@@ -67,7 +67,9 @@ def find_job_file(name: str) -> Path:
     names = ", ".join(sorted(file.stem for file in shipped.glob("*.yaml")))
     raise InvalidInput(
         f"{name}: there is no such job file; shipped ones are {names}",
-        hint=f"a command goes after two dashes: slurmgpu submit --gpus 2 -- {name} ...",
+        hint="give the path of one, or let `slurmgpu init` write a first one"
+        if path.suffix in {".yaml", ".yml"}
+        else f"a command goes after two dashes: slurmgpu submit --gpus 2 -- {name} ...",
     )
 
 

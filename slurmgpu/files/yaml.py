@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -126,6 +126,7 @@ def read_yaml(text: str, where: str) -> Layered:
         raise InvalidInput(f"{where}: cannot be read as YAML: {' '.join(str(error).split())}") from None
     if node is None:
         return Layered({}, {(): Origin(where)})
+    _check_tag(node, Origin(where, 1))
     if not isinstance(node, CommentedMap):
         raise InvalidInput(f"{where}:1: holds {_kind(node)}, where `key: value` lines are expected")
     layered = Layered({}, {(): Origin(where)})
@@ -166,14 +167,36 @@ def _line(lines: Any, of: str, part: Any) -> int | None:
         return None if lines.line is None else int(lines.line) + 1
 
 
+_CORE = "tag:yaml.org,2002:"
+_KNOWN_TAGS = {
+    f"{_CORE}{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq", "timestamp")
+}
+
+
+def _check_tag(node: Any, origin: Origin) -> None:
+    """InvalidInput for a value that is marked as of another kind (!name): nothing here reads such."""
+    tag = getattr(getattr(node, "tag", None), "value", None)
+    if isinstance(node, bytes):
+        tag = f"{_CORE}binary"
+    elif isinstance(node, Set):
+        tag = f"{_CORE}set"
+    if tag is not None and tag not in _KNOWN_TAGS:
+        shown = tag.replace(_CORE, "!!")
+        raise InvalidInput(
+            f"{origin}: the YAML tag {shown} means nothing here; write the value without it, or in quotes"
+        )
+
+
 def _plain(node: Any, key: Key, where: str, origins: dict[Key, Origin]) -> Any:
     if len(origins) > _MOST_VALUES:
         raise InvalidInput(f"{where}: stands for more than {_MOST_VALUES} values; use fewer aliases (*name)")
+    _check_tag(node, origins[key])
     lines: Any = getattr(node, "lc", None)  # ruamel's mappings and lists know their lines
     if isinstance(node, dict):
         result: dict[str, Any] = {}
         for name, value in node.items():
             line = _line(lines, "key", name)
+            _check_tag(name, Origin(where, line))
             if not isinstance(name, str):
                 raise InvalidInput(f"{Origin(where, line)}: the key {name!r} is no text; put it in quotes")
             inside: Key = (*key, str(name))

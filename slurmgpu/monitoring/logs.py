@@ -15,7 +15,7 @@ from slurmgpu.monitoring.status import status
 from slurmgpu.monitoring.waiting import FIRST_POLL, LOG_POLL, SLOWEST_POLL, GrowingLog, log_path
 from slurmgpu.slurm.call import Slurm
 
-__all__ = ["Log", "end_of", "find_logs", "follow"]
+__all__ = ["Log", "end_of", "find_logs", "follow", "run_of"]
 
 
 class Log(NamedTuple):
@@ -27,8 +27,15 @@ class Log(NamedTuple):
     """Why there is no path, or what the job waits for."""
 
 
-def find_logs(slurm: Slurm, selections: Sequence[Selection], user: str | None) -> list[Log]:
+def find_logs(
+    slurm: Slurm,
+    selections: Sequence[Selection],
+    user: str | None,
+    run_for: Callable[[JobStatus], Run | None],
+) -> list[Log]:
     """The logs of the jobs that some words mean; a run directory's own where Slurm does not answer or forgot it.
+
+    ``run_for`` finds the run of a job.
 
     Raises SlurmUnreachable when a word is no run directory and nothing answers; SlurmGpuError for an unknown job.
     """
@@ -40,7 +47,7 @@ def find_logs(slurm: Slurm, selections: Sequence[Selection], user: str | None) -
             if selection.run is None:
                 raise
             jobs = []
-        logs = [_log_of(selection.run or _run_of(job), job) for job in jobs if job.source != "none"]
+        logs = [_log_of(selection.run or run_for(job), job) for job in jobs if job.source != "none"]
         if not logs and selection.run is not None:
             logs = _left_behind(selection.run)
         if not logs:
@@ -62,7 +69,7 @@ def _log_of(run: Run | None, job: JobStatus) -> Log:
     return Log(job.job_id, path, waits)
 
 
-def _run_of(job: JobStatus) -> Run | None:
+def run_of(job: JobStatus) -> Run | None:
     """The run that a job belongs to, by the path of its script."""
     words = [job.script or "", *_words(job.submit_line or "")]
     for word in words:

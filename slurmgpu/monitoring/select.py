@@ -67,7 +67,12 @@ def select(words: Sequence[str]) -> list[Selection]:
     return [_select(word) for word in words]
 
 
+_VALID = "Give a job id, a job name, or a directory that slurmgpu submit made."
+
+
 def _select(word: str) -> Selection:
+    if not word.strip():
+        raise InvalidInput(f"{word!r} names no job", hint=_VALID)
     job_id = JobId.parse(word)
     if job_id is not None:
         return Selection(word, job_id=job_id)
@@ -77,7 +82,7 @@ def _select(word: str) -> Selection:
     if "/" in word or path.is_dir():
         raise InvalidInput(
             f"{word} is no run directory: there is no {RUN_FILE} in it",
-            hint="Give a job id, a job name, or a directory that slurmgpu submit made.",
+            hint=_VALID,
         )
     return Selection(word, name=word)
 

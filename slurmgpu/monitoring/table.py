@@ -37,6 +37,10 @@ _ENDED = {
 }
 
 
+STOPPED = 75
+"""EX_TEMPFAIL of sysexits.h, with which a training of slurmgpu's ends that has stopped and saved everything."""
+
+
 def header(live: bool) -> tuple[str, ...]:
     """Return the names of the columns."""
     return _HEADER + (_LIVE_HEADER if live else ()) + _LAST
@@ -83,6 +87,8 @@ def reason(job: JobStatus) -> str | None:
     if not job.state.is_waiting and word in _WAITING:
         return None  # Why it once waited; Slurm does not clear it.
     meaning = _WAITING.get(word) or _ENDED.get(word)
+    if word == "NonZeroExitCode" and job.exit_code == STOPPED:
+        meaning = "stopped, and can go on when started again"
     return f"{printable(job.reason)}: {meaning}" if meaning else printable(job.reason)
 
 

@@ -1,0 +1,275 @@
+"""``slurmgpu checkpoint``: list a run's checkpoints, verify them, export one as a plain state_dict."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from slurmgpu.cli.checkpoint_text import print_table, print_verdict, size
+
+if TYPE_CHECKING:
+    from slurmgpu.monitoring.checkpoints import Checkpoint
+
+_SCHEMA = "slurmgpu.checkpoints/1"
+
+
+class _Task(NamedTuple):
+    """One folder of checkpoints: an array task's, or the run's own."""
+
+    name: str
+    folder: Path
+    found: list[Checkpoint]
+
+
+@click.group()
+def command() -> None:
+    """List a run's checkpoints, verify them, export one as a plain state_dict."""
+
+
+@command.command("list", short_help="Show a run's checkpoints.")
+@click.argument("run", metavar="[RUN]", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def list_(ctx: click.Context, run: str | None, as_json: bool) -> None:
+    """Show a run's checkpoints, and which one a resume would take; reads manifests and sizes alone.
+
+    RUN is a run directory, a job id (112_3 for one task of an array) or a job name; without it, the newest run here
+    that has checkpoints. An array has one folder per task.
+    """
+    run_dir, tasks = _tasks(ctx, run)
+    rows = [
+        _facts(task, one, resume=one is _newest_complete(task.found)) for task in tasks for one in task.found
+    ]
+    if as_json:
+        _print_json(run_dir, rows)
+        return
+    for aside in sorted(run_dir.glob("earlier-checkpoints-*")):
+        click.echo(f"note: a start with resume: false set earlier ones aside, in {aside}", err=True)
+    if not rows:
+        click.echo(f"No checkpoints in {run_dir}.", err=True)
+        return
+    click.echo(str(run_dir))
+    print_table(rows)
+
+
+@command.command("verify", short_help="Read checkpoints through; say which are intact.")
+@click.argument("run", metavar="[RUN]", required=False)
+@click.option("--step", type=click.IntRange(0), help="Only the checkpoint of this step.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def verify(ctx: click.Context, run: str | None, step: int | None, as_json: bool) -> None:
+    """Read every file of a run's checkpoints and hold its size and SHA-256 against the manifest.
+
+    RUN as for `checkpoint list`. Says which one a resume would take. Exit code 1 when one of those asked for is
+    damaged. A training may go on meanwhile.
+    """
+    from slurmgpu.cli.preparing import note
+
+    run_dir, tasks = _tasks(ctx, run)
+    if step is not None:
+        _require_step(run_dir, tasks, step)
+    rows: list[dict[str, Any]] = []
+    for task in tasks:
+        rows += _verified(task, step, show=not as_json)
+    if as_json:
+        _print_json(run_dir, rows)
+    elif not rows:
+        note(
+            f"there is no checkpoint to verify in {run_dir}{'' if step is None else ': it was pruned meanwhile'}"
+        )
+    bad = [
+        row for row in rows if row["state"] == "damaged" or (step is not None and row["state"] != "intact")
+    ]
+    ctx.exit(1 if bad or not rows else 0)
+
+
+def _verified(task: _Task, step: int | None, *, show: bool) -> list[dict[str, Any]]:
+    """Verify a folder's generations, as many as are asked for and as the question of a resume needs."""
+    from slurmgpu.monitoring.checkpoints import read_through
+
+    rows: list[dict[str, Any]] = []
+    intact: list[int] = []
+    any_counts = False
+    for one, problems in read_through(task.folder, step):
+        counts = one.state in {"complete", "damaged"}
+        any_counts = any_counts or counts
+        if not problems:
+            intact.append(one.step)
+        if step in {None, one.step}:
+            state = one.state if not counts else "damaged" if problems else "intact"
+            problem = "; ".join(problems) or None
+            rows.append({**_facts(task, one, resume=False), "state": state, "problem": problem})
+            if show:
+                print_verdict(rows[-1])
+    for row in rows:
+        row["resume"] = row["state"] == "intact" and row["step"] == max(intact)
+    if show and rows:
+        where = f"task {task.name}: " if task.name else ""
+        if intact:
+            click.echo(f"{where}a resume takes step-{max(intact)}")
+        elif any_counts:
+            click.echo(f"{where}none is intact: a resume ends with an error until one is restored")
+        else:
+            click.echo(f"{where}there is none that counts: a resume begins anew")
+    return rows
+
+
+@command.command("export", short_help="Write one checkpoint's weights as a plain state_dict.")
+@click.argument("run", metavar="[RUN]", required=False)
+@click.option(
+    "--step", type=click.IntRange(0), help="The checkpoint of this step (default: the newest intact one)."
+)
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    required=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where to; FILE.pt.",
+)
+@click.option(
+    "--part",
+    default="model",
+    show_default=True,
+    help="What to write: model, optimizer, or a name that Run.state was given.",
+)
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@click.option("--python", metavar="PATH", help="A Python that has torch (default: one found here).")
+@click.pass_context
+def export(
+    ctx: click.Context,
+    run: str | None,
+    step: int | None,
+    target: Path,
+    part: str,
+    force: bool,
+    python: str | None,
+) -> None:
+    """Write the weights of a checkpoint as one plain state_dict.
+
+    RUN as for `checkpoint list`. Read it with `torch.load(FILE, weights_only=True)`, without slurmgpu; the names are those
+    of the model without DDP or torch.compile. Checksums are held first. Only this command needs torch.
+    """
+    import json
+
+    from slurmgpu.cli.preparing import note
+    from slurmgpu.submission.entrypoint import ask_entrypoint, chosen_python
+
+    run_dir, tasks = _tasks(ctx, run)
+    _check_target(target, tasks, force)
+    interpreter = chosen_python(python, os.environ)
+    one = _intact(run_dir, tasks, step)
+    arguments = [str(one.path.absolute()), str(target.absolute()), part]
+    facts = json.loads(ask_entrypoint(interpreter, "export", arguments, os.environ))
+    note(
+        f"wrote {target}: {part} of step {one.step} in {run_dir}, {facts['tensors']} tensors, "
+        f"{facts['values']} values, {size(facts['bytes'])}"
+    )
+
+
+def _check_target(target: Path, tasks: list[_Task], force: bool) -> None:
+    from slurmgpu.errors import InvalidInput
+
+    if not target.absolute().parent.is_dir():
+        raise InvalidInput(f"--output {target}: there is no folder {target.parent}", hint="make it first")
+    if any(task.folder.resolve() in target.resolve().parents for task in tasks):
+        raise InvalidInput(f"--output {target}: lies among the checkpoints", hint="give a file elsewhere")
+    if target.exists() and not target.is_file():
+        raise InvalidInput(f"--output {target}: is no plain file", hint="give a file's name")
+    if target.exists() and not force:
+        raise InvalidInput(f"--output {target}: is there already", hint="--force replaces it")
+
+
+def _intact(run_dir: Path, tasks: list[_Task], step: int | None) -> Checkpoint:
+    """The checkpoint to export, read through: that of the step, else the newest intact one."""
+    from slurmgpu.cli.preparing import note
+    from slurmgpu.errors import InvalidInput, RunFailed
+    from slurmgpu.monitoring.checkpoints import damage, read_through
+
+    if len(tasks) > 1:
+        raise InvalidInput(
+            f"{run_dir} is an array, with tasks {', '.join(task.name or '(none)' for task in tasks)}",
+            hint=f"name one of them: {run_dir / tasks[-1].name}",
+        )
+    read: Iterable[tuple[Checkpoint, list[str] | None]] = ()
+    if step is not None:
+        _require_step(run_dir, tasks, step)
+        read = ((one, damage(one)) for one in tasks[0].found if one.step == step)
+    elif tasks:
+        read = read_through(tasks[0].folder)
+    for one, problems in read:
+        if one.state == "set aside" or problems is None:
+            continue
+        if not problems:
+            return one
+        note(f"step-{one.step} is {'torn' if one.state == 'torn' else 'damaged'}: {'; '.join(problems)}")
+    raise RunFailed(
+        f"there is no intact checkpoint{'' if step is None else f' of step {step}'} in {run_dir}",
+        hint="slurmgpu checkpoint list shows which there are",
+    )
+
+
+def _require_step(run_dir: Path, tasks: list[_Task], step: int) -> None:
+    from slurmgpu.errors import InvalidInput
+
+    if not any(one.step == step for task in tasks for one in task.found):
+        there = sorted({one.step for task in tasks for one in task.found}, reverse=True)
+        listed = ", ".join(map(str, there))
+        raise InvalidInput(
+            f"--step {step}: there is no such checkpoint in {run_dir}",
+            hint=f"there are those of steps {listed}" if there else "there is none at all",
+        )
+
+
+def _tasks(ctx: click.Context, run: str | None) -> tuple[Path, list[_Task]]:
+    """The run directory that is meant, and its folders of checkpoints."""
+    from slurmgpu.files.settings import load_settings, runs_folder
+    from slurmgpu.monitoring.checkpoints import checkpoint_folders, checkpoints
+    from slurmgpu.monitoring.runs import find_run, newest_run
+    from slurmgpu.monitoring.select import current_user
+    from slurmgpu.slurm.call import Slurm
+
+    runs = runs_folder(load_settings(Path.cwd()).settings.runs, Path.cwd(), os.environ)
+    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
+    run_dir = find_run(slurm, run, runs, current_user()) if run else newest_run(runs)
+    folders = checkpoint_folders(run_dir)
+    return run_dir, [_Task(name, folder, checkpoints(folder)) for name, folder in folders.items()]
+
+
+def _newest_complete(found: list[Checkpoint]) -> Checkpoint | None:
+    return next((one for one in found if one.state == "complete"), None)
+
+
+def _facts(task: _Task, one: Checkpoint, *, resume: bool) -> dict[str, Any]:
+    """What a row shows and JSON holds: bytes, seconds since 1970, null for what is not known."""
+    manifest = one.manifest
+    return {
+        "task": task.name or None,
+        "step": one.step,
+        "state": one.state,
+        "problem": one.problem,
+        "resume": resume,
+        "kept_for_good": one.kept_for_good,
+        "end_of_training": bool(manifest and manifest.complete),
+        "epoch": manifest.epoch if manifest else None,
+        "samples": manifest.samples if manifest else None,
+        "time": manifest.time if manifest else None,
+        "bytes": one.size,
+        "parts": len(manifest.parts) if manifest else None,
+        "world_size": manifest.world_size if manifest else None,
+        "restart": manifest.restart if manifest else None,
+        "torch": manifest.torch if manifest else None,
+        "path": str(one.path.relative_to(task.folder.parent)),
+    }
+
+
+def _print_json(run_dir: Path, rows: list[dict[str, Any]]) -> None:
+    import json
+
+    document = {"schema": _SCHEMA, "run_dir": str(run_dir.absolute()), "checkpoints": rows}
+    click.echo(json.dumps(document, indent=2))

@@ -1,0 +1,148 @@
+"""``slurmgpu train``: train a task here, or only prepare it, as a job of the same settings would."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slurmgpu.cli.run import run_dir_option
+from slurmgpu.cli.train_options import layer_of, train_options
+
+if TYPE_CHECKING:
+    from slurmgpu.cli.preparing import Prepared
+
+
+@click.command()
+@click.argument("what", metavar="TASK.py:CLASS|JOB.yaml")
+@train_options
+@click.option("--config", multiple=True, metavar="KEY=VALUE", help="What the task reads as cfg.KEY.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any other part of the job file.")
+@click.option(
+    "--cluster", metavar="NAME", help="The cluster profile whose environments count: its name, or a file."
+)
+@click.option(
+    "--processes", type=click.IntRange(1), help="Processes in all (default: as JOB.yaml has, or 1)."
+)
+@click.option(
+    "--here", is_flag=True, help="Train on this machine although it looks like a login node; stays small."
+)
+@click.option("--prepare", "only_prepare", is_flag=True, help="Only run the task's prepare(cfg), once.")
+@click.option("--python", metavar="PATH", help="A Python that has torch, in place of the job's environment.")
+@run_dir_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    what: str,
+    settings: dict[str, Any],
+    config: tuple[str, ...],
+    sets: tuple[str, ...],
+    cluster: str | None,
+    processes: int | None,
+    here: bool,
+    only_prepare: bool,
+    python: str | None,
+    run_dir: Path | None,
+) -> None:
+    """Train a task on this machine's CPU, without Slurm; or prepare it for jobs.
+
+    TASK.py:CLASS is a file and a class in it; of a JOB.yaml its train: counts, with the options laid over it. Runs as
+    `slurmgpu run` does, in a run directory of its own, and ends with the training's exit code.
+
+    With --prepare it runs the task's prepare(cfg) alone, in the job's modules, container and Python, as on a login
+    node, where there is a network: a download, an unpacking. The job then finds it done.
+    """
+    from slurmgpu.cli.run import on_login_node, run_prepared
+    from slurmgpu.submission.entrypoint import chosen_python
+
+    interpreter = Path(chosen_python(python, os.environ)) if python else None
+    if only_prepare:
+        ctx.exit(_prepare(_planned(what, settings, config, sets, cluster, None), interpreter))
+    login_node = on_login_node(here)
+    prepared = _planned(what, settings, config, sets, cluster, processes)
+    ctx.exit(
+        run_prepared(
+            prepared, processes=processes, login_node=login_node, python=interpreter, run_dir=run_dir
+        )
+    )
+
+
+def _planned(
+    what: str,
+    settings: dict[str, Any],
+    config: tuple[str, ...],
+    sets: tuple[str, ...],
+    cluster: str | None,
+    processes: int | None,
+) -> Prepared:
+    """The job, in its environment on the cluster; what else the cluster wants does not matter on this machine."""
+    from slurmgpu.cli.preparing import Prepared, put_any
+    from slurmgpu.errors import InvalidInput
+    from slurmgpu.files.clusters import choose_cluster
+    from slurmgpu.files.jobs import find_job_file, load_job
+    from slurmgpu.files.yaml import Origin
+    from slurmgpu.models.cluster import GENERIC
+    from slurmgpu.planning.planner import Surroundings, make_plan, resolve_environment
+
+    layer = layer_of(settings)
+
+    def put(key: str, value: Any, origin: str) -> None:
+        layer.put(tuple(key.split(".")), value, Origin(origin))
+
+    for text in sets:
+        put_any(text, put)
+    for text in config:
+        put_any(text, put, "--config", "channels=16", "train.config.")
+    is_task = re.search(r"\.py(:|\Z)", what) is not None
+    if is_task:
+        put("train.task", what, "the argument")
+        put("resources.nodes", 1, "slurmgpu train")
+        put("resources.gpus", processes or 1, "option --processes")
+    loaded = load_job(None if is_task else find_job_file(what), layer, cwd=Path.cwd(), environ=os.environ)
+    if loaded.job.train is None:
+        raise InvalidInput(
+            f"{what}: has no train:, and there is nothing to train",
+            hint="slurmgpu run runs a job's command on this machine",
+        )
+    known, _ = choose_cluster(cluster, loaded.settings, os.environ)
+    _, environment = resolve_environment(loaded.job, known, loaded.settings.settings.environments)
+    job = loaded.job.model_copy(update={"environment": environment})
+    around = Surroundings(work_dir=loaded.work_dir)
+    plan = make_plan(job, GENERIC, around).model_copy(update={"login_shell": known.dialect.login_shell})
+    return Prepared(loaded._replace(job=job), GENERIC, plan, None, around)
+
+
+def _prepare(prepared: Prepared, python: Path | None) -> int:
+    """Run the script that the job would run, on one process, to prepare alone; its exit code."""
+    from slurmgpu.cli.preparing import note
+    from slurmgpu.cli.run import LOGIN_NICE, looks_like_a_login_node
+    from slurmgpu.errors import InvalidInput
+    from slurmgpu.files.jobs import folder_here
+    from slurmgpu.submission.entrypoint import prepare_here, prepare_plan
+    from slurmgpu.submission.preflight import check_task, is_folder
+
+    folder = folder_here(prepared.loaded.work_dir, Path.cwd())
+    if folder is None or not is_folder(folder):
+        raise InvalidInput(
+            f"work_dir: {prepared.loaded.work_dir} is not on this machine",
+            hint="give another: --set work_dir=FOLDER",
+        )
+    check_task(prepared.plan, folder)
+    plan = prepare_plan(prepared.plan, python)
+    by_slurm = [f"--{name}" for name in plan.environment.sbatch] + [*plan.environment.srun_options]
+    if by_slurm:
+        note(
+            f"in the job, Slurm itself sets up part of the environment ({', '.join(by_slurm)}), and not here; "
+            "--python PATH takes another Python"
+        )
+    script = prepared._replace(plan=plan).render()
+    code = prepare_here(plan, script, folder, nice=LOGIN_NICE if looks_like_a_login_node() else 0)
+    if code:
+        instead = (
+            "" if python else "; it ran in the job's environment, and --python PATH takes another Python"
+        )
+        note(f"preparing ended with exit code {code}{instead}")
+    return code

@@ -1,0 +1,203 @@
+"""A run's checkpoints, read without torch: which there are, which are intact, where a resume goes on.
+
+The files are described in docs/training.md; the entrypoint, which travels without the rest, judges them by the same
+rules (``newest_intact`` in its ``checkpoint`` module).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+__all__ = ["Checkpoint", "Manifest", "State", "checkpoint_folders", "checkpoints", "damage", "read_through"]
+
+MANIFEST = "manifest.json"
+_BLOCK = 1 << 22
+_LOOKS = 5
+
+State = Literal["complete", "damaged", "torn", "set aside"]
+"""complete: the manifest and every part are there, in full length; torn: a save without its manifest."""
+
+
+class _Read(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True)  # keys of a later version are no fault
+
+
+class Part(_Read):
+    """One file of a checkpoint."""
+
+    bytes: int
+    sha256: str
+
+
+class _Settings(_Read):
+    keep_every: int | None = None
+
+
+class Manifest(_Read):
+    """What ``manifest.json`` says; a loop of the user's own leaves out what only a task knows."""
+
+    schema_: Literal["slurmgpu.checkpoint/1"] = Field(alias="schema")
+    parts: dict[str, Part]
+    step: int | None = None
+    samples: int | None = None
+    epoch: int | None = None
+    time: float | None = None
+    restart: int | None = None
+    world_size: int | None = None
+    torch: str | None = None
+    complete: bool = False
+    settings: _Settings = _Settings()
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One generation: its folder and what can be told of it without reading its parts."""
+
+    path: Path
+    step: int
+    state: State
+    manifest: Manifest | None = None
+    problem: str | None = None
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of all parts, as the manifest has them."""
+        return None if self.manifest is None else sum(part.bytes for part in self.manifest.parts.values())
+
+    @property
+    def kept_for_good(self) -> bool:
+        """Whether ``keep_every`` keeps it."""
+        every = self.manifest.settings.keep_every if self.manifest else None
+        return bool(every) and self.state == "complete" and self.step % (every or 1) == 0
+
+
+def checkpoint_folders(run_dir: Path) -> dict[str, Path]:
+    """The folders of checkpoints in a run directory by the array task they belong to; '' without an array."""
+    folders = {"": run_dir / "checkpoints"} if (run_dir / "checkpoints").is_dir() else {}
+    tasks = [path for path in run_dir.glob("*/checkpoints") if path.parent.name.isdecimal() and path.is_dir()]
+    return folders | {
+        path.parent.name: path for path in sorted(tasks, key=lambda path: int(path.parent.name))
+    }
+
+
+def checkpoints(folder: Path) -> list[Checkpoint]:
+    """All generations in a folder, newest first; those that are pruned meanwhile are left out."""
+    found = []
+    for path in folder.iterdir():
+        match = re.fullmatch(r"((?:\w+-)?)step-(\d+)((?:-\d+)?)", path.name, re.ASCII)
+        if match is None or bool(match[1]) != bool(match[3]) or not path.is_dir():
+            continue
+        step = int(match[2])
+        if match[1]:
+            found.append(Checkpoint(path, step, "set aside", problem=f"{match[1].rstrip('-')} when resumed"))
+            continue
+        one = _look(path, step)
+        if one is not None:
+            found.append(one)
+    return sorted(found, key=lambda one: (one.step, one.path.name), reverse=True)
+
+
+def _look(path: Path, step: int) -> Checkpoint | None:
+    """A generation by its manifest and the sizes of its parts; None when it is gone."""
+    manifest, problem = _read(path)
+    if manifest is None and problem is None:
+        torn = "no manifest: a save cut off, or under way"
+        return Checkpoint(path, step, "torn", problem=torn) if path.is_dir() else None
+    if manifest is not None:
+        problem = next(iter(_wrong_sizes(path, manifest).values()), None)
+    if problem is None:
+        return Checkpoint(path, step, "complete", manifest)
+    if not (path / MANIFEST).exists():
+        return None  # its parts went while they were looked at
+    return Checkpoint(path, step, "damaged", manifest, problem)
+
+
+def _read(path: Path) -> tuple[Manifest | None, str | None]:
+    """The manifest, or what is wrong with it; neither when there is none."""
+    try:
+        return Manifest.model_validate_json((path / MANIFEST).read_bytes()), None
+    except FileNotFoundError:
+        return None, None
+    except OSError as error:
+        return None, f"{MANIFEST} cannot be read: {error.strerror}"
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        return None, f"{MANIFEST} is not valid: {f'{place}: ' if place else ''}{first['msg']}"
+
+
+def _wrong_sizes(path: Path, manifest: Manifest) -> dict[str, str]:
+    """What is wrong with a part, by its name, as far as its size tells."""
+    wrong = {}
+    for name, part in manifest.parts.items():
+        file = path / name
+        try:
+            if not file.is_file():
+                wrong[name] = f"{name} is missing"
+            elif (size := file.stat().st_size) != part.bytes:
+                wrong[name] = f"{name} has {size} bytes instead of {part.bytes}"
+        except OSError as error:
+            wrong[name] = f"{name} cannot be read: {error.strerror}"
+    return wrong
+
+
+def damage(checkpoint: Checkpoint) -> list[str] | None:
+    """Read every part of a generation, block by block: what is wrong with it; None when it is no longer there.
+
+    A training prunes and saves meanwhile: what is missing because of it is no damage.
+    """
+    path, manifest = checkpoint.path, checkpoint.manifest
+    if manifest is None:
+        problems = [checkpoint.problem or "no manifest"]
+    else:
+        wrong = _wrong_sizes(path, manifest)
+        for name, part in manifest.parts.items():
+            if name not in wrong and (problem := _wrong_content(path / name, part)):
+                wrong[name] = problem
+        problems = list(wrong.values())
+    if problems and (not path.is_dir() or _read(path)[0] != manifest):
+        return None
+    return problems
+
+
+def read_through(folder: Path, step: int | None = None) -> Iterator[tuple[Checkpoint, list[str]]]:
+    """Each generation with all that is wrong with it, newest first; with ``step`` that one, and as many as show where
+    a resume goes on.
+
+    Those that are pruned meanwhile are left out. When none was left, those that came in their place follow.
+    """
+    seen: set[Path] = set()
+    intact = False
+    for _ in range(_LOOKS):
+        gone = False
+        for one in checkpoints(folder):
+            counts = one.state in {"complete", "damaged"}
+            if one.path in seen or not (step in {None, one.step} or (counts and not intact)):
+                continue
+            seen.add(one.path)
+            problems = damage(one) if counts else [one.problem or ""]
+            if problems is None:
+                gone = True
+                continue
+            intact = intact or not problems
+            yield one, problems
+        if intact or not gone:
+            return
+
+
+def _wrong_content(file: Path, part: Part) -> str | None:
+    digest = hashlib.sha256()
+    try:
+        with file.open("rb") as stream:
+            while block := stream.read(_BLOCK):
+                digest.update(block)
+    except OSError as error:
+        return f"{file.name} cannot be read: {error.strerror}"
+    return None if digest.hexdigest() == part.sha256 else f"{file.name} differs from its SHA-256"

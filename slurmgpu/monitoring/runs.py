@@ -1,0 +1,136 @@
+"""Which run directory a word means: a folder, a job id or a job name; without a word the newest one that trains."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
+from slurmgpu.models.run import RUN_FILE, JobStatus, Run
+from slurmgpu.monitoring.logs import run_of
+from slurmgpu.monitoring.select import Selection, read_run, select
+from slurmgpu.monitoring.status import status
+from slurmgpu.slurm.call import Slurm
+
+__all__ = ["find_run", "newest_run", "run_of_job"]
+
+# What submission and local runs put into a run directory, and what is in it by the entrypoint alone.
+_MARKS = (RUN_FILE, "script.sbatch", "train.json", "checkpoints")
+_STAMPED = re.compile(r"(.+)-(\d{8}T\d{6}Z)-[0-9a-f]+", re.ASCII)
+
+
+def find_run(slurm: Slurm, word: str, runs: Path, user: str | None) -> Path:
+    """The run directory that a word means, the task's own for one task of an array.
+
+    Slurm is asked about job ids and names; what it no longer knows is looked for in the folder ``runs``.
+
+    Raises:
+        InvalidInput: a path that is no run directory.
+        SlurmGpuError: nobody knows such a run; SlurmUnreachable when Slurm could not be asked.
+    """
+    path = Path(word)
+    if path.is_dir():
+        path = path.parent if path.name == "checkpoints" else path
+        if any((path / mark).exists() for mark in _MARKS):
+            return path
+        raise InvalidInput(
+            f"{word} is no run directory: it has none of {', '.join(_MARKS)}",
+            hint="give a job id, a job name, or a directory that slurmgpu submit or slurmgpu run made",
+        )
+    if "/" in word:
+        raise InvalidInput(
+            f"{word}: there is no such directory", hint="give a job id, a job name, or a run directory"
+        )
+    (selection,) = select([word])
+    found, asked = _by_slurm(slurm, selection, user)
+    found = found or _left_behind(selection, runs)
+    if found is None:
+        raise type(asked)(
+            f"{word}: there is no run of that name or id in {runs}. {asked.message}",
+            hint="give the run directory itself; slurmgpu submit and slurmgpu run print it",
+        )
+    task = selection.job_id.tasks if selection.job_id else None
+    return found / task if task and task.isdecimal() else found
+
+
+def _by_slurm(slurm: Slurm, selection: Selection, user: str | None) -> tuple[Path | None, SlurmGpuError]:
+    """The newest run of the jobs that Slurm knows by this word, or why there is none."""
+    try:
+        jobs = status(slurm, user=user, selections=[selection]).jobs
+    except SlurmUnreachable as error:
+        return None, error
+    jobs = [job for job in jobs if job.source != "none"]
+    known = [run for job in jobs if (run := run_of(job)) is not None]
+    newest = max(known, key=lambda run: run.submitted_at, default=None)
+    if newest is not None:
+        return Path(newest.run_dir), SlurmGpuError("")
+    why = "Slurm knows the job, but not its run directory" if jobs else "Slurm knows no such job of yours"
+    return None, SlurmGpuError(why)
+
+
+def _left_behind(selection: Selection, runs: Path) -> Path | None:
+    """The newest run directory of this name, folder name or job id."""
+    return next((path for path in _newest_first(runs) if _means(selection, path)), None)
+
+
+def _means(selection: Selection, path: Path) -> bool:
+    stamped = _STAMPED.fullmatch(path.name)
+    if selection.name is not None and selection.name in {path.name, stamped[1] if stamped else None}:
+        return True
+    record = _record(path)
+    if record is None:
+        return False
+    if selection.job_id is not None:
+        return record.job_id == selection.job_id.number
+    return record.name == selection.name
+
+
+def _record(path: Path) -> Run | None:
+    try:
+        return read_run(path)
+    except InvalidInput:
+        return None  # a local run has none
+
+
+def run_of_job(job: JobStatus, runs: Path) -> Run | None:
+    """The run of a job: Slurm forgets the script's path soon after its end, and the run directory has the id."""
+    known = run_of(job)
+    if known is None:
+        records = (record for path in _newest_first(runs) if (record := _record(path)) is not None)
+        known = next((run for run in records if Selection(job.job_id, run=run).matches(job)), None)
+    return known
+
+
+def newest_run(runs: Path) -> Path:
+    """The newest run directory with checkpoints in it; without any, the newest that trains.
+
+    Raises:
+        SlurmGpuError: there is none.
+    """
+    folders = list(_newest_first(runs))
+    saved = (
+        path for path in folders if any(path.glob("checkpoints")) or any(path.glob("[0-9]*/checkpoints"))
+    )
+    training = (path for path in folders if (path / "code").is_dir())
+    found = next(saved, None) or next(training, None)
+    if found is None:
+        raise SlurmGpuError(
+            f"no run in {runs} trains" if folders else f"there are no runs in {runs}",
+            hint="name a run directory, a job id or a job name",
+        )
+    return found
+
+
+def _newest_first(runs: Path) -> Iterator[Path]:
+    """The run directories in a folder, by the time in their names; one made by hand by its last change."""
+    dated = []
+    for path in runs.iterdir() if runs.is_dir() else ():
+        stamped = _STAMPED.fullmatch(path.name)
+        if stamped:
+            dated.append((stamped[2], path.name, path))
+        elif any((path / mark).exists() for mark in _MARKS):
+            changed = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
+            dated.append((f"{changed:%Y%m%dT%H%M%SZ}", path.name, path))
+    yield from (path for _, _, path in sorted(dated, reverse=True))
