@@ -80,8 +80,20 @@ _ARCHER2 = [
     R(
         "archer2-gpu",
         "gpu-exc: 2 whole nodes",
-        "{resources: {account: z01, qos: gpu-exc, nodes: 2, gpus_per_node: 4, exclusive: true, time: '12:00:00'}}",
+        "{resources: {account: z01, qos: gpu-exc, nodes: 2, gpus_per_node: 4, time: '12:00:00'}}",
         options={"gpus": "8", "nodes": "2", "exclusive": None, "qos": "gpu-exc"},
+    ),
+    R(
+        "archer2-gpu",
+        "more than half a node goes to gpu-exc, which wants --exclusive",
+        "{resources: {account: z01, gpus: 4, time: '12:00:00'}}",
+        options={"gpus": "4", "qos": "gpu-exc", "exclusive": None},
+    ),
+    R(
+        "archer2-gpu",
+        "gpu-shd shares the node",
+        "{resources: {account: z01, gpus: 2, time: '12:00:00'}}",
+        options={"gpus": "2", "qos": "gpu-shd", "exclusive": ABSENT},
     ),
     R(
         "archer2-gpu",
@@ -840,6 +852,18 @@ _JEAN_ZAY = [
     ),
     R(
         "idris-jean-zay",
+        "an account that names its type chooses the partition",
+        "{resources: {account: abc@a100, gpus: 1, time: '20:00:00'}}",
+        options={"account": "abc@a100", "constraint": "a100", "partition": "gpu_p5"},
+    ),
+    R(
+        "idris-jean-zay",
+        "memory of a GPU is looked for in all partitions, whatever the account would end in elsewhere",
+        "{resources: {account: abc, gpus: 1, gpu_memory: 40G, time: '20:00:00'}}",
+        options={"account": "abc@a100", "constraint": "a100", "partition": "gpu_p5"},
+    ),
+    R(
+        "idris-jean-zay",
         "20 hours without a QOS",
         "{resources: {account: abc@v100, gpus: 'v100-32g:4', time: '20:01:00'}}",
         "time",
@@ -1086,6 +1110,18 @@ _OTHERS = [
         "a GPU's share",
         "{resources: {gpus: 'h100:2', time: '1-00:00:00'}}",
         options={"partition": "H100", "cpus-per-task": "56", "mem": "448G"},
+    ),
+    R(
+        "dfki-pegasus",
+        "a type is known in other letters",
+        "{resources: {gpus: 'H100:2', time: '1-00:00:00'}}",
+        options={"partition": "H100", "gres": "gpu:2"},
+    ),
+    R(
+        "uppmax-pelle",
+        "the type in the site's letters, whatever the job writes",
+        "{resources: {account: a, gpus: 'L40S:1', time: '2-00:00:00'}}",
+        options={"gpus": "l40s:1", "partition": "gpu"},
     ),
     R(
         "uppmax-pelle",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder
 from slurmgpu.files.yaml import read_yaml, validate
 from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.limits import Billing
+from slurmgpu.models.units import Duration, Memory
 from tests.recorded import RELEASES
 from tests.test_discovery import discovered, slurm_of
 
@@ -194,6 +197,82 @@ def test_over_a_documented_profile_guesses_give_way_and_rules_that_slurm_does_no
     assert both.source == found.cluster.source
 
 
+def over(found: str, below: str) -> Cluster:
+    """The profile that discovery writes of the one, based on the other."""
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), "paper", below)
+        path = Path(folder) / "here.yaml"
+        cluster = Discovered(cluster_of(f"name: here\n{found}"))
+        documented = load_cluster(Path(folder) / "paper.yaml")
+        path.write_text(profile_text(cluster, overlay(cluster, documented)))
+        return load_cluster(path)
+
+
+def test_documented_rules_of_a_qos_stay_and_its_figures_are_those_of_slurm() -> None:
+    below = """\
+qos:
+  premium:
+    description: Dearer
+    by_name: true
+    partitions: [gpu, gone]
+    limits: {max_time: "9:00:00", max_gpus: 8, max_node_time: "4:00:00"}
+  free: {preemptible: true, exclusive: true}
+  unseen: {by_name: true}
+"""
+    both = over('qos: {premium: {limits: {max_time: "1:00:00"}}, free: {}}\npartitions: {gpu: {}}\n', below)
+    premium = both.qos["premium"]
+    assert (premium.by_name, premium.description, premium.partitions) == (True, "Dearer", ("gpu",))
+    assert (premium.limits.max_time, premium.limits.max_gpus) == (Duration.parse("1:00:00"), None)
+    assert premium.limits.max_node_time == Duration.parse("4:00:00")
+    assert (both.qos["free"].preemptible, both.qos["free"].exclusive) == (True, True)
+    assert both.qos["unseen"].by_name
+
+
+def test_rules_that_slurm_has_for_no_partition_stay_documented() -> None:
+    below = """\
+partitions:
+  gpu:
+    preemptible: true
+    whole_nodes: true
+    limits: {max_nodes: 9, min_gpus: 4, max_time_by_nodes: [{nodes: 2, max_time: "2:00:00"}]}
+    billing: {gpu: 5, unit: core hours}
+  other: {billing: {gpu: 5, unit: core hours}}
+"""
+    both = over("partitions: {gpu: {limits: {max_nodes: 2}}, other: {billing: {gpu: 7}}}\n", below)
+    gpu = both.partitions["gpu"]
+    assert (gpu.preemptible, gpu.whole_nodes) == (True, True)
+    assert (gpu.limits.max_nodes, gpu.limits.min_gpus, len(gpu.limits.max_time_by_nodes)) == (2, 4, 1)
+    assert gpu.billing == Billing(gpu=5, unit="core hours")
+    assert both.partitions["other"].billing == Billing(gpu=7, unit="core hours")
+
+
+def test_what_a_job_must_name_is_what_slurm_and_the_documentation_want_named() -> None:
+    below = "default_partition: old\npartitions: {old: {}}\ndialect: {required: [account, constraint], qos: debug}\n"
+    found = "partitions: {gpu: {}}\ndialect: {required: [account, partition]}\nqos: {normal: {}}\n"
+    both = over(found, below)
+    assert both.dialect.required == ("account", "constraint", "partition")
+    assert both.default_partition is None
+    assert set(both.qos) == {"normal", "debug"}
+
+
+def test_a_documented_type_is_found_in_other_letters_and_asked_for_in_those_of_slurm() -> None:
+    below = """\
+gpu_types: {H100: {memory: 80G}, H100-94: {memory: 94G}}
+partitions: {gpu: {nodes: [{gpus: 4, gpu_type: H100, max_cpus_per_gpu: 12}]}}
+"""
+    found = """\
+gpu_types: {h100: {memory: 40G}, H100-94: {memory: 40G}}
+partitions: {gpu: {nodes: [{gpus: 4, gpu_type: h100, count: 2}]}}
+guessed: {gpu_types.h100.memory: well known, gpu_types.H100-94.memory: well known}
+"""
+    both = over(found, below)
+    (group,) = both.partitions["gpu"].nodes
+    assert (group.gpu_type, group.max_cpus_per_gpu) == ("H100", 12)
+    assert set(both.gpu_types) == {"H100", "H100-94"}
+    assert (both.gpu_types["H100"].gres, both.gpu_types["H100"].memory) == ("h100", Memory.parse("80G"))
+    assert both.guessed == {}
+
+
 def test_every_shipped_profile_can_be_laid_under_a_discovered_one(tmp_path: Path) -> None:
     found = discovered("22.05")
     for path in sorted(data_folder("clusters").glob("*.yaml")):
@@ -347,6 +426,28 @@ def test_nothing_is_overwritten(home: Path) -> None:
     assert mine.read_text() == "name: here\n"
     refused = invoke("refresh", "here")
     assert "was not written by" in str(refused.exception)
+
+
+@pytest.mark.parametrize("name", ["./paper.yaml", "paper.yaml", "generic"])
+def test_a_profile_is_based_on_one_that_is_found_again_by_its_name(home: Path, name: str) -> None:
+    (home.parent.parent / "paper.yaml").write_text("name: paper\n")
+    result = invoke("discover", "--save", "--based-on", name)
+    assert isinstance(result.exception, InvalidInput)
+    assert not home.exists()
+
+
+def test_a_profile_is_based_on_another_by_the_name_of_its_file(home: Path) -> None:
+    home.mkdir(parents=True)
+    (home / "paper.yaml").write_text("name: of-the-site\nqos: {debug: {by_name: true}}\n")
+    invoke("discover", "--save", "--name", "here", "--based-on", "paper")
+    assert load_cluster(home / "here.yaml").qos["debug"].by_name
+
+
+def test_only_what_is_still_guessed_is_marked_as_such() -> None:
+    found = discovered("24.11")
+    text = profile_text(found, overlay(found, documented()))
+    assert "gpu_types: # guessed" not in text
+    assert "a100.memory" not in text
 
 
 def test_saved_profiles_are_refreshed_in_place(home: Path) -> None:

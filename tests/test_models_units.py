@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurmgpu.models.slurm_text import fault_in_features
 from slurmgpu.models.units import Duration, GpuRequest, Gres, Memory, parse_gres_list
 
 
@@ -123,3 +124,24 @@ def test_two_types_of_gpu_in_one_list_are_refused() -> None:
 def test_a_gres_reads_back_as_what_is_rendered(text: str) -> None:
     once = Gres.parse(text)
     assert Gres.parse(str(once)) == once
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "a100",
+        "a&b",
+        "a,b",
+        "[a|b]",
+        "(a)",
+        "(a&b)|c",
+        "a&(b|c)",
+        "[a*1&b*2]",
+        "a*2",
+        "(a&b)*2",
+        "[a]&b",
+        "a:1&b.c-d=e",
+    ],
+)
+def test_features_that_slurm_takes_have_no_fault(expression: str) -> None:
+    assert fault_in_features(expression) is None

@@ -83,6 +83,23 @@ def test_a_type_of_gpu_chooses_the_partition_and_is_asked_for() -> None:
     assert made.option("gres") == "gpu:h100:2"
 
 
+@pytest.mark.parametrize(
+    ("site", "asked", "sent"), [("h100", "H100", "h100"), ("H100", "h100", "H100"), ("H100", "H100", "H100")]
+)
+def test_a_type_is_sent_in_the_letters_of_the_site(site: str, asked: str, sent: str) -> None:
+    on = cluster(partitions={"gpu": {"nodes": [{"count": 2, "gpus": 4, "gpu_type": site}]}}, gpu_types={})
+    for wanted in ({"gpus": f"{asked}:2"}, {"gpus": 2, "gpu_type": asked}):
+        made = plan(on, resources=wanted)
+        assert made.option("gres") == f"gpu:{sent}:2"
+        assert made.gpu_type == sent
+
+
+def test_a_type_that_differs_in_its_letters_alone_is_another_where_the_site_has_both() -> None:
+    nodes = [{"count": 2, "gpus": 4, "gpu_type": name} for name in ("a100", "A100")]
+    on = cluster(partitions={"gpu": {"nodes": nodes}}, gpu_types={})
+    assert plan(on, resources={"gpus": "A100:1"}).option("gres") == "gpu:A100:1"
+
+
 def test_memory_of_a_gpu_chooses_the_type() -> None:
     made = plan(resources={"gpus": 2, "gpu_memory": "60G"})
     assert made.partition == "gpu8"
@@ -278,11 +295,6 @@ def test_a_job_with_nothing_to_run_is_refused() -> None:
         make_plan(validate(Job, Layered({}, {}), "job"), cluster(), Surroundings(work_dir="/w"))
 
 
-def test_restart_on_timeout_says_that_it_is_not_there_yet() -> None:
-    message, _ = refused(resources={"gpus": 1}, restart={"on": ["timeout"]})
-    assert "restart.on: timeout is not supported" in message
-
-
 # --- restart
 
 
@@ -291,6 +303,53 @@ def test_a_command_is_never_started_twice_unless_the_user_says_so() -> None:
     assert any(option.name == "no-requeue" for option in plan(resources={"gpus": 1}).options)
     allowed = plan(resources={"gpus": 1}, restart={"on": ["preemption"]})
     assert [option.name for option in allowed.options if "requeue" in option.name] == ["requeue"]
+
+
+def why_requeue(**job: Any) -> str:
+    return next(
+        option.why for option in plan(resources={"gpus": 1}, **job).options if option.name == "requeue"
+    )
+
+
+def test_a_training_that_resumes_is_requeued_at_its_time_limit() -> None:
+    made = plan(resources={"gpus": 1}, train={"task": "t.py:T"})
+    assert made.restart_on == ("timeout", "preemption", "node_failure")
+    why = why_requeue(train={"task": "t.py:T"})
+    assert why.startswith("the training entrypoint resumes from its last checkpoint")
+    assert "when the time is up the script requeues it" in why
+    anew = plan(resources={"gpus": 1}, train={"task": "t.py:T", "resume": False})
+    assert (anew.restart_on, anew.restart_limit) == ((), None)
+
+
+def test_a_training_that_begins_anew_at_each_start_is_not_requeued_at_its_time_limit() -> None:
+    message, _ = refused(
+        resources={"gpus": 1}, train={"task": "t.py:T", "resume": False}, restart={"on": ["timeout"]}
+    )
+    assert "train.resume: false" in message
+
+
+def test_the_plan_says_which_reasons_slurms_one_switch_covers_besides() -> None:
+    assert why_requeue(restart={"on": ["timeout"]}).endswith("covers preemption and node failure too")
+    assert why_requeue(restart={"on": ["preemption"]}).endswith("covers node failure too")
+    assert "too" not in why_requeue(restart={"on": ["preemption", "node_failure"]})
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("script", {"script": "srun true"}),
+        ("components", {"components": [{"resources": {"nodes": 1}}], "command": ["true"]}),
+    ],
+)
+def test_a_script_and_a_heterogeneous_job_see_to_their_time_limit_themselves(
+    field: str, values: dict[str, Any], exact: bool
+) -> None:
+    asked = {"exact": exact, "resources": {"nodes": 1}, "restart": {"on": ["timeout"]}, **values}
+    made = validate(Job, Layered(asked, {}), "job")
+    with pytest.raises(PlanError, match=f"restart.on: timeout and {field}:") as caught:
+        make_plan(made, cluster(), Surroundings(work_dir="/w"))
+    assert "scontrol requeue" in (caught.value.hint or "")
 
 
 def test_a_restarted_job_keeps_its_log() -> None:

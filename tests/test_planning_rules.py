@@ -88,7 +88,8 @@ def test_jobs_over_several_nodes_take_all_gpus_where_the_site_wants_it() -> None
 def test_an_array_over_the_index_limit_is_refused_with_what_would_do() -> None:
     on = cluster(slurm={"max_array_size": 1001})
     assert plan(on, gpus=1, array="0-1000").option("array") == "0-1000"
-    assert "allows indices up to 1000 (MaxArraySize)" in refusal(on, gpus=1, array="0-4999%10")
+    for array in ("0-4999%10", "7,1001", "0-8:1001"):
+        assert "allows indices up to 1000 (MaxArraySize)" in refusal(on, gpus=1, array=array)
 
 
 # Shares and caps
@@ -170,6 +171,14 @@ def test_an_account_gets_the_suffix_of_the_type_of_gpu() -> None:
     assert plan(on, gpus="v100:1", account="abc").option("account") == "abc@v100"
     assert plan(on, gpus="a100:1", account="abc@v100").option("account") == "abc@a100"
     assert "end in the type of GPU" in refusal(on, gpus=1, account="abc")
+
+
+def test_an_account_for_other_gpus_is_exchanged_only_with_a_warning() -> None:
+    rule = {"suffix_by_gpu_type": {"a100": "@a100", "v100": "@v100"}}
+    on = cluster([A100, {"count": 4, "gpus": 4, "gpu_type": "v100"}], dialect={"account": rule})
+    said = "account abc@v100 is for other types of GPU; the job charges abc@a100"
+    assert said in plan(on, gpus="a100:1", account="abc@v100").warnings
+    assert not any("other types" in one for one in plan(on, gpus="a100:1", account="abc@a100").warnings)
 
 
 def test_an_account_that_cannot_exist_is_refused_with_an_example() -> None:

@@ -38,6 +38,30 @@ def test_what_a_site_refuses_is_refused_with_the_reason_and_a_way_out(rule: Prof
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("profile", "resources", "way"),
+    [
+        (
+            "olcf-frontier",
+            "{account: a, nodes: 100, gpus_per_node: 8, time: '1-00:00:00'}",
+            "nodes: 64, gpus_per_node: 8",
+        ),
+        ("olcf-frontier", "{account: a, gpus: 80000, time: '1-00:00:00'}", "gpus: 512 "),
+        (
+            "olcf-frontier",
+            "{account: a, nodes: 3, gpus_per_node: 9, time: 60}",
+            "nodes: 3, gpus_per_node: 8 ",
+        ),
+        ("mila", "{account: a, gpus: 999, time: 60}", "gpus: 4 "),
+        ("dfki-pegasus", "{gpus: 'a100-40:1', cpus_per_gpu: 300, time: 60}", "fewer CPUs "),
+    ],
+)
+def test_the_first_way_out_is_the_nearest(profile: str, resources: str, way: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        planned(ProfileRule(profile, "", f"{{resources: {resources}}}"))
+    assert (caught.value.hint or "").startswith(f"what would fit: {way}")
+
+
 def test_there_are_rules_of_most_profiles_and_none_twice() -> None:
     names = [rule.name for rule in RULES]
     assert len(set(names)) == len(names) >= 80

@@ -57,7 +57,7 @@ def profile_text(found: Discovered, data: Mapping[str, Any] | None = None) -> st
     """The profile's text; ``data``: what is written of the cluster, when it is not all of it."""
     data = plain(found.cluster) if data is None else data
     lines = list(_lines(dict(data), (), 0))
-    for key in found.cluster.guessed:
+    for key in data.get("guessed", {}):
         _remark(lines, _place(data, key), "guessed")
     for place, remark in found.remarks.items():
         _remark(lines, place, remark)

@@ -227,6 +227,11 @@ class Cluster(Model):
         """Whether any partition is described; otherwise nothing can be checked against limits."""
         return bool(self.partitions)
 
+    @property
+    def judges(self) -> bool:
+        """Whether anything is described that a request could be held against."""
+        return bool(self.partitions or self.qos or self.associations)
+
 
 GENERIC = Cluster.model_construct(
     name="generic", description="A plain Slurm cluster of which nothing is known"

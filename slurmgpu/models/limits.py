@@ -106,6 +106,8 @@ class QosRule(Model):
     """Its jobs can be stopped for others; chosen only by name."""
     by_name: bool = False
     """Chosen only by name: it is for approved work, or dearer."""
+    exclusive: bool = False
+    """Its jobs ask for whole nodes (--exclusive)."""
     usage_factor: Annotated[float, Field(ge=0)] | None = None
     """What a job is charged, times this."""
 

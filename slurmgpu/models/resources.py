@@ -78,6 +78,8 @@ class Resources(Model):
         } | ({self.gpu_type} if self.gpu_type else set())
         if len(types) > 1:
             raise ValueError(f"two types of GPU are asked for ({', '.join(sorted(types))}); keep one")
+        if self.gpu_memory is not None and not self.gpu_memory.mib:
+            raise ValueError("gpu_memory: 0 is no amount of memory; write such as 40G, or leave it out")
         if self.gpus and self.gpus_per_node:
             per_node, total = self.gpus_per_node.count, self.gpus.count
             if total != per_node * (self.nodes or 1):

@@ -23,6 +23,7 @@ __all__ = [
     "PartitionName",
     "Qos",
     "ReservationName",
+    "fault_in_features",
 ]
 
 # sbatch refuses a longer value of an option ("Pathname of a file, directory or other parameter too long").
@@ -92,6 +93,41 @@ def _log_pattern(value: str) -> str:
     return value
 
 
+def fault_in_features(value: str) -> str | None:
+    """What is wrong with an expression of features (sbatch(1), --constraint); None: nothing."""
+    if re.search(r"\s", value):
+        return "a blank stands in it"
+    if re.search(r"(?:\A|[&|,(\[])(?:[&|,)\]*]|\Z)", value):
+        return "a feature is missing beside an operator or in brackets"
+    rest = re.sub(r"\*0*[1-9]\d*(?=[*&|,)\]]|\Z)", "", value)
+    if "*" in rest:
+        return "the * wants a number of nodes, 1 or more, behind a feature"
+    rest, before = re.sub(r"[^&|,*()\[\]]+", "f", rest), ""
+    while rest != before:
+        before, rest = rest, re.sub(r"f[&|,]f", "f", rest)
+        rest = re.sub(r"\(f\)|\[f\]", "f", rest)
+    if rest == "f":
+        return None
+    return "the brackets do not match" if _open(value) else "an operator, & or |, is missing"
+
+
+def _open(value: str) -> bool:
+    """Whether a bracket has no partner."""
+    inner, before = re.sub(r"[^()\[\]]", "", value), ""
+    while inner != before:
+        before, inner = inner, inner.replace("()", "").replace("[]", "")
+    return bool(inner)
+
+
+def _features(value: str) -> str:
+    fault = fault_in_features(value)
+    if fault:
+        raise ValueError(
+            f"{value!r}: {fault}, and Slurm refuses it; write such as a100&nvlink or [a100|h100]"
+        )
+    return value
+
+
 wckey = _lower_case("wckeys")
 
 _NAMES = r"[A-Za-z0-9_.@+:-]+"
@@ -150,6 +186,7 @@ Constraint = Annotated[
             "features with & (and), | (or), brackets, and no blanks: a100&nvlink",
         )
     ),
+    AfterValidator(_features),
     AfterValidator(option_length),
 ]
 """Features that nodes must have, in Slurm's own words."""

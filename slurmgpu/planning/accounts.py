@@ -22,6 +22,8 @@ class Chosen(NamedTuple):
 
     value: str | None
     why: str
+    instead: str | None = None
+    """The account that was asked for, which is for other types of GPU."""
 
 
 def account_of(
@@ -71,7 +73,8 @@ def _by_rule(cluster: Cluster, chosen: Chosen, rule: AccountRule, gpu_types: fro
         wrong = next((end for end in suffixes.values() if account.endswith(end)), "")
         account = account.removesuffix(wrong) + suffix
         reason = f"for jobs on {', '.join(sorted(gpu_types))}" if by_type else "here"
-        chosen = Chosen(account, f"{chosen.why}, with the {suffix} that accounts end in {reason}")
+        why = f"{chosen.why}, with the {suffix} that accounts end in {reason}"
+        chosen = Chosen(account, why, instead=chosen.value if wrong else None)
     if rule.pattern and not re.fullmatch(rule.pattern, account):
         example = f" such as {rule.example}" if rule.example else f" that match {rule.pattern}"
         raise PlanError(

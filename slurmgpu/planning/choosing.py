@@ -10,7 +10,6 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration
 from slurmgpu.planning.ask import Problem
-from slurmgpu.planning.cost import cost_of
 from slurmgpu.planning.drafting import Draft, Tasks, draft
 from slurmgpu.planning.gpus import is_slice
 from slurmgpu.planning.request import Misfit, Request
@@ -183,21 +182,23 @@ def preferred(cluster: Cluster, fitting: list[Draft]) -> Draft:
 def by_preference(cluster: Cluster, fitting: list[Draft]) -> list[Draft]:
     """Drafts on several partitions, the best first.
 
-    Whole GPUs before slices, nodes whose GPUs are known before others; then the fewest nodes; then Slurm's default,
+    Whole GPUs before slices, what the account is for before what another one is for, nodes whose GPUs are known before
+    others; then the fewest nodes; then Slurm's default,
     then the profile's order; but of those with the same types of GPU the cheapest: what they charge where all say
     so, else the GPUs that count (a node given whole counts whole).
     """
 
-    def rank(made: Draft) -> tuple[bool, bool, int, bool]:
+    def rank(made: Draft) -> tuple[bool, bool, bool, int, bool]:
         return (
             bool(made.groups) and all(is_slice(cluster, group) for group in made.groups),
+            made.account.instead is not None,
             all(group.gpu_count is None for group in made.groups),
             made.layout.nodes,
             made.partition != cluster.default_partition,
         )
 
     ranked = sorted(fitting, key=rank)
-    alike = [one for one in ranked if _alike(one, ranked[0]) and rank(one)[:3] == rank(ranked[0])[:3]]
+    alike = [one for one in ranked if _alike(one, ranked[0]) and rank(one)[:4] == rank(ranked[0])[:4]]
     prices, _ = _prices(cluster, alike)
     if prices is None:
         return ranked
@@ -212,6 +213,8 @@ def _alike(one: Draft, other: Draft) -> bool:
 
 def _prices(cluster: Cluster, alike: list[Draft]) -> tuple[list[float] | None, str]:
     """What an hour on each costs, in one measure that all of them state, and the word for the least of it."""
+    from slurmgpu.planning.cost import cost_of  # only a described cluster pays for it
+
     costs = [cost_of(cluster, made, Duration(3600)) for made in alike]
     charges = [cost.charge for cost in costs if cost is not None and cost.charge is not None]
     if len(charges) == len(alike):
@@ -236,6 +239,8 @@ def _why(cluster: Cluster, resources: Resources, chosen: Draft, fitting: list[Dr
     marks = (
         ["with the fewest nodes"] if any(one.layout.nodes > chosen.layout.nodes for one in fitting) else []
     )
+    if any(one.account.instead for one in fitting) and not chosen.account.instead:
+        marks.append(f"with the GPUs that account {chosen.account.value} is for")
     alike = [one for one in fitting if one.layout.nodes == chosen.layout.nodes and _alike(one, chosen)]
     prices, cheapest = _prices(cluster, alike)
     if prices is not None and max(prices) > prices[alike.index(chosen)]:

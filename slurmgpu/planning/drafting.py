@@ -12,11 +12,9 @@ from slurmgpu.planning.accounts import Chosen, account_of, qos_candidates
 from slurmgpu.planning.ask import Ask, Problem
 from slurmgpu.planning.features import joined
 from slurmgpu.planning.gpus import entry_of, is_slice, selectable
-from slurmgpu.planning.nodes import suits
 from slurmgpu.planning.request import Layout, Misfit, Request, spread
 from slurmgpu.planning.rules import limits_for
 from slurmgpu.planning.sizing import Place, Sized, cpus_asked, cpus_per_node, memory_asked, memory_per_node
-from slurmgpu.planning.verdict import problems
 
 __all__ = ["Draft", "draft", "type_to_pin"]
 
@@ -86,6 +84,8 @@ def _layouts(
     if partition is None or not partition.nodes:
         yield spread(request, None), ()
         return
+    from slurmgpu.planning.nodes import suits  # only a described cluster pays for it
+
     fitting: dict[tuple[int, int], tuple[Layout, list[NodeGroup]]] = {}
     others: dict[tuple[int, int], tuple[Layout, list[NodeGroup]]] = {}
     misfits: dict[str, None] = {}
@@ -150,7 +150,10 @@ def _sized(
     pinned = type_to_pin(resources, cluster, made)
     entry, _ = entry_of(cluster, groups, pinned)
     types = [entry or pinned] if pinned else [group.gpu_type for group in groups]
-    account = account_of(cluster, resources, partition, frozenset(name for name in types if name))
+    if groups or partition is None or not partition.nodes:
+        # What no node there can hold needs no account there.
+        account = account_of(cluster, resources, partition, frozenset(name for name in types if name))
+    rule = cluster.qos.get(qos.value or "")
     whole = cluster.dialect.whole_nodes if partition is None else partition.whole_nodes
     ask = asked._replace(
         partition=name,
@@ -159,12 +162,15 @@ def _sized(
         memory_per_node=memory.amount,
         qos=qos.value,
         account=account.value,
-        whole=resources.exclusive or bool(cluster.dialect.whole_nodes if whole is None else whole),
+        whole=resources.exclusive
+        or bool(rule and rule.exclusive)
+        or bool(cluster.dialect.whole_nodes if whole is None else whole),
         detail=cpus.why if cpus.asked and cpus.why != "as asked" else "",
     )
-    found = problems(cluster, ask)
+    found = _problems(cluster, ask)
     everywhere = partition.kinds if partition else ()
-    if pinned and not resources.constraint and not selectable(cluster, everywhere, pinned):
+    there = not any(one.about == "gpu_type" for one in found)
+    if pinned and there and not resources.constraint and not selectable(cluster, everywhere, pinned):
         found.append(
             Problem(
                 f"cluster {cluster.name!r}",
@@ -174,6 +180,14 @@ def _sized(
             )
         )
     return made._replace(account=account, ask=ask, problems=tuple(found))
+
+
+def _problems(cluster: Cluster, ask: Ask) -> list[Problem]:
+    if not cluster.judges:
+        return []
+    from slurmgpu.planning.verdict import problems  # only a described cluster pays for it
+
+    return problems(cluster, ask)
 
 
 def _tightest(cluster: Cluster, partition: str | None, qos: str | None, account: str | None) -> Limits:

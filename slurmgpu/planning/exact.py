@@ -10,13 +10,14 @@ from pathlib import PurePosixPath
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
-from slurmgpu.models.job import Component, Job
+from slurmgpu.models.job import Component, Job, Restart
 from slurmgpu.models.plan import Option, Plan, Reason
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration, GpuRequest, Memory
 from slurmgpu.planning.asking import judge_options
 from slurmgpu.planning.launching import Launching, choose_launcher, python_command
 from slurmgpu.planning.planner import Surroundings, make_plan, resolve_environment
+from slurmgpu.planning.restarting import refuse_timeout, restart_of
 
 __all__ = ["ExactSize", "as_it_stands", "component_options", "exact_options", "exact_plan"]
 
@@ -52,6 +53,9 @@ _RESOURCES = {
 
 def as_it_stands(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
     """Plan an exact job, a heterogeneous job, or a job with a script of its own."""
+    for field in ("script", "components"):
+        if getattr(job, field):
+            refuse_timeout(job, field)
     if job.exact:
         return exact_plan(job, cluster, around)
     if job.components:
@@ -71,6 +75,7 @@ def exact_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
     overruled = _never_starts(cluster, (options, *components), around.force)
     name, environment = resolve_environment(job, cluster, around.environments)
     size = ExactSize(job.resources)
+    restart = restart_of(job)[0] if job.restart is not None else Restart.model_construct()
     if job.script is not None:
         launching = Launching("plain", "the script runs as it stands")
     else:
@@ -109,7 +114,9 @@ def exact_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
         output=text.get("output"),
         error=text.get("error"),
         log_folders=folders,
-        restart_limit=job.restart.limit if job.restart is not None and job.restart.on else None,
+        restart_limit=restart.limit if restart.on else None,
+        restart_on=restart.on,
+        tended=job.train is not None or "timeout" in restart.on,
         reasons=(Reason.model_construct(what="launcher", value=launching.launcher, why=launching.why),),
         warnings=(*overruled, *launching.warnings, *warnings),
     )

@@ -5,8 +5,33 @@ from __future__ import annotations
 import re
 
 from slurmgpu.models.cluster import Cluster, GpuType, NodeGroup
+from slurmgpu.models.resources import Resources
+from slurmgpu.models.units import GpuRequest
 
-__all__ = ["entry_of", "gpu_type_matches", "gres_type", "is_slice", "memory_of", "names_of", "selectable"]
+__all__ = [
+    "as_spelled", "entry_of", "gpu_type_matches", "gres_type", "is_slice", "memory_of", "names_of", "retyped", "selectable",
+]  # fmt: skip
+
+
+def retyped(resources: Resources, gpu_type: str | None) -> Resources:
+    """The same with another type of GPU (None: of any)."""
+    update: dict[str, object] = {"gpu_type": gpu_type}
+    for name in ("gpus", "gpus_per_node"):
+        request = getattr(resources, name)
+        if request is not None:
+            update[name] = GpuRequest(request.count)
+    return resources.model_copy(update=update)
+
+
+def as_spelled(cluster: Cluster, resources: Resources) -> Resources:
+    """The same with its type of GPU in the cluster's letters: to Slurm, H100 and h100 are two (seen on 22.05)."""
+    wanted = resources.wanted_gpu_type
+    if wanted is None:
+        return resources
+    kinds = [kind.gpu_type for partition in cluster.partitions.values() for kind in partition.kinds]
+    known = [*cluster.gpu_types, *(one.gres for one in cluster.gpu_types.values()), *kinds]
+    same = [name for name in known if name is not None and name.lower() == wanted.lower()]
+    return resources if wanted in same or not same else retyped(resources, same[0])
 
 
 def gpu_type_matches(cluster: Cluster, wanted: str, group_type: str | None) -> bool:

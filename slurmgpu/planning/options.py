@@ -105,12 +105,15 @@ def _size(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     yield from _gpus(job, cluster, made)
     yield from _cpus(cluster, made)
     yield from _memory(cluster, made)
-    if job.resources.exclusive or cluster.dialect.whole_nodes:
+    qos = cluster.qos.get(made.draft.qos.value or "")
+    if job.resources.exclusive:
+        yield Option.model_construct(name="exclusive", value=None, why=_AS_ASKED)
+    elif qos is not None and qos.exclusive:
         yield Option.model_construct(
-            name="exclusive",
-            value=None,
-            why=_AS_ASKED if job.resources.exclusive else "nodes are given whole here",
+            name="exclusive", value=None, why=f"QOS {made.draft.qos.value} gives whole nodes"
         )
+    elif cluster.dialect.whole_nodes:
+        yield Option.model_construct(name="exclusive", value=None, why="nodes are given whole here")
 
 
 def _gpus(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:

@@ -13,18 +13,20 @@ from typing_extensions import assert_never
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
-from slurmgpu.models.job import Job, Restart
+from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan, Reason
 from slurmgpu.models.units import Duration, Memory
 from slurmgpu.planning.ask import SHARED
 from slurmgpu.planning.choosing import Chosen, by_preference, candidates, choose
-from slurmgpu.planning.cost import Cost, cost_of, figure
 from slurmgpu.planning.drafting import Draft, type_to_pin
+from slurmgpu.planning.gpus import as_spelled
 from slurmgpu.planning.launching import Launching, choose_launcher, python_command
 from slurmgpu.planning.options import Layouted, options_of, partition_named
 from slurmgpu.planning.request import Layout, count
+from slurmgpu.planning.restarting import restart_of
 
 if TYPE_CHECKING:
+    from slurmgpu.planning.cost import Cost
     from slurmgpu.planning.reading import ScriptFacts
 
 __all__ = ["Surroundings", "make_plan", "partitions_that_fit", "resolve_environment"]
@@ -78,26 +80,6 @@ def _name(job: Job) -> str:
     return PurePosixPath(word or job.command[0]).name.removesuffix(".py") or "job"
 
 
-def _restart(job: Job) -> tuple[Restart, str]:
-    if job.restart is not None:
-        restart, why = job.restart, "as asked (restart)"
-    elif job.train is not None and job.train.resume:
-        restart = Restart.model_construct(on=("preemption", "node_failure"))
-        why = "the training entrypoint resumes from its last checkpoint"
-    else:
-        restart = Restart.model_construct()
-        why = "nothing says that the command can resume, so it must not run twice; restart: {on: [preemption]} allows it"
-    if "timeout" in restart.on:
-        raise PlanError(
-            "restart.on: timeout is not supported by this version; it supports preemption and node_failure",
-            hint="leave timeout out, and submit again with the same job file when the time is up",
-        )
-    if len(restart.on) == 1:
-        # Slurm has one switch for both (sbatch(1), --requeue).
-        why += f"; Slurm's --requeue covers {'node failure' if restart.on[0] == 'preemption' else 'preemption'} too"
-    return restart, why
-
-
 def _tasks(job: Job, launching: Launching, gpus_per_node: int) -> tuple[int, str]:
     asked = job.resources.tasks_per_node
     if launching.launcher == "torchrun":
@@ -131,6 +113,10 @@ def _warnings(cluster: Cluster, chosen: Chosen) -> tuple[str, ...]:
     """What is legal and likely not meant."""
     draft = chosen.draft
     warnings = list(chosen.overruled)
+    if draft.account.instead:
+        warnings.append(
+            f"account {draft.account.instead} is for other types of GPU; the job charges {draft.account.value}"
+        )
     if not draft.layout.gpus_per_node and not any(gres.name in SHARED for gres in draft.ask.gres):
         warnings.append("no GPU is asked for; --gpus 1, or resources.gpus, asks for one")
     elif draft.layout.gpus_per_node and draft.cpus.amount is None and not cluster.known:
@@ -156,10 +142,10 @@ def _check_array(job: Job, cluster: Cluster) -> None:
     most = cluster.slurm.max_array_size
     if job.array is None or most is None:
         return
-    largest = max(int(part.split(":")[0].split("-")[-1]) for part in job.array.indices.split(","))
+    largest = max(map(int, re.findall(r"\d+", job.array.indices)))
     if largest >= most:
         raise PlanError(
-            f"array: {job.array} goes up to {largest}, and {cluster.name!r} allows indices up to {most - 1} (MaxArraySize)",
+            f"array: {job.array} has the number {largest}, and {cluster.name!r} allows indices up to {most - 1} (MaxArraySize)",
             hint=f"submit several arrays of at most {most} tasks, such as -a 0-{most - 1}, each with an offset of its own "
             f"that the command adds: --set variables.OFFSET={most}",
         )
@@ -199,14 +185,15 @@ class _Launchings:
 
 def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
     """Resolve the job on the cluster; PlanError names what does not fit and what would."""
+    _check_array(job, cluster)
     if job.exact or job.script is not None or job.components:
         from slurmgpu.planning.exact import as_it_stands
 
         return as_it_stands(job, cluster, around)
     _check_task(job)
+    job = job.model_copy(update={"resources": as_spelled(cluster, job.resources)})
     environment_name, environment = resolve_environment(job, cluster, around.environments)
     launchings = _Launchings(job, environment, around.script)
-    _check_array(job, cluster)
 
     def nearby() -> list[str]:
         from slurmgpu.planning.ways_out import ways_out  # only a refusal pays for it
@@ -226,7 +213,7 @@ def partitions_that_fit(job: Job, cluster: Cluster, around: Surroundings) -> lis
         job = job.model_copy(update={"script": None, "shebang": None, "command": ("srun",)})
     _, environment = resolve_environment(job, cluster, around.environments)
     tasks_on = _Launchings(job, environment, around.script).tasks_on
-    fitting = candidates(cluster, job.resources, tasks_on).fitting
+    fitting = candidates(cluster, as_spelled(cluster, job.resources), tasks_on).fitting
     return [made.partition for made in by_preference(cluster, fitting) if made.partition]
 
 
@@ -244,7 +231,7 @@ def _finished(
     tasks, tasks_why = _tasks(job, launching, layout.gpus_per_node)
     processes = _processes(launching, layout.gpus_per_node, tasks)
     alone = launching.launcher == "plain" and layout.nodes > 1
-    restart, restart_why = _restart(job)
+    restart, restart_why = restart_of(job)
     work_dir = around.work_dir
     made = Layouted(
         name=_name(job),
@@ -264,7 +251,7 @@ def _finished(
     options = options_of(job, cluster, made)
     gpu_type = type_to_pin(job.resources, cluster, draft) or _common_type(draft)
     time = job.resources.time or _default_time(cluster, draft)
-    cost = cost_of(cluster, draft, time) if cluster.known else None
+    cost = _cost(cluster, draft, time)
     # Every value comes from a validated job and cluster: nothing is checked a second time.
     return Plan.model_construct(
         cluster=cluster.name,
@@ -296,6 +283,8 @@ def _finished(
         error=job.error,
         log_folders=_log_folders(job, made),
         restart_limit=restart.limit if restart.on else None,
+        restart_on=restart.on,
+        tended=job.train is not None or "timeout" in restart.on,
         login_shell=cluster.dialect.login_shell,
         address_suffix=cluster.dialect.address_suffix,
         gpu_hours=cost.gpu_hours if cost else None,
@@ -321,9 +310,19 @@ def _default_time(cluster: Cluster, draft: Draft) -> Duration | None:
     return (partition.limits.default_time or partition.limits.max_time) if partition else None
 
 
+def _cost(cluster: Cluster, draft: Draft, time: Duration | None) -> Cost | None:
+    if not cluster.known:
+        return None
+    from slurmgpu.planning.cost import cost_of  # only a described cluster pays for it
+
+    return cost_of(cluster, draft, time)
+
+
 def _cost_reasons(cost: Cost | None) -> tuple[Reason, ...]:
     if cost is None:
         return ()
+    from slurmgpu.planning.cost import figure
+
     rows = []
     if cost.gpu_hours:
         rows.append(

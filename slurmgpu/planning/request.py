@@ -101,7 +101,7 @@ def _spread(request: Request, gpus_on_a_node: int | None) -> Layout:
             raise Misfit(
                 f"has {gpus_on_a_node} GPUs a node; {count(total, 'GPU')} do not fit on {count(request.nodes, 'node')}"
             )
-        return Layout(request.nodes, per_node, f"{total} GPUs over {request.nodes} nodes")
+        return Layout(request.nodes, per_node, f"{count(total, 'GPU')} over {count(request.nodes, 'node')}")
     if gpus_on_a_node is None:
         if total > _ASSUMED_NODE:
             raise Misfit(

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from itertools import chain
 
 from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.limits import Limits
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration, GpuRequest
 from slurmgpu.planning.choosing import candidates, preferred
 from slurmgpu.planning.drafting import Tasks
+from slurmgpu.planning.gpus import retyped
 
 __all__ = ["ways_out"]
 
@@ -66,15 +68,6 @@ def reshaped(resources: Resources, gpus: int) -> Resources:
     return resources.model_copy(update={"gpus": request, "gpus_per_node": None, "nodes": None})
 
 
-def _retyped(resources: Resources, gpu_type: str | None) -> Resources:
-    update: dict[str, object] = {"gpu_type": gpu_type}
-    for name in ("gpus", "gpus_per_node"):
-        request = getattr(resources, name)
-        if request is not None:
-            update[name] = GpuRequest(request.count)
-    return resources.model_copy(update=update)
-
-
 def _nearby(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterator[tuple[str, Resources]]:
     yield from _elsewhere(cluster, resources)
     if resources.gpus or resources.gpus_per_node:
@@ -118,7 +111,8 @@ def _other_gpus(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterato
     per_node, total = resources.gpus_per_node, _total(resources)
     same = reshaped(resources, total)
     shaped = resources.nodes is not None or per_node is not None
-    if shaped and candidates(cluster, same, tasks).fitting:
+    even = total < _whole_node(cluster) or total % _whole_node(cluster) == 0
+    if shaped and even and candidates(cluster, same, tasks).fitting:
         yield "{shape}", same
     else:
         for fewer in _fewer(cluster, total):
@@ -133,28 +127,58 @@ def _other_gpus(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterato
 
 
 def _fewer(cluster: Cluster, total: int, one_by_one: int = _MOST_SEARCHED) -> Iterator[int]:
-    """Smaller numbers of GPUs, the largest first: one by one from the most that could be had, then by halves."""
-    sizes = [0]
+    """Smaller numbers of GPUs, the largest first: one by one from the most that could be had, then by halves.
+
+    Where nodes are given whole, one by one is node by node. The most that limits allow are among them.
+    """
+    step = _whole_node(cluster)
+    sizes = set(_most_gpus(cluster, total))
+    top = min(total - 1, max(sizes, default=0))
+    for limits in _all_limits(cluster):
+        sizes |= {limit or 0 for limit in (limits.max_gpus, limits.per_user.gpus, limits.in_all.gpus)}
+    first = top - top % step
+    last = max(0, first - one_by_one * step)
+    sizes |= {*range(first, last, -step)}
+    rest = last // 2
+    while rest > 0:
+        sizes.add(rest if rest < step else rest - rest % step)
+        rest //= 2
+    yield from sorted((size for size in sizes if 0 < size <= top), reverse=True)
+
+
+def _whole_node(cluster: Cluster) -> int:
+    """GPUs of a node where all nodes with GPUs are equal and given whole; else 1."""
+    found = {
+        kind.gpu_count if (cluster.dialect.whole_nodes if one.whole_nodes is None else one.whole_nodes) else 1
+        for one in cluster.partitions.values()
+        for kind in one.kinds
+        if kind.gpu_count != 0
+    }
+    return (found.pop() or 1) if len(found) == 1 else 1
+
+
+def _most_gpus(cluster: Cluster, total: int) -> Iterator[int]:
+    """The most GPUs of a job on each partition."""
     for partition in cluster.partitions.values():
-        counts = [(kind.count, kind.gpu_count) for kind in partition.kinds]
+        kinds = [kind for kind in partition.kinds if kind.gpu_count != 0]
+        counts = [(kind.count, kind.gpu_count) for kind in kinds]
         known = [(nodes, gpus) for nodes, gpus in counts if nodes is not None and gpus is not None]
         most = sum(nodes * gpus for nodes, gpus in known) if len(known) == len(counts) else total
-        sizes.append(min(most, partition.limits.max_gpus or most))
-    top = min(total - 1, max(sizes))
-    yield from range(top, max(0, top - one_by_one), -1)
-    rest = (top - one_by_one) // 2
-    while rest > 0:
-        yield rest
-        rest //= 2
+        most = min(most, partition.limits.max_gpus or most)
+        nodes = partition.limits.max_nodes
+        yield from (min(most, nodes * (gpus or most) if nodes else most) for _, gpus in counts)
+
+
+def _all_limits(cluster: Cluster) -> list[Limits]:
+    return [one.limits for one in cluster.partitions.values()] + [one.limits for one in cluster.qos.values()]
 
 
 def _shorter(cluster: Cluster, resources: Resources) -> list[Duration]:
     """The limits of time that are shorter than what is asked for, the longest first."""
-    owners = [one.limits for one in cluster.partitions.values()] + [
-        one.limits for one in cluster.qos.values()
-    ]
     limits = {
-        limit for one in owners for limit in (one.max_time, *(row.max_time for row in one.max_time_by_nodes))
+        limit
+        for one in _all_limits(cluster)
+        for limit in (one.max_time, *(row.max_time for row in one.max_time_by_nodes))
     }
     asked = resources.time
     shorter = [one for one in limits if asked and one is not None and one.seconds and asked.exceeds(one)]
@@ -177,7 +201,7 @@ def _several_changes(cluster: Cluster, resources: Resources, tasks: Tasks) -> It
             continue
         base = resources.model_copy(update=dict.fromkeys(dropped))
         if "gpu_type" in left_out and resources.wanted_gpu_type:
-            base, dropped = _retyped(base, None), list(dict.fromkeys([*dropped, "gpu_type"]))
+            base, dropped = retyped(base, None), list(dict.fromkeys([*dropped, "gpu_type"]))
         without = f" without {', '.join(dropped)}" if dropped else ""
         for said, nearby in _smaller_and_shorter(cluster, base):
             if candidates(cluster, nearby, tasks).fitting:
@@ -212,19 +236,19 @@ def _less_gpu_memory(cluster: Cluster, resources: Resources, tasks: Tasks) -> It
 
 
 def _other_nodes(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterator[tuple[str, Resources]]:
+    if resources.cpus_per_task or resources.cpus_per_gpu:
+        fewer = dict.fromkeys(("cpus_per_task", "cpus_per_gpu"))
+        yield "fewer CPUs (leave them out for the GPUs' share)", resources.model_copy(update=fewer)
+    if resources.memory or resources.memory_per_gpu or resources.memory_per_cpu:
+        less = dict.fromkeys(("memory", "memory_per_gpu", "memory_per_cpu"))
+        yield "less memory (leave it out for the GPUs' share)", resources.model_copy(update=less)
     wanted = resources.wanted_gpu_type
     if wanted:
         types = {kind.gpu_type for one in cluster.partitions.values() for kind in one.kinds if kind.gpu_type}
         for other in sorted(types - {wanted}):
-            yield f"gpu_type: {other}", _retyped(resources, other)
-        yield "any type of GPU", _retyped(resources, None)
+            yield f"gpu_type: {other}", retyped(resources, other)
+        yield "any type of GPU", retyped(resources, None)
     if resources.gpu_memory:
         yield from _less_gpu_memory(cluster, resources, tasks)
     if resources.constraint:
         yield "no constraint", resources.model_copy(update={"constraint": None})
-    if resources.memory or resources.memory_per_gpu or resources.memory_per_cpu:
-        less = dict.fromkeys(("memory", "memory_per_gpu", "memory_per_cpu"))
-        yield "less memory (leave it out for the GPUs' share)", resources.model_copy(update=less)
-    if resources.cpus_per_task or resources.cpus_per_gpu:
-        fewer = dict.fromkeys(("cpus_per_task", "cpus_per_gpu"))
-        yield "fewer CPUs (leave them out for the GPUs' share)", resources.model_copy(update=fewer)

@@ -13,12 +13,25 @@ from slurmgpu.scripts.rules import (
     resources,
     spelling,
     values,
+    words,
 )
 from slurmgpu.scripts.rules.base import Rule
 
 __all__ = ["RULES"]
 
-_MODULES = (passed, refused, spelling, values, resources, logs, environment, launching, ending, cluster)
+_MODULES = (
+    passed,
+    refused,
+    spelling,
+    values,
+    words,
+    resources,
+    logs,
+    environment,
+    launching,
+    ending,
+    cluster,
+)
 
 RULES: dict[str, Rule] = {rule.name: rule for module in _MODULES for rule in module.RULES}
 """By name, in the order of the documentation."""

@@ -126,4 +126,7 @@ def gpu_entries(value: str, *, typed: bool = False) -> list[tuple[str | None, in
 
 def is_placeholder(value: str) -> bool:
     """Whether a value still waits to be filled in: ``<project>``, ``{{ name }}``, ``{name}``, ``!NAME``."""
-    return re.search(r"<[A-Za-z][\w .@/-]*>|\{\{.*\}\}|^\{\w+\}$|^!\w+$|^#+$|^\.\.\.$", value) is not None
+    return (
+        re.search(r"<[A-Za-z][\w .@/-]*>|\{\{.*\}\}|(?<!\$)\{[A-Za-z_]\w*\}|^!\w+$|^#+$|^\.\.\.$", value)
+        is not None
+    )

@@ -28,6 +28,11 @@ def _traps(view: View) -> list[tuple[Simple, set[str]]]:
     return found
 
 
+def _only_notes(trap: Simple) -> bool:
+    """Whether it sets a variable or does nothing: that keeps the shell alive, and nothing waits to be run."""
+    return re.fullmatch(r"\s*(?::|\w+=\w*)\s*", trap.words[1]) is not None
+
+
 def _work(view: View) -> list[Call]:
     return [call for call in view.calls if not call.nested and not call.housekeeping]
 
@@ -39,7 +44,7 @@ def _work(view: View) -> list[Call]:
 )
 def trap_waits(view: View) -> Iterator[Hit]:
     asked_for = re.sub(r"^[BR]+:(?:SIG)?|@.*", "", (view.asked.value("signal") or "").upper())
-    traps = [one for one in _traps(view) if one[1] & (_IN_TIME | {asked_for})]
+    traps = [one for one in _traps(view) if one[1] & (_IN_TIME | {asked_for}) and not _only_notes(one[0])]
     if not traps or any(simple.name == "wait" for simple in view.simple):
         return
     last = max(trap.line for trap, _ in traps)

@@ -17,6 +17,21 @@ _SRUN_ONLY = {
     *("cpu-bind", "cpu_bind", "kill-on-bad-exit", "label", "mpi", "multi-prog", "overlap", "unbuffered", "het-group"),
     *("pack-group", "exact", "pty", "jobid", "accel-bind", "relative", "task-prolog", "task-epilog", "preserve-env"),
 }  # fmt: skip
+# An empty value is none to these (seen on 22.05).
+_MAY_BE_EMPTY = {
+    *(
+        "array",
+        "comment",
+        "constraint",
+        "dependency",
+        "exclude",
+        "export",
+        "gpus",
+        "job-name",
+        "nodelist",
+        "output",
+    ),
+}
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 _UNUSUAL = re.compile(
     rf"(?:^#SBATCH|\s)-?[{_DASHES}]|[\u00a0\u2007\u202f\u200b\ufeff]|=[\u201c\u201d\u2018\u2019]"
@@ -106,6 +121,10 @@ def blank_at_equals(view: View) -> Iterator[Hit]:
             and OPTIONS[one.name].takes == "required"
             and one.value in {"=", ""}
             and _blank_after_equals(view, one.line)
+            and not (
+                one.name in _MAY_BE_EMPTY
+                and view.script.lines[one.line - 1].rstrip().endswith(one.spelling + "=")
+            )
         ):
             yield Hit(
                 one.line,
@@ -171,6 +190,9 @@ def value_missing(view: View) -> Iterator[Hit]:
             yield Hit(
                 line, f"{text.partition('=')[0]} takes no value", f"write {text.partition('=')[0]} alone"
             )
+    for one in view.script.directives:
+        if one.name == "requeue" and one.value is not None:
+            yield Hit(one.line, "--requeue takes no value before Slurm 26.05", "write --requeue alone")
 
 
 @rule("unusual-character", "error", "A typographic dash, quote or no-break space, pasted from a web page.")

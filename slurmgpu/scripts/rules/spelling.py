@@ -146,16 +146,40 @@ def placeholder(view: View) -> Iterator[Hit]:
             yield Hit(one.line, f"--{one.name} still has the placeholder {one.value!r}", "fill it in")
 
 
-@rule("pbs-lines", "hint", "#PBS or #BSUB lines: sbatch reads those, too, and translates some.")
+# The letters that sbatch has a translation for (22.05); it refuses the script for any other.
+_TRANSLATED = {"PBS": "aAcCehIjJklmMNopqrStuvVWz", "BSUB": "ceJmMnoqWx"}
+
+
+@rule(
+    "pbs-lines",
+    "hint",
+    "#PBS or #BSUB lines: sbatch reads those, too, wherever they stand, and translates some.",
+)
 def pbs_lines(view: View) -> Iterator[Hit]:
-    for number, text in enumerate(view.script.lines[: view.script.body_start - 1], 1):
-        if re.match(r"#(PBS|BSUB)\s+-", text) and "ignore-pbs" not in view.asked.options:
-            yield Hit(
-                number,
-                "sbatch reads #PBS and #BSUB lines and translates what it can",
-                "remove them, or add #SBATCH --ignore-pbs",
-            )
-            return
+    if "ignore-pbs" in view.asked.options:
+        return
+    found: list[int] = []
+    for number, text in enumerate(view.script.lines, 1):
+        match = re.match(r"#(PBS|BSUB)\s*(?:-([A-Za-z])|(\S+))", text)
+        if match is None:
+            continue
+        if match[2] and match[2] in _TRANSLATED[match[1]]:
+            found.append(number)
+            continue
+        word = f"-{match[2]}" if match[2] else match[3]
+        yield Hit(
+            number,
+            f"sbatch reads #{match[1]} lines, and refuses the script for {word!r}",
+            "remove the line, or add #SBATCH --ignore-pbs",
+            "error",
+        )
+    if found:
+        lines = f"line{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"
+        yield Hit(
+            found[0],
+            f"sbatch reads #PBS and #BSUB lines as well ({lines}), and translates what it can",
+            "remove them, or add #SBATCH --ignore-pbs",
+        )
 
 
 @rule("old-name", "hint", "An old name: packjob, --pack-group, --cpu_bind, #SLURM.")

@@ -5,19 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from slurmgpu.models.job import LARGEST_INDEX
+from slurmgpu.models.slurm_text import fault_in_features
 from slurmgpu.scripts.reading import Directive
 from slurmgpu.scripts.rules.asked import is_placeholder
 from slurmgpu.scripts.rules.base import Hit, rule
 from slurmgpu.scripts.rules.view import View
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "given"]
 
 _TIME = r"\d+|\d+:\d+|\d+:\d+:\d+|\d+-\d*(:\d+){0,2}|(?i:unlimited|infinite)"
 _MEMORY = r"\d+(?i:[kmgtp]b?)?"
 _NUMBERS = {
     *("ntasks", "cpus-per-task", "ntasks-per-node", "ntasks-per-core", "ntasks-per-socket", "ntasks-per-gpu"),
-    *("cpus-per-gpu", "mincpus", "wait-all-nodes"),
+    *("cpus-per-gpu", "mincpus", "threads-per-core", "cores-per-socket", "sockets-per-node", "thread-spec"),
 }
+# A type may begin with a digit (1g.10gb), and counts 1 where no count follows.
+_GPUS = r"\d+[kKmMgG]?|(?!gpu(?::|\Z))(?!\d+(?::|\.\d*\Z|[xX]))[\w.-]*[A-Za-z][\w.-]*(?::\d+[kKmMgG]?)?|"
 _MAIL = {
     *("none", "begin", "end", "fail", "requeue", "all", "invalid_depend", "stage_out", "array_tasks"),
     *("time_limit", "time_limit_90", "time_limit_80", "time_limit_50"),
@@ -40,7 +44,7 @@ _SIGNALS = {
 _SIGNALS |= {"trap", "pipe", "tstp", "ttin", "ttou", "chld", "winch", "io", "xfsz", "sys", "segv", "bus"}
 
 
-def _given(view: View, *names: str) -> Iterator[tuple[Directive, str]]:
+def given(view: View, *names: str) -> Iterator[tuple[Directive, str]]:
     """The options of these names with a value that is no variable and no placeholder; all of them, as sbatch does."""
     for one in view.script.directives:
         if one.name not in names or one.value is None or one.value.startswith("="):
@@ -51,7 +55,7 @@ def _given(view: View, *names: str) -> Iterator[tuple[Directive, str]]:
 
 @rule("bad-time", "error", "A time limit that sbatch refuses.")
 def bad_time(view: View) -> Iterator[Hit]:
-    for one, value in _given(view, "time", "time-min"):
+    for one, value in given(view, "time", "time-min"):
         if not re.fullmatch(_TIME, value):
             yield Hit(one.line, f"{value!r} is no time to sbatch", _better_time(value))
 
@@ -66,7 +70,7 @@ def _better_time(value: str) -> str:
 
 @rule("time-in-minutes", "hint", "A bare number, or `MM:SS`, is minutes.")
 def time_in_minutes(view: View) -> Iterator[Hit]:
-    for one, value in _given(view, "time"):
+    for one, value in given(view, "time"):
         if re.fullmatch(r"[1-9]\d*", value) and int(value) <= 96:
             yield Hit(
                 one.line,
@@ -86,7 +90,7 @@ def time_in_minutes(view: View) -> Iterator[Hit]:
 
 @rule("bad-memory", "error", "An amount of memory that sbatch refuses.")
 def bad_memory(view: View) -> Iterator[Hit]:
-    for one, value in _given(view, "mem", "mem-per-cpu", "mem-per-gpu", "tmp"):
+    for one, value in given(view, "mem", "mem-per-cpu", "mem-per-gpu", "tmp"):
         if not re.fullmatch(_MEMORY, value):
             fraction = re.fullmatch(r"(\d+\.\d+)\s*([GT])i?B?", value, re.IGNORECASE)
             if fraction:
@@ -99,17 +103,20 @@ def bad_memory(view: View) -> Iterator[Hit]:
 
 @rule("memory-in-megabytes", "warning", "A small bare number of memory: it counts megabytes.")
 def memory_in_megabytes(view: View) -> Iterator[Hit]:
-    for one, value in _given(view, "mem", "mem-per-cpu", "mem-per-gpu"):
+    for one, value in given(view, "mem", "mem-per-cpu", "mem-per-gpu"):
         if re.fullmatch(r"\d+", value) and 0 < int(value) <= 512:
             yield Hit(one.line, f"{value} means {value} megabytes", f"write {value}G")
 
 
 @rule("bad-number", "error", "A count that sbatch refuses.")
 def bad_number(view: View) -> Iterator[Hit]:
-    for one, value in _given(view, *_NUMBERS):
+    for one, value in given(view, *_NUMBERS):
         if not re.fullmatch(r"[1-9]\d*", value) and "," not in value and "=" not in value:
             yield Hit(one.line, f"{value!r} is no count for --{one.name}", "write a whole number, 1 or more")
-    for one, value in _given(view, "nodes"):
+    for one, value in given(view, "wait-all-nodes"):
+        if not re.fullmatch("0*[01]", value):
+            yield Hit(one.line, f"{value!r} is no value of --wait-all-nodes", "write 0 or 1")
+    for one, value in given(view, "nodes"):
         if not re.fullmatch(r"\d+[kKmM]?(-\d+[kKmM]?)?(:\d+)?|[\d,:-]+", value):
             yield Hit(one.line, f"{value!r} is no count of nodes", "write a number, or MIN-MAX")
         span = re.fullmatch(r"(\d+)-(\d+)", value)
@@ -119,7 +126,7 @@ def bad_number(view: View) -> Iterator[Hit]:
 
 @rule("bad-gres", "error", "A request for GPUs that Slurm refuses, or reads as another count.")
 def bad_gres(view: View) -> Iterator[Hit]:
-    for one, value in _given(view, "gres", "gpus", "gpus-per-node", "gpus-per-task"):
+    for one, value in given(view, "gres", "gpus", "gpus-per-node", "gpus-per-task"):
         for entry in value.split(","):
             if (
                 re.match(r"gpus?[=:]?\d+\Z|gpus?=", entry)
@@ -146,11 +153,19 @@ def bad_gres(view: View) -> Iterator[Hit]:
                 )
             elif one.name == "gres" and re.match(r"gpu:[^:]+:(?!\d+[kKmMgG]?\Z)", entry):
                 yield Hit(one.line, f"{entry!r} does not end in a count", "write gpu:COUNT or gpu:TYPE:COUNT")
+            elif entry == "gpu:" and one.name == "gres":
+                yield Hit(one.line, "'gpu:' does not end in a count", "write gpu:COUNT or gpu:TYPE:COUNT")
+            elif one.name != "gres" and not re.fullmatch(_GPUS, entry):
+                yield Hit(
+                    one.line,
+                    f"{entry!r} is no count of GPUs for --{one.name}",
+                    f"write --{one.name}=COUNT or TYPE:COUNT",
+                )
 
 
 @rule("bad-mail-type", "error", "A --mail-type that sbatch refuses or passes over.")
 def bad_mail_type(view: View) -> Iterator[Hit]:
-    for one, value in _given(view, "mail-type"):
+    for one, value in given(view, "mail-type"):
         for kind in value.split(","):
             if kind.strip().lower() not in _MAIL:
                 yield Hit(
@@ -172,7 +187,7 @@ def mail_without_type(view: View) -> Iterator[Hit]:
 
 @rule("bad-signal", "error", "A --signal that sbatch refuses.")
 def bad_signal(view: View) -> Iterator[Hit]:
-    for one, value in _given(view, "signal"):
+    for one, value in given(view, "signal"):
         match = re.fullmatch(r"(?:[BR]+:)?(?:SIG)?(\w+)(?:@\d+)?", value, re.IGNORECASE)
         if not match or not (match[1].isdigit() or match[1].lower() in _SIGNALS):
             yield Hit(
@@ -182,21 +197,39 @@ def bad_signal(view: View) -> Iterator[Hit]:
             )
 
 
+@rule("bad-constraint", "error", "A --constraint that Slurm refuses, whatever features the nodes have.")
+def bad_constraint(view: View) -> Iterator[Hit]:
+    for one, value in given(view, "constraint"):
+        # An operator at the end is passed over (seen on 22.05).
+        fault = fault_in_features(re.sub(r"[&|]\Z", "", value))
+        if fault:
+            yield Hit(one.line, f"{value!r}: {fault}", "write features such as a100&nvlink or [a100|h100]")
+
+
 @rule("bad-array", "error", "A job array that Slurm refuses.")
 def bad_array(view: View) -> Iterator[Hit]:
-    for one, value in _given(view, "array"):
-        indices = re.sub(r"%\d+\Z", "", value)
-        for part in indices.split(","):
-            match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part.strip("[]"))
-            if not match or (match[2] and int(match[2]) < int(match[1])):
+    most = view.facts.cluster.slurm.max_array_size if view.facts.cluster else None
+    for one, value in given(view, "array"):
+        # `%` without a number is no limit (seen on 22.05).
+        for part in re.sub(r"%\d*\Z", "", value).split(","):
+            match = re.fullmatch(r"(\d+)(?:-(\d+)(?::0*([1-9]\d*))?)?", part.strip("[]"))
+            last = int(match[2] or match[1]) if match else 0
+            if not match or last < int(match[1]):
                 yield Hit(
                     one.line,
                     f"{part!r} is no range of indices",
                     "write 0-9, 0-9%2 (two at a time), 0-20:5 or 1,3,7",
                 )
+            elif most is not None and max(last, int(match[3] or 0)) >= most:
+                yield Hit(one.line, f"{part!r} goes beyond {most - 1} (MaxArraySize)", "write several arrays")
+            elif last > LARGEST_INDEX:
+                yield Hit(
+                    one.line, f"{part!r} goes beyond {LARGEST_INDEX}, the largest index that any Slurm has",
+                    "write several arrays",
+                )  # fmt: skip
 
 
 RULES = (
     bad_time, time_in_minutes, bad_memory, memory_in_megabytes, bad_number, bad_gres, bad_mail_type, mail_without_type,
-    bad_signal, bad_array,
+    bad_signal, bad_constraint, bad_array,
 )  # fmt: skip
