@@ -4,10 +4,10 @@
 
 Over single and ddp (2 processes), 0 and 2 loader workers, accumulation 1 and 4. A disturbance is a signal (KILL,
 TERM, USR1, USR2) to one rank, to all, or to the launcher, at a random moment; a KILL inside a save, before a sync
-or between write and rename; or a disk that is full for a few writes. Every run must end with the same losses in
-hex and the same parameters as the undisturbed one, with every sample exactly once an epoch. After TERM, USR1 and
-USR2 nothing may be lost; after a KILL no more than one interval of checkpoints and what was trained while the last
-one was being written.
+or between write and rename; a disk that says it is full for a few writes; or one that is: the checkpoints of every
+other training lie on a small tmpfs, where this may mount one. Every run must end with the same losses in hex and
+the same parameters as the undisturbed one, with every sample exactly once an epoch. After TERM, USR1 and USR2
+nothing may be lost; after a KILL no more than one interval of checkpoints.
 
 The ranks are forked from this process, which has torch loaded: hundreds of starts take minutes, not hours.
 """
@@ -24,8 +24,10 @@ import json
 import os
 import platform
 import random
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -47,7 +49,10 @@ from slurmgpu.training.__main__ import main as entrypoint  # noqa: E402
 SAMPLES, BATCH, EPOCHS, INTERVAL = 200, 16, 8, 10
 STEPS = SAMPLES * EPOCHS // BATCH
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-PATIENCE = 60.0  # seconds for a start to end by itself
+PATIENCE = 120.0  # seconds for a start to end by itself
+TMPFS = "400k"  # a few checkpoints
+KILLS_IN_SAVE = ("in sync", "before rename")
+FULL_DISKS = ("disk full", "tmpfs full")
 TASK = """
 import os, random, time
 import torch
@@ -122,16 +127,19 @@ class Report:
     @property
     def kills(self) -> int:
         """All disturbances that ended a start, or were to."""
-        return sum(count for name, count in self.disturbances.items() if name != "disk full")
+        return sum(count for name, count in self.disturbances.items() if name not in FULL_DISKS)
 
 
 class Run:
     """A training in a directory of its own, started as often as it takes."""
 
-    def __init__(self, folder: Path, setup: Setup) -> None:
-        self.folder, self.setup, self.starts = folder, setup, 0
+    def __init__(self, folder: Path, setup: Setup, *, tmpfs: bool = False) -> None:
+        self.folder, self.setup, self.starts, self.tmpfs = folder, setup, 0, tmpfs
         self.endings: dict[int, tuple[Fault, list[int]]] = {}
-        folder.mkdir(parents=True)
+        checkpoints = folder / "checkpoints"
+        checkpoints.mkdir(parents=True)
+        if tmpfs:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={TMPFS}", "tmpfs", checkpoints], check=True)
         (folder / "soaked.py").write_text(TASK)
         settings = {
             "schema": "slurmgpu.train/1",
@@ -160,6 +168,9 @@ class Run:
         if fault.kind.startswith("SIG"):
             time.sleep(fault.when)
             self._disturb(launcher, codes, fault)
+        elif fault.kind == "tmpfs full":
+            time.sleep(fault.when)
+            self._fill(seconds=0.5)
         _wait(launcher, PATIENCE)
         self.starts += 1
         return [int(text) for text in codes.read_text().split()] if codes.exists() else []
@@ -177,6 +188,20 @@ class Run:
         for rank, pid in enumerate(ranks):
             if fault.target in ("all", str(rank)):
                 _kill(pid, number)
+
+    def unmount(self) -> None:
+        """Give the small disk back, with what is on it."""
+        if self.tmpfs:
+            subprocess.run(["umount", self.folder / "checkpoints"], check=True)
+
+    def _fill(self, seconds: float) -> None:
+        """Take what is left of the disk, for a while."""
+        filler = self.folder / "checkpoints" / "filler"
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        time.sleep(seconds)
+        filler.unlink()
 
     def _environment(self, rank: int, port: int, pause: float) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SOAK", "MASTER"))}
@@ -308,7 +333,7 @@ def _rank(environment: dict[str, str], fault: Fault) -> int:
 
 def _plant(fault: Fault) -> None:
     """A fault inside the saving: before a sync, between write and rename, or a disk that is full."""
-    if fault.kind not in ("in sync", "before rename", "disk full"):
+    if fault.kind not in (*KILLS_IN_SAVE, "disk full"):
         return
     name = "_rename" if fault.kind == "before rename" else "_sync"
     real, count = getattr(files, name), [0]
@@ -370,10 +395,13 @@ def _free_port() -> int:
         return port
 
 
-def draw(dice: random.Random, setup: Setup, longest: float) -> Fault:
+def draw(dice: random.Random, setup: Setup, longest: float, tmpfs: bool) -> Fault:
     """A disturbance, by chance."""
     rank = str(dice.randrange(setup.processes))
-    kind = dice.choice(["signal"] * 6 + ["in sync", "before rename", "disk full"])
+    full = "tmpfs full" if tmpfs else "disk full"
+    kind = dice.choice(["signal"] * 6 + [*KILLS_IN_SAVE, full])
+    if kind == "tmpfs full":
+        return Fault(kind, when=dice.uniform(0.3 * longest, longest))
     if kind != "signal":
         # The lock takes the first two writes of rank 0, and each checkpoint one to four.
         return Fault(kind, rank, dice.randrange(3 if rank == "0" else 1, 16 if rank == "0" else 6))
@@ -393,20 +421,20 @@ def soak(setup: Setup, folder: Path, kills: int, dice: random.Random, pause: flo
     expected = undisturbed.losses(), undisturbed.parameters()
     done = 0
     while done < kills:
-        run = Run(folder / f"run-{report.runs}", setup)
+        run = Run(folder / f"run-{report.runs}", setup, tmpfs=can_mount() and report.runs % 2 == 1)
         report.runs += 1
         while True:
-            fault = draw(dice, setup, longest) if done < kills else Fault("")
+            fault = draw(dice, setup, longest, run.tmpfs) if done < kills else Fault("")
             codes = run.start(fault, pause)
             report.starts += 1
             # What came too late, after the end, is no kill; nor is a disk that was full when nothing was saved.
-            hit = "No space left" in run.log() if fault.kind == "disk full" else set(codes) != {0}
+            hit = "No space left" in run.log() if fault.kind in FULL_DISKS else set(codes) != {0}
             if fault.kind and hit:
                 what = (
                     f"{fault.kind} to {fault.target if fault.target in ('all', 'launcher') else 'one rank'}"
                 )
                 report.disturbances[what if fault.kind.startswith("SIG") else fault.kind] += 1
-                done += fault.kind != "disk full"
+                done += fault.kind not in FULL_DISKS
             if codes and set(codes) == {0}:
                 break
             _judge_end(run, fault, codes, report)
@@ -414,19 +442,24 @@ def soak(setup: Setup, folder: Path, kills: int, dice: random.Random, pause: flo
                 report.failures.append(f"{run.folder}: does not come to an end")
                 return
         _judge_losses(run, report)
-        outcome = run.losses(), run.parameters()
-        for name, own, other in zip(("losses", "parameters"), outcome, expected, strict=True):
-            if own != other:
-                report.failures.append(f"{run.folder} ({setup}): {name} differ from the undisturbed run's")
-        seen = run.samples()
-        if seen != Counter(dict.fromkeys(range(SAMPLES), EPOCHS)):
-            report.failures.append(f"{run.folder} ({setup}): not every sample exactly {EPOCHS} times")
+        _judge_outcome(run, expected, report)
+        run.unmount()
+
+
+def _judge_outcome(run: Run, expected: tuple[dict[int, str], str], report: Report) -> None:
+    """A finished training must have come to what the undisturbed one came to."""
+    outcome = run.losses(), run.parameters()
+    for name, own, other in zip(("losses", "parameters"), outcome, expected, strict=True):
+        if own != other:
+            report.failures.append(f"{run.folder} ({run.setup}): {name} differ from the undisturbed run's")
+    if run.samples() != Counter(dict.fromkeys(range(SAMPLES), EPOCHS)):
+        report.failures.append(f"{run.folder} ({run.setup}): not every sample exactly {EPOCHS} times")
 
 
 def _judge_end(run: Run, fault: Fault, codes: list[int], report: Report) -> None:
     """A start that did not end the training must have ended in one of the ways that are expected."""
     allowed = {0, 1, 75, -9, 128 + signal.SIGTERM, 128 + signal.SIGUSR1, 128 + signal.SIGUSR2}
-    killed = fault.kind in ("SIGKILL", "in sync", "before rename", "disk full")
+    killed = fault.kind in ("SIGKILL", *KILLS_IN_SAVE, *FULL_DISKS)
     orderly = fault.kind in ("SIGTERM", "SIGUSR1", "SIGUSR2")
     logs = run.log()
     bad = not codes and fault.target != "launcher"
@@ -449,9 +482,9 @@ def _judge_losses(run: Run, report: Report) -> None:
             report.lost_by_signal.append(lost)
             if lost:
                 report.failures.append(f"{run.folder}, start {number}: {lost} steps lost after {fault.kind}")
-        elif fault.kind != "disk full":
+        elif fault.kind not in FULL_DISKS:
             report.lost_by_kill.append(lost)
-            if lost > 2 * INTERVAL:
+            if lost > INTERVAL:
                 report.failures.append(f"{run.folder}, start {number}: {lost} steps lost after {fault}")
 
 
@@ -465,6 +498,7 @@ def document(report: Report, given: argparse.Namespace, seconds: float) -> dict[
         "machine": {
             "machine": platform.machine(),
             "cpus": os.cpu_count(),
+            "load": [round(each, 1) for each in os.getloadavg()],  # over 1, 5, 15 minutes, with its own
             "python": platform.python_version(),
         },
         "versions": {"torch": torch.__version__},
@@ -474,6 +508,7 @@ def document(report: Report, given: argparse.Namespace, seconds: float) -> dict[
             "disturbances": dict(sorted(report.disturbances.items())),
             "runs": report.runs,
             "starts": report.starts,
+            "full_tmpfs": "tried" if can_mount() else "left out: this may not mount a tmpfs",
             "steps_lost_by_kill": {
                 "count": len(lost),
                 "median": lost[len(lost) // 2] if lost else None,
@@ -489,6 +524,22 @@ def document(report: Report, given: argparse.Namespace, seconds: float) -> dict[
     }
 
 
+def alone_with_its_mounts() -> None:
+    """Start this again where what it mounts ends with it, if that is allowed here."""
+    if "SOAK_ALONE" in os.environ or not shutil.which("unshare"):
+        return
+    command = ["unshare", "--mount", *([] if os.getuid() == 0 else ["--map-root-user"])]
+    tried = subprocess.run([*command, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True)
+    if tried.returncode == 0:
+        arguments = [*command, sys.executable, *sys.argv]
+        os.execvpe(command[0], arguments, {**os.environ, "SOAK_ALONE": "1"})
+
+
+def can_mount() -> bool:
+    """Whether a disk can be made that is really full."""
+    return "SOAK_ALONE" in os.environ
+
+
 def main() -> None:
     """Soak, print, and keep the figures when asked to; exit code 1 when a promise was broken."""
     parser = argparse.ArgumentParser(
@@ -500,6 +551,7 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.01, help="seconds that a step takes at least")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    alone_with_its_mounts()
     dice, report, began = random.Random(given.seed), Report(), time.monotonic()
     setups = [Setup(p, w, a) for p in (1, 2) for w in (0, 2) for a in (1, 4)]
     if given.short:
@@ -510,10 +562,10 @@ def main() -> None:
             before = report.kills
             soak(setup, Path(folder, str(number)), share, dice, given.pause, report)
             print(f"{setup}: {report.kills - before} kills, {report.runs} runs so far", flush=True)
-    result = document(report, given, time.monotonic() - began)
+            result = document(report, given, time.monotonic() - began)
+            if given.json:
+                given.json.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result["results"], indent=1))
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=1) + "\n")
     sys.exit(1 if report.failures else 0)
 
 

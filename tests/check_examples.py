@@ -58,10 +58,10 @@ PYTHON = {
 """Python scripts that the examples start."""
 
 PATHS = {
-    "/work": "folder", "/work/there": "folder", "/work/logs": "missing", "/work/gone": "missing",
-    "/work/logs/a.log": "missing", "/work/there/a.log": "missing",
+    "/data": "folder", "/data/there": "folder", "/data/logs": "missing", "/data/gone": "missing",
+    "/data/logs/a.log": "missing", "/data/there/a.log": "missing",
 }  # fmt: skip
-"""What is on disk where the examples are submitted, /work."""
+"""What is on disk where the examples are submitted, /data."""
 
 GPU = "#SBATCH --gres=gpu:1\n"
 TWO_NODES = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=4\n\n"
@@ -117,7 +117,11 @@ EXAMPLES: dict[str, Example] = {
         "#SBATCH --mail-user=me@example.org", "#SBATCH --mail-user=me@example.org\n#SBATCH --mail-type=END"
     ),
     "bad-signal": Example("#SBATCH --signal=SIGFOO@120", "#SBATCH --signal=SIGUSR1@120"),
+    "bad-constraint": Example("#SBATCH --constraint=a100&&nvlink", "#SBATCH --constraint=a100&(nvlink|sxm)"),
     "bad-array": Example("#SBATCH --array=9-0", "#SBATCH --array=0-9,20-40:5%2"),
+    "bad-word": Example("#SBATCH --exclusive=maybe", "#SBATCH --exclusive=user"),
+    "bad-begin": Example("#SBATCH --begin=tomorow", "#SBATCH --begin=tomorrow"),
+    "bad-dependency": Example("#SBATCH --dependency=afterok:", "#SBATCH --dependency=afterok:1234"),
     # Resources
     "memory-options": Example("#SBATCH --mem=64G\n#SBATCH --mem-per-cpu=4G", "#SBATCH --mem=64G"),
     "tasks-per-gpu": Example(
@@ -149,7 +153,7 @@ EXAMPLES: dict[str, Example] = {
     # Logs and folders
     "log-folder-missing": Example("#SBATCH --output=logs/a.log", "#SBATCH --output=there/a.log"),
     "log-is-a-folder": Example("#SBATCH --output=there/", "#SBATCH --output=there/a.log"),
-    "work-folder-missing": Example("#SBATCH --chdir=/work/gone", "#SBATCH --chdir=/work/there"),
+    "work-folder-missing": Example("#SBATCH --chdir=/data/gone", "#SBATCH --chdir=/data/there"),
     "log-shared-by-tasks": Example(
         "#SBATCH --array=0-9\n#SBATCH --output=a.log", "#SBATCH --array=0-9\n#SBATCH --output=%A_%a.log"
     ),
