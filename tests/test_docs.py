@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import types
@@ -34,7 +35,8 @@ DOCS = [
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-DOCS += [ROOT / "examples" / "README.md", ROOT / "examples" / "digits" / "README.md"]
+DOCS += [ROOT / "examples" / "README.md"]
+DOCS += [ROOT / "examples" / name / "README.md" for name in ("digits", "own_loop", "language_model")]
 NAMES = [str(path.relative_to(ROOT)) for path in DOCS]
 SPELLED = {"Array", "Dependency"}  # models that files write as one text
 CLUSTER_MODELS: list[type[BaseModel]] = [
@@ -293,6 +295,22 @@ def test_the_job_of_the_picture_is_valid() -> None:
     picture = ROOT / "docs" / "pictures" / "job.yaml"
     validate(Job, read_yaml(picture.read_text(encoding="utf-8"), str(picture)), "job")
     assert YAML(typ="safe").load(picture)["work_dir"].startswith("$")  # no machine's path in the picture
+
+
+# Figures
+
+
+def test_what_the_examples_reach_is_what_was_measured() -> None:
+    measured = json.loads(text_of("benchmarks/results/examples.json"))["results"]
+    digits, model = (measured[name]["runs"] for name in ("digits", "language_model"))
+    assert min(run["accuracy"] for run in digits) >= 0.97
+    expected = [
+        ", ".join(f"{100 * run['accuracy']:.1f}" for run in digits),
+        ", ".join(f"{run['loss']:.3f}" for run in model),
+        ", ".join(f"{run['bits_per_character']:.3f}" for run in model),
+    ]
+    told = sections("docs/training.md")["What it reaches"]
+    assert [figures for figures in expected if f"| {figures} |" not in told] == []
 
 
 # Templates
