@@ -13,6 +13,7 @@ help:
 	@echo "make demo       train the digits example here with 2 CPU processes (HERE=1 on a login node)"
 	@echo "make test       ruff, mypy, import contracts and all tests; those on a real Slurm too, where it can be had"
 	@echo "make test-releases  the tests on a real Slurm, on every release (RELEASES='24.11 26.05': on these)"
+	@echo "make test-torch-alone  the training entrypoint's tests, in a Python with torch alone"
 	@echo "make check      ruff, mypy and import contracts alone"
 	@echo "make benchmark  start-up time against the bare libraries"
 	@echo "make soak       kill trainings at random moments, some hundred times: nothing may be lost"
@@ -67,15 +68,26 @@ types: $(VENV)/.test
 imports: $(VENV)/.test
 	@$(BIN)/lint-imports --config pyproject.toml
 
+# Two files at a time, those on a real Slurm first: they mostly wait for it, and take longest.
 test: $(VENV)/.test slurm-packages check
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# Two releases at a time: they mostly wait for Slurm.
+# The entrypoint's tests where there is torch and nothing else of what slurmgpu needs. QUICK=1: without those
+# whose time goes into the processes that they start.
+LONG := test_training_processes.py test_training_kills.py test_training_equality.py test_training_pace.py \
+    test_gpu_benchmarks.py
+.PHONY: test-torch-alone
+test-torch-alone: $(VENV)/.test
+	@folder=$$(mktemp -d) && python=$$($(BIN)/python tests/training/alone.py "$$folder") && \
+	    $$python -m pytest tests/training -p no:cacheprovider \
+	        $(if $(QUICK),$(LONG:%=--ignore=tests/training/%)); rc=$$?; rm -rf "$$folder"; exit $$rc
+
+# Three releases at a time: they mostly wait for Slurm.
 .PHONY: test-releases
 test-releases: $(VENV)/.test
 	@.ci/install-slurm --releases || [ $$? -eq 3 ]
 	@logs=$$(mktemp -d) && printf '%s\n' $(or $(RELEASES),20.11 22.05 24.11 26.05) | \
-	    LOGS=$$logs PYTHON=$(BIN)/python xargs -P 2 -n 1 sh -c '\
+	    LOGS=$$logs PYTHON=$(BIN)/python xargs -P 3 -n 1 sh -c '\
 	        SLURMGPU_TEST_RELEASES=$$1 $$PYTHON -m pytest tests/slurm -p no:cacheprovider >"$$LOGS/$$1" 2>&1; rc=$$?; \
 	        echo "--- Slurm $$1"; cat "$$LOGS/$$1"; exit $$rc' sh; rc=$$?; rm -rf "$$logs"; exit $$rc
 

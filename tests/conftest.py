@@ -1,8 +1,16 @@
-"""What all tests share: the examples that Hypothesis draws are the same in every run."""
+"""What all tests share: the examples that Hypothesis draws are the same in every run, and Ctrl-C is heard."""
 
 from __future__ import annotations
 
-from hypothesis import settings
+import contextlib
+import signal
 
-settings.register_profile("the-same-every-time", derandomize=True)
-settings.load_profile("the-same-every-time")
+with contextlib.suppress(ImportError):  # tests/training runs where there is only torch, too
+    from hypothesis import settings
+
+    settings.register_profile("the-same-every-time", derandomize=True)
+    settings.load_profile("the-same-every-time")
+
+# Shells start what runs in the background deaf to SIGINT, and what it starts inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
