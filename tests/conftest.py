@@ -6,9 +6,12 @@ import contextlib
 import signal
 
 with contextlib.suppress(ImportError):  # tests/training runs where there is only torch, too
-    from hypothesis import settings
+    from hypothesis import HealthCheck, settings
 
-    settings.register_profile("the-same-every-time", derandomize=True)
+    # How fast a busy machine draws and runs them is no promise of ours.
+    settings.register_profile(
+        "the-same-every-time", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
     settings.load_profile("the-same-every-time")
 
 # Shells start what runs in the background deaf to SIGINT, and what it starts inherits that.

@@ -189,7 +189,7 @@ def test_cut_answers_never_raise(release: str) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_whatever_slurm_says_ends_in_a_profile_that_can_be_read_again(data: st.DataObject) -> None:
     """Bytes anywhere in any of the answers."""
     instead = {}

@@ -511,7 +511,7 @@ _LINES = st.lists(
 
 
 @given(_LINES, st.booleans())
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 def test_any_body_comes_back_byte_for_byte(lines: list[str], newline: bool) -> None:
     text = "\n".join(["#!/bin/zsh", "#SBATCH --nice=5", "echo start", *lines]) + ("\n" if newline else "")
     made = imported(text)
@@ -523,7 +523,7 @@ def test_any_body_comes_back_byte_for_byte(lines: list[str], newline: bool) -> N
     _LINES.map("\n".join),
     st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\r\n"), max_size=20),
 )
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 def test_any_comment_leaves_a_job_file_that_can_be_read(comments: str, remark: str) -> None:
     lines = [f"# {line}".strip() for line in comments.split("\n")]
     text = "\n".join(["#!/bin/bash", *lines, f"#SBATCH --nice=5 #{remark}", "python train.py", *lines])

@@ -113,7 +113,7 @@ def _memory_on_a_node(plan: Plan) -> int | None:
     return None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(CLUSTERS, RESOURCES, LAUNCHERS)
 def test_slurm_gives_the_cpus_that_srun_takes(
     on: dict[str, Any], resources: dict[str, Any], launcher: str
@@ -129,7 +129,7 @@ def test_slurm_gives_the_cpus_that_srun_takes(
         assert given_by_slurm >= max(asked, resources.get("cpus_per_gpu", 0) * plan.gpus_per_node)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(CLUSTERS, RESOURCES, LAUNCHERS)
 def test_no_plan_asks_for_more_than_a_node_or_the_partition_has(
     on: dict[str, Any], resources: dict[str, Any], launcher: str
@@ -155,7 +155,7 @@ def test_no_plan_asks_for_more_than_a_node_or_the_partition_has(
     assert memory >= (Memory.parse(resources["memory"]).mib if memory and "memory" in resources else 0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(CLUSTERS, RESOURCES)
 def test_what_would_fit_does(on: dict[str, Any], resources: dict[str, Any]) -> None:
     cluster = validate(Cluster, Layered(on, {}), "cluster")
@@ -198,7 +198,7 @@ def _changed(resources: dict[str, Any], way: str) -> dict[str, Any]:
     return changed
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(CLUSTERS, RESOURCES, LAUNCHERS)
 def test_every_plan_renders_to_bash_whose_options_are_the_plans(
     on: dict[str, Any], resources: dict[str, Any], launcher: str

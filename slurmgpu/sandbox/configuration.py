@@ -68,6 +68,7 @@ def slurm_conf(place: Place, shape: Shape) -> str:
     """The text of slurm.conf."""
     folder, user = place.folder, place.user
     # ReturnToService=1: with 2, the late answer of a slurmd that is gone raises its node from the dead.
+    # KillWait is Slurm's default: a job has the time to save that it will have on a cluster.
     # FirstJobId: jobs derive ports from their ids, so sandboxes side by side must not give the same ones.
     parts = [
         f"""\
@@ -95,7 +96,7 @@ TaskPlugin=task/none
 SwitchType=switch/none
 SlurmdParameters=config_overrides
 ReturnToService=1
-KillWait=5
+KillWait=30
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=0,batch_sched_delay=0
 SelectType=select/cons_tres

@@ -61,7 +61,7 @@ def describe(results: Mapping[str, float]) -> str:
         f"{name} {100 * value:.1f} %" if name == "accuracy" else f"{name} {value:.4g}"
         for name, value in results.items()
     ]
-    return "test " + ", ".join(shown) if shown else "no test split"
+    return "test " + ", ".join(shown) if shown else "no test results"
 
 
 def duration(seconds: float) -> str:

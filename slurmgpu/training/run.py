@@ -198,6 +198,12 @@ class _Run:
                 f"note: batch_size {self.settings.batch_size} is more than the {loop.samples} samples of an epoch: "
                 f"a step takes samples of {self.settings.batch_size / loop.samples:.3g} epochs"
             )
+        if self.settings.warmup_steps > loop.total_steps and not loop.task.has("schedule"):
+            reached = loop.total_steps / self.settings.warmup_steps
+            self.console.say(
+                f"note: warmup_steps {self.settings.warmup_steps} is more than the {loop.total_steps} steps of this "
+                f"training: the learning rate rises to {reached:.3g} of lr at most"
+            )
         multiple = tensor_core_multiple(self.settings, device)
         note = awkward_sizes(loop.model, loop.micro, multiple) if multiple else None
         if note is not None:

@@ -71,7 +71,7 @@ class ReadingBack:
         ran = [sent for sent in self.sending.sent if "name" in sent.names or "comment" in sent.names]
         ask = ["sacct", "-X", "-n", "-P", "--delimiter=\x1f", "-o", "JobIDRaw,Partition,JobName,Comment"]
         ask += ["-j", ",".join(str(sent.job_id) for sent in ran)]
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while True:
             rows = [line.split("\x1f") for line in self._bytes(ask).split("\n") if line]
             if len(rows) == len(ran) and all(row[1] for row in rows):

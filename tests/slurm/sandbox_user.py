@@ -23,7 +23,7 @@ from tests.slurm.test_throwaway import processes_that_mention
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def wait_until(what: Callable[[], object], seconds: float = 60) -> None:
+def wait_until(what: Callable[[], object], seconds: float = 180) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, "it did not come true in time"

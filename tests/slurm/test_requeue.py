@@ -72,7 +72,7 @@ for step in range(run.state(model=model, optimizer=optimizer), 60):
     optimizer.step()
     optimizer.zero_grad()
     print("step", step, flush=True)
-    time.sleep(0.2)
+    time.sleep(0.5)
     if run.should_stop():
         raise SystemExit(75)
 run.save()

@@ -21,6 +21,7 @@ from slurmgpu.monitoring.status import status
 from slurmgpu.slurm import sbatch
 from slurmgpu.slurm.call import Slurm
 from slurmgpu.slurm.cluster import ask_cluster_name, cluster_name_here
+from tests.slurm.sandbox_user import wait_until
 from tests.slurm.throwaway import ThrowawaySlurm
 
 pytestmark = pytest.mark.slurm
@@ -42,8 +43,8 @@ def submit(client: Slurm, folder: Path, *options: str, text: str = SLEEP) -> int
 
 
 def watch(client: Slurm, word: str, done: Callable[[JobStatus], bool]) -> JobStatus:
-    """The job's status once `done` holds; fails with the last one after a minute."""
-    deadline = time.monotonic() + 60
+    """The job's status once `done` holds; fails with the last one after three minutes."""
+    deadline = time.monotonic() + 180
     while True:
         found = status(client, user=current_user(), selections=select([word])).jobs[0]
         if done(found):
@@ -62,7 +63,7 @@ def test_a_job_is_seen_cancelled_and_seen_to_be_cancelled(client: Slurm, tmp_pat
     assert (running.name, running.gpus, running.nodes, running.cluster) == ("a|b ü", 2, 1, "throwaway")
     assert running.stdout == f"{tmp_path}/log_{job_id}.txt"
     assert running.script == f"{tmp_path}/script.sbatch"
-    assert Path(running.stdout).exists()
+    wait_until(Path(running.stdout).exists)  # the controller calls it running before its node has begun
 
     cancelled = CliRunner().invoke(cancel_command, [str(job_id)], obj=client, catch_exceptions=False)
     assert f"job {job_id} is" in cancelled.stdout
@@ -97,7 +98,7 @@ def test_an_array_is_one_line_for_its_waiting_tasks(client: Slurm, tmp_path: Pat
 def test_what_a_running_job_uses_is_measured(client: Slurm, tmp_path: Path) -> None:
     job_id = submit(client, tmp_path)
     watch(client, str(job_id), is_running)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 180
     while True:
         report = status(client, user=current_user(), selections=select([str(job_id)]), live=True)
         use = report.jobs[0].live
@@ -140,7 +141,7 @@ def test_a_submission_whose_reply_is_lost_is_unknown_and_then_found(
     assert isinstance(outcome, sbatch.Unknown)
 
     since = datetime.now(timezone.utc) - timedelta(minutes=10)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 180
     while not (found := sbatch.find_by_script(client, str(script), user=current_user(), since=since)).jobs:
         assert time.monotonic() < deadline, found
         time.sleep(0.5)

@@ -73,7 +73,7 @@ def test_a_function_joins_a_process_group_over_two_nodes(slurm: ThrowawaySlurm, 
         return value.item()
 
     job = submit(total, nodes=2, gpus_per_node=2, time="0:05:00")
-    assert slurm.wait_for(job.job_id, timeout=120) == "COMPLETED"
+    assert slurm.wait_for(job.job_id) == "COMPLETED"
     assert job.results() == [6.0] * 4
 
 
@@ -85,7 +85,7 @@ def test_a_function_on_one_gpu_makes_a_process_group_of_its_own(slurm: Throwaway
         return torch.distributed.get_world_size()
 
     job = submit(size, gpus=1, time="0:05:00")
-    assert slurm.wait_for(job.job_id, timeout=120) == "COMPLETED"
+    assert slurm.wait_for(job.job_id) == "COMPLETED"
     assert job.result() == 1
 
 
@@ -109,7 +109,7 @@ class Count(Checkpointable):
         self.starts += 1
         if self.starts == 1:
             Path("started").touch()
-            time.sleep(60)
+            time.sleep(240)
         return self.starts
 
     def checkpoint(self) -> DelayedSubmission:
@@ -118,7 +118,7 @@ class Count(Checkpointable):
 
 def test_a_preempted_function_goes_on_with_what_it_saved(slurm: ThrowawaySlurm, project: Path) -> None:
     job = submit(Count(), gpus=1, time="0:30:00")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not (project / "started").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     slurm.run(["scancel", "--signal=USR2", job.job_id])
@@ -149,7 +149,7 @@ def test_a_commands_processes_get_their_ranks(slurm: ThrowawaySlurm, project: Pa
         "pathlib.Path(f'rank-{seen[0]}').write_text(' '.join([*seen, *sys.argv[1:]]))\n"
     )
     job, _ = cli(slurm, project, "--gpus", "2", "-t", "5", "--", sys.executable, "ranks.py", "it's $HOME")
-    assert slurm.wait_for(job, timeout=120) == "COMPLETED"
+    assert slurm.wait_for(job) == "COMPLETED"
     for rank in ("0", "1"):
         seen = (project / f"rank-{rank}").read_text().split(" ", 4)
         assert seen[:3] == [rank, rank, "2"]
@@ -174,7 +174,7 @@ def test_a_training_task_trains_on_two_nodes(slurm: ThrowawaySlurm, project: Pat
         "train: {task: 'task.py:Line', epochs: 2}\n"
     )
     job, run_dir = cli(slurm, project, "job.yaml")
-    assert slurm.wait_for(job, timeout=120) == "COMPLETED"
+    assert slurm.wait_for(job) == "COMPLETED"
     assert json.loads((run_dir / "train.json").read_text())["epochs"] == 2
     assert (run_dir / "code" / "slurmgpu_training").is_dir()
     assert (run_dir / "metrics.jsonl").read_text()

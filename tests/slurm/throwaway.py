@@ -48,7 +48,7 @@ class ThrowawaySlurm:
     to it. Raises SandboxFailed when it does not come up within ``start_timeout`` seconds.
     """
 
-    def __init__(self, start_timeout: float = 60) -> None:
+    def __init__(self, start_timeout: float = 180) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="throwaway-slurm-", dir=_short_folder())).resolve()
         self.env = client_env(self.folder)
         self._started = start(
@@ -96,7 +96,7 @@ class ThrowawaySlurm:
             del defaults["stdin"]
         return subprocess.run(argv, env=env, timeout=timeout, **(defaults | options))
 
-    def wait_for(self, job_id: str | int, timeout: float = 60, complete_row: bool = False) -> str:
+    def wait_for(self, job_id: str | int, timeout: float = 180, complete_row: bool = False) -> str:
         """Wait until accounting knows the job's final state and its processes have ended; the state.
 
         Accounting hears of a short job's end up to 5 s before it hears of its start: until then its row lacks

@@ -89,7 +89,7 @@ class Tool:
 
     def wait_for_state(self, job: str | int, *states: str) -> dict[str, Any]:
         """Ask until the job has one of these states; its entry."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while True:
             (found,) = self.status(job)
             if found["state"] in states:

@@ -77,6 +77,19 @@ def test_a_batch_of_more_than_an_epoch_is_noted(
     assert (text in capsys.readouterr().out) == noted
 
 
+@pytest.mark.parametrize(("warmup_steps", "noted"), [(10, False), (40, True)])
+def test_a_warm_up_that_never_ends_is_noted(
+    run: RunFolder, capsys: pytest.CaptureFixture[str], warmup_steps: int, noted: bool
+) -> None:
+    run.write(epochs=2, batch_size=10, warmup_steps=warmup_steps, lr=0.01, log_every=1)
+    run.here()
+    text = "note: warmup_steps 40 is more than the 20 steps of this training: the learning rate rises to 0.5 of lr"
+    assert (text in capsys.readouterr().out) == noted
+    # Each line has the rate of the step after it.
+    rates = [line["values"]["learning_rate"] for line in run.metrics("train")]
+    assert max(rates[:-1]) == pytest.approx(0.005 if noted else 0.01)
+
+
 def test_training_lowers_the_loss(run: RunFolder) -> None:
     run.write(epochs=30, batch_size=20, lr=0.05)
     run.here()
