@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from slurmgpu.sandbox import life
 from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.keeper import Keeper
-from slurmgpu.sandbox.ports import free_ports
+from slurmgpu.sandbox.ports import reserved_ports
 from slurmgpu.sandbox.processes import boot_id, identify, is_running, processes_of
 from slurmgpu.sandbox.shape import default_shape
 from slurmgpu.sandbox.state import (
@@ -30,6 +31,8 @@ from slurmgpu.sandbox.state import (
     write_state,
 )
 
+# Other sandboxes on this machine have other ones.
+TOKEN = secrets.token_hex(16)
 SHAPE = default_shape(nodes=4, gpus=4, gpu_type="a100", cpus=64, memory_mib=512 * 1024)
 
 
@@ -92,13 +95,13 @@ def test_a_process_with_the_same_id_is_not_taken_for_the_supervisor() -> None:
 
 def test_a_shell_that_talks_to_a_sandbox_is_none_of_its_processes(tmp_path: Path) -> None:
     conf = {"SLURM_CONF": f"{tmp_path}/slurm.conf"}
-    mine = {"SLURMGPU_SANDBOX_TOKEN": "secret"}
+    mine = {"SLURMGPU_SANDBOX_TOKEN": TOKEN}
     on_node = conf | {"SLURMD_NODENAME": "node1"}
     started = [sleeping(added) for added in (conf, mine, on_node)]
     try:
         shell, daemon, task = (process.pid for process in started)
-        assert processes_of(tmp_path, "secret") == sorted([daemon, task])
-        assert shell not in processes_of(tmp_path, "secret")
+        assert processes_of(tmp_path, TOKEN) == sorted([daemon, task])
+        assert shell not in processes_of(tmp_path, TOKEN)
     finally:
         for process in started:
             process.kill()
@@ -119,12 +122,12 @@ def test_a_step_daemon_that_shows_no_environment_is_found_by_what_it_has_open(tm
     other = subprocess.Popen(["sleep", "60"], env={}, cwd=here)
     try:
         expected = sorted(process.pid for process in started[:2])
-        assert processes_of(here, "secret") == expected
+        assert processes_of(here, TOKEN) == expected
         here.rename(tmp_path / "gone")
-        assert processes_of(here, "secret") == []
-        assert processes_of(tmp_path / "gone", "secret") == expected
+        assert processes_of(here, TOKEN) == []
+        assert processes_of(tmp_path / "gone", TOKEN) == expected
         shutil.rmtree(tmp_path / "gone")
-        assert processes_of(tmp_path / "gone", "secret") == expected
+        assert processes_of(tmp_path / "gone", TOKEN) == expected
     finally:
         ways[1]["stdout"].close()
         for process in (*started, other):
@@ -175,7 +178,7 @@ def test_one_of_another_release_is_ended_and_not_just_forgotten() -> None:
         ended = life.bring_down("x")
         assert ended is not None
         assert ended.clean
-        assert daemon.wait(timeout=10) == -9
+        assert daemon.wait(timeout=60) == -9
         assert shell.poll() is None
     finally:
         for process in (daemon, shell):
@@ -316,22 +319,39 @@ def ephemeral(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_daemons_get_ports_that_neither_the_kernel_nor_a_job_gives_away(ephemeral: Path) -> None:
     ephemeral.write_text("32768\t60999\n")
-    found = free_ports(40)
+    with reserved_ports(40) as found:
+        pass
     assert len(set(found)) == 40
     assert [port for port in found if not (30_000 <= port < 32_768 or port > 60_999)] == []
 
 
 def test_where_the_kernel_gives_every_port_away_daemons_get_some_of_those(ephemeral: Path) -> None:
     ephemeral.write_text("1024\t65535\n")
-    assert len(set(free_ports(40)) - {0}) == 40
+    with reserved_ports(40) as found:
+        assert len(set(found) - {0}) == 40
 
 
 def test_a_port_that_somebody_listens_on_goes_to_nobody(
     ephemeral: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ephemeral.write_text("1\t2\n")
-    (free,) = free_ports(1)
+    with reserved_ports(1) as (free,):
+        pass
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = listener.getsockname()[1]
         monkeypatch.setattr("slurmgpu.sandbox.ports.CANDIDATES", (taken,) * 50 + (free,) + (taken,) * 50)
-        assert free_ports(1) == [free]
+        with reserved_ports(1) as found:
+            assert found == [free]
+
+
+def test_a_port_goes_to_one_of_two_that_start_at_once(
+    ephemeral: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ephemeral.write_text("1\t2\n")
+    with reserved_ports(2) as both:
+        pass
+    monkeypatch.setattr("slurmgpu.sandbox.ports.CANDIDATES", tuple(both))
+    with reserved_ports(1) as first, reserved_ports(1) as second:
+        assert {*first, *second} == set(both)
+    with reserved_ports(2) as again:
+        assert set(again) == set(both)

@@ -80,7 +80,7 @@ SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={folder}/munge.sock,cred_expire=5
+AuthInfo=socket={folder}/munge.sock,cred_expire=10
 {listen_line(place.host)}
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n

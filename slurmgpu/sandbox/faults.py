@@ -13,7 +13,7 @@ from pathlib import Path
 from slurmgpu.errors import InvalidInput
 from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.keeper import Keeper
-from slurmgpu.sandbox.ports import free_ports
+from slurmgpu.sandbox.ports import reserved_ports
 from slurmgpu.sandbox.processes import end_processes, tasks_on
 from slurmgpu.sandbox.programs import program
 from slurmgpu.sandbox.starting import client_env
@@ -157,13 +157,13 @@ class _Faults:
         """Put a proxy before the controller, and point everybody who asks from now on at it."""
         if "proxy" in self.keeper.running():
             return
-        (listen,) = free_ports(1)
         proxy = Path(__file__).with_name("proxy.py")
-        self.keeper.start(
-            "proxy", [sys.executable, "-I", "-S", str(proxy), str(listen), str(self.state.ports[0])]
-        )
         log = self.folder / "log" / "proxy.out"
-        self.keeper.wait("the proxy", lambda: log.exists() and "ready" in log.read_text(), 10)
+        with reserved_ports(1) as (listen,):
+            self.keeper.start(
+                "proxy", [sys.executable, "-I", "-S", str(proxy), str(listen), str(self.state.ports[0])]
+            )
+            self.keeper.wait("the proxy", lambda: log.exists() and "ready" in log.read_text(), 60)
         self.point_at(listen)
 
     def point_at(self, port: int) -> None:
@@ -220,9 +220,9 @@ def heal(state: State, folder: Path) -> list[str]:
     keeper.restart_ended("munged", "mariadbd", "slurmdbd")
     if state.accounting:
         # slurmctld ends at once when it is started without its database.
-        keeper.wait("the database", faults.database_answers, 30, despite=lost)
+        keeper.wait("the database", faults.database_answers, 120, despite=lost)
     keeper.restart_ended("slurmctld", *(f"slurmd-{node}" for node in state.shape.nodes))
-    keeper.wait("slurmctld", lambda: "is UP" in faults.ask("scontrol", "ping", check=False), 30)
+    keeper.wait("slurmctld", lambda: "is UP" in faults.ask("scontrol", "ping", check=False), 120)
     if state.shape.live:
         keeper.wait("word of all nodes", faults.all_known, 60)
     for node in [one.split()[1] for one in state.faults if one.startswith("node-down ")]:

@@ -55,13 +55,13 @@ class Keeper:
     def stop(self, name: str) -> None:
         """Have a daemon ended; return when it is."""
         self._send({"do": "stop", "name": name})
-        self.wait(f"the end of {name}", lambda: name not in self.running(), 15)
+        self.wait(f"the end of {name}", lambda: name not in self.running(), 60)
 
     def restart(self, name: str) -> None:
         """Have a daemon that has ended started again, as it was; return when it is."""
         old = self.daemons()[name]
         self.start(name, old["argv"])
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while self.daemons()[name] == old and time.monotonic() < deadline:
             time.sleep(0.02)
 
@@ -118,7 +118,7 @@ class Keeper:
 
     def _send(self, request: dict[str, Any]) -> None:
         line = json.dumps(request).encode() + b"\n"
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while True:
             try:
                 handle = os.open(self.folder / "requests", os.O_WRONLY | os.O_NONBLOCK)

@@ -65,7 +65,7 @@ def bring_up(
     *,
     accounting: bool,
     lasting: float | None = None,
-    seconds: float = 60,
+    seconds: float = 180,
 ) -> tuple[State, bool]:
     """Start the sandbox of this name; its state, and whether it is new (False: it ran already, in this shape).
 

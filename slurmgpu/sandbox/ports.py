@@ -6,13 +6,13 @@ import contextlib
 import random
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 from slurmgpu.sandbox.processes import open_files
 
-__all__ = ["free_ports", "listening", "sockets_of"]
+__all__ = ["listening", "reserved_ports", "sockets_of"]
 
 CANDIDATES = range(30_000, 65_536)
 """Above the ports under which jobs meet (templates/rendezvous.sh.j2)."""
@@ -22,8 +22,12 @@ _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTENS = "0A"
 
 
-def free_ports(count: int) -> list[int]:
+@contextlib.contextmanager
+def reserved_ports(count: int) -> Iterator[list[int]]:
     """Different ports of the loopback interface that nobody listens on now.
+
+    Until the end of the ``with``, by which their daemons are to listen, no other sandbox on this machine gets them:
+    for each a socket without a file is held whose name says so (unix(7), abstract).
 
     Outside the range from which the kernel serves whoever names no port (ip(7), ip_local_port_range), as each
     srun does: there a port goes to somebody else before its daemon has started, or while it is down. On a
@@ -34,19 +38,33 @@ def free_ports(count: int) -> list[int]:
     except (OSError, ValueError):
         lowest, highest = 32_768, 60_999
     candidates = [port for port in CANDIDATES if not lowest <= port <= highest]
-    # By chance: two users who start sandboxes at once look at the same free ports.
+    # By chance: others who look for a free port, and know nothing of such names, mostly begin at one end.
     random.SystemRandom().shuffle(candidates)
-    # Held together, so that they differ.
-    with ExitStack() as held:
-        ports: list[int] = []
-        for candidate in [*candidates, *[0] * count]:
-            if len(ports) == count:
-                break
-            probe = held.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", candidate))
-                ports.append(probe.getsockname()[1])
-        return ports
+    with ExitStack() as reserved:
+        # Held together, so that they differ.
+        with ExitStack() as held:
+            ports: list[int] = []
+            for candidate in [*candidates, *[0] * count]:
+                if len(ports) == count:
+                    break
+                probe = held.enter_context(socket.socket())
+                with contextlib.suppress(OSError):
+                    probe.bind(("127.0.0.1", candidate))
+                    port: int = probe.getsockname()[1]
+                    reserved.enter_context(_named(port))
+                    ports.append(port)
+        yield ports
+
+
+def _named(port: int) -> socket.socket:
+    """A socket that says that this port is taken; OSError when there is one already."""
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        made.bind(f"\0slurmgpu-port-{port}")
+    except OSError:
+        made.close()
+        raise
+    return made
 
 
 def listening() -> dict[int, int]:

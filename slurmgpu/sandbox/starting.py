@@ -26,7 +26,7 @@ from slurmgpu.sandbox.configuration import (
 )
 from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.keeper import Keeper, launch
-from slurmgpu.sandbox.ports import free_ports
+from slurmgpu.sandbox.ports import reserved_ports
 from slurmgpu.sandbox.processes import TOKEN, identify
 from slurmgpu.sandbox.programs import program, scrubbed, slurm_release, slurm_version
 from slurmgpu.sandbox.shape import Shape
@@ -35,7 +35,7 @@ from slurmgpu.sandbox.state import State, supervising, write_state
 __all__ = ["Started", "client_env", "start"]
 
 
-BY_ITSELF_SECONDS = 5.0
+BY_ITSELF_SECONDS = 15.0
 """In which a supervisor whose starter has closed its pipe ends; after that it is told to."""
 
 
@@ -84,7 +84,7 @@ def start(
     cluster: str,
     shape: Shape,
     accounting: bool,
-    seconds: float = 60,
+    seconds: float = 180,
     written: Callable[[], None] = lambda: None,
     configured: Callable[[], None] = lambda: None,
 ) -> Started:
@@ -103,7 +103,8 @@ class _Start:
         self.deadline = time.monotonic() + seconds
         self.version = slurm_version()
         self.env = client_env(folder)
-        ports = free_ports(2 + (len(shape.nodes) if shape.live else 1))
+        self.reserved = ExitStack()
+        ports = self.reserved.enter_context(reserved_ports(2 + (len(shape.nodes) if shape.live else 1)))
         self.place = Place(
             cluster=cluster,
             folder=folder,
@@ -123,7 +124,7 @@ class _Start:
         (folder / "log").mkdir()
         # mariadbd's folder is private to this user: that is what keeps others out, no password.
         supervisor = launch(folder, self.env | {TOKEN: token, "MYSQL_UNIX_PORT": f"{folder}/mariadb.sock"})
-        with ExitStack() as on_failure:
+        with self.reserved, ExitStack() as on_failure:
             process = identify(supervisor.pid)
             assert process is not None
             state = State(
