@@ -30,6 +30,7 @@ from .signals import Signals
 # What gloo and nccl say when another rank has gone; that rank's own error is the one to read.
 _LOST = (
     "closed by peer",
+    "Failed to recv",
     "reset by peer",
     "Broken pipe",
     "remote process exited",
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         code[0] = pause.exit_code
     except TrainingError as error:
         if isinstance(error, EvaluationFailed):
-            time.sleep(1)  # srun ends all when the first one leaves: that be a rank which can say why
+            time.sleep(5)  # srun ends all when the first one leaves: that be a rank which can say why
         _complain(ranks, f"error: {error}")
         _leave(error.exit_code)
     except SystemExit as end:  # a task may end the run so, with a message

@@ -8,6 +8,7 @@ start of this same Slurm job, or when its heart has not beaten for a while.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -84,12 +85,15 @@ class Lock:
             return False
         except FileExistsError:
             # Its heart is the claim's time: whoever made it has had the time to finish, or died.
-            if not self._silent(claim):
-                return False
-            claim.rmdir()
+            if self._silent(claim):
+                _remove(claim)
             return False
-        write_json(self._path / _OWNER, self._owner)
-        claim.rmdir()
+        try:
+            if self._read().get("token") != owner.get("token"):
+                return False  # another has followed already, and given the claim free
+            write_json(self._path / _OWNER, self._owner)
+        finally:
+            _remove(claim)
         self._say(f"note: took the checkpoints over from {_describe(owner)}: {dead}")
         return True
 
@@ -155,6 +159,11 @@ class Lock:
         self._closed.set()
         if self._read().get("token") == self._owner["token"]:
             shutil.rmtree(self._path, ignore_errors=True)
+
+
+def _remove(claim: Path) -> None:
+    with contextlib.suppress(OSError):  # another took it for that of a dead one
+        claim.rmdir()
 
 
 def _job(environment: Mapping[str, str]) -> str:

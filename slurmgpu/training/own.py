@@ -35,6 +35,13 @@ class Run:
         save_every: Steps beyond the newest checkpoint that a kill may cost; they are written in the background.
         keep: Newest checkpoints to keep; those of steps that ``keep_every`` divides stay for good.
         seed: Seed of the order of samples, and of what is drawn for each.
+        hang_timeout: Seconds between two calls of ``should_stop`` after which a rank writes where it stands, and
+            ends the job; None: never, for what else the script does in a step nobody knows.
+
+    Attributes:
+        device: This rank's: the current CUDA device, else the CPU.
+        step: Steps so far.
+        stopped: Whether ``should_stop`` has said so.
     """
 
     def __init__(
@@ -45,6 +52,7 @@ class Run:
         keep: int = 2,
         keep_every: Optional[int] = None,
         seed: int = 0,
+        hang_timeout: Optional[float] = None,
     ) -> None:
         if save_every < 1:
             raise TrainingError(f"save_every is {save_every}; it must be a number of steps, at least 1")
@@ -54,15 +62,22 @@ class Run:
             raise TrainingError(
                 "call torch.distributed.init_process_group before Run(), so that ranks can talk"
             )
-        device = torch.device("cpu")
+        self.device = torch.device("cpu")
         if torch.cuda.is_available():
-            device = torch.device("cuda", torch.cuda.current_device())
+            self.device = torch.device("cuda", torch.cuda.current_device())
         run_dir = Path(folder or environment.get("SLURMGPU_RUN_DIR") or "run")
         run_dir.mkdir(parents=True, exist_ok=True)
-        self._group = Group(ranks, device)
+        self._group = Group(ranks, self.device)
         console = Console(ranks.first)
         self._session = Session(
-            run_dir, self._group, environment, console, interval=save_every, keep=keep, keep_every=keep_every
+            run_dir,
+            self._group,
+            environment,
+            console,
+            interval=save_every,
+            keep=keep,
+            keep_every=keep_every,
+            hang_timeout=hang_timeout,
         )
         atexit.register(self._session.close)
         self._seed = seed
@@ -70,6 +85,7 @@ class Run:
         self._parts: dict[str, Any] = {}
         self.step = 0
         self._samples = 0
+        self._through = False
         self.stopped = False
 
     def state(self, **parts: Any) -> int:
@@ -107,6 +123,8 @@ class Run:
     def batches(self, dataset: Any, batch_size: int, epochs: int, *, workers: int = 0) -> Iterator[Any]:
         """This rank's batches from where the run was left to the last epoch's end, each sample once an epoch.
 
+        They are on this rank's ``device``; the model has to be there, too.
+
         ``batch_size`` counts over all ranks. The order is the same with any number of ranks and workers.
         """
         ranks = self._group.ranks
@@ -121,6 +139,7 @@ class Run:
         for batch in train_batches(dataset, order, chosen, self._group, seed=self._seed, workers=workers):
             self._samples = min(end, self._samples + batch_size)
             yield batch
+        self._through = True
 
     def should_stop(self) -> bool:
         """Call it at the end of each step: counts it, saves when it is time; True: all is saved, leave the loop."""
@@ -145,10 +164,15 @@ class Run:
         self._event = bound.next(self.step)
 
     def save(self) -> None:
-        """Save this step, if it is not saved yet, and wait until the checkpoint counts on all ranks."""
+        """Save this step, if it is not saved yet, and wait until the checkpoint counts on all ranks.
+
+        After the last of ``batches`` signals do what they did before ``state``: nobody asks ``should_stop`` any more.
+        """
         self._begin_save()
         self._session.finish(self.step)
         self._group.barrier()
+        if self._through:
+            self._session.let_go()
 
     def _begin_save(self) -> None:
         states = {name: plain_state(part) for name, part in self._parts.items()}

@@ -26,8 +26,12 @@ class Signals:
         self._leave = leave
         self._watch: Optional[Watch] = None
         self.before_leaving: Callable[[str], None] = lambda _name: None
-        for number in SIGNALS:
-            signal.signal(number, self._handle)
+        self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+
+    def hand_back(self) -> None:
+        """Signals do again what they did before."""
+        for number, before in self._before.items():
+            signal.signal(number, signal.SIG_DFL if before is None else before)
 
     def give_to(self, watch: Optional[Watch]) -> None:
         """From now on signals are the watch's."""

@@ -84,7 +84,10 @@ def test_an_owner_elsewhere_is_followed_when_its_heart_stands_still(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("quick")
-def test_an_owner_elsewhere_whose_heart_beats_is_left_alone(tmp_path: Path, said: list[str]) -> None:
+def test_an_owner_elsewhere_whose_heart_beats_is_left_alone(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SILENT", 30)  # the first beat is enough
     lock = locked(tmp_path, said)
     pretend(tmp_path, machine="another")  # its own heart goes on beating, for its token is still there
     with pytest.raises(TrainingError, match="which is alive"):

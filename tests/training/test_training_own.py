@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from slurmgpu.training import Run
 from slurmgpu.training.lock import Lock
 
 from .conftest import ROOT, clean_environment, free_port
@@ -51,31 +52,59 @@ def test_a_plain_loop_killed_and_stopped_ends_bit_for_bit_as_an_undisturbed_one(
     slow = tmp_path / "train.py"
     text = (FOLDER / "train.py").read_text()
     slow.write_text(
-        text.replace("    loss.backward()", "    __import__('time').sleep(0.002)\n    loss.backward()")
+        text.replace("    loss.backward()", "    __import__('time').sleep(0.03)\n    loss.backward()")
     )
     for name in ("undisturbed", "run"):
         (tmp_path / name).mkdir()
     undisturbed = start(FOLDER / "train.py", tmp_path / "undisturbed")
-    _, err = undisturbed.communicate(timeout=60)
+    _, err = undisturbed.communicate(timeout=150)
     assert undisturbed.returncode == 0, err
     folder = tmp_path / "run" / "checkpoints"
     for number in (signal.SIGKILL, signal.SIGTERM):
         before = set(folder.glob("step-*/manifest.json"))
         process = start(slow, tmp_path / "run")
-        end = time.monotonic() + 60
+        end = time.monotonic() + 150
         while not set(folder.glob("step-*/manifest.json")) - before and time.monotonic() < end:
             time.sleep(0.01)
         os.kill(process.pid, number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=150)
         assert process.returncode == (75 if number == signal.SIGTERM else -9), err
     marker = json.loads((tmp_path / "run" / "state" / "stop.json").read_text())
     assert (marker["reason"], marker["requeue"]) == ("SIGTERM", True)
     step = marker["step"]
     assert f"stopped by SIGTERM at step {step}, saved in checkpoints/step-{step}: start again" in out
-    process = start(slow, tmp_path / "run")
-    _, err = process.communicate(timeout=60)
+    process = start(FOLDER / "train.py", tmp_path / "run")
+    _, err = process.communicate(timeout=150)
     assert process.returncode == 0, err
     assert same(final(tmp_path / "run", 800), final(tmp_path / "undisturbed", 800))
+
+
+def test_what_a_script_does_after_its_last_batch_is_its_own_affair(tmp_path: Path) -> None:
+    """Nothing can be stopped in good order any more: a signal ends it, as it would end any script."""
+    script = tmp_path / "train.py"
+    text = (FOLDER / "train.py").read_text().replace("epochs=20", "epochs=1")
+    script.write_text(f"{text}print('saved', flush=True)\n__import__('time').sleep(300)\n")
+    process = start(script, tmp_path)
+    assert process.stdout is not None
+    assert "saved\n" in iter(process.stdout.readline, "")
+    process.terminate()
+    _, err = process.communicate(timeout=150)
+    assert (process.returncode, err) == (-signal.SIGTERM, "")
+    assert not (tmp_path / "state" / "stop.json").exists()
+
+
+def test_a_script_is_watched_for_a_hang_where_it_says_how_long_a_step_may_take(tmp_path: Path) -> None:
+    (tmp_path / "unsaid").mkdir()
+    unsaid = Run(tmp_path / "unsaid")
+    assert unsaid._session.watch.hang_timeout is None
+    unsaid._session.close()
+    script = tmp_path / "train.py"
+    text = (FOLDER / "train.py").read_text().replace("save_every=100", "save_every=100, hang_timeout=8")
+    hangs = "    run.step == 3 and __import__('time').sleep(300)\n    loss.backward()"
+    script.write_text(text.replace("    loss.backward()", hangs))
+    _, err = (process := start(script, tmp_path)).communicate(timeout=150)
+    assert process.returncode == 1
+    assert "(hang_timeout) after step 3" in err
 
 
 TWO = """
@@ -121,7 +150,7 @@ def test_two_processes_of_ones_own_go_on_where_they_were(tmp_path: Path) -> None
                 command = [sys.executable, str(script), str(rank), leave]
                 both.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
             for process in both:
-                _, err = process.communicate(timeout=90)
+                _, err = process.communicate(timeout=150)
                 assert process.returncode == 0, err
     steps = max(int(path.name[5:]) for path in (tmp_path / "straight" / "checkpoints").glob("step-*"))
     assert steps == 25
@@ -134,13 +163,13 @@ def test_a_changed_model_and_a_second_run_are_refused_in_a_sentence(tmp_path: Pa
         script = tmp_path / f"train{width}.py"
         script.write_text(text.replace("32", str(width)))
         ended = start(script, tmp_path)
-        _, err = ended.communicate(timeout=60)
+        _, err = ended.communicate(timeout=150)
         assert ended.returncode == code, err
         assert said in err
     lock = Lock(tmp_path / "checkpoints", {}, print)
     lock.acquire()
     second = start(FOLDER / "train.py", tmp_path)
-    _, err = second.communicate(timeout=60)
+    _, err = second.communicate(timeout=150)
     lock.release()
     assert "two runs cannot share a run directory" in err
     assert "FileExistsError" not in err
