@@ -106,7 +106,7 @@ class Batch:
     def run(self, **environment: str) -> tuple[int, str]:
         """Its exit code and what it printed."""
         process = self.start(**environment)
-        said = process.communicate(timeout=30)[0]
+        said = process.communicate(timeout=120)[0]
         return process.returncode, said
 
     @property
@@ -129,7 +129,9 @@ def batch(tmp_path: Path, **values: Any) -> Batch:
     programs = tmp_path / "bin"
     programs.mkdir()
     # The real time-outs are long; the programs are the same.
-    shorter = '#!/bin/sh\nshift\nexec /usr/bin/timeout 1 "$@"\n'
+    shorter = (
+        '#!/bin/sh\nshift\n[ "$(cat how 2>/dev/null)" != hang ] || exec /usr/bin/timeout 1 "$@"\nexec "$@"\n'
+    )
     for name, text in (("scontrol", SCONTROL), ("python3", PYTHON), ("timeout", shorter)):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
@@ -275,7 +277,7 @@ def signalled(training: Batch, number: signal.Signals, **environment: str) -> tu
     while not (training.folder / "started").exists():
         time.sleep(0.02)
     process.send_signal(number)
-    said = process.communicate(timeout=30)[0]
+    said = process.communicate(timeout=120)[0]
     return process.returncode, said
 
 
@@ -308,6 +310,19 @@ def test_a_preemption_that_leaves_time_is_requeued_even_without_a_step(
     training.preempted(release, kind, mode)
     training.marker(reason="SIGTERM", gained=0, requeue=False)
     assert training.run()[0] == 75
+    assert training.requeues == ["Incomplete 7"]
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGUSR1", 138), ("SIGUSR2", 140), ("SIGTERM", 143)])
+def test_a_signal_before_there_is_anything_to_mark_starts_again_what_is_preempted_and_nothing_else(
+    training: Batch, name: str, code: int
+) -> None:
+    (training.folder / "marker").unlink()
+    ended, said = training.run(CODE=str(code))
+    assert (ended, training.requeues) == (code, [])
+    assert f"slurmgpu: ended by {name}; not requeued: " in said
+    training.preempted("slurm-wlm 22.05.8", "preempt/partition_prio", "REQUEUE")
+    assert training.run(CODE=str(code))[0] == code
     assert training.requeues == ["Incomplete 7"]
 
 

@@ -62,8 +62,11 @@ def _srun(plan: Plan) -> str:
     if plan.cpus_per_task is not None:
         # From 22.05 to 23.02 srun does not take the job's --cpus-per-task over (srun(1)).
         words.append(f"--cpus-per-task={plan.cpus_per_task}")
-    # A dead rank must end the rest, and so must ranks that left while others wait for them.
-    words += ["--kill-on-bad-exit=1", "--wait=60", *map(shell_word, plan.srun_options)]
+    words.append("--kill-on-bad-exit=1")  # a dead rank must end the rest
+    if plan.train is not None:
+        # So must one that left while others wait for it. In a script of the user's, rank 0 may work on alone.
+        words.append("--wait=60")
+    words += map(shell_word, plan.srun_options)
     return " ".join(words)
 
 

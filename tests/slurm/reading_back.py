@@ -199,7 +199,7 @@ class ReadingBack:
         )
         self._compare_list("environment.container.options", options[:-2], str)
         argv = self._words("stand-in", "srun", [])
-        start = argv.index("--wait=60") + 1
+        start = argv.index("--kill-on-bad-exit=1") + 1
         assert argv[-2 - len(RECORD) : -len(RECORD)][-1] == "sh"
         options = argv[start : start + len(self.sending.accepted("launch.srun_options"))]
         self._compare_list("launch.srun_options", options, str)
