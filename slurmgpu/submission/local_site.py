@@ -39,8 +39,8 @@ class LocalRequest:
     nice: int = 0
     python: Path | None = None
     """What ``python`` means where the site's is not here; None chooses a Python that has torch."""
-    grace: float = 10.0
-    """Seconds that interrupted processes have to save and end."""
+    grace: float = 30.0
+    """Seconds that interrupted processes have to save and end; as many as Slurm leaves them (KillWait)."""
 
 
 @dataclass(frozen=True)
