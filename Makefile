@@ -68,9 +68,9 @@ types: $(VENV)/.test
 imports: $(VENV)/.test
 	@$(BIN)/lint-imports --config pyproject.toml
 
-# Two files at a time, those on a real Slurm first: they mostly wait for it, and take longest.
+# Three files at a time, those on a real Slurm first: they mostly wait for it, and take longest.
 test: $(VENV)/.test slurm-packages check
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # The entrypoint's tests where there is torch and nothing else of what slurmgpu needs. QUICK=1: without those
 # whose time goes into the processes that they start.
@@ -82,14 +82,17 @@ test-torch-alone: $(VENV)/.test
 	    $$python -m pytest tests/training -p no:cacheprovider \
 	        $(if $(QUICK),$(LONG:%=--ignore=tests/training/%)); rc=$$?; rm -rf "$$folder"; exit $$rc
 
-# Three releases at a time: they mostly wait for Slurm.
+# Five runs at a time: they mostly wait for Slurm. The file that waits longest has a run of its own on each release.
+WAITS := tests/slurm/test_requeue.py
 .PHONY: test-releases
 test-releases: $(VENV)/.test
 	@.ci/install-slurm --releases || [ $$? -eq 3 ]
-	@logs=$$(mktemp -d) && printf '%s\n' $(or $(RELEASES),20.11 22.05 24.11 26.05) | \
-	    LOGS=$$logs PYTHON=$(BIN)/python xargs -P 3 -n 1 sh -c '\
-	        SLURMGPU_TEST_RELEASES=$$1 $$PYTHON -m pytest tests/slurm -p no:cacheprovider >"$$LOGS/$$1" 2>&1; rc=$$?; \
-	        echo "--- Slurm $$1"; cat "$$LOGS/$$1"; exit $$rc' sh; rc=$$?; rm -rf "$$logs"; exit $$rc
+	@logs=$$(mktemp -d) && for files in "tests/slurm --ignore=$(WAITS)" $(WAITS); do \
+	        for release in $(or $(RELEASES),20.11 22.05 24.11 26.05); do echo "$$release $$files"; done; done | \
+	    LOGS=$$logs PYTHON=$(BIN)/python xargs -P 5 -L 1 sh -c '\
+	        release=$$1; shift; log=$$(mktemp -p "$$LOGS"); \
+	        SLURMGPU_TEST_RELEASES=$$release $$PYTHON -m pytest "$$@" -p no:cacheprovider >"$$log" 2>&1; rc=$$?; \
+	        echo "--- Slurm $$release, $$*"; cat "$$log"; exit $$rc' sh; rc=$$?; rm -rf "$$logs"; exit $$rc
 
 .PHONY: slurm-packages
 slurm-packages:
