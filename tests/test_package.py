@@ -31,7 +31,7 @@ def expected_files() -> set[str]:
     package = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "slurmgpu").rglob("*")
-        if path.is_file() and path.suffix != ".pyc" and "_data" not in path.parts
+        if path.is_file() and "__pycache__" not in path.parts and "_data" not in path.parts
     }
     data = {
         f"slurmgpu/_data/{name}/{path.relative_to(ROOT / folder).as_posix()}"

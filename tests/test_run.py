@@ -115,7 +115,7 @@ def test_a_training_that_is_interrupted_says_how_it_goes_on_here(digits: Path) -
         if line.startswith("epoch 2"):
             break
     running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=60)
+    out, err = running.communicate(timeout=150)
     (run_dir,) = (digits / "runs").iterdir()
     assert running.returncode == 130
     assert "saved in checkpoints/step-" in out + err

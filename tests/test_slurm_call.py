@@ -55,7 +55,7 @@ def test_an_answer_keeps_bytes_that_are_no_utf8(tmp_path: Path) -> None:
 
 def gone(pid: int) -> bool:
     """Whether a process that was killed has ended; the kernel may take a moment on a busy machine."""
-    for _ in range(100):
+    for _ in range(1200):
         try:
             if ") Z " in Path(f"/proc/{pid}/stat").read_text():
                 return True
@@ -68,10 +68,10 @@ def gone(pid: int) -> bool:
 def test_a_command_that_never_ends_is_ended_with_its_children(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     env = program(tmp_path, "squeue", f"echo started; sleep 600 & echo $! > {pid}; wait")
-    answer = call(["squeue"], timeout=2, env=env)
+    answer = call(["squeue"], timeout=10, env=env)
     assert answer.rc is None
     assert answer.stdout == "started\n"
-    assert "no answer in 2 s" in answer.stderr
+    assert "no answer in 10 s" in answer.stderr
     assert gone(int(pid.read_text()))
 
 

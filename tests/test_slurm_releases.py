@@ -88,7 +88,7 @@ def test_a_release_that_cannot_be_had_fails_in_ci_and_else_skips_and_says_why(
         env=env | {"SLURMGPU_TEST_RELEASES": "19.05", "CI": ci},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == code, done.stdout
     assert outcome in done.stdout.splitlines()[-1]

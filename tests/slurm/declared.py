@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -172,11 +173,19 @@ def declared_slurm(
         cluster="declared",
         shape=_shape(plain_nodes),
         accounting=True,
-        seconds=90,
+        seconds=180,
         configured=lambda: _declare(folder, release >= (22, 5), group, plain_nodes, private),
     )
     try:
         running = DeclaredSlurm(folder, client_env(folder), started)
+        # The controller tells the database of its GPUs a moment after it has come up.
+        deadline = time.monotonic() + 180
+        while (
+            "gres|gpu|"
+            not in running.run("sacctmgr", "-n", "-P", "show", "tres", "format=type,name,id").stdout
+        ):
+            assert time.monotonic() < deadline, "the database does not know of GPUs"
+            time.sleep(0.1)
         for line in (ACCOUNTING + TRES).format(user=user).splitlines():
             running.run("sacctmgr", "-i", *line.split())
         yield running

@@ -106,7 +106,7 @@ def test_a_twin_is_discovered_node_by_node_as_it_was_declared(name: str, release
     need_slurm()
     shape, _ = twin_of(load_cluster(data_folder("clusters") / f"{name}.yaml"))
     folder = Path(tempfile.mkdtemp(prefix="twin-"))
-    twin = start(folder, name="twin", cluster="twin", shape=shape, accounting=True, seconds=90)
+    twin = start(folder, name="twin", cluster="twin", shape=shape, accounting=True, seconds=180)
     try:
         found = discover(Slurm(env=client_env(folder)), environ={})
     finally:

@@ -53,9 +53,8 @@ def test_what_an_account_has_left_is_shown_where_slurm_knows_it(tool: Tool) -> N
 
 
 def test_nothing_is_submitted(tool: Tool) -> None:
-    before = tool.slurm.run(["squeue", "-h"]).stdout
     tool("plan", "--when", "--cluster", "./here.yaml", *JOB)
-    assert tool.slurm.run(["squeue", "-h"]).stdout == before
+    assert tool.jobs_here() == []
 
 
 def test_a_site_can_forbid_estimates(tool: Tool, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Jobs that are stopped and start again by themselves, and those that must not, on the real Slurm.
 
-All of them run at once: most of their time is spent asleep, in slow steps and in the queue.
+All of them run at once, for most of their time is spent asleep, in slow steps and in the queue; but they begin one
+after the other, for that takes the processor, and some have no more than a minute.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tests.slurm.tool import Tool
 from tests.training.conftest import RunFolder, new_run
 
 # Three minutes on a quiet machine, most of it in the fixture: two requeues of a 1-minute job. Six on a busy one.
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200)]
 
 SLOW = """\
 import os
@@ -96,12 +97,18 @@ class Case:
     log_file: Path
     acts: list[tuple[int, Callable[[str], None]]] = field(default_factory=list)
     acted: int = 0
+    preparing: bool = False
     shown: str = ""
     """What scontrol said of it at its end; it forgets soon."""
 
     @property
     def log(self) -> str:
         return self.log_file.read_text() if self.log_file.exists() else ""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its first step is taken; a training that prepares for long says when it has come so far."""
+        return bool(self.losses) or (self.preparing and (self.run_dir / "state" / "starts.json").exists())
 
     @property
     def losses(self) -> list[str]:
@@ -151,28 +158,36 @@ class Cases:
     ) -> list[Case]:
         train = TRAIN.format(epochs=epochs, seconds=seconds, prepare=prepare)
         file = self.tool.file(f"{name}.yaml", f"train: {train}\n")
-        return self.submit(name, str(file), *options, array=array)
+        return self.submit(name, str(file), *options, array=array, preparing=prepare > 0)
 
-    def submit(self, name: str, *arguments: str, array: int = 0) -> list[Case]:
+    def submit(self, name: str, *arguments: str, array: int = 0, preparing: bool = False) -> list[Case]:
         done = self.tool.submit("-J", name, *(["-a", f"0-{array - 1}"] if array else []), *arguments)
         tasks = [str(task) for task in range(array)]
         ids = [f"{done.job_id}_{task}" for task in tasks] or [str(done.job_id)]
         for number, one in enumerate(ids):
             run_dir = done.run_dir / tasks[number] if tasks else done.run_dir
             self.all[f"{name}-{number}" if tasks else name] = Case(
-                one, run_dir, done.run_dir / "logs" / f"{one}.out"
+                one, run_dir, done.run_dir / "logs" / f"{one}.out", preparing=preparing
             )
+        begun = list(self.all.values())[-len(ids) :]
+        deadline = time.monotonic() + 180
+        while not all(case.has_begun for case in begun):
+            assert time.monotonic() < deadline, [case.log for case in begun]
+            time.sleep(0.2)
+            self.act()
+        return begun
+
+    def act(self) -> None:
+        """Do to each what is due."""
         for case in self.all.values():
-            case.act()  # a job that is submitted first must not be through before the last one is
-        return list(self.all.values())[-len(ids) :]
+            case.act()
 
     def to_the_end(self, timeout: float) -> None:
         began = time.monotonic()
         left = list(self.all.values())
         while left:
             assert time.monotonic() < began + timeout, [(case.job_id, case.log) for case in left]
-            for case in left:
-                case.act()
+            self.act()
             answer = self.slurm.run(["squeue", "-h", "-r", "-t", "all", "-o", "%i %T"]).stdout
             states = dict(line.split() for line in answer.splitlines())
             gone = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED"}
@@ -204,7 +219,7 @@ def preemptor(slurm: ThrowawaySlurm, node: str) -> Callable[[str], None]:
 @pytest.fixture(scope="module")
 def cases(slurm: ThrowawaySlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
     made = Cases(slurm, tmp_path_factory.mktemp("requeue"))
-    grace = "PartitionName=grace Nodes=node4 GraceTime=20 PreemptMode=REQUEUE PriorityTier=1 MaxTime=10"
+    grace = "PartitionName=grace Nodes=node4 GraceTime=60 PreemptMode=REQUEUE PriorityTier=1 MaxTime=10"
     slurm.run(["scontrol", "create", *grace.split()]).check_returncode()
     try:
         _submit_all(made, slurm)
@@ -219,11 +234,7 @@ def _submit_all(made: Cases, slurm: ThrowawaySlurm) -> None:
     usr1 = signal(slurm, "--batch", "--signal=USR1")
     two = ["-N", "1", "--gpus-per-node", "2", *FREE]
     one = ["--gpus", "1", *FREE]
-    (case,) = made.train("limit", *two, "-t", "1", epochs=42)
-    for _ in range(120):
-        if case.losses:
-            break
-        time.sleep(0.5)  # it takes the longest: let it begin alone
+    made.train("limit", *two, "-t", "1", epochs=42)  # first, for it takes the longest
     made.train("array", *one, "-t", "1", epochs=20, array=2)
     (case,) = made.train(
         "preempted", "--gpus", "1", "-t", "5", "-p", "preempt", "--sbatch", "nodelist=node3", epochs=40
@@ -247,25 +258,12 @@ def _submit_all(made: Cases, slurm: ThrowawaySlurm) -> None:
     (case,) = made.train("limited", *two, "-t", "5", "--set", "restart={on: [timeout], limit: 1}", epochs=30)
     case.acts = [(5, signal(slurm, "--signal=USR1")), (15, usr1)]  # to the steps, and by way of the shell
     (case,) = made.train("no-step", *one, "-t", "5", prepare=120)
-    case.acts = [(0, when_preparing(case, usr1))]
+    case.acts = [(0, usr1)]
     allowed = ["--set", "restart={on: [timeout]}", "-t", "5"]
     (case,) = made.submit("own", *one, *allowed, "--", "python3", "own.py")
     case.acts = [(20, usr1)]
     shell = 'echo "step $(ls | grep -c again)"; test -e again && exit 0; touch again; exit 75'
     made.submit("code", *one, *allowed, "--", "sh", "-c", shell)
-
-
-def when_preparing(case: Case, act: Callable[[str], None]) -> Callable[[str], None]:
-    """An act that waits until the training has begun, before which it prints nothing."""
-
-    def try_to(job: str) -> None:
-        if (case.run_dir / "state" / "starts.json").exists():
-            act(job)
-        else:
-            case.acted -= 1
-            case.acts.append((0, try_to))
-
-    return try_to
 
 
 def undisturbed(cases: Cases, case: Case, parent: Path, processes: int = 1) -> tuple[RunFolder, list[str]]:

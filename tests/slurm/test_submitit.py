@@ -46,6 +46,7 @@ def test_a_function_runs_once_per_gpu_and_its_results_come_back(slurm: Throwaway
         print(f"this is rank {os.environ['RANK']}")
         return {name: os.environ[name] + suffix for name in names}
 
+    slurm.wait_until_idle()
     job = submit(seen, *SEEN, kwargs={"suffix": "!"}, gpus=2, time="0:05:00")
     assert slurm.wait_for(job.job_id) == "COMPLETED"
     results = job.results()

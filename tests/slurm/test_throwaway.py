@@ -48,6 +48,7 @@ def wait_until_gone(folder: Path) -> None:
 
 
 def test_four_idle_nodes_have_four_gpus_each(slurm: ThrowawaySlurm) -> None:
+    slurm.wait_until_idle()
     rows = slurm.run(["sinfo", "-h", "-N", "-p", "gpu", "-o", "%N %T %G %c %m"]).stdout.splitlines()
     assert [row.split() for row in rows] == [
         [f"node{number}", "idle", "gpu:a100:4", "16", "64000"] for number in (1, 2, 3, 4)
@@ -55,6 +56,7 @@ def test_four_idle_nodes_have_four_gpus_each(slurm: ThrowawaySlurm) -> None:
 
 
 def test_tasks_on_two_nodes_see_their_gpus(slurm: ThrowawaySlurm) -> None:
+    slurm.wait_until_idle()
     show = 'echo "$SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"'
     answer = slurm.run(["srun", "--nodes=2", "--gpus-per-node=2", "bash", "-c", show])
     nodes, devices = zip(*(line.split() for line in answer.stdout.splitlines()), strict=True)

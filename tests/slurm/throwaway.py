@@ -64,7 +64,9 @@ class ThrowawaySlurm:
         self.release = slurm_release(self.version)
 
     def _configured(self) -> None:
-        """A job that inherits no environment would call the commands of this machine's own Slurm, if any."""
+        """For a machine that is busy; and a job without the caller's environment is to find this Slurm's commands."""
+        with (self.folder / "slurm.conf").open("a") as conf:
+            conf.write("MessageTimeout=60\nBatchStartTimeout=120\nMinJobAge=3600\n")
         folder = Path(program("srun")).parent
         if shutil.which("srun", path=_PATH_OF_JOBS) == str(folder / "srun"):
             return
@@ -116,6 +118,14 @@ class ThrowawaySlurm:
             time.sleep(0.2)
         job = self.run(["scontrol", "show", "job", str(job_id)])
         raise TimeoutError(f"job {job_id} did not end within {timeout} s\n{job.stdout}{job.stderr}")
+
+    def wait_until_idle(self, timeout: float = 180) -> None:
+        """Wait until no job of an earlier test holds a node."""
+        deadline = time.monotonic() + timeout
+        while set(self.run(["sinfo", "-h", "-o", "%T"]).stdout.split()) != {"idle"}:
+            if time.monotonic() > deadline:
+                raise TimeoutError(self.run(["squeue"]).stdout)
+            time.sleep(0.2)
 
     def stop(self) -> None:
         """End every process of this Slurm, its jobs included, and delete its folder; may be called again."""

@@ -62,7 +62,7 @@ class Tool:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=400,
         )
 
     def submit(self, *arguments: str, env: Mapping[str, str] | None = None) -> Submitted:

@@ -133,7 +133,7 @@ def _wait_for_the_first(started: list[subprocess.Popen[str]]) -> None:
 def _wait(started: list[subprocess.Popen[str]]) -> Ended:
     """Collect the processes; one that does not end is killed, and the test fails."""
     try:
-        texts = [process.communicate(timeout=100) for process in started]
+        texts = [process.communicate(timeout=250) for process in started]
     finally:
         for process in started:
             process.kill()

@@ -7,6 +7,7 @@ import contextlib
 import os
 import random
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -24,8 +25,15 @@ def fail_on_demand(call):
     if where == f"{call}:{RANK}":
         if kind == "raise":
             raise ValueError("a mistake in the task")
-        launcher = os.environ.get("SMALL_TARGET") == "launcher"
-        os.kill(os.getppid() if launcher else os.getpid(), getattr(signal, kind))
+        number = getattr(signal, kind)
+        if os.environ.get("SMALL_TARGET") != "launcher":
+            os.kill(os.getpid(), number)
+            return
+        # It passes the signal on: until then this rank takes no further step.
+        passed_on, handler = threading.Event(), signal.getsignal(number)
+        signal.signal(number, lambda *about: (passed_on.set(), handler(*about)))
+        os.kill(os.getppid(), number)
+        passed_on.wait(60)
 
 
 class Line:
@@ -291,7 +299,7 @@ class Uneven(Line):
 
     def loss(self, model, batch):
         slow = os.environ["SMALL_SLOW"] == "forward" and RANK == 1
-        time.sleep(0.06 if slow else 0.02)
+        time.sleep(0.16 if slow else 0.02)
         return super().loss(model, batch)
 
 
@@ -306,7 +314,7 @@ class Samples(torch.utils.data.Dataset):
 
     def __getitem__(self, index):
         if os.environ["SMALL_SLOW"] == "data" and RANK == 1:
-            time.sleep(0.004)
+            time.sleep(0.014)
         return self.data[index]
 
 

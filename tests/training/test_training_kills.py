@@ -16,7 +16,7 @@ import torch
 from .conftest import ROOT, clean_environment, new_run
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_dozen_kills_leave_no_trace(tmp_path: Path) -> None:
     """Losses in hex, parameters and samples are the undisturbed run's, over single and ddp, with workers."""
     figures = tmp_path / "soak.json"
@@ -27,7 +27,7 @@ def test_a_dozen_kills_leave_no_trace(tmp_path: Path) -> None:
         env=clean_environment(tmp_path),
         capture_output=True,
         text=True,
-        timeout=380,
+        timeout=850,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     results = json.loads(figures.read_text())["results"]

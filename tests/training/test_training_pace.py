@@ -23,7 +23,7 @@ def test_a_slow_rank_is_named_with_its_host_and_what_it_waits_for(
     run: RunFolder, cause: str, buffers: bool, words: str
 ) -> None:
     """With buffers the fast rank waits inside of DDP's forward, and that is not held against it."""
-    run.write("Uneven", epochs=20, batch_size=20, workers=0, config={"buffers": buffers})
+    run.write("Uneven", epochs=10, batch_size=20, workers=0, log_every=5, config={"buffers": buffers})
     ended = run.ranks(2, SMALL_SLOW=cause)
     assert ended.codes == [0, 0], ended.err
     named = [line["values"] for line in run.metrics("train") if "slowest_rank" in line["values"]]

@@ -184,10 +184,12 @@ def test_a_signal_before_the_training_ends_it_at_once(run: RunFolder) -> None:
 
 
 def test_a_rank_that_hangs_says_where_and_ends_the_job(run: RunFolder) -> None:
-    run.write("Hanging", epochs=2, batch_size=20, hang_timeout=1)
+    run.write("Hanging", epochs=2, batch_size=20, hang_timeout=8)
     ended = run.ranks(2)
     assert set(ended.codes) == {1}
-    assert "no step for 1 s (hang_timeout) after step 3: the job ends here" in ended.err
+    assert re.search(r"no step for \d+ s \(hang_timeout\) after step 3: the job ends here", ended.err), (
+        ended.err
+    )
     assert run.stop()["reason"] == "hang"
     stacks = (run.path / "state" / "stacks-rank-1.txt").read_text()
     assert 'small.py", line' in stacks
@@ -235,7 +237,9 @@ def test_a_start_without_settings_says_what_to_give(
     (tmp_path / "here").mkdir()
     environment = clean_environment(tmp_path) | {"SLURMGPU_RUN_DIR": run_dir}
     command = [sys.executable, "-m", "slurmgpu.training", *arguments]
-    ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=150
+    )
     assert ended.returncode == 2
     assert ended.stderr.startswith(f"error: {message}")
     assert len(ended.stderr.splitlines()) == 1
@@ -255,7 +259,7 @@ def test_digits_train_where_there_is_nothing_but_torch(tmp_path: Path) -> None:
     shutil.copytree(TRAINING, code / "slurmgpu_training", ignore=shutil.ignore_patterns("__pycache__"))
     work.mkdir()
     run.mkdir()
-    subprocess.run([sys.executable, DIGITS / "prepare.py", work / "digits.pt"], check=True, timeout=60)
+    subprocess.run([sys.executable, DIGITS / "prepare.py", work / "digits.pt"], check=True, timeout=150)
     for file in ("task.py", "prepare.py"):
         shutil.copy(DIGITS / file, work)
     settings = digits_settings()
@@ -263,7 +267,7 @@ def test_digits_train_where_there_is_nothing_but_torch(tmp_path: Path) -> None:
     environment = clean_environment(run) | {"PYTHONPATH": str(code)}
     names = "slurmgpu", "pydantic", "click", "numpy", "sklearn"
     check = "import importlib.util as u, sys; sys.exit(any(u.find_spec(n) for n in sys.argv[1:]))"
-    subprocess.run([python, "-c", check, *names], env=environment, cwd=work, check=True, timeout=60)
+    subprocess.run([python, "-c", check, *names], env=environment, cwd=work, check=True, timeout=150)
     launch = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     ended = subprocess.run(
         [*launch, "--module", "slurmgpu_training"],
@@ -271,7 +275,7 @@ def test_digits_train_where_there_is_nothing_but_torch(tmp_path: Path) -> None:
         cwd=work,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
     )
     assert ended.returncode == 0, ended.stderr
     accuracy = re.search(r"^done: .* test accuracy (\d+\.\d) %", ended.stdout, re.MULTILINE)
