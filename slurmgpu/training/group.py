@@ -65,7 +65,11 @@ class Group:
         """Give every rank the buffers of rank 0, so that all evaluate the same model."""
         if self.together:
             for buffer in model.buffers():
-                dist.broadcast(buffer, src=0)
+                whole = buffer.contiguous()  # nccl takes no other
+                dist.broadcast(whole, src=0)
+                if whole is not buffer:
+                    with torch.no_grad():
+                        buffer.copy_(whole)
 
     def on_first(self, act: Callable[[], T]) -> T:
         """Run ``act`` on rank 0 while the others wait, and give all of them its result.

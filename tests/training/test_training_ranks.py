@@ -170,3 +170,22 @@ def test_a_torch_built_without_libuv_meets_the_other_ranks_without_it(
     monkeypatch.setattr(torch.distributed, "init_process_group", meet)
     group._start(Ranks(0, 0, 2, 2), torch.device("cpu"), 5)
     assert asked == ["1", "0"]
+
+
+def test_buffers_are_shared_however_they_lie_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """nccl refuses a tensor that is not contiguous; a transposed or sliced buffer is none."""
+
+    def broadcast(tensor: torch.Tensor, src: int) -> None:
+        if not tensor.is_contiguous():
+            raise ValueError("Tensors must be contiguous")
+        tensor.copy_(torch.arange(tensor.numel()).view_as(tensor) + src)
+
+    monkeypatch.setattr(torch.distributed, "broadcast", broadcast)
+    model = torch.nn.Module()
+    model.register_buffer("whole", torch.zeros(2, 3))
+    model.register_buffer("turned", torch.zeros(3, 2).t())
+    model.register_buffer("sliced", torch.zeros(2, 5)[:, :3])
+    before = [(buffer.data_ptr(), buffer.stride()) for buffer in model.buffers()]
+    Group(Ranks(1, 1, 2, 2), torch.device("cpu")).share_buffers(model)
+    assert [buffer.tolist() for buffer in model.buffers()] == [[[0, 1, 2], [3, 4, 5]]] * 3
+    assert [(buffer.data_ptr(), buffer.stride()) for buffer in model.buffers()] == before
