@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -404,6 +405,40 @@ def test_a_save_that_ends_while_it_is_read_is_no_damage(call: Call, run_dir: Pat
     shutil.rmtree(found.path)
     save(run_dir, 20, b"of a later start")
     assert reading.damage(found) is None
+
+
+def test_what_the_file_server_does_not_show_is_listed_and_fails_the_verification(
+    call: Call, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``exists`` and ``is_dir`` as Python 3.14 has them: no to any error."""
+
+    def hiding(real: Callable[..., Any]) -> Callable[..., Any]:
+        def act(path: Path, *arguments: Any, **named: Any) -> Any:
+            if "step-20" in path.parts:
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+            return real(path, *arguments, **named)
+
+        return act
+
+    def lenient(real: Callable[[Path], bool]) -> Callable[[Path], bool]:
+        def ask(path: Path) -> bool:
+            try:
+                return real(path)
+            except OSError:
+                return False
+
+        return ask
+
+    for name in ("stat", "read_bytes", "open"):
+        monkeypatch.setattr(Path, name, hiding(getattr(Path, name)))
+    for name in ("exists", "is_dir"):
+        monkeypatch.setattr(Path, name, lenient(getattr(Path, name)))
+    newest, older = listed(call)
+    assert (newest["step"], newest["state"], older["state"]) == (20, "damaged", "complete")
+    assert newest["problem"] == f"manifest.json cannot be read: {os.strerror(errno.ESTALE)}"
+    done = call("verify")
+    assert done.exit_code == 1
+    assert done.stdout.splitlines()[-1] == "a resume takes step-10"
 
 
 def test_a_large_part_is_not_read_into_memory(call: Call, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +93,7 @@ def checkpoints(folder: Path) -> list[Checkpoint]:
     found = []
     for path in folder.iterdir():
         match = re.fullmatch(r"((?:\w+-)?)step-(\d+)((?:-\d+)?)", path.name, re.ASCII)
-        if match is None or bool(match[1]) != bool(match[3]) or not path.is_dir():
+        if match is None or bool(match[1]) != bool(match[3]) or not _is_folder(path):
             continue
         step = int(match[2])
         if match[1]:
@@ -109,14 +110,22 @@ def _look(path: Path, step: int) -> Checkpoint | None:
     manifest, problem = _read(path)
     if manifest is None and problem is None:
         torn = "no manifest: a save cut off, or under way"
-        return Checkpoint(path, step, "torn", problem=torn) if path.is_dir() else None
+        return Checkpoint(path, step, "torn", problem=torn) if _is_folder(path) else None
     if manifest is not None:
         problem = next(iter(_wrong_sizes(path, manifest).values()), None)
     if problem is None:
         return Checkpoint(path, step, "complete", manifest)
-    if not (path / MANIFEST).exists():
+    if _read(path) == (None, None):
         return None  # its parts went while they were looked at
     return Checkpoint(path, step, "damaged", manifest, problem)
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether it is a folder, or one that the file server does not show now: ``Path.is_dir`` would hide that one."""
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except OSError as error:
+        return not isinstance(error, (FileNotFoundError, NotADirectoryError))
 
 
 def _read(path: Path) -> tuple[Manifest | None, str | None]:
@@ -162,8 +171,10 @@ def damage(checkpoint: Checkpoint) -> list[str] | None:
             if name not in wrong and (problem := _wrong_content(path / name, part)):
                 wrong[name] = problem
         problems = list(wrong.values())
-    if problems and (not path.is_dir() or _read(path)[0] != manifest):
-        return None
+    if problems:
+        now, unreadable = _read(path)
+        if not _is_folder(path) or (unreadable is None and now != manifest):
+            return None
     return problems
 
 
