@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Optional
 
-from .errors import EvaluationFailed, Paused, SettingsError, TrainingError
+from .errors import EvaluationFailed, Paused, SettingsError, TakenOver, TrainingError
 from .ranks import Ranks, from_environment
 from .signals import Signals
 
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     except Paused as pause:
         code[0] = pause.exit_code
     except TrainingError as error:
-        if isinstance(error, EvaluationFailed):
+        if isinstance(error, (EvaluationFailed, TakenOver)):
             time.sleep(5)  # srun ends all when the first one leaves: that be a rank which can say why
         _complain(ranks, f"error: {error}")
         _leave(error.exit_code)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-__all__ = ["EvaluationFailed", "NotFinite", "Paused", "SettingsError", "TrainingError"]
+__all__ = ["EvaluationFailed", "NotFinite", "Paused", "SettingsError", "TakenOver", "TrainingError"]
 
 
 class TrainingError(Exception):
@@ -29,6 +29,10 @@ class NotFinite(TrainingError):
             "clip_norm or a warm-up may help; nonfinite: skip leaves such steps out, nonfinite: ignore goes on. "
             "A start in this run directory takes them from its train.json"
         )
+
+
+class TakenOver(TrainingError):
+    """Another run writes the checkpoints now, and this one must leave them alone."""
 
 
 class EvaluationFailed(TrainingError):

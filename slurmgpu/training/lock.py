@@ -20,24 +20,75 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from .errors import TrainingError
+from .errors import TakenOver, TrainingError
 from .files import write_json
 
-__all__ = ["Lock"]
+__all__ = ["Hold", "Lock"]
 
 _OWNER = "owner.json"
 BEAT = 15.0  # seconds between two heartbeats
 _SILENT = 4 * BEAT  # an owner that is silent for so long is dead
+# Seconds before each further look at an owner that cannot be seen: a file server may be away, or its client behind.
+_PATIENCE = (1.0, 5.0, 10.0)
 
 
-class Lock:
+class Hold:
+    """What any rank can know of the lock: whether the run that got it, as ``token``, still has it."""
+
+    def __init__(self, folder: Path, token: str) -> None:
+        self._path = folder / "lock"
+        self.token = token
+
+    def check(self) -> None:
+        """Raise unless the lock is still this run's.
+
+        Raises:
+            TakenOver: another run has it, or has had it.
+            OSError: who has it cannot be read; that is no takeover, but nothing may be written either.
+        """
+        for seconds in (*_PATIENCE, None):
+            owner: dict[str, Any] = {}
+            trouble: Optional[OSError] = None
+            try:
+                owner = self._signed()
+            except OSError as error:
+                trouble = error
+            if owner or seconds is None:
+                break
+            time.sleep(seconds)
+        if owner.get("token") == self.token:
+            return
+        if trouble is not None:
+            raise trouble
+        # Nobody takes a lock away but to have it: without an owner another run has come, and gone again.
+        whom = (
+            _describe(owner) if owner else f"another run, which is gone ({self._path / _OWNER} is not there)"
+        )
+        raise TakenOver(f"the checkpoints were taken over by {whom}: nothing more is written")
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            return self._signed()
+        except OSError:
+            return {}
+
+    def _signed(self) -> dict[str, Any]:
+        """Who has the lock; empty: not written yet, or by a process that died in between."""
+        try:
+            owner = json.loads((self._path / _OWNER).read_bytes())
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return {}
+        return owner if isinstance(owner, dict) else {}
+
+
+class Lock(Hold):
     """The right to write into a folder; ``say`` gets sentences for people."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
-        self._path = folder / "lock"
+        super().__init__(folder, secrets.token_hex(8))
         self._say = say
         self._owner = {
-            "token": secrets.token_hex(8),
+            "token": self.token,
             "host": socket.gethostname(),
             "machine": _machine(),
             "pid": os.getpid(),
@@ -131,25 +182,10 @@ class Lock:
             "a run directory; wait for it or cancel it, or use another run directory"
         )
 
-    def _read(self) -> dict[str, Any]:
-        try:
-            owner = json.loads((self._path / _OWNER).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}  # not written yet, or by a process that died in between: its silence decides
-        return owner if isinstance(owner, dict) else {}
-
-    def check(self) -> None:
-        """Raise if another run has taken the lock over, believing this one dead."""
-        owner = self._read()
-        if owner and owner.get("token") != self._owner["token"]:
-            raise TrainingError(
-                f"the checkpoints were taken over by {_describe(owner)}: nothing more is written"
-            )
-
     def _beat(self) -> None:
         while not self._closed.wait(BEAT):
             try:
-                if self._read().get("token") == self._owner["token"]:
+                if self._read().get("token") == self.token:
                     os.utime(self._path / _OWNER)
             except OSError:
                 continue  # a file system that hiccups: the next beat may come through
@@ -157,7 +193,7 @@ class Lock:
     def release(self) -> None:
         """Give the lock back."""
         self._closed.set()
-        if self._read().get("token") == self._owner["token"]:
+        if self._read().get("token") == self.token:
             shutil.rmtree(self._path, ignore_errors=True)
 
 

@@ -6,6 +6,7 @@ not the training: what was written of it is removed, all ranks learn of it, and 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 import threading
@@ -17,8 +18,8 @@ from typing import Any, Optional
 
 from . import checkpoint
 from .channel import Channel
-from .errors import TrainingError
-from .lock import Lock
+from .errors import TakenOver, TrainingError
+from .lock import Hold
 from .ranks import Ranks
 from .snapshot import Snapshot
 
@@ -32,6 +33,7 @@ class Saved:
     """How a save ended: ``error`` is None for one that counts; ``seconds`` from copying to commit.
 
     ``lead`` is rank 0's word on how many steps early the next one is to begin (see ``bound``).
+    ``taken`` says that another run has the checkpoints now: no further save can succeed.
     """
 
     step: int
@@ -39,6 +41,7 @@ class Saved:
     seconds: float = 0.0
     size: int = 0
     lead: Optional[int] = None
+    taken: bool = False
 
     @property
     def name(self) -> str:
@@ -54,7 +57,7 @@ class Saver:
         folder: Path,
         ranks: Ranks,
         channel: Channel,
-        lock: Optional[Lock],
+        lock: Optional[Hold],
         *,
         keep: int,
         keep_every: Optional[int],
@@ -117,20 +120,33 @@ class Saver:
         facts: Mapping[str, Any],
         losses: Optional[Sequence[Any]],
     ) -> Saved:
-        own: dict[str, Any] = {"step": step, "parts": {}, "error": None}
+        own: dict[str, Any] = {"step": step, "parts": {}, "error": None, "taken": False}
         path = self._folder / f"step-{step}"
         try:
             snapshot.wait()
             if losses is not None and not all(map(math.isfinite, losses)):
                 raise ValueError(NOT_FINITE)
             for name, content in parts.items():
+                # A run that was thought dead may be as far as its successor: it must not write over its files.
+                # What remains is the time to write one part. A successor that starts, trains up to this very
+                # step and commits it within that time would find its part replaced; its checksum tells.
+                self._check()
                 own["parts"][name] = checkpoint.write_part(path, name, content)
+        except TakenOver as error:
+            own.update(error=str(error), taken=True)
         except Exception as error:
             own["error"] = f"{self._ranks}: {_reason(error)}"
         try:
             return self._agree(step, path, own, facts)
         except Exception as error:
+            if own["taken"]:  # rank 0 has seen it, too, and left
+                return Saved(step, own["error"], taken=True)
             return Saved(step, f"lost the other ranks ({_reason(error)})")
+
+    def _check(self) -> None:
+        """Raise unless the checkpoints are still this run's to write."""
+        if self._lock is not None:
+            self._lock.check()
 
     def _agree(self, step: int, path: Path, own: dict[str, Any], facts: Mapping[str, Any]) -> Saved:
         """Rank 0 gathers what all have written, commits it or takes it back, and tells the others."""
@@ -138,42 +154,53 @@ class Saver:
         if not self._ranks.first:
             self._channel.put(f"{place}/{self._ranks.rank}", own)
             answer = self._channel.get(f"{place}/result")
-            return Saved(step, answer["error"], size=answer["size"], lead=answer["lead"])
+            return Saved(step, **answer)
         others = range(1, self._ranks.world_size)
         everyone = [own, *(self._channel.get(f"{place}/{rank}") for rank in others)]
         parts = {name: entry for each in everyone for name, entry in each["parts"].items()}
         error = next((each["error"] for each in everyone if each["error"]), None)
+        taken = next((each["error"] for each in everyone if each["taken"]), None)
         steps = [each["step"] for each in everyone]
         if error is None and set(steps) != {step}:
             error = f"the ranks saved different steps: {', '.join(map(str, steps))}"
         if error is None:
-            error = self._attempt(lambda: self._commit(step, parts, facts))
-        if error is not None:
-            shutil.rmtree(path, ignore_errors=True)
+            try:
+                error = self._commit(step, parts, facts)
+            except TakenOver as refusal:
+                taken = str(refusal)
+        if taken is not None:
+            error = taken
+        elif error is not None:
+            self._take_back(path)
         size = sum(entry["bytes"] for entry in parts.values())
         lead = None if error is not None else self.lead(time.monotonic() - self._began)
         if self._number > 1:
             for name in ("result", *map(str, others)):
                 self._channel.drop(f"{before}/{name}")
-        self._channel.put(f"{place}/result", {"error": error, "size": size, "lead": lead})
-        return Saved(step, error, size=size, lead=lead)
+        answer = {"error": error, "size": size, "lead": lead, "taken": taken is not None}
+        self._channel.put(f"{place}/result", answer)
+        return Saved(step, **answer)
 
-    def _commit(self, step: int, parts: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        if self._lock is not None:
-            self._lock.check()
-        checkpoint.commit(self._folder, step, parts, facts)
-
-    def _attempt(self, act: Callable[[], None]) -> Optional[str]:
+    def _commit(self, step: int, parts: Mapping[str, Any], facts: Mapping[str, Any]) -> Optional[str]:
+        """Let the new generation count, and remove what is too old then; why it does not count."""
         try:
-            act()
+            self._check()
+            checkpoint.commit(self._folder, step, parts, facts)
+        except TakenOver:
+            raise
         except Exception as error:
             return _reason(error)
         # From here on the new generation counts; what cannot be removed now can be later.
-        try:
+        with contextlib.suppress(OSError, TakenOver):  # the next save says it
+            self._check()
             checkpoint.prune(self._folder, self._keep, self._keep_every)
-        except OSError:
-            return None
         return None
+
+    def _take_back(self, path: Path) -> None:
+        """Remove what was written of a save that failed, but not what may be another run's by now."""
+        with contextlib.suppress(OSError, TakenOver):  # the next start sweeps it
+            self._check()
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _reason(error: Exception) -> str:

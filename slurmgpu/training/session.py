@@ -18,10 +18,10 @@ from .bound import Bound
 from .channel import Channel
 from .checkpoint import Generation
 from .console import Console
-from .errors import NotFinite, SettingsError, TrainingError
+from .errors import NotFinite, SettingsError, TakenOver, TrainingError
 from .files import write_json
 from .group import Group
-from .lock import Lock
+from .lock import Hold, Lock
 from .saver import NOT_FINITE, Saved, Saver
 from .signals import Signals
 from .snapshot import Snapshot
@@ -70,7 +70,8 @@ class Session:
             opened = group.on_first(lambda: self._open(resume))
         except OSError as error:
             raise TrainingError(f"cannot use the run directory {run_dir}: {error}") from error
-        self.found, notes, self.restart = opened
+        self.found, notes, self.restart, token = opened
+        self._hold = Hold(self._folder, token)
         for note in notes:
             console.say(f"note: {note}")
         self.watch = Watch(group.ranks, timeout)
@@ -81,7 +82,7 @@ class Session:
             self._folder,
             group.ranks,
             Channel(group.ranks, timeout),
-            self._lock,
+            self._hold,
             keep=keep,
             keep_every=keep_every,
             last_step=None if found is None else found.manifest["step"],
@@ -96,22 +97,24 @@ class Session:
             signals.before_leaving = self._leave_early
         self.on_saved: Callable[[Saved], None] = lambda _saved: None
 
-    def _open(self, resume: bool) -> tuple[Optional[Generation], list[str], int]:
+    def _open(self, resume: bool) -> tuple[Optional[Generation], list[str], int, str]:
         """Lock, clear away what a kill left, and find where to go on (rank 0 only)."""
         assert self._lock is not None
         self._lock.acquire()
         try:
-            return self._look(resume)
+            return (*self._look(resume), self._lock.token)
         except BaseException:
             self._lock.release()
             raise
 
     def _look(self, resume: bool) -> tuple[Optional[Generation], list[str], int]:
+        assert self._lock is not None
         state = self.run_dir / "state"
         state.mkdir(exist_ok=True)
         (state / "stop.json").unlink(missing_ok=True)  # it spoke of an earlier start
         restart = max(_starts(state), int(self._environment.get("SLURM_RESTART_COUNT") or 0))
         write_json(state / "starts.json", {"starts": restart + 1})
+        self._lock.check()
         checkpoint.sweep(self._folder)
         if not resume and any(self._folder.glob("step-*")):
             aside = self._set_aside()
@@ -187,16 +190,22 @@ class Session:
             self.collect()
 
     def _complete(self, step: int, facts: Mapping[str, Any]) -> None:
-        """The checkpoint that was found lacked the last evaluation alone: now it is the training's end (rank 0)."""
-        if self.found is None or self.found.manifest["step"] != step or self._lock is None:
+        """The checkpoint that was found lacked the last evaluation alone: now it is the training's end."""
+        if self.found is None or self.found.manifest["step"] != step:
             return
         manifest = self.found.manifest
         with contextlib.suppress(OSError):  # without it the next start evaluates once more
-            self._lock.check()
-            checkpoint.commit(self._folder, step, manifest["parts"], {**manifest, **facts})
+            self._hold.check()
+            if self.group.ranks.first:
+                checkpoint.commit(self._folder, step, manifest["parts"], {**manifest, **facts})
 
     def collect(self) -> Optional[Saved]:
-        """Wait for the save under way, if there is one; a failed one is said, and the training goes on."""
+        """Wait for the save under way, if there is one; a failed one is said, and the training goes on.
+
+        Raises:
+            NotFinite: the state is not worth a checkpoint.
+            TakenOver: the checkpoints are another run's now.
+        """
         began = time.perf_counter()
         saved = self.saver.collect()
         self.watch.paused += time.perf_counter() - began
@@ -206,6 +215,8 @@ class Session:
         self.bound.ended(saved.lead)
         if saved.error is not None and saved.error.endswith(NOT_FINITE):
             raise NotFinite(saved.step, "the loss or a parameter")
+        if saved.taken:
+            raise TakenOver(saved.error)
         if saved.error is not None:
             kept = "none" if self.saver.last_step is None else f"checkpoints/step-{self.saver.last_step}"
             self.console.say(

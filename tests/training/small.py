@@ -94,6 +94,18 @@ class Ahead(Line):
         return loss
 
 
+class Superseded(Line):
+    """In its third step another run takes the checkpoints over, as if this one had been thought dead."""
+
+    def loss(self, model, batch):
+        loss = super().loss(model, batch)
+        if model.training and self.calls == 3 and RANK == 0:
+            lock = Path(os.environ["SLURMGPU_RUN_DIR"], "checkpoints", "lock")
+            (lock / "new").write_text('{"token": "theirs", "job_id": "18", "pid": 7, "host": "elsewhere"}')
+            (lock / "new").rename(lock / "owner.json")
+        return loss
+
+
 class Filling(Restless):
     """Fills the disk of the checkpoints in its third step, and gives it back in its seventh."""
 

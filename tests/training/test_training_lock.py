@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from slurmgpu.training import checkpoint, session
 from slurmgpu.training import lock as module
+from slurmgpu.training.channel import Channel
+from slurmgpu.training.console import Console
 from slurmgpu.training.errors import TrainingError
-from slurmgpu.training.lock import Lock
+from slurmgpu.training.group import Group
+from slurmgpu.training.lock import Hold, Lock
+from slurmgpu.training.ranks import Ranks
+from slurmgpu.training.saver import Saved, Saver
+from slurmgpu.training.snapshot import Snapshot
+
+from .test_training_bound import Shared
 
 
 @pytest.fixture
@@ -132,4 +146,164 @@ def test_the_heart_beats(tmp_path: Path, said: list[str], quick: None) -> None:
     while path.stat().st_mtime == 1 and time.monotonic() < end:
         time.sleep(0.02)
     assert path.stat().st_mtime > 1
+    lock.release()
+
+
+@pytest.fixture
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PATIENCE", (0.0, 0.0))
+
+
+def test_any_rank_sees_whose_the_lock_is(tmp_path: Path, said: list[str]) -> None:
+    hold = Hold(tmp_path, locked(tmp_path, said).token)
+    hold.check()
+    pretend(tmp_path, token="theirs")
+    with pytest.raises(TrainingError, match=rf"taken over by process {os.getpid()} on .*: nothing more is"):
+        hold.check()
+
+
+@pytest.mark.usefixtures("no_patience")
+def test_a_lock_that_is_gone_was_taken_over_too(tmp_path: Path, said: list[str]) -> None:
+    """By a run that has come to its end since."""
+    lock = locked(tmp_path, said)
+    shutil.rmtree(tmp_path / "lock")
+    with pytest.raises(
+        TrainingError, match=r"taken over by another run, which is gone .*owner.json is not there"
+    ):
+        lock.check()
+
+
+def unseen(monkeypatch: pytest.MonkeyPatch, times: int, number: int) -> None:
+    """The owner cannot be read so often, with this error of the system."""
+    real, left = Path.read_bytes, [times]
+
+    def read(path: Path) -> bytes:
+        if path.name == "owner.json" and left[0] > 0:
+            left[0] -= 1
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+
+
+@pytest.mark.usefixtures("no_patience")
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.ENOENT])
+def test_an_owner_that_cannot_be_seen_for_a_moment_is_looked_for_again(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    lock = locked(tmp_path, said)
+    unseen(monkeypatch, 2, number)
+    lock.check()
+    lock.release()
+
+
+def saver(folder: Path, hold: Hold, keep: int = 2) -> Saver:
+    return Saver(folder, Ranks(), Channel(Ranks(), 5), hold, keep=keep, keep_every=None)
+
+
+def save(saver: Saver, step: int, content: str) -> Saved:
+    saver.start(step, Snapshot(), {"a.pt": content, "b.pt": content}, {})
+    saved = saver.collect()
+    assert saved is not None
+    return saved
+
+
+def found(folder: Path) -> tuple[str, str]:
+    """The newest checkpoint that is intact, and what is in it."""
+    generation, notes = checkpoint.newest_intact(folder)
+    assert generation is not None
+    assert notes == []
+    return generation.path.name, checkpoint.read(generation, "a.pt")
+
+
+def supersede(folder: Path, said: list[str]) -> Lock:
+    """Another start of the job takes the lock over."""
+    pretend(folder, machine="another", token="old")
+    return locked(folder, said, SLURM_JOB_ID="17", SLURM_RESTART_COUNT="1")
+
+
+@pytest.mark.usefixtures("no_patience")
+@pytest.mark.parametrize("ended", [False, True], ids=["it runs", "it has ended"])
+@pytest.mark.parametrize("step", [5, 6])
+def test_a_run_thought_dead_leaves_its_successors_checkpoints_alone(
+    tmp_path: Path, said: list[str], step: int, ended: bool
+) -> None:
+    """At the step that the successor has saved, and where it would remove the successor's as an old one."""
+    old = saver(tmp_path, locked(tmp_path, said, SLURM_JOB_ID="17"), keep=1)
+    lock = supersede(tmp_path, said)
+    assert save(saver(tmp_path, lock), 5, "new").error is None
+    if ended:
+        lock.release()
+    saved = save(old, step, "old")
+    assert saved.taken
+    assert str(saved.error).startswith("the checkpoints were taken over by ")
+    assert found(tmp_path) == ("step-5", "new")
+    assert not (tmp_path / "step-6").exists()
+
+
+@pytest.mark.parametrize("act", ["write_part", "commit"])
+def test_a_lock_lost_in_the_middle_of_a_save_removes_nothing(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    """While a part is written nothing counts any more; while it is committed, what is old stays."""
+    old = saver(tmp_path, locked(tmp_path, said, SLURM_JOB_ID="17"), keep=1)
+    assert save(old, 5, "old").error is None
+    real: Callable[..., Any] = getattr(checkpoint, act)
+
+    def slow(*arguments: Any) -> Any:
+        done = real(*arguments)
+        pretend(tmp_path, token="theirs")
+        return done
+
+    monkeypatch.setattr(checkpoint, act, slow)
+    saved = save(old, 6, "old")
+    assert saved.taken == (act == "write_part")
+    assert found(tmp_path) == (("step-5" if saved.taken else "step-6"), "old")
+    assert {path.name for path in tmp_path.glob("step-*")} == {"step-5", "step-6"}
+
+
+def test_a_start_that_has_lost_the_lock_sweeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torn = tmp_path / "checkpoints" / "step-5"
+    torn.mkdir(parents=True)
+
+    def supersede(*_: object) -> None:
+        pretend(tmp_path / "checkpoints", token="theirs")
+
+    monkeypatch.setattr(session, "write_json", supersede)
+    with pytest.raises(TrainingError, match="taken over by"):
+        session.Session(tmp_path, Group(Ranks(), torch.device("cpu")), {}, Console(speaks=False))
+    assert torn.exists()
+
+
+@pytest.mark.usefixtures("no_patience")
+def test_an_owner_that_stays_unreadable_costs_that_save_alone(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = locked(tmp_path, said)
+    old = saver(tmp_path, lock)
+    with monkeypatch.context() as patch:
+        unseen(patch, 99, errno.ESTALE)
+        saved = save(old, 5, "x")
+    assert (saved.taken, saved.error) == (False, f"rank 0 on : {os.strerror(errno.ESTALE)}")
+    assert not (tmp_path / "step-5").exists()
+    assert save(old, 6, "x").error is None
+    lock.release()
+
+
+@pytest.mark.parametrize("sees", [0, 1])
+def test_a_takeover_that_one_rank_sees_is_known_to_all(tmp_path: Path, said: list[str], sees: int) -> None:
+    lock = locked(tmp_path, said)
+    channel: Any = Shared()
+    holds = [Hold(tmp_path, "old" if rank == sees else lock.token) for rank in (0, 1)]
+    savers = [
+        Saver(tmp_path, Ranks(rank=rank, world_size=2), channel, holds[rank], keep=2, keep_every=None)
+        for rank in (0, 1)
+    ]
+    for rank, each in enumerate(savers):
+        each.start(5, Snapshot(), {f"rank-{rank}.pt": 1}, {})
+    ends = [each.collect() for each in savers]
+    assert [saved.taken for saved in ends if saved] == [True, True]
+    assert len({saved.error for saved in ends if saved}) == 1
     lock.release()

@@ -61,6 +61,19 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path, launcher: str) -> N
     assert len({place["pid"] for place in places}) == 2
 
 
+def test_a_run_whose_checkpoints_were_taken_over_ends_on_all_ranks(run: RunFolder) -> None:
+    run.write("Superseded", epochs=4, batch_size=20, checkpoint_steps=1)
+    ended = run.ranks(2)
+    assert ended.codes == [1, 1], ended.err
+    message = (
+        "error: the checkpoints were taken over by job 18, process 7 on elsewhere: nothing more is written"
+    )
+    lines = [line for line in ended.err.splitlines() if line.endswith(message)]
+    assert sorted(line[:7] for line in lines) == ["[rank 0", "[rank 1"], ended.err
+    saved = {path.parent.name for path in run.path.glob("checkpoints/step-*/manifest.json")}
+    assert saved <= {"step-1", "step-2"}
+
+
 def test_a_rank_killed_mid_epoch_ends_all_and_the_run_resumes_exactly(tmp_path: Path) -> None:
     settings = {"epochs": 3, "batch_size": 20, "lr": 0.05, "log_every": 1}
     undisturbed, killed = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "killed")
