@@ -20,12 +20,13 @@ from typing import IO, Any, Optional, TypeVar, cast
 import torch
 
 from .errors import TrainingError
-from .files import TEMPORARY, sha256, sync_folder, write_whole
+from .files import TEMPORARY, is_there, sha256, sync_folder, write_whole
 
 __all__ = [
     "SCHEMA",
     "Generation",
     "commit",
+    "folders",
     "newest_intact",
     "prune",
     "read",
@@ -82,11 +83,31 @@ def prune(folder: Path, keep: int, keep_every: Optional[int]) -> None:
 def _generations(folder: Path) -> list[Path]:
     """The folders with a manifest, newest first."""
     steps = {}
-    for path in folder.glob("step-*"):
+    for path in folders(folder):
         match = re.fullmatch(r"step-(\d+)", path.name)
-        if match and (path / _MANIFEST).exists():
+        if match and _has_manifest(path):
             steps[int(match[1])] = path
     return [steps[step] for step in sorted(steps, reverse=True)]
+
+
+def folders(folder: Path) -> list[Path]:
+    """All that is named as a generation, whole or not.
+
+    Not by ``glob``: it takes what cannot be listed for empty, and the training would begin anew.
+    """
+    return [path for path in _patiently(partial(_entries, folder)) if path.name.startswith("step-")]
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def _has_manifest(path: Path) -> bool:
+    """Whether a generation counts; raises what stays unclear, for a wrong no would cost a good one."""
+    return _patiently(partial(is_there, path / _MANIFEST))
 
 
 def remove(path: Path) -> None:
@@ -97,8 +118,8 @@ def remove(path: Path) -> None:
 
 def sweep(folder: Path) -> None:
     """Remove what a killed save left behind: folders without a manifest, files under temporary names."""
-    for path in folder.glob("step-*"):
-        if path.is_dir() and not (path / _MANIFEST).exists():
+    for path in folders(folder):
+        if path.is_dir() and not _has_manifest(path):
             shutil.rmtree(path)
     for stray in folder.glob(f"step-*/*{TEMPORARY}"):
         stray.unlink()

@@ -116,7 +116,7 @@ class Session:
         write_json(state / "starts.json", {"starts": restart + 1})
         self._lock.check()
         checkpoint.sweep(self._folder)
-        if not resume and any(self._folder.glob("step-*")):
+        if not resume and checkpoint.folders(self._folder):
             aside = self._set_aside()
             note = f"resume is false: the earlier checkpoints are now in {aside.name}, training starts anew"
             return None, [note], restart

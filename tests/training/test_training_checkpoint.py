@@ -170,6 +170,71 @@ def test_a_checkpoint_that_this_user_may_not_read_is_no_damaged_one(
     assert names(tmp_path) == ["step-10", "step-5"]
 
 
+def unseen(monkeypatch: pytest.MonkeyPatch, lost: Path, times: int) -> None:
+    """The file server does not show a path so often; ``exists`` and ``glob`` as Python 3.14 has them."""
+    left = [times]
+
+    def hiding(real: Callable[..., Any]) -> Callable[..., Any]:
+        def act(path: Any, *arguments: Any, **named: Any) -> Any:
+            if str(path) == str(lost) and left[0] > 0:
+                left[0] -= 1
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+            return real(path, *arguments, **named)
+
+        return act
+
+    def exists(path: Path) -> bool:
+        try:
+            path.stat()
+        except OSError:
+            return False
+        return True
+
+    def glob(path: Path, pattern: str) -> list[Path]:
+        try:
+            list(path.iterdir())
+        except OSError:
+            return []
+        return list(real_glob(path, pattern))
+
+    real_glob = Path.glob
+    monkeypatch.setattr(Path, "stat", hiding(Path.stat))
+    monkeypatch.setattr(Path, "iterdir", hiding(Path.iterdir))
+    monkeypatch.setattr(Path, "exists", exists)
+    monkeypatch.setattr(Path, "glob", glob)
+
+
+@pytest.mark.usefixtures("no_patience")
+@pytest.mark.parametrize("lost", ["step-10/manifest.json", "."])
+@pytest.mark.parametrize("act", [sweep, newest_intact])
+def test_what_the_file_server_does_not_show_for_a_moment_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], object], lost: str
+) -> None:
+    save_steps(tmp_path, 5, 10)
+    with monkeypatch.context() as patch:
+        unseen(patch, tmp_path / lost, 2)
+        result = act(tmp_path)
+    assert names(tmp_path) == ["step-10", "step-5"]
+    if act is newest_intact:
+        assert result == (found(tmp_path), [])
+        assert found(tmp_path).path.name == "step-10"
+
+
+@pytest.mark.usefixtures("no_patience")
+@pytest.mark.parametrize("lost", ["step-10/manifest.json", "."])
+@pytest.mark.parametrize("act", [sweep, newest_intact])
+def test_what_the_file_server_does_not_show_at_all_ends_the_start_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], object], lost: str
+) -> None:
+    save_steps(tmp_path, 5, 10)
+    with monkeypatch.context() as patch:
+        unseen(patch, tmp_path / lost, 99)
+        with pytest.raises(OSError, match=os.strerror(errno.ESTALE)):
+            act(tmp_path)
+    assert names(tmp_path) == ["step-10", "step-5"]
+    assert found(tmp_path).path.name == "step-10"
+
+
 def test_a_save_that_was_killed_counts_for_nothing_and_is_swept(tmp_path: Path) -> None:
     save_steps(tmp_path, 5, 10)
     (tmp_path / "step-10" / "manifest.json").unlink()
