@@ -37,7 +37,9 @@ class Forward:
         if device.type == "cuda":
             event = torch.cuda.Event
             self._events = event(enable_timing=True), event(enable_timing=True)  # type: ignore[no-untyped-call, unused-ignore]
+        # Whose the events are: the training's while armed, the watch's thread's while on their way.
         self._armed, self._on_its_way = True, False
+        self._open = False  # the pass under way is timed; the training's alone
         self._began = 0.0
         self._sampled: Optional[float] = None
         self.seconds = 0.0  # in all, on the CPU
@@ -46,16 +48,19 @@ class Forward:
         """The forward pass begins, again if need be: the last call counts."""
         if self._events is None:
             self._began = time.perf_counter()
-        elif self._armed:
-            self._events[0].record()
+        else:
+            self._open = self._armed
+            if self._open:
+                self._events[0].record()
 
     def end(self) -> None:
         """The loss is there, or under way to be."""
         if self._events is None:
             self.seconds += time.perf_counter() - self._began
-        elif self._armed:
+        elif self._open:  # and not what is armed: the watch's thread may have done that within this pass
             self._events[1].record()
-            self._armed, self._on_its_way = False, True
+            self._open = self._armed = False
+            self._on_its_way = True  # last: from here on the events are not ours
 
     def of_a_step(self, seconds: float, steps: int) -> Optional[float]:
         """Seconds of a mean step; ``seconds`` and ``steps`` since the last call. From the watch's thread."""
@@ -63,7 +68,8 @@ class Forward:
             return seconds / steps
         if self._on_its_way and self._events[1].query():
             self._sampled = self._events[0].elapsed_time(self._events[1]) / 1000 * self._accumulate
-            self._on_its_way, self._armed = False, True
+            self._on_its_way = False
+            self._armed = True  # last, too
         return self._sampled
 
 

@@ -74,6 +74,43 @@ def test_on_a_gpu_one_pass_between_two_readings_is_timed_and_nobody_waits_for_it
     assert Event.clock == 150, "read, so the next pass is timed"
 
 
+def test_a_pass_within_which_the_last_one_is_read_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch's thread comes when it likes; half a pass would be no figure, but garbage."""
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(Event, "reached", True)
+    monkeypatch.setattr(Event, "clock", 0)
+    timer = Forward(torch.device("cuda", 0), accumulate=1)
+    timer.begin()
+    timer.end()
+    for _ in range(3):
+        Event.clock += 10_000
+        timer.begin()
+        assert timer.of_a_step(0.0, 3) == pytest.approx(0.03)
+        timer.end()
+        assert timer.of_a_step(0.0, 3) == pytest.approx(0.03)
+        Event.clock += 10_000
+        timer.begin()
+        timer.end()
+
+
+def test_a_pass_is_timed_from_behind_the_sharing_of_buffers_also_when_it_is_only_then_that_it_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(Event, "reached", True)
+    monkeypatch.setattr(Event, "clock", 0)
+    timer = Forward(torch.device("cuda", 0), accumulate=1)
+    timer.begin()
+    timer.end()
+    Event.clock += 10_000
+    timer.begin()
+    assert timer.of_a_step(0.0, 3) == pytest.approx(0.03)
+    timer.begin()
+    Event.clock += 60
+    timer.end()
+    assert timer.of_a_step(0.0, 3) == pytest.approx(0.09)
+
+
 def test_one_process_has_no_slowest_rank(run: RunFolder) -> None:
     run.write("Slow", batch_size=10, log_every=1)
     run.here()
