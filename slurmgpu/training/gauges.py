@@ -28,6 +28,7 @@ class Gauges:
 
     def __init__(self, settings: Settings, group: Group, flops: Optional[float]) -> None:
         self.absent: dict[str, str] = {}
+        self.paused = False  # what the device does now is no step
         self._flops = flops
         self._utilisation = Utilisation(group.device)
         if self._utilisation.missing is not None:
@@ -61,7 +62,8 @@ class Gauges:
 
     def look(self) -> None:
         """What a background thread does now and then."""
-        self._utilisation.look()
+        if not self.paused:
+            self._utilisation.look()
 
     def values(self, times: Mapping[str, float]) -> dict[str, float]:
         """What is known now, for a line with these times."""

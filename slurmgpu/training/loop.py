@@ -194,6 +194,7 @@ class Loop:
         settings, position, watch, bound = self.settings, self.position, self.watch, self.bound
         last = self.last_step()
         self.wrapped.train()
+        self.meter.start_clock()  # what was built and joined before is no part of a step
         while True:
             done = position.step >= last
             due = False
@@ -248,7 +249,9 @@ class Loop:
             self.flush()
             started = time.perf_counter()
             arguments = self.group, self.precision, self.watch
+            self.gauges.paused = True
             results = evaluate(self.task, self.model, self._test, self._test_sizes, *arguments)
+            self.gauges.paused = False
             if results is None:
                 return False
             self.results = results
@@ -268,6 +271,8 @@ class Loop:
         epoch = max(0, self.position.samples - 1) // self.samples + 1
         rate = float(self.optimizer.param_groups[0]["lr"])
         reading = self.meter.read(self.position.step, {"epoch": epoch, "learning_rate": rate})
+        if self._gauged:
+            self._gauge(reading.times)  # now: a line that is written late is of this interval, too
         self.flush()
         if self.writes_late:
             self._pending = reading
@@ -299,8 +304,6 @@ class Loop:
 
     def _write(self, reading: Reading) -> None:
         values, step = reading.values(), reading.step
-        if self._gauged:
-            self._gauge(values)
         late = values["step_seconds"]
         self._step_seconds = late if not self._step_seconds else 0.8 * self._step_seconds + 0.2 * late
         self.metrics.write("train", step, values)

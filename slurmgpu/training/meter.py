@@ -21,7 +21,7 @@ class Reading:
 
     def __init__(self, step: int, totals: Union[torch.Tensor, list[float]], times: dict[str, float]) -> None:
         self.step = step
-        self._times = times
+        self.times = times
         self._totals = totals
         self._event: Optional[Any] = None
         if isinstance(totals, torch.Tensor):
@@ -31,12 +31,12 @@ class Reading:
             self._event.record()
 
     def values(self) -> dict[str, float]:
-        """The mean loss over all ranks, and this rank's times."""
+        """The mean loss over all ranks, this rank's times, and what was added to these."""
         if self._event is not None:
             self._event.synchronize()
         total, count = self._totals.tolist() if isinstance(self._totals, torch.Tensor) else self._totals
-        self._times["loss"] = total / count if count else float("nan")
-        return self._times
+        self.times["loss"] = total / count if count else float("nan")
+        return self.times
 
 
 def on_device(value: Scalar, device: torch.device) -> torch.Tensor:
@@ -75,6 +75,10 @@ class Meter:
         self.steps = 0
         self.samples = 0
         self.open = False  # whether a resume has brought losses that are to be logged, on any rank
+        self.start_clock()
+
+    def start_clock(self) -> None:
+        """The times of this interval begin now; its losses stay."""
         self._waited_before = self.waited
         self.saving = 0.0
         self._started = time.perf_counter()
@@ -142,7 +146,7 @@ class Meter:
         return {"losses": self.losses, "counts": self.counts, "sizes": self.sizes}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Put the losses of an interval back; its times begin now."""
+        """Put the losses of an interval back."""
         device = self._group.device
         self.start()
         self.losses += [

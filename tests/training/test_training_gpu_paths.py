@@ -12,9 +12,10 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from slurmgpu.training import data, randomness
+from slurmgpu.training import data, loop, randomness
 from slurmgpu.training.group import Group
 from slurmgpu.training.loop import Loop
+from slurmgpu.training.pace import Pace
 from slurmgpu.training.ranks import Ranks
 from slurmgpu.training.session import Session
 from slurmgpu.training.settings import Config, Settings
@@ -89,6 +90,30 @@ def test_lines_that_come_late_from_a_gpu_are_written_before_a_checkpoint(
     run.here()
     assert len(found) > 2
     assert found == {step: list(range(1, step + 1)) for step in found}
+
+
+def test_a_line_that_comes_late_from_a_gpu_says_what_was_seen_in_its_own_interval(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last line, too; and what the GPU does in an evaluation is none of it."""
+    monkeypatch.setattr(Loop, "writes_late", True)
+    monkeypatch.setattr(Pace, "values", lambda self, _seconds: {"slowest_rank": self._watch.step})
+    evaluating: list[bool] = []
+
+    def look(task: Task, model: Any, test: Any, sizes: Any, *rest: Any) -> Any:
+        evaluating.append(loops[0].gauges.paused)
+        return evaluate(task, model, test, sizes, *rest)
+
+    loops: list[Loop] = []
+    connect, evaluate = Loop.connect, loop.evaluate
+    monkeypatch.setattr(Loop, "connect", lambda self: (loops.append(self), connect(self)))
+    monkeypatch.setattr(loop, "evaluate", look)
+    run.write("Counted", **{**SETTINGS, "log_every": 3})
+    run.here()
+    seen = [(line["step"], line["values"]["slowest_rank"]) for line in run.metrics("train")]
+    assert seen == [(step, step) for step in (3, 6, 9, 10)]
+    assert evaluating == [True, True]
+    assert not loops[0].gauges.paused
 
 
 def test_batches_of_a_class_like_a_mapping_are_moved_too() -> None:

@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 import torch
 
-from slurmgpu.training import gpus
+from slurmgpu.training import gpus, meter
 from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.gauges import peak_memory
 from slurmgpu.training.gpus import PEAKS, Utilisation, peak_flops
 from slurmgpu.training.lost import account
 from slurmgpu.training.metrics import Metrics
+from slurmgpu.training.run import _Run
 
 from .conftest import ROOT, RunFolder
 
@@ -78,6 +79,28 @@ def test_the_parts_of_a_step_add_up(run: RunFolder) -> None:
         assert min(parts) >= 0
         assert sum(parts) == pytest.approx(line["values"]["step_seconds"])
     assert any(line["values"]["checkpoint_seconds"] > 0 for line in run.metrics("train"))
+
+
+def test_what_comes_before_the_first_step_is_no_part_of_one(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that meet, trackers that log in: half an hour by this clock, at both starts."""
+    ahead = [0.0]
+    announce = _Run._announce
+
+    def slowly(self: _Run) -> None:
+        ahead[0] += 1800
+        announce(self)
+
+    monkeypatch.setattr(_Run, "_announce", slowly)
+    clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + ahead[0])
+    monkeypatch.setattr(meter, "time", clock)
+    run.write(epochs=2, batch_size=20, log_every=2)
+    run.here(SLURMGPU_MAX_STEPS="5")
+    run.here()
+    steps = {line["step"]: line["values"]["step_seconds"] for line in run.metrics("train")}
+    assert steps.keys() == {2, 4, 5, 6, 8, 10}
+    assert max(steps.values()) < 800
 
 
 def test_memory_on_the_cpu_is_what_the_process_has_had_resident() -> None:
