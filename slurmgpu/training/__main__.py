@@ -9,6 +9,7 @@ start again to go on; 128 + the signal's number: ended by it before there was an
 from __future__ import annotations
 
 import atexit
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -48,15 +49,16 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     ranks = Ranks()
     # First in, last out: all that others registered runs. What comes after that can abort a finished run,
     # for torch leaves threads of the process group behind, which meet an interpreter being taken down.
-    code = [0]
+    code = [1]  # whatever leaves this function in a way not foreseen has failed
     atexit.register(lambda: _leave(code[0]))
     signals = Signals(_leave)
     try:
         if arguments[:1] == ["--prepare"]:
             _prepare(arguments[1:], environment)
-            return
-        ranks = from_environment(environment)
-        _run(arguments, environment, ranks, signals)
+        else:
+            ranks = from_environment(environment)
+            _run(arguments, environment, ranks, signals)
+        code[0] = 0
     except Paused as pause:
         code[0] = pause.exit_code
     except TrainingError as error:
@@ -66,6 +68,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         _leave(error.exit_code)
     except SystemExit as end:  # a task may end the run so, with a message
         if not end.code:
+            code[0] = 0
             raise
         _complain(ranks, f"error: {end.code}")
         _leave(end.code if isinstance(end.code, int) else 1)
@@ -97,12 +100,12 @@ def _prepare(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
 
     loaded = task.load(values.task)
     if not loaded.has("prepare"):
-        print(f"{values.task} has no prepare(cfg): there is nothing to prepare")
+        _say(f"{values.task} has no prepare(cfg): there is nothing to prepare")
         return
     began = time.monotonic()
     loaded.prepare(settings.Config(values))
     took = console.duration(time.monotonic() - began)
-    print(f"prepared {values.task} in {took}, on {socket.gethostname()} with {sys.executable}")
+    _say(f"prepared {values.task} in {took}, on {socket.gethostname()} with {sys.executable}")
 
 
 def _require_torch() -> None:
@@ -160,12 +163,22 @@ def _from_the_users_code(trace: Optional[TracebackType]) -> Optional[TracebackTy
     return trace
 
 
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # nobody reads it, or the disk is full: what was done is done
+        print(text, flush=True)
+
+
 def _complain(ranks: Ranks, text: str) -> None:
-    """Write to stderr in one piece, each line marked with its rank where there are several."""
+    """Write to stderr in one piece, each line marked with its rank where there are several.
+
+    Where that cannot be written the exit code still says what it says.
+    """
     prefix = f"[{ranks}] " if ranks.world_size > 1 else ""
-    sys.stdout.flush()
-    sys.stderr.write("".join(f"{prefix}{line}\n" for line in text.rstrip("\n").splitlines()))
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        sys.stderr.write("".join(f"{prefix}{line}\n" for line in text.rstrip("\n").splitlines()))
+        sys.stderr.flush()
 
 
 def _leave(code: int) -> NoReturn:

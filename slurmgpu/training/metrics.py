@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -84,7 +85,8 @@ class Metrics:
         self._rest = text[done : text.index(b"\n", done) + 1] if inside else b""
         if not self._failed:
             self._failed = True
-            print(f"warning: metrics.jsonl cannot be written: {reason}", file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):  # the log may be on the same disk
+                print(f"warning: metrics.jsonl cannot be written: {reason}", file=sys.stderr, flush=True)
 
     def _line(self, held: Line) -> str:
         when, kind, step, values = held

@@ -292,7 +292,8 @@ class Session:
             f"error: {ranks}: no step for {seconds:.0f} s (hang_timeout) after step {step}: the job ends here; "
             f"where each thread is stands in state/{name}\n"
         )
-        os.write(2, text.encode())
+        with contextlib.suppress(OSError):
+            os.write(2, text.encode())
         os._exit(1)
 
     def let_go(self) -> None:

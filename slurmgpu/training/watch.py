@@ -8,6 +8,7 @@ is one comparison: no collective, no GPU.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import math
 import sys
@@ -52,6 +53,7 @@ class Watch:
         self.hang_timeout: Optional[float] = None
         self.on_hang: Callable[[float], NoReturn] = _no_handler
         self.at_each_look: Callable[[], None] = lambda: None
+        self._complained = False
         self._alive = (-1, -1)
         self._alive_since = self._began = 0.0
         self._first_step = 0
@@ -102,7 +104,7 @@ class Watch:
     def _run(self) -> None:
         while not self._closed.wait(_PERIOD):
             self._look_for_hang()
-            self.at_each_look()
+            self._in_passing()
             if not self._wanted and time.time() >= self.deadline():
                 self.want("time")
             if self._ranks.world_size == 1 or self._failure is not None:
@@ -111,6 +113,18 @@ class Watch:
                 self._agree()
             except Exception as error:  # the store is gone: so is rank 0, and the loop will find out
                 self._failure = error
+
+    def _in_passing(self) -> None:
+        """What else is done at each look; that it fails must not end the watch."""
+        try:
+            self.at_each_look()
+        except Exception as error:
+            if not self._complained:
+                self._complained = True
+                prefix = f"[{self._ranks}] " if self._ranks.world_size > 1 else ""
+                text = f"warning: what is done beside the training fails: {type(error).__name__}: {error}"
+                with contextlib.suppress(OSError):
+                    print(prefix + text, file=sys.stderr, flush=True)
 
     def _agree(self) -> None:
         if self._stop_at is not None:

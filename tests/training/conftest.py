@@ -54,8 +54,10 @@ class RunFolder:
         finally:
             sys.modules.pop("small", None)
 
-    def ranks(self, count: int = 1, *, kill_on_bad_exit: bool = False, **extra: str) -> Ended:
-        """Train as srun starts it: one process per rank, with Slurm's variables."""
+    def ranks(
+        self, count: int = 1, *, kill_on_bad_exit: bool = False, log: Path | None = None, **extra: str
+    ) -> Ended:
+        """Train as srun starts it: one process per rank, with Slurm's variables; what they say may go to a log."""
         environment = clean_environment(self.path)
         if count > 1:
             environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -63,7 +65,7 @@ class RunFolder:
         for rank in range(count):
             own = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), "SLURM_NTASKS": str(count)}
             command = [sys.executable, "-m", "slurmgpu.training"]
-            started.append(_popen(command, environment | own | extra))
+            started.append(_popen(command, environment | own | extra, log))
         if kill_on_bad_exit:
             _wait_for_the_first(started)
             for process in started:
@@ -119,7 +121,10 @@ def free_port() -> int:
             return port
 
 
-def _popen(command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+def _popen(command: list[str], environment: dict[str, str], log: Path | None = None) -> subprocess.Popen[str]:
+    if log is not None:
+        with log.open("w") as file:
+            return subprocess.Popen(command, env=environment, stdout=file, stderr=file, text=True)
     pipe = subprocess.PIPE
     return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
 
@@ -138,7 +143,7 @@ def _wait(started: list[subprocess.Popen[str]]) -> Ended:
         for process in started:
             process.kill()
             process.wait()
-    out, err = ("".join(each) for each in zip(*texts, strict=True))
+    out, err = ("".join(text or "" for text in each) for each in zip(*texts, strict=True))
     return Ended([process.returncode for process in started], out, err)
 
 

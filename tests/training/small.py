@@ -4,6 +4,7 @@ With SMALL_TARGET=launcher it sends its signal to the process that started it.
 """
 
 import contextlib
+import errno
 import os
 import random
 import signal
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from slurmgpu.training import files, run
 from slurmgpu.training.channel import Channel
 
 RANK = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
@@ -119,6 +121,29 @@ class Filling(Restless):
         if model.training and self.calls == 7:
             filler.unlink()
         return loss
+
+
+class Unsaved(Line):
+    """No checkpoint can be written, and the last one is not tried for long."""
+
+    def model(self, cfg):
+        files._sync, run._PATIENCE = self.full, (0.0,)
+        return super().model(cfg)
+
+    @staticmethod
+    def full(_file):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Leaving(Line):
+    """Ends the training itself."""
+
+    def loss(self, model, batch):
+        raise SystemExit(self.cfg.code)
+
+    def model(self, cfg):
+        self.cfg = cfg
+        return super().model(cfg)
 
 
 class OneCycle(Line):

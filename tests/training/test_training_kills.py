@@ -9,11 +9,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from .conftest import ROOT, clean_environment, new_run
+from .conftest import ROOT, RunFolder, clean_environment, new_run
+
+# Each write to it fails, as on a disk that is full.
+FULL = Path("/dev/full")
+if_there_is_one = pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
 
 
 @pytest.mark.timeout(900)
@@ -82,3 +87,51 @@ def test_a_disk_that_is_really_full_costs_checkpoints_and_not_the_training(tmp_p
     others = undisturbed.parameters()
     assert all(torch.equal(mine[name], others[name]) for name in others)
     assert full.losses() == undisturbed.losses()
+
+
+@if_there_is_one
+@pytest.mark.parametrize(
+    ("settings", "fault", "code"),
+    [
+        ({"epochs": 0}, "", 2),
+        ({}, "raise:3:0", 1),
+        ({"task": "Leaving", "config": {"code": "that is enough"}}, "", 1),
+        ({"task": "Leaving", "config": {"code": 3}}, "", 3),
+        ({"task": "Leaving", "config": {"code": 0}}, "", 0),
+        ({"task": "Leaving", "config": {"code": None}}, "", 0),
+        ({"task": "Unsaved"}, "", 1),
+        ({}, "SIGUSR1:3:0", 75),
+    ],
+)
+def test_where_nothing_can_be_said_the_exit_code_says_it(
+    run: RunFolder, settings: dict[str, Any], fault: str, code: int
+) -> None:
+    run.write(**{"batch_size": 20, **settings})
+    assert run.ranks(log=FULL, SMALL_FAULT=fault).codes == [code]
+
+
+@if_there_is_one
+def test_a_preparation_that_nobody_hears_of_is_done_all_the_same(run: RunFolder) -> None:
+    run.write()
+    command = [sys.executable, "-m", "slurmgpu.training", "--prepare", str(run.path / "train.json")]
+    with FULL.open("w") as full:
+        environment = clean_environment(run.path) | {"PYTHONUNBUFFERED": "1"}
+        ended = subprocess.run(command, env=environment, stdout=full, stderr=full, timeout=100)
+    assert ended.returncode == 0
+
+
+@if_there_is_one
+def test_metrics_and_log_on_a_full_disk_cost_their_lines_and_no_step(tmp_path: Path) -> None:
+    """Of two processes, which also stop for a signal as ever: their watches are alive."""
+    settings = {"epochs": 2, "batch_size": 20, "lr": 0.05, "log_every": 1}
+    undisturbed, full = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "full")
+    undisturbed.write("Slow", **settings)
+    assert undisturbed.ranks(2).codes == [0, 0]
+    full.write("Slow", **settings)
+    (full.path / "metrics.jsonl").symlink_to(FULL)
+    assert full.ranks(2, log=FULL, SMALL_FAULT="SIGUSR1:3:1").codes == [75, 75]
+    assert full.stop()["reason"] == "SIGUSR1"
+    assert full.ranks(2, log=FULL).codes == [0, 0]
+    mine, others = full.parameters(), undisturbed.parameters()
+    assert full.checkpoints()[0] == "step-10"
+    assert all(torch.equal(mine[name], others[name]) for name in others)

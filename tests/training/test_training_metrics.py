@@ -342,3 +342,19 @@ def test_a_line_that_a_full_disk_cut_off_spoils_no_other(
     found = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert found == [1, 3]
     assert capsys.readouterr().err.count("metrics.jsonl cannot be written") == 1
+
+
+def test_a_line_that_cannot_be_written_costs_no_training_where_that_cannot_be_said_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    metrics = Metrics(tmp_path / "metrics.jsonl", 0)
+    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=full, flush=full))
+    metrics.write("eval", 1, {})
+    monkeypatch.undo()
+    metrics.write("eval", 2, {})
+    found = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert found == [2]

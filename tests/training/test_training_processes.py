@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import errno
 import importlib.metadata
 import json
+import math
 import os
 import re
 import shutil
@@ -19,9 +21,12 @@ import pytest
 import torch
 
 from slurmgpu.training import __main__ as entrypoint
-from slurmgpu.training import evaluation
+from slurmgpu.training import evaluation, session
+from slurmgpu.training.console import Console
 from slurmgpu.training.group import Group
 from slurmgpu.training.ranks import Ranks
+from slurmgpu.training.session import Session
+from slurmgpu.training.watch import Watch
 
 from .alone import python_with
 from .conftest import ROOT, RunFolder, clean_environment, new_run
@@ -206,6 +211,48 @@ def test_a_rank_that_hangs_says_where_and_ends_the_job(run: RunFolder) -> None:
     assert run.stop()["reason"] == "hang"
     stacks = (run.path / "state" / "stacks-rank-1.txt").read_text()
     assert 'small.py", line' in stacks
+
+
+def test_a_rank_that_hangs_ends_the_job_also_where_it_cannot_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_file: int, _text: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    found = Session(tmp_path, Group(Ranks(), torch.device("cpu")), {}, Console(False))
+    monkeypatch.setattr(session, "dump_stacks", lambda _folder, _ranks: "stderr")
+    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(os, "_exit", leave)
+    with pytest.raises(SystemExit) as ended:
+        found.watch.on_hang(9.0)
+    assert ended.value.code == 1
+    found.close()
+
+
+def test_the_watch_outlives_what_it_does_in_passing_and_says_it_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """After two looks that failed it still sees that the time is up."""
+    watch, looks = Watch(Ranks(), 5), []
+
+    def fail() -> None:
+        looks.append("a look")
+        raise ValueError("no such gauge")
+
+    watch.at_each_look = fail
+    watch.deadline = lambda: 0.0 if len(looks) > 1 else math.inf
+    watch.start()
+    until = time.monotonic() + 100
+    while not watch.wanted and time.monotonic() < until:
+        time.sleep(0.01)
+    watch.close()
+    assert watch.reason == "time"
+    assert capsys.readouterr().err == (
+        "warning: what is done beside the training fails: ValueError: no such gauge\n"
+    )
 
 
 def test_what_a_task_leaves_for_the_exit_is_done(run: RunFolder) -> None:
