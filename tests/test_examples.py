@@ -140,7 +140,7 @@ def test_a_tiny_language_model_learns(example: Path) -> None:
 
 def test_without_a_text_it_says_what_to_give(example: Path) -> None:
     done = run_tiny(example, "--set", "train.config.text=/nowhere/*")
-    assert done.returncode == 1
+    assert done.returncode in (1, 143)  # the other process loses the first, or is ended before it has begun
     assert "no text is found by '/nowhere/*'" in done.stdout + done.stderr
     assert "set config.text to a pattern of files" in done.stdout + done.stderr
 
