@@ -10,17 +10,16 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Optional, TypeVar, cast
+from typing import IO, Any, Optional, cast
 
 import torch
 
 from .errors import TrainingError
-from .files import TEMPORARY, is_there, sha256, sync_folder, write_whole
+from .files import TEMPORARY, is_there, patiently, sha256, sync_folder, write_whole
 
 __all__ = [
     "SCHEMA",
@@ -38,10 +37,6 @@ __all__ = [
 
 SCHEMA = "slurmgpu.checkpoint/1"
 _MANIFEST = "manifest.json"
-# Seconds before each further attempt to read one.
-_PATIENCE = (1.0, 5.0, 10.0)
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -95,7 +90,7 @@ def folders(folder: Path) -> list[Path]:
 
     Not by ``glob``: it takes what cannot be listed for empty, and the training would begin anew.
     """
-    return [path for path in _patiently(partial(_entries, folder)) if path.name.startswith("step-")]
+    return [path for path in patiently(partial(_entries, folder)) if path.name.startswith("step-")]
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -107,7 +102,7 @@ def _entries(folder: Path) -> list[Path]:
 
 def _has_manifest(path: Path) -> bool:
     """Whether a generation counts; raises what stays unclear, for a wrong no would cost a good one."""
-    return _patiently(partial(is_there, path / _MANIFEST))
+    return patiently(partial(is_there, path / _MANIFEST))
 
 
 def remove(path: Path) -> None:
@@ -137,7 +132,7 @@ def newest_intact(folder: Path) -> tuple[Optional[Generation], list[str]]:
     damaged: list[tuple[Path, str]] = []
     for path in _generations(folder):
         try:
-            generation = _patiently(partial(_verified, path))
+            generation = patiently(partial(_verified, path))
         except PermissionError as error:
             raise TrainingError(
                 f"cannot read the checkpoint {path.name} ({error}); nothing has been changed: let this user read "
@@ -162,18 +157,6 @@ def newest_intact(folder: Path) -> tuple[Optional[Generation], list[str]]:
             "restore one, or move the folder away to start anew"
         )
     return None, []
-
-
-def _patiently(act: Callable[[], T]) -> T:
-    """The result of ``act``, tried again after a system error that may pass."""
-    for seconds in _PATIENCE:
-        try:
-            return act()
-        except PermissionError:
-            raise
-        except OSError:
-            time.sleep(seconds)
-    return act()
 
 
 def _verified(path: Path) -> Generation:

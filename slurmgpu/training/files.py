@@ -5,13 +5,27 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
-__all__ = ["TEMPORARY", "Digest", "is_there", "sha256", "sync_folder", "write_json", "write_whole"]
+__all__ = [
+    "TEMPORARY",
+    "Digest",
+    "is_there",
+    "patiently",
+    "sha256",
+    "sync_folder",
+    "write_json",
+    "write_whole",
+]
+
+T = TypeVar("T")
 
 TEMPORARY = ".tmp"
+# Seconds before each further look: a file server may be away, or its client behind.
+_PATIENCE = (1.0, 5.0, 10.0)
 
 
 class Digest:
@@ -91,6 +105,18 @@ def is_there(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
+
+
+def patiently(act: Callable[[], T]) -> T:
+    """The result of ``act``, tried again after a system error that may pass."""
+    for seconds in _PATIENCE:
+        try:
+            return act()
+        except PermissionError:
+            raise
+        except OSError:
+            time.sleep(seconds)
+    return act()
 
 
 def sha256(path: Path) -> str:

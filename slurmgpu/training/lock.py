@@ -9,6 +9,7 @@ start of this same Slurm job, or when its heart has not beaten for a while.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -21,15 +22,13 @@ from pathlib import Path
 from typing import Any, Optional
 
 from .errors import TakenOver, TrainingError
-from .files import write_json
+from .files import patiently, write_json
 
 __all__ = ["Hold", "Lock"]
 
 _OWNER = "owner.json"
 BEAT = 15.0  # seconds between two heartbeats
 _SILENT = 4 * BEAT  # an owner that is silent for so long is dead
-# Seconds before each further look at an owner that cannot be seen: a file server may be away, or its client behind.
-_PATIENCE = (1.0, 5.0, 10.0)
 
 
 class Hold:
@@ -46,25 +45,23 @@ class Hold:
             TakenOver: another run has it, or has had it.
             OSError: who has it cannot be read; that is no takeover, but nothing may be written either.
         """
-        for seconds in (*_PATIENCE, None):
-            owner: dict[str, Any] = {}
-            trouble: Optional[OSError] = None
-            try:
-                owner = self._signed()
-            except OSError as error:
-                trouble = error
-            if owner or seconds is None:
-                break
-            time.sleep(seconds)
+        try:
+            owner = patiently(self._owner_there)
+        except FileNotFoundError:
+            owner = {}
         if owner.get("token") == self.token:
             return
-        if trouble is not None:
-            raise trouble
         # Nobody takes a lock away but to have it: without an owner another run has come, and gone again.
         whom = (
             _describe(owner) if owner else f"another run, which is gone ({self._path / _OWNER} is not there)"
         )
         raise TakenOver(f"the checkpoints were taken over by {whom}: nothing more is written")
+
+    def _owner_there(self) -> dict[str, Any]:
+        owner = self._signed()
+        if not owner:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._path / _OWNER))
+        return owner
 
     def _read(self) -> dict[str, Any]:
         try:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+from slurmgpu.training import files
 from slurmgpu.training.group import Group
 from slurmgpu.training.ranks import Ranks
 from slurmgpu.training.run import train
@@ -167,3 +168,9 @@ def one_thread() -> Iterator[None]:
     yield
     torch.set_num_threads(before)
     sys.path[:] = path
+
+
+@pytest.fixture
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a file server does not give out is asked for again at once."""
+    monkeypatch.setattr(files, "_PATIENCE", (0.0, 0.0))

@@ -118,11 +118,6 @@ def test_when_all_are_damaged_nothing_is_thrown_away(tmp_path: Path) -> None:
     assert names(tmp_path) == ["step-10", "step-5"]
 
 
-@pytest.fixture
-def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "_PATIENCE", (0.0, 0.0))
-
-
 def failing(times: int, number: int) -> Callable[[Path], str]:
     """A reading of parts that fails so often with this error of the system."""
     left = [times]

@@ -149,11 +149,6 @@ def test_the_heart_beats(tmp_path: Path, said: list[str], quick: None) -> None:
     lock.release()
 
 
-@pytest.fixture
-def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PATIENCE", (0.0, 0.0))
-
-
 def test_any_rank_sees_whose_the_lock_is(tmp_path: Path, said: list[str]) -> None:
     hold = Hold(tmp_path, locked(tmp_path, said).token)
     hold.check()

@@ -74,14 +74,20 @@ def test_on_a_gpu_one_pass_between_two_readings_is_timed_and_nobody_waits_for_it
     assert Event.clock == 150, "read, so the next pass is timed"
 
 
-def test_a_pass_within_which_the_last_one_is_read_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watch's thread comes when it likes; half a pass would be no figure, but garbage."""
+@pytest.fixture
+def timer(monkeypatch: pytest.MonkeyPatch) -> Forward:
+    """After its first pass, which the GPU has reached."""
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(Event, "reached", True)
     monkeypatch.setattr(Event, "clock", 0)
-    timer = Forward(torch.device("cuda", 0), accumulate=1)
-    timer.begin()
-    timer.end()
+    made = Forward(torch.device("cuda", 0), accumulate=1)
+    made.begin()
+    made.end()
+    return made
+
+
+def test_a_pass_within_which_the_last_one_is_read_is_not_timed(timer: Forward) -> None:
+    """The watch's thread comes when it likes; half a pass would be no figure, but garbage."""
     for _ in range(3):
         Event.clock += 10_000
         timer.begin()
@@ -94,14 +100,8 @@ def test_a_pass_within_which_the_last_one_is_read_is_not_timed(monkeypatch: pyte
 
 
 def test_a_pass_is_timed_from_behind_the_sharing_of_buffers_also_when_it_is_only_then_that_it_may_be(
-    monkeypatch: pytest.MonkeyPatch,
+    timer: Forward,
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(Event, "reached", True)
-    monkeypatch.setattr(Event, "clock", 0)
-    timer = Forward(torch.device("cuda", 0), accumulate=1)
-    timer.begin()
-    timer.end()
     Event.clock += 10_000
     timer.begin()
     assert timer.of_a_step(0.0, 3) == pytest.approx(0.03)
