@@ -511,6 +511,19 @@ def test_whole_nodes_are_charged_whole() -> None:
     assert (made.gpu_hours, made.charge) == (4.0, 4.0)
 
 
+@pytest.mark.parametrize(
+    ("array", "tasks"), [("0-8", 9), ("0-8%2", 9), ("1,3,5-10:2", 5), ("1-3,2-4", 4), ("7", 1)]
+)
+def test_an_array_costs_what_all_its_tasks_cost(array: str, tasks: int) -> None:
+    made = plan(cluster(partition={"billing": {"gpu": 2}}), gpus=1, time=10, array=array)
+    assert made.gpu_hours == pytest.approx(tasks / 6)
+    assert made.charge == pytest.approx(tasks / 3)
+    reasons = {reason.what: reason.why for reason in made.reasons}
+    said = f"{tasks} tasks x 1 node x 1 GPU x 00:10:00"
+    assert reasons["GPU-hours"] == said if tasks > 1 else "tasks" not in reasons["GPU-hours"]
+    assert ("tasks" in reasons["charge"]) == (tasks > 1)
+
+
 def test_a_cost_that_is_not_known_is_not_invented() -> None:
     assert plan(cluster(), gpus=1).gpu_hours is None
     assert plan(cluster(), gpus=1, time=60).charge is None

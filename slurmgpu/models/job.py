@@ -109,6 +109,16 @@ class Array(_FromText, Model):
                 )
         return {"indices": match["indices"], "at_once": int(match["at_once"]) if match["at_once"] else None}
 
+    @property
+    def tasks(self) -> int:
+        """How many tasks it has; an index that is named twice is one."""
+        spans = []
+        for part in self.indices.split(","):
+            first_last, _, step = part.partition(":")
+            first, _, last = first_last.partition("-")
+            spans.append(range(int(first), int(last or first) + 1, int(step or 1)))
+        return len(spans[0]) if len(spans) == 1 else len(set().union(*spans))
+
     def __str__(self) -> str:
         return self.indices + (f"%{self.at_once}" if self.at_once else "")
 

@@ -77,7 +77,7 @@ class Plan(Model):
     login_shell: bool = False
     address_suffix: str | None = None
     gpu_hours: float | None = None
-    """The most GPU-hours, if it runs to its time limit; None: not known."""
+    """The most GPU-hours, if it runs to its time limit, over all tasks of an array; None: not known."""
     charge: float | None = None
     """What the site charges for them at most; None: not known."""
     charge_unit: str | None = None

@@ -30,16 +30,20 @@ def figure(amount: float) -> str:
     return f"{amount:.0f}" if amount >= 1000 else f"{amount:.4g}"
 
 
-def cost_of(cluster: Cluster, draft: Draft, time: Duration | None) -> Cost | None:
-    """The cost of a draft that runs for a time; None where the time is not limited or not known."""
+def cost_of(cluster: Cluster, draft: Draft, time: Duration | None, *, tasks: int = 1) -> Cost | None:
+    """The cost of a draft that runs for a time; None where the time is not limited or not known.
+
+    ``tasks`` is the number of an array's tasks: each runs for that time.
+    """
     if time is None or time.seconds is None:
         return None
-    hours = time.seconds / 3600
+    hours = time.seconds / 3600 * tasks
+    each = f"{count(tasks, 'task')} x " if tasks > 1 else ""
     layout = draft.layout
     partition = cluster.partitions.get((draft.partition or "").split(",")[0])
     gpus, cpus, memory, rounded = _billed(draft, partition.whole_nodes if partition else None)
     gpu_hours = None if gpus is None else layout.nodes * gpus * hours
-    why = "" if gpus is None else f"{count(layout.nodes, 'node')} x {count(gpus, 'GPU')} x {time}{rounded}"
+    why = "" if gpus is None else f"{each}{count(layout.nodes, 'node')} x {count(gpus, 'GPU')} x {time}{rounded}"
     if partition is None or partition.billing is None:
         return Cost(gpu_hours, why, None, "", "")
     billing = partition.billing
@@ -54,7 +58,7 @@ def cost_of(cluster: Cluster, draft: Draft, time: Duration | None) -> Cost | Non
     per_hour, parts = _per_node(billing, draft, gpus or 0, cpus or 0, (memory or 0) / 1024)
     per_hour *= layout.nodes * factor
     times = f" x {factor:g} (QOS {draft.qos.value})" if factor != 1.0 else ""
-    how = f"{count(layout.nodes, 'node')} x ({parts}){times} x {time}"
+    how = f"{each}{count(layout.nodes, 'node')} x ({parts}){times} x {time}"
     return Cost(gpu_hours, why, per_hour * hours, billing.unit, how)
 
 

@@ -251,7 +251,7 @@ def _finished(
     options = options_of(job, cluster, made)
     gpu_type = type_to_pin(job.resources, cluster, draft) or _common_type(draft)
     time = job.resources.time or _default_time(cluster, draft)
-    cost = _cost(cluster, draft, time)
+    cost = _cost(cluster, draft, time, job.array.tasks if job.array else 1)
     # Every value comes from a validated job and cluster: nothing is checked a second time.
     return Plan.model_construct(
         cluster=cluster.name,
@@ -310,12 +310,12 @@ def _default_time(cluster: Cluster, draft: Draft) -> Duration | None:
     return (partition.limits.default_time or partition.limits.max_time) if partition else None
 
 
-def _cost(cluster: Cluster, draft: Draft, time: Duration | None) -> Cost | None:
+def _cost(cluster: Cluster, draft: Draft, time: Duration | None, tasks: int) -> Cost | None:
     if not cluster.known:
         return None
     from slurmgpu.planning.cost import cost_of  # only a described cluster pays for it
 
-    return cost_of(cluster, draft, time)
+    return cost_of(cluster, draft, time, tasks=tasks)
 
 
 def _cost_reasons(cost: Cost | None) -> tuple[Reason, ...]:
