@@ -487,3 +487,50 @@ def test_a_script_that_takes_its_rank_from_slurm_gets_a_task_per_gpu() -> None:
     assert plan(script=slurm_only, resources={"gpus": 2}).launcher == "srun"
     either = slurm_only + "rank = int(os.environ['RANK'])\n"
     assert plan(script=either, resources={"gpus": 2}).launcher == "torchrun"
+
+
+# Precision
+
+
+def training(precision: str, **values: Any) -> dict[str, Any]:
+    return {"train": {"task": "t.py:T", "precision": precision}, **values}
+
+
+@pytest.mark.parametrize("gpu_type", ["v100", "nvidia_v100_sxm2_32gb", "rtx8000", "t4", "p100"])
+def test_bf16_is_refused_on_gpus_that_cannot_do_it(gpu_type: str) -> None:
+    message, hint = refused(GENERIC, **training("bf16", resources={"gpus": f"{gpu_type}:1"}))
+    assert message.startswith("train.precision: bf16 needs GPUs of compute capability 8.0 or newer")
+    assert gpu_type in message
+    assert "fp16 or fp32" in str(hint)
+    assert plan(GENERIC, **training("fp16", resources={"gpus": f"{gpu_type}:1"})).gpus == 1
+
+
+@pytest.mark.parametrize(
+    "gpu_type", ["a100", "nvidia_a100_80gb_pcie", "h100", "rtx6000", "mi250x", "homemade"]
+)
+def test_bf16_passes_on_gpus_that_can_do_it_or_may(gpu_type: str) -> None:
+    assert plan(GENERIC, **training("bf16", resources={"gpus": f"{gpu_type}:1"})).gpu_type == gpu_type
+
+
+def test_bf16_is_refused_where_the_partition_has_older_gpus_only_and_warned_of_where_it_has_both() -> None:
+    old = {"gpus": 4, "gpu_type": "v100"}
+    only = cluster(partitions={"gpu": {"nodes": [old]}}, default_partition="gpu")
+    message, _ = refused(only, **training("bf16", resources={"gpus": 1}))
+    assert "v100 has 7.0" in message
+    both = cluster(
+        partitions={"gpu": {"nodes": [old, {"gpus": 4, "gpu_type": "a100"}]}}, default_partition="gpu"
+    )
+    warnings = plan(both, **training("bf16", resources={"gpus": 1})).warnings
+    assert any("v100 has 7.0; gpu_type: a100 keeps to one" in warning for warning in warnings)
+    pinned = plan(both, **training("bf16", resources={"gpus": "a100:1"}))
+    assert not any("bf16" in warning for warning in pinned.warnings)
+
+
+def test_fp16_without_a_gpu_is_refused() -> None:
+    message, _ = refused(GENERIC, **training("fp16", resources={"cpus_per_task": 4}))
+    assert message == "train.precision: fp16 needs a GPU, and none is asked for"
+
+
+def test_an_exact_job_is_told_of_its_precision_too() -> None:
+    exact = training("bf16", exact=True, resources={"gpus_per_node": "v100:1"})
+    assert "v100 has 7.0" in refused(GENERIC, **exact)[0]

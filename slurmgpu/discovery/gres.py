@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from slurmgpu.discovery.words import sound
+from slurmgpu.models.gpu_models import well_known
 
 __all__ = ["NodeGres", "memory_in_name", "read_gres", "well_known_memory"]
 
@@ -55,55 +56,7 @@ def memory_in_name(name: str) -> int | None:
     return int(found[-1]) if found and 4 <= int(found[-1]) <= 999 else None
 
 
-# (a word in the name, GB, other sizes that this model is sold with)
-_MODELS: tuple[tuple[str, int, tuple[int, ...]], ...] = (
-    ("gh200", 96, (144,)),
-    ("gb200", 186, ()),
-    ("b200", 180, (192,)),
-    ("h200", 141, ()),
-    ("h100", 80, (64, 94, 96)),
-    ("h20", 96, ()),
-    ("a100", 40, (64, 80)),
-    ("a800", 40, (80,)),
-    ("v100", 16, (32,)),
-    ("p100", 12, (16,)),
-    ("l40s", 48, ()),
-    ("l40", 48, ()),
-    ("l4", 24, ()),
-    ("a40", 48, ()),
-    ("a30", 24, ()),
-    ("a10", 24, ()),
-    ("a16", 16, ()),
-    ("a2", 16, ()),
-    ("t4", 16, ()),
-    ("a6000", 48, ()),
-    ("a5000", 24, ()),
-    ("a4000", 16, ()),
-    ("rtx8000", 48, ()),
-    ("rtx6000", 24, (48, 96)),
-    ("rtx5000", 16, (32,)),
-    ("5090", 32, ()),
-    ("4090", 24, ()),
-    ("3090", 24, ()),
-    ("2080", 8, (11,)),
-    ("1080", 8, (11,)),
-    ("k80", 12, ()),
-    ("mi355x", 288, ()),
-    ("mi325x", 256, ()),
-    ("mi300x", 192, ()),
-    ("mi300a", 128, ()),
-    ("mi250x", 64, ()),
-    ("mi250", 64, ()),
-    ("mi210", 64, ()),
-    ("mi100", 32, ()),
-)
-
-
 def well_known_memory(name: str) -> tuple[int, tuple[int, ...]] | None:
     """The GB of a well-known model by its name, the smallest that is sold, and the other sizes; None: not known."""
-    word = re.sub(r"[\s_-]+", "", name.lower())
-    for model, smallest, others in _MODELS:
-        # `a100` is in `rtxa1000` and `a10` in `a100`: no digit may follow, no letter of a model precede.
-        if re.search(rf"(?<![0-9]){model}(?!\d)", word):
-            return smallest, others
-    return None
+    model = well_known(name)
+    return (model.memory, model.other_sizes) if model else None

@@ -43,7 +43,11 @@ def cost_of(cluster: Cluster, draft: Draft, time: Duration | None, *, tasks: int
     partition = cluster.partitions.get((draft.partition or "").split(",")[0])
     gpus, cpus, memory, rounded = _billed(draft, partition.whole_nodes if partition else None)
     gpu_hours = None if gpus is None else layout.nodes * gpus * hours
-    why = "" if gpus is None else f"{each}{count(layout.nodes, 'node')} x {count(gpus, 'GPU')} x {time}{rounded}"
+    why = (
+        ""
+        if gpus is None
+        else f"{each}{count(layout.nodes, 'node')} x {count(gpus, 'GPU')} x {time}{rounded}"
+    )
     if partition is None or partition.billing is None:
         return Cost(gpu_hours, why, None, "", "")
     billing = partition.billing

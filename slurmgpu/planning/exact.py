@@ -82,6 +82,7 @@ def exact_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
         launching = _launching(job, environment, size, around)
     if job.train is not None:
         job.train.micro_batch(size.nodes * size.processes(launching))
+        overruled += _judged_precision(job.train.precision, size, around.force)
     text = {option.name: option.value for option in options}
     folders, warnings = _log_folders(text)
     return Plan.model_construct(
@@ -138,6 +139,15 @@ def _never_starts(
             "or --force asks for it all the same",
         )
     return tuple(found)
+
+
+def _judged_precision(precision: str, size: ExactSize, force: bool) -> tuple[str, ...]:
+    if precision == "fp32":
+        return ()
+    from slurmgpu.planning.precision import judge_precision  # only a training pays for it
+
+    # Of GPUs that the options do not name nothing is known: whole nodes bring them, or a gres of another name.
+    return judge_precision(precision, {size.gpu_type} if size.gpu_type else (), has_gpus=True, force=force)
 
 
 class ExactSize:

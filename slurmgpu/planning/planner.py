@@ -248,6 +248,7 @@ def _finished(
     )
     if job.train is not None:
         job.train.micro_batch(layout.nodes * processes)
+    remarks = _judged_precision(job, draft, type_to_pin(job.resources, cluster, draft), around.force)
     options = options_of(job, cluster, made)
     gpu_type = type_to_pin(job.resources, cluster, draft) or _common_type(draft)
     time = job.resources.time or _default_time(cluster, draft)
@@ -301,8 +302,19 @@ def _finished(
             *_left_out(job, cluster, draft),
             *_cost_reasons(cost),
         ),
-        warnings=(*launching.warnings, *_warnings(cluster, chosen)),
+        warnings=(*launching.warnings, *remarks, *_warnings(cluster, chosen)),
     )
+
+
+def _judged_precision(job: Job, draft: Draft, pinned: str | None, force: bool) -> tuple[str, ...]:
+    if job.train is None or job.train.precision == "fp32":
+        return ()
+    from slurmgpu.planning.precision import judge_precision  # only a training pays for it
+
+    types = {pinned} if pinned else {group.gpu_type or "unnamed" for group in draft.groups}
+    shared = draft.ask.whole or any(gres.name in SHARED for gres in draft.ask.gres)
+    has_gpus = draft.layout.gpus_per_node > 0 or shared
+    return judge_precision(job.train.precision, types, has_gpus=has_gpus, force=force)
 
 
 def _default_time(cluster: Cluster, draft: Draft) -> Duration | None:
