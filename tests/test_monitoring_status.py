@@ -18,11 +18,11 @@ from rich.console import Console
 from slurmgpu.cli.status import _pretty, command
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus, Run
+from slurmgpu.monitoring.log_files import logs_of
 from slurmgpu.monitoring.runs import run_of_job
 from slurmgpu.monitoring.select import read_run, select, since_moment
 from slurmgpu.monitoring.status import StatusReport, merge, status
 from slurmgpu.monitoring.table import cells, header, plain, printable, reason
-from slurmgpu.monitoring.waiting import log_path
 from slurmgpu.slurm.call import Slurm
 from tests.recorded import Replay, recorded, said
 
@@ -78,7 +78,7 @@ def test_a_log_is_found_by_the_run_directory_when_slurm_has_forgotten_where_it_w
     run_of(tmp_path / "digits-20261121T130000Z-k3xa", job_id=8)
     ended = job("7", "COMPLETED", source="sacct")
     found = run_of_job(ended, tmp_path)
-    assert log_path(found, ended) == tmp_path / "logs" / "7.out"
+    assert [log.path for log in logs_of(found, ended)] == [tmp_path / "logs" / "7.out"]
     assert run_of_job(job("9", "COMPLETED", source="sacct"), tmp_path) is None
 
 

@@ -4,68 +4,115 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from slurmgpu.models.run import JobStatus, Run
+    from slurmgpu.monitoring.following import GrowingLogs
+    from slurmgpu.monitoring.log_files import Log, Stream
 
 __all__ = ["command"]
 
 
 @click.command("logs")
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
-@click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last lines.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last lines of each log.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is added, until the job ends.")
-@click.option("--path", "paths", is_flag=True, help="Print where the logs are, not what stands in them.")
+@click.option("--stdout", "stream", flag_value="stdout", help="Leave out logs of standard error alone.")
+@click.option("--stderr", "stream", flag_value="stderr", help="Leave out logs of standard output alone.")
+@click.option("--path", "paths", is_flag=True, help="Print where the logs are instead.")
 @click.pass_context
-def command(ctx: click.Context, jobs: tuple[str, ...], lines: int | None, follow: bool, paths: bool) -> None:
-    """Show the log of a job.
+def command(
+    ctx: click.Context,
+    jobs: tuple[str, ...],
+    lines: int | None,
+    follow: bool,
+    stream: Stream | None,
+    paths: bool,
+) -> None:
+    """Show the logs of a job.
 
-    JOB is a job id (112; 112_3 for one task of an array), a job name, or a run directory.
+    JOB is a job id (112; 112_3 for one task of an array), a job name, or a run directory. Where a job has several
+    logs (standard error apart, tasks of an array, tasks of submitit), a header stands above each.
     """
     from slurmgpu.cli.preparing import note
     from slurmgpu.errors import InvalidInput
     from slurmgpu.files.settings import load_settings, runs_folder
-    from slurmgpu.monitoring.logs import end_of, find_logs
-    from slurmgpu.monitoring.logs import follow as follow_log
+    from slurmgpu.monitoring.following import GrowingLogs
+    from slurmgpu.monitoring.log_files import logs_of
+    from slurmgpu.monitoring.logs import find_logs
     from slurmgpu.monitoring.runs import run_of_job
     from slurmgpu.monitoring.select import current_user, select
+    from slurmgpu.monitoring.waiting import wait_for
     from slurmgpu.slurm.call import Slurm
 
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
+    if follow and len(jobs) > 1:
+        raise InvalidInput(
+            f"--follow shows the logs of one job, and {len(jobs)} are named: {' '.join(jobs)}",
+            hint=f"name one of them: slurmgpu logs --follow {jobs[0]}",
+        )
+    wanted = stream or "both"
     selections = select(jobs)
     runs = runs_folder(load_settings(Path.cwd()).settings.runs, Path.cwd(), os.environ)
-    logs = find_logs(slurm, selections, current_user(), lambda job: run_of_job(job, runs))
-    if follow and len(logs) > 1:
-        raise InvalidInput(
-            f"--follow shows one log, and {' '.join(jobs)} has {len(logs)}",
-            hint=f"name one of them: slurmgpu logs --follow {logs[0].job_id}",
-        )
-    missing = False
+
+    def run_for(job: JobStatus) -> Run | None:
+        return run_of_job(job, runs)
+
+    logs = [log for log in find_logs(slurm, selections, current_user(), run_for) if log.shows(wanted)]
+    if paths:
+        ctx.exit(_show_paths(logs))
+    growing = GrowingLogs(several=len(logs) > 1)
+    for log in logs:
+        why = _show(log, lines, growing)
+        if why and (log.why or not follow):
+            note(f"{log.title}: {why}")
+    if follow:
+        try:
+            wait_for(
+                slurm,
+                selections[0],
+                user=current_user(),
+                logs_of=lambda job: [
+                    log for log in logs_of(selections[0].run or run_for(job), job) if log.shows(wanted)
+                ],
+                logs=growing,
+                write=lambda piece: click.echo(piece, nl=False),
+            )
+        except KeyboardInterrupt:
+            note(f"job {logs[0].job_id} goes on; `slurmgpu cancel {logs[0].job_id}` ends it")
+            raise
+    ctx.exit(0 if growing.shown or any(log.path and log.path.exists() for log in logs) else 1)
+
+
+def _show_paths(logs: list[Log]) -> int:
+    """Print where the logs are; 1 when that is not known of one."""
+    from slurmgpu.cli.preparing import note
+
     for log in logs:
         if log.path is None:
-            note(f"job {log.job_id}: {log.why}")
-            missing = True
-            continue
-        if paths:
+            note(f"{log.title}: {log.why}")
+        else:
             click.echo(log.path)
-            continue
-        if len(logs) > 1:
-            click.echo(click.style(f"==> job {log.job_id}: {log.path} <==", bold=True))
-        text, size = end_of(log.path, lines)
-        click.echo(text, nl=False)
-        if not log.path.exists():
-            note(f"job {log.job_id}: {log.path} is not there yet{f'; {log.why}' if log.why else ''}")
-        if follow:
-            try:
-                follow_log(
-                    slurm,
-                    selections[0],
-                    log,
-                    size,
-                    user=current_user(),
-                    write=lambda piece: click.echo(piece, nl=False),
-                )
-            except KeyboardInterrupt:
-                note(f"job {log.job_id} goes on; `slurmgpu cancel {log.job_id}` ends it")
-                raise
-    if missing:
-        ctx.exit(1)
+    return 1 if any(log.path is None for log in logs) else 0
+
+
+def _show(log: Log, lines: int | None, growing: GrowingLogs) -> str | None:
+    """Print what is in a log so far, under a header where there are several; why there is nothing to print."""
+    from slurmgpu.monitoring.following import header
+    from slurmgpu.monitoring.log_files import absence, end_of
+
+    if log.path is None:
+        return log.why
+    text, size = end_of(log.path, lines)
+    if text and growing.several:
+        click.echo(click.style(header(log), bold=True))
+    click.echo(text, nl=False)
+    if text and growing.several and not text.endswith("\n"):
+        click.echo()
+    growing.add(log, size, shown=bool(text))
+    if size:
+        return None
+    return f"{log.path} is empty" if log.path.exists() else f"there is no {log.path}: {absence(log)}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @job_options
 @click.option("--dry-run", is_flag=True, help="Show script, plan and Slurm's own estimate; submit nothing.")
 @click.option("--wait", is_flag=True, help="Wait for the job; end with its exit code.")
-@click.option("--follow", is_flag=True, help="Wait, and print the job's log meanwhile.")
+@click.option("--follow", is_flag=True, help="Wait, and print the job's logs meanwhile.")
 @click.option("-H", "--hold", is_flag=True, help="Submit it held; `scontrol release ID` lets it go.")
 @click.option(
     "--via",
@@ -48,19 +48,12 @@ def command(
             "--json prints the record of a run, and --dry-run makes none",
             hint="leave one out; slurmgpu plan --json prints the plan",
         )
-    if follow and given.get("job__array"):
-        raise InvalidInput(
-            "--follow prints one log, and an array has many",
-            hint="use --wait, then read the logs in the run directory",
-        )
     prepared = prepare(given)
     slurm = Slurm()
     packed = None
     if via == "submitit":
         from slurmgpu.submission.by_submitit import attach, pack_command
 
-        if follow:
-            raise InvalidInput("--follow prints one log, and submitit writes one per task", hint="use --wait")
         packed = pack_command(prepared.plan)
         prepared = prepared._replace(plan=packed.plan)
     if dry_run:
@@ -117,14 +110,16 @@ def _submit(prepared: Prepared, slurm: Slurm, hold: bool) -> Run:
 
 def _wait(slurm: Slurm, run: Run, follow: bool) -> int:
     from slurmgpu.cli.preparing import note
-    from slurmgpu.monitoring.select import current_user
+    from slurmgpu.monitoring.log_files import logs_of
+    from slurmgpu.monitoring.select import Selection, current_user
     from slurmgpu.monitoring.waiting import exit_code, wait_for
 
     try:
         ended = wait_for(
             slurm,
-            run,
+            Selection(text=run.run_dir, run=run),
             user=current_user(),
+            logs_of=(lambda job: logs_of(run, job)) if follow else None,
             write=(lambda text: click.echo(text, nl=False)) if follow else None,
             say=lambda text: note(f"job {run.job_id}: {text}"),
         )

@@ -8,10 +8,13 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["RUN_FILE", "JobState", "JobStatus", "LiveUse", "Run"]
+__all__ = ["RUN_FILE", "SUBMITIT_FOLDER", "JobState", "JobStatus", "LiveUse", "Run"]
 
 RUN_FILE = "run.json"
 """The name of a Run's file in its run directory."""
+
+SUBMITIT_FOLDER = "submitit"
+"""submitit's folder in a run directory: pickles, results, and a log of each task."""
 
 
 class JobState(str, Enum):

@@ -1,30 +1,19 @@
-"""Where a job's log is, and its text: whole, its end, or as it grows."""
+"""The logs of the jobs that words on the command line mean."""
 
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from slurmgpu.errors import SlurmGpuError, SlurmUnreachable
 from slurmgpu.models.run import RUN_FILE, JobStatus, Run
+from slurmgpu.monitoring.log_files import Log, logs_of, tasks_of
 from slurmgpu.monitoring.select import Selection, read_run
 from slurmgpu.monitoring.status import status
-from slurmgpu.monitoring.waiting import FIRST_POLL, LOG_POLL, SLOWEST_POLL, GrowingLog, log_path
 from slurmgpu.slurm.call import Slurm
 
-__all__ = ["Log", "end_of", "find_logs", "follow", "run_of"]
-
-
-class Log(NamedTuple):
-    """A job's log; the path is None where it cannot be told."""
-
-    job_id: str
-    path: Path | None
-    why: str = ""
-    """Why there is no path, or what the job waits for."""
+__all__ = ["find_logs", "run_of"]
 
 
 def find_logs(
@@ -47,9 +36,10 @@ def find_logs(
             if selection.run is None:
                 raise
             jobs = []
-        logs = [_log_of(selection.run or run_for(job), job) for job in jobs if job.source != "none"]
-        if not logs and selection.run is not None:
-            logs = _left_behind(selection.run)
+        known = (job for job in jobs if job.source != "none")
+        logs = [log for job in known for log in logs_of(selection.run or run_for(job), job)]
+        if selection.run is not None and not any(log.path and log.path.exists() for log in logs):
+            logs = _left_behind(selection.run) or logs
         if not logs:
             raise SlurmGpuError(
                 f"{selection.text}: Slurm knows no such job of yours",
@@ -57,16 +47,6 @@ def find_logs(
             )
         found += logs
     return found
-
-
-def _log_of(run: Run | None, job: JobStatus) -> Log:
-    path = log_path(run, job)
-    if path is None:
-        return Log(job.job_id, None, "neither Slurm nor a run directory says where its log is")
-    waits = (
-        f"it is {job.state.value}{f' ({job.reason})' if job.reason else ''}" if job.state.is_waiting else ""
-    )
-    return Log(job.job_id, path, waits)
 
 
 def run_of(job: JobStatus) -> Run | None:
@@ -87,50 +67,7 @@ def _words(line: str) -> list[str]:
 
 
 def _left_behind(run: Run) -> list[Log]:
-    """The files in a run directory's own folder of logs."""
-    logs = sorted((Path(run.run_dir) / "logs").glob("*"))
-    return [Log(str(run.job_id or run.name), path) for path in logs if path.is_file()]
-
-
-def end_of(path: Path, lines: int | None) -> tuple[str, int]:
-    """The last lines of a file (None: all of it), and its size in bytes; nothing where it is not there yet."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return "", 0
-    text = data.decode("utf-8", "replace")
-    if lines is not None:
-        text = "".join(text.splitlines(keepends=True)[-lines:]) if lines else ""
-    return text, len(data)
-
-
-def follow(
-    slurm: Slurm,
-    selection: Selection,
-    log: Log,
-    position: int,
-    *,
-    user: str | None,
-    write: Callable[[str], None],
-    pause: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> None:
-    """Write what is added to a log from a position on, until its job has ended.
-
-    Slurm is asked after 1 s, then ever less often, every 30 s at most.
-    """
-    growing = GrowingLog(log.path, position)
-    interval, next_poll = FIRST_POLL, clock()
-    while True:
-        if clock() >= next_poll:
-            try:
-                jobs = status(slurm, user=user, selections=[selection]).jobs
-                if all(job.state.is_final for job in jobs if job.job_id == log.job_id):
-                    break
-            except SlurmUnreachable:
-                interval = SLOWEST_POLL
-            next_poll = clock() + interval
-            interval = min(interval * 1.3, SLOWEST_POLL)
-        growing.pass_on(write)
-        pause(LOG_POLL)
-    growing.pass_on(write)
+    """The logs in a run directory, whatever Slurm knows: those in its folder of logs, and those of submitit's tasks."""
+    paths = sorted((Path(run.run_dir) / "logs").glob("*"))
+    logs = [Log(str(run.job_id or run.name), path) for path in paths if path.is_file()]
+    return logs + (tasks_of(run, run.job_id, str(run.job_id)) if run.job_id is not None else [])

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.plan import Option, Plan
-from slurmgpu.models.run import Run
+from slurmgpu.models.run import SUBMITIT_FOLDER, Run
 from slurmgpu.rendering.launch import container_words, launch_lines
 from slurmgpu.rendering.quoting import job_path, shell_word
 
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     import submitit
 
 __all__ = ["Packed", "attach", "is_checkpointable", "pack_command", "pack_function", "require_submitit"]
-
-FOLDER = "submitit"
-"""submitit's folder in a run directory: pickles, results, and a log of each task."""
 
 # Sent before the time limit; submitit then saves the function's state and requeues the job.
 _SIGNAL_AHEAD = 90
@@ -121,7 +118,7 @@ def attach(packed: Packed, run: Run) -> submitit.Job[Any]:
     """Hand the pickle to the job, which waits a minute for it, and return submitit's view of the job."""
     import submitit
 
-    folder = Path(run.run_dir) / FOLDER
+    folder = Path(run.run_dir) / SUBMITIT_FOLDER
     folder.mkdir(exist_ok=True)
     job: submitit.Job[Any] = submitit.SlurmJob(folder, str(run.job_id), range(packed.tasks))
     draft = folder / "draft.pkl"
@@ -158,8 +155,8 @@ def _signal_name() -> str:
 
 def _under_submitit(plan: Plan, python: str) -> Plan:
     """The plan with submitit as its command; each task writes its log where submitit's Job looks for it."""
-    folder = f"$SLURMGPU_RUN_DIR/{FOLDER}"
-    make = f'mkdir -p "${{SLURMGPU_RUN_DIR:?is set by slurmgpu submit}}/{FOLDER}"'
+    folder = f"$SLURMGPU_RUN_DIR/{SUBMITIT_FOLDER}"
+    make = f'mkdir -p "${{SLURMGPU_RUN_DIR:?is set by slurmgpu submit}}/{SUBMITIT_FOLDER}"'
     run = f'exec {python} -u -m submitit.core._submit "{folder}"'
     log = f"{folder}/${{SLURM_JOB_ID}}_${{SLURM_PROCID:-0}}_log"
     line = f'{make} && {run} >>"{log}.out" 2>>"{log}.err"'

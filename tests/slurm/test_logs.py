@@ -44,7 +44,8 @@ def test_a_waiting_job_has_no_log_yet_and_says_so(tool: Tool) -> None:
     job = submit(tool, "echo never", "--hold")
     shown = tool("logs", job)
     assert shown.stdout == ""
-    assert "is not there yet; it is PENDING (JobHeldUser)" in shown.stderr
+    assert "the job has not started yet: it is PENDING (JobHeldUser)" in shown.stderr
+    assert shown.returncode == 1
     tool("cancel", job)
 
 
@@ -55,9 +56,85 @@ def test_the_tasks_of_an_array_have_a_log_each(tool: Tool) -> None:
     assert "task 0\n" in shown.stdout
     assert "task 1\n" in shown.stdout
     assert tool("logs", f"{job}_1").stdout == "task 1\n"
-    refused = tool("logs", "--follow", job)
-    assert refused.returncode == 2
-    assert "--follow shows one log" in refused.stderr
+
+
+SPLIT = ("-o", "logs/%x-%j.out", "-e", "logs/%x-%j.err")
+CRASH = "import sys; print('step 1', flush=True); sys.exit('Traceback: no such thing')"
+
+
+def crash(tool: Tool) -> str:
+    """A job that fails with its error in a log of its own."""
+    tool.file("crash.py", CRASH)
+    done = tool("submit", "--gpus=1", "-t", "5", "-J", "crash", *SPLIT, "--wait", "--", "python", "crash.py")
+    assert done.returncode == 1, done.stderr
+    return done.stdout.strip()
+
+
+def test_what_a_job_wrote_to_standard_error_is_shown_where_it_has_a_log_of_its_own(tool: Tool) -> None:
+    job = crash(tool)
+    out, err = (f"{tool.work}/logs/crash-{job}.{end}" for end in ("out", "err"))
+    shown = tool("logs", job)
+    assert shown.stdout == (
+        f"==> job {job}, stdout: {out} <==\nstep 1\n==> job {job}, stderr: {err} <==\nTraceback: no such thing\n"
+    )
+    assert tool("logs", "--path", job).stdout == f"{out}\n{err}\n"
+    assert tool("logs", "--stderr", job).stdout == "Traceback: no such thing\n"
+    assert tool("logs", "--stdout", job).stdout == "step 1\n"
+
+
+def test_both_streams_are_followed_in_the_order_in_which_they_come(tool: Tool) -> None:
+    script = "echo one; sleep 3; echo wrong >&2; sleep 3; echo two"
+    shown = tool(
+        "submit", "--gpus=1", "-t", "5", "-J", "talker", *SPLIT, "--follow", "--", "bash", "-c", script
+    )
+    assert shown.returncode == 0, shown.stderr
+    job, *lines = shown.stdout.splitlines()
+    heads = [line.split(":")[0] for line in lines if line.startswith("==>")]
+    assert heads == [f"==> job {job}, {stream}" for stream in ("stdout", "stderr", "stdout")]
+    assert [line for line in lines if not line.startswith("==>")] == ["one", "wrong", "two"]
+
+
+def test_all_tasks_of_an_array_are_followed(tool: Tool) -> None:
+    shown = tool(
+        "submit", "--gpus=1", "-t", "5", "-J", "talker", "-a", "0-2", "--follow", "--",
+        "bash", "-c", "echo I am task $SLURM_ARRAY_TASK_ID; exit $SLURM_ARRAY_TASK_ID",
+    )  # fmt: skip
+    assert shown.returncode == 2, shown.stderr
+    job, *lines = shown.stdout.splitlines()
+    under = dict(zip(lines[::2], lines[1::2], strict=True))
+    (run,) = (tool.work / "runs").iterdir()
+    assert under == {
+        f"==> job {job}_{task}: {run}/logs/{job}_{task}.out <==": f"I am task {task}" for task in range(3)
+    }
+    again = tool("logs", "--follow", job)
+    assert all(f"I am task {task}\n" in again.stdout for task in range(3)), again.stderr
+
+
+def test_the_logs_of_submitits_tasks_are_shown_and_followed(tool: Tool) -> None:
+    shown = tool(
+        "submit", "--gpus=1", "-t", "5", "-J", "talker", "--via", "submitit", "--follow", "--",
+        "bash", "-c", "echo said; echo wrong >&2; exit 3",
+    )  # fmt: skip
+    assert shown.returncode != 0
+    job = shown.stdout.splitlines()[0]
+    for text in (shown.stdout, tool("logs", job).stdout):
+        assert f"==> job {job}, task 0, stdout: " in text
+        assert "\nsaid\n" in text
+        assert f"==> job {job}, task 0, stderr: " in text
+        assert "\nwrong\n" in text
+    assert "wrong\n" in tool("logs", "--stderr", job).stdout
+
+
+def test_a_log_that_was_removed_or_is_empty_is_said_to_be(tool: Tool) -> None:
+    job = submit(tool, "true", "--wait")
+    (run,) = (tool.work / "runs").iterdir()
+    shown = tool("logs", job)
+    assert (shown.returncode, shown.stdout) == (0, "")
+    assert f"{run}/logs/{job}.out is empty" in shown.stderr
+    (run / "logs" / f"{job}.out").unlink()
+    shown = tool("logs", job)
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert f"there is no {run}/logs/{job}.out: it was removed, is on another machine, or" in shown.stderr
 
 
 def test_a_job_that_is_not_there_is_an_error(tool: Tool) -> None:
