@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from slurmgpu.files.jobs import LoadedJob
     from slurmgpu.files.yaml import Layered
     from slurmgpu.models.plan import Plan
+    from slurmgpu.planning.reading import ScriptFacts
 
 __all__ = ["JobSettings", "submit"]
 
@@ -136,7 +137,11 @@ def _planned(
 
     loaded = load_job(None, _layer(function, settings), cwd=cwd, environ=os.environ)
     cluster, chooser = choose_cluster(cluster_name, loaded.settings, os.environ)
-    around = Surroundings(work_dir=loaded.work_dir, environments=loaded.settings.settings.environments)
+    around = Surroundings(
+        work_dir=loaded.work_dir,
+        environments=loaded.settings.settings.environments,
+        script=_read(function),
+    )
     plan = make_plan(loaded.job, cluster, around)
     if chooser is None:
         _warn(
@@ -181,6 +186,20 @@ def _layer(function: Callable[..., Any], settings: dict[str, Any]) -> Layered:
     return layer
 
 
+def _read(function: Callable[..., Any]) -> ScriptFacts | None:
+    """The file that the function is written in, and what that imports from beside it; None where there is none."""
+    import inspect
+
+    from slurmgpu.files.jobs import read_python
+
+    function = inspect.unwrap(_innermost(function))
+    try:
+        file = inspect.getsourcefile(function if inspect.isroutine(function) else type(function))
+    except TypeError:  # written in C
+        return None
+    return None if file is None else read_python([Path(file).name], Path(file).absolute().parent)
+
+
 def _restart(checkpointable: bool) -> dict[str, Any] | None:
     """What can save its state may start again; of anything else nobody knows, and the settings decide."""
     return {"on": ["preemption", "node_failure"]} if checkpointable else None
@@ -188,14 +207,19 @@ def _restart(checkpointable: bool) -> dict[str, Any] | None:
 
 def _names(function: Callable[..., Any]) -> tuple[str, str]:
     """A function's own name and its dotted one, through functools.partial and for callable objects."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = _innermost(function)
     if not callable(function):
         raise InvalidInput(
             f"{function!r} is no function", hint="submit(train, *its arguments), not submit(train(...))"
         )
     named: Any = function if hasattr(function, "__qualname__") else type(function)
     return named.__name__.strip("<>"), f"{named.__module__}.{named.__qualname__}"
+
+
+def _innermost(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
 
 
 def _plain(key: str, value: Any) -> Any:

@@ -11,6 +11,7 @@ import pytest
 
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder, read_templates
+from slurmgpu.files.jobs import read_python
 from slurmgpu.files.yaml import read_file, validate
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job
@@ -33,7 +34,8 @@ def golden_plan(name: str) -> Plan:
         path = GOLDEN / "jobs" / f"{name}.yaml"
         cluster = named_cluster(path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# cluster: "))
     job = validate(Job, read_file(path), "job")
-    return make_plan(job, cluster, Surroundings(work_dir=job.work_dir or "/home/me/project"))
+    script = read_python([f"{name}.py"], path.parent)
+    return make_plan(job, cluster, Surroundings(work_dir=job.work_dir or "/home/me/project", script=script))
 
 
 def named_cluster(name: str) -> Cluster:

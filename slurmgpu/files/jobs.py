@@ -12,7 +12,7 @@ from slurmgpu.files.data import data_folder
 from slurmgpu.files.settings import EXCLUSIVE_JOB_KEYS, LoadedSettings, layer_files, load_settings
 from slurmgpu.files.yaml import Layered, Origin, read_file, validate
 from slurmgpu.models.job import Job
-from slurmgpu.planning.launching import python_command
+from slurmgpu.planning.launching import python_files
 
 if TYPE_CHECKING:
     from slurmgpu.planning.reading import ScriptFacts
@@ -127,14 +127,8 @@ def folder_here(work_dir: str, cwd: Path) -> Path | None:
 
 def read_user_script(job: Job, work_dir: str, cwd: Path) -> ScriptFacts | None:
     """Read the script that the command runs, and what it imports from beside it; None when it is not here."""
-    python = python_command(job.command) if job.command else None
     folder = folder_here(work_dir, cwd)
-    if python is None or folder is None:
-        return None
-    module = (python.module or "").replace(".", "/")
-    return read_python(
-        [python.script] if python.script else [f"{module}.py", f"{module}/__main__.py"], folder
-    )
+    return None if folder is None or not job.command else read_python(python_files(job.command), folder)
 
 
 def read_python(names: Iterable[str], folder: Path) -> ScriptFacts | None:

@@ -57,6 +57,8 @@ class Plan(Model):
     command: tuple[str, ...] | None
     train: dict[str, Any] | None
     """What train.json holds."""
+    own_loop: str | None = None
+    """Where the command's script imports slurmgpu.training, which then travels with the run; None: nowhere."""
     prepare_only: bool = False
     """Whether the entrypoint only prepares the task, and trains nothing."""
     environment: Environment
@@ -73,7 +75,7 @@ class Plan(Model):
     restart_on: tuple[str, ...] = ()
     """The reasons that count: timeout, preemption, node_failure."""
     tended: bool = False
-    """Whether the script knows when the time is up, outlives the signals that end a job, and requeues it."""
+    """Whether the script knows when the time is up, outlives the signals that end a job, and requeues it if it may."""
     login_shell: bool = False
     address_suffix: str | None = None
     gpu_hours: float | None = None

@@ -51,6 +51,7 @@ def plan_with_components(job: Job, cluster: Cluster, around: Surroundings) -> Pl
     )
     return first.model_copy(
         update={
+            "tended": False,  # what ends the job's own steps in time is the job's
             "components": tuple(
                 tuple(option for option in one.options if option.name not in _OF_THE_JOB) for one in others
             ),

@@ -15,8 +15,8 @@ from slurmgpu.models.plan import Option, Plan, Reason
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration, GpuRequest, Memory
 from slurmgpu.planning.asking import judge_options
-from slurmgpu.planning.launching import Launching, choose_launcher, python_command
-from slurmgpu.planning.planner import Surroundings, make_plan, resolve_environment
+from slurmgpu.planning.launching import Launching, choose_launcher, own_loop, python_command
+from slurmgpu.planning.planner import Surroundings, make_plan, own_loop_reasons, resolve_environment
 from slurmgpu.planning.restarting import refuse_timeout, restart_of
 
 __all__ = ["ExactSize", "as_it_stands", "component_options", "exact_options", "exact_plan"]
@@ -83,6 +83,7 @@ def exact_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
     if job.train is not None:
         job.train.micro_batch(size.nodes * size.processes(launching))
         overruled += _judged_precision(job.train.precision, size, around.force)
+    loop = own_loop(around.script) if job.command is not None else None
     text = {option.name: option.value for option in options}
     folders, warnings = _log_folders(text)
     return Plan.model_construct(
@@ -117,8 +118,12 @@ def exact_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
         log_folders=folders,
         restart_limit=restart.limit if restart.on else None,
         restart_on=restart.on,
+        own_loop=loop,
         tended=job.train is not None or "timeout" in restart.on,
-        reasons=(Reason.model_construct(what="launcher", value=launching.launcher, why=launching.why),),
+        reasons=(
+            Reason.model_construct(what="launcher", value=launching.launcher, why=launching.why),
+            *own_loop_reasons(loop),
+        ),
         warnings=(*overruled, *launching.warnings, *warnings),
     )
 

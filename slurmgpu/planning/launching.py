@@ -14,7 +14,7 @@ from slurmgpu.models.plan import Launcher
 if TYPE_CHECKING:
     from slurmgpu.planning.reading import ScriptFacts
 
-__all__ = ["Launching", "PythonCommand", "choose_launcher", "python_command"]
+__all__ = ["Launching", "PythonCommand", "choose_launcher", "own_loop", "python_command", "python_files"]
 
 _PYTHON = r"python(?:\d(?:\.\d+)?)?\Z"
 # Programs that start the processes themselves.
@@ -71,6 +71,25 @@ def python_command(words: tuple[str, ...]) -> PythonCommand | None:
         if word in {"-W", "-X"} and rest:
             options.append(rest.pop(0))
     return None
+
+
+def python_files(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The files that may be the script of a command, the likeliest first: python's, or a launcher's (torchrun train.py)."""
+    python = python_command(words)
+    if python is None or python.module in _LAUNCHER_MODULES:
+        return tuple(word for word in words[1:] if word.endswith(".py"))
+    if python.script:
+        return (python.script,)
+    module = (python.module or "").replace(".", "/")
+    return (f"{module}.py", f"{module}/__main__.py")
+
+
+def own_loop(facts: ScriptFacts | None) -> str | None:
+    """Where the script imports slurmgpu.training, as file:line; None when it does not, or was not read."""
+    if facts is None or facts.own_loop is None:
+        return None
+    line = facts.own_loop[1]
+    return f"{facts.path}:{line}" if line else f"a module beside {facts.path}"
 
 
 class Launching(NamedTuple):

@@ -20,7 +20,7 @@ from slurmgpu.planning.ask import SHARED
 from slurmgpu.planning.choosing import Chosen, by_preference, candidates, choose
 from slurmgpu.planning.drafting import Draft, type_to_pin
 from slurmgpu.planning.gpus import as_spelled
-from slurmgpu.planning.launching import Launching, choose_launcher, python_command
+from slurmgpu.planning.launching import Launching, choose_launcher, own_loop, python_command
 from slurmgpu.planning.options import Layouted, options_of, partition_named
 from slurmgpu.planning.request import Layout, count
 from slurmgpu.planning.restarting import restart_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from slurmgpu.planning.cost import Cost
     from slurmgpu.planning.reading import ScriptFacts
 
-__all__ = ["Surroundings", "make_plan", "partitions_that_fit", "resolve_environment"]
+__all__ = ["Surroundings", "make_plan", "own_loop_reasons", "partitions_that_fit", "resolve_environment"]
 
 
 class Surroundings(NamedTuple):
@@ -231,7 +231,8 @@ def _finished(
     tasks, tasks_why = _tasks(job, launching, layout.gpus_per_node)
     processes = _processes(launching, layout.gpus_per_node, tasks)
     alone = launching.launcher == "plain" and layout.nodes > 1
-    restart, restart_why = restart_of(job)
+    resumes_at = own_loop(around.script) if job.train is None else None
+    restart, restart_why = restart_of(job, resumes_at)
     work_dir = around.work_dir
     made = Layouted(
         name=_name(job),
@@ -285,7 +286,8 @@ def _finished(
         log_folders=_log_folders(job, made),
         restart_limit=restart.limit if restart.on else None,
         restart_on=restart.on,
-        tended=job.train is not None or "timeout" in restart.on,
+        own_loop=resumes_at,
+        tended=job.train is not None or resumes_at is not None or "timeout" in restart.on,
         login_shell=cluster.dialect.login_shell,
         address_suffix=cluster.dialect.address_suffix,
         gpu_hours=cost.gpu_hours if cost else None,
@@ -298,6 +300,7 @@ def _finished(
                 value=str(processes if alone else layout.nodes * processes),
                 why="on the first of the nodes" if alone else f"{count(layout.nodes, 'node')} x {processes}",
             ),
+            *own_loop_reasons(resumes_at),
             *_environment_reasons(job, environment_name),
             *_left_out(job, cluster, draft),
             *_cost_reasons(cost),
@@ -349,6 +352,14 @@ def _cost_reasons(cost: Cost | None) -> tuple[Reason, ...]:
             )
         )
     return tuple(rows)
+
+
+def own_loop_reasons(where: str | None) -> tuple[Reason, ...]:
+    """Why slurmgpu.training travels with the run."""
+    if where is None:
+        return ()
+    what, value = "slurmgpu.training", "copied into the run directory"
+    return (Reason.model_construct(what=what, value=value, why=f"{where} imports it"),)
 
 
 def _environment_reasons(job: Job, name: str | None) -> tuple[Reason, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import sys
 from collections.abc import Iterable
@@ -35,9 +36,11 @@ _SPAWNING_CALLS = {"spawn", "start_processes", "notebook_launcher"}
 _TRAINERS = ("transformers", "trl", "sentence_transformers")
 # Libraries that start no training of their own.
 _PLAIN = {
-    "PIL", "cv2", "datasets", "matplotlib", "numpy", "pandas", "rich", "scipy", "sklearn", "tensorboard", "tokenizers",
-    "torch", "torchaudio", "torchmetrics", "torchvision", "tqdm", "wandb", "yaml",
+    "PIL", "cv2", "datasets", "matplotlib", "numpy", "pandas", "rich", "scipy", "sklearn", "slurmgpu", "tensorboard",
+    "tokenizers", "torch", "torchaudio", "torchmetrics", "torchvision", "tqdm", "wandb", "yaml",
 }  # fmt: skip
+# What a loop of the user's own imports to stop in good order and to resume.
+_OUR_RUN = "slurmgpu.training"
 _RANK_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
 _SLURM_RANK_VARIABLES = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"}
 
@@ -54,6 +57,8 @@ class ScriptFacts(NamedTuple):
     """A sign that it starts its own processes, or drives several GPUs from one."""
     slurm_rank: tuple[str, int] | None = None
     """A sign that it takes its rank from Slurm's variables, and not from torchrun's."""
+    own_loop: tuple[str, int] | None = None
+    """An import of slurmgpu.training, which then has to be where the script runs."""
     trains_elsewhere: bool = False
     """No training loop was read, and it imports what was not read, or not known: the loop, and the process group, may
     be there."""
@@ -67,6 +72,7 @@ class _Visitor(ast.NodeVisitor):
         self.distributed: tuple[str, int] | None = None
         self.spawns: tuple[str, int] | None = None
         self.slurm_rank: tuple[str, int] | None = None
+        self.own_loop: tuple[str, int] | None = None
         self.torchrun_rank = False
         self.names: dict[str, str] = {}  # local name -> dotted origin
 
@@ -76,6 +82,8 @@ class _Visitor(ast.NodeVisitor):
             self.framework = (name, line)
         if module.startswith(_DISTRIBUTED_MODULES) and self.distributed is None:
             self.distributed = (module, line)
+        if f"{module}.".startswith(f"{_OUR_RUN}.") and self.own_loop is None:
+            self.own_loop = (_OUR_RUN, line)
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -124,6 +132,8 @@ class _Visitor(ast.NodeVisitor):
     def visit_Constant(self, node: ast.Constant) -> None:
         if not isinstance(node.value, str):
             return
+        if node.value == _OUR_RUN:  # import_module("slurmgpu.training")
+            self._imported(node.value, node.lineno)
         sign = (f"the variable {node.value}", node.lineno)
         if node.value in _RANK_VARIABLES:
             self.distributed = self.distributed or sign
@@ -142,6 +152,7 @@ _TEXT_SIGNS: tuple[tuple[str, str, str], ...] = (
     ("distributed", "init_process_group", r"\binit_process_group\("),
     ("distributed", "torch.distributed", r"\btorch\.distributed\b"),
     ("distributed", "the variable LOCAL_RANK", r"['\"]LOCAL_RANK['\"]"),
+    ("own_loop", _OUR_RUN, r"(?m)^\s*(?:import|from)\s+slurmgpu(?:\.training\b|\s+import\s.*\btraining\b)"),
 )
 
 
@@ -156,24 +167,24 @@ def _read_as_text(path: str, text: str) -> ScriptFacts:
         framework=found.get("framework"),
         distributed=found.get("distributed"),
         spawns=found.get("spawns"),
+        own_loop=found.get("own_loop"),
         parsed=False,
     )
 
 
-def _distributed(module: str) -> tuple[str, int] | None:
-    inner = _Visitor()
-    try:
-        inner.visit(ast.parse(module))
-    except (SyntaxError, ValueError):
-        return None
-    return (inner.distributed[0], 0) if inner.distributed else None
+def _visited(module: str) -> _Visitor:
+    """What a module shows; nothing where its syntax cannot be read."""
+    visitor = _Visitor()
+    with contextlib.suppress(SyntaxError, ValueError):
+        visitor.visit(ast.parse(module))
+    return visitor
 
 
 def read_script(path: str, text: str, modules: Iterable[str] = (), deeper: Iterable[str] = ()) -> ScriptFacts:
     """Find the signs of distribution in a script; ``modules`` are the texts of what it imports from beside it.
 
     A finding in an imported module counts with line 0. Of what those import in turn (``deeper``) only a process
-    group counts: a library there may be used or not. Nothing is executed.
+    group and slurmgpu.training count: a library there may be used or not. Nothing is executed.
     """
     try:
         tree = ast.parse(text)
@@ -183,18 +194,11 @@ def read_script(path: str, text: str, modules: Iterable[str] = (), deeper: Itera
     visitor = _Visitor()
     visitor.visit(tree)
     for module in modules:
-        inner = _Visitor()
-        try:
-            inner.visit(ast.parse(module))
-        except (SyntaxError, ValueError):
-            continue
-        for kind in ("framework", "distributed", "spawns", "slurm_rank"):
-            finding = getattr(inner, kind)
-            if finding and getattr(visitor, kind) is None:
-                setattr(visitor, kind, (finding[0], 0))
+        inner = _visited(module)
+        _take_over(visitor, inner, ("framework", "distributed", "spawns", "slurm_rank", "own_loop"))
         visitor.torchrun_rank = visitor.torchrun_rank or inner.torchrun_rank
-    if visitor.distributed is None:
-        visitor.distributed = next(filter(None, map(_distributed, deeper)), None)
+    for module in deeper:
+        _take_over(visitor, _visited(module), ("distributed", "own_loop"))
     slurm_rank = None if visitor.torchrun_rank else visitor.slurm_rank
     return ScriptFacts(
         path,
@@ -202,8 +206,17 @@ def read_script(path: str, text: str, modules: Iterable[str] = (), deeper: Itera
         visitor.distributed,
         visitor.spawns,
         slurm_rank,
+        visitor.own_loop,
         _elsewhere(text, modules, deeper),
     )
+
+
+def _take_over(visitor: _Visitor, inner: _Visitor, kinds: Iterable[str]) -> None:
+    """What a module shows counts where the script itself shows nothing of the kind."""
+    for kind in kinds:
+        finding = getattr(inner, kind)
+        if finding and getattr(visitor, kind) is None:
+            setattr(visitor, kind, (finding[0], 0))
 
 
 def _elsewhere(text: str, modules: list[str], deeper: list[str]) -> bool:

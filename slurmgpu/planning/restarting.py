@@ -11,8 +11,11 @@ __all__ = ["refuse_timeout", "restart_of"]
 _BY_SLURM = {"preemption": "preemption", "node_failure": "node failure"}
 
 
-def restart_of(job: Job) -> tuple[Restart, str]:
-    """When the job starts again, and why; PlanError when a new start could not go on from the last one."""
+def restart_of(job: Job, own_loop: str | None = None) -> tuple[Restart, str]:
+    """When the job starts again, and why; PlanError when a new start could not go on from the last one.
+
+    ``own_loop``: where the script imports slurmgpu.training, if it does.
+    """
     train = job.train
     if job.restart is not None:
         restart, why = job.restart, "as asked (restart)"
@@ -21,7 +24,12 @@ def restart_of(job: Job) -> tuple[Restart, str]:
         why = "the training entrypoint resumes from its last checkpoint"
     else:
         restart = Restart.model_construct()
-        why = "nothing says that the command can resume, so it must not run twice; restart: {on: [preemption]} allows it"
+        why = (
+            f"{own_loop} imports slurmgpu.training; if it resumes, restart: {{on: [timeout, preemption, node_failure]}} "
+            "starts it again"
+            if own_loop
+            else "nothing says that the command can resume, so it must not run twice; restart: {on: [preemption]} allows it"
+        )
     if "timeout" in restart.on:
         if train is not None and not train.resume:
             raise PlanError(

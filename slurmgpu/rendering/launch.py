@@ -77,8 +77,10 @@ def container_words(plan: Plan) -> dict[str, object] | None:
         return None
     gpu = {"nvidia": ["--nv"], "amd": ["--rocm"], "none": []}
     words: list[str] = gpu[container.gpu] if plan.gpus else []
-    if plan.train is not None or plan.tended:
-        words = [*words, "--bind", '"$SLURMGPU_RUN_DIR"']
+    if plan.train is not None or plan.own_loop is not None or plan.tended:
+        # A task of an array writes into a folder of its own below the one that has the code.
+        folder = '"$run_dir"' if plan.option("array") is not None else '"$SLURMGPU_RUN_DIR"'
+        words = [*words, "--bind", folder]
     for bind in container.binds:
         words = [*words, "--bind", job_path(bind)]
     return {

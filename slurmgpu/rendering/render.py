@@ -89,6 +89,7 @@ def _context(plan: Plan, script_name: str) -> dict[str, Any]:
         "rendezvous": _rendezvous(plan),
         "run": _run(plan),
         "train": None if plan.train is None else {"settings": _settings(plan.train)},
+        "own_loop": None if plan.own_loop is None else shell_word(plan.own_loop),
         "tended": _tended(plan),
         "container": container_words(plan),
         "needed_variables": list(path_variables(environment.container.image))
@@ -113,6 +114,7 @@ def _sections(plan: Plan, context: Mapping[str, Any]) -> Iterator[str]:
         "rendezvous.sh.j2": context["rendezvous"],
         "run.sh.j2": context["run"],
         "train.sh.j2": context["train"],
+        "own.sh.j2": context["own_loop"],
         "container/image.sh.j2": context["needed_variables"],
         "signals.sh.j2": context["tended"],
     }
@@ -183,7 +185,7 @@ def _rendezvous(plan: Plan) -> dict[str, str] | None:
 
 def _run(plan: Plan) -> dict[str, Any] | None:
     """The run directory, for what writes into it."""
-    if plan.train is None and not plan.tended:
+    if plan.train is None and plan.own_loop is None and not plan.tended:
         return None
     return {"name": shell_word(plan.slug), "array": plan.option("array") is not None}
 

@@ -88,6 +88,8 @@ def _fill(path: Path, plan: Plan, job: Job, script: str) -> None:
     (path / "script.sbatch").write_text(script, encoding="utf-8")
     if plan.train is not None:
         copy_entrypoint(path / "code")
+    elif plan.own_loop is not None:
+        copy_own_loop(path / "code")
 
 
 def _repeatable(job: Job, plan: Plan) -> dict[str, Any]:
@@ -99,11 +101,29 @@ def _repeatable(job: Job, plan: Plan) -> dict[str, Any]:
 
 def copy_entrypoint(code: Path) -> None:
     """Copy the training entrypoint as ``slurmgpu_training``, a name that no installed package shadows."""
+    _copy_training(code / "slurmgpu_training")
+
+
+# What else is installed of slurmgpu is found as before: a script may submit jobs, too.
+_FOUND_AS_BEFORE = """
+import pkgutil
+
+__path__ = pkgutil.extend_path(__path__, __name__)
+"""
+
+
+def copy_own_loop(code: Path) -> None:
+    """Copy it as ``slurmgpu.training``, as scripts import it; an installed one has lower precedence than the copy."""
+    package = code / "slurmgpu"
+    _copy_training(package / "training")
+    text = Path(slurmgpu.__file__).read_text(encoding="utf-8")
+    (package / "__init__.py").write_text(text + _FOUND_AS_BEFORE, encoding="utf-8")
+
+
+def _copy_training(target: Path) -> None:
     source = Path(slurmgpu.__file__).resolve().parent / "training"
     try:
-        shutil.copytree(
-            source, code / "slurmgpu_training", ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
-        )
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     except shutil.Error as error:  # it has gathered why, file by file, and has no strerror
         raise OSError(errno.EIO, error.args[0][0][-1]) from None
 

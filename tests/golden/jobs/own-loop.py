@@ -1,0 +1,6 @@
+import torch
+
+from slurmgpu.training import Run
+
+torch.distributed.init_process_group()
+run = Run()
