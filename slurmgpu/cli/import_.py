@@ -33,7 +33,7 @@ def command(script: Path, to: Path | None, force: bool, as_json: bool) -> None:
 
     if to is not None and as_json:
         raise InvalidInput("--to writes a job file, and --json prints JSON", hint="leave one out")
-    imported = import_script(_read(script), "the script" if str(script) == "-" else script.name)
+    imported = import_script(read_batch_script(script), "the script" if str(script) == "-" else script.name)
     for line in imported.notes:
         note(line)
     if as_json:
@@ -56,7 +56,8 @@ def command(script: Path, to: Path | None, force: bool, as_json: bool) -> None:
     note(f"wrote {to}; `slurmgpu render {to}` prints its script")
 
 
-def _read(script: Path) -> str:
+def read_batch_script(script: Path) -> str:
+    """A batch script's text, `-` being standard input; InvalidInput where it cannot be read."""
     from slurmgpu.errors import InvalidInput
 
     try:

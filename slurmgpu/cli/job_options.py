@@ -79,7 +79,7 @@ FIELDS: tuple[_Field, ...] = (
 
 
 class JobCommand(click.Command):
-    """A command that takes ``[JOB.yaml] [options] [-- COMMAND...]``: what stands after ``--`` is the command."""
+    """A command that takes ``[JOB.yaml|SCRIPT] [options] [-- COMMAND...]``: what stands after ``--`` is the command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep what stands after ``--`` apart: click would mix it with the arguments before."""
@@ -124,7 +124,7 @@ def job_options(function: F) -> F:
         (
             # A path, so that shells complete the names of files.
             click.argument(
-                "job__file", metavar="[JOB.yaml]", required=False, type=click.Path(readable=False)
+                "job__file", metavar="[JOB.yaml|SCRIPT]", required=False, type=click.Path(readable=False)
             ),
             click.option(
                 "--cluster", "job__cluster", metavar="NAME", help="The cluster profile: its name, or a file."

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import click
 
 from slurmgpu.cli.job_options import FIELDS
+from slurmgpu.cli.job_source import Source, find_source
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.data import read_templates
-from slurmgpu.files.jobs import LoadedJob, find_job_file, folder_here, load_job, read_user_script
+from slurmgpu.files.jobs import LoadedJob, folder_here, load_job, read_user_script
 from slurmgpu.files.settings import expand_here
 from slurmgpu.files.yaml import Layered, Origin, read_file, read_yaml
 from slurmgpu.models.cluster import Cluster
@@ -74,9 +75,8 @@ def note(text: str) -> None:
 def prepare(given: dict[str, Any]) -> Prepared:
     """Read, check and plan the job that file and options describe; warnings go to stderr."""
     cwd = Path.cwd()
-    path = find_job_file(given["job__file"]) if given.get("job__file") else None
-    exact = path is not None and given.get("job__gres") and read_file(path).data.get("exact") is True
-    loaded = load_job(path, _layer(given, bool(exact)), cwd=cwd, environ=os.environ)
+    source = find_source(given, cwd, os.environ)
+    loaded = _loaded(given, source, cwd)
     cluster, chooser = choose_cluster(given.get("job__cluster"), loaded.settings, os.environ)
     around = Surroundings(
         work_dir=loaded.work_dir,
@@ -96,6 +96,26 @@ def prepare(given: dict[str, Any]) -> Prepared:
         note(f"warning: {warning}")
     _mention_missing_script(loaded, plan, cwd)
     return Prepared(loaded, cluster, plan, given.get("job__template"), around)
+
+
+def _loaded(given: dict[str, Any], source: Source, cwd: Path) -> LoadedJob:
+    """The job of a file, a batch script or the options alone, with the options on top."""
+    if source.note:
+        note(source.note)
+    if source.batch is None:
+        exact = (
+            source.path is not None and given.get("job__gres") and read_file(source.path).data.get("exact")
+        )
+        return load_job(source.path, _layer(given, exact is True), cwd=cwd, environ=os.environ)
+    for line in source.batch.notes:
+        note(line)
+    if not given.get("job__file"):  # it was found after --
+        given = {**given, "command": None}
+    options = _layer(given, exact=True)
+    if "work_dir" in options.data:
+        # As sbatch does with -D: the script itself changes into no folder.
+        options.put(("sbatch", "chdir"), options.data.pop("work_dir"), options.origins.pop(("work_dir",)))
+    return load_job(None, options, cwd=cwd, environ=os.environ, script=source.batch.layer)
 
 
 def _mention_missing_script(loaded: LoadedJob, plan: Plan, cwd: Path) -> None:

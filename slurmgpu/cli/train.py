@@ -110,7 +110,7 @@ def _planned(
     known, _ = choose_cluster(cluster, loaded.settings, os.environ)
     _, environment = resolve_environment(loaded.job, known, loaded.settings.settings.environments)
     job = loaded.job.model_copy(update={"environment": environment})
-    around = Surroundings(work_dir=loaded.work_dir)
+    around = Surroundings(work_dir=loaded.work_dir, force=True)  # the GPUs of this machine are what counts
     plan = make_plan(job, GENERIC, around).model_copy(update={"login_shell": known.dialect.login_shell})
     return Prepared(loaded._replace(job=job), GENERIC, plan, None, around)
 

@@ -73,8 +73,18 @@ def find_job_file(name: str) -> Path:
     )
 
 
-def load_job(path: Path | None, options: Layered, *, cwd: Path, environ: Mapping[str, str]) -> LoadedJob:
-    """Merge settings, job file and options into a job; InvalidInput names where each mistake was written."""
+def load_job(
+    path: Path | None,
+    options: Layered,
+    *,
+    cwd: Path,
+    environ: Mapping[str, str],
+    script: Layered | None = None,
+) -> LoadedJob:
+    """Merge settings, job file and options into a job; InvalidInput names where each mistake was written.
+
+    ``script`` is a batch script as a job's data, in place of a job file; it runs where sbatch is called.
+    """
     home = path.resolve().parent if path else cwd.resolve()
     settings = load_settings(home, environ)
     layered = Layered({}, {(): Origin(str(path) if path else "the command line")})
@@ -84,6 +94,8 @@ def load_job(path: Path | None, options: Layered, *, cwd: Path, environ: Mapping
         above.insert(0, read_file(path))
         text = path.read_text(encoding="utf-8")
         layered.origins[()] = Origin(str(path))
+    elif script is not None:
+        above.insert(0, script)
     for layer in (_defaults(settings.job, above), *above):
         layered.overlay(layer, EXCLUSIVE_JOB_KEYS)
     job = validate(Job, layered, "job")

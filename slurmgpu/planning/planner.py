@@ -155,7 +155,8 @@ def _check_task(job: Job) -> None:
     if job.command is None and job.train is None:
         raise InvalidInput(
             "the job has neither command nor train: there is nothing to run",
-            hint="write command: [python, train.py] in the job file, or after --: slurmgpu submit --gpus 2 -- python train.py",
+            hint="write command: [python, train.py] in a job file (job.yaml in this folder is found by itself), or after --: "
+            "slurmgpu submit --gpus 2 -- python train.py",
         )
 
 

@@ -31,6 +31,8 @@ class Imported(NamedTuple):
     """Comments at the end of a key's line."""
     notes: tuple[str, ...]
     """What the person should look at."""
+    lines: dict[Key, int]
+    """The script's line of each key that stands for an option."""
 
 
 _ORDER = (
@@ -39,9 +41,10 @@ _ORDER = (
 )  # fmt: skip
 
 
-def import_script(text: str, name: str) -> Imported:
+def import_script(text: str, name: str, *, verbatim: bool = False) -> Imported:
     """Make a job of a script that sbatch takes; ``name`` is what the script is called in messages.
 
+    ``verbatim`` keeps what runs as the script's own text, also where it would be understood.
     InvalidInput for what is no batch script, or one that sbatch refuses for more than its first line.
     """
     script = read_script(text)
@@ -53,9 +56,9 @@ def import_script(text: str, name: str) -> Imported:
             f"{name}: has no command below its options: there is nothing to run",
             hint="write the command into the script first",
         )
-    data, where = _options(script)
+    data, where, lines = _options(script)
     _checked({**data, **PLACEHOLDER}, script, name)
-    understood = understand(shebang, "\n".join(body), data)
+    understood = None if verbatim else understand(shebang, "\n".join(body), data)
     before: dict[Key, tuple[str, ...]] = {}
     if understood is not None and valid({**data, **understood.data}) is not None:
         data |= understood.data
@@ -70,7 +73,13 @@ def import_script(text: str, name: str) -> Imported:
     beside, more = _remarks(script, where)
     notes += [*more, *_unknown(script)]
     return Imported(
-        job, data, (*_head(name, understood, data.get("resources", ())), *notes), before, beside, tuple(notes)
+        job,
+        data,
+        (*_head(name, understood, data.get("resources", ())), *notes),
+        before,
+        beside,
+        tuple(notes),
+        lines,
     )
 
 
@@ -169,15 +178,16 @@ def _is_directive(line: str) -> bool:
 # Options -> fields
 
 
-def _options(script: Script) -> tuple[dict[str, Any], dict[int, Key]]:
-    """The job's data, and the key at which the last option of each line of the script stands."""
+def _options(script: Script) -> tuple[dict[str, Any], dict[int, Key], dict[Key, int]]:
+    """The job's data; the key at which the last option of each line of the script stands; and each key's line."""
     found = [_last_ones(script, number) for number in range(script.components)]
     data, keys = place([[(one.name, one.value) for one in component] for component in found])
     places: dict[int, Key] = {}
     for number, component in enumerate(found):
         for one in component:
             places[one.line] = keys[number, one.name]
-    return data, places
+    lines = {keys[number, one.name]: one.line for number, component in enumerate(found) for one in component}
+    return data, places, lines
 
 
 def _last_ones(script: Script, component: int) -> list[Directive]:

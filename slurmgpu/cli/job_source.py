@@ -1,0 +1,116 @@
+"""What a request is made of: a job file, a batch script that is taken as a job, or the options alone."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from slurmgpu.errors import InvalidInput
+from slurmgpu.files.jobs import find_job_file
+
+if TYPE_CHECKING:
+    from slurmgpu.files.yaml import Layered
+
+__all__ = ["JOB_FILE", "BatchScript", "Source", "find_source"]
+
+JOB_FILE = "job.yaml"
+"""The job file that is meant where none is named."""
+_SUFFIXES = {".slurm", ".sbatch"}
+_OTHER_FILES = {".yaml", ".yml", ".py"}
+
+
+class BatchScript(NamedTuple):
+    """A batch script, as the bottom layer of a job."""
+
+    name: str
+    """The script's path, as it was given."""
+    text: str
+    layer: Layered
+    notes: tuple[str, ...]
+    """What the person should know of how it was taken."""
+
+
+class Source(NamedTuple):
+    """Where a job comes from; neither: from the options alone."""
+
+    path: Path | None = None
+    batch: BatchScript | None = None
+    note: str | None = None
+    """What was found that nobody named."""
+
+
+def find_source(given: Mapping[str, Any], cwd: Path, environ: Mapping[str, str]) -> Source:
+    """The job file or batch script of a request: as named, after ``--``, or job.yaml where nothing is named."""
+    named, command = given.get("job__file"), given.get("command") or ()
+    if named:
+        return Source(batch=_batch(named, (), environ)) if _is_batch(named) else Source(find_job_file(named))
+    if command and _is_batch(command[0]):
+        return Source(batch=_batch(command[0], command[1:], environ))
+    if not command and not _has_task(given) and (cwd / JOB_FILE).is_file():
+        return Source(cwd / JOB_FILE, note=f"using {JOB_FILE}")
+    return Source()
+
+
+def _has_task(given: Mapping[str, Any]) -> bool:
+    """Whether an option says what to run."""
+    return any(str(one).startswith(("train", "command", "script")) for one in given.get("job__set") or ())
+
+
+def _is_batch(name: str) -> bool:
+    """Whether a file is a batch script: by its ending, or by lines that sbatch reads."""
+    path = Path(name)
+    if path.suffix in _OTHER_FILES or not path.is_file():
+        return False
+    if path.suffix in _SUFFIXES:
+        return True
+    if path.suffix != ".sh":
+        with path.open("rb") as file:
+            if file.read(2) != b"#!":
+                return False
+    text = path.read_bytes().decode("utf-8", errors="replace")
+    if "#SBATCH" not in text:
+        return False
+    from slurmgpu.scripts.reading import read_script
+
+    return bool(read_script(text).directives)
+
+
+def _batch(name: str, arguments: tuple[str, ...], environ: Mapping[str, str]) -> BatchScript:
+    from slurmgpu.cli.import_ import read_batch_script
+    from slurmgpu.files.yaml import Layered, Origin
+    from slurmgpu.scripts.importing import import_script
+
+    path = Path(name)
+    text = read_batch_script(path)
+    imported = import_script(text, name, verbatim=True)
+    data = dict(imported.data)
+    if "job-name" not in data.get("sbatch", {}):
+        data.setdefault("name", path.name)  # as sbatch calls it
+    if arguments:
+        data["script"] = _with_arguments(name, imported.job.shebang, data["script"], arguments)
+    origins = {key: Origin(name, line) for key, line in imported.lines.items()}
+    layer = Layered(data, {(): Origin(name), **origins})
+    count = len(imported.lines)
+    became = (
+        f"{name}: taken as a job that asks Slurm for exactly what it asks for "
+        f"({count} option{'s' * (count != 1)}); its own lines run as they stand"
+    )
+    ambient = sorted(key for key in environ if key.startswith("SBATCH_"))
+    aside = (
+        f"{', '.join(ambient)}: set here and not used, as in every submission of slurmgpu; give the options"
+    )
+    return BatchScript(name, text, layer, (became, *imported.notes, *([aside] if ambient else [])))
+
+
+def _with_arguments(name: str, shebang: str | None, script: str, arguments: tuple[str, ...]) -> str:
+    """The script's lines, with the arguments that sbatch would hand to it."""
+    shell = (shebang or "/bin/bash").split()
+    if not any(word.rsplit("/", 1)[-1] in {"bash", "sh", "dash", "ksh", "zsh"} for word in shell[:2]):
+        raise InvalidInput(
+            f"{name}: arguments ({shlex.join(arguments)}) are handed to scripts of a shell only, and this is one of "
+            f"{shebang}",
+            hint="write them into the script",
+        )
+    return f"set -- {shlex.join(arguments)}\n{script}"
