@@ -135,7 +135,14 @@ def test_on_a_login_node_it_asks_before_it_runs(tmp_path: Path) -> None:
     assert "--here" in done.stderr
     assert not (tmp_path / "runs").exists()
     assert run(tmp_path, "--gpus", "1", "--here", "--", "true", **login).returncode == 0
-    assert run(tmp_path, "--gpus", "1", "--", "true", SLURM_JOB_ID="1", **login).returncode == 0
+    salloc = run(tmp_path, "--gpus", "1", "--", "true", SLURM_JOB_ID="1", **login)
+    assert salloc.returncode == 1
+    assert "this shell is not on a node of job 1" in salloc.stderr
+    assert "srun --jobid=1 --overlap --pty bash" in salloc.stderr
+    assert (
+        run(tmp_path, "--gpus", "1", "--", "true", SLURM_JOB_ID="1", SLURMD_NODENAME="n1", **login).returncode
+        == 0
+    )
 
 
 def test_a_login_node_is_kept_small_and_quiet(tmp_path: Path) -> None:

@@ -13,10 +13,17 @@ from slurmgpu.cli.job_options import JobCommand, job_options
 
 if TYPE_CHECKING:
     from slurmgpu.cli.preparing import Prepared
+    from slurmgpu.submission.local_gpus import Gpus
 
 _LOGIN_PROCESSES = 2
 LOGIN_NICE = 15
 
+device_option = click.option(
+    "--gpu/--cpu",
+    "on_gpus",
+    default=None,
+    help="Use the GPUs that are here, or none (default: those of the Slurm job that this is in, and none elsewhere).",
+)
 run_dir_option = click.option(
     "--run-dir",
     metavar="RUN",
@@ -39,6 +46,7 @@ run_dir_option = click.option(
 @click.option(
     "--here", is_flag=True, help="Run on this machine although it looks like a login node; stays small."
 )
+@device_option
 @run_dir_option
 def command(
     given: dict[str, Any],
@@ -46,12 +54,14 @@ def command(
     pretend_nodes: int,
     steps: int | None,
     here: bool,
+    on_gpus: bool | None,
     run_dir: Path | None,
 ) -> None:
-    """Run the rendered script, byte for byte, on this machine's CPU, without Slurm.
+    """Run the rendered script, byte for byte, on this machine, without Slurm.
 
-    What belongs to Slurm or the site (srun, modules, containers, GPUs) is stood in for, and the output says
-    so. Ends with the script's own exit code.
+    Inside a job (salloc, srun --pty bash) it uses the job's GPUs on this node, elsewhere the CPU. What else belongs to
+    Slurm or the site (srun, modules, containers) is stood in for, and the output says so. Ends with the script's own
+    exit code.
     """
     from slurmgpu.cli.preparing import prepare
 
@@ -63,6 +73,7 @@ def command(
         nodes=pretend_nodes,
         steps=steps,
         login_node=login_node,
+        on_gpus=on_gpus,
         run_dir=run_dir,
     )
     click.get_current_context().exit(code)
@@ -74,6 +85,13 @@ def on_login_node(here: bool) -> bool:
     if login_node and not here:
         from slurmgpu.errors import PlanError
 
+        job_id = os.environ.get("SLURM_JOB_ID")
+        if job_id is not None:
+            raise PlanError(
+                f"this shell is not on a node of job {job_id}: it looks like a login node, which others share",
+                hint=f"go there first: srun --jobid={job_id} --overlap --pty bash; or --here runs it on this machine "
+                f"all the same, with at most {_LOGIN_PROCESSES} processes and at a low priority",
+            )
         raise PlanError(
             "this looks like a login node (Slurm's commands are here, and no job around), which others share",
             hint=f"--here runs it all the same, with at most {_LOGIN_PROCESSES} processes and at a low priority; or use "
@@ -89,16 +107,20 @@ def run_prepared(
     nodes: int = 1,
     steps: int | None = None,
     login_node: bool,
+    on_gpus: bool | None = None,
     python: Path | None = None,
     run_dir: Path | None = None,
 ) -> int:
     """Run the job's script here, in a run directory of its own or in an earlier one's; the script's exit code."""
     from slurmgpu.cli.preparing import note
+    from slurmgpu.cli.run_gpus import choose_gpus, share_out, told_of_gpus
     from slurmgpu.cli.submit import runs_folder
     from slurmgpu.submission.local import run_here, stand_ins
     from slurmgpu.submission.run_directory import new_run_directory
 
-    each = _processes_per_node(prepared, processes, nodes, login_node)
+    gpus = choose_gpus(prepared.plan, on_gpus)
+    each = _processes_per_node(prepared, processes, nodes, login_node, gpus)
+    gpus = share_out(prepared.plan, gpus, each, nodes)
     _check_local(prepared, steps)
     script = prepared.render()
     if run_dir is None:
@@ -107,13 +129,15 @@ def run_prepared(
     else:
         _check_earlier(run_dir, script)
         made, path = None, run_dir
-    request = _request(prepared, script, path, each, nodes, steps, login_node, python)
+    request = _request(prepared, script, path, each, nodes, steps, login_node, python, gpus)
     try:
         replaced = stand_ins(request)
     except BaseException:
         if made is not None:
             made.remove()
         raise
+    for said in told_of_gpus(prepared.plan, gpus, on_gpus, each * nodes):
+        note(said)
     for line in replaced:
         note(f"stand-in: {line}")
     note(f"run directory {path}")
@@ -144,14 +168,17 @@ def _check_earlier(run_dir: Path, script: str) -> None:
 
 
 def looks_like_a_login_node() -> bool:
-    """Whether a cluster answers here, outside any job."""
+    """Whether a cluster answers here, and this is no node of a job."""
     from slurmgpu.slurm.call import Slurm
     from slurmgpu.slurm.cluster import talks_to_a_cluster
+    from slurmgpu.submission.local_gpus import is_on_a_node
 
-    return "SLURM_JOB_ID" not in os.environ and talks_to_a_cluster(Slurm())
+    return not is_on_a_node(os.environ) and talks_to_a_cluster(Slurm())
 
 
-def _processes_per_node(prepared: Prepared, processes: int | None, nodes: int, login_node: bool) -> int:
+def _processes_per_node(
+    prepared: Prepared, processes: int | None, nodes: int, login_node: bool, gpus: Gpus | None
+) -> int:
     from slurmgpu.errors import InvalidInput
 
     plan = prepared.plan
@@ -174,9 +201,8 @@ def _processes_per_node(prepared: Prepared, processes: int | None, nodes: int, l
             f"--processes {processes}: this site allows {most} on this machine (policy.max_run_processes)",
             hint=f"use at most --processes {most}, or submit the job",
         )
-    wanted = (
-        processes // nodes if processes else max(1, min(plan.world_size, _cpus(), most or _cpus()) // nodes)
-    )
+    room = len(gpus.devices) if gpus else _cpus()
+    wanted = processes // nodes if processes else max(1, min(plan.world_size, room, most or room) // nodes)
     return min(wanted, max(1, _LOGIN_PROCESSES // nodes)) if login_node else wanted
 
 
@@ -221,6 +247,7 @@ def _request(
     steps: int | None,
     login_node: bool,
     python: Path | None,
+    gpus: Gpus | None,
 ) -> Any:
     from slurmgpu.files.jobs import folder_here
     from slurmgpu.submission.local import LocalRequest
@@ -236,6 +263,7 @@ def _request(
         nodes=nodes,
         processes_per_node=each,
         gpus_per_node=plan.gpus_per_node,
+        gpus=gpus,
         cpus_per_task=max(1, _cpus() // (each * nodes)),
         partition=plan.partition,
         account=plan.option("account"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurmgpu.cli.run import run_dir_option
+from slurmgpu.cli.run import device_option, run_dir_option
 from slurmgpu.cli.train_options import layer_of, train_options
 
 if TYPE_CHECKING:
@@ -25,13 +25,16 @@ if TYPE_CHECKING:
     "--cluster", metavar="NAME", help="The cluster profile whose environments count: its name, or a file."
 )
 @click.option(
-    "--processes", type=click.IntRange(1), help="Processes in all (default: as JOB.yaml has, or 1)."
+    "--processes",
+    type=click.IntRange(1),
+    help="Processes in all (default: as JOB.yaml has; of a task one for each GPU of the Slurm job that this is in, or 1).",
 )
 @click.option(
     "--here", is_flag=True, help="Train on this machine although it looks like a login node; stays small."
 )
 @click.option("--prepare", "only_prepare", is_flag=True, help="Only run the task's prepare(cfg), once.")
 @click.option("--python", metavar="PATH", help="A Python that has torch, in place of the job's environment.")
+@device_option
 @run_dir_option
 @click.pass_context
 def command(
@@ -45,9 +48,10 @@ def command(
     here: bool,
     only_prepare: bool,
     python: str | None,
+    on_gpus: bool | None,
     run_dir: Path | None,
 ) -> None:
-    """Train a task on this machine's CPU, without Slurm; or prepare it for jobs.
+    """Train a task on this machine, without Slurm; or prepare it for jobs.
 
     TASK.py:CLASS is a file and a class in it; of a JOB.yaml its train: counts, with the options laid over it. Runs as
     `slurmgpu run` does, in a run directory of its own, and ends with the training's exit code.
@@ -56,16 +60,24 @@ def command(
     node, where there is a network: a download, an unpacking. The job then finds it done.
     """
     from slurmgpu.cli.run import on_login_node, run_prepared
+    from slurmgpu.cli.run_gpus import count_of_the_job
     from slurmgpu.submission.entrypoint import chosen_python
 
     interpreter = Path(chosen_python(python, os.environ)) if python else None
     if only_prepare:
-        ctx.exit(_prepare(_planned(what, settings, config, sets, cluster, None), interpreter))
+        ctx.exit(_prepare(_planned(what, settings, config, sets, cluster, 1), interpreter))
     login_node = on_login_node(here)
-    prepared = _planned(what, settings, config, sets, cluster, processes)
+    alone = settings.get("strategy") == "single"
+    gpus = processes or (1 if alone or on_gpus is False else max(1, count_of_the_job()))
+    prepared = _planned(what, settings, config, sets, cluster, gpus)
     ctx.exit(
         run_prepared(
-            prepared, processes=processes, login_node=login_node, python=interpreter, run_dir=run_dir
+            prepared,
+            processes=processes,
+            login_node=login_node,
+            on_gpus=on_gpus,
+            python=interpreter,
+            run_dir=run_dir,
         )
     )
 
@@ -76,7 +88,7 @@ def _planned(
     config: tuple[str, ...],
     sets: tuple[str, ...],
     cluster: str | None,
-    processes: int | None,
+    gpus: int,
 ) -> Prepared:
     """The job, in its environment on the cluster; what else the cluster wants does not matter on this machine."""
     from slurmgpu.cli.preparing import Prepared, put_any
@@ -100,7 +112,7 @@ def _planned(
     if is_task:
         put("train.task", what, "the argument")
         put("resources.nodes", 1, "slurmgpu train")
-        put("resources.gpus", processes or 1, "option --processes")
+        put("resources.gpus", gpus, "option --processes")
     loaded = load_job(None if is_task else find_job_file(what), layer, cwd=Path.cwd(), environ=os.environ)
     if loaded.job.train is None:
         raise InvalidInput(

@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 
 from ..errors import RunFailed
+from .local_gpus import is_on_a_node
 from .local_site import LocalRequest, local_python
 from .standins.job import PretendedJob, node_names
 from .standins.reading import ScriptReading
@@ -19,19 +20,22 @@ __all__ = ["batch_environment", "pretended_job"]
 # A real job's number is at most 67,043,328 (slurm.conf, MaxJobId), so a pretended one is nobody's.
 _FIRST_JOB_ID = 90_000_000
 _PORTS = 20_000
+# What holds in the real job that a local run is in, too: its end, and by its configuration, whether it is a sandbox.
+_KEPT = ("SLURM_JOB_END_TIME", "SLURM_CONF")
 
 
 def pretended_job(request: LocalRequest, reading: ScriptReading, bash: str, script: Path) -> PretendedJob:
     """Return what the stand-ins are told: the request, the script's own figures and this machine's."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     names = [name for _, name in socket.if_nameindex()]
+    devices = request.gpus.devices if request.gpus else ()
     return PretendedJob(
         job_id=_job_id_with_free_port(),
         job_name=request.job_name,
         nodes=request.nodes,
         processes_per_node=request.processes_per_node,
         cpus_per_task=request.cpus_per_task,
-        gpus_per_node=request.gpus_per_node,
+        gpus_per_node=len(devices) // request.nodes or request.gpus_per_node,
         cpus_on_node=request.cpus_per_task * max(1, reading.tasks_per_node),
         partition=request.partition or "local",
         submit_dir=str(request.submit_dir.absolute()),
@@ -44,6 +48,8 @@ def pretended_job(request: LocalRequest, reading: ScriptReading, bash: str, scri
         script_tasks_per_node=reading.tasks_per_node,
         nice=request.nice,
         grace=request.grace,
+        devices=devices,
+        devices_variable=request.gpus.variable if request.gpus else "",
     )
 
 
@@ -71,7 +77,10 @@ def batch_environment(
     environment.setdefault("HOME", str(Path.home()))
     environment |= _slurm_variables(request, reading, job)
     environment["PATH"] = os.pathsep.join([str(folder / "bin"), environment.get("PATH", os.defpath)])
-    environment["CUDA_VISIBLE_DEVICES"] = ""
+    environment |= job.shown_devices(0)
+    for name in _KEPT if is_on_a_node(os.environ) else ():
+        if name in os.environ:
+            environment[name] = os.environ[name]
     environment.setdefault("OMP_NUM_THREADS", str(job.threads))
     if job.loopback:
         # Otherwise gloo looks the host's own name up, which can take for ever without a network.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import PlanError
+from .local_gpus import Gpus
 from .standins.folder import Site
 from .standins.reading import ScriptReading, expand, read_script
 
@@ -31,7 +32,9 @@ class LocalRequest:
     """Pretended nodes."""
     processes_per_node: int = 1
     gpus_per_node: int = 0
-    """What the script was rendered for; none is used here."""
+    """What the script was rendered for."""
+    gpus: Gpus | None = None
+    """Those to use here, as many on each node; None: none, the CPU stands in for them."""
     cpus_per_task: int = 1
     partition: str | None = None
     account: str | None = None
@@ -80,7 +83,7 @@ def _mapping(
         yield StandIn("srun", f"{total}, as {nodes} nodes x {each}" if nodes > 1 else total)
     if indices := reading.array_indices():
         yield StandIn(f"array {reading.asks('array', 'a')}", f"its first task alone, {indices[0]}")
-    if request.gpus_per_node:
+    if request.gpus_per_node and request.gpus is None:
         yield StandIn("GPUs", "the CPU, with gloo between processes")
     for name in site.variables:
         yield StandIn(f"${name}, not set here", "a pretended folder")
@@ -102,7 +105,7 @@ def _mapping(
         if reading.mentions(tool):
             image = expand(next(iter(reading.words(r".*\.sif|(?:docker|oras|library)://.*")), ""), {})
             yield StandIn(f"{tool} {image}".rstrip(), "no container, this machine's own programs")
-    if reading.mentions("nvidia-smi"):
+    if reading.mentions("nvidia-smi") and request.gpus is None:
         yield StandIn("nvidia-smi", "nothing is measured")
     yield StandIn("python", local_python(request, environment))
 

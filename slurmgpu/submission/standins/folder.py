@@ -126,6 +126,8 @@ def write_folder(folder: Path, job: PretendedJob, site: Site, interpreter: str) 
         for hook in ("conda.sh", "mamba.sh"):
             (folder / "conda/etc/profile.d").mkdir(parents=True, exist_ok=True)
             (folder / "conda/etc/profile.d" / hook).touch()
+    if job.devices:
+        del wrappers["nvidia-smi"]
     for name, module in wrappers.items():
         said = "conda" if name in ("mamba", "micromamba") else name
         first = [] if module == name else [said]

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -38,6 +39,10 @@ class PretendedJob:
     nice: int
     grace: float
     """Seconds between asking the processes to end and killing them."""
+    devices: Sequence[str] = ()
+    """The GPUs that are used, as many for each node; empty: the CPU stands in for them."""
+    devices_variable: str = ""
+    """What shows them to a process."""
 
     def save(self, folder: str) -> None:
         """Write it as ``job.json`` into the folder of the stand-ins."""
@@ -47,6 +52,13 @@ class PretendedJob:
     def load(cls, folder: str) -> PretendedJob:
         """Read what :meth:`save` wrote."""
         return cls(**json.loads(Path(folder, "job.json").read_text(encoding="utf-8")))
+
+    def shown_devices(self, node: int) -> dict[str, str]:
+        """The variable that shows the processes of a node (0, 1, ...) its GPUs, and no others."""
+        each = len(self.devices) // self.nodes
+        if not each:
+            return {"CUDA_VISIBLE_DEVICES": ""}
+        return {self.devices_variable: ",".join(self.devices[node * each : (node + 1) * each])}
 
 
 def node_names(nodes: int) -> list[str]:

@@ -144,6 +144,7 @@ class _Step:
     def start(self) -> None:
         for rank in range(self.shape.tasks):
             environment = task_environment(self.variables, self.shape, rank)
+            environment |= self.job.shown_devices(int(environment["SLURM_NODEID"]))
             node = environment["SLURMD_NODENAME"]
             streams: list[int | None] = []
             try:
