@@ -115,16 +115,15 @@ def submit(
     chosen = os.fspath(runs) if runs is not None else loaded.settings.settings.runs
     submission = Submission(
         plan=packed.plan,
-        job=loaded.job,
         script=render_script(
             packed.plan,
             read_templates(expand_here(templates, os.environ, "templates") if templates else None),
         ),
-        runs=runs_folder(chosen, folder or cwd, os.environ),
         folder=folder,
         cwd=cwd,
     )
-    run, _ = submit_plan(submission, Slurm(), os.environ)
+    folder_of_runs = runs_folder(chosen, folder or cwd, os.environ)
+    run, _ = submit_plan(submission, loaded.job, folder_of_runs, Slurm(), os.environ)
     return attach(packed, run)
 
 

@@ -40,9 +40,11 @@ def list_(ctx: click.Context, run: str | None, as_json: bool) -> None:
     RUN is a run directory, a job id (112_3 for one task of an array) or a job name; without it, the newest run here
     that has checkpoints. An array has one folder per task.
     """
+    from slurmgpu.monitoring.checkpoints import newest_complete
+
     run_dir, tasks = _tasks(ctx, run)
     rows = [
-        _facts(task, one, resume=one is _newest_complete(task.found)) for task in tasks for one in task.found
+        _facts(task, one, resume=one is newest_complete(task.found)) for task in tasks for one in task.found
     ]
     if as_json:
         _print_json(run_dir, rows)
@@ -239,10 +241,6 @@ def _tasks(ctx: click.Context, run: str | None) -> tuple[Path, list[_Task]]:
     run_dir = find_run(slurm, run, runs, current_user()) if run else newest_run(runs)
     folders = checkpoint_folders(run_dir)
     return run_dir, [_Task(name, folder, checkpoints(folder)) for name, folder in folders.items()]
-
-
-def _newest_complete(found: list[Checkpoint]) -> Checkpoint | None:
-    return next((one for one in found if one.state == "complete"), None)
 
 
 def _facts(task: _Task, one: Checkpoint, *, resume: bool) -> dict[str, Any]:

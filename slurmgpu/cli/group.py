@@ -25,6 +25,7 @@ COMMANDS = {
     "status": "Show queued, running and finished jobs.",
     "logs": "Show the log of a job.",
     "cancel": "Cancel jobs.",
+    "resume": "Submit a run's job again; it goes on from its checkpoints.",
     "checkpoint": "List, verify and export the checkpoints of a run.",
     "check": "Find what is wrong with a batch script.",
     "import": "Make a job file of a batch script.",

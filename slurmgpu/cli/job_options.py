@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-__all__ = ["JobCommand", "job_options"]
+__all__ = ["JobCommand", "change_options", "job_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 _COMMAND = "slurmgpu.command"
@@ -110,6 +110,15 @@ def _parameter(field: _Field) -> str:
 
 def job_options(function: F) -> F:
     """Add the job file argument and every option that describes a job; they arrive as one dict ``given``."""
+    # A path, so that shells complete the names of files.
+    file = click.argument(
+        "job__file", metavar="[JOB.yaml|SCRIPT]", required=False, type=click.Path(readable=False)
+    )
+    return file(change_options(function))
+
+
+def change_options(function: F) -> F:
+    """Add every option that describes a job, for a command whose job file is known; they arrive as ``given``."""
 
     def gathered(**values: Any) -> Any:
         given: dict[str, Any] = {"command": click.get_current_context().meta.get(_COMMAND)}
@@ -122,10 +131,6 @@ def job_options(function: F) -> F:
     decorated.__click_params__ = list(getattr(function, "__click_params__", []))
     for decorate in reversed(
         (
-            # A path, so that shells complete the names of files.
-            click.argument(
-                "job__file", metavar="[JOB.yaml|SCRIPT]", required=False, type=click.Path(readable=False)
-            ),
             click.option(
                 "--cluster", "job__cluster", metavar="NAME", help="The cluster profile: its name, or a file."
             ),

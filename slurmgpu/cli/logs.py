@@ -61,7 +61,11 @@ def command(
     def run_for(job: JobStatus) -> Run | None:
         return run_of_job(job, runs)
 
-    logs = [log for log in find_logs(slurm, selections, current_user(), run_for) if log.shows(wanted)]
+    logs = [
+        log
+        for log in find_logs(slurm, selections, current_user(), run_for, earlier=not follow)
+        if log.shows(wanted)
+    ]
     if paths:
         ctx.exit(_show_paths(logs))
     growing = GrowingLogs(several=len(logs) > 1)

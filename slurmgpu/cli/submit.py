@@ -67,7 +67,7 @@ def command(
     if packed is not None:
         attach(packed, run)
     if wait or follow:
-        click.get_current_context().exit(_wait(slurm, run, follow))
+        click.get_current_context().exit(wait_for_job(slurm, run, follow))
 
 
 def runs_folder(prepared: Prepared) -> Path:
@@ -91,14 +91,12 @@ def _submit(prepared: Prepared, slurm: Slurm, hold: bool) -> Run:
 
     submission = Submission(
         plan=prepared.plan,
-        job=prepared.loaded.job,
         script=prepared.render(),
-        runs=runs_folder(prepared),
         folder=_folder(prepared),
         cwd=Path.cwd(),
         hold=hold,
     )
-    run, said = submit_plan(submission, slurm, os.environ)
+    run, said = submit_plan(submission, prepared.loaded.job, runs_folder(prepared), slurm, os.environ)
     if said:
         note(f"sbatch said: {said}")
     doubt = doubt_about_task(prepared.plan, submission.folder)
@@ -108,7 +106,8 @@ def _submit(prepared: Prepared, slurm: Slurm, hold: bool) -> Run:
     return run
 
 
-def _wait(slurm: Slurm, run: Run, follow: bool) -> int:
+def wait_for_job(slurm: Slurm, run: Run, follow: bool) -> int:
+    """Wait for a run's newest job, with ``follow`` printing its logs; its exit code."""
     from slurmgpu.cli.preparing import note
     from slurmgpu.monitoring.log_files import logs_of
     from slurmgpu.monitoring.select import Selection, current_user

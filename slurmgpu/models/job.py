@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -112,12 +113,25 @@ class Array(_FromText, Model):
     @property
     def tasks(self) -> int:
         """How many tasks it has; an index that is named twice is one."""
+        spans = self._spans()
+        return len(spans[0]) if len(spans) == 1 else len(set().union(*spans))
+
+    @property
+    def numbers(self) -> list[int]:
+        """The indices, from the lowest on."""
+        return sorted(set().union(*self._spans()))
+
+    def only(self, numbers: Iterable[int]) -> Array:
+        """The array of these indices alone, with as many at once."""
+        return Array(indices=",".join(map(str, numbers)), at_once=self.at_once)
+
+    def _spans(self) -> list[range]:
         spans = []
         for part in self.indices.split(","):
             first_last, _, step = part.partition(":")
             first, _, last = first_last.partition("-")
             spans.append(range(int(first), int(last or first) + 1, int(step or 1)))
-        return len(spans[0]) if len(spans) == 1 else len(set().union(*spans))
+        return spans
 
     def __str__(self) -> str:
         return self.indices + (f"%{self.at_once}" if self.at_once else "")

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["RUN_FILE", "SUBMITIT_FOLDER", "JobState", "JobStatus", "LiveUse", "Run"]
+__all__ = ["RUN_FILE", "SUBMITIT_FOLDER", "JobState", "JobStatus", "LiveUse", "Run", "Submitted"]
 
 RUN_FILE = "run.json"
 """The name of a Run's file in its run directory."""
@@ -159,8 +159,20 @@ class JobStatus(_Record):
     source: Literal["squeue", "sacct", "squeue+sacct", "run.json", "none"]
 
 
+class Submitted(_Record):
+    """One submission of a run's job that another has followed."""
+
+    job_id: int | None = None
+    cluster: str | None = None
+    submitted_at: datetime
+    argv: list[str] = Field(description="The sbatch command, word by word.")
+    script_sha256: str
+    stdout: str | None = None
+    stderr: str | None = None
+
+
 class Run(_Record):
-    """One submission, as `run.json` in its run directory records it."""
+    """A run's newest submission, and those before it, as `run.json` in its run directory records them."""
 
     schema_: Literal["slurmgpu.run/1"] = Field(default="slurmgpu.run/1", alias="schema")
     name: str
@@ -178,6 +190,23 @@ class Run(_Record):
     stdout: str | None = Field(default=None, description="The pattern, with Slurm's own `%j` and the like.")
     stderr: str | None = None
     slurmgpu_version: str
+    earlier: list[Submitted] = Field(
+        default_factory=list, description="What was submitted before, oldest first."
+    )
+
+    def as_of(self, number: int) -> Run:
+        """The record as it was when this job was the newest; unchanged where the job is none of the earlier ones."""
+        index = next((i for i, one in enumerate(self.earlier) if one.job_id == number), None)
+        if index is None:
+            return self
+        then = {name: getattr(self.earlier[index], name) for name in Submitted.model_fields}
+        return self.model_copy(update={**then, "state": "submitted", "earlier": self.earlier[:index]})
+
+    def as_earlier(self) -> list[Submitted]:
+        """The history that a further submission begins with: every one so far that led to a job."""
+        if self.job_id is None:
+            return self.earlier
+        return [*self.earlier, Submitted(**{name: getattr(self, name) for name in Submitted.model_fields})]
 
     @property
     def script_path(self) -> str:

@@ -26,6 +26,8 @@ class Cancellation:
     job: str
     outcome: Literal["cancelled", "ending", "signalled", "finished", "missing", "refused", "unknown"]
     message: str
+    jobs: tuple[JobStatus, ...] = ()
+    """What was cancelled, as it was before."""
 
 
 def cancel(
@@ -123,10 +125,13 @@ def _ended(target: str, before: list[JobStatus], after: list[JobStatus], said: s
             job.state.value for job in before if job.state.is_final
         }
         now = f", is {', '.join(sorted(states))}" if states else ""
-        return Cancellation(target, "cancelled", f"job {target} is cancelled (was {was}{now})")
+        return Cancellation(target, "cancelled", f"job {target} is cancelled (was {was}{now})", tuple(before))
     if all(job.state is JobState.COMPLETING for job in left):
         return Cancellation(
-            target, "ending", f"job {target} is ending: COMPLETING, its last processes still run (was {was})"
+            target,
+            "ending",
+            f"job {target} is ending: COMPLETING, its last processes still run (was {was})",
+            tuple(before),
         )
     if said:
         return Cancellation(

@@ -9,14 +9,25 @@ from __future__ import annotations
 import hashlib
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-__all__ = ["Checkpoint", "Manifest", "State", "checkpoint_folders", "checkpoints", "damage", "read_through"]
+__all__ = [
+    "Checkpoint",
+    "Manifest",
+    "State",
+    "checkpoint_folders",
+    "checkpoints",
+    "damage",
+    "is_done",
+    "newest_complete",
+    "newest_of_tasks",
+    "read_through",
+]
 
 MANIFEST = "manifest.json"
 _BLOCK = 1 << 22
@@ -48,6 +59,7 @@ class Manifest(_Read):
     parts: dict[str, Part]
     step: int | None = None
     samples: int | None = None
+    dataset_samples: int | None = None
     epoch: int | None = None
     time: float | None = None
     restart: int | None = None
@@ -103,6 +115,36 @@ def checkpoints(folder: Path) -> list[Checkpoint]:
         if one is not None:
             found.append(one)
     return sorted(found, key=lambda one: (one.step, one.path.name), reverse=True)
+
+
+def newest_complete(found: list[Checkpoint]) -> Checkpoint | None:
+    """The newest generation that counts, as far as can be told without reading its parts."""
+    return next((one for one in found if one.state == "complete"), None)
+
+
+def newest_of_tasks(run_dir: Path) -> dict[str, Checkpoint]:
+    """The newest generation that counts of each array task that has one; under '' without an array."""
+    newest = {
+        name: newest_complete(checkpoints(folder)) for name, folder in checkpoint_folders(run_dir).items()
+    }
+    return {name: one for name, one in newest.items() if one is not None}
+
+
+def is_done(newest: Checkpoint | None, settings: Mapping[str, Any]) -> bool:
+    """Whether a training with these settings (of train.json) has nothing left to do after this checkpoint.
+
+    The entrypoint judges by the same rule (``_finished`` in its ``run`` module).
+    """
+    manifest = newest.manifest if newest is not None else None
+    if newest is None or manifest is None or not manifest.complete or settings.get("resume") is False:
+        return False
+    most = settings.get("max_steps")
+    if most is not None and newest.step >= most:
+        return True
+    if manifest.samples is None or manifest.dataset_samples is None:
+        return False
+    room = settings["batch_size"] if settings.get("drop_last") else 1
+    return bool(manifest.samples + room > settings["epochs"] * manifest.dataset_samples)
 
 
 def _look(path: Path, step: int) -> Checkpoint | None:

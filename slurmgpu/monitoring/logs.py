@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from slurmgpu.errors import SlurmGpuError, SlurmUnreachable
-from slurmgpu.models.run import RUN_FILE, JobStatus, Run
+from slurmgpu.models.run import RUN_FILE, JobState, JobStatus, Run
 from slurmgpu.monitoring.log_files import Log, logs_of, tasks_of
 from slurmgpu.monitoring.select import Selection, read_run
 from slurmgpu.monitoring.status import status
 from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm.ids import JobId
 
 __all__ = ["find_logs", "run_of"]
 
@@ -21,10 +22,12 @@ def find_logs(
     selections: Sequence[Selection],
     user: str | None,
     run_for: Callable[[JobStatus], Run | None],
+    *,
+    earlier: bool = True,
 ) -> list[Log]:
     """The logs of the jobs that some words mean; a run directory's own where Slurm does not answer or forgot it.
 
-    ``run_for`` finds the run of a job.
+    ``run_for`` finds the run of a job. With ``earlier`` a run directory's earlier jobs come first, oldest first.
 
     Raises SlurmUnreachable when a word is no run directory and nothing answers; SlurmGpuError for an unknown job.
     """
@@ -36,10 +39,12 @@ def find_logs(
             if selection.run is None:
                 raise
             jobs = []
-        known = (job for job in jobs if job.source != "none")
-        logs = [log for job in known for log in logs_of(selection.run or run_for(job), job)]
-        if selection.run is not None and not any(log.path and log.path.exists() for log in logs):
-            logs = _left_behind(selection.run) or logs
+        logs = [log for job in jobs if job.source != "none" for log in _logs(selection, job, run_for)]
+        if selection.run is not None:
+            older = _of_earlier(selection.run)
+            if not older and not any(log.path and log.path.exists() for log in logs):
+                logs = _left_behind(selection.run) or logs
+            logs = [*(older if earlier else []), *logs]
         if not logs:
             raise SlurmGpuError(
                 f"{selection.text}: Slurm knows no such job of yours",
@@ -47,6 +52,33 @@ def find_logs(
             )
         found += logs
     return found
+
+
+def _logs(selection: Selection, job: JobStatus, run_for: Callable[[JobStatus], Run | None]) -> list[Log]:
+    """A job's logs, by the record of its own submission: the run may have been resumed since, with other names."""
+    run = selection.run or run_for(job)
+    job_id = JobId.parse(job.job_id)
+    return logs_of(run.as_of(job_id.number) if run is not None and job_id is not None else run, job)
+
+
+def _of_earlier(run: Run) -> list[Log]:
+    """The logs that are left of the jobs that a run had before it was resumed."""
+    logs = []
+    for one in run.earlier:
+        if one.job_id is None:
+            continue
+        then = run.as_of(one.job_id)
+        job = JobStatus(
+            job_id=str(one.job_id),
+            raw_id=one.job_id,
+            name=run.name,
+            state=JobState.UNKNOWN,
+            source="run.json",
+        )
+        tasks = sorted(Path(run.run_dir, "logs").glob(f"{one.job_id}_*"))
+        logs += [log for log in logs_of(then, job) if log.path is not None and log.path.is_file()]
+        logs += [Log(str(one.job_id), path) for path in tasks]
+    return logs
 
 
 def run_of(job: JobStatus) -> Run | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
 from slurmgpu.models.run import RUN_FILE, JobStatus, Run
 from slurmgpu.monitoring.logs import run_of
-from slurmgpu.monitoring.select import Selection, read_run, select
+from slurmgpu.monitoring.select import Selection, belongs, read_run, select
 from slurmgpu.monitoring.status import status
 from slurmgpu.slurm.call import Slurm
 
@@ -83,7 +83,8 @@ def _means(selection: Selection, path: Path) -> bool:
     if record is None:
         return False
     if selection.job_id is not None:
-        return record.job_id == selection.job_id.number
+        numbers = {record.job_id, *(one.job_id for one in record.earlier)}
+        return selection.job_id.number in numbers
     return record.name == selection.name
 
 
@@ -99,7 +100,7 @@ def run_of_job(job: JobStatus, runs: Path) -> Run | None:
     known = run_of(job)
     if known is None:
         records = (record for path in _newest_first(runs) if (record := _record(path)) is not None)
-        known = next((run for run in records if Selection(job.job_id, run=run).matches(job)), None)
+        known = next((run for run in records if belongs(run, job)), None)
     return known
 
 

@@ -14,7 +14,7 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.models.run import RUN_FILE, JobStatus, Run
 from slurmgpu.slurm.ids import JobId
 
-__all__ = ["Selection", "current_user", "read_run", "select", "since_moment"]
+__all__ = ["Selection", "belongs", "current_user", "read_run", "select", "since_moment"]
 
 # Clocks of a login node and the controller differ; by this much an id may seem older than its submission.
 _CLOCK_SLACK = timedelta(minutes=5)
@@ -37,13 +37,20 @@ class Selection:
         return self.job_id
 
     def matches(self, job: JobStatus) -> bool:
-        """Whether this word means that job."""
+        """Whether this word means that job; a run means its newest."""
         if self.name is not None:
             return job.name == self.name
-        if self.run is not None:
-            return _is_run(self.run, job)
         number = JobId.parse(job.job_id)
+        if self.run is not None:
+            earlier = {one.job_id for one in self.run.earlier}
+            return _is_run(self.run, job) and (number is None or number.number not in earlier)
         return number is not None and self.job_id is not None and self.job_id.covers(number)
+
+
+def belongs(run: Run, job: JobStatus) -> bool:
+    """Whether a job is one of a run's, the newest or an earlier one."""
+    numbers = [one.job_id for one in run.earlier if one.job_id is not None]
+    return _is_run(run, job) or any(_is_run(run.as_of(number), job) for number in numbers)
 
 
 def _is_run(run: Run, job: JobStatus) -> bool:

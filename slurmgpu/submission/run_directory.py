@@ -20,7 +20,18 @@ from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import RUN_FILE, Run
 
-__all__ = ["RunDirectory", "new_run_directory", "write_atomically"]
+__all__ = [
+    "SCRIPT",
+    "EarlierDirectory",
+    "RunDirectory",
+    "contents",
+    "new_run_directory",
+    "read_plan",
+    "write_atomically",
+]
+
+SCRIPT = "script.sbatch"
+_PLAN_SCHEMA = "slurmgpu.plan/1"
 
 
 class RunDirectory:
@@ -43,11 +54,38 @@ class RunDirectory:
     def remove(self) -> None:
         """Take everything back: a rejected submission leaves nothing to confuse anybody."""
         shutil.rmtree(self.path, ignore_errors=True)
+        self._remove_made()
+
+    def _remove_made(self) -> None:
         for folder in self._made:
             try:
                 folder.rmdir()
             except OSError:
                 return  # someone put something there meanwhile
+
+
+class EarlierDirectory(RunDirectory):
+    """A run directory that is used again; ``remove`` makes everything in it as it was."""
+
+    def __init__(self, path: Path, token: str) -> None:
+        super().__init__(path, token, [])
+        self._before: dict[Path, str] = {}
+        self._remember(path / RUN_FILE)
+
+    def write(self, path: Path, text: str) -> None:
+        """Write a file in it anew."""
+        self._remember(path)
+        write_atomically(path, text)
+
+    def _remember(self, path: Path) -> None:
+        if path not in self._before:
+            self._before[path] = path.read_text(encoding="utf-8")
+
+    def remove(self) -> None:
+        """Put back every file that was written, and take back the folders that were made outside."""
+        for path, text in self._before.items():
+            write_atomically(path, text)
+        self._remove_made()
 
 
 def new_run_directory(runs: Path, plan: Plan, job: Job, script: str) -> RunDirectory:
@@ -80,16 +118,36 @@ def new_run_directory(runs: Path, plan: Plan, job: Job, script: str) -> RunDirec
 
 
 def _fill(path: Path, plan: Plan, job: Job, script: str) -> None:
-    (path / "job.yaml").write_text(job_text(_repeatable(job, plan)), encoding="utf-8")
-    plan_text = json.dumps(
-        {"schema": "slurmgpu.plan/1", **plan.model_dump(mode="json")}, indent=2, ensure_ascii=False
-    )
-    (path / "plan.json").write_text(plan_text + "\n", encoding="utf-8")
-    (path / "script.sbatch").write_text(script, encoding="utf-8")
+    for name, text in contents(plan, job, script).items():
+        (path / name).write_text(text, encoding="utf-8")
     if plan.train is not None:
         copy_entrypoint(path / "code")
     elif plan.own_loop is not None:
         copy_own_loop(path / "code")
+
+
+def contents(plan: Plan, job: Job, script: str) -> dict[str, str]:
+    """The text of the files that say what is submitted, by their names."""
+    document = {"schema": _PLAN_SCHEMA, **plan.model_dump(mode="json")}
+    return {
+        "job.yaml": job_text(_repeatable(job, plan)),
+        "plan.json": json.dumps(document, indent=2, ensure_ascii=False) + "\n",
+        SCRIPT: script,
+    }
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan in a run directory; InvalidInput when it is missing or cannot be read by this version."""
+    file = path / "plan.json"
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        document.pop("schema", None)
+        return Plan.model_validate_json(json.dumps(document))  # strict: of JSON it takes lists as tuples
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be read: {error.strerror}") from None
+    except (ValueError, AttributeError) as error:
+        first = str(error).splitlines()[:3]
+        raise InvalidInput(f"{file} is not the plan of a run: {' '.join(first)}") from None
 
 
 def _repeatable(job: Job, plan: Plan) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -15,7 +15,7 @@ import slurmgpu
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, RunFailed, SlurmRefused, SlurmUnreachable
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
-from slurmgpu.models.run import Run
+from slurmgpu.models.run import Run, Submitted
 from slurmgpu.slurm.call import Slurm
 from slurmgpu.slurm.cluster import cluster_name_here
 from slurmgpu.slurm.sbatch import (
@@ -30,7 +30,7 @@ from slurmgpu.slurm.sbatch import (
 from slurmgpu.submission.preflight import check_before_submission
 from slurmgpu.submission.run_directory import RunDirectory, new_run_directory, write_run
 
-__all__ = ["Submission", "submit_plan"]
+__all__ = ["Submission", "submit_in", "submit_plan"]
 
 # After a lost reply the controller may still be busy with the request: look for it a few times.
 _LOOKS = (0.5, 1.5, 3.0, 5.0)
@@ -41,27 +41,41 @@ class Submission:
     """What is submitted, and from where."""
 
     plan: Plan
-    job: Job
     script: str
-    runs: Path
-    """The folder of run directories."""
     folder: Path | None
     """The work folder on this machine; None when only the job knows it."""
     cwd: Path
     hold: bool = False
 
 
-def submit_plan(submission: Submission, slurm: Slurm, environ: Mapping[str, str]) -> tuple[Run, str]:
-    """Submit, and return the record and what Slurm said besides.
+def submit_plan(
+    submission: Submission, job: Job, runs: Path, slurm: Slurm, environ: Mapping[str, str]
+) -> tuple[Run, str]:
+    """Submit from a new run directory in the folder ``runs``; the record, and what Slurm said besides.
 
     Raises SlurmRefused, SlurmUnreachable (nothing was submitted, no run directory is left) or
     OutcomeUnknown (the run directory stays: its path is what finds the job, if there is one).
     """
-    plan = submission.plan
-    check_before_submission(plan, submission.folder, environ)
-    directory = new_run_directory(submission.runs, plan, submission.job, submission.script)
+    check_before_submission(submission.plan, submission.folder, environ)
+    directory = new_run_directory(runs, submission.plan, job, submission.script)
+    return submit_in(directory, submission, slurm, environ)
+
+
+def submit_in(
+    directory: RunDirectory,
+    submission: Submission,
+    slurm: Slurm,
+    environ: Mapping[str, str],
+    *,
+    earlier: Sequence[Submitted] = (),
+    options: Sequence[str] = (),
+) -> tuple[Run, str]:
+    """Submit what lies in a run directory, after the submissions that it had before; errors as `submit_plan`.
+
+    ``options`` of sbatch's win over the script's.
+    """
     try:
-        run, options = _prepare(submission, directory)
+        run, ours = _prepare(submission, directory, earlier, options)
     except BaseException as error:
         directory.remove()  # nothing was sent
         if isinstance(error, OSError):
@@ -70,7 +84,7 @@ def submit_plan(submission: Submission, slurm: Slurm, environ: Mapping[str, str]
                 hint="make room there, or set runs: in the settings to another folder",
             ) from None
         raise
-    return _conclude(_send(submission, slurm, directory, options, environ), run, directory, slurm, environ)
+    return _conclude(_send(submission, slurm, directory, ours, environ), run, directory, slurm, environ)
 
 
 def _send(
@@ -97,12 +111,14 @@ def _send(
         return Unknown(f"sbatch's answer could not be read: {error.strerror}")
 
 
-def _prepare(submission: Submission, directory: RunDirectory) -> tuple[Run, list[str]]:
+def _prepare(
+    submission: Submission, directory: RunDirectory, earlier: Sequence[Submitted], more: Sequence[str]
+) -> tuple[Run, list[str]]:
     plan, path = submission.plan, directory.path
     start = submission.folder or submission.cwd
     for folder in plan.log_folders:
         directory.keep_folder(start / folder)
-    options = ["--hold"] if submission.hold else []
+    options = [*more, *(["--hold"] if submission.hold else [])]
     pattern = plan.output
     if pattern is None:
         pattern = f"{path}/logs/{'%A_%a' if plan.option('array') else '%j'}.out"
@@ -121,6 +137,7 @@ def _prepare(submission: Submission, directory: RunDirectory) -> tuple[Run, list
         stdout=pattern,
         stderr=plan.error,
         slurmgpu_version=slurmgpu.__version__,
+        earlier=list(earlier),
     )
     write_run(path, run)
     return run, options
@@ -190,8 +207,10 @@ def _look_for(run: Run, slurm: Slurm, environ: Mapping[str, str]) -> tuple[int, 
         found = find_by_script(
             slurm, run.script_path, user=user, since=run.submitted_at - timedelta(minutes=2)
         )
-        if found.jobs:
-            return found.jobs[0]
+        # The script of a run that is resumed led to earlier jobs, too.
+        new = [job for job in found.jobs if job[0] not in {one.job_id for one in run.earlier}]
+        if new:
+            return new[0]
     return None
 
 

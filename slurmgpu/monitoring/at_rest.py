@@ -1,0 +1,103 @@
+"""Whether a run's job has ended, for whoever wants to start it again: it has, it has not, or nobody can say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from slurmgpu.errors import OutcomeUnknown, SlurmGpuError, SlurmRefused, SlurmUnreachable
+from slurmgpu.models.run import JobState, JobStatus, Run
+from slurmgpu.monitoring.select import Selection, belongs, current_user
+from slurmgpu.monitoring.status import status
+from slurmgpu.slurm import squeue
+from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm.cluster import cluster_name_here
+from slurmgpu.slurm.ids import JobId
+
+__all__ = ["check_at_rest", "completed_tasks"]
+
+# A request that got lost on its way may still arrive; after this time it has, or never will.
+_IN_FLIGHT = timedelta(minutes=10)
+
+
+def check_at_rest(slurm: Slurm, run: Run, now: datetime) -> None:
+    """See in the queue that no job of the run waits or runs, whoever submitted it.
+
+    Raises:
+        SlurmGpuError: one does.
+        OutcomeUnknown: the queue could not be asked, is another cluster's, or may yet receive the job.
+    """
+    _check_cluster(run, slurm.env)
+    try:
+        queued, notes = squeue.read(slurm, _owner(run))
+    except (SlurmUnreachable, SlurmRefused) as error:
+        raise OutcomeUnknown(
+            f"whether a job of {run.run_dir} still waits or runs could not be asked: {error.message}",
+            hint="nothing was submitted; try again when Slurm answers",
+        ) from None
+    live = [job for job in queued if not job.state.is_final and belongs(run, job)]
+    if live:
+        raise _lives(live[0], run)
+    numbers = [str(one) for one in (run.job_id, *(one.job_id for one in run.earlier)) if one is not None]
+    unread = [note for note in notes if any(number in note for number in numbers)]
+    if unread:
+        raise OutcomeUnknown(
+            f"whether a job of {run.run_dir} still waits or runs is not known: {unread[0]}",
+            hint="nothing was submitted; look with: squeue --me",
+        )
+    if run.job_id is None and now - run.submitted_at < _IN_FLIGHT:
+        raise OutcomeUnknown(
+            f"the last submission of {run.run_dir} had no answer, and its job may still appear in the queue",
+            hint=f"nothing was submitted; try again after {(run.submitted_at + _IN_FLIGHT).astimezone():%H:%M}",
+        )
+
+
+def completed_tasks(slurm: Slurm, run: Run) -> set[str]:
+    """The tasks that have completed in any of the run's jobs; '' for a job that is no array.
+
+    What neither the queue nor accounting remembers is not among them.
+    """
+    numbers = [one for one in (run.job_id, *(one.job_id for one in run.earlier)) if one is not None]
+    selections = [Selection(str(number), job_id=JobId(number)) for number in numbers]
+    jobs = status(slurm, user=_owner(run), selections=selections).jobs if selections else []
+    return {job.array_tasks or "" for job in jobs if job.state is JobState.COMPLETED and belongs(run, job)}
+
+
+def _check_cluster(run: Run, env: Mapping[str, str] | None) -> None:
+    several = (os.environ if env is None else env).get("SLURM_CLUSTERS")
+    here = cluster_name_here(env)
+    if several or here is None or run.cluster is None or run.cluster == here:
+        return
+    raise OutcomeUnknown(
+        f"job {run.job_id} of {run.run_dir} is on cluster {run.cluster}, and this machine asks {here}: "
+        "whether the job still waits or runs cannot be seen from here",
+        hint=f"nothing was submitted; resume it on a login node of {run.cluster}",
+    )
+
+
+def _owner(run: Run) -> str | None:
+    """Whose jobs to look through: mine, or everybody's where the run directory is somebody else's."""
+    try:
+        mine = Path(run.run_dir).stat().st_uid == os.getuid()
+    except OSError:
+        mine = False
+    return current_user() if mine else None
+
+
+def _lives(job: JobStatus, run: Run) -> SlurmGpuError:
+    if job.state is JobState.COMPLETING:
+        return SlurmGpuError(
+            f"job {job.job_id} of {run.run_dir} is ending (COMPLETING), its last processes still run",
+            hint="nothing was submitted; try again in a moment",
+        )
+    if job.state.is_waiting:
+        return SlurmGpuError(
+            f"job {job.job_id} of {run.run_dir} still waits in the queue: {job.state.value}",
+            hint=f"it goes on by itself; to change what it asks for: slurmgpu cancel {job.job_id}, then resume",
+        )
+    return SlurmGpuError(
+        f"job {job.job_id} of {run.run_dir} has not ended: {job.state.value}",
+        hint=f"slurmgpu logs --follow {job.job_id} shows it; slurmgpu cancel {job.job_id} ends it",
+    )

@@ -1,0 +1,104 @@
+"""What `slurmgpu resume` does where Slurm does not answer, refuses, or has lost a reply; Slurm's commands are fakes."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from slurmgpu.models.run import Run
+from tests.test_submission import Faulty
+
+UNREACHABLE = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> Faulty:
+    """A machine on which job 7 was submitted, has ended, and is forgotten."""
+    faulty = Faulty(tmp_path)
+    faulty.command("sbatch", "echo 7")
+    assert faulty.submit().returncode == 0
+    return faulty
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_where_the_queue_cannot_be_asked_nothing_is_submitted(faulty: Faulty) -> None:
+    (run,) = faulty.runs
+    before = contents(run)
+    faulty.command("squeue", UNREACHABLE)
+    done = faulty.slurmgpu("resume", str(run))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "still waits or runs could not be asked" in done.stderr
+    assert faulty.count("sbatch") == 1
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize("options", [(), ("-t", "20", "--mem", "1G")])
+def test_what_slurm_refuses_leaves_the_run_directory_as_it_was(
+    faulty: Faulty, options: tuple[str, ...]
+) -> None:
+    (run,) = faulty.runs
+    before = contents(run)
+    faulty.command("sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid qos' >&2; exit 1")
+    done = faulty.slurmgpu("resume", str(run), *options)
+    assert done.returncode == 1
+    assert "Slurm refused the job" in done.stderr
+    assert contents(run) == before
+
+
+def test_the_same_script_is_submitted_again_and_the_history_kept(faulty: Faulty) -> None:
+    (run,) = faulty.runs
+    script = (run / "script.sbatch").read_bytes()
+    faulty.command("sbatch", "echo 9")
+    done = faulty.slurmgpu("resume", "7")
+    assert (done.returncode, done.stdout) == (0, "9\n"), done.stderr
+    assert faulty.runs == [run]
+    assert (run / "script.sbatch").read_bytes() == script
+    record = Run.from_json((run / "run.json").read_text())
+    assert (record.job_id, [one.job_id for one in record.earlier]) == (9, [7])
+    assert record.as_of(7).job_id == 7
+    assert not (run / "resume.lock").exists()
+
+
+def test_a_record_of_before_there_was_a_history_is_read(faulty: Faulty) -> None:
+    (run,) = faulty.runs
+    record = json.loads((run / "run.json").read_text())
+    del record["earlier"]
+    (run / "run.json").write_text(json.dumps(record))
+    assert faulty.slurmgpu("resume", str(run)).returncode == 0
+
+
+def test_a_claim_that_was_left_behind_is_named_with_the_way_out(faulty: Faulty) -> None:
+    (run,) = faulty.runs
+    (run / "resume.lock").write_text("process 1 on login9")
+    done = faulty.slurmgpu("resume", str(run))
+    assert done.returncode == 1
+    assert "is being resumed already, by process 1 on login9" in done.stderr
+    assert f"remove {run}/resume.lock" in done.stderr
+    assert faulty.count("sbatch") == 1
+
+
+def test_a_submission_without_an_answer_may_still_arrive_and_later_it_has_not(faulty: Faulty) -> None:
+    (run,) = faulty.runs
+    record = json.loads((run / "run.json").read_text()) | {"job_id": None, "state": "unknown"}
+    for age, code in ((timedelta(minutes=1), 3), (timedelta(hours=1), 0)):
+        record["submitted_at"] = (datetime.now(timezone.utc) - age).isoformat()
+        (run / "run.json").write_text(json.dumps(record))
+        assert faulty.slurmgpu("resume", str(run)).returncode == code
+    assert faulty.count("sbatch") == 2
+
+
+def test_a_run_on_another_cluster_is_not_resumed_from_here(faulty: Faulty, tmp_path: Path) -> None:
+    (run,) = faulty.runs
+    record = json.loads((run / "run.json").read_text()) | {"cluster": "elsewhere"}
+    (run / "run.json").write_text(json.dumps(record))
+    (tmp_path / "slurm.conf").write_text("ClusterName=here\n")
+    done = faulty.slurmgpu("resume", str(run), env={"SLURM_CONF": str(tmp_path / "slurm.conf")})
+    assert done.returncode == 3
+    assert "is on cluster elsewhere, and this machine asks here" in done.stderr
+    assert faulty.count("sbatch") == 1
