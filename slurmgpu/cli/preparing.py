@@ -20,7 +20,7 @@ from slurmgpu.files.yaml import Layered, Origin, read_file, read_yaml
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.units import parse_gres_list
-from slurmgpu.planning.launching import python_command
+from slurmgpu.planning.command import python_command
 from slurmgpu.planning.planner import Surroundings, make_plan, partitions_that_fit
 
 __all__ = ["Prepared", "note", "prepare", "put_any"]

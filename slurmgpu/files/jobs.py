@@ -12,7 +12,7 @@ from slurmgpu.files.data import data_folder
 from slurmgpu.files.settings import EXCLUSIVE_JOB_KEYS, LoadedSettings, layer_files, load_settings
 from slurmgpu.files.yaml import Layered, Origin, read_file, validate
 from slurmgpu.models.job import Job
-from slurmgpu.planning.launching import python_files
+from slurmgpu.planning.command import python_files
 
 if TYPE_CHECKING:
     from slurmgpu.planning.reading import ScriptFacts

@@ -45,7 +45,9 @@ class Plan(Model):
     tasks_per_node: int
     """Tasks that Slurm starts on a node: 1 for torchrun and plain."""
     processes_per_node: int
-    """Processes of the job on a node, whoever starts them."""
+    """Processes that the launcher starts on a node."""
+    spawned_per_node: int = 0
+    """Processes that the command starts by itself, one for each GPU of its node; 0: none."""
     cpus_per_task: int | None
     memory: Memory | None
     """Memory per node, where it is known."""

@@ -15,7 +15,8 @@ from slurmgpu.models.plan import Option, Plan, Reason
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration, GpuRequest, Memory
 from slurmgpu.planning.asking import judge_options
-from slurmgpu.planning.launching import Launching, choose_launcher, own_loop, python_command
+from slurmgpu.planning.command import python_command
+from slurmgpu.planning.launching import Launching, choose_launcher, own_loop
 from slurmgpu.planning.planner import Surroundings, make_plan, own_loop_reasons, resolve_environment
 from slurmgpu.planning.restarting import refuse_timeout, restart_of
 
@@ -95,6 +96,7 @@ def exact_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
         gpu_type=size.gpu_type,
         tasks_per_node=1 if launching.launcher == "torchrun" else size.tasks,
         processes_per_node=size.processes(launching),
+        spawned_per_node=max(1, size.gpus) if launching.spawns else 0,
         cpus_per_task=job.resources.cpus_per_task,
         memory=job.resources.memory,
         time=job.resources.time,

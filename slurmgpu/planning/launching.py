@@ -2,86 +2,25 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
 from slurmgpu.errors import PlanError
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Launcher
+from slurmgpu.planning.command import (
+    ONE_NODE_LAUNCHERS,
+    PythonCommand,
+    launcher_of,
+    python_command,
+    runner_length,
+    torchrun_processes,
+)
 
 if TYPE_CHECKING:
-    from slurmgpu.planning.reading import ScriptFacts
+    from slurmgpu.planning.reading import Finding, ScriptFacts
 
-__all__ = ["Launching", "PythonCommand", "choose_launcher", "own_loop", "python_command", "python_files"]
-
-_PYTHON = r"python(?:\d(?:\.\d+)?)?\Z"
-# Programs that start the processes themselves.
-_LAUNCHERS = {
-    "torchrun",
-    "accelerate",
-    "deepspeed",
-    "mpirun",
-    "mpiexec",
-    "srun",
-    "horovodrun",
-    "composer",
-    "ray",
-}
-
-
-# The same, run as modules.
-_LAUNCHER_MODULES = {
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
-    "accelerate.commands.launch": "accelerate",
-    "accelerate.commands.accelerate_cli": "accelerate",
-    "deepspeed.launcher.runner": "deepspeed",
-    "horovod.runner.launch": "horovodrun",
-    "composer.cli.launcher": "composer",
-}
-
-
-class PythonCommand(NamedTuple):
-    """A command that is ``python [options] SCRIPT [arguments]`` or ``python -m MODULE [arguments]``."""
-
-    interpreter: str
-    options: tuple[str, ...]
-    script: str | None
-    module: str | None
-    arguments: tuple[str, ...]
-
-
-def python_command(words: tuple[str, ...]) -> PythonCommand | None:
-    """Take a command apart; None when it runs no Python file or module."""
-    if not re.match(_PYTHON, PurePosixPath(words[0]).name):
-        return None
-    options: list[str] = []
-    rest = list(words[1:])
-    while rest:
-        word = rest.pop(0)
-        if word == "-m":
-            return PythonCommand(words[0], tuple(options), None, rest[0], tuple(rest[1:])) if rest else None
-        if word in {"-c", "-"}:
-            return None
-        if not word.startswith("-"):
-            return PythonCommand(words[0], tuple(options), word, None, tuple(rest))
-        options.append(word)
-        if word in {"-W", "-X"} and rest:
-            options.append(rest.pop(0))
-    return None
-
-
-def python_files(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The files that may be the script of a command, the likeliest first: python's, or a launcher's (torchrun train.py)."""
-    python = python_command(words)
-    if python is None or python.module in _LAUNCHER_MODULES:
-        return tuple(word for word in words[1:] if word.endswith(".py"))
-    if python.script:
-        return (python.script,)
-    module = (python.module or "").replace(".", "/")
-    return (f"{module}.py", f"{module}/__main__.py")
+__all__ = ["Launching", "choose_launcher", "own_loop"]
 
 
 def own_loop(facts: ScriptFacts | None) -> str | None:
@@ -98,6 +37,10 @@ class Launching(NamedTuple):
     launcher: Launcher
     why: str
     warnings: tuple[str, ...] = ()
+    spawns: bool = False
+    """Whether the command starts a process for each GPU of its node by itself."""
+    tasks_per_node: int | None = None
+    """As many as the script wants, whatever the GPUs; None: one per GPU."""
 
 
 def choose_launcher(
@@ -114,12 +57,16 @@ def choose_launcher(
     words = job.command or ()
     python = python_command(words) if words else None
     if job.launch.launcher != "auto":
-        return _explicit(job, environment, python, nodes)
+        return _explicit(job, environment, python, facts, nodes)
     if job.train is not None:
-        return _train(job, processes)
-    if processes == 1:
-        return Launching("plain", "one GPU, one process" if gpus_per_node else "one process")
-    if environment.container is not None and environment.container.mode == "run":
+        return _train(job, processes, nodes)
+    runscript = environment.container is not None and environment.container.mode == "run"
+    if launcher_of(words) and not runscript:
+        return _own_launcher(words, facts, nodes)
+    if processes == 1 and (facts is None or facts.joins is None):
+        why = "one GPU, one process" if gpus_per_node else "one process"
+        return Launching("plain", why, spawns=facts is not None and facts.spawns is not None)
+    if environment.container is not None and runscript:
         return Launching(
             "plain",
             "the image's own runscript starts the command",
@@ -128,12 +75,14 @@ def choose_launcher(
                 "use container mode: exec with command: [python, ...] for one process per GPU",
             ),
         )
-    if python is None or python.module in _LAUNCHER_MODULES:
-        return _other_program(words, python, nodes, gpus_per_node)
+    if python is None:
+        return _other_program(words, nodes, gpus_per_node)
     return _python(facts, python, processes, nodes)
 
 
-def _explicit(job: Job, environment: Environment, python: PythonCommand | None, nodes: int) -> Launching:
+def _explicit(
+    job: Job, environment: Environment, python: PythonCommand | None, facts: ScriptFacts | None, nodes: int
+) -> Launching:
     launcher = job.launch.launcher
     assert launcher != "auto"
     if launcher == "torchrun" and job.command is not None and python is None:
@@ -151,20 +100,29 @@ def _explicit(job: Job, environment: Environment, python: PythonCommand | None, 
             "launch: plain starts one process, and train.strategy: ddp needs one per GPU",
             hint="leave launch out, or use strategy: single",
         )
+    spawns = facts is not None and facts.spawns is not None
     warnings = (
         (f"launch: plain runs on the first of the {nodes} nodes only",)
         if launcher == "plain" and nodes > 1
+        else _started_twice(facts, launcher)
+        if launcher != "plain"
         else ()
     )
-    return Launching(launcher, "the job says so (launch)", warnings)
+    return Launching(launcher, "the job says so (launch)", warnings, spawns=spawns and launcher == "plain")
 
 
-def _train(job: Job, processes: int) -> Launching:
+def _train(job: Job, processes: int, nodes: int) -> Launching:
     assert job.train is not None
     if processes == 1:
         return Launching("plain", "one process")
     if job.train.strategy == "dp":
-        return Launching("plain", "train.strategy is dp: one process with all GPUs (nn.DataParallel)")
+        return Launching(
+            "plain",
+            "train.strategy is dp: one process with all GPUs of a node (nn.DataParallel)",
+            (f"train.strategy: dp uses the first of the {nodes} nodes only; use strategy: ddp, or nodes: 1",)
+            if nodes > 1
+            else (),
+        )
     if job.train.strategy == "single":
         return Launching(
             "plain",
@@ -176,32 +134,59 @@ def _train(job: Job, processes: int) -> Launching:
     )
 
 
-def _other_program(
-    words: tuple[str, ...], python: PythonCommand | None, nodes: int, gpus_per_node: int
-) -> Launching:
-    program = _LAUNCHER_MODULES[python.module or ""] if python else PurePosixPath(words[0]).name
-    if program in _LAUNCHERS and nodes > 1 and program not in {"srun", "mpirun", "mpiexec", "ray"}:
-        raise PlanError(
-            f"the command starts with {program}, which runs on the first of the {nodes} nodes only",
-            hint="write command: [python, SCRIPT, ...]: slurmgpu starts torchrun on every node, with the rendezvous "
-            "(Accelerate and DeepSpeed read it); or launch: plain to keep the command as it is",
-        )
-    why = (
-        f"{program} starts its own processes" if program in _LAUNCHERS else "the command is no Python script"
+def _own_launcher(words: tuple[str, ...], facts: ScriptFacts | None, nodes: int) -> Launching:
+    """A command that starts its own processes: ``torchrun train.py``, ``python -m accelerate.commands.launch``."""
+    program = launcher_of(words)
+    why = f"{program} starts its own processes"
+    if program not in ONE_NODE_LAUNCHERS or nodes == 1:
+        several = program in ONE_NODE_LAUNCHERS and torchrun_processes(words) not in {None, "1"}
+        return Launching("plain", why, _started_twice(facts, program) if several else ())
+    if program == "ray":
+        return Launching("plain", why, (f"ray runs on {_first_of(nodes)}; {_RAY_NODES}",))
+    raise PlanError(
+        f"the command starts with {program}, which runs on {_first_of(nodes)}",
+        hint="write command: [python, SCRIPT, ...]: slurmgpu starts torchrun on every node, with the rendezvous "
+        "(Accelerate and DeepSpeed read it); or launch: plain to keep the command as it is",
     )
-    if program in _LAUNCHERS or nodes * gpus_per_node <= 1:
+
+
+def _started_twice(facts: ScriptFacts | None, program: str | None) -> tuple[str, ...]:
+    """What a launcher does to a script that uses all GPUs by itself."""
+    if facts is None or facts.one_process is None:
+        return ()
+    does = "starts its own processes" if facts.spawns else "uses all GPUs by itself"
+    return (
+        f"{facts.path} {does} ({_at(facts.one_process, facts.path)}), once in each process that {program} starts; "
+        "write command: [python, SCRIPT, ...] and leave launch out",
+    )
+
+
+def _other_program(words: tuple[str, ...], nodes: int, gpus_per_node: int) -> Launching:
+    why = "the command is no Python script"
+    if nodes * gpus_per_node <= 1:
         return Launching("plain", why)
+    program = words[runner_length(words)]
     where = f"the first of {nodes} nodes" if nodes > 1 else "the node"
     return Launching(
         "plain",
         why,
         (
-            f"{words[0]} runs once, on {where}, with {gpus_per_node} GPUs in view; launch: srun runs it once per GPU",
+            f"{program} runs once, on {where}, with {gpus_per_node} GPUs in view; launch: srun runs it once per GPU",
         ),
     )
 
 
-def _at(finding: tuple[str, int], path: str) -> str:
+_RAY_NODES = (
+    "use nodes: 1; or start Ray on each node (launch: srun and tasks_per_node: 1 with `ray symmetric-run`, Ray 2.49 "
+    "and newer)"
+)
+
+
+def _first_of(nodes: int) -> str:
+    return f"the first of the {nodes} nodes only"
+
+
+def _at(finding: Finding, path: str) -> str:
     what, line = finding
     return f"{what} in {path}:{line}" if line else f"{what} in a module beside {path}"
 
@@ -217,60 +202,105 @@ def _python(facts: ScriptFacts | None, python: PythonCommand, processes: int, no
                 "from RANK and LOCAL_RANK; if it starts its own processes, use launch: plain",
             ),
         )
-    path = facts.path
-    if (facts.spawns and not facts.distributed and not facts.framework) or (
-        facts.spawns and facts.spawns[0] != "DataParallel"
-    ):
-        warnings = (
-            (
-                f"{path} starts its own processes on one node; the other {nodes - 1} of {nodes} nodes would stay idle",
-            )
-            if nodes > 1
-            else ()
-        )
-        return Launching(
-            "plain",
-            f"it spawns its own processes ({_at(facts.spawns, path)}): one process gets all GPUs",
-            warnings,
-        )
+    if facts.one_process:
+        return _one_process(facts, facts.one_process, nodes)
+    if facts.joins:
+        return _joining(facts, facts.joins)
     if facts.framework:
-        name = facts.framework[0]
-        if name in {"Lightning", "Horovod"}:
-            advice = (
-                (
-                    f"Lightning wants Trainer(devices={processes // nodes}, num_nodes={nodes}); 'auto' does for devices",
-                )
-                if name == "Lightning" and nodes > 1
-                else ()
-            )
-            return Launching(
-                "srun", f"{_at(facts.framework, path)} takes its ranks from Slurm: one task per GPU", advice
-            )
-        if name == "Ray":
-            return Launching("plain", f"{_at(facts.framework, path)} starts its own workers")
-        return Launching(
-            "torchrun", f"{_at(facts.framework, path)} reads torchrun's variables: one process per GPU"
-        )
+        return _framework(facts, facts.framework, processes, nodes)
     if facts.slurm_rank:
         return Launching(
-            "srun", f"it takes its rank from Slurm ({_at(facts.slurm_rank, path)}): one task per GPU"
+            "srun", f"it takes its rank from Slurm ({_at(facts.slurm_rank, facts.path)}): one task per GPU"
+        )
+    if facts.own_requirements and python.by_runner:
+        return Launching(
+            "srun",
+            f"`{' '.join(python.runner)} {python.script}` installs what the script lists (# /// script): one task per GPU",
+            () if facts.distributed else _same_thing(facts, processes),
         )
     if facts.distributed:
-        return Launching("torchrun", f"one process per GPU ({_at(facts.distributed, path)})")
-    if facts.trains_elsewhere:
-        return Launching(
-            "torchrun",
-            f"{processes} GPUs and a Python script: one process per GPU",
-            (
-                f"{path} trains by what it imports, which was not read: each of the {processes} processes must take its "
-                "rank from RANK and LOCAL_RANK; if it starts its own processes, use launch: plain",
-            ),
-        )
+        return Launching("torchrun", f"one process per GPU ({_at(facts.distributed, facts.path)})")
     return Launching(
         "torchrun",
         f"{processes} GPUs and a Python script: one process per GPU",
-        (
-            f"nothing in {path} looks distributed: each of the {processes} processes would train the same thing; "
-            "wrap the model in DistributedDataParallel, ask for 1 GPU, or use launch: plain",
-        ),
+        _same_thing(facts, processes),
     )
+
+
+def _same_thing(facts: ScriptFacts, processes: int) -> tuple[str, ...]:
+    path = facts.path
+    if facts.trains_elsewhere:
+        return (
+            f"{path} trains by what it imports, which was not read: each of the {processes} processes must take its "
+            "rank from RANK and LOCAL_RANK; if it starts its own processes, use launch: plain",
+        )
+    return (
+        f"nothing in {path} looks distributed: each of the {processes} processes would train the same thing; "
+        "wrap the model in DistributedDataParallel, ask for 1 GPU, or use launch: plain",
+    )
+
+
+def _one_process(facts: ScriptFacts, finding: Finding, nodes: int) -> Launching:
+    does = "spawns its own processes" if facts.spawns else "drives several GPUs from one process"
+    verb = "starts its own processes" if facts.spawns else "uses the GPUs"
+    idle = f"{facts.path} {verb} on one node; the other {nodes - 1} of {nodes} nodes would stay idle"
+    return Launching(
+        "plain",
+        f"it {does} ({_at(finding, facts.path)}): one process gets all GPUs",
+        (idle,) if nodes > 1 else (),
+        spawns=facts.spawns is not None,
+    )
+
+
+def _joining(facts: ScriptFacts, finding: Finding) -> Launching:
+    """TensorFlow's workers and JAX's processes find each other by the variables of Slurm's tasks."""
+    found = _at(finding, facts.path)
+    if finding[0].startswith("jax"):
+        return Launching(
+            "srun", f"JAX finds the other processes by Slurm's variables ({found}): one task per GPU"
+        )
+    untold = (
+        f"{facts.path} does not tell MultiWorkerMirroredStrategy where the other workers are: each would train alone; "
+        "pass cluster_resolver=tf.distribute.cluster_resolver.SlurmClusterResolver()",
+    )
+    return Launching(
+        "srun",
+        f"a worker of TensorFlow uses all GPUs of its node ({found}): one task per node",
+        () if facts.told else untold,
+        tasks_per_node=1,
+    )
+
+
+def _framework(facts: ScriptFacts, framework: Finding, processes: int, nodes: int) -> Launching:
+    name = framework[0]
+    found = _at(framework, facts.path)
+    if name in {"Lightning", "Horovod"}:
+        advice = (
+            (
+                f"Lightning wants Trainer(devices={processes // nodes}, num_nodes={nodes}); 'auto' does for devices",
+            )
+            if name == "Lightning" and nodes > 1
+            else ()
+        )
+        return Launching("srun", f"{found} takes its ranks from Slurm: one task per GPU", advice)
+    if name == "Ray":
+        idle = f"Ray in {facts.path} runs on {_first_of(nodes)}; {_RAY_NODES}"
+        return Launching("plain", f"{found} starts its own workers", (idle,) if nodes > 1 else ())
+    if name in {"TensorFlow", "JAX"}:
+        return _own_devices(facts, name, found, nodes)
+    return Launching("torchrun", f"{found} reads torchrun's variables: one process per GPU")
+
+
+def _own_devices(facts: ScriptFacts, name: str, found: str, nodes: int) -> Launching:
+    """TensorFlow or JAX in one process."""
+    warnings = []
+    if name == "TensorFlow":
+        several = "MultiWorkerMirroredStrategy with SlurmClusterResolver" if nodes > 1 else "MirroredStrategy"
+        warnings.append(
+            f"nothing in {facts.path} spreads the training: TensorFlow uses one GPU; tf.distribute's {several} uses all"
+        )
+    elif nodes > 1:
+        warnings.append(
+            f"{facts.path} runs on {_first_of(nodes)}; jax.distributed.initialize() joins the others"
+        )
+    return Launching("plain", f"{found} finds the GPUs of its node from one process", tuple(warnings))

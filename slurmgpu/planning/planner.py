@@ -18,9 +18,10 @@ from slurmgpu.models.plan import Plan, Reason
 from slurmgpu.models.units import Duration, Memory
 from slurmgpu.planning.ask import SHARED
 from slurmgpu.planning.choosing import Chosen, by_preference, candidates, choose
+from slurmgpu.planning.command import python_command
 from slurmgpu.planning.drafting import Draft, type_to_pin
 from slurmgpu.planning.gpus import as_spelled
-from slurmgpu.planning.launching import Launching, choose_launcher, own_loop, python_command
+from slurmgpu.planning.launching import Launching, choose_launcher, own_loop
 from slurmgpu.planning.options import Layouted, options_of, partition_named
 from slurmgpu.planning.request import Layout, count
 from slurmgpu.planning.restarting import restart_of
@@ -94,6 +95,8 @@ def _tasks(job: Job, launching: Launching, gpus_per_node: int) -> tuple[int, str
         return (
             (asked, "as asked")
             if asked
+            else (launching.tasks_per_node, "one task per node")
+            if launching.tasks_per_node
             else (max(1, gpus_per_node), "one task per GPU" if gpus_per_node else "one task")
         )
     return (asked, "as asked") if asked else (1, "one process")
@@ -265,6 +268,7 @@ def _finished(
         gpu_type=gpu_type if layout.gpus_per_node else None,
         tasks_per_node=tasks,
         processes_per_node=processes,
+        spawned_per_node=max(1, layout.gpus_per_node) if launching.spawns else 0,
         cpus_per_task=None if draft.cpus.amount is None else max(1, draft.cpus.amount // tasks),
         memory=None if draft.memory.amount is None else Memory(draft.memory.amount),
         time=job.resources.time,

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["ScriptFacts", "local_imports", "read_script"]
+__all__ = ["Finding", "ScriptFacts", "local_imports", "read_script"]
 
 _FRAMEWORKS = {
     "lightning": "Lightning",
@@ -23,6 +23,8 @@ _FRAMEWORKS = {
     "ignite": "Ignite",
     "colossalai": "ColossalAI",
 }
+# Libraries other than PyTorch that find a node's GPUs by themselves.
+_OWN_DEVICES = {"tensorflow": "TensorFlow", "keras": "TensorFlow", "jax": "JAX", "flax": "JAX"}
 _DISTRIBUTED_MODULES = ("torch.distributed", "torchtitan", "megatron", "fairscale")
 _DISTRIBUTED_NAMES = {
     "init_process_group": "init_process_group",
@@ -33,6 +35,10 @@ _DISTRIBUTED_NAMES = {
     "DistributedSampler": "DistributedSampler",
 }
 _SPAWNING_CALLS = {"spawn", "start_processes", "notebook_launcher"}
+# tf.distribute's strategies that use all GPUs of a node from one process.
+_ONE_NODE_STRATEGIES = {"MirroredStrategy", "CentralStorageStrategy"}
+# What spreads a model over the GPUs that it finds, in Transformers, Diffusers and Accelerate.
+_SPREADING_MAPS = {"auto", "balanced", "balanced_low_0", "sequential"}
 _TRAINERS = ("transformers", "trl", "sentence_transformers")
 # Libraries that start no training of their own.
 _PLAIN = {
@@ -45,49 +51,78 @@ _RANK_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
 _SLURM_RANK_VARIABLES = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"}
 
 
+Finding = tuple[str, int]
+"""What was seen, and in which line; 0 for a module beside the script."""
+
+
 class ScriptFacts(NamedTuple):
-    """What a script shows of its processes; each finding is ``(what, line)``, None when nothing was seen."""
+    """What a script shows of its processes; None when nothing was seen."""
 
     path: str
-    framework: tuple[str, int] | None = None
-    """A library that manages processes: Lightning, Accelerate, DeepSpeed, ..."""
-    distributed: tuple[str, int] | None = None
+    framework: Finding | None = None
+    """A library that manages processes or devices: Lightning, Accelerate, DeepSpeed, TensorFlow, JAX, ..."""
+    distributed: Finding | None = None
     """A sign that it takes part in a process group."""
-    spawns: tuple[str, int] | None = None
-    """A sign that it starts its own processes, or drives several GPUs from one."""
-    slurm_rank: tuple[str, int] | None = None
+    spawns: Finding | None = None
+    """A sign that it starts its own processes."""
+    drives: Finding | None = None
+    """A sign that it drives several GPUs from one process."""
+    joins: Finding | None = None
+    """A call of TensorFlow or JAX that joins the processes of several tasks or nodes."""
+    told: bool = False
+    """Whether it tells TensorFlow where those are: by Slurm's variables, or by TF_CONFIG."""
+    slurm_rank: Finding | None = None
     """A sign that it takes its rank from Slurm's variables, and not from torchrun's."""
-    own_loop: tuple[str, int] | None = None
+    own_loop: Finding | None = None
     """An import of slurmgpu.training, which then has to be where the script runs."""
     trains_elsewhere: bool = False
     """No training loop was read, and it imports what was not read, or not known: the loop, and the process group, may
     be there."""
+    own_requirements: bool = False
+    """It lists its requirements itself (``# /// script``), and `uv run SCRIPT` installs them."""
     parsed: bool = True
     """False: its syntax could not be read by this Python; it was searched as text."""
+
+    @property
+    def one_process(self) -> Finding | None:
+        """Why one process gets all GPUs of a node; None where it does not follow."""
+        if self.spawns or self.drives is None or self.distributed:
+            return self.spawns
+        # A Trainer refuses a model that is spread over the GPUs when it is one of several processes.
+        spread = self.drives[0].startswith("device_map") and self.framework is not None
+        library = self.framework[0] if self.framework else "TensorFlow"
+        one = library in {"TensorFlow", "JAX"} or (
+            spread and library in {"Transformers' Trainer", "Accelerate"}
+        )
+        return self.drives if one else None
 
 
 class _Visitor(ast.NodeVisitor):
     def __init__(self) -> None:
-        self.framework: tuple[str, int] | None = None
-        self.distributed: tuple[str, int] | None = None
-        self.spawns: tuple[str, int] | None = None
-        self.slurm_rank: tuple[str, int] | None = None
-        self.own_loop: tuple[str, int] | None = None
-        self.torchrun_rank = False
+        self.found: dict[str, Finding] = {}
+        self.marks: set[str] = set()
+        """What was seen that means something only together."""
         self.names: dict[str, str] = {}  # local name -> dotted origin
 
-    def _imported(self, module: str, line: int) -> None:
-        name = _FRAMEWORKS.get(module.split(".")[0])
-        if name and self.framework is None:
-            self.framework = (name, line)
-        if module.startswith(_DISTRIBUTED_MODULES) and self.distributed is None:
-            self.distributed = (module, line)
-        if f"{module}.".startswith(f"{_OUR_RUN}.") and self.own_loop is None:
-            self.own_loop = (_OUR_RUN, line)
+    def _saw(self, kind: str, what: str, node: ast.AST) -> None:
+        self.found.setdefault(kind, (what, getattr(node, "lineno", 0)))
+
+    def _imported(self, module: str, node: ast.AST) -> None:
+        root = module.split(".")[0]
+        if root in _FRAMEWORKS:
+            self._saw("framework", _FRAMEWORKS[root], node)
+        elif root in _OWN_DEVICES:
+            self._saw("own devices", _OWN_DEVICES[root], node)
+        elif root == "torch":
+            self.marks.add("torch")
+        if module.startswith(_DISTRIBUTED_MODULES):
+            self._saw("distributed", module, node)
+        if f"{module}.".startswith(f"{_OUR_RUN}."):
+            self._saw("own_loop", _OUR_RUN, node)
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
-            self._imported(alias.name, node.lineno)
+            self._imported(alias.name, node)
             self.names[alias.asname or alias.name.split(".")[0]] = (
                 alias.name if alias.asname else alias.name.split(".")[0]
             )
@@ -96,17 +131,17 @@ class _Visitor(ast.NodeVisitor):
         module = node.module or ""
         for alias in node.names:
             dotted = f"{module}.{alias.name}"
-            self._imported(dotted, node.lineno)
+            self._imported(dotted, node)
             self.names[alias.asname or alias.name] = dotted
-            self._trainer(dotted, node.lineno)
+            self._trainer(dotted, node)
 
-    def _trainer(self, dotted: str, line: int) -> None:
+    def _trainer(self, dotted: str, node: ast.AST) -> None:
         if dotted.split(".")[0] in _TRAINERS and dotted.endswith("Trainer"):
-            self.framework = self.framework or ("Transformers' Trainer", line)
+            self._saw("framework", "Transformers' Trainer", node)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if node.attr.endswith("Trainer"):
-            self._trainer(self._origin(node), node.lineno)
+            self._trainer(self._origin(node), node)
         self.generic_visit(node)
 
     def _origin(self, node: ast.expr) -> str:
@@ -121,32 +156,81 @@ class _Visitor(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         origin = self._origin(node.func)
         last = origin.rsplit(".", 1)[-1]
+        keywords = {one.arg: one.value for one in node.keywords}
         if last in _SPAWNING_CALLS and ("multiprocessing" in origin or last == "notebook_launcher"):
-            self.spawns = self.spawns or (f"{origin}()", node.lineno)
-        elif last == "DataParallel":
-            self.spawns = self.spawns or ("DataParallel", node.lineno)
+            self._saw("spawns", f"{origin}()", node)
+        elif last == "Process" and "multiprocessing" in origin:
+            self._saw("process", f"{origin}()", node)
+        elif last in {"DataParallel", *_ONE_NODE_STRATEGIES}:
+            self._saw("drives", last, node)
+        elif last == "MultiWorkerMirroredStrategy" or origin == "jax.distributed.initialize":
+            self._saw("joins", last if last != "initialize" else f"{origin}()", node)
+        elif last == "SlurmClusterResolver":
+            self.marks.add("told")
         elif last in _DISTRIBUTED_NAMES:
-            self.distributed = self.distributed or (last, node.lineno)
+            self._saw("distributed", last, node)
+            if last == "init_process_group" and "rank" in keywords:
+                self.marks.add("rank given")
+        self._devices(node, last, keywords)
         self.generic_visit(node)
 
+    def _devices(self, node: ast.Call, last: str, keywords: dict[str | None, ast.expr]) -> None:
+        """The second GPU by its number, and models that are spread over all."""
+        spread = keywords.get("device_map")
+        if isinstance(spread, ast.Constant) and spread.value in _SPREADING_MAPS:
+            self._saw("drives", f'device_map="{spread.value}"', node)
+        values = [one.value if isinstance(one, ast.Constant) else None for one in node.args]
+        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        if method in {"to", "cuda"} and values and type(values[0]) is int and values[0] > 0:
+            self._saw("drives", f".{method}({values[0]})", node)
+        elif last == "device" and values[:1] == ["cuda"] and type(values[-1]) is int and values[-1] > 0:
+            self._saw("drives", f"cuda:{values[-1]}", node)
+
     def visit_Constant(self, node: ast.Constant) -> None:
-        if not isinstance(node.value, str):
+        value = node.value
+        if not isinstance(value, str):
             return
-        if node.value == _OUR_RUN:  # import_module("slurmgpu.training")
-            self._imported(node.value, node.lineno)
-        sign = (f"the variable {node.value}", node.lineno)
-        if node.value in _RANK_VARIABLES:
-            self.distributed = self.distributed or sign
-            self.torchrun_rank = self.torchrun_rank or node.value != "WORLD_SIZE"
-        elif node.value in _SLURM_RANK_VARIABLES:
-            self.distributed = self.distributed or sign
-            if node.value != "SLURM_NTASKS":
-                self.slurm_rank = self.slurm_rank or sign
+        if value == _OUR_RUN:  # import_module("slurmgpu.training")
+            self._imported(value, node)
+        elif re.fullmatch(r"cuda:[1-9]\d*", value):
+            self._saw("drives", value, node)
+        elif value in _RANK_VARIABLES:
+            self._saw("distributed", f"the variable {value}", node)
+            if value != "WORLD_SIZE":
+                self.marks.add("rank of torchrun")
+        elif value in _SLURM_RANK_VARIABLES:
+            self._saw("distributed", f"the variable {value}", node)
+            if value != "SLURM_NTASKS":
+                self._saw("slurm_rank", f"the variable {value}", node)
+        elif value == "TF_CONFIG":
+            self.marks.add("told")
+
+    def take(self, module: _Visitor, kinds: Iterable[str] | None = None) -> None:
+        """Add what an imported module shows, or of these kinds only."""
+        if kinds is None:
+            self.marks |= module.marks
+        for kind, (what, _) in module.found.items():
+            if kinds is None or kind in kinds:
+                self.found.setdefault(kind, (what, 0))
+
+    def concluded(self) -> dict[str, Finding]:
+        """The findings of :class:`ScriptFacts`, once all modules are read."""
+        found = dict(self.found)
+        process, devices = found.pop("process", None), found.pop("own devices", None)
+        # Processes that are handed their rank; in others, torchrun's variables have it.
+        if process and "rank given" in self.marks and "rank of torchrun" not in self.marks:
+            found.setdefault("spawns", process)
+        # A script of PyTorch may read its data by TensorFlow.
+        if devices and ("torch" not in self.marks or "joins" in found):
+            found.setdefault("framework", devices)
+        if "rank of torchrun" in self.marks:
+            found.pop("slurm_rank", None)
+        return found
 
 
 _TEXT_SIGNS: tuple[tuple[str, str, str], ...] = (
     ("spawns", "spawn()", r"\b(?:mp|multiprocessing)\.spawn\("),
-    ("spawns", "DataParallel", r"(?<!Distributed)\bDataParallel\("),
+    ("drives", "DataParallel", r"(?<!Distributed)\bDataParallel\("),
     ("framework", "Lightning", r"(?m)^\s*(?:import|from)\s+(?:pytorch_)?lightning\b"),
     ("framework", "Accelerate", r"(?m)^\s*(?:import|from)\s+accelerate\b"),
     ("distributed", "init_process_group", r"\binit_process_group\("),
@@ -167,6 +251,7 @@ def _read_as_text(path: str, text: str) -> ScriptFacts:
         framework=found.get("framework"),
         distributed=found.get("distributed"),
         spawns=found.get("spawns"),
+        drives=found.get("drives"),
         own_loop=found.get("own_loop"),
         parsed=False,
     )
@@ -194,29 +279,23 @@ def read_script(path: str, text: str, modules: Iterable[str] = (), deeper: Itera
     visitor = _Visitor()
     visitor.visit(tree)
     for module in modules:
-        inner = _visited(module)
-        _take_over(visitor, inner, ("framework", "distributed", "spawns", "slurm_rank", "own_loop"))
-        visitor.torchrun_rank = visitor.torchrun_rank or inner.torchrun_rank
+        visitor.take(_visited(module))
     for module in deeper:
-        _take_over(visitor, _visited(module), ("distributed", "own_loop"))
-    slurm_rank = None if visitor.torchrun_rank else visitor.slurm_rank
+        visitor.take(_visited(module), ("distributed", "own_loop"))
+    found = visitor.concluded()
     return ScriptFacts(
         path,
-        visitor.framework,
-        visitor.distributed,
-        visitor.spawns,
-        slurm_rank,
-        visitor.own_loop,
-        _elsewhere(text, modules, deeper),
+        framework=found.get("framework"),
+        distributed=found.get("distributed"),
+        spawns=found.get("spawns"),
+        drives=found.get("drives"),
+        joins=found.get("joins"),
+        told="told" in visitor.marks,
+        slurm_rank=found.get("slurm_rank"),
+        own_loop=found.get("own_loop"),
+        trains_elsewhere=_elsewhere(text, modules, deeper),
+        own_requirements=re.search(r"(?m)^# /// script\s*$", text) is not None,
     )
-
-
-def _take_over(visitor: _Visitor, inner: _Visitor, kinds: Iterable[str]) -> None:
-    """What a module shows counts where the script itself shows nothing of the kind."""
-    for kind in kinds:
-        finding = getattr(inner, kind)
-        if finding and getattr(visitor, kind) is None:
-            setattr(visitor, kind, (finding[0], 0))
 
 
 def _elsewhere(text: str, modules: list[str], deeper: list[str]) -> bool:

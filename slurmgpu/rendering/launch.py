@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurmgpu.models.plan import Plan
-from slurmgpu.planning.launching import python_command
+from slurmgpu.planning.command import python_command
 from slurmgpu.rendering.quoting import job_path, shell_word, shellcheck_remarks
 
 __all__ = ["container_words", "launch_lines", "signals_passed_on"]
@@ -21,6 +21,7 @@ def launch_lines(plan: Plan) -> dict[str, object]:
         "srun": _srun(plan),
         "command": _command(plan),
         "interpreter": _interpreter(plan),
+        "runner": _runner(plan),
         "tasks_per_node": plan.tasks_per_node,
         "sets_rank": sets_rank,
         "shellcheck": ",".join(_remarks(plan, sets_rank)),
@@ -99,6 +100,12 @@ def _interpreter(plan: Plan) -> str:
     return job_path(plan.environment.python.interpreter)
 
 
+def _runner(plan: Plan) -> str:
+    """What stands before the interpreter, with a blank behind it: ``uv run ``."""
+    python = python_command(plan.command) if plan.command is not None else None
+    return "".join(f"{shell_word(word)} " for word in python.runner) if python else ""
+
+
 def _command(plan: Plan) -> str:
     """The command as the launcher wants it: whole, or without the interpreter for torchrun."""
     if plan.command is None:
@@ -109,7 +116,8 @@ def _command(plan: Plan) -> str:
     python = python_command(plan.command)
     assert python is not None
     if set(python.options) - {"-u"}:
-        return "--no-python " + " ".join(map(shell_word, plan.command))
+        behind = plan.command[len(python.runner) :]
+        return "--no-python " + " ".join(map(shell_word, behind))
     target = ["--module", python.module] if python.module else [python.script or ""]
     return " ".join(map(shell_word, [*target, *python.arguments]))
 

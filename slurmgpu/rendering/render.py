@@ -171,16 +171,21 @@ def _venv(plan: Plan) -> str | None:
 
 def _threads(plan: Plan) -> int | None:
     """CPU threads of each process."""
-    if plan.cpus_per_task is None or plan.processes_per_node == 1:
+    processes = plan.spawned_per_node or plan.processes_per_node
+    if plan.cpus_per_task is None or processes == 1:
         return plan.cpus_per_task
-    return max(1, plan.cpus_per_task * plan.tasks_per_node // plan.processes_per_node)
+    return max(1, plan.cpus_per_task * plan.tasks_per_node // processes)
 
 
 def _rendezvous(plan: Plan) -> dict[str, str] | None:
     """None where nobody needs to meet, or torchrun finds a port on its one node by itself."""
-    if plan.launcher == "plain" or (plan.launcher == "torchrun" and plan.nodes == 1):
+    if plan.launcher == "plain":
+        if not plan.spawned_per_node:
+            return None
+    elif plan.launcher == "torchrun" and plan.nodes == 1:
         return None
-    return {"nodes": "many" if plan.nodes > 1 else "one", "suffix": plan.address_suffix or ""}
+    many = plan.nodes > 1 and plan.launcher != "plain"
+    return {"nodes": "many" if many else "one", "suffix": plan.address_suffix or ""}
 
 
 def _run(plan: Plan) -> dict[str, Any] | None:

@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from slurmgpu.models.job import Job
+from slurmgpu.planning.command import launcher_of
 from slurmgpu.planning.exact import ExactSize
-from slurmgpu.planning.launching import python_command
 from slurmgpu.scripts.importing_words import Unsure, literal, path
 
 __all__ = ["Unsure", "read_command"]
@@ -23,7 +23,6 @@ _SRUN_OPTIONS = re.compile(r"--(?:cpu-bind|gpu-bind|mem-bind|mpi|hint|distributi
 _CONTAINER_OPTIONS = re.compile(
     r"--(?:cleanenv|contain|containall|no-home|writable-tmpfs|fakeroot|userns|pwd=.*|home=.*|env=.*)\Z"
 )
-_TORCHRUN_MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 # Options by which Slurm counts tasks in ways that a launcher's line does not say.
 _COUNTED_OTHERWISE = {
     "ntasks-per-gpu",
@@ -47,7 +46,7 @@ def read_command(words: list[str], job: Job, size: ExactSize) -> tuple[dict[str,
     if not words:
         raise Unsure
     program = words[0]
-    if program == "torchrun" or _module(words) in _TORCHRUN_MODULES:
+    if program == "torchrun" or _started_by(words) == "torchrun":
         if launch["launcher"] != "plain" or container is not None:
             raise Unsure
         words = _torchrun(words, job, size)
@@ -60,12 +59,11 @@ def read_command(words: list[str], job: Job, size: ExactSize) -> tuple[dict[str,
     return {"launch": launch if len(launch) > 1 else launch["launcher"], "command": command}, container
 
 
-def _module(words: list[str]) -> str | None:
+def _started_by(words: list[str]) -> str | None:
     try:
-        python = python_command(tuple(map(literal, words)))
+        return launcher_of(tuple(map(literal, words)))
     except Unsure:
         return None
-    return python.module if python else None
 
 
 def _tasks_are_sure(job: Job) -> bool:

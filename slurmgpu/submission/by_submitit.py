@@ -176,7 +176,7 @@ def _shell_line(plan: Plan) -> str:
     if isinstance(torchrun, dict):
         many = '--node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"'
         meet = many if plan.nodes > 1 else "--standalone"
-        words += [lines["interpreter"], torchrun["module"], meet, torchrun["size"]]
+        words += [lines["runner"], lines["interpreter"], torchrun["module"], meet, torchrun["size"]]
     words.append(lines["command"])
     entrypoint = "entrypoint=slurmgpu_training; " if plan.train is not None else ""
     return entrypoint + " ".join(str(word) for word in words if word)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from slurmgpu.planning.command import LAUNCHER_MODULES, LAUNCHERS, prefix_length, python_command
 from slurmgpu.scripts.options import OPTIONS, SHORT, canonical
 from slurmgpu.scripts.shell import Simple, read_shell, simple_commands
 
@@ -19,11 +20,6 @@ _SRUN_REQUIRED = {
 # Of srun's letters only these differ from sbatch's.
 _SRUN_LETTERS = {**SHORT, "r": "relative", "T": "threads", "W": "wait"}
 _SRUN_FLAGS = set("KluXZEsOHQvVhIk")
-_LAUNCHERS = {
-    *("srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "ibrun", "jsrun", "aprun", "torchrun"),
-    *("accelerate", "deepspeed", "ray", "horovodrun", "composer", "colossalai", "parallel", "torchpippy"),
-    *("pdsh", "clush", "dask", "charmrun", "sbatch"),
-}  # fmt: skip
 _HOUSEKEEPING = {
     *("echo", "cd", "module", "ml", "source", ".", "export", "conda", "mamba", "micromamba", "set", "mkdir", "date"),
     *("hostname", "nvidia-smi", "which", "pwd", "unset", "ulimit", "eval", "cp", "rm", "ls", "cat", "printf", "sleep"),
@@ -59,28 +55,21 @@ class Call:
     def torchrun(self) -> int | None:
         """Where torchrun's own arguments begin; None where this is not torchrun."""
         for index, word in enumerate(self.words):
-            if word.rsplit("/", 1)[-1] == "torchrun":
-                return index + 1
-            if (
-                word in {"torch.distributed.run", "torch.distributed.launch"}
-                and self.words[index - 1] == "-m"
-            ):
+            by_module = self.words[index - 1] == "-m" and LAUNCHER_MODULES.get(word) == "torchrun"
+            if by_module or word.rsplit("/", 1)[-1] == "torchrun":
                 return index + 1
         return None
 
     @cached_property
     def python(self) -> tuple[str, ...] | None:
-        """Python's own words after ``python``; None where no Python is started, or only asked something."""
-        for index, word in enumerate(self.words):
-            if re.fullmatch(r"python[\d.]*", word.rsplit("/", 1)[-1]):
-                words = self.words[index + 1 :]
-                while words and re.match(r"-(?![mcV-])\w", words[0]):
-                    words = words[2:] if words[0] in {"-X", "-W"} else words[1:]
-                if not words or words[0] in {"-c", "-V", "--version", "-"}:
-                    return None
-                if words[0] == "-m" and words[1:2] and words[1] in {"pip", "venv", "ensurepip"}:
-                    return None
-                return words
+        """The script or ``-m`` and module, and the arguments; None where no Python is started, or only asked something."""
+        for index in range(len(self.words)):
+            python = python_command(self.words[index:])
+            if python is not None and python.module in {"pip", "venv", "ensurepip"}:
+                return None
+            if python is not None:
+                target = ("-m", python.module) if python.module else (python.script,)
+                return (*filter(None, target), *python.arguments)
         return None
 
     @property
@@ -102,7 +91,7 @@ class Call:
     def by_launcher(self) -> bool:
         """Whether a launcher of processes other than srun starts it."""
         names = {word.rsplit("/", 1)[-1] for word in self.words}
-        return bool(names & (_LAUNCHERS - {"srun"})) or self.torchrun is not None
+        return bool(names & (LAUNCHERS - {"srun"})) or self.torchrun is not None
 
     @property
     def housekeeping(self) -> bool:
@@ -175,11 +164,11 @@ def _without_prefixes(
     words: tuple[str, ...], raw: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """A command without what merely stands before it: ``exec``, ``nohup``, ``time``, ``env A=1``."""
-    while words and words[0] in {"exec", "nohup", "time", "env", "stdbuf", "setsid"}:
-        at = 1
-        while at < len(words) and (words[at].startswith("-") or re.match(r"\w+=", words[at])):
-            at += 1
-        if at >= len(words):
+    while words:
+        at = prefix_length(words)
+        if words[0] in {"exec", "time"}:
+            at = next((at for at, word in enumerate(words) if at and not word.startswith("-")), 0)
+        if not 0 < at < len(words):
             break
         words, raw = words[at:], raw[at:]
     return words, raw

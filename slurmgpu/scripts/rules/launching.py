@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from slurmgpu.planning.command import torchrun_processes
 from slurmgpu.scripts.rules.base import Hit, rule
 from slurmgpu.scripts.rules.calls import Call, expanded
 from slurmgpu.scripts.rules.view import View
@@ -187,16 +188,20 @@ def torchrun_in_each_task(view: View) -> Iterator[Hit]:
         if call.torchrun is None or call.srun is None or view.script.components > 1:
             continue
         tasks = _tasks_on_a_node(view, call)
-        processes = re.search(r"--?nproc[-_]per[-_]node[= ](\S+)", " ".join(call.words))
-        if tasks and tasks > 1 and processes and processes[1] != "1":
+        processes = torchrun_processes(call.words)
+        if tasks and tasks > 1 and processes and processes != "1":
             yield Hit(
                 call.line,
-                f"srun starts torchrun {tasks} times on each node, and each starts {processes[1]} processes",
+                f"srun starts torchrun {tasks} times on each node, and each starts {processes} processes",
                 "start it once on each node: srun --ntasks-per-node=1 torchrun ...",
             )
 
 
-@rule("spawns-itself", "warning", "torchrun or srun around a script that starts its own processes.")
+@rule(
+    "spawns-itself",
+    "warning",
+    "torchrun or srun around a script that starts its own processes, or uses all GPUs from one.",
+)
 def spawns_itself(view: View) -> Iterator[Hit]:
     for call in view.calls:
         script = call.script
@@ -206,14 +211,15 @@ def spawns_itself(view: View) -> Iterator[Hit]:
             call.srun is not None and (_tasks_on_a_node(view, call) or 1) > 1
         )
         facts = view.facts.python[script]
-        if several and facts.spawns and not facts.framework:
-            what, line = facts.spawns
+        if several and facts.one_process:
+            what, line = facts.one_process
+            does = "starts its own processes" if facts.spawns else "uses all GPUs by itself"
             yield Hit(
                 call.line,
-                f"{script} starts its own processes ({what}, line {line}), once in each that is started here",
+                f"{script} {does} ({what}, line {line}), once in each that is started here",
                 "start it plainly: python " + script,
             )
-        elif several and not (facts.distributed or facts.framework or facts.trains_elsewhere):
+        elif several and not (facts.distributed or facts.framework or facts.joins or facts.trains_elsewhere):
             yield Hit(
                 call.line,
                 f"nothing in {script} looks distributed: each process trains the same thing",
@@ -228,7 +234,7 @@ def one_process(view: View) -> Iterator[Hit]:
         return
     for call in _trainings(view):
         facts = view.facts.python.get(call.script or "")
-        if facts is not None and (facts.spawns or facts.framework or facts.distributed):
+        if facts is not None and (facts.one_process or facts.framework or facts.distributed or facts.joins):
             return
         unused = facts is not None and facts.parsed and not facts.trains_elsewhere
         yield Hit(
