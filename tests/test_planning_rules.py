@@ -580,7 +580,9 @@ def test_several_changes_are_proposed_where_one_does_not_help() -> None:
     assert "time: 1-00:00:00, nodes: 2, gpus_per_node: 4" in refusal(on, gpus=16, time="2-0")
 
 
-def test_nodes_of_several_types_are_warned_about_where_slurm_may_mix_them() -> None:
-    on = cluster([A100, {**A100, "gpu_type": "v100"}])
-    assert any("Slurm may mix a100, v100 over the 2 nodes" in one for one in plan(on, gpus=8).warnings)
-    assert not any("may mix" in one for one in plan(on, gpus="a100:8").warnings)
+def test_types_that_slurm_may_mix_are_warned_about_where_the_site_cannot_name_one() -> None:
+    mixed = [A100, {**A100, "gpu_type": "v100"}]
+    cannot = cluster(mixed, dialect={"gpu_type_by": "constraint"})
+    assert any("Slurm may mix a100, v100 over the 2 nodes" in one for one in plan(cannot, gpus=8).warnings)
+    for made in (plan(cluster(mixed), gpus=8), plan(cluster(mixed), gpus="v100:8")):
+        assert not any("may mix" in one for one in made.warnings)

@@ -438,7 +438,7 @@ def test_what_the_site_requires_is_asked_for_or_given_by_the_plan(name: str, opt
     options = {one.name: one.value for one in made.options}
     if option == "gpu_type":
         asks = options.get("gres") or options.get("gpus-per-node") or options.get("gpus") or ""
-        assert re.search(r"[a-z]\w*:1\Z", asks.removeprefix("gpu:"))
+        assert re.search(r"[a-z][\w-]*:1\Z", asks.removeprefix("gpu:"))
     elif option == "qos":
         assert options["qos"] in cluster.qos
     else:
@@ -682,10 +682,12 @@ PUBLISHED = [
         },
     ),
     Script(
+        # It names no type, and may get a slice.
         "drac-narval",
         "drac-narval",
         {"account": "rrg-x", "gpus": 1, "cpus_per_task": 12, "memory": "124G", "time": "03:00:00"},
-        {"account": "rrg-x", "cpus-per-task": "12", "gres": "gpu:1", "mem": "124G", "time": "03:00:00"},
+        {"account": "rrg-x", "cpus-per-task": "12", "mem": "124G", "time": "03:00:00"},
+        added={"gres": "gpu:a100:1"},
     ),
     Script(
         "nih-biowulf",
@@ -862,6 +864,7 @@ def test_a_request_without_a_type_gets_whole_gpus_not_slices() -> None:
     made = planned("nhr-grete", gpus=8)
     assert (made.partition, made.nodes, made.gpus_per_node) == ("gpu-a100", 2, 4)
     assert planned("csc-mahti", gpus=1).cpus_per_task == 32
+    assert "slices for it, which are given by name" in refused("nhr-grete", gpus_per_node=8).message
 
 
 def test_a_slice_is_given_to_who_asks_for_it() -> None:

@@ -58,7 +58,7 @@ class Dialect(Model):
     required: tuple[
         Literal["account", "partition", "qos", "time", "constraint", "reservation", "gpu_type"], ...
     ] = ()
-    """Without these the site refuses a job."""
+    """Every job names these: without them the site refuses it, or gives something else than its documentation advises."""
     forbidden: tuple[Word, ...] = ()
     """sbatch options that the site refuses, by their long names."""
     account: AccountRule | None = None

@@ -11,7 +11,7 @@ from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration
 from slurmgpu.planning.ask import Problem
 from slurmgpu.planning.drafting import Draft, Tasks, draft
-from slurmgpu.planning.gpus import is_slice
+from slurmgpu.planning.gpus import gpu_type_matches, is_slice, names_of, selectable
 from slurmgpu.planning.request import Misfit, Request
 
 __all__ = ["Candidates", "Chosen", "by_preference", "candidates", "choose", "preferred"]
@@ -54,12 +54,32 @@ def candidates(cluster: Cluster, resources: Resources, tasks: Tasks) -> Candidat
         except Misfit as misfit:
             found.failing[name] = [f"partition {name!r} {misfit}"]
             continue
+        slices = [] if named else _slices_unasked(cluster, resources, made)
         if made.problems:
             found.failing[name] = _said(made.problems)
             found.nearest.append(made)
+        elif slices:
+            found.failing[name] = [
+                f"partition {name!r} has only slices for it, which are given by name (gpu_type: {' or '.join(slices)})"
+            ]
         else:
             found.fitting.append(made)
     return found
+
+
+def _slices_unasked(cluster: Cluster, resources: Resources, made: Draft) -> list[str]:
+    """The slices that a draft would get unasked: neither their type nor anything that selects them is named."""
+    if resources.wanted_gpu_type or resources.constraint or not made.layout.gpus_per_node or not made.groups:
+        return []
+    everywhere = [kind for one in cluster.partitions.values() for kind in one.kinds if kind.gpu_count != 0]
+    if not all(is_slice(cluster, kind) for kind in made.groups) or all(
+        is_slice(cluster, kind) for kind in everywhere
+    ):
+        return []
+    # What was pinned is one of them; any other would do.
+    partition = cluster.partitions.get(made.partition or "")
+    kinds = partition.kinds if partition else made.groups
+    return names_of(tuple(kind for kind in kinds if is_slice(cluster, kind)))
 
 
 def _said(found: tuple[Problem, ...]) -> list[str]:
@@ -93,7 +113,7 @@ def choose(
     if found.fitting:
         best = preferred(cluster, found.fitting)
         if resources.partition and len(_named(resources)) > 1:
-            return _several(resources, best, found)
+            return _several(cluster, resources, best, found)
         return Chosen(best, _why(cluster, resources, best, found.fitting))
     reasons = _merged(found.failing)
     if force and found.nearest:
@@ -137,9 +157,15 @@ def _undescribed(cluster: Cluster, resources: Resources, tasks: Tasks) -> Chosen
         raise PlanError(f"{Request.of(resources)}: cluster {cluster.name!r} {misfit}") from None
 
 
-def _several(resources: Resources, best: Draft, found: Candidates) -> Chosen:
+def _several(cluster: Cluster, resources: Resources, best: Draft, found: Candidates) -> Chosen:
     """A list of partitions as asked: Slurm takes the one that starts first; sizes are the smallest share of all."""
-    alike = [one for one in found.fitting if one.layout[:2] == best.layout[:2]]
+    same_size = [one for one in found.fitting if one.layout[:2] == best.layout[:2]]
+    best, alike = _of_one_type(cluster, best, same_size)
+    failing = found.failing | {
+        one.partition or "": [f"partition {one.partition!r} has no {best.gpu_type}"]
+        for one in same_size
+        if one.partition not in {kept.partition for kept in alike}
+    }
     amounts = [one.cpus.amount for one in alike if one.cpus.amount is not None]
     smallest = min(alike, key=lambda one: one.memory.amount or 0)
     cpus = best.cpus
@@ -152,10 +178,32 @@ def _several(resources: Resources, best: Draft, found: Candidates) -> Chosen:
         memory=smallest.memory,
     )
     overruled = tuple(
-        f"{clause}: the job can only start in the other partitions of its list"
-        for clause in _merged(found.failing)
+        f"{clause}: the job can only start in the other partitions of its list" for clause in _merged(failing)
     )
     return Chosen(merged, "as asked: the one of them that starts it first", overruled)
+
+
+def _of_one_type(cluster: Cluster, best: Draft, drafts: list[Draft]) -> tuple[Draft, list[Draft]]:
+    """The best of a list's drafts and those with GPUs of its type, where one of the partitions needs a type named."""
+
+    def only_slices(made: Draft) -> bool:
+        return bool(made.groups) and all(is_slice(cluster, kind) for kind in made.groups)
+
+    loose = any(only_slices(one) for one in drafts) and not only_slices(best)
+    if not best.groups or not (loose or any(one.gpu_type for one in drafts)):
+        return best, drafts
+    wanted = best.gpu_type or max(best.groups, key=lambda kind: kind.count or 0).gpu_type
+    if wanted is None or not selectable(cluster, best.groups, wanted):
+        return best, drafts
+    why = best.gpu_type_why or "without a type Slurm may give others in the partitions of the list"
+    kept = []
+    for one in drafts:
+        kinds = cluster.partitions[one.partition or ""].kinds
+        groups = tuple(kind for kind in kinds if gpu_type_matches(cluster, wanted, kind.gpu_type))
+        if groups:
+            kept.append(one._replace(groups=groups))
+    pinned = best._replace(gpu_type=wanted, gpu_type_why=why, ask=best.ask._replace(gpu_type=wanted))
+    return pinned, kept
 
 
 def _merged(failing: dict[str, list[str]]) -> list[str]:

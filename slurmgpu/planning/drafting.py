@@ -11,12 +11,12 @@ from slurmgpu.models.resources import Resources
 from slurmgpu.planning.accounts import Chosen, account_of, qos_candidates
 from slurmgpu.planning.ask import Ask, Problem
 from slurmgpu.planning.features import joined
-from slurmgpu.planning.gpus import entry_of, is_slice, selectable
+from slurmgpu.planning.gpus import Pin, entry_of, is_slice, selectable
 from slurmgpu.planning.request import Layout, Misfit, Request, spread
 from slurmgpu.planning.rules import limits_for
 from slurmgpu.planning.sizing import Place, Sized, cpus_asked, cpus_per_node, memory_asked, memory_per_node
 
-__all__ = ["Draft", "draft", "type_to_pin"]
+__all__ = ["Draft", "draft"]
 
 Tasks = Callable[[Layout], int]
 """Tasks on each node of a layout, which the launcher decides."""
@@ -36,44 +36,51 @@ class Draft(NamedTuple):
     qos: Chosen
     constraint: str | None
     ask: Ask
+    gpu_type: str | None
+    """The type that the request names; None: it names none."""
+    gpu_type_why: str
     problems: tuple[Problem, ...] = ()
-
-
-def type_to_pin(resources: Resources, cluster: Cluster, draft: Draft) -> str | None:
-    """The type that must be named: the one asked for, one with the memory asked for, or any where one must be."""
-    wanted = resources.wanted_gpu_type
-    if wanted or not draft.groups or not draft.layout.gpus_per_node:
-        return wanted
-    # Of several types the one with the most nodes: it starts soonest.
-    commonest = max(draft.groups, key=lambda group: group.count or 0).gpu_type
-    if "gpu_type" in cluster.dialect.required:
-        return commonest
-    if resources.gpu_memory is None or cluster.dialect.gpu_memory_gres:
-        return None
-    types = {group.gpu_type for group in draft.groups}
-    described = cluster.partitions.get(draft.partition or "")
-    everywhere = described.kinds if described else ()
-    if all(group.gpu_type in types for group in everywhere if group.gpu_count != 0):
-        return None
-    return commonest
 
 
 def draft(cluster: Cluster, resources: Resources, name: str | None, tasks: Tasks) -> Draft:
     """The best draft on a partition (None, or one that is not described: nothing is known of it).
 
-    Layouts with fewer nodes and QOS in the site's order go first; the first without problems is taken, else the
-    first. Misfit says why there is none at all.
+    Layouts with fewer nodes, common types of GPU and QOS in the site's order go first; the first without problems
+    is taken (best with GPUs that the account is for), else the first. Misfit says why there is none at all.
     """
     partition = cluster.partitions.get(name or "")
     first: Draft | None = None
     for layout, groups in _layouts(cluster, resources, partition, tasks):
-        for qos in qos_candidates(cluster, resources, partition):
-            made = _sized(cluster, resources, name, layout, groups, tasks(layout), qos)
-            if not made.problems:
-                return made
-            first = first or made
+        fitting: Draft | None = None
+        for pin in _pins(cluster, resources, partition, layout, groups, tasks(layout)):
+            for qos in qos_candidates(cluster, resources, partition):
+                made = _sized(cluster, resources, name, layout, pin, tasks(layout), qos)
+                if not made.problems and made.account.instead is None:
+                    return made
+                if not made.problems:
+                    fitting = fitting or made
+                first = first or made
+        if fitting is not None:
+            return fitting
     assert first is not None
     return first
+
+
+def _pins(
+    cluster: Cluster,
+    resources: Resources,
+    partition: Partition | None,
+    layout: Layout,
+    groups: tuple[NodeGroup, ...],
+    tasks: int,
+) -> list[Pin]:
+    if not groups or resources.wanted_gpu_type or not layout.gpus_per_node:
+        return [Pin(resources.wanted_gpu_type, groups)]
+    from slurmgpu.planning.pinning import pins  # only a described cluster pays for it
+
+    return pins(
+        cluster, resources, partition, layout, groups, _asked(cluster, resources, partition, layout, tasks)
+    )
 
 
 def _layouts(
@@ -136,18 +143,20 @@ def _sized(
     resources: Resources,
     name: str | None,
     layout: Layout,
-    groups: tuple[NodeGroup, ...],
+    pin: Pin,
     tasks: int,
     qos: Chosen,
 ) -> Draft:
+    pinned, groups, _ = pin
     partition = cluster.partitions.get(name or "")
     asked = _asked(cluster, resources, partition, layout, tasks)
     account = Chosen(resources.account, "as asked")
     place = Place(layout, groups, _tightest(cluster, name, qos.value, account.value))
     cpus = cpus_per_node(cluster, resources, place, tasks)
     memory = memory_per_node(cluster, resources, place, cpus.amount)
-    made = Draft(name, layout, groups, tasks, cpus, memory, account, qos, asked.constraint, asked)
-    pinned = type_to_pin(resources, cluster, made)
+    made = Draft(
+        name, layout, groups, tasks, cpus, memory, account, qos, asked.constraint, asked, pinned, pin.why
+    )
     entry, _ = entry_of(cluster, groups, pinned)
     types = [entry or pinned] if pinned else [group.gpu_type for group in groups]
     if groups or partition is None or not partition.nodes:

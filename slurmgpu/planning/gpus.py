@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from slurmgpu.models.cluster import Cluster, GpuType, NodeGroup
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import GpuRequest
 
 __all__ = [
-    "as_spelled", "entry_of", "gpu_type_matches", "gres_type", "is_slice", "memory_of", "names_of", "retyped", "selectable",
+    "Pin", "as_spelled", "entry_of", "gpu_type_matches", "gres_type", "is_slice", "memory_of", "names_of", "retyped",
+    "selectable",
 ]  # fmt: skip
+
+
+class Pin(NamedTuple):
+    """A type that the request names (None: none is named), and the nodes that can then be handed out."""
+
+    gpu_type: str | None
+    groups: tuple[NodeGroup, ...]
+    why: str = ""
 
 
 def retyped(resources: Resources, gpu_type: str | None) -> Resources:

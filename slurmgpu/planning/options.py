@@ -12,7 +12,7 @@ from slurmgpu.models.job import OWN_OPTIONS, Job
 from slurmgpu.models.plan import Launcher, Option
 from slurmgpu.models.slurm_text import LONGEST_OPTION
 from slurmgpu.models.units import Memory
-from slurmgpu.planning.drafting import Draft, type_to_pin
+from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.features import joined
 from slurmgpu.planning.gpus import entry_of, gres_type
 from slurmgpu.planning.request import count
@@ -77,7 +77,7 @@ def _identity(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
 
 def _constraint(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     asked = job.resources.constraint
-    wanted = type_to_pin(job.resources, cluster, made.draft)
+    wanted = made.draft.gpu_type
     _, known = entry_of(cluster, made.draft.groups, wanted)
     feature = known.constraint if known else None
     if feature and cluster.dialect.gpu_type_by == "request" and known and known.gres == wanted:
@@ -89,10 +89,6 @@ def _constraint(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     reasons += ["what jobs there name"] if made.draft.constraint != asked else []
     reasons += [f"{feature} selects GPUs of type {wanted}"] if feature else []
     yield Option.model_construct(name="constraint", value=value, why=", and ".join(reasons))
-
-
-def _gres_type(job: Job, cluster: Cluster, made: Layouted) -> str | None:
-    return gres_type(cluster, type_to_pin(job.resources, cluster, made.draft))
 
 
 def _size(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
@@ -118,7 +114,7 @@ def _size(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
 
 def _gpus(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     layout, style = made.draft.layout, cluster.dialect.gpus
-    kind = _gres_type(job, cluster, made)
+    kind = gres_type(cluster, made.draft.gpu_type)
     others = [str(gres) for gres in job.resources.gres]
     if job.resources.gpu_memory is not None and cluster.dialect.gpu_memory_gres and layout.gpus_per_node:
         gib = -(-job.resources.gpu_memory.mib // 1024)

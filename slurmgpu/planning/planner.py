@@ -19,7 +19,7 @@ from slurmgpu.models.units import Duration, Memory
 from slurmgpu.planning.ask import SHARED
 from slurmgpu.planning.choosing import Chosen, by_preference, candidates, choose
 from slurmgpu.planning.command import python_command
-from slurmgpu.planning.drafting import Draft, type_to_pin
+from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.gpus import as_spelled
 from slurmgpu.planning.launching import Launching, choose_launcher, own_loop
 from slurmgpu.planning.options import Layouted, options_of, partition_named
@@ -126,17 +126,10 @@ def _warnings(cluster: Cluster, chosen: Chosen) -> tuple[str, ...]:
         warnings.append(
             "no CPUs are asked for, and Slurm's usual default is 1 a task; --cpus-per-gpu asks for more"
         )
-    types = sorted({group.gpu_type or "unnamed" for group in draft.groups})
-    if (
-        draft.layout.nodes > 1
-        and draft.ask.gpu_type is None
-        and draft.layout.gpus_per_node
-        and len(types) > 1
-    ):
-        warnings.append(
-            f"no type of GPU is asked for, and Slurm may mix {', '.join(types)} over the {draft.layout.nodes} nodes: "
-            f"all would wait for the slowest; gpu_type: {types[0]} keeps to one"
-        )
+    if draft.groups:
+        from slurmgpu.planning.pinning import loose_types  # only a described cluster pays for it
+
+        warnings += loose_types(cluster, draft)
     return tuple(warnings)
 
 
@@ -253,9 +246,9 @@ def _finished(
     )
     if job.train is not None:
         job.train.micro_batch(layout.nodes * processes)
-    remarks = _judged_precision(job, draft, type_to_pin(job.resources, cluster, draft), around.force)
+    remarks = _judged_precision(job, draft, draft.gpu_type, around.force)
     options = options_of(job, cluster, made)
-    gpu_type = type_to_pin(job.resources, cluster, draft) or _common_type(draft)
+    gpu_type = draft.gpu_type or _common_type(draft)
     time = job.resources.time or _default_time(cluster, draft)
     cost = _cost(cluster, draft, time, job.array.tasks if job.array else 1)
     # Every value comes from a validated job and cluster: nothing is checked a second time.
@@ -306,6 +299,7 @@ def _finished(
                 why="on the first of the nodes" if alone else f"{count(layout.nodes, 'node')} x {processes}",
             ),
             *own_loop_reasons(resumes_at),
+            *_type_reasons(draft),
             *_environment_reasons(job, environment_name),
             *_left_out(job, cluster, draft),
             *_cost_reasons(cost),
@@ -365,6 +359,14 @@ def own_loop_reasons(where: str | None) -> tuple[Reason, ...]:
         return ()
     what, value = "slurmgpu.training", "copied into the run directory"
     return (Reason.model_construct(what=what, value=value, why=f"{where} imports it"),)
+
+
+def _type_reasons(draft: Draft) -> tuple[Reason, ...]:
+    if not draft.groups:
+        return ()
+    from slurmgpu.planning.pinning import type_reasons  # only a described cluster pays for it
+
+    return type_reasons(draft)
 
 
 def _environment_reasons(job: Job, name: str | None) -> tuple[Reason, ...]:

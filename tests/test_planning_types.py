@@ -1,0 +1,117 @@
+"""Which type of GPU a request names that was given none, and what the plan says of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from slurmgpu.errors import PlanError
+from slurmgpu.files.yaml import Layered, validate
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.job import Job
+from slurmgpu.models.plan import Plan
+from slurmgpu.planning.planner import Surroundings, make_plan
+
+WHOLE = {"count": 2, "gpus": 4, "gpu_type": "a100", "cpus": 64, "memory": "512G"}
+SLICES = {"count": 9, "gpus": 28, "gpu_type": "a100_1g.5gb", "cpus": 64, "memory": "512G"}
+BOTH_ON_A_NODE = {"count": 6, "gpus": {"a100": 2, "a30": 2}, "cpus": 64, "memory": "512G"}
+
+
+def cluster(*nodes: dict[str, Any], **rest: Any) -> Cluster:
+    """A cluster of one partition `gpu`, unless ``partitions`` says otherwise."""
+    rest.setdefault("partitions", {"gpu": {"nodes": list(nodes)}})
+    return validate(Cluster, Layered({"name": "here", **rest}, {}), "cluster")
+
+
+def plan(on: Cluster, **resources: Any) -> Plan:
+    job = {"command": ["python", "t.py"], "launch": "plain", "resources": resources}
+    return make_plan(validate(Job, Layered(job, {}), "job"), on, Surroundings(work_dir="/w"))
+
+
+def type_said(made: Plan) -> tuple[str, str] | None:
+    return next(((one.value, one.why) for one in made.reasons if one.what == "GPU type"), None)
+
+
+def test_a_whole_gpu_is_named_where_slices_share_the_partition_and_the_plan_says_why() -> None:
+    made = plan(cluster(SLICES, WHOLE), gpus=1)
+    assert (made.option("gres"), made.gpu_type) == ("gpu:a100:1", "a100")
+    assert type_said(made) == ("a100", "without a type Slurm may give slices (a100_1g.5gb)")
+
+
+def test_slices_that_a_constraint_keeps_away_need_no_type() -> None:
+    on = cluster({**SLICES, "features": ["mig"]}, {**WHOLE, "features": ["full"]})
+    assert plan(on, gpus=1, constraint="full").option("gres") == "gpu:1"
+
+
+def test_several_gpus_of_a_node_with_two_types_are_of_one() -> None:
+    made = plan(cluster(BOTH_ON_A_NODE), gpus=2)
+    assert (made.option("gres"), made.gpu_type) == ("gpu:a100:2", "a100")
+    assert "Slurm may mix a100, a30" in (type_said(made) or ("", ""))[1]
+
+
+def test_several_nodes_are_of_one_type_the_commonest() -> None:
+    made = plan(cluster(WHOLE, {**WHOLE, "gpu_type": "h100", "count": 3}), gpus=8)
+    assert made.option("gres") == "gpu:h100:4"
+    assert "the commonest of h100, a100" in (type_said(made) or ("", ""))[1]
+
+
+def test_a_less_common_type_is_named_where_only_that_fits() -> None:
+    limits = {"max_gpus_by_type": {"h100": 4}}
+    nodes = [WHOLE, {**WHOLE, "gpu_type": "h100", "count": 3}]
+    made = plan(cluster(partitions={"gpu": {"nodes": nodes, "limits": limits}}), gpus=8)
+    assert made.option("gres") == "gpu:a100:4"
+
+
+def test_one_gpu_where_any_whole_one_will_do_names_none_and_the_plan_says_which_may_come() -> None:
+    made = plan(cluster(WHOLE, {**WHOLE, "gpu_type": "h100"}), gpus=1)
+    assert (made.option("gres"), made.gpu_type) == ("gpu:1", None)
+    assert (type_said(made) or ("", ""))[0] == "any of a100, h100"
+
+
+def test_what_is_asked_for_stays() -> None:
+    on = cluster(SLICES, WHOLE, BOTH_ON_A_NODE)
+    assert plan(on, gpus="a100_1g.5gb:1").option("gres") == "gpu:a100_1g.5gb:1"
+    made = plan(on, gpus="a30:2")
+    assert made.option("gres") == "gpu:a30:2"
+    assert type_said(made) is None
+
+
+def test_where_types_are_chosen_by_constraint_the_constraint_is_named() -> None:
+    on = cluster(
+        {**SLICES, "features": ["mig"]},
+        {**WHOLE, "features": ["full"]},
+        dialect={"gpu_type_by": "constraint"},
+        gpu_types={"a100": {"constraint": "full"}, "a100_1g.5gb": {"constraint": "mig"}},
+    )
+    made = plan(on, gpus=1)
+    assert (made.option("gres"), made.option("constraint")) == ("gpu:1", "full")
+
+
+def test_a_slice_that_nothing_keeps_away_is_warned_about_and_no_type_is_promised() -> None:
+    made = plan(cluster(SLICES, WHOLE, dialect={"gpu_type_by": "constraint"}), gpus=1)
+    assert made.gpu_type is None
+    assert any("Slurm may give a slice of a GPU (a100_1g.5gb)" in one for one in made.warnings)
+
+
+def test_slices_in_a_partition_of_their_own_are_not_given_to_who_names_neither() -> None:
+    on = cluster(
+        partitions={
+            "gpu": {"nodes": [WHOLE], "limits": {"max_time": "02:00:00"}},
+            "mig": {"nodes": [SLICES], "limits": {"max_time": "24:00:00"}},
+        }
+    )
+    with pytest.raises(
+        PlanError, match=r"only slices for it, which are given by name \(gpu_type: a100_1g.5gb\)"
+    ):
+        plan(on, gpus=1, time="03:00:00")
+    assert plan(on, gpus="a100_1g.5gb:1", time="03:00:00").partition == "mig"
+    assert plan(on, gpus=1, partition="mig", time="03:00:00").gpu_type == "a100_1g.5gb"
+    assert plan(cluster(SLICES), gpus=1).gpu_type == "a100_1g.5gb"
+
+
+def test_a_list_of_partitions_gets_the_type_of_the_best_of_them() -> None:
+    on = cluster(partitions={"gpu": {"nodes": [WHOLE]}, "mig": {"nodes": [SLICES]}})
+    made = plan(on, gpus=1, partition="gpu,mig")
+    assert made.option("gres") == "gpu:a100:1"
+    assert any("partition 'mig' has no a100" in one for one in made.warnings)
