@@ -37,7 +37,7 @@ class Slow:
         time.sleep(cfg.prepare)
 
     def model(self, cfg):
-        self.seconds = cfg.seconds
+        self.seconds, self.slow_starts = cfg.seconds, cfg.slow_starts
         return nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.2), nn.Linear(8, 1))
 
     def dataset(self, cfg, split):
@@ -48,7 +48,8 @@ class Slow:
 
     def loss(self, model, batch):
         x, y = batch
-        time.sleep(self.seconds)
+        if int(os.environ.get("SLURM_RESTART_COUNT", "0")) < self.slow_starts:
+            time.sleep(self.seconds)
         loss = nn.functional.mse_loss(model(x), y) * random.uniform(0.5, 1.5)
         if os.environ.get("SLURM_PROCID", "0") == "0":
             print("loss", loss.item().hex(), flush=True)
@@ -56,6 +57,7 @@ class Slow:
 """
 
 OWN = """\
+import os
 import time
 
 import torch
@@ -67,20 +69,21 @@ torch.manual_seed(0)
 model = nn.Linear(3, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 run = Run()
-for step in range(run.state(model=model, optimizer=optimizer), 60):
+for step in range(run.state(model=model, optimizer=optimizer), 400):
     loss = model(torch.rand(4, 3)).square().mean()
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
     print("step", step, flush=True)
-    time.sleep(0.5)
+    time.sleep(0.5 if "SLURM_RESTART_COUNT" not in os.environ else 0)
     if run.should_stop():
         raise SystemExit(75)
 run.save()
 """
 
-TRAIN = "{{task: slow.py:Slow, epochs: {epochs}, batch_size: 4, log_every: 1, checkpoint_every: 10, "
-TRAIN += "workers: 0, lr: 0.01, config: {{seconds: {seconds}, prepare: {prepare}}}}}"
+# 800 steps of a quarter of a second: longer than all slow starts together may last.
+TRAIN = "{{task: slow.py:Slow, epochs: 80, batch_size: 4, log_every: 1, checkpoint_every: 10, workers: 0, "
+TRAIN += "lr: 0.01, config: {{seconds: 0.25, prepare: {prepare}, slow_starts: {slow_starts}}}}}"
 # Preemptors take all GPUs of these nodes; nobody else is to be there.
 FREE = ["--sbatch", "exclude=node[3-4]"]
 
@@ -151,12 +154,12 @@ class Cases:
         self,
         name: str,
         *options: str,
-        epochs: int = 5,
-        seconds: float = 0.25,
+        slow_starts: int = 1,
         prepare: float = 0.0,
         array: int = 0,
     ) -> list[Case]:
-        train = TRAIN.format(epochs=epochs, seconds=seconds, prepare=prepare)
+        """Submit a training whose first ``slow_starts`` starts cannot reach its end on any machine; later ones fly."""
+        train = TRAIN.format(prepare=prepare, slow_starts=slow_starts)
         file = self.tool.file(f"{name}.yaml", f"train: {train}\n")
         return self.submit(name, str(file), *options, array=array, preparing=prepare > 0)
 
@@ -234,16 +237,15 @@ def _submit_all(made: Cases, slurm: ThrowawaySlurm) -> None:
     usr1 = signal(slurm, "--batch", "--signal=USR1")
     two = ["-N", "1", "--gpus-per-node", "2", *FREE]
     one = ["--gpus", "1", *FREE]
-    made.train("limit", *two, "-t", "1", epochs=42)  # first, for it takes the longest
-    made.train("array", *one, "-t", "1", epochs=20, array=2)
+    made.train("limit", *two, "-t", "1", slow_starts=2)  # first, for it takes the longest
+    made.train("array", *one, "-t", "1", array=2)
     (case,) = made.train(
-        "preempted", "--gpus", "1", "-t", "5", "-p", "preempt", "--sbatch", "nodelist=node3", epochs=40
+        "preempted", "--gpus", "1", "-t", "5", "-p", "preempt", "--sbatch", "nodelist=node3", slow_starts=2
     )
     case.acts = [(20, preemptor(slurm, "node3")), (60, preemptor(slurm, "node3"))]
     (case,) = made.train(
-        "grace", "-N", "1", "--gpus-per-node", "2", "-t", "5", "-p", "grace", "--sbatch", "nodelist=node4",
-        epochs=20,
-    )  # fmt: skip
+        "grace", "-N", "1", "--gpus-per-node", "2", "-t", "5", "-p", "grace", "--sbatch", "nodelist=node4"
+    )
     case.acts = [(10, preemptor(slurm, "node4"))]
     for name, size, options in [
         ("cancelled", one, []),
@@ -253,9 +255,11 @@ def _submit_all(made: Cases, slurm: ThrowawaySlurm) -> None:
         ("term-to-all", one, ["--full", "--signal=TERM"]),
         ("term-to-srun", two, ["--full", "--signal=TERM"]),
     ]:
-        (case,) = made.train(name, *size, "-t", "5", epochs=30)
+        (case,) = made.train(name, *size, "-t", "5")
         case.acts = [(5, signal(slurm, *options))]
-    (case,) = made.train("limited", *two, "-t", "5", "--set", "restart={on: [timeout], limit: 1}", epochs=30)
+    (case,) = made.train(
+        "limited", *two, "-t", "5", "--set", "restart={on: [timeout], limit: 1}", slow_starts=2
+    )
     case.acts = [(5, signal(slurm, "--signal=USR1")), (15, usr1)]  # to the steps, and by way of the shell
     (case,) = made.train("no-step", *one, "-t", "5", prepare=120)
     case.acts = [(0, usr1)]
@@ -270,7 +274,10 @@ def undisturbed(cases: Cases, case: Case, parent: Path, processes: int = 1) -> t
     """The same training on this machine, without Slurm, sleep or interruption; its losses."""
     run = new_run(parent, "undisturbed")
     settings = json.loads((case.run_dir / "train.json").read_text())
-    settings |= {"config": {"seconds": 0, "prepare": 0}, "checkpoint_every": settings["epochs"]}
+    settings |= {
+        "config": {"seconds": 0, "prepare": 0, "slow_starts": 0},
+        "checkpoint_every": settings["epochs"],
+    }
     settings["task"] = f"{cases.tool.work}/slow.py:Slow"
     (run.path / "train.json").write_text(json.dumps(settings))
     ended = run.ranks(processes)
@@ -389,7 +396,7 @@ def test_a_start_that_gained_no_step_is_the_last(cases: Cases) -> None:
 def test_a_loop_of_ones_own_is_requeued_where_the_user_allows_it(cases: Cases) -> None:
     case = cases.all["own"]
     assert (case.state, case.restarts) == ("COMPLETED", 1), case.log
-    assert case.losses == [str(step) for step in range(60)]
+    assert case.losses == [str(step) for step in range(400)]
 
 
 def test_a_command_asks_for_a_new_start_by_code_75(cases: Cases) -> None:
