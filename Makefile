@@ -11,7 +11,8 @@ DEMO_CLUSTER := uva-afton
 
 help:
 	@echo "make demo       train the digits example here with 2 CPU processes (HERE=1 on a login node)"
-	@echo "make test       ruff, mypy, import contracts and all tests; those on a real Slurm too, where it can be had"
+	@echo "make test       ruff, mypy, import contracts and tests, on a real Slurm too where it can be had: about ten minutes"
+	@echo "make test-long  the tests that train in many processes: some five minutes more"
 	@echo "make test-releases  the tests on a real Slurm, on every release (RELEASES='24.11 26.05': on these)"
 	@echo "make test-torch-alone  the training entrypoint's tests, in a Python with torch alone"
 	@echo "make check      ruff, mypy and import contracts alone"
@@ -70,17 +71,20 @@ imports: $(VENV)/.test
 
 # Three files at a time, those on a real Slurm first: they mostly wait for it, and take longest.
 test: $(VENV)/.test slurm-packages check
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long"
 
-# The entrypoint's tests where there is torch and nothing else of what slurmgpu needs. QUICK=1: without those
-# whose time goes into the processes that they start.
-LONG := test_training_processes.py test_training_kills.py test_training_equality.py test_training_pace.py \
-    test_gpu_benchmarks.py
+# What takes long for other reasons than Slurm: trainings in several processes, killed, stopped and compared.
+.PHONY: test-long
+test-long: $(VENV)/.test
+	@$(BIN)/python -m pytest -n 2 --dist load -m "long"
+
+# The entrypoint's tests where there is torch and nothing else of what slurmgpu needs. QUICK=1: without the
+# long ones.
 .PHONY: test-torch-alone
 test-torch-alone: $(VENV)/.test
 	@folder=$$(mktemp -d) && python=$$($(BIN)/python tests/training/alone.py "$$folder") && \
 	    $$python -m pytest tests/training -p no:cacheprovider \
-	        $(if $(QUICK),$(LONG:%=--ignore=tests/training/%)); rc=$$?; rm -rf "$$folder"; exit $$rc
+	        $(if $(QUICK),-m "not long"); rc=$$?; rm -rf "$$folder"; exit $$rc
 
 # Five runs at a time: they mostly wait for Slurm. The file that waits longest has a run of its own on each release.
 WAITS := tests/slurm/test_requeue.py

@@ -17,6 +17,8 @@ from ruamel.yaml import YAML
 
 from slurmgpu.models.train import TrainSettings
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "language_model"
 TINY = {"width": 16, "layers": 1, "heads": 2, "context": 32}

@@ -21,6 +21,8 @@ import torch
 
 from .conftest import RunFolder, new_run
 
+pytestmark = pytest.mark.long
+
 # 300 positions: eight whole steps, and one of 12 samples, which leave ranks and micro-batches short or empty.
 SETTINGS: dict[str, Any] = {"epochs": 3, "batch_size": 36, "lr": 0.05, "log_every": 1, "clip_norm": 0.5}
 WHOLE = 8

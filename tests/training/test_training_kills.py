@@ -16,6 +16,8 @@ import torch
 
 from .conftest import ROOT, RunFolder, clean_environment, new_run
 
+pytestmark = pytest.mark.long
+
 # Each write to it fails, as on a disk that is full.
 FULL = Path("/dev/full")
 if_there_is_one = pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")

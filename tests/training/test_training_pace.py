@@ -11,6 +11,8 @@ from slurmgpu.training.pace import Forward, slowest
 
 from .conftest import RunFolder
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(
     ("cause", "buffers", "words"),

@@ -31,6 +31,8 @@ from slurmgpu.training.watch import Watch
 from .alone import python_with
 from .conftest import ROOT, RunFolder, clean_environment, new_run
 
+pytestmark = pytest.mark.long
+
 TRAINING = ROOT / "slurmgpu" / "training"
 DIGITS = ROOT / "examples" / "digits"
 
