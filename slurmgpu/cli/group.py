@@ -17,6 +17,7 @@ __all__ = ["COMMANDS", "cli", "run"]
 
 COMMANDS = {
     "init": "Make yourself at home on a cluster: profile, settings, a first job.",
+    "jobs": "List job files to copy from; copy one.",
     "render": "Print the batch script of a job.",
     "plan": "Print the plan of a job with its reasons.",
     "submit": "Submit a job; print its id.",

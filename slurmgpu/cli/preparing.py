@@ -106,7 +106,10 @@ def _loaded(given: dict[str, Any], source: Source, cwd: Path) -> LoadedJob:
         exact = (
             source.path is not None and given.get("job__gres") and read_file(source.path).data.get("exact")
         )
-        return load_job(source.path, _layer(given, exact is True), cwd=cwd, environ=os.environ)
+        named = given.get("job__file")
+        # A shipped job is found by its name, and works here, not where it is installed.
+        home = cwd if named and source.path != Path(named) else None
+        return load_job(source.path, _layer(given, exact is True), cwd=cwd, environ=os.environ, home=home)
     for line in source.batch.notes:
         note(line)
     if not given.get("job__file"):  # it was found after --

@@ -64,9 +64,8 @@ def find_job_file(name: str) -> Path:
             f"{name}: is a folder, where a job file is expected",
             hint=f"give a file in it, such as {path / 'job.yaml'}",
         )
-    names = ", ".join(sorted(file.stem for file in shipped.glob("*.yaml")))
     raise InvalidInput(
-        f"{name}: there is no such job file; shipped ones are {names}",
+        f"{name}: there is no such job file (`slurmgpu jobs` lists those that ship with slurmgpu)",
         hint="give the path of one, or let `slurmgpu init` write a first one"
         if path.suffix in {".yaml", ".yml"}
         else f"a command goes after two dashes: slurmgpu submit --gpus 2 -- {name} ...",
@@ -80,12 +79,14 @@ def load_job(
     cwd: Path,
     environ: Mapping[str, str],
     script: Layered | None = None,
+    home: Path | None = None,
 ) -> LoadedJob:
     """Merge settings, job file and options into a job; InvalidInput names where each mistake was written.
 
     ``script`` is a batch script as a job's data, in place of a job file; it runs where sbatch is called.
+    ``home`` is the folder that relative paths are against; default: the job file's, without one ``cwd``.
     """
-    home = path.resolve().parent if path else cwd.resolve()
+    home = home.resolve() if home else path.resolve().parent if path else cwd.resolve()
     settings = load_settings(home, environ)
     layered = Layered({}, {(): Origin(str(path) if path else "the command line")})
     text = ""

@@ -30,7 +30,7 @@ def release(request: pytest.FixtureRequest) -> Iterator[str | None]:
     try:
         root = root_for(name)
     except ReleaseUnavailable as error:
-        _absent(str(error))
+        absent(str(error))
     with first_on_path(root):
         yield name
 
@@ -54,12 +54,11 @@ def need_slurm() -> None:
     """Skip the test without Slurm's programs; in CI (CI=true) or with SLURMGPU_REQUIRE_SLURM=1 fail it."""
     missing = missing_programs()
     if missing:
-        _absent(
-            f"Slurm is not complete here (no {', '.join(missing)}); to install it: sudo .ci/install-slurm"
-        )
+        absent(f"Slurm is not complete here (no {', '.join(missing)}); to install it: sudo .ci/install-slurm")
 
 
-def _absent(reason: str) -> NoReturn:
+def absent(reason: str) -> NoReturn:
+    """Skip the test for want of something; in CI (CI=true) or with SLURMGPU_REQUIRE_SLURM=1 fail it."""
     if os.environ.get("CI") == "true" or os.environ.get("SLURMGPU_REQUIRE_SLURM") == "1":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)

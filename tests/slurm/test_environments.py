@@ -59,8 +59,9 @@ def test_a_module_that_is_missing_stops_the_job_with_our_message(tool: Tool, mod
     assert job.log.splitlines()[-1].startswith("slurmgpu: module load failed on ")
 
 
-def fake_conda(root: Path) -> Path:
-    """A conda installation: its shell function, the program that prints it, and one environment."""
+def fake_conda(root: Path, *environments: str) -> Path:
+    """A conda installation: its shell function, the program that prints it, and environments."""
+    python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
     function = (
         "conda() {\n"
         f'    if [ "$1" != activate ]; then "{root}/bin/conda" "$@"; return; fi\n'
@@ -71,7 +72,7 @@ def fake_conda(root: Path) -> Path:
     for name, text in {
         "etc/profile.d/conda.sh": function,
         "bin/conda": f'#!/bin/sh\n[ "$*" = "shell.bash hook" ] && cat "{root}/etc/profile.d/conda.sh"\n',
-        "envs/torch env/bin/python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
+        **{f"envs/{name}/bin/python": python for name in environments or ("torch env",)},
     }.items():
         file = root / name
         file.parent.mkdir(parents=True)

@@ -65,9 +65,11 @@ class Tool:
             timeout=400,
         )
 
-    def submit(self, *arguments: str, env: Mapping[str, str] | None = None) -> Submitted:
+    def submit(
+        self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> Submitted:
         """Submit what must be accepted."""
-        done = self("submit", "--json", *arguments, env=env)
+        done = self("submit", "--json", *arguments, env=env, cwd=cwd)
         assert done.stdout.startswith("{"), done
         run = json.loads(done.stdout)
         return Submitted(run["job_id"], Path(run["run_dir"]), done.returncode, done.stderr)

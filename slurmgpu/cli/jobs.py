@@ -1,0 +1,52 @@
+"""``slurmgpu jobs``: job files to copy from."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import click
+
+
+@click.group(invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def command(ctx: click.Context, as_json: bool) -> None:
+    """List job files to copy from; copy one with the scripts it starts."""
+    from slurmgpu.files.gallery import examples
+
+    if ctx.invoked_subcommand is not None:
+        return
+    found = examples()
+    if as_json:
+        listed = [
+            {"name": one.name, "about": one.about, "files": [path.name for path in one.files]}
+            for one in found
+        ]
+        click.echo(json.dumps({"schema": "slurmgpu.jobs/1", "jobs": listed}, indent=2))
+        return
+    width = max(len(one.name) for one in found)
+    for one in found:
+        click.echo(f"{click.style(f'{one.name:<{width}}', bold=True)}  {one.about}")
+    click.echo("copy one: slurmgpu jobs copy NAME", err=True)
+
+
+@command.command("copy", short_help="Copy a job file and the scripts it starts.")
+@click.argument("name")
+@click.argument("folder", required=False, type=click.Path(path_type=Path, file_okay=False, readable=False))
+def copy(name: str, folder: Path | None) -> None:
+    """Copy a job file and the scripts it starts into FOLDER (default: here). Nothing is overwritten."""
+    from slurmgpu.cli.preparing import note
+    from slurmgpu.files.gallery import copy_example, example_named
+
+    example = example_named(name)
+    new = copy_example(example, folder or Path())
+    note(
+        f"wrote {', '.join(map(str, new))}" if new else "nothing to write: all of its files are here already"
+    )
+    file = f"{name}.yaml"
+    usage = example.usage or (f"slurmgpu run {file} --here", f"slurmgpu submit {file} --follow")
+    click.echo("next, once the comments in it are seen to:", err=True)
+    for line in [*([f"cd {shlex.quote(str(folder))}"] if folder else []), *usage]:
+        click.echo(f"  {line}", err=True)
