@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -44,13 +45,18 @@ def executable(path: Path, text: str = "#!/bin/sh\n") -> Path:
     return path
 
 
-def a_venv(folder: Path, *, torch: str | None) -> Path:
+CPU_ONLY = "__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\nhip: Optional[str] = None\n"
+WITH_CUDA = "__version__ = '2.13.0+cu130'\ncuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n"
+NO_GPUS = "built for the CPU: jobs would not use the GPUs"
+
+
+def a_venv(folder: Path, *, torch: str | None, version_file: str = "") -> Path:
     """A folder that looks like a virtual environment, whose python3 says it has this torch."""
     (folder / "bin").mkdir(parents=True)
     (folder / "pyvenv.cfg").write_text("home = /usr/bin\n")
     (folder / "bin/activate").write_text(f'PATH="{folder}/bin:$PATH"\nexport PATH\n')
     says = (
-        f'echo "slurmgpu-torch-is {torch}"\n'
+        f'echo "slurmgpu-torch-is {torch} {"cpu" if "+cpu" in torch else "gpu"}"\n'
         if torch
         else "echo \"ModuleNotFoundError: No module named 'torch'\" >&2\nexit 1\n"
     )
@@ -58,7 +64,7 @@ def a_venv(folder: Path, *, torch: str | None) -> Path:
     if torch:
         package = folder / "lib/python3.11/site-packages/torch"
         package.mkdir(parents=True)
-        (package / "version.py").touch()
+        (package / "version.py").write_text(version_file)
     return folder
 
 
@@ -79,6 +85,13 @@ def test_an_active_environment_without_torch_goes_last(tmp_path: Path) -> None:
     venv = a_venv(tmp_path / "mine", torch=None)
     known = found({"VIRTUAL_ENV": str(venv)}, tmp_path, modules=("pytorch/2.9",))
     assert [(one.name, one.likely) for one in known] == [("pytorch/2.9", True), (str(venv), False)]
+
+
+def test_a_torch_for_the_cpu_alone_goes_after_one_for_gpus(tmp_path: Path) -> None:
+    mine = a_venv(tmp_path / "mine", torch="2.13.0+cpu", version_file=CPU_ONLY)
+    other = a_venv(tmp_path / ".venv", torch="2.13.0+cu130", version_file=WITH_CUDA)
+    known = found({"VIRTUAL_ENV": str(mine)}, tmp_path)
+    assert [(one.name, one.cpu_only) for one in known] == [(str(other), False), (str(mine), True)]
 
 
 def test_modules_are_proposed_the_newest_first_and_others_not_at_all(tmp_path: Path) -> None:
@@ -156,6 +169,12 @@ def test_a_try_runs_the_lines_that_the_job_will_run(tmp_path: Path) -> None:
     assert tried(Environment(python=PythonEnvironment(venv=Venv(path=str(venv)))), tmp_path) == Tried(
         "2.9.1+cu130"
     )
+
+
+def test_a_try_tells_a_torch_for_the_cpu_alone(tmp_path: Path) -> None:
+    venv = a_venv(tmp_path / "cpu", torch="2.13.0+cpu")
+    done = tried(Environment(python=PythonEnvironment(venv=Venv(path=str(venv)))), tmp_path)
+    assert done == Tried("2.13.0+cpu", cpu_only=True)
 
 
 def test_a_try_that_fails_says_why(tmp_path: Path) -> None:
@@ -432,6 +451,76 @@ def test_with_yes_the_next_candidate_is_tried_when_one_fails(person: Person) -> 
     done = ok(person("--yes"))
     assert "does not work: it ended with 3, and said nothing" in done.stderr
     assert person.profile["environments"]["pytorch"]["python"] == {"venv": {"path": str(working)}}
+
+
+def test_with_yes_a_torch_for_the_cpu_alone_is_taken_only_for_want_of_another(person: Person) -> None:
+    a_venv(person.work / ".venv", torch="2.13.0+cpu")  # whose own file says nothing
+    executable(person.venv / "bin/python3", "#!/bin/sh\nexit 3\n")
+    done = ok(person("--yes"))
+    assert f"  torch 2.13.0+cpu, {NO_GPUS}\n" in done.stderr
+    assert f"for want of another; its torch is {NO_GPUS}.\n" in done.stderr
+    assert "slurmgpu init --force --environment FOLDER" in done.stderr
+    assert (
+        "torch 2.13.0+cpu, built for the CPU, tried"
+        in person.profile["environments"]["pytorch"]["description"]
+    )
+
+    shutil.rmtree(person.venv)
+    a_venv(person.venv, torch="2.9.1")
+    (person.venv / "lib/python3.11/site-packages/torch/version.py").write_text(CPU_ONLY)  # it lies: goes last
+    ok(person("--yes", "--force"))
+    chosen = person.profile["environments"]["pytorch"]["python"]
+    assert chosen == {"venv": {"path": str(person.venv)}}
+
+
+def test_a_torch_for_the_cpu_alone_is_said_to_be_one_in_the_list(person: Person) -> None:
+    (person.venv / "lib/python3.11/site-packages/torch/version.py").write_text(CPU_ONLY)
+    executable(person.venv / "bin/python3", '#!/bin/sh\necho "slurmgpu-torch-is 2.13.0+cpu cpu"\n')
+    other = a_venv(person.work / ".venv", torch="2.8", version_file=WITH_CUDA)
+    options = ("--account", "mygroup", "--runs", "none")
+    done = ok(person.asked(*options, typed="\n\n"))
+    listed = [line for line in done.stderr.splitlines() if NO_GPUS in line]
+    assert len(listed) == 1
+    assert str(person.venv) in listed[0]
+    assert person.profile["environments"]["pytorch"]["python"] == {"venv": {"path": str(other)}}
+    done = ok(person.asked(*options, "--force", typed=f"\n{person.venv}\n"))
+    assert "Take it all the same?" not in done.stderr, "the list has said it"
+
+
+def test_the_first_job_fails_where_torch_sees_no_gpu(tmp_path: Path) -> None:
+    """And not in a sandbox, nor where they are hidden on purpose, nor on a cluster without any."""
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "import os\n"
+        "class version: cuda, hip = os.environ.get('TORCH_CUDA'), None\n"
+        "class cuda:\n"
+        "    device_count = staticmethod(lambda: int(os.environ['SEEN']))\n"
+        "    get_device_name = staticmethod('GPU {}'.format)\n"
+        "__version__ = '2.13.0'\n"
+    )
+    job = validate(Job, read_yaml(first_job_text(GENERIC, None, "first.yaml"), "first.yaml"), "job")
+    assert job.command is not None
+
+    def run(**environment: str) -> tuple[int, str, str]:
+        variables = {"PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "0", **environment}
+        done = subprocess.run(
+            [sys.executable, *job.command[1:]], env=variables, capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    code, out, err = run(SEEN="0")
+    assert (code, out) == (1, "torch 2.13.0 for CUDA None sees 0 GPUs\n\n")
+    assert err.startswith(
+        "error: this job has GPUs, and its torch sees none: it is built for the CPU; use an "
+    )
+    assert "none: look at nvidia-smi in a job" in run(SEEN="0", TORCH_CUDA="12.6")[2]
+    assert run(SEEN="1", TORCH_CUDA="12.6") == (0, "torch 2.13.0 for CUDA 12.6 sees 1 GPUs\nGPU 0\n", "")
+    assert run(SEEN="0", CUDA_VISIBLE_DEVICES="")[0] == 0
+    (tmp_path / "gpu").mkdir()
+    (tmp_path / "gpu/gpu0").symlink_to("/dev/null")
+    assert run(SEEN="0", SLURM_CONF=str(tmp_path / "slurm.conf"))[0] == 0
+    assert run(SEEN="0", SLURM_CONF="/etc/slurm/slurm.conf")[0] == 1
 
 
 def test_without_any_torch_it_says_how_to_get_one_and_the_job_names_none(person: Person) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from slurmgpu.cli.init_text import accounts_here, gpu_partitions, in_short
 from slurmgpu.cli.questions import Questions, say
+from slurmgpu.discovery.first_job import has_gpus
 from slurmgpu.discovery.places import can_be_made, places_for_runs
 from slurmgpu.discovery.pytorch import Candidate, candidates, chosen_by_name
-from slurmgpu.discovery.trying import cannot_be_tried, try_environment
+from slurmgpu.discovery.trying import Tried, cannot_be_tried, try_environment
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.data import read_templates
 from slurmgpu.files.settings import expand_here
@@ -36,6 +37,7 @@ ENVIRONMENT = "pytorch"
 NONE = "none"
 # Each takes a first import of torch on a login node.
 _MOST_TRIES = 4
+_CPU_ONLY = "built for the CPU: jobs would not use the GPUs"
 _NO_TORCH = (
     "no PyTorch was found here. To make an environment with it, where quotas are large:\n"
     "    python3 -m venv FOLDER && FOLDER/bin/pip install torch\n"
@@ -155,65 +157,90 @@ class EnvironmentQuestion:
         return self._first_that_works(known) if self.questions.yes else self._choose(known)
 
     def _named(self, one: Candidate) -> Environment:
-        version, why = self._try(one)
-        if why is not None and not self.no_try:
+        tried = self._try(one)
+        if tried.why:
             raise RunFailed(
-                f"--environment {one.name}: torch could not be imported: {why}",
+                f"--environment {one.name}: torch could not be imported: {tried.why}",
                 hint="choose another, or take it as it is with --no-try; nothing was written",
             )
-        return self._described(one, version)
+        return self._described(one, tried)
 
     def _first_that_works(self, known: Sequence[Candidate]) -> Environment | None:
-        """With --yes: the likeliest that can be shown to work here."""
+        """With --yes: the likeliest that can be shown to work here; one for the CPU only where there is no other."""
         # What needs a plug-in of Slurm's, or a word before the command, is for a person to choose.
         known = [one for one in known if cannot_be_tried(one.environment) is None]
         if self.no_try:
             likely = next((one for one in known if one.likely), None)
-            say(f"environment: {f'{likely.name} ({likely.what}), not tried' if likely else _NO_TORCH}")
-            return self._described(likely, None) if likely else None
+            say(f"environment: {f'{self._entry(likely)}, not tried' if likely else _NO_TORCH}")
+            return self._described(likely, Tried(None)) if likely else None
+        on_cpu: tuple[Candidate, Tried] | None = None
         for one in known[:_MOST_TRIES]:
-            version, _ = self._try(one)
-            if version:
-                return self._described(one, version)
+            tried = self._try(one)
+            if tried.version and not self._wastes_gpus(tried):
+                return self._described(one, tried)
+            if tried.version:
+                on_cpu = on_cpu or (one, tried)
+        if on_cpu:
+            say(
+                f"environment: {on_cpu[0].name}, for want of another; its torch is {_CPU_ONLY}.\n"
+                "  To use them, make an environment with a torch built for CUDA or ROCm "
+                "(https://pytorch.org/get-started/locally),\n  and then: slurmgpu init --force --environment FOLDER"
+            )
+            return self._described(*on_cpu)
         if known[_MOST_TRIES:]:
             say(f"  {len(known) - _MOST_TRIES} more were not tried; --environment names one")
         say(f"environment: {_NO_TORCH}")
         return None
 
     def _choose(self, known: Sequence[Candidate]) -> Environment | None:
-        entries = [
-            f"{one.name} ({one.what}{'' if one.likely else '; no sign of torch in it'})" for one in known
-        ]
+        entries = [self._entry(one) for one in known]
         while True:
             number = self.questions.choose("How do your jobs get PyTorch?", [*entries, "none of these"])
             if number == len(known):
                 say(f"  {_NO_TORCH.partition('. ')[2]}")
                 return None
-            version, why = self._try(known[number])
-            if why is None or self.questions.confirm("Take it all the same?", False):
-                return self._described(known[number], version)
+            one = known[number]
+            tried = self._try(one)
+            surprise = self._wastes_gpus(tried) and not one.cpu_only  # else the list has said so
+            if not (tried.why or surprise) or self.questions.confirm("Take it all the same?", False):
+                return self._described(one, tried)
 
-    def _try(self, one: Candidate) -> tuple[str | None, str | None]:
-        """The version of torch (None: not known), and why it does not work (None: it does, or was not tried)."""
+    def _entry(self, one: Candidate) -> str:
+        """A candidate in the list of choices."""
+        remark = "" if one.likely else "; no sign of torch in it"
+        if self._wastes_gpus(one):
+            remark = f"; its torch is {_CPU_ONLY}"
+        return f"{one.name} ({one.what}{remark})"
+
+    def _wastes_gpus(self, one: Candidate | Tried) -> bool:
+        """Whether its torch cannot use the GPUs that the cluster has."""
+        return one.cpu_only and has_gpus(self.found)
+
+    def _try(self, one: Candidate) -> Tried:
+        """What became of the try; without a version and without a reason it was not tried."""
         if self.no_try:
-            return None, None
+            return Tried(None)
         untried = cannot_be_tried(one.environment)
         if untried:
             say(f"environment: {one.name} ({one.what}): not tried: {untried}; the first job will show")
-            return None, None
+            return Tried(None)
         say(f"environment: trying {one.name} ({one.what}) ...")
         shipped = read_templates(
             expand_here(self.templates, self.environ, "templates") if self.templates else None
         )
         done = try_environment(one.environment, self.rules, shipped, self.folder, self.environ)
-        say(f"  torch {done.version}" if done.version else f"  does not work: {done.why}")
-        return done.version, None if done.version else done.why
+        built = f", {_CPU_ONLY}" if self._wastes_gpus(done) else ""
+        say(f"  torch {done.version}{built}" if done.version else f"  does not work: {done.why}")
+        return done
 
-    def _described(self, one: Candidate, version: str | None) -> Environment:
+    def _described(self, one: Candidate, tried: Tried) -> Environment:
         today = datetime.date.today()
         what = one.what.removeprefix("in the profile: ")
-        tried = f"torch {version}, tried {today}" if version else f"not tried, {today}"
-        return one.environment.model_copy(update={"description": f"{what[:1].upper()}{what[1:]}; {tried}"})
+        built = ", built for the CPU" if one.cpu_only or tried.cpu_only else ""
+        known = f"torch {tried.version}{built}, tried" if tried.version else f"not tried{built},"
+        return one.environment.model_copy(
+            update={"description": f"{what[:1].upper()}{what[1:]}; {known} {today}"}
+        )
 
 
 def choose_runs(given: str | None, user: str, questions: Questions) -> str | None:

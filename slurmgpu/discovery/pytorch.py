@@ -37,6 +37,8 @@ class Candidate:
     environment: Environment
     likely: bool = True
     """Whether something says that torch is in it: its name, or a folder called torch."""
+    cpu_only: bool = False
+    """Whether the torch in it is known to be built for neither CUDA nor ROCm."""
 
 
 def candidates(
@@ -63,7 +65,7 @@ def candidates(
     unique: dict[str, Candidate] = {}
     for one in found:
         unique.setdefault(one.name, one)
-    return sorted(unique.values(), key=lambda one: not one.likely)
+    return sorted(unique.values(), key=lambda one: (not one.likely, one.cpu_only))
 
 
 def chosen_by_name(name: str, among: Iterable[Candidate], folder: Path) -> Candidate:
@@ -112,7 +114,7 @@ def _on_path(environ: Mapping[str, str]) -> Iterator[Candidate]:
         return
     plain = str(folder) in _SYSTEM_FOLDERS or re.search(r"[\s:$\"'\\]", str(folder))
     environment = Environment() if plain else Environment(variables={"PATH": f"{folder}:$PATH"})
-    yield Candidate(program, "the Python on PATH", environment, likely=_has_torch(folder.parent))
+    yield _candidate(program, "the Python on PATH", environment, folder.parent)
 
 
 def _venv(folder: Path, where: str) -> Candidate | None:
@@ -120,7 +122,7 @@ def _venv(folder: Path, where: str) -> Candidate | None:
         return None
     what = f"virtual environment{', ' if where else ''}{where}"
     environment = Environment(python=PythonEnvironment(venv=Venv(path=str(folder))))
-    return Candidate(str(folder), what, environment, likely=_has_torch(folder))
+    return _candidate(str(folder), what, environment, folder)
 
 
 def _conda(folder: Path, where: str) -> Candidate | None:
@@ -136,13 +138,20 @@ def _conda(folder: Path, where: str) -> Candidate | None:
     )
     conda = Conda(env=str(folder), root=str(root)) if root else Conda(env=str(folder))
     what = f"conda environment{', ' if where else ''}{where}"
-    return Candidate(
-        str(folder), what, Environment(python=PythonEnvironment(conda=conda)), likely=_has_torch(folder)
-    )
+    return _candidate(str(folder), what, Environment(python=PythonEnvironment(conda=conda)), folder)
 
 
-def _has_torch(prefix: Path) -> bool:
-    return next(prefix.glob("lib*/python3*/*-packages/torch/version.py"), None) is not None
+def _candidate(name: str, what: str, environment: Environment, prefix: Path) -> Candidate:
+    """What a Python's folder shows of its torch: whether it is there, and what its own file says it is built for."""
+    file = next(prefix.glob("lib*/python3*/*-packages/torch/version.py"), None)
+    if file is None:
+        return Candidate(name, what, environment, likely=False)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        text = ""
+    built = dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *(\S+)", text, re.MULTILINE))
+    return Candidate(name, what, environment, cpu_only=bool(built) and set(built.values()) == {"None"})
 
 
 def _venvs(folder: Path) -> Iterator[Candidate]:

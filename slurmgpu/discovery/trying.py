@@ -21,7 +21,10 @@ __all__ = ["Tried", "cannot_be_tried", "try_environment"]
 # A first import from a parallel file system takes its time.
 TIMEOUT = 60.0
 _MARK = "slurmgpu-torch-is "
-_PROBE = f"import torch; print({_MARK!r} + torch.__version__)"
+_PROBE = (
+    f"import torch; v = torch.version; print({_MARK!r} + torch.__version__, "
+    "'gpu' if v.cuda or getattr(v, 'hip', None) else 'cpu')"
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class Tried:
     """The version of torch; None: it could not be imported."""
     why: str = ""
     """What was said instead, in one line."""
+    cpu_only: bool = False
+    """Whether this torch is built for neither CUDA nor ROCm."""
 
 
 def cannot_be_tried(environment: Environment) -> str | None:
@@ -68,9 +73,9 @@ def try_environment(
 
 
 def _read(answer: Answer, timeout: float) -> Tried:
-    found = re.search(rf"^{_MARK}(\S+)$", answer.stdout, re.MULTILINE)
+    found = re.search(rf"^{_MARK}(\S+)(?: (gpu|cpu))?$", answer.stdout, re.MULTILINE)
     if answer.ok and found:
-        return Tried(found[1])
+        return Tried(found[1], cpu_only=found[2] == "cpu")
     if answer.rc is None and f"no answer in {timeout:g} s" in answer.stderr:
         return Tried(None, f"not imported in {timeout:g} s")
     return Tried(None, _last_words(answer))

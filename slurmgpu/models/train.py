@@ -31,6 +31,11 @@ class TrainSettings(BaseModel):
         description="How the processes work together. auto: ddp for several processes, single for one; "
         "dp: one process with all GPUs (nn.DataParallel), for comparison and for old code.",
     )
+    device: Literal["auto", "cpu"] = Field(
+        "auto",
+        description="Where to train. auto: on the GPUs, and it is an error when a job has some that torch does not see; "
+        "cpu: on the CPUs, whatever GPUs there are.",
+    )
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32",
         description="What the forward pass computes in: fp32, or autocast to bf16 or to fp16 (GPU only).",

@@ -82,11 +82,13 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str], ranks: Ranks,
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # it is not needed here
     # torch takes a second to import: not before the command line is known to make sense.
     _require_torch()
-    from . import group, run, settings
+    from . import given, group, run, settings
 
     values = settings.load(settings_file)
     run.check_strategy(values, ranks.world_size)
-    with group.join(ranks, values.timeout) as joined:
+    if values.device != "cpu":
+        given.check(ranks, environment, _say, how_on_cpu="train.device: cpu", one_each=True)
+    with group.join(ranks, values.timeout, values.device) as joined:
         run.train(values, run_dir, joined, environment, signals)
 
 

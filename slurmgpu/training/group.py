@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from .errors import TrainingError
+from .given import require_one_each, visible
 from .ranks import Ranks
 
 __all__ = ["Group", "choose_device", "join", "own_cpus"]
@@ -101,15 +102,16 @@ class Group:
 
 
 @contextlib.contextmanager
-def join(ranks: Ranks, timeout: float) -> Iterator[Group]:
+def join(ranks: Ranks, timeout: float, device: str = "auto") -> Iterator[Group]:
     """Choose the device, join the process group (nccl on GPUs, gloo on CPUs), and leave it at the end.
 
-    ``timeout`` is the longest wait for another rank, in seconds. After an error the group is left as it is:
+    ``device`` is ``cpu``, or ``auto`` for a GPU where one is visible; ``timeout`` the longest wait for another rank, in
+    seconds. After an error the group is left as it is:
     taking it down can wait for ranks that are gone, and the process ends anyway.
     """
-    device = choose_device(ranks, torch.cuda.device_count() if torch.cuda.is_available() else 0)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    chosen = choose_device(ranks, 0 if device == "cpu" else visible())
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
     elif ranks.world_size > 1 and not _threads_are_chosen(os.environ.get("OMP_NUM_THREADS", "")):
         torch.set_num_threads(own_cpus(ranks))  # or all ranks of a node fight over all of its CPUs
     if ranks.world_size > 1:
@@ -119,11 +121,11 @@ def join(ranks: Ranks, timeout: float) -> Iterator[Group]:
                 f"world size is {ranks.world_size}, but {' and '.join(missing)} is not set: "
                 "export the first node's name and a free port before srun, or start with torchrun"
             )
-        if device.type == "cuda":
+        if chosen.type == "cuda":
             # The last collectives of each rank are kept, to be written down when they do not end.
             os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
-        _start(ranks, device, timeout)
-    yield Group(ranks, device)
+        _start(ranks, chosen, timeout)
+    yield Group(ranks, chosen)
     if ranks.world_size > 1:
         dist.destroy_process_group()
 
@@ -153,22 +155,15 @@ def _start(ranks: Ranks, device: torch.device, timeout: float) -> None:
         ) from error
 
 
-def choose_device(ranks: Ranks, visible: int) -> torch.device:
+def choose_device(ranks: Ranks, seen: int) -> torch.device:
     """The GPU with the number of the local rank; the CPU where no GPU is visible.
 
     No modulo: it would put two ranks on one GPU without a word.
     """
-    if visible == 0:
+    if seen == 0:
         return torch.device("cpu")
-    if ranks.local_rank < visible:
-        return torch.device("cuda", ranks.local_rank)
-    if visible == 1 and ranks.local_world_size == 1:
-        return torch.device("cuda", 0)
-    raise TrainingError(
-        f"local rank {ranks.local_rank} of {ranks.local_world_size} sees {visible} GPU(s) "
-        f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}): "
-        "start one process per GPU, and ask for GPUs by node, not by task"
-    )
+    require_one_each(ranks, seen)
+    return torch.device("cuda", ranks.local_rank)
 
 
 def _threads_are_chosen(text: str) -> bool:

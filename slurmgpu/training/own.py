@@ -14,6 +14,7 @@ import torch.distributed as dist
 from .console import Console
 from .data import train_batches
 from .errors import TrainingError
+from .given import check, visible
 from .group import Group
 from .order import Order, shares
 from .ranks import from_environment
@@ -35,6 +36,8 @@ class Run:
         save_every: Steps beyond the newest checkpoint that a kill may cost; they are written in the background.
         keep: Newest checkpoints to keep; those of steps that ``keep_every`` divides stay for good.
         seed: Seed of the order of samples, and of what is drawn for each.
+        device: ``"cpu"`` to run on the CPU in a job that has GPUs, on purpose; default: the current CUDA device, and
+            an error where Slurm gave GPUs that torch does not see.
         hang_timeout: Seconds between two calls of ``should_stop`` after which a rank writes where it stands, and
             ends the job; None: never, for what else the script does in a step nobody knows.
 
@@ -52,23 +55,30 @@ class Run:
         keep: int = 2,
         keep_every: Optional[int] = None,
         seed: int = 0,
+        device: Optional[str] = None,
         hang_timeout: Optional[float] = None,
     ) -> None:
         if save_every < 1:
             raise TrainingError(f"save_every is {save_every}; it must be a number of steps, at least 1")
+        if device not in (None, "cpu"):
+            raise TrainingError(
+                f'device is {device!r}; it must be "cpu", or left out: a GPU is chosen by torch.cuda.set_device'
+            )
         environment: Mapping[str, str] = os.environ
         ranks = from_environment(environment)
         if ranks.world_size > 1 and not dist.is_initialized():
             raise TrainingError(
                 "call torch.distributed.init_process_group before Run(), so that ranks can talk"
             )
+        console = Console(ranks.first)
+        if device != "cpu":
+            check(ranks, environment, console.say, how_on_cpu='Run(device="cpu")')
         self.device = torch.device("cpu")
-        if torch.cuda.is_available():
+        if device != "cpu" and visible():
             self.device = torch.device("cuda", torch.cuda.current_device())
         run_dir = Path(folder or environment.get("SLURMGPU_RUN_DIR") or "run")
         run_dir.mkdir(parents=True, exist_ok=True)
         self._group = Group(ranks, self.device)
-        console = Console(ranks.first)
         self._session = Session(
             run_dir,
             self._group,

@@ -28,6 +28,7 @@ class Settings:
 
     task: str
     strategy: str = "auto"
+    device: str = "auto"
     precision: str = "fp32"
     epochs: int = 1
     max_steps: Optional[int] = None
@@ -109,6 +110,7 @@ _RULES = {
         lambda v: isinstance(v, str) and re.fullmatch(r"(?s).+\.py:[^\W\d]\w*", v) is not None,
     ),
     "strategy": _one_of("auto", "single", "ddp", "dp"),
+    "device": _one_of("auto", "cpu"),
     "precision": _one_of("fp32", "bf16", "fp16"),
     "epochs": _whole(1),
     "max_steps": _or_null(_whole(1)),

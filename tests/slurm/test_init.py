@@ -101,7 +101,7 @@ def test_on_a_cluster_the_first_job_runs_with_the_torch_that_was_tried(
     ready = tool("init", "--yes")
     assert (ready.returncode, ready.stdout) == (0, NEXT), ready
     assert (tool.config / "clusters/throwaway.yaml").is_file()
-    (version,) = re.findall(r"^  torch (\S+)$", ready.stderr, flags=re.MULTILINE)
+    (version,) = re.findall(r"^  torch ([^,\s]+)", ready.stderr, flags=re.MULTILINE)
     first = tool("submit", "first.yaml", "--follow")
     assert first.returncode == 0, first
     assert f"torch {version} for CUDA" in first.stdout

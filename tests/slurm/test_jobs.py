@@ -145,6 +145,26 @@ def test_the_digits_task_trains_under_torchrun_on_two_nodes(tool: Tool, slurm: T
     assert (job.run_dir / "checkpoints").is_dir()
 
 
+@pytest.mark.parametrize("launch", ["torchrun", "srun"])
+def test_a_gpu_job_whose_torch_sees_no_gpu_fails_before_it_trains(tool: Tool, launch: str) -> None:
+    """Without what tells it that the GPUs here are pretended, as on a cluster with a torch that cannot use them."""
+    python = tool.work / "python-as-on-a-cluster"
+    python.write_text(f'#!/bin/sh\nunset SLURM_CONF\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    file = copy_digits(tool) / "job.yaml"
+    options = ["--set", f"environment.python.interpreter={python}", "--launch", launch, "--wait"]
+    job = tool.submit(str(file), *options)
+    assert job.code != 0, "srun's is that of the ranks that it ends after the first"
+    assert job.log.count("Slurm gave this node 2 GPU(s), and torch sees none") == 1, job.log
+    assert "SLURM_GPUS_ON_NODE=2" in job.log
+    assert "CUDA_VISIBLE_DEVICES=0,1" in job.log
+    assert "train.device: cpu" in job.log
+    assert "training task.py" not in job.log
+    assert not (job.run_dir / "checkpoints").exists()
+    on_cpu = tool.submit(str(file), *options, "--set", "train.device=cpu", "--set", "train.epochs=1")
+    assert on_cpu.code == 0, on_cpu.log
+
+
 @pytest.mark.parametrize("launch", ["auto", "torchrun", "srun"])
 def test_a_users_own_ddp_script_meets_on_two_nodes(tool: Tool, slurm: ThrowawaySlurm, launch: str) -> None:
     tool.file("train.py", ALL_REDUCE)
