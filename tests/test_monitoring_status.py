@@ -19,11 +19,13 @@ from slurmgpu.cli.status import _pretty, command
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.monitoring.log_files import logs_of
+from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.runs import run_of_job
 from slurmgpu.monitoring.select import read_run, select, since_moment
 from slurmgpu.monitoring.status import StatusReport, merge, status
-from slurmgpu.monitoring.table import cells, header, plain, printable, reason
+from slurmgpu.monitoring.table import cells, header, plain
 from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm.text import printable
 from tests.recorded import Replay, recorded, said
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
@@ -304,9 +306,9 @@ def test_any_other_since_is_refused_by_name(text: str) -> None:
 
 def test_a_training_that_stopped_in_good_order_is_not_called_a_failed_command() -> None:
     stopped = job(state="FAILED", reason="NonZeroExitCode", exit_code=75)
-    assert reason(stopped) == "NonZeroExitCode: stopped, and can go on when started again"
+    assert reason(stopped) == "stopped, and can go on: slurmgpu resume 7"
     failed = job(state="FAILED", reason="NonZeroExitCode", exit_code=1)
-    assert reason(failed) == "NonZeroExitCode: the command failed"
+    assert reason(failed) == "the command failed (exit code 1)"
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 200])
@@ -316,7 +318,8 @@ def test_a_narrow_terminal_breaks_no_state_or_reason(width: int) -> None:
     out = io.StringIO()
     _pretty(report, False, Console(file=out, width=width, soft_wrap=False))
     assert "FAILED" in out.getvalue()
-    assert "NonZeroExitCode: the command failed" in out.getvalue()
+    assert "the command failed" in out.getvalue()
+    assert all(len(line) <= width for line in out.getvalue().splitlines())
     if width >= 80:
         assert max(map(len, out.getvalue().splitlines())) <= width
 
@@ -343,7 +346,8 @@ def test_a_reason_that_waits_for_ever_says_so() -> None:
 
 
 def test_why_a_job_once_waited_is_not_why_it_ended() -> None:
-    assert row(job(state="CANCELLED", reason="JobArrayTaskLimit"))["REASON"] == "-"
+    assert row(job(state="COMPLETED", reason="JobArrayTaskLimit"))["REASON"] == "-"
+    assert row(job(state="CANCELLED", reason="JobArrayTaskLimit", elapsed=3))["REASON"] == "cancelled"
     assert "command failed" in row(job(state="FAILED", reason="NonZeroExitCode"))["REASON"]
 
 

@@ -28,7 +28,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    from slurmgpu.monitoring.table import printable
+    from slurmgpu.slurm.text import printable
 
     remarks = [
         "a resume takes it, if intact" if row["resume"] else "",
@@ -71,7 +71,7 @@ def size(amount: int) -> str:
 
 def print_verdict(row: dict[str, Any]) -> None:
     """Print what was found of one checkpoint."""
-    from slurmgpu.monitoring.table import printable
+    from slurmgpu.slurm.text import printable
 
     where = f"task {row['task']}: " if row["task"] else ""
     state = click.style(row["state"], fg=_COLOURS[row["state"]])

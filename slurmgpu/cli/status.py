@@ -10,6 +10,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from slurmgpu.models.run import JobState
     from slurmgpu.monitoring.status import StatusReport
 
 __all__ = ["command"]
@@ -30,13 +31,18 @@ _COLOURS = {
     "UNKNOWN": "bold red",
 }
 
-_MAY_FOLD = {"NAME", "NODES", "WHEN"}
+# On a narrow terminal. What ended a job says the exit code, too; --json always has everything.
+_LEFT_OUT = ("EXIT", "LIMIT", "PARTITION", "NODES", "GPUS", "ELAPSED", "WHEN")
+_LONG = 16
+_ROOM_FOR_REASONS = 30
 
 
 @click.command("status")
 @click.argument("jobs", metavar="[JOB]...", nargs=-1)
 @click.option("--all-users", is_flag=True, help="Everybody's jobs, as far as the site shows them.")
 @click.option("--since", metavar="WHEN", help="Finished jobs since: 30m, 12h, 1d, 2w or a date (default 1d).")
+@click.option("--state", "states", metavar="LIST", help="Only jobs in these states: failed,running.")
+@click.option("--tasks", "each_task", is_flag=True, help="Each task of an array in a line of its own.")
 @click.option("--live", is_flag=True, help="Ask the nodes what running jobs use (sstat).")
 @click.option("--watch", is_flag=True, help="Ask again every 30 s; ends when all JOBs named have finished.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document (with --watch: one a line).")
@@ -46,6 +52,8 @@ def command(
     jobs: tuple[str, ...],
     all_users: bool,
     since: str | None,
+    states: str | None,
+    each_task: bool,
     live: bool,
     watch: bool,
     as_json: bool,
@@ -56,12 +64,14 @@ def command(
     age; exit code 1 when one is named that Slurm does not know.
     """
     import time
+    from dataclasses import replace
     from datetime import datetime, timezone
 
     from slurmgpu.monitoring.select import current_user, select, since_moment
     from slurmgpu.monitoring.status import status
     from slurmgpu.slurm.call import Slurm
 
+    wanted = _states(states) if states is not None else None
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
     selections = select(jobs)
     user = None if all_users else current_user()
@@ -70,7 +80,8 @@ def command(
         report = status(slurm, user=user, selections=selections, since=moment, live=live)
         if watch and not as_json and sys.stdout.isatty():
             click.clear()
-        _show(report, live=live, as_json=as_json, one_line=watch)
+        shown = report.jobs if wanted is None else [job for job in report.jobs if job.state in wanted]
+        _show(replace(report, jobs=shown), live=live, each_task=each_task, as_json=as_json, one_line=watch)
         if report.missing and (not watch or len(report.missing) == len(selections)):
             ctx.exit(1)  # nothing of these will ever change
         if not watch or (selections and all(job.state.is_final for job in report.jobs)):
@@ -81,8 +92,24 @@ def command(
             return
 
 
-def _show(report: StatusReport, *, live: bool, as_json: bool, one_line: bool) -> None:
-    from slurmgpu.monitoring.table import plain, printable
+def _states(text: str) -> set[JobState]:
+    """The states that a list names, in Slurm's long or short words."""
+    from slurmgpu.errors import InvalidInput
+    from slurmgpu.models.run import JobState
+
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if JobState.parse(word) is JobState.UNKNOWN and word.upper() != "UNKNOWN":
+            raise InvalidInput(
+                f"--state {word}: is not a state of a job",
+                hint=f"states are {', '.join(state.value.lower() for state in JobState)}",
+            )
+    return {JobState.parse(word) for word in words}
+
+
+def _show(report: StatusReport, *, live: bool, each_task: bool, as_json: bool, one_line: bool) -> None:
+    from slurmgpu.monitoring.table import plain
+    from slurmgpu.slurm.text import printable
 
     if as_json:
         click.echo(_json(report, one_line))
@@ -99,9 +126,9 @@ def _show(report: StatusReport, *, live: bool, as_json: bool, one_line: bool) ->
     if sys.stdout.isatty():
         from rich.console import Console
 
-        _pretty(report, live, Console())
+        _pretty(report, live, Console(), each_task=each_task)
     else:
-        click.echo(plain(report.jobs, report.time, live=live))
+        click.echo(plain(report.jobs, report.time, live=live, each_task=each_task))
 
 
 def _json(report: StatusReport, one_line: bool) -> str:
@@ -117,34 +144,65 @@ def _json(report: StatusReport, one_line: bool) -> str:
     return json.dumps(document, indent=None if one_line else 2)
 
 
-def _pretty(report: StatusReport, live: bool, console: Console) -> None:
-    """The table in colour; where the terminal is too narrow, reasons follow below it and names fold."""
-    from rich.table import Table
+def _pretty(report: StatusReport, live: bool, console: Console, *, each_task: bool = False) -> None:
+    """The table in colour, as wide as the terminal: the reason beside a job where there is room, else below it.
+
+    Where even that is too wide, columns are left out, those first that matter least.
+    """
     from rich.text import Text
 
-    from slurmgpu.monitoring.table import cells, header, plain
+    from slurmgpu.monitoring.arrays import lines
+    from slurmgpu.monitoring.table import cells, header
 
-    names = header(live)
-    rows = [cells(job, live, report.time) for job in report.jobs]
-    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
-    wide = sum(widths) + 2 * (len(names) - 1) <= console.width
-    if not wide:
-        names = names[:-1]
-        least = [
-            min(8, width) if name in _MAY_FOLD else width for name, width in zip(names, widths, strict=False)
-        ]
-        if sum(least) + len(names) - 1 > console.width:
-            console.print(Text(plain(report.jobs, report.time, live=live)), soft_wrap=True)
-            return
-    table = Table(box=None, pad_edge=False, padding=(0, 2 if wide else 1, 0, 0), header_style="bold")
-    for name in names:
-        table.add_column(name, overflow="fold", no_wrap=name not in _MAY_FOLD)
-    for job, row in zip(report.jobs, rows, strict=True):
-        texts = [Text(cell) for cell in row[: len(names)]]
-        texts[2].stylize(_COLOURS.get(job.state.value, "red"))
-        table.add_row(*texts)
-    console.print(table)
-    if not wide:
+    jobs = lines(report.jobs, each_task=each_task)
+    rows = [[*header(live)], *([*cells(line.job, live, report.time, line.tasks)] for line in jobs)]
+    reasons = [row.pop() for row in rows]
+    beside = _width(rows) + 2 + min(max(map(len, reasons)), _ROOM_FOR_REASONS) <= console.width
+    if not beside:
+        _narrow(rows, console.width)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    state = rows[0].index("STATE")
+    indent = sum(widths) + 2 * len(widths) if beside else 2
+    for number, (row, reason) in enumerate(zip(rows, reasons, strict=True)):
+        text = Text("  ").join(Text(cell.ljust(width)) for cell, width in zip(row, widths, strict=True))
+        if number == 0:
+            text.stylize("bold")
+            reason = reason if beside else ""
+        else:
+            start = sum(widths[:state]) + 2 * state
+            colour = _COLOURS.get(jobs[number - 1].job.state.value, "red")
+            text.stylize(colour, start, start + len(row[state]))
+        folded = _folded("" if reason == "-" and not beside else reason, console.width - indent)
+        if beside:
+            text.append(f"  {folded.pop(0)}")
+        text.rstrip()
+        console.print(text, soft_wrap=True)
+        for part in folded:
+            console.print(Text(" " * indent + part), soft_wrap=True)
+
+
+def _width(rows: list[list[str]]) -> int:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _folded(text: str, width: int) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False)
+
+
+def _narrow(rows: list[list[str]], width: int) -> None:
+    """Shorten long names, then leave columns out, until the rows fit."""
+    for name in ("NODES", "NAME"):
+        column = rows[0].index(name)
         for row in rows:
-            if row[-1] != "-":
-                console.print(Text(f"{row[0]}: {row[-1]}"), soft_wrap=True)
+            if len(row[column]) > _LONG:
+                row[column] = row[column][: _LONG - 3] + "..."
+    for name in _LEFT_OUT:
+        if _width(rows) <= width:
+            return
+        if name in rows[0]:
+            column = rows[0].index(name)
+            for row in rows:
+                del row[column]

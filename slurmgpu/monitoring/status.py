@@ -60,12 +60,21 @@ def status(
         queued = None
         notes.append(f"{error.message}  All that follows is accounting's and may be old.")
     jobs, doubts = merge(queued, accounting.jobs, user)
+    if since is not None:
+        jobs = [job for job in jobs if _counts(job, since, selections)]
     found, not_found, missing = _selected(jobs, selections) if selections else (jobs, [], [])
     notes += [note for note, job in doubts if job in found] + not_found
     if live:
         found, live_notes = _with_live_use(slurm, found)
         notes += live_notes
     return StatusReport(_cluster(slurm, jobs), now, sorted(found, key=_order), notes, missing)
+
+
+def _counts(job: JobStatus, since: datetime, selections: Sequence[Selection]) -> bool:
+    """Whether a job has not ended before a moment, or is named by id: the queue remembers jobs for some minutes."""
+    if not job.state.is_final or job.end is None or job.end >= since:
+        return True
+    return any(selection.name is None and selection.matches(job) for selection in selections)
 
 
 def _accounting(

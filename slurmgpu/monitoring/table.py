@@ -6,39 +6,15 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.monitoring.arrays import lines as lines_of
+from slurmgpu.monitoring.reasons import reason
+from slurmgpu.slurm.text import printable
 
-__all__ = ["cells", "duration", "header", "plain", "printable", "reason"]
+__all__ = ["cells", "duration", "header", "plain"]
 
 _HEADER = ("JOB", "NAME", "STATE", "PARTITION", "GPUS", "NODES", "ELAPSED", "LIMIT", "WHEN", "EXIT")
 _LIVE_HEADER = ("MAX RSS", "CPUS USED")
 _LAST = ("REASON",)  # the longest text last, where it disturbs no column
-
-# In a few words; a reason that is not here stands alone. What waits "for ever" needs the user.
-_WAITING = {
-    "Resources": "next, when nodes are free",
-    "Priority": "others come first",
-    "Dependency": "waits for another job",
-    "DependencyNeverSatisfied": "waits for ever: the other job did not end as asked",
-    "BeginTime": "not before the time asked for",
-    "JobHeldUser": "held by you: scontrol release",
-    "JobHeldAdmin": "held by the site",
-    "JobArrayTaskLimit": "the array's own limit",
-    "PartitionConfig": "waits for ever: more than the partition has",
-    "PartitionTimeLimit": "waits for ever: longer than the partition allows",
-    "PartitionNodeLimit": "waits for ever: more nodes than the partition allows",
-    "ReqNodeNotAvail": "nodes asked for are down or reserved",
-}
-_ENDED = {
-    "BadConstraints": "no node can ever run it",
-    "NonZeroExitCode": "the command failed",
-    "JobLaunchFailure": "could not start: the log's or the work folder may be missing",
-    "TimeLimit": "ran into its time limit",
-    "OutOfMemory": "used more memory than asked for",
-}
-
-
-STOPPED = 75
-"""EX_TEMPFAIL of sysexits.h, with which a training of slurmgpu's ends that has stopped and saved everything."""
 
 
 def header(live: bool) -> tuple[str, ...]:
@@ -46,14 +22,17 @@ def header(live: bool) -> tuple[str, ...]:
     return _HEADER + (_LIVE_HEADER if live else ()) + _LAST
 
 
-def cells(job: JobStatus, live: bool, now: datetime) -> tuple[str, ...]:
-    """Return a job's row at the moment `now`, as `header` names it; `-` where there is nothing to say."""
+def cells(job: JobStatus, live: bool, now: datetime, tasks: str | None = None) -> tuple[str, ...]:
+    """Return a job's row at the moment `now`, as `header` names it; `-` where there is nothing to say.
+
+    `tasks` says what the tasks of an array do, where one row stands for all of them.
+    """
     row = (
         job.job_id,
         printable(job.name),
         job.state.value,
         job.partition,
-        None if job.gpus is None else _gpus(job),
+        None if job.gpus is None else _gpus(job) + (" each" if tasks and job.gpus else ""),
         _nodes(job),
         duration(job.elapsed),
         "UNLIMITED" if job.limit == "UNLIMITED" else duration(job.limit),
@@ -61,35 +40,17 @@ def cells(job: JobStatus, live: bool, now: datetime) -> tuple[str, ...]:
         _exit(job),
     )
     use = (_memory(job), _cpus(job)) if live else ()
-    return tuple(text or "-" for text in (*row, *use, reason(job)))
+    return tuple(text or "-" for text in (*row, *use, "; ".join(filter(None, (tasks, reason(job))))))
 
 
-def plain(jobs: Sequence[JobStatus], now: datetime, *, live: bool = False) -> str:
-    """Return aligned columns without colour; nothing is cut off."""
-    lines = [header(live), *(cells(job, live, now) for job in jobs)]
+def plain(jobs: Sequence[JobStatus], now: datetime, *, live: bool = False, each_task: bool = False) -> str:
+    """Return aligned columns without colour; nothing is cut off. An array is one row unless `each_task`."""
+    rows = (cells(line.job, live, now, line.tasks) for line in lines_of(jobs, each_task=each_task))
+    lines = [header(live), *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join(
         "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines
     )
-
-
-def printable(text: str) -> str:
-    """Return text with control characters spelled out: a job's name must not steer the terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def reason(job: JobStatus) -> str | None:
-    """Return Slurm's reason, with what it means where that is known."""
-    if job.reason is None:
-        return None
-    # "ReqNodeNotAvail, UnavailableNodes:n[1-3]" carries more than the word.
-    word = job.reason.strip("()").split(",")[0].strip()
-    if not job.state.is_waiting and word in _WAITING:
-        return None  # Why it once waited; Slurm does not clear it.
-    meaning = _WAITING.get(word) or _ENDED.get(word)
-    if word == "NonZeroExitCode" and job.exit_code == STOPPED:
-        meaning = "stopped, and can go on when started again"
-    return f"{printable(job.reason)}: {meaning}" if meaning else printable(job.reason)
 
 
 def duration(seconds: int | None) -> str | None:

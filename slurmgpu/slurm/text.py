@@ -6,7 +6,7 @@ import math
 import re
 from datetime import datetime, timezone
 
-__all__ = ["SEPARATOR", "known", "moment", "rows", "seconds", "size", "whole"]
+__all__ = ["SEPARATOR", "known", "moment", "printable", "rows", "seconds", "size", "whole"]
 
 SEPARATOR = "\x1f"
 """The unit separator: the one byte that no sane job name holds, and that every release prints untouched."""
@@ -54,6 +54,11 @@ def known(text: str) -> str | None:
     """Return text, or None when it is one of the ways in which Slurm says nothing."""
     text = text.strip()
     return None if text in _NOTHING else text
+
+
+def printable(text: str) -> str:
+    """Return text with control characters spelled out: a job's name must not steer the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def whole(text: str) -> int | None:

@@ -1,0 +1,96 @@
+"""What `slurmgpu status` shows a user of real jobs: how they ended, why they wait, arrays in one line."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.throwaway import ThrowawaySlurm
+from tests.slurm.tool import Tool
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture
+def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
+    return Tool(slurm, tmp_path)
+
+
+@pytest.fixture
+def forgetful(tool: Tool, tmp_path: Path) -> dict[str, str]:
+    """An environment in which the queue has forgotten all jobs, as it does some minutes after their end."""
+    folder = tmp_path / "forgetful"
+    folder.mkdir()
+    (folder / "squeue").write_text("#!/bin/sh\nexit 0\n")
+    (folder / "squeue").chmod(0o755)
+    return {"PATH": f"{folder}:{tool.env['PATH']}"}
+
+
+def reason_of(tool: Tool, job: int, env: dict[str, str]) -> str:
+    header, line = tool("status", str(job), env=env).stdout.splitlines()[1:]
+    return line[header.index("REASON") :]
+
+
+def test_how_a_job_ended_is_said_after_the_queue_has_forgotten_it(
+    tool: Tool, forgetful: dict[str, str]
+) -> None:
+    failed = tool.submit("--gpus=1", "-t", "5", "--wait", "--", "bash", "-c", "exit 3").job_id
+    absent = tool.submit("--gpus=1", "-t", "5", "--wait", "--", "no-such-command").job_id
+    cancelled = tool.submit("--gpus=1", "-t", "5", "--hold", "--", "true").job_id
+    tool("cancel", str(cancelled))
+    for job in (failed, absent, cancelled):
+        tool.slurm.wait_for(job)
+    for env in ({}, forgetful):
+        assert reason_of(tool, failed, env) == "the command failed (exit code 3)"
+        assert reason_of(tool, absent, env) == "a command was not found (exit code 127)"
+        assert reason_of(tool, cancelled, env) == "cancelled by you, before it started"
+
+
+def test_a_job_that_a_qos_holds_back_says_which_limit_it_is(tool: Tool) -> None:
+    manage = ["sacctmgr", "-i"]
+    tool.slurm.run([*manage, "add", "qos", "tight"])
+    tool.slurm.run([*manage, "modify", "qos", "tight", "set", "MaxTRESPerUser=gres/gpu=1"])
+    tool.slurm.run(
+        [*manage, "modify", "user", tool.slurm.run(["id", "-un"]).stdout.strip(), "set", "qos+=tight"]
+    )
+    job = tool.submit("--gpus=2", "-q", "tight", "-t", "5", "--", "true").job_id
+    deadline = time.monotonic() + 120
+    while "QOSMaxGRESPerUser" not in (said := reason_of(tool, job, {})):
+        assert time.monotonic() < deadline, said
+        time.sleep(0.5)
+    assert "your jobs use as many GPUs or other GRES as QOS tight allows" in said
+    tool("cancel", str(job))
+
+
+def test_an_array_is_one_line_that_counts_its_tasks(tool: Tool) -> None:
+    done = tool.submit(
+        "--gpus=1", "-t", "5", "-a", "0-3", "--wait", "--", "bash", "-c", "exit $((SLURM_ARRAY_TASK_ID==2))"
+    )
+    job = str(done.job_id)
+    (line,) = tool("status", job).stdout.splitlines()[2:]
+    assert line.split()[0] == job
+    assert line.endswith("4 tasks: 3 done, 1 failed (2); the command failed (exit code 1)")
+    each = tool("status", "--tasks", job).stdout.splitlines()[2:]
+    assert [line.split()[0] for line in each] == [f"{job}_{task}" for task in range(4)]
+    (failed,) = tool("status", "--state", "failed", job).stdout.splitlines()[2:]
+    assert failed.split()[0] == f"{job}_2"
+    assert len(json.loads(tool("status", "--json", job).stdout)["jobs"]) == 4
+    wrong = tool("status", "--state", "faild", job)
+    assert wrong.returncode == 2
+    assert "--state faild: is not a state of a job" in wrong.stderr
+
+
+def test_since_leaves_out_what_ended_before_although_the_queue_still_lists_it(tool: Tool) -> None:
+    job = tool.submit("--gpus=1", "-t", "5", "-J", "early", "--wait", "--", "true").job_id
+    tool.slurm.wait_for(job)
+    (ended,) = (datetime.fromisoformat(one["end"]) for one in tool.status(job))
+    after = ended + timedelta(seconds=2)
+    while datetime.now(timezone.utc) < after:
+        time.sleep(0.2)
+    assert " early " in tool("status", "--since", ended.isoformat()).stdout
+    assert " early " not in tool("status", "--since", after.isoformat()).stdout
+    assert " early " in tool("status", "--since", after.isoformat(), str(job)).stdout

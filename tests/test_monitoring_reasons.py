@@ -1,0 +1,95 @@
+"""Why a job waits, and how it ended, in words; and the tasks of an array in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurmgpu.models.run import JobState
+from slurmgpu.monitoring.arrays import lines
+from slurmgpu.monitoring.reasons import reason
+from tests.test_monitoring_status import job
+
+# Every word of job_state_reason.c, 22.05 to 25.11, that a waiting job can have.
+WORDS = (Path(__file__).parent / "data" / "waiting_reasons.txt").read_text().split()
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_every_reason_for_which_slurm_lets_a_job_wait_has_a_sentence(word: str) -> None:
+    said = reason(job(state="PENDING", reason=word, account="lab", qos="high"))
+    assert said is not None
+    assert said.startswith(f"{word}: ")
+    whose = {"Assoc": "account lab", "QOS": "QOS high", "Max": "QOS high"}
+    owner = next((name for start, name in whose.items() if word.startswith(start)), "")
+    if any(part in word for part in ("Grp", "Max", "QOSMin")) and "Per" in word and word != "MaxMemPerLimit":
+        assert owner in said
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        (
+            "QOSMaxGRESPerUser",
+            "your jobs use as many GPUs or other GRES as QOS high allows; starts when some end",
+        ),
+        ("QOSMaxJobsPerUserLimit", "as many of your jobs run as QOS high allows; starts when some end"),
+        (
+            "QOSMaxWallDurationPerJobLimit",
+            "waits for ever: it asks for more time than QOS high allows for a job",
+        ),
+        (
+            "AssocGrpCPURunMinutesLimit",
+            "the jobs of account lab still have as many CPU-minutes before them as",
+        ),
+        ("AssocGrpGRESMinutes", "the jobs of account lab have used up its GPU-minutes"),
+        ("MaxNodePerAccount", "the jobs of account lab use as many nodes as QOS high allows"),
+        ("QOSMinGRES", "waits for ever: it asks for fewer GPUs or other GRES than QOS high wants"),
+    ],
+)
+def test_a_limit_says_whose_it_is_and_on_what(word: str, sentence: str) -> None:
+    assert sentence in str(reason(job(state="PENDING", reason=word, account="lab", qos="high")))
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"state": "FAILED", "exit_code": 1}, "the command failed (exit code 1)"),
+        ({"state": "FAILED", "exit_code": 127}, "a command was not found (exit code 127)"),
+        ({"state": "FAILED", "exit_code": 137}, "the command was ended by SIGKILL (exit code 137)"),
+        ({"state": "FAILED", "exit_code": 0, "signal": 53}, "could not start: the log's or the work folder"),
+        ({"state": "FAILED", "exit_code": 0, "signal": 9}, "ended by SIGKILL"),
+        ({"state": "TIMEOUT", "exit_code": 0}, "ran into its time limit"),
+        ({"state": "OUT_OF_MEMORY", "exit_code": 0, "signal": 125}, "used more memory than asked for"),
+        ({"state": "CANCELLED", "state_text": "CANCELLED by 4294967294"}, "cancelled by user 4294967294"),
+    ],
+)
+def test_how_a_job_ended_is_told_by_what_accounting_keeps(values: dict[str, object], sentence: str) -> None:
+    remembered = job(**values, source="sacct")  # type: ignore[arg-type]
+    fresh = job(**values, source="squeue", reason="NonZeroExitCode")  # type: ignore[arg-type]
+    assert sentence in str(reason(remembered))
+    assert reason(remembered) == reason(fresh)
+
+
+def test_an_array_is_one_line_that_counts_its_tasks() -> None:
+    tasks = [job(f"7_{n}", "COMPLETED", array_job_id=7, array_tasks=str(n)) for n in range(4)]
+    tasks.append(job("7_4", "FAILED", array_job_id=7, array_tasks="4", exit_code=3))
+    tasks += [job(f"7_{n}", "RUNNING", array_job_id=7, array_tasks=str(n)) for n in (5, 6)]
+    tasks.append(job("7_[7-9%2]", "PENDING", array_job_id=7, array_tasks="[7-9%2]"))
+    (other, line) = lines([job("5"), *tasks])
+    assert other.tasks is None
+    assert line.tasks == "10 tasks: 4 done, 2 running, 3 waiting, 1 failed (4)"
+    assert (line.job.job_id, line.job.state) == ("7", JobState.RUNNING)
+    assert [one.job.job_id for one in lines(tasks, each_task=True)] == [task.job_id for task in tasks]
+
+
+def test_an_array_whose_tasks_have_all_ended_is_called_by_its_worst() -> None:
+    tasks = [job("7_1", "COMPLETED", array_job_id=7, array_tasks="1", exit_code=0)]
+    tasks.append(job("7_2", "FAILED", array_job_id=7, array_tasks="2", exit_code=3))
+    (line,) = lines(tasks)
+    assert (line.job.state, line.job.exit_code) == (JobState.FAILED, 3)
+
+
+def test_a_single_task_stays_what_it_is() -> None:
+    (line,) = lines([job("7_2", "FAILED", array_job_id=7, array_tasks="2")])
+    assert (line.job.job_id, line.tasks) == ("7_2", None)
