@@ -181,9 +181,9 @@ def test_all_code_of_the_page_stands_in_files_that_are_run() -> None:
     page = (ROOT / "docs" / "from-pytorch.md").read_text()
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
     folder = ROOT / "examples" / "from_pytorch"
-    files = [folder / "plain.py", folder / "task.py", ROOT / "examples" / "own_loop" / "train.py"]
+    files = [folder / "plain.py", folder / "task.py"]
     python = [block for kind, block in blocks if kind == "python"]
-    assert len(python) == 4
+    assert len(python) == 3
     assert [block for block in python if not any(block in file.read_text() for file in files)] == []
     assert [block for kind, block in blocks if kind == "yaml"] == [(folder / "job.yaml").read_text()]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import Surroundings, make_plan
 from slurmgpu.rendering.render import render_script
 from slurmgpu.submission.run_directory import new_run_directory
+from tests.own_loop_page import EXAMPLE, ROOT, User, blocks, commands, without_slurm
+from tests.training.alone import python_with
 
 RUN = "from slurmgpu.training import Run\n"
 
@@ -94,7 +97,7 @@ def test_the_plan_says_why_and_how_the_job_starts_again(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(RUN)
     plan = planned(tmp_path, ["python", "train.py"])
     (reason,) = [reason for reason in plan.reasons if reason.what == "slurmgpu.training"]
-    assert (reason.value, reason.why) == ("copied into the run directory", "train.py:1 imports it")
+    assert (reason.value, reason.why) == ("copied", "into the run directory, since train.py:1 imports it")
     (requeue,) = [option for option in plan.options if option.name == "no-requeue"]
     assert "if it resumes, restart: {on: [timeout, preemption, node_failure]}" in requeue.why
 
@@ -165,3 +168,39 @@ def test_what_the_user_puts_on_pythonpath_goes_first(tmp_path: Path) -> None:
         text=True,
     )
     assert (done.returncode, done.stdout) == (0, f"/mine:{run}/code\n"), done.stderr
+
+
+# docs/own-loop.md
+
+
+def test_the_code_of_the_page_is_that_of_the_example() -> None:
+    files = [(EXAMPLE / name).read_text() for name in ("plain.py", "train.py", "ddp.py")]
+    assert blocks("python") == files
+    assert blocks("yaml") == [(EXAMPLE / "job.yaml").read_text()]
+
+
+def test_every_line_that_ddp_adds_is_explained() -> None:
+    page = (ROOT / "docs" / "own-loop.md").read_text()
+    for call in (
+        "set_device",
+        "init_process_group",
+        "DistributedDataParallel(model)",
+        "destroy_process_group",
+    ):
+        assert f"`{call}`" in page or f"`{call}(" in page, call
+
+
+@pytest.mark.timeout(600)
+def test_every_local_command_of_the_page_trains_where_torch_is_alone(tmp_path: Path) -> None:
+    alone = python_with(tmp_path / "alone", "torch")
+    user = User(tmp_path, alone, without_slurm())
+    user.types("! python -c 'import slurmgpu'")
+    local = [line for line in commands() if line.startswith("slurmgpu run")]
+    assert len(local) == 3
+    for line in local:
+        done = user.types(line.replace("slurmgpu run", "slurmgpu run --here", 1))
+        assert f"python -> {alone}" in done.stderr
+        steps = 800 if "train.py" in line else 1000
+        assert (user.runs()[-1] / "checkpoints" / f"step-{steps}" / "manifest.json").exists()
+    done = user.types(next(line for line in commands() if line.startswith("slurmgpu plan")))
+    assert re.search(r"slurmgpu.training: copied +into the run directory, since ddp.py:\d+", done.stdout)

@@ -357,8 +357,8 @@ def own_loop_reasons(where: str | None) -> tuple[Reason, ...]:
     """Why slurmgpu.training travels with the run."""
     if where is None:
         return ()
-    what, value = "slurmgpu.training", "copied into the run directory"
-    return (Reason.model_construct(what=what, value=value, why=f"{where} imports it"),)
+    why = f"into the run directory, since {where} imports it"
+    return (Reason.model_construct(what="slurmgpu.training", value="copied", why=why),)
 
 
 def _type_reasons(draft: Draft) -> tuple[Reason, ...]:

@@ -1,0 +1,157 @@
+"""docs/own-loop.md on the real Slurm, where the jobs' Python has torch and nothing else."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.own_loop_page import User, commands
+from tests.slurm.throwaway import ThrowawaySlurm
+from tests.training.alone import python_with
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200)]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return python_with(tmp_path_factory.mktemp("alone") / "torch", "torch")
+
+
+@pytest.fixture
+def user(slurm: ThrowawaySlurm, alone: Path, tmp_path: Path) -> Iterator[User]:
+    user = User(tmp_path, alone, slurm.env)
+    yield user
+    slurm.run(["scancel", "--me"])
+
+
+def slowed(user: User, *, epochs: int = 4) -> None:
+    """Make the scripts slow enough to be stopped on their way, short, and save often."""
+    for name in ("train.py", "ddp.py"):
+        file = user.work / name
+        text = file.read_text()
+        for old, new in {
+            "    loss.backward()": "    __import__('time').sleep(0.05)\n    loss.backward()",
+            "epochs=20": f"epochs={epochs}",
+            "save_every=100": "save_every=20",
+        }.items():
+            assert old in text
+            text = text.replace(old, new)
+        file.write_text(text)
+
+
+def state(run: Path, step: int) -> dict[str, Any]:
+    loaded: dict[str, Any] = torch.load(run / "checkpoints" / f"step-{step}" / "state.pt", weights_only=True)
+    return loaded["model"]
+
+
+def saved(run: Path) -> set[int]:
+    return {int(file.parent.name[5:]) for file in run.glob("checkpoints/step-*/manifest.json")}
+
+
+def wait_for_a_checkpoint(user: User, run: Path, beyond: set[int]) -> None:
+    deadline = time.monotonic() + 240
+    while not saved(run) - beyond:
+        assert time.monotonic() < deadline, user.logs()
+        time.sleep(0.1)
+
+
+def test_every_job_of_the_page_trains_where_torch_is_alone(user: User) -> None:
+    user.types("! python -c 'import slurmgpu'")
+    jobs = [line for line in commands() if line.startswith("slurmgpu submit") and "--follow" in line]
+    assert len(jobs) == 3
+    for line, steps in zip(jobs, (800, 1000, 1000), strict=True):
+        done = user.types(line)
+        run = user.runs()[-1]
+        assert max(saved(run)) == steps, user.logs()
+        assert "installed" not in user.logs()
+        if steps == 1000:
+            assert re.search(r"loss 0\.\d+ after 1000 steps", done.stdout)
+
+
+def test_the_job_that_the_page_cancels_goes_on(user: User) -> None:
+    slowed(user)
+    at = commands().index("slurmgpu submit job.yaml")
+    submit, cancel, resume = commands()[at : at + 3]
+    job = user.types(submit).stdout.strip()
+    (run,) = user.runs()
+    wait_for_a_checkpoint(user, run, set())
+    user.types(cancel.replace("JOB", job))
+    deadline = time.monotonic() + 120
+    while user.types(f"squeue -h -j {job} || true").stdout and time.monotonic() < deadline:
+        time.sleep(0.3)
+    stopped = max(saved(run))
+    assert stopped < 200
+    done = user.types(resume.replace("JOB", job))
+    assert "after 200 steps" in done.stdout
+    assert user.runs() == [run]
+
+
+@pytest.mark.parametrize(
+    ("job", "steps", "exactly"),
+    [
+        ("--gpus 1 -t 10:00 -- python train.py", 160, True),
+        ("job.yaml", 200, True),
+        ("job.yaml --nodes 2", 200, False),
+    ],
+    ids=["one GPU", "two GPUs", "two nodes"],
+)
+def test_cancelled_and_killed_it_ends_as_if_nothing_had_happened(
+    user: User, job: str, steps: int, exactly: bool
+) -> None:
+    slowed(user)
+    submit = f"slurmgpu submit {job}"
+    user.types(submit.replace("submit", "submit --wait", 1))
+    (undisturbed,) = user.runs()
+    number = user.types(submit).stdout.strip()
+    run = next(run for run in user.runs() if run != undisturbed)
+    for end in ("slurmgpu cancel {}", "scancel --signal=KILL --full {}"):
+        before = saved(run)
+        wait_for_a_checkpoint(user, run, before)
+        user.types(end.format(number))
+        deadline = time.monotonic() + 120
+        while user.types(f"squeue -h -j {number} || true").stdout and time.monotonic() < deadline:
+            time.sleep(0.3)
+        assert max(saved(run)) < steps
+        number = user.types(f"slurmgpu resume {run}").stdout.strip()
+    deadline = time.monotonic() + 240
+    while steps not in saved(run) and time.monotonic() < deadline:
+        time.sleep(0.3)
+    one, other = state(undisturbed, steps), state(run, steps)
+    for name in one:
+        # From three processes on DDP adds in another order after a restart.
+        difference = (one[name] - other[name]).abs().max().item()
+        assert difference == 0 if exactly else difference < 1e-5, user.logs()
+
+
+def test_through_submitit_it_is_found_too(user: User) -> None:
+    pytest.importorskip("submitit")
+    slowed(user, epochs=1)
+    user.types("slurmgpu submit --via submitit --wait --gpus 1 -t 10:00 -- python train.py")
+    (run,) = user.runs()
+    assert max(saved(run)) == 40
+
+
+def test_in_a_container_it_is_found_too(user: User, tmp_path: Path) -> None:
+    """A stand-in for apptainer shows which folders would be bound, and hands the environment on, as the real one does."""
+    slowed(user, epochs=1)
+    bound = tmp_path / "bound"
+    program = tmp_path / "bin" / "apptainer"
+    program.write_text(
+        f'#!/bin/sh\necho "$@" >>{bound}\nwhile [ "${{1%.sif}}" = "$1" ]; do shift; done; shift\nexec "$@"\n'
+    )
+    program.chmod(0o755)
+    image = tmp_path / "torch.sif"
+    image.touch()
+    environment = f"environment={{container: {{runtime: apptainer, image: {image}}}}}"
+    line = f"slurmgpu submit --wait -a 1-2 --gpus 1 -t 10:00 --set '{environment}' -- python train.py"
+    user.types(line)
+    (run,) = user.runs()
+    for task in ("1", "2"):
+        assert max(saved(run / task)) == 40
+    assert all(f"--bind {run} " in called for called in bound.read_text().splitlines())
