@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from slurmgpu import __version__
-from slurmgpu.errors import SlurmGpuError
+from slurmgpu.errors import InvalidInput, SlurmGpuError
 
 __all__ = ["COMMANDS", "cli", "run"]
 
@@ -51,6 +51,15 @@ class _Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from slurmgpu.cli.usage import meant_command
+
+            raise InvalidInput(f"No such command {args[0]!r}", hint=meant_command(args[0], COMMANDS))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
@@ -74,7 +83,9 @@ def run(argv: list[str] | None = None) -> None:
     except click.exceptions.Exit as error:
         code = error.exit_code
     except click.UsageError as error:
-        error.show()
+        from slurmgpu.cli.usage import usage_hint
+
+        _print_error(_usage_message(error), getattr(error, "hint", None) or usage_hint(error))
         code = 2
     except click.ClickException as error:
         _print_error(error.format_message(), None)
@@ -95,10 +106,19 @@ def run(argv: list[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _usage_message(error: click.UsageError) -> str:
+    """click's sentence, with the command that it is about."""
+    name = error.ctx.info_name if error.ctx is not None and error.ctx.parent is not None else None
+    return f"{name}: {error.format_message()}" if name else error.format_message()
+
+
 def _print_error(message: str, hint: str | None) -> None:
     first, *rest = message.splitlines() or [""]
     click.echo(click.style("slurmgpu: error: ", fg="red", bold=True) + first, err=True)
     for line in rest:
         click.echo("                 " + line, err=True)
     if hint:
-        click.echo(click.style("           hint: ", fg="yellow") + hint, err=True)
+        first, *rest = hint.splitlines()
+        click.echo(click.style("           hint: ", fg="yellow") + first, err=True)
+        for line in rest:
+            click.echo("                 " + line, err=True)

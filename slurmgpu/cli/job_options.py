@@ -8,6 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from slurmgpu.cli.usage import ARGUMENTS
+from slurmgpu.errors import InvalidInput
+
 __all__ = ["JobCommand", "change_options", "job_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -88,14 +91,19 @@ class JobCommand(click.Command):
             ctx.meta[_COMMAND] = tuple(args[split + 1 :])
             args = args[:split]
             if not ctx.meta[_COMMAND]:
-                raise click.UsageError("nothing stands after --: write the command there", ctx)
+                raise InvalidInput(
+                    "command: nothing stands after --",
+                    hint="write the command there, as in -- python train.py, or leave -- out with a job file",
+                )
+        ctx.meta[ARGUMENTS] = tuple(args)
         has_script = any(_PYTHON.search(word) for word in args)  # asked now: parsing consumes them
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
             if has_script and _COMMAND not in ctx.meta:
-                raise click.UsageError(
-                    f"{error.format_message()} A command goes after two dashes: -- python train.py ...", ctx
+                raise InvalidInput(
+                    f"{ctx.info_name}: {error.format_message()}",
+                    hint="a command goes after two dashes: -- python train.py ...",
                 ) from None
             raise
 
@@ -171,7 +179,7 @@ def change_options(function: F) -> F:
                 "--force",
                 "job__force",
                 is_flag=True,
-                help="Ask for it although it does not fit as far as the profile says.",
+                help="Go on against a refusal: a request that does not fit, a command that is not there.",
             ),
             click.option(
                 "--template",

@@ -5,25 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import click
 
 from slurmgpu.cli.job_options import FIELDS
 from slurmgpu.cli.job_source import Source, find_source
-from slurmgpu.errors import InvalidInput
+from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.data import read_templates
-from slurmgpu.files.jobs import LoadedJob, folder_here, load_job, read_user_script
+from slurmgpu.files.jobs import LoadedJob, load_job, read_user_script, words_as_spelled
 from slurmgpu.files.settings import expand_here
 from slurmgpu.files.yaml import Layered, Origin, read_file, read_yaml
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.units import parse_gres_list
-from slurmgpu.planning.command import python_command
 from slurmgpu.planning.planner import Surroundings, make_plan, partitions_that_fit
 
 __all__ = ["Prepared", "note", "prepare", "put_any"]
+
+
+Start = Literal["submit", "run"]
 
 
 class Prepared(NamedTuple):
@@ -72,8 +74,11 @@ def note(text: str) -> None:
     click.echo(click.style("slurmgpu: ", fg="yellow") + text, err=True)
 
 
-def prepare(given: dict[str, Any]) -> Prepared:
-    """Read, check and plan the job that file and options describe; warnings go to stderr."""
+def prepare(given: dict[str, Any], *, starts: Start | None = None) -> Prepared:
+    """Read, check and plan the job that file and options describe; warnings go to stderr.
+
+    A command that cannot work is refused where the job ``starts`` now, unless --force overrules.
+    """
     cwd = Path.cwd()
     source = find_source(given, cwd, os.environ)
     loaded = _loaded(given, source, cwd)
@@ -94,7 +99,7 @@ def prepare(given: dict[str, Any]) -> Prepared:
     _mention_misplaced(given.get("command") or ())
     for warning in plan.warnings:
         note(f"warning: {warning}")
-    _mention_missing_script(loaded, plan, cwd)
+    _judge(loaded, plan, cwd, starts, around.force)
     return Prepared(loaded, cluster, plan, given.get("job__template"), around)
 
 
@@ -121,15 +126,26 @@ def _loaded(given: dict[str, Any], source: Source, cwd: Path) -> LoadedJob:
     return load_job(None, options, cwd=cwd, environ=os.environ, script=source.batch.layer)
 
 
-def _mention_missing_script(loaded: LoadedJob, plan: Plan, cwd: Path) -> None:
-    """A script that is not there ends the job after its wait in the queue; of several processes the planner speaks."""
-    python = python_command(loaded.job.command) if loaded.job.command else None
-    folder = folder_here(loaded.work_dir, cwd)
-    if python is None or python.script is None or folder is None or plan.world_size > 1:
-        return
-    inside = plan.environment.container is not None and python.script.startswith("/")
-    if os.path.isdir(folder) and not inside and not os.path.exists(folder / python.script):  # noqa: PTH110, PTH112
-        note(f"warning: {python.script} is not in the work folder {folder}")
+def _judge(loaded: LoadedJob, plan: Plan, cwd: Path, starts: Start | None, force: bool) -> None:
+    """Say what is wrong with the command; PlanError for what cannot work, where the job starts now."""
+    from slurmgpu.submission.preflight import check_task, command_of
+    from slurmgpu.submission.slips.judging import slips
+
+    origin = loaded.layered.origin(("command",))
+    in_file = loaded.path is not None and origin is not None and origin.where == str(loaded.path)
+    command = command_of(plan, loaded.job, loaded.work_dir, cwd, os.environ, in_file=in_file)
+    if starts == "run" and command.folder is not None and not command.folder.is_dir():
+        command = command._replace(folder=cwd)  # a run here stands in for a folder that is not here
+    for slip in slips(command):
+        if slip.sure and starts and not (force and slip.forceable):
+            overrule = "\n--force starts the job all the same" if slip.forceable else ""
+            raise PlanError(slip.message, hint=slip.hint + overrule)
+        note(f"warning: {slip.message}; {slip.hint}")
+    if starts is None and command.folder is not None and command.folder.is_dir():
+        try:
+            check_task(plan, command.folder)
+        except PlanError as error:
+            note(f"warning: {error.message}; {error.hint}")
 
 
 def _mention_misplaced(command: tuple[str, ...]) -> None:
@@ -170,6 +186,8 @@ def _layer(given: dict[str, Any], exact: bool) -> Layered:
         put(f"sbatch.{name}", value if has_value else True, "option --sbatch")
     for text in given.get("job__set") or ():
         put_any(text, put)
+        if text.startswith("command="):
+            words_as_spelled(layer, f"value: {text.partition('=')[2]}", in_text="value")
     if given.get("command"):
         put("command", list(given["command"]), "the command after --")
     return layer

@@ -25,16 +25,28 @@ def command(given: dict[str, Any], to: Path | None) -> None:
     The script is plain text that sbatch takes as it is.
     """
     from slurmgpu.cli.preparing import note, prepare
-    from slurmgpu.errors import InvalidInput
 
     script = prepare(given).render(to.name if to else None)
     if to is None:
         click.echo(script, nl=False)
         return
+    _write(to, script, overwrite=bool(given.get("job__force")))
+    note(f"wrote {to}; its second line says how to submit it by hand")
+
+
+def _write(to: Path, script: str, *, overwrite: bool) -> None:
+    """Write the script; InvalidInput where a file with other lines would be lost."""
+    from slurmgpu.errors import InvalidInput
+
     try:
+        there = to.read_bytes() if to.is_file() else None
+        if there is not None and there != script.encode() and not overwrite:
+            raise InvalidInput(
+                f"--to {to}: the file is there, and has other lines",
+                hint="give another name, or --force to replace it",
+            )
         to.write_text(script, encoding="utf-8")
     except OSError as error:
         raise InvalidInput(
             f"--to {to}: {error.strerror}", hint="give a file in a folder that is there"
         ) from None
-    note(f"wrote {to}; its second line says how to submit it by hand")

@@ -66,7 +66,7 @@ def command(
     from slurmgpu.cli.preparing import prepare
 
     login_node = on_login_node(here)
-    prepared = prepare(given)
+    prepared = prepare(given, starts="run")
     code = run_prepared(
         prepared,
         processes=processes,

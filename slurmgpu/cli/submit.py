@@ -48,7 +48,7 @@ def command(
             "--json prints the record of a run, and --dry-run makes none",
             hint="leave one out; slurmgpu plan --json prints the plan",
         )
-    prepared = prepare(given)
+    prepared = prepare(given, starts="submit")
     slurm = Slurm()
     packed = None
     if via == "submitit":

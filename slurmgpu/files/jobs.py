@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING, NamedTuple
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.data import data_folder
 from slurmgpu.files.settings import EXCLUSIVE_JOB_KEYS, LoadedSettings, layer_files, load_settings
-from slurmgpu.files.yaml import Layered, Origin, read_file, validate
-from slurmgpu.models.job import Job
+from slurmgpu.files.yaml import Layered, Origin, read_file, spelled, validate
+from slurmgpu.models.job import OWN_OPTIONS, Job
 from slurmgpu.planning.command import python_files
 
 if TYPE_CHECKING:
     from slurmgpu.planning.reading import ScriptFacts
 
-__all__ = ["LoadedJob", "find_job_file", "folder_here", "load_job", "read_python", "read_user_script"]
+__all__ = [
+    "LoadedJob",
+    "find_job_file",
+    "folder_here",
+    "load_job",
+    "read_python",
+    "read_user_script",
+    "words_as_spelled",
+]
 
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_]|\{)")
 _ELSEWHERE = re.compile(rf"{_VARIABLE.pattern}|~(?:/|\Z)")
@@ -64,12 +72,33 @@ def find_job_file(name: str) -> Path:
             f"{name}: is a folder, where a job file is expected",
             hint=f"give a file in it, such as {path / 'job.yaml'}",
         )
+    names = sorted(file.stem for file in shipped.glob("*.yaml"))
     raise InvalidInput(
         f"{name}: there is no such job file (`slurmgpu jobs` lists those that ship with slurmgpu)",
-        hint="give the path of one, or let `slurmgpu init` write a first one"
-        if path.suffix in {".yaml", ".yml"}
-        else f"a command goes after two dashes: slurmgpu submit --gpus 2 -- {name} ...",
+        hint=_meant_file(path, names),
     )
+
+
+def _meant_file(path: Path, shipped: list[str]) -> str:
+    """The next act for a job file that is not there."""
+    import difflib
+
+    name = str(path)
+    if not name[:1].isascii():
+        return "an option begins with two plain dashes (--); this word begins with a sign of its own"
+    option = re.match(r"(\w[\w.-]*)=", name)
+    if option:
+        return f"write --{name} for an option of sbatch's, or --set {name} for a key of the job file"
+    try:
+        here = [str(one) for one in path.parent.glob("*.y*ml")]
+    except OSError:
+        here = []
+    near = difflib.get_close_matches(name, [*here, *shipped], n=1, cutoff=0.7)
+    if near:
+        return f"did you mean {near[0]}? slurmgpu plan {near[0]}"
+    if path.suffix in {".yaml", ".yml"}:
+        return "give the path of one, or let `slurmgpu init` write a first one"
+    return f"a command goes after two dashes: slurmgpu submit --gpus 2 -- {name} ..."
 
 
 def load_job(
@@ -94,17 +123,29 @@ def load_job(
     if path is not None:
         above.insert(0, read_file(path))
         text = path.read_text(encoding="utf-8")
+        words_as_spelled(above[0], text)
         layered.origins[()] = Origin(str(path))
     elif script is not None:
         above.insert(0, script)
     for layer in (_defaults(settings.job, above), *above):
         layered.overlay(layer, EXCLUSIVE_JOB_KEYS)
-    job = validate(Job, layered, "job")
+    job = validate(Job, layered, "job", others=OWN_OPTIONS)
     work_dir = _work_dir(job, home)
     if job.work_dir is not None:
         # Submission starts in the work folder itself, and would look for a relative one inside it.
         job = job.model_copy(update={"work_dir": work_dir})
     return LoadedJob(job, work_dir, settings, path, text, layered)
+
+
+def words_as_spelled(layer: Layered, text: str, key: str = "command", in_text: str = "command") -> None:
+    """Numbers in a command are words, spelled as ``text`` spells them."""
+    words = layer.data.get(key)
+    if isinstance(words, list) and any(isinstance(word, (int, float)) for word in words):
+        as_written = spelled(text, in_text) or words
+        layer.data[key] = [
+            written if isinstance(word, (int, float)) else word
+            for word, written in zip(words, as_written, strict=True)
+        ]
 
 
 # What a script sets up itself.

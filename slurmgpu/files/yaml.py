@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from slurmgpu.errors import InvalidInput
 
-__all__ = ["Key", "Layered", "Origin", "read_file", "read_yaml", "validate"]
+__all__ = ["Key", "Layered", "Origin", "read_file", "read_yaml", "spelled", "validate"]
 
 Key = tuple[str | int, ...]
 M = TypeVar("M", bound=BaseModel)
@@ -119,16 +119,28 @@ def read_yaml(text: str, where: str) -> Layered:
     except RecursionError:
         raise InvalidInput(f"{where}: is nested too deeply to be read") from None
     except MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else None
-        problem = _yaml_problem(str(error.problem or error.context or "cannot be read as YAML"))
-        raise InvalidInput(f"{Origin(where, line)}: {problem}") from None
+        from slurmgpu.files.mending import yaml_slip
+
+        mark, begins = error.problem_mark, error.context_mark
+        line, problem, hint = yaml_slip(
+            text,
+            str(error.problem or error.context or "cannot be read as YAML"),
+            mark.line if mark else None,
+            begins.line if begins else None,
+        )
+        raise InvalidInput(
+            f"{Origin(where, None if line is None else line + 1)}: {problem}", hint=hint
+        ) from None
     except (YAMLError, ValueError) as error:
         raise InvalidInput(f"{where}: cannot be read as YAML: {' '.join(str(error).split())}") from None
     if node is None:
         return Layered({}, {(): Origin(where)})
     _check_tag(node, Origin(where, 1))
     if not isinstance(node, CommentedMap):
-        raise InvalidInput(f"{where}:1: holds {_kind(node)}, where `key: value` lines are expected")
+        raise InvalidInput(
+            f"{where}:1: holds {_kind(node)}, where `key: value` lines are expected",
+            hint=_instead(node, text),
+        )
     layered = Layered({}, {(): Origin(where)})
     try:
         layered.data = _plain(node, (), where, layered.origins)
@@ -137,22 +149,18 @@ def read_yaml(text: str, where: str) -> Layered:
     return layered
 
 
-def _yaml_problem(problem: str) -> str:
-    """The parser's words for the commonest mistakes, as something that a person can act on."""
-    if "duplicate key" in problem:
-        name = re.search(r'duplicate key "([^"]*)"', problem)
-        return f"the key {name[1] if name else ''!r} stands twice; keep one"
-    if "another document" in problem:
-        return "a second document begins here (---); keep one"
-    if "'\\t'" in problem:
-        return "a tab stands where YAML wants spaces; replace it by spaces"
-    if "<stream end>" in problem:
-        return "the text ends too early: a closing ], } or quote is missing"
-    return problem
-
-
 def _kind(node: Any) -> str:
     return "a list" if isinstance(node, list) else f"the single value {node!r}"
+
+
+def _instead(node: Any, text: str) -> str:
+    """The next act where a file holds no mapping."""
+    if re.search(r"^#(!|SBATCH)", text, re.MULTILINE):
+        return "a batch script goes to sbatch; slurmgpu import FILE makes a job file of it"
+    if isinstance(node, list):
+        return "take the dashes out: a job file is `key: value` lines, such as name: first"
+    glued = re.match(r"([A-Za-z_]\w*)[:=](\S.*)\Z", str(node))
+    return f"write {glued[1]}: {glued[2]}" if glued else "write such as command: python train.py"
 
 
 # A few lines of aliases of aliases stand for more values than any memory holds.
@@ -217,20 +225,28 @@ def _plain(node: Any, key: Key, where: str, origins: dict[Key, Origin]) -> Any:
     return node if node is None else str(node)
 
 
-def validate(model: type[M], layered: Layered, what: str, wrap: Callable[[Key], Key] = lambda key: key) -> M:
+def validate(
+    model: type[M],
+    layered: Layered,
+    what: str,
+    wrap: Callable[[Key], Key] = lambda key: key,
+    others: Mapping[str, str] = {},
+) -> M:
     """Make the model of plain values; InvalidInput names every wrong field with its file and line.
 
     Values go through JSON, where strict models still read lists as tuples and text as dates. ``wrap`` turns
-    a key of the model into the key under which its origin is known.
+    a key of the model into the key under which its origin is known; ``others`` are names that people use for keys
+    of the model (sbatch's), and the dotted keys that they stand for.
     """
     _refuse_what_is_no_text(layered, layered.data, (), wrap)
     try:
         return model.model_validate_json(json.dumps(layered.data))
     except ValidationError as error:
-        problems = [_problem(model, layered, dict(one), wrap) for one in error.errors(include_url=False)]
-    raise InvalidInput(
-        "\n".join(dict.fromkeys(problems)), hint=f"`slurmgpu schema {what}` describes every field"
-    )
+        errors = [dict(one) for one in error.errors(include_url=False)]
+    from slurmgpu.files.complaints import complaint
+
+    message, hint = complaint(model, layered, errors, wrap, others)
+    raise InvalidInput(message, hint=hint or f"`slurmgpu schema {what}` describes every field")
 
 
 def _refuse_what_is_no_text(layered: Layered, value: Any, key: Key, wrap: Callable[[Key], Key]) -> None:
@@ -254,77 +270,18 @@ def _refuse_what_is_no_text(layered: Layered, value: Any, key: Key, wrap: Callab
             ) from None
 
 
-def _problem(
-    model: type[BaseModel], layered: Layered, error: Mapping[str, Any], wrap: Callable[[Key], Key]
-) -> str:
-    key = tuple(part for part in error["loc"] if not (isinstance(part, str) and _is_branch(part)))
-    origin = layered.origin(wrap(key))
-    place = f"{origin}: " if origin else ""
-    name = ".".join(str(part) for part in key)
-    message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    if error["type"] == "extra_forbidden":
-        return f"{place}{name}: {_unknown_key(model, key)}"
-    if error["type"] == "missing":
-        return f"{place}{name}: is missing"
-    if error["type"] == "value_error":
-        return f"{place}{name}: {message}" if name else f"{place}{message}"
-    shown = _shown(error["input"])
-    wanted = _WANTED.get(error["type"])
-    if error["type"] == "string_type" and not isinstance(error["input"], (dict, list)):
-        return f"{place}{name}: {shown} is no text; put it in quotes"
-    return f"{place}{name}: {shown}: {wanted or message[:1].lower() + message[1:]}"
+def spelled(text: str, key: str) -> list[str] | None:
+    """The items of the list at a key as the file spells them: 1e-3, not 0.001; None where that cannot be told."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
-
-# In YAML's words, where Pydantic speaks of JSON's.
-_WANTED = {
-    "string_type": "one text is expected here",
-    "tuple_type": "a list is expected here, such as [a, b]",
-    "list_type": "a list is expected here, such as [a, b]",
-    "dict_type": "`key: value` lines are expected here",
-    "model_type": "`key: value` lines are expected here",
-}
-
-
-def _shown(value: Any) -> str:
-    """A value as YAML writes it, cut to what a message can hold."""
-    text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _is_branch(part: str) -> bool:
-    """Whether a part of an error's location is the tag of a choice (`<name>`), not a key."""
-    return part.startswith("<")
-
-
-def _unknown_key(model: type[BaseModel], key: Key) -> str:
-    import difflib
-
-    valid = _keys_at(model, key[:-1])
-    near = difflib.get_close_matches(str(key[-1]), valid, n=1)
-    guess = f"did you mean {near[0]!r}? " if near else ""
-    return f"unknown key; {guess}valid here: {', '.join(valid)}"
-
-
-def _keys_at(model: type[BaseModel], key: Key) -> list[str]:
-    """The names of the fields of the model that stands at a key."""
-    current: type[BaseModel] | None = model
-    for part in key:
-        if current is None:
-            return []
-        field_info = current.model_fields.get(str(part))
-        if field_info is None:
-            continue  # an index, or the name of an entry of a mapping: the model stays
-        current = _model_in(field_info.annotation)
-    return list(current.model_fields) if current else []
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for inner in getattr(annotation, "__args__", ()):
-        found = _model_in(inner)
-        if found:
-            return found
+    root = YAML(pure=True).compose(io.StringIO(text))
+    if not isinstance(root, MappingNode):
+        return None
+    for name, node in root.value:
+        if name.value == key and isinstance(node, SequenceNode):
+            words = [item.value for item in node.value if isinstance(item, ScalarNode)]
+            return words if len(words) == len(node.value) else None
     return None
 
 

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SkipValidatio
 
 __all__ = [
     "EnvName",
+    "Hinted",
     "JobOption",
     "JobPath",
     "JobText",
@@ -30,6 +31,14 @@ class Model(BaseModel):
 
     # Built when first used: a command pays for the models that it validates, not for all that are defined.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+
+class Hinted(ValueError):
+    """A value that cannot be, with the next act on its own, as ``slurmgpu.errors`` prints it."""
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 def one_line(value: str) -> str:

@@ -5,10 +5,21 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    GetJsonSchemaHandler,
+    Strict,
+    Tag,
+    field_validator,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 from typing_extensions import Self
 
-from slurmgpu.models.base import EnvName, JobPath, JobText, Model, OptionValue, Text, Word
+from slurmgpu.models.base import EnvName, JobPath, JobText, Model, OptionValue, Text, Word, Words
 
 __all__ = ["Conda", "Container", "Environment", "Modules", "PythonEnvironment", "Secrets", "Venv"]
 
@@ -21,10 +32,36 @@ class Modules(Model):
 
     purge: bool = False
     """Run `module purge` first."""
-    use: tuple[JobPath, ...] = ()
+    use: Annotated[tuple[JobPath, ...], Strict(False)] = ()
     """Folders for `module use`."""
-    load: tuple[Text, ...] = ()
+    load: Words = ()
     """Modules to load, in order; one that does not load stops the job."""
+
+
+def _modules_alone(value: object) -> object:
+    if isinstance(value, str):
+        value = value.split()
+    return {"load": tuple(value)} if isinstance(value, (list, tuple)) else value
+
+
+class _Or:
+    """JSON Schema of a model that a file may write shorter."""
+
+    def __init__(self, *shorter: dict[str, object]) -> None:
+        self._shorter = shorter
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [handler(schema), *self._shorter]}
+
+
+_TEXT: dict[str, object] = {"type": "string"}
+
+
+def _alone(field: str) -> BeforeValidator:
+    """A text stands for a model in which only this field is given."""
+    return BeforeValidator(lambda value: {field: value} if isinstance(value, str) else value)
 
 
 class Container(Model):
@@ -38,9 +75,9 @@ class Container(Model):
     """exec: the whole command runs in the image; run: the image's own runscript gets the command's words."""
     gpu: Literal["nvidia", "amd", "none"] = "nvidia"
     """Which GPU libraries of the host enter the image: --nv, --rocm, or none."""
-    binds: tuple[JobPath, ...] = ()
+    binds: Annotated[tuple[JobPath, ...], Strict(False)] = ()
     """Folders of the host to see inside: PATH or HOST:INSIDE[:ro]."""
-    options: tuple[Text, ...] = ()
+    options: Words = ()
     """Further options of the runtime, one word each, passed on as they are."""
 
     @field_validator("image")
@@ -72,9 +109,9 @@ class Venv(Model):
 class PythonEnvironment(Model):
     """Which Python runs the command: a conda environment, a virtual environment, or the one on PATH."""
 
-    conda: Conda | None = None
+    conda: Annotated[Conda | None, _alone("env"), _Or(_TEXT)] = None
     """A conda environment to activate."""
-    venv: Venv | None = None
+    venv: Annotated[Venv | None, _alone("path"), _Or(_TEXT)] = None
     """A virtual environment to activate."""
     interpreter: JobPath = "python3"
     """The interpreter that runs a training task."""
@@ -91,9 +128,11 @@ class Environment(Model):
 
     description: Text | None = None
     """What it is, for listings."""
-    modules: Modules | None = None
+    modules: Annotated[
+        Modules | None, BeforeValidator(_modules_alone), _Or(_TEXT, {"type": "array", "items": _TEXT})
+    ] = None
     """Environment modules to load."""
-    container: Container | None = None
+    container: Annotated[Container | None, _alone("image"), _Or(_TEXT)] = None
     """The container that the command runs in."""
     python: PythonEnvironment = PythonEnvironment.model_construct()
     """The Python that runs the command (inside the container, if there is one)."""

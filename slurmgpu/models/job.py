@@ -18,7 +18,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from typing_extensions import Self
 
-from slurmgpu.models.base import EnvName, JobOption, JobPath, JobText, Model, Text, Word, Words, one_line
+from slurmgpu.models.base import EnvName, JobOption, JobPath, JobText, Model, Text, Word, Words
+from slurmgpu.models.command import CommandSchema, check_words, to_words
 from slurmgpu.models.component import OWN_OPTIONS, Component, check_options, check_resources
 from slurmgpu.models.environment import EnvironmentChoice, Secrets
 from slurmgpu.models.resources import Positive, Resources
@@ -236,8 +237,8 @@ class Job(Model):
     """Variables whose values never stand in the script."""
     variables: dict[EnvName, JobText] = Field(default_factory=dict)
     """Variables to export; $NAME in a value expands when the job runs."""
-    command: tuple[str, ...] | None = None
-    """The command, word by word."""
+    command: Annotated[tuple[str, ...] | None, BeforeValidator(to_words), CommandSchema()] = None
+    """The command: its words, or a line that a shell would split into them; no shell reads it."""
     train: TrainSettings | None = None
     """A training task for the shipped entrypoint."""
     script: str | None = None
@@ -268,18 +269,7 @@ class Job(Model):
     @field_validator("command")
     @classmethod
     def _command_words(cls, words: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if words is None:
-            return None
-        if not words or not words[0].strip():
-            raise ValueError(
-                "is empty; write the command word by word, such as [python, train.py, --lr, '1e-3']"
-            )
-        for number, word in enumerate(words, start=1):
-            try:
-                one_line(word)
-            except ValueError as error:
-                raise ValueError(f"word {number} {error}") from None
-        return words
+        return None if words is None else check_words(words)
 
     @field_validator("resources")
     @classmethod

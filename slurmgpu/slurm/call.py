@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ __all__ = [
 ]
 
 READ_TIMEOUT = 60.0
+PATIENCE = 2.0
+"""Seconds after which a person is told what is being waited for."""
 
 # An ambient SBATCH_TIMELIMIT overrides the script, an SQUEUE_FORMAT changes what is printed, and inside a job
 # SLURM_* describes that job, not the one being submitted.
@@ -148,7 +151,7 @@ def call(
             hint="try it by hand: " + " ".join((argv[0], "--version")),
         ) from None
     try:
-        out, err = process.communicate(None if input is None else input.encode(), timeout=timeout)
+        out, err = _answer_of(process, argv[0], None if input is None else input.encode(), timeout)
         rc = process.returncode if process.returncode >= 0 else None
     except subprocess.TimeoutExpired:
         out, err, rc = *_end(process), None
@@ -157,6 +160,24 @@ def call(
         _end(process)
         raise
     return Answer(tuple(argv), rc, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+
+
+def _answer_of(
+    process: subprocess.Popen[bytes], name: str, text: bytes | None, timeout: float
+) -> tuple[bytes, bytes]:
+    """What the command says, and a word to the person who waits for it; TimeoutExpired after `timeout`."""
+    if timeout <= PATIENCE:
+        return process.communicate(text, timeout=timeout)
+    try:
+        return process.communicate(text, timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        if sys.stderr is not None:  # closed by `2>&-`
+            print(
+                f"slurmgpu: waiting for {name} to answer, {timeout:g} s at most ...",
+                file=sys.stderr,
+                flush=True,
+            )
+    return process.communicate(timeout=timeout - PATIENCE)
 
 
 def _end(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:

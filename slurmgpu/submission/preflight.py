@@ -11,9 +11,21 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slurmgpu.errors import PlanError
+from slurmgpu.files.jobs import folder_here
+from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
+from slurmgpu.submission.slips.command import Command
+from slurmgpu.submission.slips.judging import missing_folder
+from slurmgpu.submission.slips.nearby import near_file, near_word
 
-__all__ = ["check_before_submission", "check_task", "doubt_about_task", "is_folder", "secrets_folder"]
+__all__ = [
+    "check_before_submission",
+    "check_task",
+    "command_of",
+    "doubt_about_task",
+    "is_folder",
+    "secrets_folder",
+]
 
 _MADE_UNSEEN = re.compile(
     r"import\s*\(?\s*\*|\bglobals\b|\bexec\b|__getattr__"
@@ -35,11 +47,9 @@ def check_before_submission(plan: Plan, folder: Path | None, environ: Mapping[st
 
     ``folder`` is the work folder on this machine, None when only the job knows it.
     """
-    if folder is not None and not is_folder(folder):
-        raise PlanError(
-            f"work_dir: {str(folder)!r} is not there: Slurm would run the job in /tmp instead",
-            hint="make the folder, or give another by -D/--chdir or work_dir",
-        )
+    missing = missing_folder(folder) if folder is not None else None
+    if missing is not None:
+        raise PlanError(missing.message, hint=missing.hint)
     _check_image(plan, folder)
     check_task(plan, folder)
     exported = (plan.option("export") or "ALL").split(",")
@@ -57,6 +67,21 @@ def check_before_submission(plan: Plan, folder: Path | None, environ: Mapping[st
                 f"secrets: {name} is set here, and --export={','.join(exported)} keeps it from the job",
                 hint=f"put its value into {file} (chmod 600)",
             )
+
+
+def command_of(
+    plan: Plan, job: Job, work_dir: str, cwd: Path, environ: Mapping[str, str], *, in_file: bool
+) -> Command:
+    """The job's command and what this machine can see of its folder, to be judged.
+
+    ``in_file``: it is written in a job file, not after ``--``.
+    """
+    folder = folder_here(work_dir, cwd)
+    blind = folder is None or plan.environment.container is not None or job.dependency is not None
+    if folder is None:
+        guess = os.path.expandvars(work_dir)
+        folder = Path(guess) if "$" not in guess and is_folder(Path(guess)) else None
+    return Command(job.command or (), plan, folder, cwd, environ, in_file, blind)
 
 
 def _check_image(plan: Plan, folder: Path | None) -> None:
@@ -82,9 +107,11 @@ def check_task(plan: Plan, folder: Path | None) -> None:
         return
     file, _, name = str(plan.train["task"]).rpartition(":")
     if not (folder / file).is_file():
+        near = near_file(folder / file)
+        guess = f"did you mean {(Path(file).parent / near).as_posix()}:{name}? " if near else ""
         raise PlanError(
             f"train.task: {plan.train['task']!r}: there is no file {file!r} in the work folder {folder}",
-            hint="write it as FILE.py:Class, against the work folder",
+            hint=f"{guess}write it as FILE.py:Class, against the work folder",
         )
     text = (folder / file).read_text(encoding="utf-8", errors="replace")
     # It is read, not parsed: the job's Python may be a newer one.
@@ -92,7 +119,8 @@ def check_task(plan: Plan, folder: Path | None) -> None:
         there = re.findall(r"^class\s+(\w+)", text, re.MULTILINE)
         raise PlanError(
             f"train.task: {plan.train['task']!r}: {file} has no class {name!r}; it has {', '.join(there) or 'none'}",
-            hint="write it as FILE.py:Class",
+            hint=(f"did you mean {file}:{near}? " if (near := near_word(name, there)) else "")
+            + "write it as FILE.py:Class",
         )
 
 

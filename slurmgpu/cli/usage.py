@@ -1,0 +1,121 @@
+"""A command line that cannot be read: what was meant, and the next act."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import click
+
+__all__ = ["ARGUMENTS", "meant_command", "usage_hint"]
+
+ARGUMENTS = "slurmgpu.arguments"
+"""Where a command keeps its words (``click.Context.meta``)."""
+
+# What others call them.
+_COMMANDS = {
+    "kill": "cancel",
+    "launch": "submit",
+    "list": "status",
+    "log": "logs",
+    "ls": "status",
+    "monitor": "status",
+    "queue": "status",
+    "sbatch": "submit",
+    "scancel": "cancel",
+    "script": "render",
+    "settings": "config",
+    "show": "plan",
+    "squeue": "status",
+    "srun": "run",
+    "start": "submit",
+    "stop": "cancel",
+    "tail": "logs",
+    "validate": "check",
+}
+# Options of sbatch, srun and torchrun whose part something else plays here.
+_INSTEAD = {
+    "gpu": "--gpus N asks for GPUs",
+    "gpus-per-task": "--gpus N asks for GPUs, and each gets a process",
+    "nnodes": "-N/--nodes N asks for nodes; slurmgpu starts torchrun on each",
+    "nproc-per-node": "--gpus N asks for GPUs, and each gets a process of torchrun",
+    "ntasks": "--gpus N gives each GPU a process; --ntasks-per-node N with --launch srun sets a number of its own",
+    "wrap": "write the command after two dashes: -- python train.py",
+}
+_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
+
+
+def meant_command(word: str, commands: Iterable[str]) -> str:
+    """The next act for a word that is no command."""
+    import difflib
+
+    known = list(commands)
+    if re.search(r"\.(ya?ml|py|sh|sbatch|slurm)\Z", word):
+        given = (
+            word
+            if word.endswith("ml")
+            else f"--gpus 1 -- {'python' if word.endswith('.py') else 'bash'} {word}"
+        )
+        return f"a command of slurmgpu comes first: slurmgpu submit {given}"
+    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.6)
+    meant = _COMMANDS.get(word.lower()) or next(iter(near), None)
+    return f"did you mean {meant}? slurmgpu {meant} --help" if meant else "slurmgpu --help lists the commands"
+
+
+def usage_hint(error: click.UsageError) -> str:
+    """The next act for a command line that click cannot read."""
+    ctx = error.ctx
+    if ctx is None:
+        return "slurmgpu --help lists the commands"
+    path = ctx.command_path
+    if isinstance(error, click.NoSuchOption):
+        if isinstance(ctx.command, click.Group):
+            return f"options stand after the command: {path} submit {error.option_name} ..."
+        special = _option(error, ctx)
+        if special:
+            return special
+    if error.message.startswith("Got unexpected extra argument"):
+        return _extra(ctx)
+    return f"{path} --help says what each option takes"
+
+
+def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
+    from slurmgpu.models.train import TrainSettings
+    from slurmgpu.scripts.options import OPTIONS, SHORT
+
+    known = {flag for parameter in ctx.command.params for flag in parameter.opts}
+    for word in ctx.meta.get(ARGUMENTS, ()):
+        if re.match(r"-[a-z][a-z-]+", word) and f"-{word.partition('=')[0]}" in known:
+            return f"long options have two dashes: -{word}"
+    name = error.option_name.lstrip("-")
+    name = SHORT.get(name, name.replace("_", "-"))
+    if f"--{name}" in known:
+        return f"write --{name}"
+    if "--sbatch" not in known:
+        return None
+    if name in _INSTEAD:
+        return _INSTEAD[name]
+    if name in OPTIONS:
+        value = "" if OPTIONS[name].takes == "none" else "=VALUE"
+        return f"any option of sbatch is passed on by --sbatch {name}{value}"
+    if name.replace("-", "_") in TrainSettings.model_fields:
+        key = name.replace("-", "_")
+        return f"a setting of train: is given by --set train.{key}=VALUE, an option of the command after --"
+    import difflib
+
+    near = difflib.get_close_matches(f"--{name}", known, n=1, cutoff=0.6)
+    guess = f"did you mean {near[0]}? " if near else ""
+    return f"{guess}options of the command stand after two dashes: -- python train.py {error.option_name}"
+
+
+def _extra(ctx: click.Context) -> str:
+    given = [word for word in ctx.meta.get(ARGUMENTS, ()) if not word.startswith("-")]
+    name = ctx.info_name or ""
+    if name in given:
+        return f"{name} stands twice: leave one out"
+    files = [word for word in given if re.search(r"\.ya?ml\Z", word)]
+    if len(files) > 1:
+        return "one job a call: " + "; ".join(f"{ctx.command_path} {file}" for file in files)
+    if any(word[:1] in _DASHES for word in given):
+        return "a dash here is a typographic one, as documents have it; write --"
+    return f"{ctx.command_path} takes fewer words, and options begin with --: {ctx.command_path} --help"

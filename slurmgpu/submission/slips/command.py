@@ -1,0 +1,122 @@
+"""A command, what this machine can see of its files, and what is said of one that is not there."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from slurmgpu.models.plan import Plan
+from slurmgpu.submission.slips.nearby import elsewhere, near_file, one_slip_apart
+
+__all__ = [
+    "Command",
+    "Slip",
+    "first_line",
+    "missing_script",
+    "other_folder",
+    "read_by",
+    "seen_from_here",
+    "what_it_has",
+]
+
+_OF_A_NODE = ("/tmp/", "/var/tmp/", "/dev/shm/", "/local")
+"""Folders that each node has of its own."""
+
+
+class Slip(NamedTuple):
+    """What is wrong with a command, and the next act."""
+
+    message: str
+    hint: str
+    sure: bool = True
+    """Nothing that this machine can see would make it work; else it is a guess."""
+    forceable: bool = True
+    """Whether --force may start the job all the same."""
+
+
+class Command(NamedTuple):
+    """A command, and what this machine can see of the place that it will run in."""
+
+    words: tuple[str, ...]
+    plan: Plan
+    folder: Path | None
+    """The work folder as far as this machine knows it."""
+    cwd: Path
+    environ: Mapping[str, str]
+    in_file: bool = False
+    """Written in a job file, not after ``--``."""
+    blind: bool = False
+    """The files that the job will find are not for sure those that this machine sees."""
+
+    def instead(self, *words: str) -> str:
+        """How to write other words in its place."""
+        line = shlex.join(words)
+        return f"command: {line}" if self.in_file else f"-- {line}"
+
+
+def read_by(path: Path) -> str | None:
+    """The program that reads a file, by the end of its name."""
+    return {".py": "python", ".sh": "bash", ".R": "Rscript", ".jl": "julia"}.get(path.suffix)
+
+
+def first_line(path: Path) -> bytes:
+    """The first line of a file, without its end; nothing of one that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.readline(300).rstrip(b"\n")
+    except OSError:
+        return b""
+
+
+def missing_script(
+    command: Command, folder: Path, script: str, before: tuple[str, ...], after: tuple[str, ...]
+) -> Slip:
+    """The slip of a script that is not there; ``before`` and ``after`` are the command's words around it."""
+    path = folder / script
+    near = near_file(path)
+    if near and (one_slip_apart(path.name, near) or not _is_elsewhere(command, script)):
+        there = str(PurePosixPath(script).parent / near)
+        hint = f"did you mean {there}? {command.instead(*before, there, *after)}"
+    else:
+        hint = other_folder(command, script, before, after)
+    sure = not command.blind and seen_from_here(path, folder)
+    return Slip(f"command: {script} is not in the work folder {folder}", hint, sure)
+
+
+def _is_elsewhere(command: Command, name: str) -> bool:
+    assert command.folder is not None
+    return not name.startswith("/") and elsewhere(command.folder, command.cwd, name) is not None
+
+
+def other_folder(
+    command: Command, name: str, before: tuple[str, ...] = (), after: tuple[str, ...] = ()
+) -> str:
+    """Where else the file is: below the work folder, above it, or where the user is."""
+    assert command.folder is not None
+    found = None if name.startswith("/") else elsewhere(command.folder, command.cwd, name)
+    if found is None:
+        return f"give its path against the work folder, or the work folder by -D FOLDER; {what_it_has(command.folder)}"
+    relative = os.path.relpath(found / name, command.folder)
+    shown = os.path.relpath(found, command.cwd)
+    return f"it is in {found}: give that folder by -D {shlex.quote(shown)}, or write " + command.instead(
+        *before, relative, *after
+    )
+
+
+def what_it_has(folder: Path) -> str:
+    """The Python files of a folder, in words."""
+    try:
+        scripts = sorted(one.name for one in folder.glob("*.py"))
+    except OSError:
+        scripts = []
+    return f"it has {', '.join(scripts[:5])}" if scripts else "it has no .py file"
+
+
+def seen_from_here(path: Path, folder: Path) -> bool:
+    """Whether what is not there is not there for the job either: other folders may be the nodes' own."""
+    if path.is_relative_to(folder):
+        return True
+    return path.parent.is_dir() and not str(path).startswith(_OF_A_NODE)

@@ -1,0 +1,85 @@
+"""What a misspelled word was meant to be: files, folders and names nearby."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["elsewhere", "near_file", "near_word", "one_slip_apart"]
+
+# A folder of data may have a million files; what is beyond is not looked at.
+_MOST_FILES = 2000
+_DEEPEST = 3
+_LEFT_OUT = frozenset({"__pycache__", "build", "node_modules", "runs", "site-packages", "venv", "wandb"})
+
+
+def near_word(word: str, words: Iterable[str]) -> str | None:
+    """The word that was meant, if one is near."""
+    known = list(words)
+    slipped = [one for one in known if one_slip_apart(word, one)]
+    return next(iter(slipped or difflib.get_close_matches(word, known, n=1, cutoff=0.7)), None)
+
+
+def near_file(path: Path, *, folders: bool = False) -> str | None:
+    """The name in the same folder that was meant; with ``folders`` only those."""
+    try:
+        with os.scandir(path.parent) as entries:
+            names = [
+                entry.name for _, entry in zip(range(_MOST_FILES), entries, strict=False)
+                if entry.is_dir() == folders
+            ]  # fmt: skip
+    except OSError:
+        return None
+    if path.suffix and not folders:
+        return near_word(
+            path.name, [name for name in names if Path(name).suffix == path.suffix]
+        ) or near_word(path.name, names)
+    by_stem = {Path(name).stem: name for name in names}
+    return by_stem.get(path.name) if not folders and path.name in by_stem else near_word(path.name, names)
+
+
+def one_slip_apart(word: str, other: str) -> bool:
+    """Whether one slip of the fingers lies between two words: a letter more, less, other, or two that changed places.
+
+    In words of up to four letters only places may change, or upper case: too many of them are words of their own.
+    """
+    if word == other:
+        return False
+    if word.lower() == other.lower():
+        return True
+    if len(word) == len(other):
+        differ = [n for n in range(len(word)) if word[n] != other[n]]
+        if len(differ) == 1:
+            return len(other) > 4
+        return (
+            len(differ) == 2
+            and differ[1] == differ[0] + 1
+            and word[differ[0]] == other[differ[1]]
+            and word[differ[1]] == other[differ[0]]
+        )
+    shorter, longer = sorted((word, other), key=len)
+    if len(longer) != len(shorter) + 1 or len(other) <= 4:
+        return False
+    return any(longer[:n] + longer[n + 1 :] == shorter for n in range(len(longer)))
+
+
+def elsewhere(folder: Path, cwd: Path, name: str) -> Path | None:
+    """The folder against which ``name`` would be there: where the user is, above the work folder, or below it."""
+    for other in (cwd, *list(folder.parents)[:_DEEPEST]):
+        if (other / name).is_file():
+            return other
+    return next((other for other in _below(folder) if (other / name).is_file()), None)
+
+
+def _below(folder: Path) -> Iterable[Path]:
+    seen = 0
+    for place, names, _ in os.walk(folder):
+        names[:] = sorted(name for name in names if not name.startswith(".") and name not in _LEFT_OUT)
+        if len(Path(place).relative_to(folder).parts) >= _DEEPEST:
+            names.clear()
+        yield from (Path(place) / name for name in names)
+        seen += len(names)
+        if seen > _MOST_FILES:
+            return

@@ -1,0 +1,239 @@
+"""The first word of a command: a program that is there, or can be."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from slurmgpu.models.command import OPERATOR, shell_syntax
+from slurmgpu.planning.command import python_command
+from slurmgpu.submission.slips.command import (
+    Command,
+    Slip,
+    first_line,
+    missing_script,
+    other_folder,
+    read_by,
+    seen_from_here,
+)
+from slurmgpu.submission.slips.nearby import near_file, one_slip_apart
+
+__all__ = ["program_slips"]
+
+# Programs that people mean when they miss a letter.
+_KNOWN = (
+    "accelerate", "apptainer", "bash", "composer", "conda", "deepspeed", "docker", "horovodrun", "ipython", "julia",
+    "jupyter", "mamba", "matlab", "mpiexec", "mpirun", "nvidia-smi", "poetry", "python", "python3", "sbatch",
+    "singularity", "srun", "tensorboard", "torchrun",
+)  # fmt: skip
+# What a shell knows without PATH, and what Slurm brings to each node.
+_ALWAYS_THERE = frozenset({
+    "[", "command", "echo", "eval", "exec", "false", "kill", "nvidia-smi", "printf", "pwd", "rocm-smi", "sbatch",
+    "scontrol", "srun", "test", "time", "true", "type", "wait",
+})  # fmt: skip
+# They change the shell that runs them, which then has nothing more to run.
+_SETS_UP = {
+    "cd": "give the work folder by -D FOLDER, or work_dir",
+    "conda": "name it in the job file: environment: {python: {conda: NAME}}",
+    "export": "write it under variables: {NAME: value}",
+    "ml": "name it in the job file: environment: {modules: NAME}",
+    "module": "name it in the job file: environment: {modules: NAME}",
+    "source": "name a virtual environment in the job file: environment: {python: {venv: FOLDER}}",
+}
+_SETS_UP["."] = _SETS_UP["source"]
+_KEYWORDS = frozenset({"case", "for", "function", "if", "select", "until", "while", "{"})
+
+
+def program_slips(command: Command) -> Iterator[Slip]:
+    """The first word: a program that is there, or can be."""
+    words = command.words
+    program = words[0]
+    container = command.plan.environment.container
+    if container is not None and container.mode == "run":
+        return  # the image's own program gets these words
+    rest = words[1:]
+    if " " in program.strip() and not _is_there(command, program):
+        yield from _one_word(command, program)
+    elif program.startswith("-"):
+        yield Slip(
+            f"command: {program!r} would be the program: an option stands after --",
+            f"options of slurmgpu stand before it: slurmgpu submit {program} ... -- python train.py",
+        )
+    elif program in _KEYWORDS:
+        yield Slip(
+            f"command: {program!r} is a word of the shell's language, and no shell reads a command",
+            "write the lines under script: | in a job file, or put them into a file: -- bash FILE.sh",
+        )
+    elif program in _SETS_UP and (program != "conda" or rest[:1] == ("activate",)):
+        yield Slip(
+            f"command: {' '.join(words)!r} sets up a shell, and nothing would run in it",
+            _set_up(command, program),
+        )
+    elif "$" in program or program.startswith("~"):
+        yield Slip(
+            f"command: {program!r} would be the program's name as it stands: nothing expands in a command",
+            "write the path in full, or run it by a shell: " + command.instead("bash", "-c", " ".join(words)),
+        )
+    elif re.fullmatch(r"[A-Za-z_]\w*=.*", program):
+        name, _, value = program.partition("=")
+        yield Slip(
+            f"command: {program!r} stands where the program belongs, and hides it from slurmgpu",
+            f"give it as a variable: --set variables.{name}={shlex.quote(value)}",
+            sure=False,
+        )
+    elif "/" in program:
+        yield from _program_by_path(command, program)
+    else:
+        yield from _program_by_name(command, program)
+
+
+def _set_up(command: Command, program: str) -> str:
+    """How to say to slurmgpu what the shell was told."""
+    words = command.words
+    if program == "cd" and len(words) > 3 and words[2] in {"&&", ";"} and not command.in_file:
+        return f"give the folder by -D: -D {shlex.quote(words[1])} {command.instead(*words[3:])}"
+    if any(OPERATOR.match(word) or word.endswith(";") for word in words):
+        return f"{_SETS_UP[program]}; or let a shell read it all: {command.instead('bash', '-c', ' '.join(words))}"
+    return _SETS_UP[program]
+
+
+def _is_there(command: Command, name: str) -> bool:
+    return command.folder is not None and os.path.exists(command.folder / name)  # noqa: PTH110
+
+
+def _one_word(command: Command, program: str) -> Iterator[Slip]:
+    message = f"command: {program!r} is one word, so it would be the name of the program"
+    if shell_syntax(program) is not None:
+        yield Slip(message, f"run it by a shell: {command.instead('bash', '-c', *command.words)}")
+        return
+    try:
+        split = shlex.split(program)
+    except ValueError:
+        split = program.split()
+    yield Slip(
+        message, f"write it without the quotes around it: {command.instead(*split, *command.words[1:])}"
+    )
+
+
+def _program_by_path(command: Command, program: str) -> Iterator[Slip]:
+    if command.folder is None:
+        return
+    path = command.folder / program
+    sure = not command.blind and seen_from_here(path, command.folder)
+    rest = command.words[1:]
+    container = command.plan.environment.container is not None
+    if not os.path.exists(path):  # noqa: PTH110
+        if container and path.is_absolute() and program.startswith("/"):
+            return  # of the image, mostly
+        near = near_file(path)
+        there = str(PurePosixPath(program).parent / near) if near else ""
+        there = f"./{there}" if there and program.startswith("./") else there
+        hint = (
+            f"did you mean {there}? {command.instead(there, *rest)}"
+            if near
+            else other_folder(command, program)
+        )
+        yield Slip(f"command: {program!r} is not there (looked for {path})", hint, sure)
+        return
+    if path.is_dir():
+        yield Slip(
+            f"command: {program!r} is a folder, where a program is expected",
+            f"give a file in it: {command.instead('python', str(PurePosixPath(program) / 'train.py'))}",
+            sure,
+        )
+    else:
+        yield from _not_runnable(command, program, path, sure)
+
+
+def _not_runnable(command: Command, program: str, path: Path, sure: bool) -> Iterator[Slip]:
+    """A file that is there, and cannot be started as it is."""
+    rest = command.words[1:]
+    by = read_by(path)
+    if not os.access(path, os.X_OK):
+        yield Slip(
+            f"command: {program!r} may not be executed (its x bit is not set)",
+            f"write {command.instead(by or 'bash', program, *rest)}; or allow it: chmod +x {shlex.quote(program)}",
+            sure,
+        )
+        return
+    first = first_line(path)
+    if first.startswith(b"#!") and first.endswith(b"\r"):
+        yield Slip(
+            f"command: {program!r} has line ends of Windows (CRLF), and no program of its first line's name is there",
+            f"take them out: sed -i 's/\\r$//' {shlex.quote(program)}",
+            sure,
+        )
+    elif by == "python" and not first.startswith(b"#!"):
+        yield Slip(
+            f"command: {program!r} has no first line #!, so a shell would read it, not Python",
+            f"write {command.instead('python', program, *rest)}",
+            sure,
+        )
+
+
+def _program_by_name(command: Command, program: str) -> Iterator[Slip]:
+    """A name without a path: PATH of the job finds it, which may have more than this machine's."""
+    if program in _ALWAYS_THERE or shutil.which(program, path=command.environ.get("PATH")):
+        return
+    rest, sure = command.words[1:], not command.blind
+    environment = command.plan.environment
+    if _is_there(command, program):
+        assert command.folder is not None
+        yield from _file_as_program(command, program, command.folder / program, sure)
+        return
+    known = next((name for name in _KNOWN if one_slip_apart(program, name)), None)
+    if known and python_command((program,)) is None and not re.fullmatch(r"python[\d.]+", program):
+        yield Slip(
+            f"command: there is no program {program!r}",
+            f"did you mean {known}? {command.instead(known, *rest)}",
+            environment.container is None,
+        )
+        return
+    if read_by(Path(program)) and command.folder is not None:
+        yield missing_script(command, command.folder, program, (read_by(Path(program)) or "",), rest)
+        return
+    python = environment.python
+    if (
+        environment.container
+        or environment.modules
+        or python.conda
+        or python.venv
+        or command.plan.login_shell
+    ):
+        return
+    has3 = program == "python" and shutil.which("python3", path=command.environ.get("PATH"))
+    yield Slip(
+        f"command: {program!r} is not on PATH here" + (", and python3 is" if has3 else ""),
+        "it is found only if a module or an environment brings it: name them under environment:"
+        + (f", or {command.instead('python3', *rest)}" if has3 else ""),
+        sure=False,
+    )
+
+
+def _file_as_program(command: Command, program: str, path: Path, sure: bool) -> Iterator[Slip]:
+    rest = command.words[1:]
+    if path.suffix in {".yaml", ".yml"}:
+        yield Slip(
+            f"command: {program!r} is a job file, and after -- stands a command",
+            f"give it before: slurmgpu submit {shlex.quote(program)}",
+            sure,
+        )
+        return
+    if path.is_dir():
+        yield Slip(
+            f"command: {program!r} is a folder, where a program is expected",
+            f"give a file in it: {command.instead('python', f'{program}/train.py')}",
+            sure,
+        )
+        return
+    by = read_by(path) or ("bash" if not os.access(path, os.X_OK) else None)
+    words = (by, program, *rest) if by else (f"./{program}", *rest)
+    yield Slip(
+        f"command: {program!r} is a file of the work folder, and no program of that name is on PATH",
+        f"write {command.instead(*words)}",
+        sure,
+    )

@@ -1,0 +1,165 @@
+"""The file or module that a command's program is to read."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from slurmgpu.planning.command import LAUNCHERS, PythonCommand, launcher_of, python_command, runner_length
+from slurmgpu.submission.slips.command import (
+    Command,
+    Slip,
+    first_line,
+    missing_script,
+    seen_from_here,
+    what_it_has,
+)
+from slurmgpu.submission.slips.nearby import near_file, near_word, one_slip_apart
+
+__all__ = ["script_slips"]
+
+# Further programs, beside launchers, that run the command behind their own words.
+_AROUND = frozenset({"coverage", "nsys", "time", "timeout"})
+_SHELLS = frozenset({"bash", "dash", "ksh", "sh", "zsh"})
+
+
+def script_slips(command: Command, folder: Path) -> Iterator[Slip]:
+    """The file or module that the program is to read."""
+    words = command.words
+    python = python_command(words)
+    name = PurePosixPath(words[runner_length(words)]).name
+    if python is None and (name in LAUNCHERS or name in _AROUND):
+        at = next((n for n in range(1, len(words)) if python_command(words[n:])), None)
+        python = python_command(words[at:]) if at else None
+    if name in _SHELLS:
+        yield from _shell_script(command, folder)
+    elif launcher_of(words) is not None and (python is None or python.launcher):
+        script = next((n for n, word in enumerate(words) if n and re.fullmatch(r"[^-=][^=]*\.py", word)), 0)
+        if script:
+            yield from _python_file(command, folder, words[script], words[:script], words[script + 1 :])
+    elif python is not None:
+        before = words[: len(words) - len(python.arguments) - 1]
+        if python.script is not None:
+            yield from _python_file(command, folder, python.script, before, python.arguments)
+        else:
+            yield from _module(command, folder, python, before[:-1])
+
+
+def _shell_script(command: Command, folder: Path) -> Iterator[Slip]:
+    for number, word in enumerate(command.words[1:], start=1):
+        if word.startswith("-"):
+            if "c" in word[1:] and not word.startswith("--"):
+                return  # the next word is the script
+            continue
+        if re.search(r"[$~*]", word):
+            return
+        if word.endswith(".py") and os.path.exists(folder / word):  # noqa: PTH110
+            yield Slip(
+                f"command: {command.words[0]} would read {word!r}, which is Python",
+                f"write {command.instead('python', *command.words[number:])}",
+                not command.blind,
+            )
+        elif not os.path.exists(folder / word):  # noqa: PTH110
+            yield missing_script(command, folder, word, command.words[:number], command.words[number + 1 :])
+        return
+
+
+def _python_file(
+    command: Command, folder: Path, script: str, before: tuple[str, ...], after: tuple[str, ...]
+) -> Iterator[Slip]:
+    """A file that Python is to run; ``before`` and ``after`` are the words around it."""
+    path = folder / script
+    container = command.plan.environment.container is not None
+    if re.search(r"[$~*]", script) or (container and script.startswith("/")):
+        return  # its words are judged by themselves; or the file is the image's
+    sure = not command.blind and seen_from_here(path, folder)
+    if not os.path.exists(path):  # noqa: PTH110
+        yield missing_script(command, folder, script, before, after)
+    elif path.is_dir() and not (path / "__main__.py").exists():
+        inside = sorted(one.name for one in path.glob("*.py"))[:3]
+        yield Slip(
+            f"command: {script!r} is a folder without __main__.py, and Python can run none",
+            f"give a file in it: {command.instead(*before, str(PurePosixPath(script) / (inside or ['train.py'])[0]), *after)}"
+            + (f" (it has {', '.join(inside)})" if inside else ""),
+            sure,
+        )
+    elif path.suffix in {".yaml", ".yml"}:
+        yield Slip(
+            f"command: {script!r} is YAML, which Python cannot run",
+            f"give a job file before --: slurmgpu submit {shlex.quote(script)}",
+            sure,
+        )
+    elif path.suffix == ".ipynb":
+        yield Slip(
+            f"command: {script!r} is a notebook, which Python cannot run",
+            f"make a script of it: jupyter nbconvert --to script {shlex.quote(script)}; or "
+            + command.instead("jupyter", "execute", script),
+            sure,
+        )
+    elif path.suffix in {".sh", ".sbatch", ".slurm"} and b"python" not in first_line(path):
+        yield Slip(
+            f"command: {script!r} is a script of a shell, which Python cannot run",
+            f"write {command.instead('bash', script, *after)}",
+            sure,
+        )
+
+
+def _module(command: Command, folder: Path, python: PythonCommand, before: tuple[str, ...]) -> Iterator[Slip]:
+    """``python -m MODULE``: of the work folder, or installed, which the job's Python alone can tell."""
+    module = python.module or ""
+
+    def instead(other: str) -> str:
+        return command.instead(*before, "-m", other, *python.arguments)
+
+    if "/" in module or module.endswith(".py"):
+        named = module.removesuffix(".py").strip("./").replace("/", ".")
+        script = module if module.endswith(".py") else f"{module}.py"
+        yield Slip(
+            f"command: -m takes a module's name, and {module!r} is a file's",
+            f"write {instead(named)}, or {command.instead(*before, script, *python.arguments)}",
+        )
+        return
+    top, _, rest = module.partition(".")
+    if (folder / f"{top}.py").is_file():
+        return
+    if (folder / top).is_dir():
+        inside = folder.joinpath(*module.split("."))
+        if rest and not inside.with_suffix(".py").is_file() and not inside.is_dir():
+            near = near_file(inside.with_suffix(".py"))
+            package = (folder / top / "__init__.py").is_file()
+            good = ".".join([*module.split(".")[:-1], near.removesuffix(".py")]) if near else ""
+            yield Slip(
+                f"command: -m {module}: {folder / top} has no such module",
+                f"did you mean {good}? {instead(good)}" if near else what_it_has(inside.parent),
+                not command.blind and package,
+            )
+        return
+    near_module = near_word(top, _modules_in(folder))
+    if near_module:
+        good = ".".join(filter(None, (near_module, rest)))
+        yield Slip(
+            f"command: -m {module}: there is no such module in the work folder {folder}",
+            f"did you mean {good}? {instead(good)}",
+            not command.blind and one_slip_apart(top, near_module) and not _importable(top),
+        )
+
+
+def _modules_in(folder: Path) -> list[str]:
+    try:
+        return [
+            one.stem for one in folder.iterdir() if one.suffix == ".py" or (one / "__init__.py").is_file()
+        ]
+    except OSError:
+        return []
+
+
+def _importable(module: str) -> bool:
+    import importlib.util
+
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False

@@ -1,0 +1,87 @@
+"""Words of a command that only a shell would read: they reach the program as they stand."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import PurePosixPath
+
+from slurmgpu.models.command import OPERATOR, VARIABLE
+from slurmgpu.models.plan import Plan
+from slurmgpu.planning.command import ONE_NODE_LAUNCHERS, python_command
+from slurmgpu.rendering.quoting import job_path
+
+__all__ = ["shell_word_slip"]
+
+# They read such signs themselves.
+_OWN_LANGUAGE = frozenset({
+    "[", "Rscript", "awk", "envsubst", "expr", "find", "gawk", "grep", "egrep", "jq", "mawk", "node", "parallel",
+    "perl", "rg", "ruby", "sed", "ssh", "test", "xargs",
+})  # fmt: skip
+_CODE = re.compile(r"-[a-z]*c\Z")
+_CODE_READERS = re.compile(r"(?:ba|da|k|z)?sh\Z|python[\d.]*\Z")
+
+
+def shell_word_slip(words: tuple[str, ...], plan: Plan, in_file: bool) -> tuple[str, str, bool] | None:
+    """Message, hint, and whether it is sure that the program was not to get these words; None: they are plain."""
+    program = PurePosixPath(words[0]).name
+    judged = [] if program in _OWN_LANGUAGE else list(_judged(words))
+    found = [word for word in judged if _sign(word)]
+    if not found:
+        return None
+    # What Python gets it does not expand; any other program may.
+    python = python_command(words) is not None or program in ONE_NODE_LAUNCHERS
+    sure = python and any(
+        OPERATOR.match(word) or "$(" in word or "$SLURM_" in word.replace("{", "") for word in found
+    )
+    shown = ", ".join(dict.fromkeys(map(repr, found[:3])))
+    verb = "reach" if len(set(found[:3])) > 1 else "reaches"
+    message = (
+        f"command: {shown} {verb} the program as written: no shell reads a command, and nothing in it expands"
+    )
+    return message, _by_a_shell(words, plan, in_file), sure
+
+
+def _judged(words: tuple[str, ...]) -> list[str]:
+    """The words but the program, and but code that a shell or Python is to read."""
+    for number, word in enumerate(words):
+        if _CODE.match(word) and any(
+            _CODE_READERS.match(PurePosixPath(before).name) for before in words[:number]
+        ):
+            return list(words[1:number])
+    return list(words[1:])
+
+
+def _sign(word: str) -> bool:
+    return bool(
+        OPERATOR.match(word)
+        or VARIABLE.search(word)
+        or "$(" in word
+        or re.search(r"(?:\A|=)~(?:/|\Z)", word)
+        or re.search(r"(?:\A|[\w/.])\*(?:\Z|[\w/.])", word)
+        or re.fullmatch(r"\S+;", word)
+    )
+
+
+def _by_a_shell(words: tuple[str, ...], plan: Plan, in_file: bool) -> str:
+    """The same command, read by a shell; as many times as there were processes."""
+    line = " ".join(map(_as_meant, words))
+    several = plan.world_size > 1
+    if in_file:
+        launch = ", and launch: srun" if several else ""
+        return f"write the line under script: |, or let a shell read it: command: [bash, -c, {_yaml(line)}]{launch}"
+    return f"let a shell read it: {'--launch srun ' if several else ''}-- bash -c {shlex.quote(line)}"
+
+
+def _as_meant(word: str) -> str:
+    if OPERATOR.match(word) or re.fullmatch(r"[\w./-]+;", word) or ("*" in word and "$" not in word):
+        return word
+    if "$(" in word:
+        return f'"{word}"'
+    if _sign(word):
+        return job_path(word)
+    return shlex.quote(word)
+
+
+def _yaml(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
