@@ -190,6 +190,7 @@ def test_the_schema_accepts_every_file_that_is_shipped_and_refuses_unknown_keys(
 def test_planning_and_rendering_import_no_torch(tmp_path: Path) -> None:
     stub = tmp_path / "stub"
     stub.mkdir()
+    (tmp_path / "train.py").write_text("print(1)\n")
     (stub / "torch.py").write_text("raise SystemExit('torch was imported')\n")
     (stub / "submitit.py").write_text("raise SystemExit('submitit was imported')\n")
     path = f"{stub}{os.pathsep}{ROOT}"

@@ -30,6 +30,7 @@ class Faulty:
         self.bin.mkdir()
         self.work = folder / "work"
         self.work.mkdir()
+        (self.work / "train.py").write_text("print('trained')\n")
         self.calls = folder / "calls"
         self.command("squeue", "exit 0")
         self.command("sacct", "exit 0")

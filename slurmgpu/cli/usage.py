@@ -76,6 +76,9 @@ def usage_hint(error: click.UsageError) -> str:
             return special
     if error.message.startswith("Got unexpected extra argument"):
         return _extra(ctx)
+    parameter = getattr(error, "param", None)
+    if isinstance(parameter, click.Option) and isinstance(parameter.type, click.types.IntParamType):
+        return f"give a whole number, such as {parameter.opts[-1]} 2"
     return f"{path} --help says what each option takes"
 
 
