@@ -132,3 +132,24 @@ def test_nothing_here_needs_pydantic_to_say_that_slurm_is_missing() -> None:
         env=dict(os.environ),
     )
     assert answer.stdout.strip() == "False"
+
+
+def test_a_person_who_waits_is_told_for_what_and_stdout_stays_clean(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurmgpu.slurm.call.PATIENCE", 0.05)
+    answer = call(
+        ["squeue"], timeout=20, env=program(tmp_path, "squeue", "cat; sleep 0.5; echo done"), input="in\n"
+    )
+    assert (answer.rc, answer.stdout) == (0, "in\ndone\n")
+    said = capsys.readouterr()
+    assert said.err == "slurmgpu: waiting for squeue to answer, 20 s at most ...\n"
+    assert said.out == ""
+
+
+def test_nothing_is_said_of_a_command_that_answers_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurmgpu.slurm.call.PATIENCE", 15)
+    call(["squeue"], timeout=20, env=program(tmp_path, "squeue", "echo done"))
+    assert capsys.readouterr().err == ""

@@ -122,7 +122,7 @@ def test_a_rejected_job_is_explained_in_slurms_words_and_leaves_nothing(faulty: 
     assert done.stdout == ""
     assert "Invalid qos specification" in done.stderr
     assert "hint:" in done.stderr
-    assert list(faulty.work.iterdir()) == []
+    assert [path.name for path in faulty.work.iterdir()] == ["train.py"]
 
 
 def test_an_unreachable_controller_ends_with_4_and_leaves_nothing(faulty: Faulty) -> None:

@@ -36,7 +36,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "tool.py": "print(4)\n",
         "dos.py": "#!/usr/bin/env python3\r\nprint(5)\r\n",
         "notes.ipynb": '{"cells": []}\n',
-        "job.yaml": "resources: {gpus: 1}\ncommand: [python3, train.py]\n",
+        "first.yaml": "resources: {gpus: 1}\ncommand: [python3, train.py]\n",
         "other.yaml": "resources: {gpus: 1}\ncommand: [python3, evaluate.py]\n",
         "env/bin/activate": "",
         "env/bin/python": "#!/bin/sh\n",

@@ -82,6 +82,9 @@ def run(argv: list[str] | None = None) -> None:
         code = error.exit_code
     except click.exceptions.Exit as error:
         code = error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        code = 2
     except click.UsageError as error:
         from slurmgpu.cli.usage import usage_hint
 

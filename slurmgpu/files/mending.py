@@ -40,7 +40,7 @@ def yaml_slip(text: str, problem: str, line: int | None, context: int | None) ->
     if "cannot start any token" in problem:
         return line, f"a value cannot begin with {problem.split()[2]} in YAML", _write(_quoted(here))
     if context is not None and (
-        "<stream end>" in problem or "end of stream" in problem or " or ']'" in problem
+        "<stream end>" in problem or "end of stream" in problem or re.search(r"' or '[]}]'", problem)
     ):
         opened = lines[min(context, len(lines) - 1)].strip()
         what = f"a closing ], }} or quote is missing, or a comma, in what begins with {opened!r} (line {context + 1})"

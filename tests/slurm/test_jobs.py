@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 from dataclasses import dataclass
@@ -268,6 +269,40 @@ def test_each_task_of_an_array_has_its_log(tool: Tool) -> None:
     logs = {path.name: path.read_text() for path in (job.run_dir / "logs").iterdir()}
     assert logs == {f"{job.job_id}_{task}.out": f"task {task}\n" for task in range(3)}
     assert {each["state"] for each in tool.status(job.job_id)} == {"COMPLETED"}
+
+
+SEEN = """\
+import os
+import sys
+from pathlib import Path
+
+Path(f"seen-{sys.argv[1]}-{os.environ.get('RANK', 0)}").touch()
+"""
+
+
+@pytest.mark.parametrize(("gpus", "ranks"), [("1", 1), ("2", 2)])
+def test_the_form_offered_for_an_index_of_an_array_gives_each_task_its_own(
+    tool: Tool, gpus: str, ranks: int
+) -> None:
+    (tool.work / "seen.py").write_text(SEEN)
+    asked = ("-a", "1-9", "--gpus", gpus)
+    said = tool.submit_refused(*asked, "--", "python", "seen.py", "$SLURM_ARRAY_TASK_ID")
+    offered = shlex.split(said.partition("let a shell read it: ")[2].splitlines()[0])
+    job = tool.submit(*asked, "--wait", *offered)
+    assert job.code == 0
+    seen = {path.name for path in tool.work.glob("seen-*")}
+    assert seen == {f"seen-{index}-{rank}" for index in range(1, 10) for rank in range(ranks)}
+
+
+def test_the_form_offered_in_a_job_file_gives_each_task_its_own(tool: Tool) -> None:
+    (tool.work / "seen.py").write_text(SEEN)
+    file = tool.work / "first.yaml"
+    file.write_text("array: 1-3\nresources: {gpus: 1}\ncommand: [python, seen.py, $SLURM_ARRAY_TASK_ID]\n")
+    said = tool.submit_refused("first.yaml")
+    offered = said.partition("command: [bash")[2].splitlines()[0]
+    file.write_text(f"array: 1-3\nresources: {{gpus: 1}}\ncommand: [bash{offered}\n")
+    assert tool.submit("first.yaml", "--wait").code == 0
+    assert {path.name for path in tool.work.glob("seen-*")} == {f"seen-{index}-0" for index in range(1, 4)}
 
 
 def test_a_job_whose_work_folder_vanished_stops_and_does_not_run_in_tmp(tool: Tool, tmp_path: Path) -> None:

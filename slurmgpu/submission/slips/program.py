@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from slurmgpu.models.command import OPERATOR, shell_syntax
-from slurmgpu.planning.command import python_command
 from slurmgpu.submission.slips.command import (
     Command,
     Slip,
@@ -186,7 +185,7 @@ def _program_by_name(command: Command, program: str) -> Iterator[Slip]:
         yield from _file_as_program(command, program, command.folder / program, sure)
         return
     known = next((name for name in _KNOWN if one_slip_apart(program, name)), None)
-    if known and python_command((program,)) is None and not re.fullmatch(r"python[\d.]+", program):
+    if known and program not in _KNOWN and not re.fullmatch(r"python[\d.]+", program):
         yield Slip(
             f"command: there is no program {program!r}",
             f"did you mean {known}? {command.instead(known, *rest)}",

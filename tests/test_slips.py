@@ -1,0 +1,222 @@
+"""A command that cannot work is refused before the queue; what is only a guess is said, and goes on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurmgpu.cli.group import run
+from slurmgpu.submission.slips.nearby import one_slip_apart
+
+
+class Desk:
+    """A work folder with ``train.py``, and an sbatch that takes every job."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.work, self.bin, self.capsys = folder / "work", folder / "bin", capsys
+        for one in (self.work / "src", self.bin):
+            one.mkdir(parents=True)
+        self.file("train.py", "print(1)\n")
+        self.program("sbatch", "echo 7")
+        self.program("python", "exit 0")
+
+    def file(self, name: str, text: str) -> None:
+        (self.work / name).write_text(text, encoding="utf-8")
+
+    def program(self, name: str, body: str) -> None:
+        (self.bin / name).write_text(f"#!/bin/sh\n{body}\n")
+        (self.bin / name).chmod(0o755)
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            run([*words])
+        out, err = self.capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Desk:
+    made = Desk(tmp_path, capsys)
+    monkeypatch.chdir(made.work)
+    monkeypatch.setenv("PATH", f"{made.bin}:/usr/bin:/bin")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("SLURMGPU_SITE", str(tmp_path / "site"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    return made
+
+
+@pytest.mark.parametrize("command", ["plan", "render"])
+def test_plan_and_render_warn_of_what_submit_refuses(desk: Desk, command: str) -> None:
+    code, out, err = desk(command, "--gpus", "1", "--", "python", "trian.py")
+    assert code == 0
+    assert "trian" in out
+    assert "warning: command: trian.py is not in the work folder" in err
+    assert "did you mean train.py?" in err
+    assert desk("submit", "--gpus", "1", "--", "python", "trian.py")[0] == 1
+
+
+def test_force_submits_a_script_that_is_not_there_yet(desk: Desk) -> None:
+    code, out, err = desk("submit", "--gpus", "1", "--force", "--", "python", "trian.py")
+    assert (code, out) == (0, "7\n")
+    assert "warning: command: trian.py is not in the work folder" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--set", "work_dir=$WHERE", "--", "python", "trian.py"],
+        ["--set", "environment.container=docker://torch", "--", "python", "trian.py"],
+        ["--set", "environment.container=docker://torch", "--", "pyhton", "train.py"],
+        ["-d", "afterok:3", "--", "python", "trian.py"],
+        ["--", "python", "/data/of/nodes/alone/train.py"],
+        ["--", "my-trainer", "--lr", "1"],
+        ["--", "python", "train.py", "--files", "*.json"],
+        ["--", "python", "train.py", "--data", "$SCRATCH/data"],
+        ["--", "awk", "{print $1}", "train.py", "|"],
+    ],
+    ids=" ".join,
+)
+def test_a_guess_never_keeps_a_job_from_the_queue(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setenv("WHERE", str(desk.work))
+    code, out, err = desk("submit", "--gpus", "1", *words)
+    assert (code, out) == (0, "7\n"), err
+    assert ("warning: command:" in err) == ("awk" not in words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["python", "train.py", "--lr", "1e-3"],
+        ["python", "-c", "import os; print(os.environ['HOME'], '$x | y')"],
+        ["bash", "-c", "cd src && python model.py > $SLURM_JOB_ID.txt"],
+        ["bash", "-lc", "module load cuda; python train.py"],
+        ["srun", "python", "train.py"],
+        ["python", "-m", "http.server"],
+        ["nvidia-smi"],
+        ["python", "train.py", "model.layers=[1,2]", "name='a b'", "--regex=^a.c$"],
+    ],
+    ids=" ".join,
+)
+def test_nothing_is_said_of_a_command_that_works(desk: Desk, words: list[str]) -> None:
+    code, _, err = desk("submit", "--gpus", "1", "--", *words)
+    assert code == 0
+    assert "command:" not in err
+
+
+def test_a_script_in_the_folder_above_or_beside_is_found(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(desk.work / "src")
+    _, _, err = desk("submit", "--gpus", "1", "--", "python", "train.py")
+    assert f"it is in {desk.work}: give that folder by -D .., or write -- python ../train.py" in err
+    desk.file("src/model.py", "print(2)\n")
+    desk.file("first.yaml", "resources: {gpus: 1}\n")
+    _, _, err = desk("submit", "../first.yaml", "--", "python", "model.py")
+    assert f"it is in {desk.work / 'src'}: give that folder by -D ., or write -- python src/model.py" in err
+
+
+def test_the_form_that_is_offered_is_accepted_as_it_is_printed(desk: Desk) -> None:
+    _, _, err = desk(
+        "submit", "-a", "1-3", "--gpus", "1", "--", "python", "train.py", "--seed", "$SLURM_ARRAY_TASK_ID"
+    )
+    offered = err.partition("let a shell read it: ")[2].splitlines()[0]
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m slurmgpu submit -a 1-3 --gpus 1 {offered}"],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
+    (script,) = desk.work.glob("runs/*/script.sbatch")
+    last = script.read_text().splitlines()[-1]
+    assert last == "bash -c 'python train.py --seed \"$SLURM_ARRAY_TASK_ID\"'"
+
+
+def test_a_folder_that_is_not_here_is_said_by_plan_and_refused_by_submit_even_with_force(desk: Desk) -> None:
+    assert "work_dir: " in desk("plan", "--gpus", "1", "-D", "scr", "--", "python", "train.py")[2]
+    code, _, err = desk("submit", "--gpus", "1", "-D", "scr", "--force", "--", "python", "train.py")
+    assert code == 1
+    assert "did you mean" in err
+    assert "--force" not in err
+
+
+def test_the_file_of_a_task_is_said_by_plan_too(desk: Desk) -> None:
+    desk.file("task.py", "class Digits: ...\n")
+    code, _, err = desk("plan", "--gpus", "1", "--set", "train.task=tsak.py:Digits")
+    assert code == 0
+    assert "did you mean task.py:Digits?" in err
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("python train.py --name 'a b'", "python train.py --name 'a b'"),
+        ("[python, train.py, 3, 1e-3, 0.10, 007, True]", "python train.py 3 1e-3 0.10 007 True"),
+        (">\n  python train.py\n  --epochs 3", "python train.py --epochs 3"),
+        ("|\n  python train.py \\\n    --epochs 3", "python train.py --epochs 3"),
+    ],
+)
+def test_a_command_may_be_a_line_and_numbers_are_words_as_they_are_spelled(
+    desk: Desk, written: str, words: str
+) -> None:
+    desk.file("first.yaml", f"resources: {{gpus: 1}}\ncommand: {written}\n")
+    code, out, err = desk("render", "first.yaml")
+    assert code == 0, err
+    assert out.splitlines()[-1] == words
+
+
+def test_numbers_in_a_command_given_by_set_are_spelled_as_they_were(desk: Desk) -> None:
+    _, out, _ = desk("render", "--gpus", "1", "--set", "command=[python, train.py, 1e-3, 5]")
+    assert out.splitlines()[-1] == "python train.py 1e-3 5"
+
+
+@pytest.mark.parametrize(
+    ("environment", "line"),
+    [
+        ("{modules: cuda/12.4}", "module load cuda/12.4"),
+        ("{modules: [cuda/12.4, gcc]}", "module load cuda/12.4 gcc"),
+        ("{modules: cuda gcc}", "module load cuda gcc"),
+        ("{python: {venv: env}}", "env/bin/activate"),
+        ("{python: {conda: torch}}", "conda activate torch"),
+        ("{container: 'docker://torch'}", "apptainer exec"),
+    ],
+)
+def test_a_name_alone_is_enough_in_an_environment(desk: Desk, environment: str, line: str) -> None:
+    desk.file("first.yaml", f"resources: {{gpus: 1}}\nenvironment: {environment}\ncommand: python train.py\n")
+    code, out, err = desk("render", "first.yaml")
+    assert code == 0, err
+    assert line in out
+
+
+def test_render_replaces_only_its_own_lines_unless_forced(desk: Desk) -> None:
+    words = ("render", "--gpus", "1", "--to", "train.py")
+    code, _, err = desk(*words, "--", "python", "train.py")
+    assert (code, (desk.work / "train.py").read_text()) == (2, "print(1)\n")
+    assert "--force" in err
+    new = ("render", "--gpus", "1", "--to", "x.sh", "--", "python", "train.py")
+    assert desk(*new)[0] == 0
+    assert desk(*new)[0] == 0  # the same lines again
+    assert desk(*words, "--force", "--", "python", "train.py")[0] == 0
+    assert (desk.work / "train.py").read_text().startswith("#!/bin/bash")
+
+
+@pytest.mark.parametrize(
+    ("word", "other", "near"),
+    [
+        ("pyhton", "python", True),
+        ("pythn", "python", True),
+        ("Python", "python", True),
+        ("bsah", "bash", True),
+        ("dash", "bash", False),
+        ("python", "python", False),
+        ("ipython", "python", True),
+        ("train", "trainer", False),
+        ("sh", "ssh", False),
+    ],
+)
+def test_one_slip_is_a_letter_or_two_that_changed_places(word: str, other: str, near: bool) -> None:
+    assert one_slip_apart(word, other) is near
