@@ -48,7 +48,6 @@ def test_an_unknown_key_is_named_with_its_line_the_nearest_and_the_valid_ones() 
         ),
         ("resources: {nodes: '2'}", "job.yaml:1: resources.nodes: '2': input should be a valid integer"),
         ("resources: {gpus: true}", "job.yaml:1: resources.gpus: True is no GPU request"),
-        ("resources: {account: MyGroup}", "write 'mygroup'"),
         (
             "resources:\n  memory: 1G\n  memory_per_gpu: 1G",
             "job.yaml:1: resources: memory and memory_per_gpu exclude each other",

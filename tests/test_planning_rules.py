@@ -586,3 +586,15 @@ def test_types_that_slurm_may_mix_are_warned_about_where_the_site_cannot_name_on
     assert any("Slurm may mix a100, v100 over the 2 nodes" in one for one in plan(cannot, gpus=8).warnings)
     for made in (plan(cluster(mixed), gpus=8), plan(cluster(mixed), gpus="v100:8")):
         assert not any("may mix" in one for one in made.warnings)
+
+
+@pytest.mark.parametrize("field", ["accounts", "pattern", "associations"])
+def test_an_account_in_capitals_is_the_one_that_slurm_keeps_in_lower_case(field: str) -> None:
+    on = {
+        "accounts": cluster(partition={"accounts": ["EUHPC_E03_068"]}),
+        "pattern": cluster(dialect={"account": {"pattern": "EUHPC_.+", "example": "EUHPC_E03_068"}}),
+        "associations": cluster(associations=[{"account": "euhpc_e03_068"}]),
+    }[field]
+    assert plan(on, gpus=1, account="EUHPC_E03_068").option("account") == "euhpc_e03_068"
+    with pytest.raises(PlanError):
+        plan(on, gpus=1, account="EUHPD_E03_068")

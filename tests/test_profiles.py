@@ -832,6 +832,27 @@ def test_the_plan_asks_as_the_sites_published_script_does(script: Script) -> Non
     assert options == expected
 
 
+def test_where_the_job_names_no_gpus_the_step_asks_for_them_and_torchrun_is_not_the_default() -> None:
+    made = planned("olcf-frontier", gpus=16)
+    assert made.launcher == "srun"
+    assert "advises against torchrun" in next(one.why for one in made.reasons if one.what == "launcher")
+    assert "--gpus-per-task=1 --gpu-bind=closest" in render_script(made, read_templates())
+    by_name = plan_on(profile("olcf-frontier"), asked(profile("olcf-frontier"), gpus=16), launch="torchrun")
+    assert "--gpus-per-task=8" in render_script(by_name, read_templates())
+    uneven = {"nodes": 1, "gpus_per_node": 8, "tasks_per_node": 3}
+    assert "cannot be split evenly over 3 tasks" in refused("olcf-frontier", **uneven).message
+
+
+def test_adastras_jobs_ask_for_gpus_by_node() -> None:
+    made = planned("cines-adastra", nodes=2, gpus_per_node=8)
+    assert (made.option("gpus-per-node"), made.launcher) == ("8", "torchrun")
+
+
+@pytest.mark.parametrize("name", ["cscs-clariden", "cscs-daint", "cscs-santis"])
+def test_cscs_takes_jobs_without_an_account(name: str) -> None:
+    assert plan_on(profile(name), {"gpus": 4}).option("account") is None
+
+
 def test_the_login_shell_of_iris_is_in_its_scripts_first_line() -> None:
     script = render_script(planned("ulhpc-iris", gpus=1), read_templates())
     assert script.splitlines()[0] == "#!/bin/bash -l"

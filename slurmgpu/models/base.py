@@ -13,6 +13,7 @@ __all__ = [
     "JobOption",
     "JobPath",
     "JobText",
+    "LowerWord",
     "Model",
     "OptionValue",
     "Text",
@@ -99,6 +100,8 @@ Text = Annotated[str, AfterValidator(one_line), AfterValidator(_not_empty)]
 
 Word = Annotated[str, AfterValidator(one_line), AfterValidator(_not_empty), AfterValidator(_word)]
 """A name that Slurm administrators give (partition, account, QOS): one word."""
+LowerWord = Annotated[Word, AfterValidator(str.lower)]
+"""A word that Slurm keeps in lower case, however it is typed: an account."""
 
 EnvName = Annotated[str, AfterValidator(_env_name)]
 """The name of an environment variable."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from slurmgpu.models.base import Model, OptionValue, Text, Word
+from slurmgpu.models.base import LowerWord, Model, OptionValue, Text, Word
 from slurmgpu.models.dialect import AccountRule, Dialect
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.limits import Association, Billing, Limits, QosRule
@@ -132,9 +132,9 @@ class Partition(Model):
     """Further sbatch options of jobs here, by their long names."""
     account: AccountRule | None = None
     """How the names of accounts look that may be charged here, where that is not the dialect's rule."""
-    accounts: tuple[Word, ...] = ()
+    accounts: tuple[LowerWord, ...] = ()
     """The only accounts that may be used here (AllowAccounts); none stated: all."""
-    denied_accounts: tuple[Word, ...] = ()
+    denied_accounts: tuple[LowerWord, ...] = ()
     """Accounts that may not be used here (DenyAccounts)."""
     groups: tuple[Word, ...] = ()
     """The only Unix groups that may submit here (AllowGroups); none stated: all."""
@@ -188,7 +188,7 @@ class Cluster(Model):
     """Its QOS by name; none: unknown, and not checked."""
     associations: tuple[Association, ...] = ()
     """The accounts that the user may charge; none: unknown, and not checked."""
-    default_account: Word | None = None
+    default_account: LowerWord | None = None
     """The account of a job that names none."""
     licenses: dict[Word, _Least] = Field(default_factory=dict)
     """Licences that jobs can ask for, and how many there are."""

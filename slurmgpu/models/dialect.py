@@ -20,7 +20,7 @@ class AccountRule(Model):
     suffix_by_gpu_type: dict[Word, Text] = Field(default_factory=dict)
     """What an account ends in for jobs on a type of GPU (`@a100`); added where it is missing."""
     pattern: Text | None = None
-    """A regular expression that every account matches, from its first letter to its last."""
+    """A regular expression that every account matches, from its first letter to its last, in capitals or not."""
     example: Text | None = None
     """An account as they look here, for messages."""
 
@@ -37,8 +37,8 @@ class AccountRule(Model):
 class Dialect(Model):
     """How a site wants to be asked; every option can be left out."""
 
-    gpus: Literal["gres", "gpus-per-node", "gpus", "gpus-per-task", "none"] = "gres"
-    """The option that asks for GPUs."""
+    gpus: Literal["gres", "gpus-per-node", "gpus", "gpus-per-task", "srun", "none"] = "gres"
+    """The option that asks for GPUs; srun: nodes are given whole, and only srun's own line asks, for each task."""
     gpu_type_by: Literal["request", "constraint"] = "request"
     """How a type of GPU is chosen: in the request (gpu:a100:2), or by --constraint."""
     gpu_memory_gres: Word | None = None
@@ -73,6 +73,8 @@ class Dialect(Model):
     """`module` exists only in login shells: the script starts with `bash -l`."""
     address_suffix: Word | None = None
     """What is appended to a host's name for the fast network (`i` at Juelich)."""
+    launcher: Literal["torchrun", "srun"] = "torchrun"
+    """What starts one process per GPU where either would do; srun where the site advises against torchrun in it."""
     srun_options: tuple[Text, ...] = ()
     """Further options of every srun, one word each."""
     options: dict[Word, OptionValue] = Field(default_factory=dict)

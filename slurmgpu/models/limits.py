@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from slurmgpu.models.base import Model, Text, Word
+from slurmgpu.models.base import LowerWord, Model, Text, Word
 from slurmgpu.models.units import Duration, Memory
 
 __all__ = ["Association", "Billing", "Limits", "QosRule", "TimeByNodes", "Totals"]
@@ -115,7 +115,7 @@ class QosRule(Model):
 class Association(Model):
     """An account that the user may charge, and with what: one row of `sacctmgr show associations`."""
 
-    account: Word
+    account: LowerWord
     """The account."""
     partition: Word | None = None
     """The only partition that it holds for; none stated: all."""

@@ -55,6 +55,8 @@ class Plan(Model):
     options: tuple[Option, ...]
     """sbatch's options in the order of the script."""
     launcher: Launcher
+    own_gpus: int | None = None
+    """GPUs of each task, which Slurm hides from the others; None: each task sees all of its node's."""
     srun_options: tuple[str, ...] = ()
     command: tuple[str, ...] | None
     train: dict[str, Any] | None

@@ -144,13 +144,13 @@ Comment = Annotated[Text, AfterValidator(option_length)]
 
 Account = Annotated[
     Text,
-    AfterValidator(_lower_case("accounts")),
+    AfterValidator(str.lower),
     AfterValidator(
         _pattern(r"[a-z0-9_.@+][a-z0-9_.@+-]*", "an account's name: letters, digits and _ . @ + -")
     ),
     AfterValidator(option_length),
 ]
-"""An account. Slurm stores accounts in lower case: another spelling would change silently."""
+"""An account, in the lower case that Slurm keeps it in, however it is typed (`-A MyGroup` runs as mygroup)."""
 
 Qos = Annotated[
     Text,

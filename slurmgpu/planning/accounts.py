@@ -42,7 +42,7 @@ def account_of(
         return chosen
     if (
         rule.pattern
-        and re.fullmatch(rule.pattern, chosen.value)
+        and re.fullmatch(rule.pattern, chosen.value, re.IGNORECASE)
         and not _wrong_type(rule, chosen.value, gpu_types)
     ):
         return chosen
@@ -75,7 +75,7 @@ def _by_rule(cluster: Cluster, chosen: Chosen, rule: AccountRule, gpu_types: fro
         reason = f"for jobs on {', '.join(sorted(gpu_types))}" if by_type else "here"
         why = f"{chosen.why}, with the {suffix} that accounts end in {reason}"
         chosen = Chosen(account, why, instead=chosen.value if wrong else None)
-    if rule.pattern and not re.fullmatch(rule.pattern, account):
+    if rule.pattern and not re.fullmatch(rule.pattern, account, re.IGNORECASE):
         example = f" such as {rule.example}" if rule.example else f" that match {rule.pattern}"
         raise PlanError(
             f"resources.account: {account!r} is no account of {cluster.name!r}, which has names{example}",

@@ -84,7 +84,11 @@ def entry_of(
 
 def gres_type(cluster: Cluster, wanted: str | None) -> str | None:
     """The type as a request names it; None where none is named in the request."""
-    if wanted is None or cluster.dialect.gpu_type_by == "constraint" or cluster.dialect.gpus == "none":
+    if (
+        wanted is None
+        or cluster.dialect.gpu_type_by == "constraint"
+        or cluster.dialect.gpus in ("srun", "none")
+    ):
         return None
     known = cluster.gpu_types.get(wanted)
     return wanted if known is None else known.gres or (None if known.constraint else wanted)

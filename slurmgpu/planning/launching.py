@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from slurmgpu.errors import PlanError
+from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Launcher
@@ -51,8 +52,12 @@ def choose_launcher(
     nodes: int,
     gpus_per_node: int,
     tasks_per_node: int | None,
+    cluster: Cluster | None = None,
 ) -> Launching:
-    """Decide who starts the processes; an explicit ``launch`` always wins."""
+    """Decide who starts the processes; an explicit ``launch`` always wins, then what the script needs.
+
+    Where torchrun and srun would both do, the cluster's dialect says which.
+    """
     processes = nodes * max(gpus_per_node, tasks_per_node or 1)
     words = job.command or ()
     python = python_command(words) if words else None
@@ -77,7 +82,11 @@ def choose_launcher(
         )
     if python is None:
         return _other_program(words, nodes, gpus_per_node)
-    return _python(facts, python, processes, nodes)
+    made = _python(facts, python, processes, nodes)
+    if made.launcher == "torchrun" and cluster is not None and cluster.dialect.launcher == "srun":
+        why = f"{made.why}, each a task of srun: {cluster.name} advises against torchrun inside it"
+        return made._replace(launcher="srun", why=why)
+    return made
 
 
 def _explicit(

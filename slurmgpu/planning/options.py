@@ -15,7 +15,6 @@ from slurmgpu.models.units import Memory
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.features import joined
 from slurmgpu.planning.gpus import entry_of, gres_type
-from slurmgpu.planning.request import count
 from slurmgpu.planning.sizing import Sized
 
 __all__ = ["Layouted", "options_of", "partition_named"]
@@ -146,12 +145,6 @@ def _gpus(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
             )
     elif layout.gpus_per_node and style == "gpus-per-task":
         tasks = made.draft.tasks_per_node if cluster.dialect.tasks else 1
-        if layout.gpus_per_node % tasks:
-            raise PlanError(
-                f"resources.tasks_per_node: {tasks}: {cluster.name!r} gives each task its own GPUs, and "
-                f"{count(layout.gpus_per_node, 'GPU')} a node cannot be split evenly over {tasks} tasks",
-                hint="leave tasks_per_node out for one task per GPU",
-            )
         yield Option.model_construct(
             name="gpus-per-task",
             value=typed(layout.gpus_per_node // tasks),

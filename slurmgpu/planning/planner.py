@@ -14,7 +14,7 @@ from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
-from slurmgpu.models.plan import Plan, Reason
+from slurmgpu.models.plan import Launcher, Plan, Reason
 from slurmgpu.models.units import Duration, Memory
 from slurmgpu.planning.ask import SHARED
 from slurmgpu.planning.choosing import Chosen, by_preference, candidates, choose
@@ -159,8 +159,10 @@ def _check_task(job: Job) -> None:
 class _Launchings:
     """The launcher on each layout, decided once."""
 
-    def __init__(self, job: Job, environment: Environment, script: ScriptFacts | None) -> None:
-        self._job, self._environment, self._script = job, environment, script
+    def __init__(
+        self, job: Job, cluster: Cluster, environment: Environment, script: ScriptFacts | None
+    ) -> None:
+        self._job, self._cluster, self._environment, self._script = job, cluster, environment, script
         self._made: dict[tuple[int, int], Launching] = {}
 
     def on(self, layout: Layout) -> Launching:
@@ -173,6 +175,7 @@ class _Launchings:
                 nodes=layout.nodes,
                 gpus_per_node=layout.gpus_per_node,
                 tasks_per_node=self._job.resources.tasks_per_node,
+                cluster=self._cluster,
             )
         return self._made[key]
 
@@ -190,7 +193,7 @@ def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
     _check_task(job)
     job = job.model_copy(update={"resources": as_spelled(cluster, job.resources)})
     environment_name, environment = resolve_environment(job, cluster, around.environments)
-    launchings = _Launchings(job, environment, around.script)
+    launchings = _Launchings(job, cluster, environment, around.script)
 
     def nearby() -> list[str]:
         from slurmgpu.planning.ways_out import ways_out  # only a refusal pays for it
@@ -209,7 +212,7 @@ def partitions_that_fit(job: Job, cluster: Cluster, around: Surroundings) -> lis
     if job.script is not None:
         job = job.model_copy(update={"script": None, "shebang": None, "command": ("srun",)})
     _, environment = resolve_environment(job, cluster, around.environments)
-    tasks_on = _Launchings(job, environment, around.script).tasks_on
+    tasks_on = _Launchings(job, cluster, environment, around.script).tasks_on
     fitting = candidates(cluster, as_spelled(cluster, job.resources), tasks_on).fitting
     return [made.partition for made in by_preference(cluster, fitting) if made.partition]
 
@@ -246,6 +249,7 @@ def _finished(
     )
     if job.train is not None:
         job.train.micro_batch(layout.nodes * processes)
+    own_gpus = _own_gpus(cluster, launching.launcher, layout, tasks)
     remarks = _judged_precision(job, draft, draft.gpu_type, around.force)
     options = options_of(job, cluster, made)
     gpu_type = draft.gpu_type or _common_type(draft)
@@ -267,7 +271,9 @@ def _finished(
         time=job.resources.time,
         options=options,
         launcher=launching.launcher,
+        own_gpus=own_gpus,
         srun_options=(
+            *([f"--gpus-per-task={own_gpus}"] if own_gpus and cluster.dialect.gpus == "srun" else []),
             *cluster.dialect.srun_options,
             *environment.srun_options,
             *job.launch.srun_options,
@@ -299,6 +305,7 @@ def _finished(
                 why="on the first of the nodes" if alone else f"{count(layout.nodes, 'node')} x {processes}",
             ),
             *own_loop_reasons(resumes_at),
+            *(_step_reasons(cluster, own_gpus) if layout.gpus_per_node else ()),
             *_type_reasons(draft),
             *_environment_reasons(job, environment_name),
             *_left_out(job, cluster, draft),
@@ -317,6 +324,36 @@ def _judged_precision(job: Job, draft: Draft, pinned: str | None, force: bool) -
     shared = draft.ask.whole or any(gres.name in SHARED for gres in draft.ask.gres)
     has_gpus = draft.layout.gpus_per_node > 0 or shared
     return judge_precision(job.train.precision, types, has_gpus=has_gpus, force=force)
+
+
+def _own_gpus(cluster: Cluster, launcher: Launcher, layout: Layout, tasks: int) -> int | None:
+    """GPUs of each task of srun where the site gives them by the task; PlanError where they cannot be split."""
+    style = cluster.dialect.gpus
+    if not layout.gpus_per_node or style not in ("srun", "gpus-per-task"):
+        return None
+    if (
+        style == "srun" and launcher == "plain"
+    ):  # the batch shell has all GPUs of its node (seen on 20.11 to 26.05)
+        return None
+    if layout.gpus_per_node % tasks:
+        raise PlanError(
+            f"resources.tasks_per_node: {tasks}: {cluster.name!r} gives each task its own GPUs, and "
+            f"{count(layout.gpus_per_node, 'GPU')} a node cannot be split evenly over {tasks} tasks",
+            hint="leave tasks_per_node out for one task per GPU",
+        )
+    return layout.gpus_per_node // tasks
+
+
+def _step_reasons(cluster: Cluster, own_gpus: int | None) -> tuple[Reason, ...]:
+    """Where the job itself asks for no GPU: who gets them."""
+    if cluster.dialect.gpus != "srun":
+        return ()
+    if own_gpus is None:
+        value, why = "those of the whole node", f"{cluster.name} gives whole nodes, and GPUs to steps"
+    else:
+        value = f"{own_gpus} for each task"
+        why = f"{cluster.name} gives GPUs to the tasks of a step: srun asks for them, not the job"
+    return (Reason.model_construct(what="GPUs", value=value, why=why),)
 
 
 def _default_time(cluster: Cluster, draft: Draft) -> Duration | None:

@@ -24,6 +24,7 @@ def launch_lines(plan: Plan) -> dict[str, object]:
         "runner": _runner(plan),
         "tasks_per_node": plan.tasks_per_node,
         "sets_rank": sets_rank,
+        "own_gpu": plan.own_gpus == 1,
         "shellcheck": ",".join(_remarks(plan, sets_rank)),
         "torchrun": _torchrun(plan) if plan.launcher == "torchrun" else None,
         "ending": " & launched=$!" if plan.tended else "",

@@ -42,7 +42,7 @@ def not_enforced(cluster: Cluster) -> tuple[str, ...]:
     unwanted = {
         "mem": dialect.memory == "none",
         "cpus-per-task": dialect.cpus in {"none", "srun"},
-        "GPUs": dialect.gpus == "none",
+        "GPUs": dialect.gpus in {"srun", "none"},
         "ntasks-per-node": not dialect.tasks,
         "partition": dialect.partition == "never",
     }

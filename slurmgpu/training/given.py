@@ -72,8 +72,8 @@ def check(
 
 
 def require_one_each(ranks: Ranks, seen: int) -> None:
-    """Refuse fewer GPUs than processes on a node: two ranks would share one without a word."""
-    if seen < ranks.local_world_size:
+    """Refuse fewer GPUs than processes on a node, unless each has its own: two would share one without a word."""
+    if seen < ranks.local_world_size and not (seen == 1 and ranks.own_gpu):
         raise TrainingError(
             f"local rank {ranks.local_rank} of {ranks.local_world_size} sees {seen} GPU(s) "
             f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}): "

@@ -156,14 +156,14 @@ def _start(ranks: Ranks, device: torch.device, timeout: float) -> None:
 
 
 def choose_device(ranks: Ranks, seen: int) -> torch.device:
-    """The GPU with the number of the local rank; the CPU where no GPU is visible.
+    """The GPU with the number of the local rank, or the only one where Slurm hides the others'; the CPU without any.
 
     No modulo: it would put two ranks on one GPU without a word.
     """
     if seen == 0:
         return torch.device("cpu")
     require_one_each(ranks, seen)
-    return torch.device("cuda", ranks.local_rank)
+    return torch.device("cuda", 0 if seen == 1 else ranks.local_rank)
 
 
 def _threads_are_chosen(text: str) -> bool:

@@ -24,6 +24,8 @@ class Ranks:
     local_world_size: int = 1
     launcher: str = "none"
     host: str = ""
+    own_gpu: bool = False
+    """Whether Slurm gave this process one GPU of its own, and hides those of the others (srun --gpus-per-task=1)."""
 
     @property
     def first(self) -> bool:
@@ -66,7 +68,13 @@ def from_environment(environment: Mapping[str, str]) -> Ranks:
         )
     # Slurm's own name of the node is the one that sinfo and the job's node list show.
     host = environment.get("SLURMD_NODENAME") or socket.gethostname()
-    return Ranks(rank, local_rank, world, local_world, launcher, host)
+    return Ranks(rank, local_rank, world, local_world, launcher, host, _has_own_gpu(environment, local_world))
+
+
+def _has_own_gpu(environment: Mapping[str, str], local_world: int) -> bool:
+    """One GPU is this task's (SLURM_STEP_GPUS names one), and its step has one for each rank of the node."""
+    own, in_all = (environment.get(name, "") for name in ("SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE"))
+    return own.isdecimal() and in_all.isdecimal() and int(in_all) >= local_world
 
 
 def tasks_on_node(environment: Mapping[str, str]) -> int:

@@ -86,6 +86,24 @@ def test_the_local_rank_chooses_the_gpu(local_rank: int, local_world: int, visib
     assert choose_device(Ranks(local_rank, local_rank, 8, local_world), visible) == torch.device(device)
 
 
+@pytest.mark.parametrize(
+    ("step_gpus", "on_node", "own"),
+    [("3", "4", True), ("0", "1", False), ("0,1,2,3", "4", False), (None, None, False)],
+)
+def test_a_rank_that_sees_one_gpu_uses_it_only_where_slurm_gave_each_rank_its_own(
+    step_gpus: str | None, on_node: str | None, own: bool
+) -> None:
+    given = {"SLURM_STEP_GPUS": step_gpus, "SLURM_GPUS_ON_NODE": on_node}
+    task = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "3", "SLURM_STEP_TASKS_PER_NODE": "4"}
+    ranks = from_environment({**task, **{name: value for name, value in given.items() if value is not None}})
+    assert ranks.own_gpu is own
+    if own:
+        assert choose_device(ranks, seen=1) == torch.device("cuda:0")
+    else:
+        with pytest.raises(TrainingError, match="local rank 3 of 4 sees 1 GPU"):
+            choose_device(ranks, seen=1)
+
+
 @pytest.mark.parametrize(("local_rank", "local_world", "visible"), [(1, 2, 1), (2, 4, 2)])
 def test_two_ranks_never_share_a_gpu_in_silence(local_rank: int, local_world: int, visible: int) -> None:
     with pytest.raises(TrainingError, match=rf"local rank {local_rank} of {local_world} sees {visible} GPU"):

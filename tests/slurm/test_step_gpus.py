@@ -1,0 +1,100 @@
+"""Whole nodes without a GPU option in the job: whether the ranks of a real Slurm's steps get GPUs, and which."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurmgpu.files.data import read_templates
+from slurmgpu.files.yaml import Layered, validate
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.job import Job
+from slurmgpu.planning.planner import Surroundings, make_plan
+from slurmgpu.rendering.render import render_script
+from slurmgpu.training.group import choose_device
+from slurmgpu.training.ranks import from_environment
+from tests.slurm.throwaway import ThrowawaySlurm
+
+pytestmark = pytest.mark.slurm
+
+# As OLCF's Frontier: nodes are given whole, the job names no GPUs, its steps do.
+SITE = {
+    "name": "here",
+    "partitions": {
+        "gpu": {"whole_nodes": True, "nodes": [{"count": 4, "gpus": 4, "gpu_type": "a100", "cpus": 16}]}
+    },
+    "dialect": {"gpus": "srun", "launcher": "srun", "cpu_share": False},
+}
+
+
+@pytest.fixture
+def whole_nodes(slurm: ThrowawaySlurm) -> Iterator[ThrowawaySlurm]:
+    slurm.wait_until_idle()
+    slurm.run(["scontrol", "update", "PartitionName=gpu", "OverSubscribe=EXCLUSIVE"])
+    yield slurm
+    slurm.run(["scontrol", "update", "PartitionName=gpu", "OverSubscribe=NO"])
+
+
+def environments(slurm: ThrowawaySlurm, folder: Path, **job: Any) -> tuple[list[dict[str, str]], str]:
+    """The environment of each process of a job that ran, by rank, and what its steps were given."""
+    (folder / "show.py").write_text(
+        "import json, os, torch.distributed\n"
+        "name = f\"{os.environ.get('SLURM_STEP_ID', 'batch')}-{os.environ.get('SLURM_PROCID', '0')}.json\"\n"
+        "with open(name, 'w') as file:\n"
+        "    json.dump(dict(os.environ), file)\n"
+    )
+    (folder / "torch").mkdir()
+    (folder / "torch" / "__init__.py").touch()
+    (folder / "torch" / "distributed.py").touch()
+    document = {"command": ["python3", "show.py"], "resources": {"time": "5", **job.pop("resources")}, **job}
+    plan = make_plan(
+        validate(Job, Layered(document, {}), "job"),
+        validate(Cluster, Layered(SITE, {}), "cluster"),
+        Surroundings(work_dir=str(folder)),
+    )
+    assert not [option for option in plan.options if "gpu" in option.name or "gres" in option.name]
+    script = folder / "job.sbatch"
+    script.write_text(render_script(plan, read_templates()))
+    sent = slurm.run(["sbatch", "--parsable", f"--output={folder / 'log'}", str(script)])
+    assert sent.returncode == 0, sent
+    job_id = sent.stdout.strip()
+    assert slurm.wait_for(job_id) == "COMPLETED", (folder / "log").read_text()
+    found = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    steps = slurm.run(["sacct", "-n", "-P", "-j", f"{job_id}.0", "-o", "AllocTRES"]).stdout
+    return sorted(found, key=lambda one: int(one.get("SLURM_PROCID", 0))), steps
+
+
+def test_each_rank_gets_a_gpu_of_its_own(whole_nodes: ThrowawaySlurm, tmp_path: Path) -> None:
+    ranks, given = environments(whole_nodes, tmp_path, resources={"nodes": 2, "gpus_per_node": 4})
+    assert "gres/gpu=8" in given
+    assert [one["RANK"] for one in ranks] == [str(rank) for rank in range(8)]
+    gpus = [(one["SLURMD_NODENAME"], one["SLURM_STEP_GPUS"]) for one in ranks]
+    assert len(set(gpus)) == 8
+    assert {gpu for _, gpu in gpus} == {"0", "1", "2", "3"}
+    # What is hidden from each other is number 0 to everyone: to a script by LOCAL_RANK, to the entrypoint by itself.
+    assert {(one["LOCAL_RANK"], one["LOCAL_WORLD_SIZE"]) for one in ranks} == {("0", "1")}
+    for one in ranks:
+        assert len(one["CUDA_VISIBLE_DEVICES"].split(",")) == 1
+        slurms_own = {name: value for name, value in one.items() if name.startswith("SLURM")}
+        made = from_environment(slurms_own)
+        assert (made.local_rank, made.local_world_size) == (int(one["SLURM_LOCALID"]), 4)
+        assert str(choose_device(made, visible=1)) == "cuda:0"
+
+
+def test_one_task_a_node_gets_all_gpus_of_it(whole_nodes: ThrowawaySlurm, tmp_path: Path) -> None:
+    """As torchrun does, and a script that starts its own processes."""
+    resources = {"nodes": 2, "gpus_per_node": 4, "tasks_per_node": 1}
+    nodes, given = environments(whole_nodes, tmp_path, resources=resources, launch="srun")
+    assert "gres/gpu=8" in given
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in nodes] == ["0,1,2,3"] * 2
+
+
+def test_a_command_without_srun_sees_the_gpus_of_its_node(
+    whole_nodes: ThrowawaySlurm, tmp_path: Path
+) -> None:
+    (only,), _ = environments(whole_nodes, tmp_path, resources={"gpus": 1})
+    assert only["CUDA_VISIBLE_DEVICES"] == "0,1,2,3"
