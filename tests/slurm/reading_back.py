@@ -95,7 +95,9 @@ class ReadingBack:
     def _read(self, name: str, sent: Sent) -> None:
         last = name.rsplit(".", 1)[-1]
         if last in COLUMNS:
-            expected, found = sent.value, self.rows[sent.job_id][COLUMNS[last]]
+            # Slurm keeps accounts in lower case, and so do we.
+            expected = sent.value.lower() if last == "account" else sent.value
+            found = self.rows[sent.job_id][COLUMNS[last]]
         else:
             expected, found = getattr(self, f"_read_{last}")(sent)
         key = next(key for key, value in VALUES.items() if value == sent.value)

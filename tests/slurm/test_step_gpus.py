@@ -72,17 +72,19 @@ def test_each_rank_gets_a_gpu_of_its_own(whole_nodes: ThrowawaySlurm, tmp_path: 
     ranks, given = environments(whole_nodes, tmp_path, resources={"nodes": 2, "gpus_per_node": 4})
     assert "gres/gpu=8" in given
     assert [one["RANK"] for one in ranks] == [str(rank) for rank in range(8)]
-    gpus = [(one["SLURMD_NODENAME"], one["SLURM_STEP_GPUS"]) for one in ranks]
-    assert len(set(gpus)) == 8
-    assert {gpu for _, gpu in gpus} == {"0", "1", "2", "3"}
-    # What is hidden from each other is number 0 to everyone: to a script by LOCAL_RANK, to the entrypoint by itself.
-    assert {(one["LOCAL_RANK"], one["LOCAL_WORLD_SIZE"]) for one in ranks} == {("0", "1")}
+    by_script, by_entrypoint = set(), set()
     for one in ranks:
-        assert len(one["CUDA_VISIBLE_DEVICES"].split(",")) == 1
-        slurms_own = {name: value for name, value in one.items() if name.startswith("SLURM")}
-        made = from_environment(slurms_own)
+        # From 21.08 on they are hidden from each other, and each is number 0 to its own rank.
+        sees = one["CUDA_VISIBLE_DEVICES"].split(",")
+        assert len(sees) == (1 if whole_nodes.release > (20, 11) else 4)
+        by_script.add((one["SLURMD_NODENAME"], sees[int(one["LOCAL_RANK"])]))
+        assert int(one["LOCAL_RANK"]) < int(one["LOCAL_WORLD_SIZE"])
+        made = from_environment({name: value for name, value in one.items() if name.startswith("SLURM")})
         assert (made.local_rank, made.local_world_size) == (int(one["SLURM_LOCALID"]), 4)
-        assert str(choose_device(made, visible=1)) == "cuda:0"
+        by_entrypoint.add((one["SLURMD_NODENAME"], sees[choose_device(made, visible=len(sees)).index or 0]))
+    every = {(node, gpu) for node in {one["SLURMD_NODENAME"] for one in ranks} for gpu in "0123"}
+    assert len(every) == 8
+    assert by_script == by_entrypoint == every
 
 
 def test_one_task_a_node_gets_all_gpus_of_it(whole_nodes: ThrowawaySlurm, tmp_path: Path) -> None:
