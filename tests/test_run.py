@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -169,3 +170,30 @@ def test_a_login_node_is_kept_small_and_quiet(tmp_path: Path) -> None:
         **login,
     )
     assert sorted(done.stdout.splitlines()) == ["2 True", "2 True"]
+
+
+TEXTBOOK = ROOT / "tests" / "data" / "textbook"
+
+
+def trained(said: str) -> list[str]:
+    """Who says so; processes that print at once may share a line."""
+    return sorted(re.findall(r"(rank \d of \d) trained", said))
+
+
+def test_a_spawning_script_trains_here_in_as_many_processes_as_the_job_has_gpus(tmp_path: Path) -> None:
+    shutil.copy(TEXTBOOK / "spawn.py", tmp_path)
+    done = run(tmp_path, "--gpus", "4", "--processes", "2", "--here", "--", "python", "spawn.py")
+    assert done.returncode == 0, done.stderr
+    assert trained(done.stdout) == ["rank 0 of 2", "rank 1 of 2"]
+    assert "GPUs -> the CPU, with gloo in place of nccl" in done.stderr
+    assert "torch.cuda.device_count() for mp.spawn -> 2" in done.stderr
+
+
+def test_a_script_that_names_nccl_trains_here_by_gloo_though_it_sets_its_own_pythonpath(
+    tmp_path: Path,
+) -> None:
+    shutil.copy(TEXTBOOK / "elastic.py", tmp_path)
+    own = ("--set", "variables.PYTHONPATH=src")
+    done = run(tmp_path, "--gpus", "2", "--processes", "2", "--here", *own, "--", "python", "elastic.py")
+    assert done.returncode == 0, done.stderr
+    assert trained(done.stdout) == ["rank 0 of 2", "rank 1 of 2"]

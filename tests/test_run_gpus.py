@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ON_NODE = {"SLURM_JOB_ID": "123", "SLURMD_NODENAME": "gpu7", "SLURM_GPUS_ON_NODE": "2"}
 TWO = ON_NODE | {"CUDA_VISIBLE_DEVICES": "4,7"}
 SHOW = ["sh", "-c", "sleep 0.$SLURM_PROCID; echo rank $SLURM_PROCID of $SLURM_NTASKS: $CUDA_VISIBLE_DEVICES"]
-NO_MORE = "slurmgpu: stand-in: GPUs -> the CPU, with gloo between processes"
+NO_MORE = "slurmgpu: stand-in: GPUs -> the CPU, with gloo in place of nccl between processes"
 
 
 def run(cwd: Path, *arguments: str, sub: str = "run", **env: str) -> subprocess.CompletedProcess[str]:

@@ -283,7 +283,7 @@ def test_modules_container_and_its_folder_are_stood_in_for_and_said(run: Runner,
     assert "slurmgpu run: module load apptainer pytorch/2.0.1: nothing is loaded" in result.err
     assert "slurmgpu run: apptainer run " in result.err
     told = [str(one) for one in stand_ins(request_for(tmp_path, CLASSIC, gpus_per_node=1))]
-    assert "GPUs -> the CPU, with gloo between processes" in told
+    assert "GPUs -> the CPU, with gloo in place of nccl between processes" in told
     assert "$CONTAINERDIR, not set here -> a pretended folder" in told
     assert "module load apptainer pytorch/2.0.1 -> nothing is loaded" in told
     assert "apptainer $CONTAINERDIR/pytorch-2.0.1.sif -> no container, this machine's own programs" in told

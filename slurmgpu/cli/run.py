@@ -184,7 +184,8 @@ def _processes_per_node(
     plan = prepared.plan
     if processes is not None and processes % nodes:
         raise InvalidInput(f"--processes {processes} cannot be split evenly over --pretend-nodes {nodes}")
-    if plan.processes_per_node == 1 and plan.world_size == 1:
+    size = plan.spawned_per_node or plan.world_size
+    if plan.processes_per_node == size == 1:
         if (processes or 1) > 1:
             train = prepared.loaded.job.train
             alone = train is not None and train.strategy in ("single", "dp")
@@ -202,7 +203,7 @@ def _processes_per_node(
             hint=f"use at most --processes {most}, or submit the job",
         )
     room = len(gpus.devices) if gpus else _cpus()
-    wanted = processes // nodes if processes else max(1, min(plan.world_size, room, most or room) // nodes)
+    wanted = processes // nodes if processes else max(1, min(size, room, most or room) // nodes)
     return min(wanted, max(1, _LOGIN_PROCESSES // nodes)) if login_node else wanted
 
 
@@ -261,7 +262,8 @@ def _request(
         submit_dir=folder if folder is not None and is_folder(folder) else Path.cwd(),
         job_name=plan.name,
         nodes=nodes,
-        processes_per_node=each,
+        processes_per_node=1 if plan.spawned_per_node else each,
+        spawned_per_node=each if plan.spawned_per_node else 0,
         gpus_per_node=plan.gpus_per_node,
         gpus=gpus,
         cpus_per_task=max(1, _cpus() // (each * nodes)),

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
 
-__all__ = ["data_folder", "read_templates"]
+__all__ = ["WITHOUT_GPUS", "data_folder", "read_templates"]
 
 _PACKAGE = Path(__file__).resolve().parent.parent
+WITHOUT_GPUS = _PACKAGE / "without_gpus"
+"""What stands on PYTHONPATH of programs whose GPUs are only pretended."""
 _CHECKOUT = {"templates": "templates", "jobs": "jobs", "clusters": "examples/clusters"}
 
 

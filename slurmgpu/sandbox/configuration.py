@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import re
+import shlex
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from slurmgpu.sandbox.shape import NodeKind, Shape
 
-__all__ = ["Place", "database_sql", "gres_conf", "plugin_folder", "slurm_conf", "slurmdbd_conf"]
+__all__ = [
+    "Place",
+    "database_sql",
+    "gres_conf",
+    "plugin_folder",
+    "slurm_conf",
+    "slurmdbd_conf",
+    "task_prolog",
+]
 
 DATABASE = "slurm"
 
@@ -89,6 +98,7 @@ SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/log/slurmctld.log
 SlurmdLogFile={folder}/log/slurmd-%n.log
 PlugStackConfig={folder}/plugstack.conf
+TaskProlog={folder}/task_prolog
 MailProg=/bin/true
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
@@ -221,6 +231,19 @@ def database_sql() -> str:
     It could, but the one of 26.05 then fails to connect at first and waits 5 s.
     """
     return f"CREATE DATABASE IF NOT EXISTS {DATABASE};\n"
+
+
+def task_prolog(without_gpus: Path) -> str:
+    """A shell script that puts a folder on every task's PYTHONPATH: its words begin with ``export`` for Slurm."""
+    place = shlex.quote(str(without_gpus))
+    return f"""\
+#!/bin/sh
+place={place}
+case ":${{PYTHONPATH-}}:" in
+*":$place:"*) ;;
+*) echo "export PYTHONPATH=$place${{PYTHONPATH:+:$PYTHONPATH}}" ;;
+esac
+"""
 
 
 def gres_conf(folder: Path, shape: Shape) -> str:

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurmgpu.files.data import WITHOUT_GPUS
 from slurmgpu.sandbox.configuration import (
     Place,
     database_sql,
@@ -23,6 +24,7 @@ from slurmgpu.sandbox.configuration import (
     plugin_folder,
     slurm_conf,
     slurmdbd_conf,
+    task_prolog,
 )
 from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.keeper import Keeper, launch
@@ -170,6 +172,8 @@ class _Start:
             _write(folder / "database.sql", database_sql().encode())
         _write(folder / "gres.conf", gres_conf(folder, shape).encode())
         _write(folder / "plugstack.conf", b"")
+        _write(folder / "task_prolog", task_prolog(WITHOUT_GPUS).encode())
+        (folder / "task_prolog").chmod(0o700)
         # Without root there are no cgroups to be had; releases before 23.02 do not know the word.
         if place.release >= (23, 2):
             _write(folder / "cgroup.conf", b"CgroupPlugin=disabled\n")

@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 
 from ..errors import RunFailed
+from ..files.data import WITHOUT_GPUS
 from .local_gpus import is_on_a_node
 from .local_site import LocalRequest, local_python
 from .standins.job import PretendedJob, node_names
@@ -43,7 +44,8 @@ def pretended_job(request: LocalRequest, reading: ScriptReading, bash: str, scri
         script=str(script),
         python=local_python(request, os.environ),
         loopback=next((name for name in ("lo", "lo0") if name in names), ""),
-        threads=max(1, cpus // (request.nodes * request.processes_per_node)),
+        threads=max(1, cpus // (request.nodes * max(request.processes_per_node, request.spawned_per_node))),
+        python_path=str(WITHOUT_GPUS),
         script_nodes=reading.nodes,
         script_tasks_per_node=reading.tasks_per_node,
         nice=request.nice,
@@ -85,6 +87,10 @@ def batch_environment(
     if job.loopback:
         # Otherwise gloo looks the host's own name up, which can take for ever without a network.
         environment["GLOO_SOCKET_IFNAME"] = job.loopback
+    environment["PYTHONPATH"] = job.with_python_path(environment.get("PYTHONPATH", ""))
+    environment.pop("SLURMGPU_PRETENDED_GPUS", None)
+    if request.spawned_per_node:
+        environment["SLURMGPU_PRETENDED_GPUS"] = str(request.spawned_per_node)
     environment["SLURMGPU_RUN_DIR"] = str(request.run_dir.absolute())
     # With the number, so that a real job submitted from within is not taken for this one.
     environment["SLURMGPU_LOCAL_JOB"] = str(job.job_id)

@@ -31,6 +31,8 @@ class LocalRequest:
     nodes: int = 1
     """Pretended nodes."""
     processes_per_node: int = 1
+    spawned_per_node: int = 0
+    """Processes that the command starts by itself; 0: none."""
     gpus_per_node: int = 0
     """What the script was rendered for."""
     gpus: Gpus | None = None
@@ -84,7 +86,9 @@ def _mapping(
     if indices := reading.array_indices():
         yield StandIn(f"array {reading.asks('array', 'a')}", f"its first task alone, {indices[0]}")
     if request.gpus_per_node and request.gpus is None:
-        yield StandIn("GPUs", "the CPU, with gloo between processes")
+        yield StandIn("GPUs", "the CPU, with gloo in place of nccl between processes")
+        if request.spawned_per_node:
+            yield StandIn("torch.cuda.device_count() for mp.spawn", str(request.spawned_per_node))
     for name in site.variables:
         yield StandIn(f"${name}, not set here", "a pretended folder")
     folder = _absent_work_folder(request, reading, environment)

@@ -39,6 +39,8 @@ class PretendedJob:
     nice: int
     grace: float
     """Seconds between asking the processes to end and killing them."""
+    python_path: str = ""
+    """What stands first on PYTHONPATH."""
     devices: Sequence[str] = ()
     """The GPUs that are used, as many for each node; empty: the CPU stands in for them."""
     devices_variable: str = ""
@@ -52,6 +54,11 @@ class PretendedJob:
     def load(cls, folder: str) -> PretendedJob:
         """Read what :meth:`save` wrote."""
         return cls(**json.loads(Path(folder, "job.json").read_text(encoding="utf-8")))
+
+    def with_python_path(self, others: str) -> str:
+        """PYTHONPATH with ours first: a script that sets its own would lose it."""
+        rest = [path for path in others.split(os.pathsep) if path not in ("", self.python_path)]
+        return os.pathsep.join([self.python_path, *rest])
 
     def shown_devices(self, node: int) -> dict[str, str]:
         """The variable that shows the processes of a node (0, 1, ...) its GPUs, and no others."""

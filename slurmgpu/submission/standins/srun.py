@@ -129,6 +129,7 @@ class _Step:
         say_once(folder, f"srun: {tasks} task{'s' if tasks > 1 else ''} on this machine{where}{changed}")
         self.variables = {
             **os.environ,
+            "PYTHONPATH": job.with_python_path(os.environ.get("PYTHONPATH", "")),
             **_fit_variables(folder, job),
             **step_environment(srun, self.shape, self.step_id),
             **({"SLURM_STEP_GPUS": os.environ["SLURM_JOB_GPUS"]} if "SLURM_JOB_GPUS" in os.environ else {}),

@@ -1,0 +1,179 @@
+"""What a script that was written for GPUs needs on a CPU: Python reads this first, where the folder is on PYTHONPATH.
+
+Where CUDA is there, nothing changes. Elsewhere
+
+- the backend ``nccl`` of a process group means gloo;
+- a script that starts its processes by ``mp.spawn`` is told of the GPUs that its job has, so that it starts as many;
+- ``mp.spawn`` of no process at all is an error: nothing would be trained, and the job would end with 0;
+- Accelerate, which Transformers' Trainer is built on, joins its processes on the CPU instead of training in each alone;
+- JAX meets at the address that the job's script has found: the names of pretended nodes are nobody's.
+
+Standard library only, for any Python 3.9 or newer: it runs in the user's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.machinery
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_SPAWNS = re.compile(r"\b(?:spawn|start_processes)\s*\(")
+
+
+def _has_cuda() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_available())
+
+
+def _say(text: str) -> None:
+    """Once for all processes: the first one speaks."""
+    if os.environ.get("RANK", "0") == "0" and text not in _said:
+        _said.add(text)
+        print(f"slurmgpu: no GPU here: {text}", file=sys.stderr, flush=True)
+
+
+_said: set[str] = set()
+
+
+def _process_groups(module: Any) -> None:
+    """torch.distributed.distributed_c10d: gloo for nccl."""
+
+    def on_cpu(original: Callable[..., Any], position: int) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def changed(*args: Any, **kwargs: Any) -> Any:
+            backend = kwargs.get("backend", args[position] if len(args) > position else None)
+            if not isinstance(backend, str) or "nccl" not in backend.lower() or _has_cuda():
+                return original(*args, **kwargs)
+            _say(f"backend {backend!r} is gloo")
+            gloo = backend.lower().replace("nccl", "gloo")
+            kwargs.pop("device_id", None)  # a GPU
+            if "backend" in kwargs:
+                return original(*args, **{**kwargs, "backend": gloo})
+            return original(*args[:position], gloo, *args[position + 1 :], **kwargs)
+
+        return changed
+
+    module.init_process_group = on_cpu(module.init_process_group, 0)
+    module.new_group = on_cpu(module.new_group, 2)
+
+
+def _device_count(module: Any) -> None:
+    """torch.cuda: the job's GPUs, for a script that starts a process for each."""
+    original = module.device_count
+
+    @functools.wraps(original)
+    def device_count() -> int:
+        real = int(original())
+        asked_by = sys._getframe(1).f_code.co_filename
+        pretended = os.environ.get("SLURMGPU_PRETENDED_GPUS") or os.environ.get("SLURM_GPUS_ON_NODE") or ""
+        if real or not pretended.isdigit() or not _is_of_a_spawning_script(asked_by):
+            return real
+        _say(f"torch.cuda.device_count() is {pretended}, for mp.spawn")
+        return int(pretended)
+
+    module.device_count = device_count
+
+
+@functools.cache
+def _is_of_a_spawning_script(asked_by: str) -> bool:
+    """Whether this file is the user's own, and it or the script itself starts processes."""
+    if re.search(r"[/\\](?:site|dist)-packages[/\\]", asked_by):
+        return False
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    for path in (asked_by, script):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if path and _SPAWNS.search(Path(path).read_text(encoding="utf-8")):
+                return True
+    return False
+
+
+def _spawn(module: Any) -> None:
+    """torch.multiprocessing.spawn: not a single process is a mistake."""
+    original = module.start_processes
+
+    @functools.wraps(original)
+    def start_processes(fn: Any, args: Any = (), nprocs: int = 1, *others: Any, **kwargs: Any) -> Any:
+        if nprocs == 0 and not _has_cuda():
+            raise RuntimeError(
+                "slurmgpu: mp.spawn has nprocs=0, so nothing would be trained: there is no GPU here to count; "
+                "write nprocs = torch.cuda.device_count() or 2, to try it on the CPU"
+            )
+        return original(fn, args, nprocs, *others, **kwargs)
+
+    module.start_processes = start_processes
+
+
+def _accelerate(module: Any) -> None:
+    """accelerate.state: the processes of a launcher are one training, on the CPU too."""
+    original = module.PartialState.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, cpu: bool = False, **kwargs: Any) -> None:
+        original(self, cpu or ("LOCAL_RANK" in os.environ and not _has_cuda()), **kwargs)
+
+    module.PartialState.__init__ = __init__
+
+
+_CHANGES: dict[str, Callable[[Any], None]] = {
+    "torch.distributed.distributed_c10d": _process_groups,
+    "torch.cuda": _device_count,
+    "torch.multiprocessing.spawn": _spawn,
+    "accelerate.state": _accelerate,
+}
+
+
+class _Changing:
+    """Finds the modules of ``_CHANGES`` as the others would, and changes each once it is loaded."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        change = _CHANGES.get(name)
+        if change is None:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None and spec.loader is not None:
+                _change_when_loaded(spec.loader, change)
+                return spec
+        return None
+
+
+def _change_when_loaded(loader: Any, change: Callable[[Any], None]) -> None:
+    load = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        load(module)
+        with contextlib.suppress(AttributeError):  # another release of it
+            change(module)
+
+    with contextlib.suppress(AttributeError):
+        loader.exec_module = exec_module
+
+
+def _meet_jax() -> None:
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if address and port and "SLURM_STEP_NODELIST" in os.environ:
+        os.environ.setdefault("JAX_COORDINATOR_ADDRESS", f"{address}:{port}")
+
+
+def _run_the_next() -> None:
+    """Another sitecustomize that this one stands before."""
+    here = Path(__file__).resolve().parent
+    others = [path for path in sys.path if Path(path).resolve() != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+sys.meta_path.insert(0, _Changing())
+_meet_jax()
+_run_the_next()

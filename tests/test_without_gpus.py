@@ -1,0 +1,113 @@
+"""What Python programs meet where GPUs are only pretended: in a local run, and in a sandbox."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurmgpu.files.data import WITHOUT_GPUS
+
+GROUP = """
+import torch.distributed as dist
+dist.init_process_group({backend!r}, init_method="tcp://127.0.0.1:{port}", rank=0, world_size=1)
+print(dist.get_backend())
+dist.destroy_process_group()
+"""
+
+
+def python(folder: Path, script: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a script as a job without GPUs would: ours on PYTHONPATH, and no CUDA."""
+    file = folder / "script.py"
+    file.write_text(script)
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "PYTHON"))}
+    env |= {"PYTHONPATH": str(WITHOUT_GPUS), "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo", **more}
+    return subprocess.run(
+        [sys.executable, str(file)], env=env, cwd=folder, capture_output=True, text=True, timeout=200
+    )
+
+
+@pytest.mark.parametrize("backend", ["nccl", "cpu:gloo,cuda:nccl"])
+def test_a_backend_that_is_named_nccl_is_gloo(tmp_path: Path, free_port: int, backend: str) -> None:
+    done = python(tmp_path, GROUP.format(backend=backend, port=free_port))
+    assert done.returncode == 0, done.stderr
+    assert "gloo" in done.stdout
+    assert "nccl" not in done.stdout
+    assert f"slurmgpu: no GPU here: backend '{backend}' is gloo" in done.stderr
+
+
+@pytest.fixture
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+SPAWNS = """
+import torch
+import torch.multiprocessing as mp
+
+
+def work(rank, world_size):
+    print(f"{rank} of {world_size}", flush=True)
+
+
+if __name__ == "__main__":
+    count = torch.cuda.device_count()
+    mp.spawn(work, args=(count,), nprocs=count)
+"""
+
+
+@pytest.mark.parametrize("variable", ["SLURM_GPUS_ON_NODE", "SLURMGPU_PRETENDED_GPUS"])
+def test_a_script_that_spawns_starts_a_process_for_each_pretended_gpu(tmp_path: Path, variable: str) -> None:
+    done = python(tmp_path, SPAWNS, **{variable: "2"})
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["0 of 2", "1 of 2"]
+
+
+def test_to_spawn_no_process_is_a_failure_that_says_so(tmp_path: Path) -> None:
+    done = python(tmp_path, SPAWNS)
+    assert done.returncode != 0
+    assert "nprocs=0, so nothing would be trained" in done.stderr
+
+
+def test_a_script_that_spawns_nothing_sees_that_there_is_no_gpu(tmp_path: Path) -> None:
+    script = "import torch\nprint(torch.cuda.device_count(), torch.cuda.is_available())\n"
+    assert python(tmp_path, script, SLURM_GPUS_ON_NODE="2").stdout == "0 False\n"
+
+
+def test_the_processes_of_accelerate_are_one_training_on_the_cpu(tmp_path: Path) -> None:
+    package = tmp_path / "accelerate"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "state.py").write_text(
+        "import torch\nclass PartialState:\n    def __init__(self, cpu=False, **kwargs): self.cpu = cpu\n"
+    )
+    script = "from accelerate.state import PartialState\nprint(PartialState().cpu)\n"
+    assert python(tmp_path, script, LOCAL_RANK="0").stdout == "True\n"
+    assert python(tmp_path, script).stdout == "False\n"
+
+
+def test_jax_meets_at_the_scripts_address_in_a_step(tmp_path: Path) -> None:
+    script = "import os\nprint(os.environ.get('JAX_COORDINATOR_ADDRESS'))\n"
+    there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "12345"}
+    assert python(tmp_path, script, **there, SLURM_STEP_NODELIST="node1").stdout == "127.0.0.1:12345\n"
+    assert python(tmp_path, script, **there).stdout == "None\n"
+
+
+def test_a_sitecustomize_of_the_users_own_runs_as_well(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import os\nos.environ['MINE'] = 'ran'\n")
+    done = python(
+        tmp_path,
+        "import os\nprint(os.environ.get('MINE'))\n",
+        PYTHONPATH=os.pathsep.join([str(WITHOUT_GPUS), str(own)]),
+    )
+    assert done.stdout == "ran\n", done.stderr
