@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from slurmgpu.models.run import JobState
+from slurmgpu.models.run import JobState, JobUse
 from slurmgpu.monitoring.arrays import lines
 from slurmgpu.monitoring.reasons import reason
-from tests.test_monitoring_status import job
+from slurmgpu.monitoring.table import plain
+from slurmgpu.slurm import sacct
+from tests.test_monitoring_status import NOW, job
 
 # Every word of job_state_reason.c, 22.05 to 25.11, that a waiting job can have.
 WORDS = (Path(__file__).parent / "data" / "waiting_reasons.txt").read_text().split()
@@ -93,3 +95,31 @@ def test_an_array_whose_tasks_have_all_ended_is_called_by_its_worst() -> None:
 def test_a_single_task_stays_what_it_is() -> None:
     (line,) = lines([job("7_2", "FAILED", array_job_id=7, array_tasks="2")])
     assert (line.job.job_id, line.tasks) == ("7_2", None)
+
+
+@pytest.mark.parametrize(
+    ("reason_word", "dependency", "sentence"),
+    [
+        ("Dependency", "afterok:12(unfulfilled),afterany:13_*(unfulfilled)", "job 12 to complete and job 13_* to end"),
+        ("Dependency", "afternotok:12(unfulfilled)?after:13+5(unfulfilled)", "job 12 to fail or job 13+5 to start"),
+        ("Dependency", "singleton(unfulfilled)", "all earlier jobs of this name and user to end"),
+        ("Dependency", None, "waits for another job"),
+        ("DependencyNeverSatisfied", "afterok:1(failed),afterok:2(unfulfilled)", "for ever: for job 1 to complete, which"),
+    ],
+)  # fmt: skip
+def test_what_a_job_waits_for_is_named(reason_word: str, dependency: str | None, sentence: str) -> None:
+    assert sentence in str(reason(job(state="PENDING", reason=reason_word, dependency=dependency)))
+
+
+def test_gpu_memory_is_shown_where_it_was_measured_and_only_there() -> None:
+    assert [
+        sacct._gpu_memory(text) for text in ("cpu=1,gres/gpumem=2G,mem=3M", "gres/gpumem=0", "mem=3M")
+    ] == [
+        2 << 30,
+        None,
+        None,
+    ]
+    measured = job("7", "COMPLETED", used=JobUse(gpu_memory=2 << 30))
+    text = plain([measured, job("8", "COMPLETED", used=JobUse(max_rss=1 << 20))], NOW)
+    assert [line.split()[-2:] for line in text.splitlines()[1:]] == [["GiB", "-"], ["n/a", "-"]]
+    assert "GPU MEM" not in plain([job("8", "COMPLETED", used=JobUse(max_rss=1 << 20))], NOW)

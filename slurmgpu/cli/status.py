@@ -43,7 +43,7 @@ _ROOM_FOR_REASONS = 30
 @click.option("--since", metavar="WHEN", help="Finished jobs since: 30m, 12h, 1d, 2w or a date (default 1d).")
 @click.option("--state", "states", metavar="LIST", help="Only jobs in these states: failed,running.")
 @click.option("--tasks", "each_task", is_flag=True, help="Each task of an array in a line of its own.")
-@click.option("--live", is_flag=True, help="Ask the nodes what running jobs use (sstat).")
+@click.option("--live", is_flag=True, help="What jobs use: running ones by asking their nodes.")
 @click.option("--watch", is_flag=True, help="Ask again every 30 s; ends when all JOBs named have finished.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document (with --watch: one a line).")
 @click.pass_context
@@ -151,11 +151,10 @@ def _pretty(report: StatusReport, live: bool, console: Console, *, each_task: bo
     """
     from rich.text import Text
 
-    from slurmgpu.monitoring.arrays import lines
-    from slurmgpu.monitoring.table import cells, header
+    from slurmgpu.monitoring.table import table
 
-    jobs = lines(report.jobs, each_task=each_task)
-    rows = [[*header(live)], *([*cells(line.job, live, report.time, line.tasks)] for line in jobs)]
+    found, jobs = table(report.jobs, report.time, live=live, each_task=each_task)
+    rows = [list(row) for row in found]
     reasons = [row.pop() for row in rows]
     beside = _width(rows) + 2 + min(max(map(len, reasons)), _ROOM_FOR_REASONS) <= console.width
     if not beside:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["RUN_FILE", "SUBMITIT_FOLDER", "JobState", "JobStatus", "LiveUse", "Run", "Submitted"]
+__all__ = ["RUN_FILE", "SUBMITIT_FOLDER", "JobState", "JobStatus", "JobUse", "LiveUse", "Run", "Submitted"]
 
 RUN_FILE = "run.json"
 """The name of a Run's file in its run directory."""
@@ -116,6 +116,15 @@ class LiveUse(_Record):
     average_cpus: float | None = Field(default=None, description="CPU time over elapsed time: CPUs in use.")
 
 
+class JobUse(_Record):
+    """What an ended job used, as `sacct` keeps it; None where Slurm did not measure."""
+
+    max_rss: int | None = Field(default=None, description="Largest resident set of any task, bytes.")
+    cpu_seconds: float | None = Field(default=None, description="CPU time of all tasks, seconds.")
+    average_cpus: float | None = Field(default=None, description="CPU time over elapsed time: CPUs in use.")
+    gpu_memory: int | None = Field(default=None, description="Largest GPU memory of any task, bytes.")
+
+
 class JobStatus(_Record):
     """One job, array task or component of a heterogeneous job, as Slurm reports it.
 
@@ -150,12 +159,17 @@ class JobStatus(_Record):
     restarts: int | None = None
     exit_code: int | None = None
     signal: int | None = None
+    derived_exit_code: int | None = Field(default=None, description="The highest exit code of its steps.")
+    dependency: str | None = Field(
+        default=None, description="What it still waits for: `afterok:12(unfulfilled)`."
+    )
     stdout: str | None = None
     stderr: str | None = None
     work_dir: str | None = None
     script: str | None = Field(default=None, description="The script's path, where Slurm still knows it.")
     submit_line: str | None = None
     live: LiveUse | None = None
+    used: JobUse | None = Field(default=None, description="Asked for jobs that are named, and with --live.")
     source: Literal["squeue", "sacct", "squeue+sacct", "run.json", "none"]
 
 

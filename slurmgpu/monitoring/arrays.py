@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from slurmgpu.models.job import Array
-from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.models.run import JobState, JobStatus, JobUse
 
 __all__ = ["Line", "lines"]
 
@@ -79,13 +79,30 @@ def _together(tasks: list[JobStatus]) -> Line:
             "node_list": None,
             "elapsed": max((t.elapsed for t in tasks if t.elapsed is not None), default=None),
             "start": _extreme([t.start for t in tasks], min),
-            "end": _extreme([t.end for t in alike], max),
+            "end": _extreme([t.end for t in tasks], max),
             "expected_start": _extreme([t.expected_start for t in alike], min),
             "exit_code": worst.exit_code,
             "signal": worst.signal,
+            "used": _used(tasks),
         }
     )
     return Line(whole, _summary(tasks))
+
+
+def _used(tasks: list[JobStatus]) -> JobUse | None:
+    """The most that any task used, and the CPUs of a task on average; None where no task's use was asked for."""
+    measured = [(task.used, task.elapsed or 0) for task in tasks if task.used is not None]
+    if not measured:
+        return None
+    times = [(use.cpu_seconds, elapsed) for use, elapsed in measured if use.cpu_seconds is not None]
+    elapsed = sum(elapsed for _, elapsed in times)
+    seconds = sum(seconds for seconds, _ in times) if times else None
+    return JobUse(
+        max_rss=max((use.max_rss for use, _ in measured if use.max_rss is not None), default=None),
+        cpu_seconds=seconds,
+        average_cpus=seconds / elapsed if seconds is not None and elapsed else None,
+        gpu_memory=max((use.gpu_memory for use, _ in measured if use.gpu_memory is not None), default=None),
+    )
 
 
 def _extreme(moments: list[datetime | None], choose: Callable[[list[datetime]], datetime]) -> datetime | None:

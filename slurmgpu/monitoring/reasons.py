@@ -106,10 +106,38 @@ def reason(job: JobStatus) -> str | None:
         return None
     # "ReqNodeNotAvail, UnavailableNodes:n[1-3]" carries more than the word.
     word = job.reason.strip("()").split(",")[0].strip()
-    meaning = _WAITING.get(word) or _limit(word, job)
+    meaning = _dependency(word, job) or _WAITING.get(word) or _limit(word, job)
     if not job.state.is_waiting and meaning is not None:
         return None  # Why it once waited; Slurm does not clear it.
     return f"{printable(job.reason)}: {meaning}" if meaning else printable(job.reason)
+
+
+# afterok:12(unfulfilled),afterany:13_*(unfulfilled); by ? where one of them is enough.
+_AFTER = re.compile(r"(after\w*):([\d_*+]+)(?:\+\d+)?(?:\((\w+)\))?")
+_BEFORE = {
+    "after": "{} to start",
+    "afterany": "{} to end",
+    "afterok": "{} to complete",
+    "afternotok": "{} to fail",
+    "aftercorr": "its task of {} to complete",
+    "afterburstbuffer": "{} to free its burst buffer",
+}
+
+
+def _dependency(word: str, job: JobStatus) -> str | None:
+    """Which jobs a job waits for, and for what of them."""
+    text = job.dependency or ""
+    found = [(_BEFORE.get(kind), one, how) for kind, one, how in _AFTER.findall(text)]
+    if not word.startswith("Dependency") or not (found or "singleton" in text):
+        return None
+    link = " or " if "?" in text else " and "
+    parts = [f"job {one}" if what is None else what.format(f"job {one}") for what, one, _ in found]
+    if "singleton" in text:
+        parts.append("all earlier jobs of this name and user to end")
+    if word == "DependencyNeverSatisfied":
+        gone = [part for part, (_, _, how) in zip(parts, found, strict=False) if how == "failed"]
+        return f"waits for ever: for {link.join(gone or parts)}, which cannot happen any more"
+    return f"waits for {link.join(parts)}"
 
 
 def _limit(word: str, job: JobStatus) -> str | None:
@@ -168,7 +196,8 @@ _LAUNCH_FAILED = 53
 def _end(job: JobStatus) -> str | None:
     """How a job ended, from what accounting keeps for good: the same words after the queue has forgotten it."""
     if job.state is JobState.COMPLETED:
-        return None
+        code = job.derived_exit_code
+        return f"the script ended well, but a step of it with exit code {code}" if code else None
     word = (job.reason or "").strip("()").split(",")[0].strip()
     if job.state is JobState.CANCELLED:
         return _cancelled(job)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from slurmgpu.errors import SlurmUnreachable
-from slurmgpu.models.run import JobState, JobStatus, LiveUse
+from slurmgpu.models.run import JobState, JobStatus, JobUse, LiveUse
 from slurmgpu.monitoring.select import Selection
 from slurmgpu.slurm import sacct, squeue, sstat
 from slurmgpu.slurm.call import Slurm
@@ -18,6 +18,8 @@ from slurmgpu.slurm.ids import JobId
 __all__ = ["StatusReport", "merge", "status"]
 
 DEFAULT_SINCE = timedelta(days=1)
+# Of so many jobs, the newest, the use is asked for at once: a command line holds some 12,000 ids.
+_MOST_ASKED = 1000
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,9 @@ def status(
         jobs = [job for job in jobs if _counts(job, since, selections)]
     found, not_found, missing = _selected(jobs, selections) if selections else (jobs, [], [])
     notes += [note for note, job in doubts if job in found] + not_found
+    found = _with_dependencies(slurm, found)
+    if (selections or live) and accounting.available:
+        found = _with_use_of_ended(slurm, found)
     if live:
         found, live_notes = _with_live_use(slurm, found)
         notes += live_notes
@@ -176,6 +181,56 @@ def _missing(selection: Selection) -> JobStatus:
         submit=run.submitted_at,
         script=run.script_path,
         source="run.json",
+    )
+
+
+def _with_dependencies(slurm: Slurm, jobs: list[JobStatus]) -> list[JobStatus]:
+    waiting = [
+        job.raw_id
+        for job in jobs
+        if job.state.is_waiting and job.raw_id is not None and (job.reason or "").startswith("Dependency")
+    ]
+    if not waiting:
+        return jobs
+    try:
+        known = squeue.dependencies(slurm, waiting)
+    except SlurmUnreachable:
+        return jobs
+    return [job.model_copy(update={"dependency": known.get(job.job_id)}) for job in jobs]
+
+
+def _with_use_of_ended(slurm: Slurm, jobs: list[JobStatus]) -> list[JobStatus]:
+    """What ended jobs used; where accounting has not heard of a job's steps, nothing is known."""
+    ended = {JobId.parse(job.job_id) for job in jobs if job.state.is_final and job.source != "none"}
+    numbers = sorted({job_id.number for job_id in ended if job_id is not None})
+    if not numbers:
+        return jobs
+    try:
+        accounting = sacct.read(slurm, ids=numbers[-_MOST_ASKED:], use=True)
+    except SlurmUnreachable:
+        return jobs
+    derived = {job.job_id: job.derived_exit_code for job in accounting.jobs}
+    steps: dict[str, list[sacct.Step]] = {}
+    for step in accounting.steps:
+        steps.setdefault(step.job_id, []).append(step)
+    return [
+        job.model_copy(
+            update={"used": _used(job, steps[job.job_id]), "derived_exit_code": derived.get(job.job_id)}
+        )
+        if job.state.is_final and job.job_id in steps
+        else job
+        for job in jobs
+    ]
+
+
+def _used(job: JobStatus, steps: list[sacct.Step]) -> JobUse:
+    times = [step.cpu_seconds for step in steps if step.cpu_seconds is not None]
+    seconds = sum(times) if times else None
+    return JobUse(
+        max_rss=max((step.max_rss for step in steps if step.max_rss is not None), default=None),
+        cpu_seconds=seconds,
+        average_cpus=seconds / job.elapsed if seconds is not None and job.elapsed else None,
+        gpu_memory=max((step.gpu_memory for step in steps if step.gpu_memory is not None), default=None),
     )
 
 

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.models.run import JobState, JobStatus, JobUse, LiveUse
+from slurmgpu.monitoring.arrays import Line
 from slurmgpu.monitoring.arrays import lines as lines_of
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.slurm.text import printable
 
-__all__ = ["cells", "duration", "header", "plain"]
+__all__ = ["cells", "duration", "header", "plain", "table"]
 
 _HEADER = ("JOB", "NAME", "STATE", "PARTITION", "GPUS", "NODES", "ELAPSED", "LIMIT", "WHEN", "EXIT")
-_LIVE_HEADER = ("MAX RSS", "CPUS USED")
+_USE_HEADER = ("MAX RSS", "CPUS USED")
+_GPU_HEADER = ("GPU MEM",)
 _LAST = ("REASON",)  # the longest text last, where it disturbs no column
 
 
-def header(live: bool) -> tuple[str, ...]:
+def shows_use(jobs: Iterable[JobStatus]) -> bool:
+    """Whether what any of these jobs uses or used was asked for."""
+    return any(job.live is not None or job.used is not None for job in jobs)
+
+
+def shows_gpu_memory(jobs: Iterable[JobStatus]) -> bool:
+    """Whether any of these jobs' GPU memory was measured: few sites do."""
+    return any(job.used is not None and job.used.gpu_memory is not None for job in jobs)
+
+
+def header(use: bool, gpu_memory: bool = False) -> tuple[str, ...]:
     """Return the names of the columns."""
-    return _HEADER + (_LIVE_HEADER if live else ()) + _LAST
+    return _HEADER + (_USE_HEADER if use else ()) + (_GPU_HEADER if gpu_memory else ()) + _LAST
 
 
-def cells(job: JobStatus, live: bool, now: datetime, tasks: str | None = None) -> tuple[str, ...]:
+def cells(
+    job: JobStatus, use: bool, now: datetime, tasks: str | None = None, *, gpu_memory: bool = False
+) -> tuple[str, ...]:
     """Return a job's row at the moment `now`, as `header` names it; `-` where there is nothing to say.
 
     `tasks` says what the tasks of an array do, where one row stands for all of them.
@@ -39,18 +53,29 @@ def cells(job: JobStatus, live: bool, now: datetime, tasks: str | None = None) -
         _when(job, now),
         _exit(job),
     )
-    use = (_memory(job), _cpus(job)) if live else ()
-    return tuple(text or "-" for text in (*row, *use, "; ".join(filter(None, (tasks, reason(job))))))
+    more: tuple[str | None, ...] = (_size(job, "max_rss"), _cpus(job)) if use else ()
+    more += (_size(job, "gpu_memory"),) if gpu_memory else ()
+    return tuple(text or "-" for text in (*row, *more, "; ".join(filter(None, (tasks, reason(job))))))
+
+
+def table(
+    jobs: Sequence[JobStatus], now: datetime, *, live: bool = False, each_task: bool = False
+) -> tuple[list[tuple[str, ...]], list[Line]]:
+    """Return the header and the rows, and what each row after the header stands for.
+
+    An array is one row unless `each_task`. What jobs use has columns where it was asked for (`live`).
+    """
+    use, gpu_memory = live or shows_use(jobs), shows_gpu_memory(jobs)
+    lines = lines_of(jobs, each_task=each_task)
+    rows = (cells(line.job, use, now, line.tasks, gpu_memory=gpu_memory) for line in lines)
+    return [header(use, gpu_memory), *rows], lines
 
 
 def plain(jobs: Sequence[JobStatus], now: datetime, *, live: bool = False, each_task: bool = False) -> str:
-    """Return aligned columns without colour; nothing is cut off. An array is one row unless `each_task`."""
-    rows = (cells(line.job, live, now, line.tasks) for line in lines_of(jobs, each_task=each_task))
-    lines = [header(live), *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    """Return aligned columns without colour; nothing is cut off."""
+    rows, _ = table(jobs, now, live=live, each_task=each_task)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
 def duration(seconds: int | None) -> str | None:
@@ -96,15 +121,25 @@ def _exit(job: JobStatus) -> str | None:
     return str(job.exit_code) if job.exit_code or job.state is JobState.COMPLETED else None
 
 
-def _memory(job: JobStatus) -> str | None:
-    if job.live is None or job.live.max_rss is None:
-        return None
-    size = job.live.max_rss
+def _use(job: JobStatus) -> LiveUse | JobUse | None:
+    return job.live or job.used
+
+
+def _size(job: JobStatus, field: str) -> str | None:
+    size = getattr(_use(job), field, None)
+    if size is None:
+        return _not_measured(job)
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
 
 
 def _cpus(job: JobStatus) -> str | None:
-    if job.live is None or job.live.average_cpus is None:
-        return None
+    use = _use(job)
+    if use is None or use.average_cpus is None:
+        return _not_measured(job)
     of = f" of {job.cpus}" if job.cpus else ""
-    return f"{job.live.average_cpus:.1f}{of}"
+    return f"{use.average_cpus:.1f}{of}"
+
+
+def _not_measured(job: JobStatus) -> str | None:
+    """What a job used that has ended is either known or not; a running one was not asked, or has yet to be seen."""
+    return "n/a" if job.state.is_final else None

@@ -48,6 +48,10 @@ SUBMIT_LINE = "SubmitLine"
 """Only from 21.08 on, so it is asked for only where an answer depends on it."""
 
 
+USE = ("DerivedExitCode", "TRESUsageInMax")
+"""What a job used and how its steps ended, asked for with the steps."""
+
+
 @dataclass(frozen=True)
 class Step:
     """A step of a job (`112.0`, `112.batch`), as accounting keeps it."""
@@ -63,6 +67,9 @@ class Step:
     max_rss: int | None
     """Largest resident set of any task, bytes."""
     cpu_seconds: float | None
+    """CPU time of all tasks; None where Slurm did not measure."""
+    gpu_memory: int | None = None
+    """Largest GPU memory of any task, bytes; None where Slurm did not measure."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +89,16 @@ def command(
     since: datetime | None = None,
     steps: bool = False,
     submit_line: bool = False,
+    use: bool = False,
 ) -> list[str]:
     """Return the sacct command for jobs by id (whatever their age), or for those of a user since a moment.
 
-    `user` None means everybody, as far as the site lets one see them.
+    `user` None means everybody, as far as the site lets one see them; `use` asks for the steps and what they used.
     """
-    fields = [*FIELDS, SUBMIT_LINE] if submit_line else FIELDS
+    fields = _fields(submit_line, use)
     argv = ["sacct", "--noheader", "--parsable", f"--delimiter={SEPARATOR}", "--noconvert"]
     argv += [f"--format={','.join(fields)}"]
-    if not steps:
+    if not steps and not use:
         argv.append("--allocations")
     if ids:
         return [*argv, f"--jobs={','.join(str(i) for i in ids)}"]
@@ -108,13 +116,18 @@ def read(
     since: datetime | None = None,
     steps: bool = False,
     submit_line: bool = False,
+    use: bool = False,
 ) -> Accounting:
     """Ask accounting; a site without it, or one that does not answer, gives a note and no error."""
-    argv = command(user=user, ids=ids, since=since, steps=steps, submit_line=submit_line)
+    argv = command(user=user, ids=ids, since=since, steps=steps, submit_line=submit_line, use=use)
     answer = slurm.ask(argv)
     if not answer.ok:
         return Accounting(notes=[_absence(answer)], available=False)
-    return parse(answer.stdout, submit_line=submit_line)
+    return parse(answer.stdout, submit_line=submit_line, use=use)
+
+
+def _fields(submit_line: bool, use: bool) -> list[str]:
+    return [*FIELDS, *([SUBMIT_LINE] if submit_line else []), *(USE if use else [])]
 
 
 def _absence(answer: Answer) -> str:
@@ -128,9 +141,9 @@ def _absence(answer: Answer) -> str:
     return f"accounting is not available: sacct ended with {answer.rc}: {answer.text}"
 
 
-def parse(text: str, *, submit_line: bool = False) -> Accounting:
+def parse(text: str, *, submit_line: bool = False, use: bool = False) -> Accounting:
     """Read what `command` prints; rows that are none become notes."""
-    fields = [*FIELDS, SUBMIT_LINE] if submit_line else list(FIELDS)
+    fields = _fields(submit_line, use)
     good, bad = rows(text, len(fields))
     notes = [f"sacct: a row that cannot be read was left out: {row[:200]!r}" for row in bad]
     records = [dict(zip(fields, row, strict=True)) for row in good]
@@ -193,10 +206,25 @@ def _job(record: dict[str, str], job_id: JobId) -> JobStatus:
         # A job that still runs has the exit code 0:0 here, which says nothing.
         exit_code=exit_code if state.is_final else None,
         signal=signal if state.is_final else None,
+        derived_exit_code=_exit(record.get("DerivedExitCode", ""))[0] if state.is_final else None,
         work_dir=known(record["WorkDir"]),
         submit_line=known(record.get(SUBMIT_LINE, "")),
         source="sacct",
     )
+
+
+def _cpu_time(text: str) -> float | None:
+    """CPU time with its fraction; no process ends without any, so nothing at all was not measured."""
+    whole_seconds = seconds(text)
+    fraction = re.search(r"\.\d+\Z", text.strip(), re.ASCII)
+    total = None if whole_seconds is None else whole_seconds + float(fraction[0] if fraction else 0)
+    return total or None
+
+
+def _gpu_memory(text: str) -> int | None:
+    """gres/gpumem in a list of TRES; 0 is what Slurm writes where it could not measure, as on a part of a GPU."""
+    match = re.search(r"(?:\A|,)gres/gpumem=([^,]+)", text)
+    return (size(match[1]) or None) if match else None
 
 
 def _step(record: dict[str, str]) -> Step:
@@ -211,6 +239,7 @@ def _step(record: dict[str, str]) -> Step:
         signal=signal,
         elapsed=whole(record["ElapsedRaw"]),
         tasks=whole(record["NTasks"]),
-        max_rss=size(record["MaxRSS"]),
-        cpu_seconds=seconds(record["TotalCPU"]),
+        max_rss=size(record["MaxRSS"]) or None,
+        cpu_seconds=_cpu_time(record["TotalCPU"]),
+        gpu_memory=_gpu_memory(record.get("TRESUsageInMax", "")),
     )

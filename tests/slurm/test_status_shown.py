@@ -94,3 +94,44 @@ def test_since_leaves_out_what_ended_before_although_the_queue_still_lists_it(to
     assert " early " in tool("status", "--since", ended.isoformat()).stdout
     assert " early " not in tool("status", "--since", after.isoformat()).stdout
     assert " early " in tool("status", "--since", after.isoformat(), str(job)).stdout
+
+
+def test_a_job_that_waits_for_another_names_it_and_says_when_it_waits_in_vain(tool: Tool) -> None:
+    first = tool.submit("--gpus=1", "-t", "5", "--hold", "--", "true").job_id
+    second = tool.submit("--gpus=1", "-t", "5", "-d", f"afterok:{first}", "--", "true").job_id
+    assert reason_of(tool, second, {}) == f"Dependency: waits for job {first} to complete"
+    assert tool.status(second)[0]["dependency"] == f"afterok:{first}(unfulfilled)"
+    tool("cancel", str(first))
+    deadline = time.monotonic() + 120
+    while "DependencyNeverSatisfied" not in (said := reason_of(tool, second, {})):
+        assert time.monotonic() < deadline, said
+        time.sleep(0.5)
+    assert f"waits for ever: for job {first} to complete" in said
+    tool("cancel", str(second))
+
+
+def test_what_an_ended_job_used_is_shown_and_what_was_not_measured_is_not_zero(tool: Tool) -> None:
+    busy = "import time; x = bytearray(200 << 20); end = time.time() + 8\nwhile time.time() < end: pass"
+    tool.file("busy.py", busy)
+    job = tool.submit("--gpus=1", "-t", "5", "--wait", "--", "python", "busy.py").job_id
+    short = tool.submit("--gpus=1", "-t", "5", "--wait", "--", "true").job_id
+    for one in (job, short):
+        tool.slurm.wait_for(one)
+    (used,) = (one["used"] for one in tool.status(job))
+    assert used["max_rss"] > 200 << 20
+    assert 0 < used["average_cpus"] < 1.5
+    assert used["gpu_memory"] is None
+    header, line = tool("status", str(job)).stdout.splitlines()[1:]
+    assert "MAX RSS    CPUS USED" in header
+    assert " MiB " in line
+    (used,) = (one["used"] for one in tool.status(short))
+    assert used["max_rss"] is None
+    assert " n/a " in tool("status", str(short)).stdout
+
+
+def test_a_failed_step_of_a_script_that_ended_well_is_told(tool: Tool) -> None:
+    job = tool.submit(
+        "--gpus=1", "-t", "5", "--wait", "--", "bash", "-c", "srun bash -c 'exit 4'; true"
+    ).job_id
+    tool.slurm.wait_for(job)
+    assert reason_of(tool, job, {}) == "the script ended well, but a step of it with exit code 4"
