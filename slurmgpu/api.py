@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from slurmgpu.files.jobs import LoadedJob
     from slurmgpu.files.yaml import Layered
+    from slurmgpu.models.cluster import Cluster
     from slurmgpu.models.plan import Plan
     from slurmgpu.planning.reading import ScriptFacts
 
@@ -104,21 +105,28 @@ def submit(
     from slurmgpu.rendering.render import render_script
     from slurmgpu.slurm.call import Slurm
     from slurmgpu.submission.by_submitit import attach, pack_function, require_submitit
+    from slurmgpu.submission.judging import Requested, judge
     from slurmgpu.submission.submitting import Submission, submit_plan
 
     require_submitit()
     cwd = Path.cwd()
-    loaded, plan = _planned(function, dict(settings), None if cluster is None else os.fspath(cluster), cwd)
+    loaded, found, plan = _planned(
+        function, dict(settings), None if cluster is None else os.fspath(cluster), cwd
+    )
     packed = pack_function(plan, function, args, kwargs or {})
     templates = loaded.settings.templates
     folder = folder_here(loaded.work_dir, cwd)
     chosen = os.fspath(runs) if runs is not None else loaded.settings.settings.runs
+    script = render_script(
+        packed.plan, read_templates(expand_here(templates, os.environ, "templates") if templates else None)
+    )
+    verdict = judge(Requested(packed.plan, script, loaded, found), cwd)
+    for remark in verdict.warnings:
+        warnings.warn(f"{remark.message}; {remark.hint}", UserWarning, stacklevel=2)
+    verdict.refuse()
     submission = Submission(
         plan=packed.plan,
-        script=render_script(
-            packed.plan,
-            read_templates(expand_here(templates, os.environ, "templates") if templates else None),
-        ),
+        script=script,
         folder=folder,
         cwd=cwd,
     )
@@ -129,7 +137,7 @@ def submit(
 
 def _planned(
     function: Callable[..., Any], settings: dict[str, Any], cluster_name: str | None, cwd: Path
-) -> tuple[LoadedJob, Plan]:
+) -> tuple[LoadedJob, Cluster, Plan]:
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.files.jobs import load_job
     from slurmgpu.planning.planner import Surroundings, make_plan
@@ -149,7 +157,7 @@ def _planned(
         )
     for warning in plan.warnings:
         _warn(warning)
-    return loaded, plan
+    return loaded, cluster, plan
 
 
 def _warn(text: str) -> None:

@@ -216,6 +216,10 @@ EXAMPLES: dict[str, Example] = {
         "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-task=1\n\nsrun python train.py",
         "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-task=1\n\nsrun ./solver input",
     ),
+    "gpu-slices": Example(
+        "#SBATCH --gres=gpu:a100_1g.5gb:2\n\ntorchrun --standalone --nproc-per-node=2 train.py",
+        "#SBATCH --gres=gpu:a100_1g.5gb:1\n#SBATCH --array=0-8\n\npython train.py",
+    ),
     "step-gpus": Example(
         "#SBATCH --gres=gpu:a100:4\n\nsrun --gres=gpu:4 ./app", "#SBATCH --gres=gpu:a100:4\n\nsrun ./app"
     ),

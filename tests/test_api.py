@@ -74,6 +74,17 @@ def call_of(job: Any) -> DelayedSubmission:
     return DelayedSubmission.load(job.paths.submitted_pickle)
 
 
+def test_what_cannot_work_is_refused_in_the_words_of_the_call(site: Site) -> None:
+    with pytest.raises(PlanError) as caught:
+        slurmgpu.submit(add, 1, gpus=1, time="1:00:00", memory=64)
+    assert caught.value.message.startswith("memory=64: 64 means 64 megabytes")
+    assert "write memory='64G'" in str(caught.value.hint)
+    assert "--force" not in str(caught.value.hint)
+    assert site.runs == []
+    with pytest.warns(UserWarning, match="time=24: 24 means 24 minutes"):
+        slurmgpu.submit(add, 1, gpus=1, time=24)
+
+
 def test_a_function_arrives_with_its_arguments(site: Site) -> None:
     job = slurmgpu.submit(add, 1, kwargs={"second": 2}, gpus=2, time="1:00:00")
     assert job.job_id == "4711"

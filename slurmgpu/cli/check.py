@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from slurmgpu.models.cluster import Cluster
-    from slurmgpu.scripts.reading import Script
-    from slurmgpu.scripts.rules.base import Facts, Finding
+    from slurmgpu.scripts.rules.base import Finding
 
 _COLOURS = {"error": "red", "warning": "yellow", "hint": "cyan"}
 
@@ -43,10 +40,13 @@ def command(
     Ends with exit code 1 where there are errors. The comment `# slurmgpu: ignore RULE` on a line, or on a line of its
     own above it, silences a rule there.
     """
+    from pathlib import Path
+
     from slurmgpu.errors import InvalidInput
     from slurmgpu.scripts.checking import check_script
     from slurmgpu.scripts.reading import read_script
     from slurmgpu.scripts.rules import RULES
+    from slurmgpu.submission.judging import facts_here
 
     for name in ignore:
         if name not in RULES:
@@ -59,7 +59,8 @@ def command(
                 hint="the rules stand in docs/check.md, and their names in each finding",
             )
     read = read_script(_text(script))
-    found = check_script(read, _facts(read, _cluster(cluster_name)), ignore=ignore, least=severity)
+    facts = facts_here(read, Path.cwd(), _cluster(cluster_name))
+    found = check_script(read, facts, ignore=ignore, least=severity)
     shown = "<stdin>" if script == "-" else script
     if as_json:
         _print_json(shown, found)
@@ -98,28 +99,6 @@ def _cluster(name: str | None) -> Cluster | None:
 
     cluster, _ = choose_cluster(name, load_settings(Path.cwd()), os.environ)
     return cluster
-
-
-def _facts(read: Script, cluster: Cluster | None) -> Facts:
-    """What the rules want to know of this machine, for a job that is submitted here and now."""
-    from pathlib import Path
-
-    from slurmgpu.files.jobs import read_python
-    from slurmgpu.scripts.checking import paths_of, python_scripts
-    from slurmgpu.scripts.rules.base import Facts
-
-    folder = Path.cwd()
-    paths = {path: _kind(Path(path)) for path in paths_of(read, str(folder))}
-    python = {name: read_python([name], folder) for name in python_scripts(read)}
-    there = {name: facts for name, facts in python.items() if facts is not None}
-    return Facts(str(folder), paths, there, cluster)
-
-
-def _kind(path: Path) -> Literal["folder", "file", "missing"]:
-    try:
-        return "folder" if path.is_dir() else "file" if path.exists() else "missing"
-    except OSError:  # a name too long, a folder that may not be looked into
-        return "file"
 
 
 def _counts(found: list[Finding]) -> dict[str, int]:

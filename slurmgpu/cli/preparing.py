@@ -36,11 +36,15 @@ class Prepared(NamedTuple):
     plan: Plan
     template: str | None
     around: Surroundings
+    rendered: tuple[Plan, str] | None = None
+    """The script of this plan, once it is rendered."""
 
     def render(self, script_name: str | None = None) -> str:
         """The script's text."""
         from slurmgpu.rendering.render import SCRIPT_NAME, render_script
 
+        if script_name in (None, SCRIPT_NAME) and self.rendered and self.rendered[0] is self.plan:
+            return self.rendered[1]
         return render_script(self.plan, self.templates(), script_name=script_name or SCRIPT_NAME)
 
     def fitting(self) -> list[str]:
@@ -100,7 +104,26 @@ def prepare(given: dict[str, Any], *, starts: Start | None = None) -> Prepared:
     for warning in plan.warnings:
         note(f"warning: {warning}")
     _judge(loaded, plan, cwd, starts, around.force)
-    return Prepared(loaded, cluster, plan, given.get("job__template"), around)
+    prepared = Prepared(loaded, cluster, plan, given.get("job__template"), around)
+    prepared = prepared._replace(rendered=(plan, prepared.render()))
+    _judge_script(prepared, source, cwd, starts)
+    return prepared
+
+
+def _judge_script(prepared: Prepared, source: Source, cwd: Path, starts: Start | None) -> None:
+    """Say what the rules of `slurmgpu check` find; PlanError for what cannot work, where the job starts now."""
+    from slurmgpu.submission.judging import Requested, judge
+
+    batch = (source.batch.name, source.batch.text) if source.batch else None
+    loaded, around = prepared.loaded, prepared.around
+    requested = Requested(prepared.plan, prepared.render(), loaded, prepared.cluster, around.script, batch)
+    verdict = judge(requested, cwd)
+    if starts and not around.force:
+        verdict.refuse("--force starts the job all the same")
+    for remark in verdict.errors:
+        note(f"{'warning' if around.force else 'error'}: {remark.message}; {remark.hint}")
+    for remark in verdict.warnings:
+        note(f"warning: {remark.message}; {remark.hint}")
 
 
 def _loaded(given: dict[str, Any], source: Source, cwd: Path) -> LoadedJob:

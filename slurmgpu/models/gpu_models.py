@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["GpuModel", "well_known"]
+__all__ = ["GpuModel", "names_a_slice", "well_known"]
 
 
 class GpuModel(NamedTuple):
@@ -73,3 +73,8 @@ def well_known(name: str) -> GpuModel | None:
         if re.search(rf"(?<![0-9]){model.word}(?!\d)", word):
             return model
     return None
+
+
+def names_a_slice(name: str) -> bool:
+    """Whether a type's name is, or ends in, that of a MIG profile: `1g.10gb`, `a100_3g.20gb`."""
+    return re.search(r"(?:\A|[^a-z0-9])\dg(?:\.\d+gb(?:\.me|\+me\S*)?)?\Z", name.lower()) is not None

@@ -20,7 +20,14 @@ from slurmgpu.planning.launching import Launching, choose_launcher, own_loop
 from slurmgpu.planning.planner import Surroundings, make_plan, own_loop_reasons, resolve_environment
 from slurmgpu.planning.restarting import refuse_timeout, restart_of
 
-__all__ = ["ExactSize", "as_it_stands", "component_options", "exact_options", "exact_plan"]
+__all__ = [
+    "OPTIONS_OF_RESOURCES",
+    "ExactSize",
+    "as_it_stands",
+    "component_options",
+    "exact_options",
+    "exact_plan",
+]
 
 _DEFAULT_SHELL = "/bin/bash"
 _SPELLED = (Duration, GpuRequest, Memory)
@@ -28,8 +35,7 @@ _WHY = "as it stands in the job (exact)"
 # What the launchers srun and torchrun must know as numbers.
 _SIZES = ("nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task", "gres")
 
-# Each field of the resources that is one option of sbatch.
-_RESOURCES = {
+OPTIONS_OF_RESOURCES = {
     "account": "account",
     "partition": "partition",
     "qos": "qos",
@@ -50,6 +56,7 @@ _RESOURCES = {
     "exclusive": "exclusive",
     "time": "time",
 }
+"""Each field of the resources that is one option of sbatch."""
 
 
 def as_it_stands(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
@@ -240,7 +247,7 @@ def _own_options(job: Job) -> Iterator[tuple[str, str | None]]:
 
 
 def _of_resources(resources: Resources) -> Iterator[tuple[str, str | None]]:
-    for field, option in _RESOURCES.items():
+    for field, option in OPTIONS_OF_RESOURCES.items():
         value = getattr(resources, field)
         if value is None or value is False or value == ():
             continue

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from slurmgpu.models.cluster import Cluster, GpuType, NodeGroup
+from slurmgpu.models.gpu_models import names_a_slice
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import GpuRequest
 
@@ -55,7 +55,7 @@ def gpu_type_matches(cluster: Cluster, wanted: str, group_type: str | None) -> b
 def is_slice(cluster: Cluster, group: NodeGroup) -> bool:
     """Whether its GPUs are slices: types that end in a MIG profile's name (1g.10gb), as NVIDIA names them."""
     known = cluster.gpu_types.get(group.gpu_type or "")
-    return bool(re.search(r"(?:^|_)\d+g\.\d+gb\Z", (known and known.gres) or group.gpu_type or ""))
+    return names_a_slice((known and known.gres) or group.gpu_type or "")
 
 
 def memory_of(cluster: Cluster, group: NodeGroup) -> int | None:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from slurmgpu.models.cluster import Cluster
-from slurmgpu.planning.reading import ScriptFacts
-
 if TYPE_CHECKING:
+    from slurmgpu.models.cluster import Cluster
+    from slurmgpu.planning.reading import ScriptFacts
     from slurmgpu.scripts.rules.view import View
 
 __all__ = ["SEVERITIES", "Facts", "Finding", "Hit", "Rule", "Severity", "rule"]
@@ -51,6 +50,8 @@ class Rule:
     about: str
     find: Callable[[View], Iterator[Hit]]
     needs_cluster: bool = False
+    judged_before: bool = False
+    """Whether planning or submission judges the same of a request of our own, before there is a script."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Finding:
 
 
 def rule(
-    name: str, severity: Severity, about: str, *, needs_cluster: bool = False
+    name: str, severity: Severity, about: str, *, needs_cluster: bool = False, judged_before: bool = False
 ) -> Callable[[Callable[[View], Iterator[Hit]]], Rule]:
     """Make a rule of the function below it."""
-    return lambda find: Rule(name, severity, about, find, needs_cluster)
+    return lambda find: Rule(name, severity, about, find, needs_cluster, judged_before)

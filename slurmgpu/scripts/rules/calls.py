@@ -131,21 +131,19 @@ def calls_of(simple: Simple, outer: Call | None = None) -> Iterator[Call]:
         return
     call = _call(simple, outer)
     yield call
-    text = _inner_text(call.words)
-    if text is not None and outer is None:
+    for text in _inner_texts(call.words) if outer is None else ():
         for command in read_shell(text, simple.line):
             for inner in simple_commands(command):
                 yield from calls_of(inner, call)
 
 
-def _inner_text(words: tuple[str, ...]) -> str | None:
-    """The text that ``bash -c`` runs."""
+def _inner_texts(words: tuple[str, ...]) -> Iterator[str]:
+    """The texts that ``bash -c`` runs, one in the other's ``"$@"`` among them."""
     for index, word in enumerate(words[:-1]):
         if re.fullmatch(r"-\w*c", word) and any(
             one.rsplit("/", 1)[-1] in {"bash", "sh"} for one in words[:index]
         ):
-            return words[index + 1]
-    return None
+            yield words[index + 1]
 
 
 def _call(simple: Simple, outer: Call | None) -> Call:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
 from slurmgpu.planning.ask import About, Problem
-from slurmgpu.planning.asking import judge_options
 from slurmgpu.scripts.rules.asked import Asked, is_placeholder
 from slurmgpu.scripts.rules.base import Hit, Rule, rule
 from slurmgpu.scripts.rules.view import View
@@ -62,7 +61,13 @@ def _places(view: View) -> Iterator[_Place]:
             yield _Place(asked, names, [cluster.partitions[name] for name in names])
 
 
-@rule("unknown-partition", "error", "A partition that the cluster does not have.", needs_cluster=True)
+@rule(
+    "unknown-partition",
+    "error",
+    "A partition that the cluster does not have.",
+    needs_cluster=True,
+    judged_before=True,
+)
 def unknown_partition(view: View) -> Iterator[Hit]:
     cluster = _cluster(view)
     for asked in view.components if cluster else ():
@@ -80,6 +85,8 @@ def _judged(view: View, about: About) -> Iterator[tuple[Asked, Problem]]:
     cluster = _cluster(view)
     if cluster is None:
         return
+    from slurmgpu.planning.asking import judge_options  # only a described cluster pays for it
+
     for place in _places(view):
         options = {name: place.asked.value(name) for name in place.asked.options}
         for problem in judge_options(cluster, options):
@@ -109,7 +116,7 @@ def _rule_about(name: str, about: About, summary: str, fix: str) -> Rule:
             yield Hit(line, f"{problem}; such a job is refused, or waits for ever", fix)
 
     wrapped: Callable[[View], Iterator[Hit]] = find
-    return rule(name, "error", summary, needs_cluster=True)(wrapped)
+    return rule(name, "error", summary, needs_cluster=True, judged_before=True)(wrapped)
 
 
 over_time = _rule_about(

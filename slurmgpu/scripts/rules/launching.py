@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from slurmgpu.models.gpu_models import names_a_slice
 from slurmgpu.planning.command import torchrun_processes
 from slurmgpu.scripts.rules.base import Hit, rule
 from slurmgpu.scripts.rules.calls import Call, expanded
@@ -275,6 +276,57 @@ def gpus_hidden(view: View) -> Iterator[Hit]:
         return
 
 
+@rule(
+    "gpu-slices",
+    "error",
+    "Several processes of one training on slices of GPUs (MIG), which cannot work together.",
+)
+def gpu_slices(view: View) -> Iterator[Hit]:
+    asked = view.asked
+    kinds = _slices(view)
+    if view.script.components > 1 or not kinds or (asked.gpus_per_node or 0) < 2:
+        return
+    for call in _trainings(view):
+        processes = _processes_on_a_node(view, call)
+        facts = view.facts.python.get(call.script or "")
+        ours = "slurmgpu_training" in call.words
+        sure = call.torchrun is not None or ours or bool(facts and (facts.distributed or facts.framework))
+        if processes and (sure or facts is None):
+            yield Hit(
+                asked.line(*asked.gpu_options),
+                f"{processes} processes share slices of GPUs ({', '.join(sorted(kinds))}): a CUDA process sees one "
+                "slice, and NCCL does not join slices of a GPU",
+                "ask for whole GPUs; or for 1 slice and 1 process, in a job array for several of them",
+                None if sure and "gpus-per-task" not in asked.options else "warning",
+            )
+            return
+
+
+def _slices(view: View) -> set[str]:
+    """The types of GPU that the job gets, where all of them are slices."""
+    kinds = view.asked.gpu_types
+    cluster = view.facts.cluster
+    if not kinds and cluster is not None and cluster.known:
+        names = (view.asked.value("partition") or cluster.default_partition or "").split(",")
+        groups = [
+            group for name in names if name in cluster.partitions for group in cluster.partitions[name].kinds
+        ]
+        kinds = {group.gpu_type or "" for group in groups if group.gpu_count != 0}
+    if cluster is not None:
+        known = cluster.gpu_types
+        kinds = {(known[kind].gres if kind in known else None) or kind for kind in kinds}
+    return kinds if kinds and all(map(names_a_slice, kinds)) else set()
+
+
+def _processes_on_a_node(view: View, call: Call) -> str | None:
+    """How many processes of one training a command starts on a node, as text; None: one, or it cannot be told."""
+    if call.torchrun is not None:
+        count = torchrun_processes(call.words) or "1"
+        return None if count == "1" else count if count.isdigit() else "several"
+    tasks = _tasks_on_a_node(view, call) if call.srun is not None else None
+    return str(tasks) if tasks and tasks > 1 else None
+
+
 @rule("step-gpus", "hint", "srun asks for GPUs without a type, where the job has asked for a type.")
 def step_gpus(view: View) -> Iterator[Hit]:
     if not view.asked.gpu_types:
@@ -306,5 +358,5 @@ def dead_rank(view: View) -> Iterator[Hit]:
 
 RULES = (
     nodes_unused, tasks_unused, srun_cpus, rank_too_early, fixed_port, loopback_address, no_rendezvous,
-    torchrun_in_each_task, spawns_itself, one_process, gpus_hidden, step_gpus, dead_rank,
+    torchrun_in_each_task, spawns_itself, one_process, gpus_hidden, gpu_slices, step_gpus, dead_rank,
 )  # fmt: skip

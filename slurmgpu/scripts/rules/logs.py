@@ -60,6 +60,7 @@ def _logs(view: View, asked: Asked) -> Iterator[tuple[Directive, str]]:
     "log-folder-missing",
     "error",
     "The folder of a log does not exist: the job fails at once and leaves no log at all.",
+    judged_before=True,
 )
 def log_folder_missing(view: View) -> Iterator[Hit]:
     for asked in view.components:
@@ -112,7 +113,10 @@ def log_is_a_folder(view: View) -> Iterator[Hit]:
 
 
 @rule(
-    "work-folder-missing", "error", "The work folder does not exist: the job runs in /tmp and is COMPLETED."
+    "work-folder-missing",
+    "error",
+    "The work folder does not exist: the job runs in /tmp and is COMPLETED.",
+    judged_before=True,
 )
 def work_folder_missing(view: View) -> Iterator[Hit]:
     for asked in view.components:

@@ -44,7 +44,12 @@ def _refused(view: View, *why: Refused) -> Iterator[tuple[int, str, Refused]]:
             yield one.line, one.text.strip(), one.why
 
 
-@rule("no-shebang", "error", "The first line is not `#!` with an interpreter: sbatch refuses the script.")
+@rule(
+    "no-shebang",
+    "error",
+    "The first line is not `#!` with an interpreter: sbatch refuses the script.",
+    judged_before=True,
+)
 def no_shebang(view: View) -> Iterator[Hit]:
     for line, text, _ in _refused(view, "no-shebang", "empty"):
         later = next(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from slurmgpu.models.gpu_models import names_a_slice
 from slurmgpu.scripts.rules.asked import Asked
 from slurmgpu.scripts.rules.base import Hit, rule
 from slurmgpu.scripts.rules.view import View
@@ -174,7 +174,7 @@ def few_cpus(view: View) -> Iterator[Hit]:
     python = any(call.trains or any(word.endswith(".py") for word in call.words) for call in view.calls)
     for asked in view.components:
         gpus = asked.gpus_per_node
-        if "exclusive" in asked.options or not gpus or any(map(_is_slice, asked.gpu_types)):
+        if "exclusive" in asked.options or not gpus or any(map(names_a_slice, asked.gpu_types)):
             continue
         if "cpus-per-gpu" in asked.options:
             cpus = gpus if asked.number("cpus-per-gpu") == 1 else None
@@ -192,11 +192,6 @@ def few_cpus(view: View) -> Iterator[Hit]:
             "ask for a GPU's share of the node, often 8 to 16 CPUs each (`scontrol show node` tells)",
             "hint" if meant else None,
         )
-
-
-def _is_slice(kind: str) -> bool:
-    """Whether a type of GPU is a MIG slice, such as ``1g.10gb``."""
-    return re.search(r"\dg\.\d+gb|\b\dg\b", kind) is not None
 
 
 @rule("no-time", "hint", "No --time: the job gets the partition's default, often short, or its maximum.")

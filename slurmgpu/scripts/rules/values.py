@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
 from slurmgpu.models.job import LARGEST_INDEX
 from slurmgpu.models.slurm_text import fault_in_features
 from slurmgpu.scripts.reading import Directive
-from slurmgpu.scripts.rules.asked import is_placeholder
+from slurmgpu.scripts.rules.asked import Asked, is_placeholder
 from slurmgpu.scripts.rules.base import Hit, rule
 from slurmgpu.scripts.rules.view import View
 
 __all__ = ["RULES", "given"]
 
 _TIME = r"\d+|\d+:\d+|\d+:\d+:\d+|\d+-\d*(:\d+){0,2}|(?i:unlimited|infinite)"
+# MiB that a Python process takes that has imported torch: 223 seen of 2.13 for CPUs, and those for GPUs take more.
+_TORCH = 200
 _MEMORY = r"\d+(?i:[kmgtp]b?)?"
 _NUMBERS = {
     *("ntasks", "cpus-per-task", "ntasks-per-node", "ntasks-per-core", "ntasks-per-socket", "ntasks-per-gpu"),
@@ -68,7 +71,12 @@ def _better_time(value: str) -> str:
     return "write " + {"d": f"{number}-00:00:00", "h": f"{number:02}:00:00", "m": f"00:{number:02}:00"}[unit]
 
 
-@rule("time-in-minutes", "hint", "A bare number, or `MM:SS`, is minutes.")
+def _like_hours(minutes: int) -> bool:
+    """Whether a number is one that people ask for in hours: half a day and more, but for a whole hour's 60."""
+    return minutes % 12 == 0 and minutes != 60
+
+
+@rule("time-in-minutes", "warning", "A bare number, or `MM:SS`, is minutes.")
 def time_in_minutes(view: View) -> Iterator[Hit]:
     for one, value in given(view, "time"):
         if re.fullmatch(r"[1-9]\d*", value) and int(value) <= 96:
@@ -78,6 +86,7 @@ def time_in_minutes(view: View) -> Iterator[Hit]:
                 f"write 00:{int(value):02}:00, or {value}:00:00 for hours"
                 if int(value) < 60
                 else f"write {value}:00:00 if hours are meant",
+                None if _like_hours(int(value)) else "hint",
             )
         elif re.fullmatch(r"\d+:\d+", value):
             minutes, seconds = value.split(":")
@@ -85,6 +94,7 @@ def time_in_minutes(view: View) -> Iterator[Hit]:
                 one.line,
                 f"{value} means {int(minutes)} minutes and {int(seconds)} seconds",
                 f"write {value}:00 for hours and minutes, or 00:{value}",
+                "hint",
             )
 
 
@@ -103,9 +113,28 @@ def bad_memory(view: View) -> Iterator[Hit]:
 
 @rule("memory-in-megabytes", "warning", "A small bare number of memory: it counts megabytes.")
 def memory_in_megabytes(view: View) -> Iterator[Hit]:
+    trains = any(call.trains for call in view.calls)
     for one, value in given(view, "mem", "mem-per-cpu", "mem-per-gpu"):
         if re.fullmatch(r"\d+", value) and 0 < int(value) <= 512:
-            yield Hit(one.line, f"{value} means {value} megabytes", f"write {value}G")
+            asked = view.components[one.component]
+            too_little = trains and asked.gpu_options and _on_a_node(asked, one.name, int(value)) < _TORCH
+            yield Hit(
+                one.line,
+                f"{value} means {value} megabytes"
+                + (", and importing torch alone takes more" if too_little else ""),
+                f"write {value}G",
+                "error" if too_little else None,
+            )
+
+
+def _on_a_node(asked: Asked, name: str, mib: int) -> float:
+    """Memory on a node in MiB, where the options say it; else any amount."""
+    if name != "mem-per-cpu":
+        return mib
+    cpus, gpus = asked.number("cpus-per-task"), asked.number("cpus-per-gpu")
+    if gpus is not None:
+        return mib * gpus * (asked.gpus_per_node or math.inf)
+    return mib * (cpus or 1) * (asked.tasks_per_node or math.inf)
 
 
 @rule("bad-number", "error", "A count that sbatch refuses.")

@@ -1,0 +1,163 @@
+"""A request of our own, held against the rules of ``slurmgpu check`` before it is sent.
+
+What planning and the other checks of a submission judge by themselves is not judged again (``Rule.judged_before``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from slurmgpu.errors import PlanError
+from slurmgpu.files.jobs import LoadedJob, folder_here, read_python
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.plan import Plan
+from slurmgpu.models.resources import Resources
+from slurmgpu.scripts.checking import check_script, paths_of, python_scripts
+from slurmgpu.scripts.reading import Directive, Script, read_script
+from slurmgpu.scripts.rules import RULES
+from slurmgpu.scripts.rules.base import Facts
+
+if TYPE_CHECKING:
+    from slurmgpu.planning.reading import ScriptFacts
+
+__all__ = ["Remark", "Requested", "Verdict", "facts_here", "judge"]
+
+_MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
+
+
+class Requested(NamedTuple):
+    """A planned job with its script, and what both came from."""
+
+    plan: Plan
+    script: str
+    loaded: LoadedJob
+    cluster: Cluster
+    python: ScriptFacts | None = None
+    """What the user's script shows, where it was read already."""
+    batch: tuple[str, str] | None = None
+    """Name and text of the batch script that was taken as a job."""
+
+
+class Remark(NamedTuple):
+    """What is wrong with a request, in the words in which it was made, and what to write instead."""
+
+    message: str
+    hint: str
+
+
+class Verdict(NamedTuple):
+    """What the rules say of a request."""
+
+    errors: tuple[Remark, ...] = ()
+    warnings: tuple[Remark, ...] = ()
+
+    def refuse(self, otherwise: str | None = None) -> None:
+        """PlanError where something cannot work; ``otherwise`` says how to send it all the same."""
+        if self.errors:
+            hints = [*dict.fromkeys(one.hint for one in self.errors), *([otherwise] if otherwise else [])]
+            raise PlanError("; ".join(one.message for one in self.errors), hint="; ".join(hints))
+
+
+def judge(request: Requested, cwd: Path) -> Verdict:
+    """Hold the script of a request against the rules; hints are left to ``slurmgpu check``."""
+    script = read_script(request.script)
+    if request.batch is None:
+        script = _with_units_as_written(script, request.loaded)
+    else:
+        script = _laid_over(read_script(request.batch[1]), script)
+    folder = folder_here(request.loaded.work_dir, cwd) or cwd
+    known = {request.python.path: request.python} if request.python else {}
+    facts = facts_here(script, folder, request.cluster, known)
+    found = check_script(script, facts, ignore=_judged_before(request), least="warning")
+    if not found and request.loaded.job.resources.gpu_memory is None:
+        return Verdict()
+    # Only a finding pays for it.
+    from slurmgpu.submission.judging_words import gpu_memory_in_megabytes, in_words_of_the_request
+
+    remarks = [(one.severity, in_words_of_the_request(one, script, request)) for one in found]
+    return Verdict(
+        tuple(remark for severity, remark in remarks if severity == "error"),
+        (
+            *(remark for severity, remark in remarks if severity == "warning"),
+            *gpu_memory_in_megabytes(request),
+        ),
+    )
+
+
+def facts_here(
+    script: Script, folder: Path, cluster: Cluster | None, known: Mapping[str, ScriptFacts] | None = None
+) -> Facts:
+    """What the rules want to know of this machine, for a script that is submitted from ``folder`` now.
+
+    ``known`` are Python scripts that were read already.
+    """
+    paths = {path: _kind(Path(path)) for path in paths_of(script, str(folder))}
+    python = dict(known or {})
+    for name in python_scripts(script) - set(python):
+        facts = read_python([name], folder)
+        if facts is not None:
+            python[name] = facts
+    return Facts(str(folder), paths, python, cluster)
+
+
+def _kind(path: Path) -> Literal["folder", "file", "missing"]:
+    try:
+        return "folder" if path.is_dir() else "file" if path.exists() else "missing"
+    except OSError:  # a name too long, a folder that may not be looked into
+        return "file"
+
+
+def _judged_before(request: Requested) -> set[str]:
+    """The rules whose facts somebody else judges: of how a command is launched, the planner."""
+    ignored = {name for name, rule in RULES.items() if rule.judged_before}
+    if request.plan.command is not None:
+        ignored |= {"nodes-unused", "spawns-itself"}
+    return ignored
+
+
+def _with_units_as_written(script: Script, loaded: LoadedJob) -> Script:
+    """Bare numbers of time and memory as they were written: a planned script has them with their units."""
+    components = [loaded.job.resources, *(one.resources for one in loaded.job.components)]
+    bare = {
+        (number, name): value for number, one in enumerate(components) for name, value in _bare_numbers(one)
+    }
+    if not bare:
+        return script
+    return replace(script, directives=tuple(_as_written(one, bare) for one in script.directives))
+
+
+def _bare_numbers(resources: Resources) -> Iterator[tuple[str, str]]:
+    for name, value in (
+        ("time", resources.time),
+        ("mem", resources.memory),
+        ("mem-per-cpu", resources.memory_per_cpu),
+        ("mem-per-gpu", resources.memory_per_gpu),
+    ):
+        if value is not None and value.written is not None and value.written.isdigit():
+            yield name, value.written
+
+
+def _as_written(one: Directive, bare: Mapping[tuple[int, str], str]) -> Directive:
+    """The same option as it was asked for: the site may want memory counted in another way."""
+    for name in _MEMORY if one.name in _MEMORY else (one.name,):
+        if (one.component, name) in bare:
+            return replace(one, name=name, value=bare[one.component, name])
+    return one
+
+
+def _laid_over(own: Script, rendered: Script) -> Script:
+    """A batch script with the options that were laid over it, at lines of their own below its last."""
+    kept: list[Directive] = [one for one in own.directives if one.component]
+    lines = list(own.lines)
+    before = own.effective()
+    for name, one in rendered.effective().items():
+        if name in before and before[name].value == one.value:
+            kept += [each for each in own.directives if each.name == name and not each.component]
+        elif name != "job-name":
+            lines.append(one.text)
+            kept.append(replace(one, line=len(lines)))
+    kept.sort(key=lambda one: one.line)
+    return replace(own, directives=tuple(kept), lines=tuple(lines))

@@ -1,0 +1,147 @@
+"""Findings of the rules in the words of the request: the option or field that a person wrote, not a line they never saw."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from slurmgpu.files.yaml import Key, Origin
+from slurmgpu.models.component import OWN_OPTIONS
+from slurmgpu.planning.exact import OPTIONS_OF_RESOURCES
+from slurmgpu.scripts.reading import Directive, Script
+from slurmgpu.scripts.rules.base import Finding
+from slurmgpu.submission.judging import Remark
+
+if TYPE_CHECKING:
+    from slurmgpu.files.jobs import LoadedJob
+    from slurmgpu.submission.judging import Requested
+
+__all__ = ["gpu_memory_in_megabytes", "in_words_of_the_request"]
+
+_GPUS = ("gpus", "gpus_per_node", "gpus_per_task", "gpu_type", "gres")
+_GPU_OPTIONS = {"gpus", "gpus-per-node", "gpus-per-task", "gres"}
+_FIELDS = {option: f"resources.{field}" for field, option in OPTIONS_OF_RESOURCES.items()} | OWN_OPTIONS
+# Their fixes are values, to be written in place of the one that is there.
+_VALUES = {"memory-in-megabytes", "time-in-minutes"}
+# They miss an option, and have no line of their own.
+_OF_THE_WHOLE = {"option-required"}
+_VALUE = re.compile(r"(?<![\w:-])\d[\w:-]*")
+Spell = Callable[[str], str]
+
+
+def in_words_of_the_request(finding: Finding, script: Script, request: Requested) -> Remark:
+    """Where it was written, what is wrong with it, and what to write instead."""
+    directive = next((one for one in script.directives if one.line == finding.line), None)
+    said: str
+    spell: Spell
+    if finding.rule in _OF_THE_WHOLE:
+        said, spell = "the job", _as_it_is
+    elif directive is None:
+        said, spell = _of_the_body(finding.line, request), _as_it_is
+    else:
+        said, spell = _of_the_option(_meant(directive, finding, script), request)
+    fix = finding.fix
+    if request.batch is None:
+        fix = fix.replace("#SBATCH --", "--")
+    if finding.rule in _VALUES:
+        fix = _VALUE.sub(lambda match: spell(match[0]), fix)
+    return Remark(f"{said}: {finding.message} [{finding.rule}]", fix)
+
+
+def gpu_memory_in_megabytes(request: Requested) -> Iterator[Remark]:
+    """The same slip as with --mem, in a field that is no option of sbatch."""
+    value = request.loaded.job.resources.gpu_memory
+    if value is None or value.written is None or not value.written.isdigit() or value.mib > 512:
+        return
+    key: Key = ("resources", "gpu_memory")
+    origin = request.loaded.layered.origin(key) or Origin("the job")
+    said, spell = _written(key, origin, Directive(0, "", "gpu-memory", value.written, 0, ""), request)
+    yield Remark(
+        f"{said}: {value.written} means {value.written} megabytes, and every GPU has more",
+        f"write {spell(value.written + 'G')}",
+    )
+
+
+def _meant(first: Directive, finding: Finding, script: Script) -> Directive:
+    """Of several options on a line the one that the finding speaks of."""
+    here = [one for one in script.directives if one.line == finding.line]
+    spoken = [one for one in here if one.name in finding.message or (one.value or "\0") in finding.message]
+    return spoken[0] if spoken else first
+
+
+def _of_the_option(one: Directive, request: Requested) -> tuple[str, Spell]:
+    """An option as it was asked for, and how another value of it is written there."""
+    for key in _keys(one):
+        origin = request.loaded.layered.origins.get(key)
+        if origin is not None:
+            return _written(key, origin, one, request)
+    plain = _plain(one.name)
+    return plain(one.value), plain
+
+
+def _keys(one: Directive) -> Iterator[Key]:
+    """The keys of a job that ask for an option."""
+    inside: Key = ("components", one.component - 1) if one.component else ()
+    field = _FIELDS.get(one.name, "")
+    if field:
+        yield (*inside, *field.split("."))
+    if one.name in _GPU_OPTIONS:
+        yield from ((*inside, "resources", name) for name in _GPUS)
+    yield (*inside, "sbatch", one.name)
+
+
+def _written(key: Key, origin: Origin, one: Directive, request: Requested) -> tuple[str, Spell]:
+    where, field = origin.where, ".".join(map(str, key))
+    value = str(_value_at(request.loaded, key, one.value))
+    if where.startswith("option --set "):
+        return f"--set {field}={value}", lambda new: f"--set {field}={new}"
+    if where.startswith("option --sbatch"):
+        return f"--sbatch {one.name}={value}", lambda new: f"--sbatch {one.name}={new}"
+    if where.startswith("option "):
+        option = where.removeprefix("option ")
+        return f"{option} {value}", lambda new: f"{option} {new}"
+    if where.startswith("keyword "):
+        return f"{key[-1]}={value}", lambda new: f"{key[-1]}={new!r}"
+    if request.batch is not None:
+        plain = _plain(one.name)
+        return f"{where}:{one.line}: {plain(one.value)}", plain
+    return f"{origin}: {field}: {value}", lambda new: f"{field}: {new}"
+
+
+def _as_it_is(value: str) -> str:
+    return value
+
+
+def _plain(name: str) -> Callable[[str | None], str]:
+    return lambda value: f"--{name}" if value is None else f"--{name}={value}"
+
+
+def _value_at(loaded: LoadedJob, key: Key, otherwise: str | None) -> Any:
+    here: Any = loaded.layered.data
+    try:
+        for part in key:
+            here = here[part]
+    except (KeyError, IndexError, TypeError):
+        return otherwise
+    return ",".join(map(str, here)) if isinstance(here, list) else here
+
+
+def _of_the_body(line: int, request: Requested) -> str:
+    """A line that runs: of the batch script, of ``script:``, or of what was made of a command."""
+    plan, text = request.plan, request.script
+    if request.batch is not None:
+        return f"{request.batch[0]}:{line}"
+    if plan.script is not None and text.endswith(plan.script):
+        above = text[: len(text) - len(plan.script)].count("\n")
+        return f"script: line {max(1, line - above)}"
+    here = text.splitlines()[line - 1]
+    for name in plan.variables:
+        if f"{name}=" in here:
+            return f"variables.{name}"
+    launch = request.loaded.layered.origin(("launch", "launcher"))
+    if launch is not None and request.loaded.job.launch.launcher != "auto":
+        return (
+            f"--launch {plan.launcher}" if launch.where.startswith("option") else f"launch: {plan.launcher}"
+        )
+    return "command"
