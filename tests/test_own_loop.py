@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -128,6 +129,8 @@ def test_the_copy_is_imported_by_its_own_name_and_before_an_installed_one(tmp_pa
     expected = str(code / "slurmgpu" / "training" / "__init__.py")
     assert imported_by(code, code=ask) == expected
     assert imported_by(code, installed, code=ask) == expected
+    for file in code.rglob("*.py"):
+        ast.parse(file.read_text(), feature_version=(3, 9))
     both = "import slurmgpu; import slurmgpu.training; print(slurmgpu.submit)"
     assert imported_by(code, installed, code=both) == "installed"
 

@@ -113,6 +113,18 @@ def test_amds_gpus_are_named_by_their_own_variable(tmp_path: Path) -> None:
     assert seen(done) == ["2-unset"]
 
 
+def test_gpus_that_torch_does_not_see_end_it_with_the_option_for_the_cpu(tmp_path: Path) -> None:
+    """Nobody trains on the CPU of an allocation with GPUs unnoticed: neither a task nor a loop of one's own."""
+    (tmp_path / "own.py").write_text("from slurmgpu.training import Run\nRun()\nprint('made')\n")
+    own = ["--gpus", "1", "--", "python", "own.py"]
+    done = run(tmp_path, *own, **TWO)
+    assert done.returncode == 1
+    assert "this local run was given 1 GPU(s), and torch sees none" in done.stderr
+    assert 'the option --cpu, or Run(device="cpu")' in done.stderr
+    done = run(tmp_path, "--cpu", *own, **TWO)
+    assert (done.returncode, done.stdout) == (0, "made\n"), done.stderr
+
+
 def test_when_the_real_job_ends_is_known_to_the_run_in_it(tmp_path: Path) -> None:
     done = run(
         tmp_path, "--gpus", "1", "--", "printenv", "SLURM_JOB_END_TIME", **TWO, SLURM_JOB_END_TIME="99"

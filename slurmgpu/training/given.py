@@ -151,8 +151,11 @@ def _missing(
     ]
     driver = _Driver.here()
     cause = _why_fewer(said) if seen else _why_none(driver, said)
+    giver = "Slurm gave this node"
+    if _local(environment):
+        giver, how_on_cpu = "this local run was given", f"the option --cpu, or {how_on_cpu}"
     return (
-        f"Slurm gave this node {given} GPU(s), and torch sees {seen or 'none'}: {cause.why}\n"
+        f"{giver} {given} GPU(s), and torch sees {seen or 'none'}: {cause.why}\n"
         f"  torch: {torch.__version__} in {sys.executable}, built for {_built_for()}\n"
         f"  driver: {driver}\n"
         f"  Slurm: {', '.join(slurm)}\n"

@@ -24,10 +24,11 @@ def test_every_gpu_benchmark_runs_on_a_cpu_with_tiny_sizes(tmp_path: Path) -> No
     document = json.loads(file.read_text())
     results = document["results"]
     assert (document["tiny"], document["machine"]["device"]) == (True, "CPU")
-    assert list(results) == ["resume", "overhead", "stall", "parallel", "amp"]
+    assert list(results) == ["resume", "overhead", "stall", "parallel", "amp", "own"]
     assert results["resume"]["exact"] is True
     assert results["resume"]["fp32-SIGKILL"]["steps"] == 24
     assert 0 < int(results["resume"]["fp32-SIGKILL"]["resumed_from"].removeprefix("step-")) < 24
+    assert (results["own"]["exact"], results["own"]["said"]) == (True, "device cpu backend gloo")
     assert results["overhead"]["small"]["parameters"] < results["overhead"]["large"]["parameters"]
     assert [len(results["overhead"][size]["ratio"]) for size in ("small", "large")] == [3, 3]
     assert [save["step"] for save in results["stall"]["saves"]] == [8, 16]
