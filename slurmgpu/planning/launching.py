@@ -19,7 +19,8 @@ from slurmgpu.planning.command import (
 )
 
 if TYPE_CHECKING:
-    from slurmgpu.planning.reading import Finding, ScriptFacts
+    from slurmgpu.planning.reading import ScriptFacts
+    from slurmgpu.planning.signs import Finding
 
 __all__ = ["Launching", "choose_launcher", "own_loop"]
 
