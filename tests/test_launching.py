@@ -84,6 +84,12 @@ def test_the_processes_of_a_spawning_script_share_the_threads_of_its_node() -> N
     assert 'OMP_NUM_THREADS="${OMP_NUM_THREADS:-16}"' in rendered(made)
 
 
+def test_the_plan_counts_the_processes_that_the_script_starts() -> None:
+    made = of_textbook("spawn.py", resources={"gpus": 4, "nodes": 1})
+    (reason,) = (one for one in made.reasons if one.what == "processes")
+    assert (reason.value, reason.why) == ("4", "the command starts one for each GPU of its node")
+
+
 def test_data_parallel_is_one_process_with_all_threads_and_meets_nobody() -> None:
     text = rendered(of_textbook("dataparallel.py", resources={"gpus": 4, "nodes": 1, "cpus_per_gpu": 16}))
     assert 'OMP_NUM_THREADS="${OMP_NUM_THREADS:-64}"' in text

@@ -27,11 +27,12 @@ def plan_text(plan: Plan, columns: int | None = None) -> str:
         rows += [("hetjob", f"component {number}"), *((str(option), option.why) for option in component)]
     rows += [(f"{reason.what}: {reason.value}", reason.why) for reason in plan.reasons]
     width = max(len(left) for left, _ in rows)
+    processes = plan.spawned_per_node or plan.world_size
     head = f"{plan.name} on {plan.cluster}: " + (
         "what stands in the job, and nothing else"
         if plan.exact
         else f"{count(plan.nodes, 'node')} x {count(plan.gpus_per_node, 'GPU')}, "
-        f"{plan.world_size} process{'es' if plan.world_size > 1 else ''}"
+        f"{processes} process{'es' if processes > 1 else ''}"
     )
     return "\n".join([head, *(_row_text(left, why, width, columns) for left, why in rows)])
 

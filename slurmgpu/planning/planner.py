@@ -112,6 +112,16 @@ def _processes(launching: Launching, gpus_per_node: int, tasks: int) -> int:
     assert_never(launching.launcher)
 
 
+def _processes_reason(launching: Launching, layout: Layout, processes: int) -> Reason:
+    if launching.spawns:
+        total, why = max(1, layout.gpus_per_node), "the command starts one for each GPU of its node"
+    elif launching.launcher == "plain" and layout.nodes > 1:
+        total, why = processes, "on the first of the nodes"
+    else:
+        total, why = layout.nodes * processes, f"{count(layout.nodes, 'node')} x {processes}"
+    return Reason.model_construct(what="processes", value=str(total), why=why)
+
+
 def _warnings(cluster: Cluster, chosen: Chosen) -> tuple[str, ...]:
     """What is legal and likely not meant."""
     draft = chosen.draft
@@ -230,7 +240,6 @@ def _finished(
     layout = draft.layout
     tasks, tasks_why = _tasks(job, launching, layout.gpus_per_node)
     processes = _processes(launching, layout.gpus_per_node, tasks)
-    alone = launching.launcher == "plain" and layout.nodes > 1
     resumes_at = own_loop(around.script) if job.train is None else None
     restart, restart_why = restart_of(job, resumes_at)
     work_dir = around.work_dir
@@ -299,11 +308,7 @@ def _finished(
         charge_unit=cost.unit if cost and cost.charge is not None else None,
         reasons=(
             Reason.model_construct(what="launcher", value=launching.launcher, why=launching.why),
-            Reason.model_construct(
-                what="processes",
-                value=str(processes if alone else layout.nodes * processes),
-                why="on the first of the nodes" if alone else f"{count(layout.nodes, 'node')} x {processes}",
-            ),
+            _processes_reason(launching, layout, processes),
             *own_loop_reasons(resumes_at),
             *(_step_reasons(cluster, own_gpus) if layout.gpus_per_node else ()),
             *_type_reasons(draft),
