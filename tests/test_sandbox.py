@@ -15,7 +15,6 @@ from slurmgpu.sandbox.configuration import Place, gres_conf, slurm_conf
 from slurmgpu.sandbox.errors import ProgramsMissing, SandboxFailed
 from slurmgpu.sandbox.shape import Gpus, NodeKind, default_shape
 from slurmgpu.sandbox.state import folder_of, locked
-from slurmgpu.sandbox.twin import own_profile
 
 SHAPE = default_shape(nodes=4, gpus=4, gpu_type="a100", cpus=64, memory_mib=512 * 1024)
 
@@ -86,13 +85,6 @@ def test_a_node_can_have_gpus_of_several_types() -> None:
         "NodeName=n[1-2] Name=gpu Type=3g.40gb File=/f/gpu/gpu[0-2]",
         "NodeName=n[1-2] Name=gpu Type=4g.40gb File=/f/gpu/gpu3",
     ]
-
-
-def test_a_sandbox_describes_itself_to_the_planner() -> None:
-    profile = own_profile("x", SHAPE)
-    assert (profile.name, profile.default_partition) == ("sandbox-x", "gpu")
-    assert [name for name, one in profile.partitions.items() if one.preemptible] == ["preempt"]
-    assert profile.partitions["debug"].nodes[0].count == 2
 
 
 # What is refused

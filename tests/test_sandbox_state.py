@@ -234,9 +234,8 @@ def test_a_full_disk_is_told_before_anything_is_started(home: Path, monkeypatch:
     monkeypatch.setattr(life, "require_programs", lambda: None)
     usage = shutil.disk_usage(home)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=255 * 2**20))
-    profile = life.Cluster(name="sandbox-x")
     with pytest.raises(SandboxFailed, match="255 MiB free, and a sandbox takes 256"):
-        life.bring_up("x", SHAPE, profile, accounting=True)
+        life.bring_up("x", SHAPE, lambda _: "", accounting=True)
     assert list(home.iterdir()) == []
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from slurmgpu.models.cluster import Cluster
+    from slurmgpu.sandbox.life import Describe
     from slurmgpu.sandbox.shape import Shape
 
 LEAST_MEMORY = 1000
@@ -68,9 +69,12 @@ def up(
         )
     notes: list[str] = []
     if like:
-        shape, profile, notes = _twin(name, like)
+        shape, describe, notes = _twin(name, like)
     else:
-        shape, profile = _plain(name, nodes or 4, gpus_per_node or "a100:4", cpus or 64, memory or "512G")
+        shape, describe = (
+            _plain(nodes or 4, gpus_per_node or "a100:4", cpus or 64, memory or "512G"),
+            _discovered,
+        )
     lacking = can_account()
     if accounting is not False and lacking:
         if accounting:
@@ -82,7 +86,7 @@ def up(
     seconds = _seconds(lasting) if lasting else None
     began = time.monotonic()
     with_accounting = accounting is not False and not lacking
-    state, new = bring_up(name, shape, profile, accounting=with_accounting, lasting=seconds)
+    state, new = bring_up(name, shape, describe, accounting=with_accounting, lasting=seconds)
     for note in notes:
         click.echo(f"note: {note}", err=True)
     took = f"is up after {time.monotonic() - began:.1f} s" if new else "is running already"
@@ -90,11 +94,19 @@ def up(
         click.echo(line)
 
 
-def _plain(name: str, nodes: int, gpus_per_node: str, cpus: int, memory: str) -> tuple[Shape, Cluster]:
+def _discovered(env: Mapping[str, str]) -> str:
+    """The profile of the sandbox that an environment talks to, as `cluster discover` writes it."""
+    from slurmgpu.discovery.discover import discover
+    from slurmgpu.discovery.writing import profile_text
+    from slurmgpu.slurm.call import Slurm
+
+    return profile_text(discover(Slurm(env=env), environ=env))
+
+
+def _plain(nodes: int, gpus_per_node: str, cpus: int, memory: str) -> Shape:
     from slurmgpu.errors import InvalidInput
     from slurmgpu.models.units import GpuRequest, Memory
     from slurmgpu.sandbox.shape import default_shape
-    from slurmgpu.sandbox.twin import own_profile
 
     try:
         gpus = GpuRequest.parse(gpus_per_node)
@@ -111,18 +123,21 @@ def _plain(name: str, nodes: int, gpus_per_node: str, cpus: int, memory: str) ->
             f"--memory {memory}: a node needs {LEAST_MEMORY} MiB at least",
             hint="a bare number is MiB; write 64G for 64 GiB",
         )
-    shape = default_shape(nodes, gpus.count, gpus.type if gpus.count else None, cpus, mib)
-    return shape, own_profile(name, shape)
+    return default_shape(nodes, gpus.count, gpus.type if gpus.count else None, cpus, mib)
 
 
-def _twin(name: str, like: str) -> tuple[Shape, Cluster, list[str]]:
+def _twin(name: str, like: str) -> tuple[Shape, Describe, list[str]]:
+    import json
+
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.files.settings import load_settings
     from slurmgpu.sandbox.twin import twin_of
 
     cluster, _ = choose_cluster(like, load_settings(Path.cwd()), {})
     shape, notes = twin_of(cluster)
-    return shape, cluster.model_copy(update={"name": f"sandbox-{name}"}), notes
+    named = cluster.model_copy(update={"name": f"sandbox-{name}"})
+    text = json.dumps(named.model_dump(mode="json", exclude_defaults=True), indent=1) + "\n"
+    return shape, lambda _: text, notes
 
 
 def _seconds(text: str) -> float:

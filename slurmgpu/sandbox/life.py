@@ -8,11 +8,11 @@ import re
 import shutil
 import signal
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurmgpu.models.cluster import Cluster
 from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.ports import listening, sockets_of
 from slurmgpu.sandbox.processes import end_processes, is_running, processes_of
@@ -34,6 +34,8 @@ __all__ = [
     "running_sandbox",
     "user_env",
 ]
+
+Describe = Callable[[Mapping[str, str]], str]
 
 BEFORE = "SLURMGPU_BEFORE_SANDBOX"
 """The variable of a shell that talks to a sandbox which holds, as JSON, those it was not to have meanwhile."""
@@ -61,7 +63,7 @@ class Ended:
 def bring_up(
     name: str,
     shape: Shape,
-    profile: Cluster,
+    describe: Describe,
     *,
     accounting: bool,
     lasting: float | None = None,
@@ -69,9 +71,9 @@ def bring_up(
 ) -> tuple[State, bool]:
     """Start the sandbox of this name; its state, and whether it is new (False: it ran already, in this shape).
 
-    ``profile`` describes it to slurmgpu's own commands; ``lasting`` is how many seconds it lives (None: until
-    it is taken down). Raises ProgramsMissing, and SandboxFailed when it does not start, or runs in another
-    shape.
+    ``describe`` writes the profile by which slurmgpu's own commands know it, from an environment that talks to it;
+    ``lasting`` is how many seconds it lives (None: until it is taken down). Raises ProgramsMissing, and
+    SandboxFailed when it does not start, or runs in another shape.
     """
     require_programs()
     folder = folder_of(name)
@@ -93,7 +95,7 @@ def bring_up(
                 folder, name=name, cluster=cluster, shape=shape, accounting=accounting, seconds=seconds,
                 written=held.close,
             )  # fmt: skip
-            return _let_stay(started, folder, profile, lasting), True
+            return _let_stay(started, folder, describe, lasting), True
         except BaseException:
             held.close()
             _give_up(folder, made)
@@ -111,10 +113,9 @@ def _give_up(folder: Path, made: list[Path]) -> None:
         remove_empty(list(dict.fromkeys(parents)))
 
 
-def _let_stay(started: Started, folder: Path, profile: Cluster, lasting: float | None) -> State:
+def _let_stay(started: Started, folder: Path, describe: Describe, lasting: float | None) -> State:
     try:
-        text = json.dumps(profile.model_dump(mode="json", exclude_defaults=True), indent=1)
-        (folder / "cluster.yaml").write_text(text + "\n", encoding="utf-8")
+        (folder / "cluster.yaml").write_text(describe(client_env(folder)), encoding="utf-8")
         return started.stay(lasting)
     except BaseException:
         started.end()

@@ -28,6 +28,10 @@ def introduction(state: State, took: str) -> list[str]:
         lines.append(
             "  its nodes have no daemons: jobs are judged as there (sbatch --test-only), but never run"
         )
+    else:
+        lines.append(
+            "  memory      is counted when a job starts, not watched: one that uses more than it asked for goes on"
+        )
     lines += [f"  not enforced {one}" for one in _not_enforced(state)]
     if state.until:
         lines.append(f"  ends        {state.until.astimezone():%Y-%m-%d %H:%M}")

@@ -1,4 +1,4 @@
-"""From a described cluster to a sandbox like it, and from a sandbox to the profile that describes it."""
+"""From a described cluster to a sandbox like it."""
 
 from __future__ import annotations
 
@@ -7,49 +7,17 @@ import re
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.cluster import Cluster, GpuType, NodeGroup, Partition
 from slurmgpu.models.limits import Limits
-from slurmgpu.models.units import Duration, Memory
+from slurmgpu.models.units import Memory
 from slurmgpu.sandbox.qos import allowed_qos, declared_qos, limiting_qos
 from slurmgpu.sandbox.rules import accounts_of, not_enforced
 from slurmgpu.sandbox.shape import Gpus, NodeKind, PartitionShape, QosShape, Shape
 
-__all__ = ["own_profile", "twin_of"]
+__all__ = ["twin_of"]
 
 # Assumed where a profile does not say; each use is told to the user.
 NODES, GPUS, CPUS, CPUS_PER_GPU, MIB_PER_CPU = 4, 4, 64, 16, 4096
 # Sandboxes of more nodes than this take long to start and show nothing more.
 MOST_NODES = 20_000
-
-
-def own_profile(name: str, shape: Shape) -> Cluster:
-    """The profile of a sandbox of `default_shape`, for slurmgpu's own planning."""
-    (kind,) = shape.kinds
-    gpus = kind.gpus[0] if kind.gpus else Gpus(count=0)
-    partitions = {}
-    for partition in shape.partitions:
-        options = dict(partition.options)
-        group = NodeGroup(
-            count=kind.count if partition.nodes == kind.hostlist else partition.nodes.count(",") + 1,
-            gpus=gpus.count,
-            gpu_type=gpus.type,
-            cpus=kind.cpus,
-            memory=Memory(kind.memory_mib),
-            features=kind.features,
-        )
-        default_time = options.get("DefaultTime")
-        limits = Limits(
-            max_time=Duration.parse(options["MaxTime"]),
-            default_time=Duration.parse(default_time) if default_time else None,
-        )
-        partitions[partition.name] = Partition(
-            nodes=(group,), limits=limits, preemptible=options["PreemptMode"] != "OFF"
-        )
-    return Cluster(
-        name=f"sandbox-{name}",
-        description="A sandbox on this machine, with pretend GPUs",
-        default_partition="gpu",
-        partitions=partitions,
-        gpu_types={gpus.type: GpuType()} if gpus.type else {},
-    )
 
 
 def twin_of(cluster: Cluster) -> tuple[Shape, list[str]]:

@@ -19,9 +19,9 @@ from slurmgpu.files.data import data_folder
 from slurmgpu.models.cluster import Cluster, NodeGroup
 from slurmgpu.models.units import Duration
 from slurmgpu.sandbox.programs import slurm_release, slurm_version
-from slurmgpu.sandbox.shape import NodeKind, default_shape
+from slurmgpu.sandbox.shape import NodeKind
 from slurmgpu.sandbox.starting import client_env, start
-from slurmgpu.sandbox.twin import own_profile, twin_of
+from slurmgpu.sandbox.twin import twin_of
 from slurmgpu.slurm.call import Slurm
 from slurmgpu.slurm.hostlist import expand
 from tests.slurm.conftest import need_slurm
@@ -60,19 +60,6 @@ def test_a_hundred_nodes_cost_at_most_ten_commands(declared: DeclaredSlurm) -> N
     groups = found.cluster.partitions["gpu"].nodes + found.cluster.partitions["cpu"].nodes
     assert sum(group.count or 0 for group in groups) == 98
     assert found.calls == len(slurm.asked) <= 10
-
-
-def test_a_sandbox_is_discovered_as_its_own_profile_describes_it(slurm: ThrowawaySlurm) -> None:
-    found = discover(Slurm(env=slurm.env), environ={}).cluster
-    own = own_profile("x", default_shape(nodes=4, gpus=4, gpu_type="a100", cpus=16, memory_mib=64000))
-    assert found.default_partition == own.default_partition
-    assert list(found.partitions) == list(own.partitions)
-    for name, partition in own.partitions.items():
-        discovered = found.partitions[name]
-        assert discovered.limits == partition.limits
-        assert discovered.preemptible == partition.preemptible
-        nodes = [group.model_copy(update={"names": None}) for group in discovered.nodes]
-        assert nodes == list(partition.nodes)
 
 
 def test_a_saved_profile_is_planned_on_and_follows_slurm_without_losing_a_hand_written_line(

@@ -1,0 +1,62 @@
+"""A sandbox's own profile: slurmgpu plans in it as its Slurm would judge."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from slurmgpu.files.yaml import read_yaml
+from tests.slurm.sandbox_user import User, a_user
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture(scope="module")
+def user() -> Iterator[User]:
+    with a_user() as someone:
+        yield someone
+
+
+def yaml(text: str) -> dict[str, Any]:
+    return dict(read_yaml(text, "a profile").data)
+
+
+@pytest.mark.parametrize("accounting", [True, False])
+def test_a_sandbox_plans_with_the_profile_that_discovery_writes_of_it(user: User, accounting: bool) -> None:
+    user.do("up", *([] if accounting else ["--no-accounting"]))
+    try:
+        discovered = yaml(user.slurmgpu("cluster", "discover"))
+        planned_with = yaml((user.folder() / "cluster.yaml").read_text())
+        assert planned_with == discovered
+        assert set(planned_with["partitions"]) == {"gpu", "debug", "preempt"}
+        assert ("qos" in planned_with) is accounting
+    finally:
+        user.do("down", "default")
+
+
+def test_what_a_sandbox_would_refuse_or_keep_waiting_is_refused_when_it_is_planned(user: User) -> None:
+    user.do("up")
+    try:
+        for options, why in (
+            (("-q", "debug", "--gpus", "8"), "QOS 'debug' allows at most 4 GPUs a job"),
+            (("-q", "hihg", "--gpus", "1"), "has no QOS 'hihg'"),
+            (("-A", "nobody", "--gpus", "1"), "account 'nobody' is none of yours"),
+        ):
+            words = (sys.executable, "-m", "slurmgpu", "plan", *options, "--", "true")
+            done = user("exec", "--", *words)
+            assert (done.returncode, why in done.stderr) == (1, True), done
+    finally:
+        user.do("down", "default")
+
+
+def test_memory_is_not_watched_and_up_says_so(user: User) -> None:
+    said = user.do("up")
+    try:
+        assert "memory      is counted when a job starts, not watched" in said
+        twice = ("-c", "import time; held = b'x' * 200_000_000; time.sleep(6); print(len(held))")
+        assert user.ask("srun", "--mem=100M", sys.executable, *twice) == "200000000"
+    finally:
+        user.do("down", "default")
