@@ -211,6 +211,16 @@ def test_planning_and_rendering_import_no_torch(tmp_path: Path) -> None:
         assert done.returncode in (0, 4), done.stderr
 
 
+def test_a_cluster_that_has_ended_is_marked_in_the_list_and_choosing_it_warns(tmp_path: Path) -> None:
+    listed = slurmgpu(tmp_path, "cluster", "list").stdout.splitlines()
+    assert "ended 2026-07-31" in next(line for line in listed if "csc-puhti" in line)
+    assert not any("ended" in line for line in listed if "csc-roihu" in line)
+    chosen = slurmgpu(tmp_path, "cluster", "use", "csc-puhti")
+    assert chosen.returncode == 0
+    assert "warning: cluster 'csc-puhti' has ended: no job runs there since 2026-07-31" in chosen.stderr
+    assert "has ended" not in slurmgpu(tmp_path, "cluster", "use", "csc-roihu").stderr
+
+
 def test_config_show_names_the_origin_of_each_value(tmp_path: Path) -> None:
     assert slurmgpu(tmp_path, "cluster", "use", "uva-afton").returncode == 0
     done = slurmgpu(tmp_path, "config", "show", "--json")

@@ -24,7 +24,7 @@ from slurmgpu.models.cluster import Cluster, GpuType, NodeGroup, Partition, Unit
 from slurmgpu.models.dialect import AccountRule, Dialect
 from slurmgpu.models.job import Job
 from slurmgpu.models.limits import Association, Billing, Limits, QosRule, TimeByNodes, Totals
-from slurmgpu.models.site import Reservation, SlurmSetup, Software, Source
+from slurmgpu.models.site import Reservation, Retired, SlurmSetup, Software, Source
 from slurmgpu.rendering.render import _context
 from tests.test_rendering_golden import CASES, golden_plan
 
@@ -42,6 +42,7 @@ SPELLED = {"Array", "Dependency"}  # models that files write as one text
 CLUSTER_MODELS: list[type[BaseModel]] = [
     Cluster,
     Source,
+    Retired,
     Partition,
     NodeGroup,
     Unit,
@@ -271,9 +272,11 @@ def test_every_example_of_a_job_field_is_valid(heading: str, example: str) -> No
 def test_every_example_of_a_profile_field_is_valid(heading: str, example: str) -> None:
     model = next(one for one in CLUSTER_MODELS if one.__name__ == heading)
     layered = read_yaml(example, "the example")
-    required = {"Cluster": {"name": "site"}, "Source": {"text": "sinfo", "date": "2026-11-21"}}.get(
-        heading, {}
-    )
+    required = {
+        "Cluster": {"name": "site"},
+        "Source": {"text": "sinfo", "date": "2026-11-21"},
+        "Retired": {"date": "2026-07-31"},
+    }.get(heading, {})
     layered.data = {**required, **layered.data}
     validate(model, layered, "cluster")
 

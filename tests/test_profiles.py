@@ -853,6 +853,22 @@ def test_cscs_takes_jobs_without_an_account(name: str) -> None:
     assert plan_on(profile(name), {"gpus": 4}).option("account") is None
 
 
+def test_a_cluster_that_has_ended_is_planned_on_with_a_warning_that_names_its_successor() -> None:
+    made = planned("csc-puhti", gpus=1)
+    assert made.warnings[0] == (
+        "cluster 'csc-puhti' has ended: no job runs there since 2026-07-31; csc-roihu follows it"
+    )
+    assert not any("has ended" in one for one in planned("csc-roihu", gpus=1).warnings)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if profile(name).retired])
+def test_what_follows_a_cluster_that_has_ended_is_a_profile_that_has_not(name: str) -> None:
+    retired = profile(name).retired
+    assert retired is not None
+    assert retired.successor in NAMES
+    assert profile(retired.successor).retired is None
+
+
 def test_the_login_shell_of_iris_is_in_its_scripts_first_line() -> None:
     script = render_script(planned("ulhpc-iris", gpus=1), read_templates())
     assert script.splitlines()[0] == "#!/bin/bash -l"

@@ -306,6 +306,7 @@ def list_(as_json: bool) -> None:
                 "slurm_name": cluster.slurm_name,
                 "based_on": cluster.based_on,
                 "source": cluster.source.model_dump(mode="json") if cluster.source else None,
+                "retired": cluster.retired.model_dump(mode="json") if cluster.retired else None,
                 "path": str(path),
                 "chosen": name == chosen.name,
             }
@@ -318,7 +319,9 @@ def list_(as_json: bool) -> None:
     width = max((len(name) for name, _, _ in rows), default=0)
     for name, cluster, path in rows:
         star = "*" if name == chosen.name else " "
-        said = age(cluster.source, datetime.date.today())
+        said = (
+            f"ended {cluster.retired.date}" if cluster.retired else age(cluster.source, datetime.date.today())
+        )
         click.echo(f"{star} {name:<{width}}  {cluster.description or ''} ({said}; {path})")
     if chooser is None:
         click.echo("no profile is chosen: `slurmgpu cluster use NAME` chooses one for you", err=True)
@@ -361,3 +364,5 @@ def use(name: str) -> None:
     chosen = str(Path(name).expanduser().resolve()) if "/" in name else cluster.name
     path = write_user_setting(settings, "cluster", chosen)
     click.echo(f"jobs are planned on {chosen} from now on ({path})", err=True)
+    if cluster.farewell:
+        click.echo(f"slurmgpu: warning: {cluster.farewell}", err=True)

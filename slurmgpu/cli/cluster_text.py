@@ -34,6 +34,8 @@ def description_lines(cluster: Cluster, today: datetime.date) -> Iterator[str]:
     """The profile; a question mark stands behind what was guessed."""
     if cluster.source:
         yield f"  source: {cluster.source.text}, {age(cluster.source, today).removeprefix('source ')}"
+    if cluster.farewell:
+        yield f"  {cluster.farewell}"
     if cluster.based_on:
         yield f"  based on: {cluster.based_on}"
     for name, partition in cluster.partitions.items():

@@ -11,7 +11,7 @@ from slurmgpu.models.base import LowerWord, Model, OptionValue, Text, Word
 from slurmgpu.models.dialect import AccountRule, Dialect
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.limits import Association, Billing, Limits, QosRule
-from slurmgpu.models.site import Reservation, SlurmSetup, Software, Source
+from slurmgpu.models.site import Reservation, Retired, SlurmSetup, Software, Source
 from slurmgpu.models.units import Memory
 
 __all__ = ["GENERIC", "Cluster", "GpuType", "NodeGroup", "Partition", "Unit"]
@@ -172,6 +172,8 @@ class Cluster(Model):
     """Another profile that this one is laid over: what stands here goes before what stands there."""
     source: Source | None = None
     """Where its figures come from."""
+    retired: Retired | None = None
+    """When its site has ended it, and what follows it; not stated: it runs."""
     guessed: dict[Text, Text] = Field(default_factory=dict)
     """What was guessed and not read: the key in this profile, and why it was guessed so."""
     hidden: dict[Text, Text] = Field(default_factory=dict)
@@ -221,6 +223,14 @@ class Cluster(Model):
         for field, qos in named.items():
             if qos is not None and qos not in self.qos:
                 raise ValueError(f"{field} {qos!r} is none of the QOS: {', '.join(self.qos)}")
+
+    @property
+    def farewell(self) -> str | None:
+        """That no job runs there any more, in words; None while it runs."""
+        if self.retired is None:
+            return None
+        follows = f"; {self.retired.successor} follows it" if self.retired.successor else ""
+        return f"cluster {self.name!r} has ended: no job runs there since {self.retired.date}{follows}"
 
     @property
     def known(self) -> bool:

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from slurmgpu.models.base import Model, Text, Word
 from slurmgpu.models.units import Duration
 
-__all__ = ["Reservation", "SlurmSetup", "Software", "Source"]
+__all__ = ["Reservation", "Retired", "SlurmSetup", "Software", "Source"]
 
 
 class Source(Model):
@@ -20,6 +20,20 @@ class Source(Model):
     """The page, file or command."""
     date: datetime.date
     """The day it was read (YYYY-MM-DD)."""
+
+    @field_validator("date", mode="before")
+    @classmethod
+    def _read_date(cls, value: object) -> object:
+        return datetime.date.fromisoformat(value) if isinstance(value, str) else value
+
+
+class Retired(Model):
+    """The end of a cluster, as its site says."""
+
+    date: datetime.date
+    """The day from which no job runs there (YYYY-MM-DD)."""
+    successor: Word | None = None
+    """The profile of the cluster that follows it."""
 
     @field_validator("date", mode="before")
     @classmethod

@@ -195,6 +195,14 @@ class _Launchings:
 
 def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
     """Resolve the job on the cluster; PlanError names what does not fit and what would."""
+    made = _planned(job, cluster, around)
+    ended = cluster.farewell
+    if ended is None or ended in made.warnings:
+        return made
+    return made.model_copy(update={"warnings": (ended, *made.warnings)})
+
+
+def _planned(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
     _check_array(job, cluster)
     if job.exact or job.script is not None or job.components:
         from slurmgpu.planning.exact import as_it_stands
