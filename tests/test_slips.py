@@ -74,6 +74,7 @@ def test_force_submits_a_script_that_is_not_there_yet(desk: Desk) -> None:
         ["-d", "afterok:3", "--", "python", "trian.py"],
         ["--", "python", "/data/of/nodes/alone/train.py"],
         ["--", "my-trainer", "--lr", "1"],
+        ["--", "run_of_a_module.py", "--lr", "1"],
         ["--", "python", "train.py", "--files", "*.json"],
         ["--", "python", "train.py", "--data", "$SCRATCH/data"],
         ["--", "awk", "{print $1}", "train.py", "|"],

@@ -153,3 +153,12 @@ def test_nothing_is_said_of_a_command_that_answers_at_once(
     monkeypatch.setattr("slurmgpu.slurm.call.PATIENCE", 15)
     call(["squeue"], timeout=20, env=program(tmp_path, "squeue", "echo done"))
     assert capsys.readouterr().err == ""
+
+
+def test_a_wait_that_a_wrong_slurm_conf_explains_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurmgpu.slurm.call.PATIENCE", 0.05)
+    env = program(tmp_path, "squeue", "sleep 0.5") | {"SLURM_CONF": str(tmp_path / "none.conf")}
+    call(["squeue"], timeout=20, env=env)
+    assert f"(SLURM_CONF is {tmp_path}/none.conf, and no such file is here)" in capsys.readouterr().err

@@ -35,6 +35,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "run.sh": "#!/bin/bash\npython train.py\n",
         "tool.py": "print(4)\n",
         "dos.py": "#!/usr/bin/env python3\r\nprint(5)\r\n",
+        "batch.slurm": "#!/bin/bash\n#SBATCH --gpus=1\npython train.py\n",
         "notes.ipynb": '{"cells": []}\n',
         "first.yaml": "resources: {gpus: 1}\ncommand: [python3, train.py]\n",
         "other.yaml": "resources: {gpus: 1}\ncommand: [python3, evaluate.py]\n",

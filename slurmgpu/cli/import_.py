@@ -64,9 +64,11 @@ def read_batch_script(script: Path) -> str:
         data = sys.stdin.buffer.read() if str(script) == "-" else script.read_bytes()
         return data.decode("utf-8")
     except FileNotFoundError:
-        raise InvalidInput(f"{script}: there is no such file") from None
+        raise InvalidInput(
+            f"{script}: there is no such file", hint="give the path of a batch script, or - for stdin"
+        ) from None
     except OSError as error:
-        raise InvalidInput(f"{script}: {error.strerror}") from None
+        raise InvalidInput(f"{script}: {error.strerror}", hint="give a file that you may read") from None
     except UnicodeDecodeError as error:
         raise InvalidInput(
             f"{script}: is not UTF-8 (byte {error.start + 1})",

@@ -223,7 +223,9 @@ def _put_gres(text: str, put: Any, exact: bool) -> None:
     try:
         gpu, others = parse_gres_list(text)
     except ValueError as error:
-        raise InvalidInput(f"option --gres: {error}") from None
+        raise InvalidInput(
+            f"option --gres: {error}", hint="write it as in --gres gpu:a100:2,lscratch:100"
+        ) from None
     if gpu is not None:
         put("resources.gpus_per_node", str(gpu), "option --gres")
     if others:

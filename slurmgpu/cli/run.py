@@ -183,7 +183,10 @@ def _processes_per_node(
 
     plan = prepared.plan
     if processes is not None and processes % nodes:
-        raise InvalidInput(f"--processes {processes} cannot be split evenly over --pretend-nodes {nodes}")
+        raise InvalidInput(
+            f"--processes {processes} cannot be split evenly over --pretend-nodes {nodes}",
+            hint=f"give a multiple, such as --processes {processes // nodes * nodes or nodes}",
+        )
     size = plan.spawned_per_node or plan.world_size
     if plan.processes_per_node == size == 1:
         if (processes or 1) > 1:

@@ -79,6 +79,9 @@ def find_job_file(name: str) -> Path:
     )
 
 
+_TAKEN = frozenset({".yaml", ".yml", ".slurm", ".sbatch"})
+
+
 def _meant_file(path: Path, shipped: list[str]) -> str:
     """The next act for a job file that is not there."""
     import difflib
@@ -90,7 +93,7 @@ def _meant_file(path: Path, shipped: list[str]) -> str:
     if option:
         return f"write --{name} for an option of sbatch's, or --set {name} for a key of the job file"
     try:
-        here = [str(one) for one in path.parent.glob("*.y*ml")]
+        here = [str(one) for one in path.parent.iterdir() if one.suffix in _TAKEN]
     except OSError:
         here = []
     near = difflib.get_close_matches(name, [*here, *shipped], n=1, cutoff=0.7)

@@ -191,7 +191,8 @@ def _check_tag(node: Any, origin: Origin) -> None:
     if tag is not None and tag not in _KNOWN_TAGS:
         shown = tag.replace(_CORE, "!!")
         raise InvalidInput(
-            f"{origin}: the YAML tag {shown} means nothing here; write the value without it, or in quotes"
+            f"{origin}: the YAML tag {shown} means nothing here; write the value without it, or in quotes",
+            hint=f"take {shown} out of that line",
         )
 
 
@@ -206,7 +207,10 @@ def _plain(node: Any, key: Key, where: str, origins: dict[Key, Origin]) -> Any:
             line = _line(lines, "key", name)
             _check_tag(name, Origin(where, line))
             if not isinstance(name, str):
-                raise InvalidInput(f"{Origin(where, line)}: the key {name!r} is no text; put it in quotes")
+                raise InvalidInput(
+                    f"{Origin(where, line)}: the key {name!r} is no text; put it in quotes",
+                    hint=f'write "{name}": as the key',
+                )
             inside: Key = (*key, str(name))
             origins[inside] = Origin(where, line)
             result[str(name)] = _plain(value, inside, where, origins)
@@ -290,9 +294,16 @@ def read_file(path: Path) -> Layered:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise InvalidInput(f"{path}: there is no such file") from None
+        raise InvalidInput(
+            f"{path}: there is no such file", hint="give the path of a file that is there"
+        ) from None
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"{path}: is not UTF-8 (byte {error.start + 1}); save it as UTF-8") from None
+        raise InvalidInput(
+            f"{path}: is not UTF-8 (byte {error.start + 1}); save it as UTF-8",
+            hint=f"convert it: iconv -f latin1 -t utf-8 {path}",
+        ) from None
     except OSError as error:
-        raise InvalidInput(f"{path}: {error.strerror or error}") from None
+        raise InvalidInput(
+            f"{path}: {error.strerror or error}", hint="give a file that you may read"
+        ) from None
     return read_yaml(text, str(path))

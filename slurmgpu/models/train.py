@@ -226,7 +226,8 @@ class TrainSettings(BaseModel):
         nearest = max(parts, round(self.batch_size / parts) * parts)
         raise PlanError(
             f"train.batch_size {self.batch_size} does not divide by {parts} "
-            f"(world size {world_size} x accumulate {self.accumulate}); the nearest batch_size is {nearest}"
+            f"(world size {world_size} x accumulate {self.accumulate}); the nearest batch_size is {nearest}",
+            hint=f"write batch_size: {nearest} under train:, or --set train.batch_size={nearest}",
         )
 
     def document(self) -> dict[str, Any]:

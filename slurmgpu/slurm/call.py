@@ -151,7 +151,9 @@ def call(
             hint="try it by hand: " + " ".join((argv[0], "--version")),
         ) from None
     try:
-        out, err = _answer_of(process, argv[0], None if input is None else input.encode(), timeout)
+        out, err = _answer_of(
+            process, argv[0], None if input is None else input.encode(), timeout, environment
+        )
         rc = process.returncode if process.returncode >= 0 else None
     except subprocess.TimeoutExpired:
         out, err, rc = *_end(process), None
@@ -163,7 +165,7 @@ def call(
 
 
 def _answer_of(
-    process: subprocess.Popen[bytes], name: str, text: bytes | None, timeout: float
+    process: subprocess.Popen[bytes], name: str, text: bytes | None, timeout: float, env: Mapping[str, str]
 ) -> tuple[bytes, bytes]:
     """What the command says, and a word to the person who waits for it; TimeoutExpired after `timeout`."""
     if timeout <= PATIENCE:
@@ -172,12 +174,17 @@ def _answer_of(
         return process.communicate(text, timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         if sys.stderr is not None:  # closed by `2>&-`
-            print(
-                f"slurmgpu: waiting for {name} to answer, {timeout:g} s at most ...",
-                file=sys.stderr,
-                flush=True,
-            )
+            said = f"slurmgpu: waiting for {name} to answer, {timeout:g} s at most ..."
+            print(said + _doubt_about_configuration(env), file=sys.stderr, flush=True)
     return process.communicate(timeout=timeout - PATIENCE)
+
+
+def _doubt_about_configuration(env: Mapping[str, str]) -> str:
+    """Why the wait may be in vain: without its file, Slurm looks for a cluster by name, and takes its time."""
+    named = env.get("SLURM_CONF")
+    return (
+        f" (SLURM_CONF is {named}, and no such file is here)" if named and not Path(named).is_file() else ""
+    )
 
 
 def _end(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:

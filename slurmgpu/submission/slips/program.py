@@ -192,8 +192,18 @@ def _program_by_name(command: Command, program: str) -> Iterator[Slip]:
             environment.container is None,
         )
         return
-    if read_by(Path(program)) and command.folder is not None:
-        yield missing_script(command, command.folder, program, (read_by(Path(program)) or "",), rest)
+    by = read_by(Path(program))
+    near = near_file(command.folder / program) if command.folder is not None else None
+    if near and Path(near).suffix and one_slip_apart(program, near):
+        words = (by, near, *rest) if by else (near, *rest)
+        yield Slip(
+            f"command: {program!r} is neither a file of the work folder nor a program on PATH",
+            f"did you mean {near}? {command.instead(*words)}",
+            sure,
+        )
+        return
+    if by and command.folder is not None:  # a module may bring it
+        yield missing_script(command, command.folder, program, (by,), rest)._replace(sure=False)
         return
     python = environment.python
     if (
