@@ -2,12 +2,12 @@
 
     python benchmarks/soak.py [--kills N] [--seed N] [--json FILE]
 
-Over single and ddp (2 processes), 0 and 2 loader workers, accumulation 1 and 4. A disturbance is a signal (KILL,
-TERM, USR1, USR2) to one rank, to all, or to the launcher, at a random moment; a KILL inside a save, before a sync
-or between write and rename; a disk that says it is full for a few writes; or one that is: the checkpoints of every
-other training lie on a small tmpfs, where this may mount one. Every run must end with the same losses in hex and
-the same parameters as the undisturbed one, with every sample exactly once an epoch. After TERM, USR1 and USR2
-nothing may be lost; after a KILL no more than one interval of checkpoints.
+Over single and ddp (2 processes), 0 and 2 loader workers, accumulation 1 and 4, fp32, and fp16 where two processes
+accumulate. A disturbance is a signal (KILL, TERM, USR1, USR2) to one rank, to all, or to the launcher, at a random
+moment; a KILL inside a save, before a sync or between write and rename; a disk that says it is full for a few
+writes; or one that is: the checkpoints of every other training lie on a small tmpfs, where this may mount one. Every
+run must end with the same losses in hex and the same parameters as the undisturbed one, with every sample exactly
+once an epoch. After TERM, USR1 and USR2 nothing may be lost; after a KILL no more than one interval of checkpoints.
 
 The ranks are forked from this process, which has torch loaded: hundreds of starts take minutes, not hours.
 """
@@ -99,10 +99,11 @@ class Setup(NamedTuple):
     processes: int
     workers: int
     accumulate: int
+    precision: str = "fp32"
 
     def __str__(self) -> str:
         strategy = "single" if self.processes == 1 else f"ddp x{self.processes}"
-        return f"{strategy}, workers {self.workers}, accumulate {self.accumulate}"
+        return f"{strategy}, workers {self.workers}, accumulate {self.accumulate}, {self.precision}"
 
 
 class Fault(NamedTuple):
@@ -147,6 +148,8 @@ class Run:
             "epochs": EPOCHS,
             "batch_size": BATCH,
             "accumulate": setup.accumulate,
+            "precision": setup.precision,
+            "init_scale": 2.0**30,  # falls at first, with steps left out
             "workers": setup.workers,
             "log_every": 1,
             "checkpoint_every": 1000,
@@ -553,7 +556,11 @@ def main() -> None:
     given = parser.parse_args()
     alone_with_its_mounts()
     dice, report, began = random.Random(given.seed), Report(), time.monotonic()
-    setups = [Setup(p, w, a) for p in (1, 2) for w in (0, 2) for a in (1, 4)]
+    # fp16 on the CPU came with torch 2.3.
+    half = "fp16" if hasattr(torch.amp, "GradScaler") else "fp32"
+    setups = [
+        Setup(p, w, a, half if (p, a) == (2, 4) else "fp32") for p in (1, 2) for w in (0, 2) for a in (1, 4)
+    ]
     if given.short:
         setups = [setups[number] for number in (0, 3, 5, 6)]
     with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as folder:

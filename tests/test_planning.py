@@ -526,9 +526,19 @@ def test_bf16_is_refused_where_the_partition_has_older_gpus_only_and_warned_of_w
     assert not any("bf16" in warning for warning in pinned.warnings)
 
 
-def test_fp16_without_a_gpu_is_refused() -> None:
-    message, _ = refused(GENERIC, **training("fp16", resources={"cpus_per_task": 4}))
-    assert message == "train.precision: fp16 needs a GPU, and none is asked for"
+def test_fp16_on_cpus_is_said_to_be_a_trial() -> None:
+    warnings = plan(GENERIC, **training("fp16", resources={"cpus_per_task": 4})).warnings
+    assert any(each.startswith("train.precision: fp16 on CPUs is a trial") for each in warnings)
+
+
+def test_a_training_on_the_cpu_on_purpose_is_not_held_to_the_gpus_it_does_not_use() -> None:
+    job = training("bf16", resources={"gpus": "v100:1"})
+    assert "capability 8.0" in refused(GENERIC, **job)[0]
+    job["train"] = {**job["train"], "device": "cpu"}
+    assert (
+        plan(GENERIC, **job).warnings
+        == plan(GENERIC, resources={"gpus": "v100:1"}, command=["true"]).warnings
+    )
 
 
 def test_an_exact_job_is_told_of_its_precision_too() -> None:

@@ -3,7 +3,7 @@
     python benchmarks/gpu/amp.py [--tiny] [--json FILE]
 
 A decoder and a residual network of images (channels last, on the GPU). After some steps the clock runs from one
-synchronised point to another. On the CPU fp16 and TF32 do not exist and are left out.
+synchronised point to another. On the CPU there is no TF32, and fp16 is there for trials alone: both are left out.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 # Seconds for each, in the order of what one would miss most.
-PARTS = {"resume": 150, "overhead": 130, "stall": 110, "parallel": 90, "amp": 100, "own": 80}
+PARTS = {"resume": 150, "overhead": 130, "stall": 110, "parallel": 90, "amp": 100, "own": 80, "edges": 90}
 
 
 def run_part(name: str, tiny: bool, seconds: float, out: Path) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class TrainSettings(BaseModel):
     )
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32",
-        description="What the forward pass computes in: fp32, or autocast to bf16 or to fp16 (GPU only).",
+        description="What the forward pass computes in: fp32, or autocast to bf16 or to fp16 (on a CPU as a trial).",
     )
     epochs: int = Field(1, ge=1, description="How often each training sample is used.")
     max_steps: int | None = Field(

@@ -13,6 +13,7 @@ from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Component, Job, Restart
 from slurmgpu.models.plan import Option, Plan, Reason
 from slurmgpu.models.resources import Resources
+from slurmgpu.models.train import TrainSettings
 from slurmgpu.models.units import Duration, GpuRequest, Memory
 from slurmgpu.planning.asking import judge_options
 from slurmgpu.planning.command import python_command
@@ -90,7 +91,7 @@ def exact_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
         launching = _launching(job, environment, size, around)
     if job.train is not None:
         job.train.micro_batch(size.nodes * size.processes(launching))
-        overruled += _judged_precision(job.train.precision, size, around.force)
+        overruled += _judged_precision(job.train, size, around.force)
     loop = own_loop(around.script) if job.command is not None else None
     text = {option.name: option.value for option in options}
     folders, warnings = _log_folders(text)
@@ -155,13 +156,14 @@ def _never_starts(
     return tuple(found)
 
 
-def _judged_precision(precision: str, size: ExactSize, force: bool) -> tuple[str, ...]:
-    if precision == "fp32":
+def _judged_precision(train: TrainSettings, size: ExactSize, force: bool) -> tuple[str, ...]:
+    if train.precision == "fp32":
         return ()
     from slurmgpu.planning.precision import judge_precision  # only a training pays for it
 
     # Of GPUs that the options do not name nothing is known: whole nodes bring them, or a gres of another name.
-    return judge_precision(precision, {size.gpu_type} if size.gpu_type else (), has_gpus=True, force=force)
+    types = {size.gpu_type} if size.gpu_type else ()
+    return judge_precision(train.precision, types, has_gpus=train.device != "cpu", force=force)
 
 
 class ExactSize:

@@ -335,7 +335,7 @@ def _judged_precision(job: Job, draft: Draft, pinned: str | None, force: bool) -
 
     types = {pinned} if pinned else {group.gpu_type or "unnamed" for group in draft.groups}
     shared = draft.ask.whole or any(gres.name in SHARED for gres in draft.ask.gres)
-    has_gpus = draft.layout.gpus_per_node > 0 or shared
+    has_gpus = job.train.device != "cpu" and (draft.layout.gpus_per_node > 0 or shared)
     return judge_precision(job.train.precision, types, has_gpus=has_gpus, force=force)
 
 

@@ -23,10 +23,9 @@ def judge_precision(
     Types of which nothing is known pass. ``force`` makes a warning of a refusal.
     """
     if precision == "fp16" and not has_gpus:
-        return _refused(
-            "train.precision: fp16 needs a GPU, and none is asked for",
-            "ask for one, such as --gpus 1; or use precision: fp32 or bf16, which run on CPUs too",
-            force,
+        return (
+            "train.precision: fp16 on CPUs is a trial of what GPUs do, and needs torch 2.3 or newer there; "
+            "to train on CPUs, use fp32 or bf16",
         )
     if precision != "bf16" or not has_gpus:
         return ()

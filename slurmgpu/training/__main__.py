@@ -38,10 +38,16 @@ _LOST = (
     "communicator was aborted",
 )
 
-# DDP's own advice names an argument of a constructor that is not the user's to call.
-_DDP_HINT = (
-    "hint: this is a setting: find_unused_parameters: true (without it, each step must use all parameters)\n"
-)
+# What torch says, and what it means here.
+_HINTS = {
+    # DDP's own advice names an argument of a constructor that is not the user's to call.
+    "find_unused_parameters=True": "this is a setting: find_unused_parameters: true "
+    "(without it, each step must use all parameters)",
+    "Expected all tensors to be on the same device": "make tensors where the batch is (device=x.device), or keep them "
+    "in a module that is an attribute of the task: those that loss uses are moved",
+    "Cannot re-initialize CUDA in forked": "the data set uses the GPU, and data-loader workers cannot: "
+    "set workers: 0, or leave it to the CPU, from where batches are copied to the GPU",
+}
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -52,12 +58,13 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     code = [1]  # whatever leaves this function in a way not foreseen has failed
     atexit.register(lambda: _leave(code[0]))
     signals = Signals(_leave)
+    advice: list[str] = []
     try:
         if arguments[:1] == ["--prepare"]:
             _prepare(arguments[1:], environment)
         else:
             ranks = from_environment(environment)
-            _run(arguments, environment, ranks, signals)
+            _run(arguments, environment, ranks, signals, advice)
         code[0] = 0
     except Paused as pause:
         code[0] = pause.exit_code
@@ -73,23 +80,35 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         _complain(ranks, f"error: {end.code}")
         _leave(end.code if isinstance(end.code, int) else 1)
     except BaseException as error:
-        _explain(ranks, error)
+        _explain(ranks, error, advice)
         _leave(1)
 
 
-def _run(arguments: Sequence[str], environment: Mapping[str, str], ranks: Ranks, signals: Signals) -> None:
+def _run(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    ranks: Ranks,
+    signals: Signals,
+    advice: list[str],
+) -> None:
+    """Train; what is known about an error beside its own words goes into ``advice``."""
     settings_file, run_dir = _locate(arguments, environment)
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # it is not needed here
     # torch takes a second to import: not before the command line is known to make sense.
     _require_torch()
-    from . import given, group, run, settings
+    from . import given, group, memory, run, settings
 
     values = settings.load(settings_file)
     run.check_strategy(values, ranks.world_size)
     if values.device != "cpu":
         given.check(ranks, environment, _say, how_on_cpu="train.device: cpu", one_each=True)
     with group.join(ranks, values.timeout, values.device) as joined:
-        run.train(values, run_dir, joined, environment, signals)
+        try:
+            run.train(values, run_dir, joined, environment, signals)
+        except Exception as error:
+            if memory.is_full(error):
+                advice.append(memory.advice(error, values, joined))
+            raise
 
 
 def _prepare(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -135,7 +154,7 @@ def _locate(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[P
     return settings_file, run_dir
 
 
-def _explain(ranks: Ranks, error: BaseException) -> None:
+def _explain(ranks: Ranks, error: BaseException, advice: Sequence[str]) -> None:
     """Print the traceback; for a lost connection only that, for its cause is printed by another rank."""
     text = str(error)
     if isinstance(error, RuntimeError) and any(sign in text for sign in _LOST):
@@ -146,8 +165,9 @@ def _explain(ranks: Ranks, error: BaseException) -> None:
         )
     else:
         trace = _from_the_users_code(error.__traceback__)
-        hint = _DDP_HINT if "find_unused_parameters=True" in text else ""
-        _complain(ranks, "".join(traceback.format_exception(type(error), error, trace)) + hint)
+        hints = [f"hint: {hint}" for sign, hint in _HINTS.items() if sign in text]
+        told = "".join(traceback.format_exception(type(error), error, trace))
+        _complain(ranks, "\n".join([told.rstrip("\n"), *hints, *(f"error: {each}" for each in advice)]))
 
 
 def _from_the_users_code(trace: Optional[TracebackType]) -> Optional[TracebackType]:

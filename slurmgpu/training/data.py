@@ -21,9 +21,9 @@ from types import FrameType
 from typing import Any, Optional, Union
 
 import torch
-from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
-from .errors import TrainingError
+from .errors import SettingsError, TrainingError
 from .group import Group, own_cpus
 from .order import Order, Piece, Share, mix, sample_seed
 from .signals import SIGNALS
@@ -35,6 +35,8 @@ __all__ = ["Fetch", "count_workers", "eval_batches", "to_device", "train_batches
 _MOST_WORKERS = 8
 # Batches out of tensors are gathered so many at a time, as long as they stay within the caches.
 _MOST_AHEAD, _BLOCK = 32, 1 << 20
+# How deep a data set is looked into for tensors on a GPU, and how many entries at each depth.
+_DEPTH, _FIRST = 4, 32
 
 
 class Fetch:
@@ -239,14 +241,41 @@ def count_workers(wanted: Union[int, str], group: Group, dataset: Any = None) ->
     """Loader processes for this rank; ``auto``: its CPUs but one.
 
     None where the CPUs do the training, or for data on the GPU, which another process cannot read.
+
+    Raises:
+        SettingsError: workers are asked for, and the data lie on the GPU.
     """
+    if wanted == 0 or (wanted == "auto" and group.device.type == "cpu"):
+        return 0
+    tensor = _gpu_tensor(dataset, _DEPTH)
+    if tensor is not None and isinstance(wanted, int):
+        raise SettingsError(
+            f"workers is {wanted}, and the data set {type(dataset).__name__} holds a tensor on {tensor.device}, which "
+            "another process cannot read: set workers: 0 (auto does), or keep the data on the CPU, from where each "
+            "batch is copied during the step before it"
+        )
     if isinstance(wanted, int):
         return wanted
-    if group.device.type == "cpu":
-        return 0
-    if type(dataset) is TensorDataset and any(tensor.is_cuda for tensor in dataset.tensors):
+    if tensor is not None:
         return 0
     return min(_MOST_WORKERS, own_cpus(group.ranks) - 1)
+
+
+def _gpu_tensor(value: Any, depth: int) -> Optional[torch.Tensor]:
+    """A tensor on a GPU in what a data set keeps: in its attributes, the data sets in it, the first of its lists."""
+    if isinstance(value, torch.Tensor):
+        return value if value.is_cuda else None
+    inner: Iterable[Any] = ()
+    if isinstance(value, (list, tuple)):
+        inner = value
+    elif isinstance(value, Mapping):
+        inner = value.values()
+    elif isinstance(value, Dataset) or depth == _DEPTH:
+        inner = list(getattr(value, "__dict__", {}).values())
+    if not depth:
+        return None
+    found = (_gpu_tensor(each, depth - 1) for each in itertools.islice(inner, _FIRST))
+    return next((each for each in found if each is not None), None)
 
 
 class _Ahead:

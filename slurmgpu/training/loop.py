@@ -63,7 +63,11 @@ class Loop:
         self.model = make_model(task, cfg, settings, group.device)
         self.wrapped: torch.nn.Module = self.model
         self._load_data(cfg)
+        # Before the optimizer, which may want their parameters, and once more for what came with it.
+        task.beside(self.model, group.device)
         self.optimizer = make_optimizer(task, self.model, cfg)
+        self.beside = task.beside(self.model, group.device)
+        self.beside.refuse_trained(self.optimizer, self.model, str(task.path))
         self.total_steps = self.remaining_steps()
         self._cfg = cfg
         self._rates = [
@@ -89,7 +93,8 @@ class Loop:
 
     def _load_data(self, cfg: Config) -> None:
         self._train = self.task.dataset(cfg, "train")
-        self._workers = count_workers(self.settings.workers, self.group, self._train)
+        workers = self.settings.workers
+        self._workers = count_workers(workers, self.group, self._train)
         self.samples = len(self._train)
         if self.settings.drop_last and self.settings.epochs * self.samples < self.settings.batch_size:
             raise SettingsError(
@@ -104,7 +109,11 @@ class Loop:
         self.tests = test is not None
         if test is not None:
             self._test, self._test_sizes = eval_batches(
-                test, self.micro, self.group, seed=self.settings.seed, workers=self._workers
+                test,
+                self.micro,
+                self.group,
+                seed=self.settings.seed,
+                workers=count_workers(workers, self.group, test),
             )
 
     def connect(self) -> None:

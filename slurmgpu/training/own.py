@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from .console import Console
-from .data import train_batches
+from .data import count_workers, train_batches
 from .errors import TrainingError
 from .given import check, visible
 from .group import Group
@@ -146,6 +146,7 @@ class Run:
         end = epochs * len(dataset)
         chosen = shares(self._samples, end, batch_size, micro, rank=ranks.rank, world_size=ranks.world_size)
         order = Order(len(dataset), self._seed)
+        workers = count_workers(workers, self._group, dataset)
         for batch in train_batches(dataset, order, chosen, self._group, seed=self._seed, workers=workers):
             self._samples = min(end, self._samples + batch_size)
             yield batch

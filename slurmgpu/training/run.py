@@ -90,7 +90,7 @@ class _Run:
         self.settings, self.session = settings, session
         self.group, self.console, self.found = session.group, session.console, session.found
         self.limit, self.limit_name = limit, limit_name
-        self._reserved = False
+        self._reserved = self._noted = False
 
     def train(self, started: float) -> None:
         """Everything between the opening of the run directory and its closing."""
@@ -193,6 +193,8 @@ class _Run:
             f"{loop.total_steps} steps, "
             f"batch {self.settings.batch_size} = {ranks.world_size} x {self.settings.accumulate} x {loop.micro}"
         )
+        if loop.precision.note is not None:
+            self.console.say(loop.precision.note)
         if self.settings.batch_size > loop.samples:
             self.console.say(
                 f"note: batch_size {self.settings.batch_size} is more than the {loop.samples} samples of an epoch: "
@@ -234,6 +236,7 @@ class _Run:
         loop.flush()  # the line of this step may still be on its way from the GPU ...
         loop.metrics.flush()  # ... and a resume from here does not write it again
         began = time.perf_counter()
+        self._note_changes()
 
         def common() -> dict[str, Any]:
             return {
@@ -260,6 +263,17 @@ class _Run:
         own = {"meter": loop.meter.state()}
         self.session.save(position.step, common, lambda: own, facts, losses)
         loop.meter.saving += time.perf_counter() - began
+
+    def _note_changes(self) -> None:
+        """Say once what the task changes that no checkpoint holds."""
+        changed = [] if self._noted else self.loop.beside.changed()
+        if changed:
+            self._noted = True
+            self.console.say(
+                f"note: {', '.join(changed[:4])}{' and others' if changed[4:] else ''} of the task changes while it "
+                "trains and is in no checkpoint: a resume begins with its first values; "
+                "make it part of what model(cfg) returns"
+            )
 
     def _wait_for_save(self) -> None:
         began = time.perf_counter()

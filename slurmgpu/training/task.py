@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Optional, Union
 import torch
 from torch.utils.data import IterableDataset
 
+from .beside import Beside
 from .errors import TrainingError
 from .settings import Config
 
@@ -133,6 +134,10 @@ class Task:
     def has(self, method: str) -> bool:
         """Whether the task has this optional method."""
         return callable(getattr(self._user, method, None))
+
+    def beside(self, model: torch.nn.Module, device: torch.device) -> Beside:
+        """The modules that loss and evaluate use beside the model, now on the device."""
+        return Beside(self._user, model, device)
 
     def prepare(self, cfg: Config) -> None:
         """Let the task make what the run needs once, such as a file of data."""

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from .conftest import ROOT, clean_environment
 
@@ -24,9 +25,11 @@ def test_every_gpu_benchmark_runs_on_a_cpu_with_tiny_sizes(tmp_path: Path) -> No
     document = json.loads(file.read_text())
     results = document["results"]
     assert (document["tiny"], document["machine"]["device"]) == (True, "CPU")
-    assert list(results) == ["resume", "overhead", "stall", "parallel", "amp", "own"]
+    assert list(results) == ["resume", "overhead", "stall", "parallel", "amp", "own", "edges"]
     assert results["resume"]["exact"] is True
     assert results["resume"]["fp32-SIGKILL"]["steps"] == 24
+    if hasattr(torch.amp, "GradScaler"):
+        assert results["resume"]["fp16-SIGKILL"]["exact"] is True
     assert 0 < int(results["resume"]["fp32-SIGKILL"]["resumed_from"].removeprefix("step-")) < 24
     assert (results["own"]["exact"], results["own"]["said"]) == (True, "device cpu backend gloo")
     assert results["overhead"]["small"]["parameters"] < results["overhead"]["large"]["parameters"]
@@ -38,5 +41,6 @@ def test_every_gpu_benchmark_runs_on_a_cpu_with_tiny_sizes(tmp_path: Path) -> No
     assert [parallel["data_parallel"][name]["close"] for name in ("fp32", "bf16")] == [True, True]
     assert parallel["group_of_one"] == {"backend": "gloo", "right": True}
     assert "needs 2 GPUs" in parallel["two_ranks"]["left_out"]
+    assert len(results["edges"]["right"]) == 5
     assert results["amp"]["left_out"] == ["tf32", "fp16"]
     assert all(set(results["amp"][case]["speedup"]) == {"fp32", "bf16"} for case in ("decoder", "residual"))

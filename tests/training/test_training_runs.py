@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from slurmgpu.training import files, randomness
+from slurmgpu.training import files, precision, randomness
 from slurmgpu.training.errors import NotFinite, SettingsError, TrainingError
 from slurmgpu.training.lock import Lock
 from slurmgpu.training.snapshot import Snapshot
@@ -288,9 +288,60 @@ def test_bf16_trains_on_the_cpu(run: RunFolder) -> None:
     assert losses[-1] < losses[0] / 2
 
 
-def test_fp16_without_a_gpu_is_refused(run: RunFolder) -> None:
+needs_fp16 = pytest.mark.skipif(
+    not precision._cpu_computes_fp16(), reason="this torch has no fp16 for the CPU (2.3 and newer have)"
+)
+
+
+@needs_fp16
+def test_fp16_learns_on_the_cpu_by_the_path_of_a_gpu_and_says_what_that_shows(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first scale overflows: such steps change nothing, and the scale falls."""
+    run.write(epochs=20, batch_size=20, lr=0.05, precision="fp16", init_scale=2.0**40)
+    run.here()
+    losses = [line["values"]["loss"] for line in run.metrics("eval")]
+    assert losses[-1] < losses[0] / 2
+    state = torch.load(run.path / "checkpoints/step-100/training.pt", weights_only=True)["scaler"]
+    assert 1 < state["scale"] < 2.0**40
+    out = capsys.readouterr().out
+    assert out.count("note: fp16 on the CPU is a trial of what a GPU does") == 1
+
+
+@needs_fp16
+def test_fp16_killed_and_stopped_on_the_cpu_ends_bit_for_bit_as_undisturbed(tmp_path: Path) -> None:
+    """Inside the steps in which the scale still falls, and after them."""
+    settings: dict[str, Any] = {"epochs": 5, "batch_size": 20, "accumulate": 2, "log_every": 1}
+    settings |= {
+        "precision": "fp16",
+        "init_scale": 2.0**30,
+        "checkpoint_steps": 2,
+        "lr": 0.05,
+        "clip_norm": 1.0,
+    }
+    undisturbed, disturbed = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "disturbed")
+    for each in (undisturbed, disturbed):
+        each.write("Restless", **settings)
+    undisturbed.here()
+    disturbed.here(SLURMGPU_MAX_STEPS="3")
+    assert disturbed.ranks(1, SMALL_FAULT="SIGKILL:21:0").codes == [-9]
+    disturbed.here()
+    assert [line["step"] for line in disturbed.metrics("start")][:2] == [0, 3]
+    assert same(disturbed.parameters(), undisturbed.parameters())
+    last = {line["step"]: line["values"]["loss"] for line in disturbed.metrics("train")}
+    assert list(last.values()) == undisturbed.losses()
+    one, other = (
+        torch.load(each.path / "checkpoints/step-25/training.pt", weights_only=True)["scaler"]
+        for each in (disturbed, undisturbed)
+    )
+    assert one == other
+    assert one["scale"] < 2.0**30
+
+
+def test_fp16_on_the_cpu_says_which_torch_it_needs(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "_cpu_computes_fp16", lambda: False)
     run.write(precision="fp16", batch_size=20)
-    with pytest.raises(SettingsError, match="precision fp16 needs a GPU"):
+    with pytest.raises(SettingsError, match=r"fp16 on the CPU needs torch 2\.3 or newer, and here is \d"):
         run.here()
 
 

@@ -1,0 +1,118 @@
+"""The modules that a task's loss uses beside its model: a criterion with class weights, a teacher."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import nn
+
+from .errors import TrainingError
+
+__all__ = ["Beside"]
+
+# Of a list of modules that a task keeps, so many are looked at.
+_MOST = 64
+
+
+class Beside:
+    """What ``loss`` and ``evaluate`` of a task name that is a module and not the model's, on the device.
+
+    They are found by the names in these methods and in those that they call, not by looking at all attributes: a
+    module that the data set alone uses stays on the CPU, where the data-loader workers are.
+    """
+
+    def __init__(self, user: Any, model: nn.Module, device: torch.device) -> None:
+        own = {id(each) for each in model.modules()}
+        self._modules = {name: each for name, each in _named(user).items() if id(each) not in own}
+        for module in self._modules.values():
+            module.to(device)
+        self._before = [(name, tensor, tensor._version) for name, tensor in self._tensors()]
+
+    def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, module in self._modules.items():
+            for inner, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
+                yield f"{name}.{inner}", tensor
+
+    def refuse_trained(self, optimizer: torch.optim.Optimizer, model: nn.Module, where: str) -> None:
+        """Raise where the optimizer trains what is not the model's: a resume would lose it, and ranks go apart."""
+        own = {id(each) for each in model.parameters()}
+        names = {id(tensor): name for name, tensor in self._tensors()}
+        trained = itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups)
+        others = [each for each in trained if id(each) not in own]
+        if others:
+            named = ", ".join(names.get(id(each), f"one of shape {tuple(each.shape)}") for each in others[:4])
+            raise TrainingError(
+                f"{where}: the optimizer trains {len(others)} parameter(s) that are not the model's ({named}): "
+                "checkpoints hold the model's, and processes share the gradients of the model's; "
+                "make them part of what model(cfg) returns, and use them in its forward"
+            )
+
+    def changed(self) -> list[str]:
+        """The names of tensors that are not as they were at the start: no checkpoint holds them."""
+        now = dict(self._tensors())
+        return [
+            name
+            for name, tensor, version in self._before
+            if now.get(name) is not tensor or tensor._version != version
+        ]
+
+
+def _named(user: Any) -> dict[str, nn.Module]:
+    """The modules by the names that the methods use for them."""
+    found: dict[str, nn.Module] = {}
+    todo, seen = ["loss", "evaluate"], {"loss", "evaluate"}
+    file = getattr(type(user), "__module__", None)
+    while todo:
+        name = todo.pop()
+        for value, globals_ in _meanings(user, name):
+            found.update(_modules(name, value))
+            for inner in _names_in(value):
+                if inner not in seen:
+                    seen.add(inner)
+                    todo.append(inner)
+                outside = globals_.get(inner)
+                found.update(_modules(inner, outside))
+                if inspect.isfunction(outside) and outside.__module__ == file:
+                    for further in _names_in(outside):
+                        found.update(_modules(further, outside.__globals__.get(further)))
+    return found
+
+
+def _meanings(user: Any, name: str) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    """What a name is on the task: its own attribute, and that of each of its classes; with the globals seen there."""
+    for space in (getattr(user, "__dict__", {}), *(vars(kind) for kind in type(user).__mro__)):
+        if name in space:
+            value = space[name]
+            if isinstance(value, (staticmethod, classmethod)):
+                value = value.__func__
+            if inspect.isfunction(value):
+                value = inspect.unwrap(value)  # evaluate often stands under torch.no_grad()
+            yield value, getattr(value, "__globals__", {})
+    inner = user._modules if isinstance(user, nn.Module) else {}
+    if name in inner:
+        yield inner[name], {}
+
+
+def _names_in(value: Any) -> Iterable[str]:
+    code = getattr(value, "__code__", None)
+    if isinstance(code, CodeType):
+        yield from code.co_names
+        for constant in code.co_consts:  # functions and comprehensions inside
+            if isinstance(constant, CodeType):
+                yield from constant.co_names
+
+
+def _modules(name: str, value: Any) -> Iterator[tuple[str, nn.Module]]:
+    """The module, or those of a list or mapping, with their names."""
+    if isinstance(value, nn.Module):
+        yield name, value
+    elif isinstance(value, (list, tuple, dict)):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, each in itertools.islice(items, _MOST):
+            if isinstance(each, nn.Module):
+                yield f"{name}[{key!r}]", each
