@@ -193,6 +193,7 @@ def test_every_line_that_ddp_adds_is_explained() -> None:
         assert f"`{call}`" in page or f"`{call}(" in page, call
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_every_local_command_of_the_page_trains_where_torch_is_alone(tmp_path: Path) -> None:
     alone = python_with(tmp_path / "alone", "torch")
@@ -205,5 +206,8 @@ def test_every_local_command_of_the_page_trains_where_torch_is_alone(tmp_path: P
         assert f"python -> {alone}" in done.stderr
         steps = 800 if "train.py" in line else 1000
         assert (user.runs()[-1] / "checkpoints" / f"step-{steps}" / "manifest.json").exists()
+    user.types(
+        f"slurmgpu run --here job.yaml --run-dir {user.runs()[1]}"
+    )  # it is done: nothing to do is no error
     done = user.types(next(line for line in commands() if line.startswith("slurmgpu plan")))
     assert re.search(r"slurmgpu.training: copied +into the run directory, since ddp.py:\d+", done.stdout)

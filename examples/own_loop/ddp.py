@@ -35,5 +35,5 @@ for inputs, targets in run.batches(dataset, batch_size=40, epochs=20):
 
 run.save()
 if dist.get_rank() == 0:
-    print(f"loss {loss.item():.4f} after {run.step} steps")
+    print(f"done: {run.step} steps")
 dist.destroy_process_group()
