@@ -280,6 +280,15 @@ def test_torchrun_on_one_node_is_a_launcher() -> None:
 
 
 @pytest.mark.parametrize(
+    "torchrun", ["uv run torchrun", "/opt/bin/torchrun", "nice python -m torch.distributed.run"]
+)
+def test_a_torchrun_that_is_found_otherwise_is_the_command_as_it_stands(torchrun: str) -> None:
+    line = f"{torchrun} --standalone --nproc-per-node=4 train.py"
+    head = "#!/bin/bash\n#SBATCH -N 1 --gres=gpu:4\n"
+    assert body_data(line, head) == {"launch": "plain", "command": line.split()}
+
+
+@pytest.mark.parametrize(
     "body",
     [
         "python train.py --data $DATA",

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from slurmgpu.models.job import Job
-from slurmgpu.planning.command import launcher_of
+from slurmgpu.planning.command import python_command
 from slurmgpu.planning.exact import ExactSize
 from slurmgpu.scripts.importing_words import Unsure, literal, path
 
@@ -46,7 +46,7 @@ def read_command(words: list[str], job: Job, size: ExactSize) -> tuple[dict[str,
     if not words:
         raise Unsure
     program = words[0]
-    if program == "torchrun" or _started_by(words) == "torchrun":
+    if program == "torchrun" or _is_torchrun_module(words):
         if launch["launcher"] != "plain" or container is not None:
             raise Unsure
         words = _torchrun(words, job, size)
@@ -59,11 +59,12 @@ def read_command(words: list[str], job: Job, size: ExactSize) -> tuple[dict[str,
     return {"launch": launch if len(launch) > 1 else launch["launcher"], "command": command}, container
 
 
-def _started_by(words: list[str]) -> str | None:
+def _is_torchrun_module(words: list[str]) -> bool:
     try:
-        return launcher_of(tuple(map(literal, words)))
+        python = python_command(tuple(map(literal, words)))
     except Unsure:
-        return None
+        return False
+    return python is not None and python.launcher == "torchrun" and not python.runner
 
 
 def _tasks_are_sure(job: Job) -> bool:
