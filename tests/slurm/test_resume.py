@@ -11,16 +11,39 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.test_requeue import SLOW
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Tool
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
+SLOW = """\
+import time
+
+import torch
+from torch import nn
+
+
+class Slow:
+    def model(self, cfg):
+        self.seconds = cfg.seconds
+        return nn.Linear(3, 1)
+
+    def dataset(self, cfg, split):
+        if split == "test":
+            return None
+        x = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
+        return torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
+
+    def loss(self, model, batch):
+        time.sleep(self.seconds)
+        x, y = batch
+        return nn.functional.mse_loss(model(x), y)
+"""
+
 JOB = """\
 name: slow
 resources: {gpus: 1, time: "10"}
-train: {task: slow.py:Slow, epochs: 12, batch_size: 4, log_every: 1, workers: 0, config: {seconds: 0.1, prepare: 0}}
+train: {task: slow.py:Slow, epochs: 12, batch_size: 4, log_every: 1, workers: 0, config: {seconds: 0.1}}
 """
 
 
