@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
+_EMPTY_NAMED = 3
+
+
 @click.command("logs")
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
 @click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last lines of each log.")
@@ -69,10 +72,13 @@ def command(
     if paths:
         ctx.exit(_show_paths(logs))
     growing = GrowingLogs(several=len(logs) > 1)
-    for log in logs:
-        why = _show(log, lines, growing)
-        if why and (log.why or not follow):
+    nothing = [(log, why) for log in logs if (why := _show(log, lines, growing)) and (log.why or not follow)]
+    empty = sum(log.path is not None and log.path.exists() for log, _ in nothing)
+    for log, why in nothing:
+        if empty <= _EMPTY_NAMED or log.path is None or not log.path.exists():
             note(f"{log.title}: {why}")
+    if empty > _EMPTY_NAMED:
+        note(f"{empty} logs are empty; --path names them")
     if follow:
         try:
             wait_for(

@@ -212,7 +212,8 @@ def _where_it_goes_on(run_dir: Path, plan: Plan, tasks: Array | None) -> str:
 
     newest = newest_of_tasks(run_dir)
     if tasks is not None:
-        return f"starts tasks {tasks.indices}, each from its newest checkpoint if it has one"
+        which = f"starts {'task' if tasks.tasks == 1 else 'tasks'} {tasks.indices} again"
+        return f"{which}, from the newest checkpoint where there is one" if newest else which
     if newest:
         steps = sorted({one.step for one in newest.values()})
         return f"goes on from step {' to '.join(map(str, sorted({steps[0], steps[-1]})))}"
