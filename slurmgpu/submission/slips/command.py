@@ -51,9 +51,12 @@ class Command(NamedTuple):
     blind: bool = False
     """The files that the job will find are not for sure those that this machine sees."""
 
+    before: tuple[str, ...] = ()
+    """Words that stand before these and stay: ``nice``, ``uv run``."""
+
     def instead(self, *words: str) -> str:
         """How to write other words in its place."""
-        line = shlex.join(words)
+        line = shlex.join((*self.before, *words))
         return f"command: {line}" if self.in_file else f"-- {line}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +16,8 @@ _LEFT_OUT = frozenset({"__pycache__", "build", "node_modules", "runs", "site-pac
 
 def near_word(word: str, words: Iterable[str]) -> str | None:
     """The word that was meant, if one is near."""
+    import difflib
+
     known = list(words)
     slipped = [one for one in known if one_slip_apart(word, one)]
     return next(iter(slipped or difflib.get_close_matches(word, known, n=1, cutoff=0.7)), None)

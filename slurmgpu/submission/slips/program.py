@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from slurmgpu.models.command import OPERATOR, shell_syntax
+from slurmgpu.planning.command import python_command, runner_length
 from slurmgpu.submission.slips.command import (
     Command,
     Slip,
@@ -88,6 +89,15 @@ def program_slips(command: Command) -> Iterator[Slip]:
         yield from _program_by_path(command, program)
     else:
         yield from _program_by_name(command, program)
+        yield from _behind_another(command)
+
+
+def _behind_another(command: Command) -> Iterator[Slip]:
+    """The program that ``nice`` or ``uv run`` is to start; what brings it there is not known, so only slips count."""
+    at = runner_length(command.words)
+    if at and python_command(command.words) is None and not re.search(r"[-/$ =]", command.words[at]):
+        inner = command._replace(words=command.words[at:], before=command.words[:at])
+        yield from (slip for slip in _program_by_name(inner, inner.words[0]) if slip.sure)
 
 
 def _set_up(command: Command, program: str) -> str:

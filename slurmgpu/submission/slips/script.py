@@ -23,6 +23,7 @@ __all__ = ["script_slips"]
 
 # Further programs, beside launchers, that run the command behind their own words.
 _AROUND = frozenset({"coverage", "nsys", "time", "timeout"})
+_INTERPRETERS = frozenset({"Rscript", "julia"})
 _SHELLS = frozenset({"bash", "dash", "ksh", "sh", "zsh"})
 
 
@@ -34,7 +35,7 @@ def script_slips(command: Command, folder: Path) -> Iterator[Slip]:
     if python is None and (name in LAUNCHERS or name in _AROUND):
         at = next((n for n in range(1, len(words)) if python_command(words[n:])), None)
         python = python_command(words[at:]) if at else None
-    if name in _SHELLS:
+    if name in _SHELLS or name in _INTERPRETERS:
         yield from _shell_script(command, folder)
     elif launcher_of(words) is not None and (python is None or python.launcher):
         script = next((n for n, word in enumerate(words) if n and re.fullmatch(r"[^-=][^=]*\.py", word)), 0)
@@ -51,8 +52,8 @@ def script_slips(command: Command, folder: Path) -> Iterator[Slip]:
 def _shell_script(command: Command, folder: Path) -> Iterator[Slip]:
     for number, word in enumerate(command.words[1:], start=1):
         if word.startswith("-"):
-            if "c" in word[1:] and not word.startswith("--"):
-                return  # the next word is the script
+            if re.match(r"-[a-z]*c\Z|-e\Z|-E\Z|--eval", word):
+                return  # the next word is the code
             continue
         if re.search(r"[$~*]", word):
             return
