@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,14 @@ def test_without_file_and_command_the_job_file_of_the_folder_is_meant(tmp_path: 
     other = slurmgpu(tmp_path, command, "--gpus", "1", "--", "python", "other.py")
     assert "--job-name=other" in other.stdout
     assert "job.yaml" not in other.stderr
+
+
+def test_a_setting_of_the_job_file_is_laid_over_it(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text("class T: ...\n")
+    (tmp_path / "job.yaml").write_text("train: {task: task.py:T}\nresources: {gpus: 1, time: '1:00:00'}\n")
+    done = slurmgpu(tmp_path, "plan", "--json", "--set", "train.epochs=7")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["train"]["epochs"] == 7
 
 
 def test_without_job_file_and_command_it_is_said_what_to_write(tmp_path: Path) -> None:

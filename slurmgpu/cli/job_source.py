@@ -55,7 +55,8 @@ def find_source(given: Mapping[str, Any], cwd: Path, environ: Mapping[str, str])
 
 def _has_task(given: Mapping[str, Any]) -> bool:
     """Whether an option says what to run."""
-    return any(str(one).startswith(("train", "command", "script")) for one in given.get("job__set") or ())
+    keys = {str(one).partition("=")[0] for one in given.get("job__set") or ()}
+    return bool(keys & {"command", "script", "train", "train.task"})
 
 
 def _is_batch(name: str) -> bool:
@@ -65,11 +66,13 @@ def _is_batch(name: str) -> bool:
         return False
     if path.suffix in _SUFFIXES:
         return True
-    if path.suffix != ".sh":
+    try:
         with path.open("rb") as file:
-            if file.read(2) != b"#!":
+            if path.suffix != ".sh" and file.read(2) != b"#!":
                 return False
-    text = path.read_bytes().decode("utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # a program that may be run and not read
+        return False
     if "#SBATCH" not in text:
         return False
     from slurmgpu.scripts.reading import read_script
