@@ -54,8 +54,9 @@ def status(width: int = 150) -> None:
         digits = str(ROOT / "examples" / "digits" / "job.yaml")
         # The work folder of digits is its own; run directories are to go away with this folder.
         Path(folder, "slurmgpu.yaml").write_text(f"runs: {folder}/runs\n", encoding="utf-8")
+        Path(folder, "typo.py").write_text("import trch\n", encoding="utf-8")
         _submit(
-            ["-D", folder, "-J", "typo", "--gpus", "1", "--wait", "--", "python", "trian.py"],
+            ["-D", folder, "-J", "typo", "--gpus", "1", "--wait", "--", "python", "typo.py"],
             folder,
             environment,
         )
