@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from slurmgpu.cli.completing import live_jobs
+
 if TYPE_CHECKING:
     from slurmgpu.monitoring.cancel import Cancellation
 
@@ -13,7 +15,7 @@ __all__ = ["command"]
 
 
 @click.command("cancel")
-@click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=live_jobs)
 @click.option("--signal", metavar="NAME", help="Only send this signal to the jobs' steps, such as USR1.")
 @click.pass_context
 def command(ctx: click.Context, jobs: tuple[str, ...], signal: str | None) -> None:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from slurmgpu.cli.completing import clusters
+
 if TYPE_CHECKING:
     from slurmgpu.models.cluster import Cluster
     from slurmgpu.scripts.rules.base import Finding
@@ -14,9 +16,13 @@ _COLOURS = {"error": "red", "warning": "yellow", "hint": "cyan"}
 
 
 @click.command(short_help="Find what is wrong with a batch script.")
-@click.argument("script", metavar="SCRIPT")
+@click.argument("script", metavar="SCRIPT", type=click.Path(readable=False, allow_dash=True))
 @click.option(
-    "--cluster", "cluster_name", metavar="NAME", help="Add the rules of a cluster: a profile's name or file."
+    "--cluster",
+    "cluster_name",
+    metavar="NAME",
+    help="Add the rules of a cluster: a profile's name or file.",
+    shell_complete=clusters,
 )
 @click.option(
     "--severity",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from slurmgpu.cli.checkpoint_text import print_table, print_verdict, size
+from slurmgpu.cli.completing import runs
 
 if TYPE_CHECKING:
     from slurmgpu.monitoring.checkpoints import Checkpoint
@@ -31,7 +32,7 @@ def command() -> None:
 
 
 @command.command("list", short_help="Show a run's checkpoints.")
-@click.argument("run", metavar="[RUN]", required=False)
+@click.argument("run", metavar="[RUN]", required=False, shell_complete=runs)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def list_(ctx: click.Context, run: str | None, as_json: bool) -> None:
@@ -59,7 +60,7 @@ def list_(ctx: click.Context, run: str | None, as_json: bool) -> None:
 
 
 @command.command("verify", short_help="Read checkpoints through; say which are intact.")
-@click.argument("run", metavar="[RUN]", required=False)
+@click.argument("run", metavar="[RUN]", required=False, shell_complete=runs)
 @click.option("--step", type=click.IntRange(0), help="Only the checkpoint of this step.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
@@ -121,7 +122,7 @@ def _verified(task: _Task, step: int | None, *, show: bool) -> list[dict[str, An
 
 
 @command.command("export", short_help="Write one checkpoint's weights as a plain state_dict.")
-@click.argument("run", metavar="[RUN]", required=False)
+@click.argument("run", metavar="[RUN]", required=False, shell_complete=runs)
 @click.option(
     "--step", type=click.IntRange(0), help="The checkpoint of this step (default: the newest intact one)."
 )

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slurmgpu.cli.completing import clusters
+
 if TYPE_CHECKING:
     from slurmgpu.discovery.building import Discovered
     from slurmgpu.files.settings import LoadedSettings
@@ -23,7 +25,12 @@ def command() -> None:
 @click.option("--name", metavar="NAME", help="The profile's name.  [default: the cluster's in Slurm]")
 @click.option("--to", metavar="FILE", help="Write the profile to a new file.")
 @click.option("--save", is_flag=True, help="Write it to your profiles, where --cluster NAME finds it.")
-@click.option("--based-on", metavar="PROFILE", help="Lay it over a documented profile of this cluster.")
+@click.option(
+    "--based-on",
+    metavar="PROFILE",
+    help="Lay it over a documented profile of this cluster.",
+    shell_complete=clusters,
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def discover_(
@@ -197,7 +204,7 @@ def _json(found: Discovered) -> str:
 
 
 @command.command("refresh", short_help="Discover again; show what changed.")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=clusters)
 @click.option("--dry-run", is_flag=True, help="Show what changed; write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
@@ -283,52 +290,50 @@ def _saved(name: str | None, settings: LoadedSettings) -> Path:
     return path
 
 
-@command.command("list")
+_WHOSE = {"site": "the site's", "lab": "the lab's", "user": "yours", "project": "the project's"}
+
+
+@command.command("list", short_help="List the known profiles.")
+@click.argument("words", metavar="[WORD]...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_(as_json: bool) -> None:
-    """List the known profiles; a star marks the chosen one."""
-    import datetime
+def list_(words: tuple[str, ...], as_json: bool) -> None:
+    """List the known profiles: name, site, GPUs, and when its source was read; a star marks the chosen one.
+
+    WORD: only those in which each word is found, such as a100 or csc.
+    """
     import os
 
-    from slurmgpu.cli.cluster_text import age
+    from slurmgpu.cli.cluster_list import Row, listed, matches
+    from slurmgpu.errors import InvalidInput
     from slurmgpu.files.clusters import choose_cluster, load_cluster, profile_folders, profiles
     from slurmgpu.files.settings import load_settings
 
     settings = load_settings(Path.cwd())
     folders = profile_folders(settings)
     chosen, chooser = choose_cluster(None, settings, os.environ)
-    rows = [(name, load_cluster(path, folders), path) for name, path in sorted(profiles(settings).items())]
+    whose = {folder / "clusters": _WHOSE[layer] for layer, folder in settings.folders.items()}
+    everything = [
+        Row(name, load_cluster(path, folders), path, whose.get(path.parent), name == chosen.name)
+        for name, path in sorted(profiles(settings).items())
+    ]
+    rows = [row for row in everything if matches(row, words)]
+    if words and not rows:
+        raise InvalidInput(
+            f"WORD {' '.join(words)!r}: none of the {len(everything)} profiles has it in its name, site or GPUs",
+            hint="slurmgpu cluster list shows all",
+        )
     if as_json:
-        listed = [
-            {
-                "name": name,
-                "description": cluster.description,
-                "slurm_name": cluster.slurm_name,
-                "based_on": cluster.based_on,
-                "source": cluster.source.model_dump(mode="json") if cluster.source else None,
-                "retired": cluster.retired.model_dump(mode="json") if cluster.retired else None,
-                "path": str(path),
-                "chosen": name == chosen.name,
-            }
-            for name, cluster, path in rows
-        ]
-        click.echo(
-            json.dumps({"schema": "slurmgpu.clusters/1", "clusters": listed}, indent=2, ensure_ascii=False)
-        )
+        document = {"schema": "slurmgpu.clusters/1", "clusters": [row.data() for row in rows]}
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
         return
-    width = max((len(name) for name, _, _ in rows), default=0)
-    for name, cluster, path in rows:
-        star = "*" if name == chosen.name else " "
-        said = (
-            f"ended {cluster.retired.date}" if cluster.retired else age(cluster.source, datetime.date.today())
-        )
-        click.echo(f"{star} {name:<{width}}  {cluster.description or ''} ({said}; {path})")
+    for line in listed(rows):
+        click.echo(line)
     if chooser is None:
         click.echo("no profile is chosen: `slurmgpu cluster use NAME` chooses one for you", err=True)
 
 
 @command.command("show", short_help="Show a profile.")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=clusters)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(name: str | None, as_json: bool) -> None:
     """Show all that a profile says (the chosen one, when none is named); a question mark: it was guessed."""
@@ -351,7 +356,7 @@ def show(name: str | None, as_json: bool) -> None:
 
 
 @command.command("use", short_help="Choose a profile for all your jobs.")
-@click.argument("name")
+@click.argument("name", shell_complete=clusters)
 def use(name: str) -> None:
     """Choose a profile for all your jobs: writes `cluster: NAME` into your settings."""
     import os

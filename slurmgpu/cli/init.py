@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slurmgpu.cli.completing import clusters
+
 if TYPE_CHECKING:
     from slurmgpu.cli.init_files import Drafts, Key, Target
     from slurmgpu.cli.questions import Questions
@@ -38,7 +40,12 @@ class _Options:
 @click.command()
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing: take every default.")
 @click.option("--name", metavar="NAME", help="The profile's name.  [default: the cluster's in Slurm]")
-@click.option("--based-on", metavar="PROFILE", help="A documented profile to keep the rules of, or none.")
+@click.option(
+    "--based-on",
+    metavar="PROFILE",
+    help="A documented profile to keep the rules of, or none.",
+    shell_complete=clusters,
+)
 @click.option("-A", "--account", metavar="NAME", help="The account that your jobs charge.")
 @click.option(
     "-p", "--partition", metavar="NAME", help="The partition of your jobs.  [default: each job's best]"

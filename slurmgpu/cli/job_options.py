@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from slurmgpu.cli.completing import BY_FIELD, clusters
 from slurmgpu.cli.usage import ARGUMENTS
 from slurmgpu.errors import InvalidInput
 
@@ -90,7 +91,7 @@ class JobCommand(click.Command):
             split = args.index("--")
             ctx.meta[_COMMAND] = tuple(args[split + 1 :])
             args = args[:split]
-            if not ctx.meta[_COMMAND]:
+            if not ctx.meta[_COMMAND] and not ctx.resilient_parsing:  # the shell completes the command
                 raise InvalidInput(
                     "command: nothing stands after --",
                     hint="write the command there, as in -- python train.py, or leave -- out with a job file",
@@ -140,7 +141,11 @@ def change_options(function: F) -> F:
     for decorate in reversed(
         (
             click.option(
-                "--cluster", "job__cluster", metavar="NAME", help="The cluster profile: its name, or a file."
+                "--cluster",
+                "job__cluster",
+                metavar="NAME",
+                help="The cluster profile: its name, or a file.",
+                shell_complete=clusters,
             ),
             click.option(
                 "--gres",
@@ -193,7 +198,12 @@ def change_options(function: F) -> F:
         decorated = decorate(decorated)
     for field in reversed(FIELDS):
         option = click.option(
-            *field.flags, _parameter(field), type=field.type, metavar=field.metavar, help=field.help
+            *field.flags,
+            _parameter(field),
+            type=field.type,
+            metavar=field.metavar,
+            help=field.help,
+            shell_complete=BY_FIELD.get(field.key),
         )
         decorated = option(decorated)
     return decorated  # type: ignore[no-any-return]

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from slurmgpu.cli.completing import examples as named_examples
+
 
 @click.group(invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -33,7 +35,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
 
 @command.command("copy", short_help="Copy a job file and the scripts it starts.")
-@click.argument("name")
+@click.argument("name", shell_complete=named_examples)
 @click.argument("folder", required=False, type=click.Path(path_type=Path, file_okay=False, readable=False))
 def copy(name: str, folder: Path | None) -> None:
     """Copy a job file and the scripts it starts into FOLDER (default: here). Nothing is overwritten."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from slurmgpu.cli.completing import jobs as jobs_by_tab
+
 if TYPE_CHECKING:
     from slurmgpu.models.run import JobStatus, Run
     from slurmgpu.monitoring.following import GrowingLogs
@@ -20,7 +22,7 @@ _EMPTY_NAMED = 3
 
 
 @click.command("logs")
-@click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=jobs_by_tab)
 @click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last lines of each log.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is added, until the job ends.")
 @click.option("--stdout", "stream", flag_value="stdout", help="Leave out logs of standard error alone.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slurmgpu.cli.completing import runs
 from slurmgpu.cli.job_options import change_options
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command("resume")
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=runs)
 @change_options
 @click.option("--wait", is_flag=True, help="Wait for the job; end with its exit code.")
 @click.option("--follow", is_flag=True, help="Wait, and print the job's logs meanwhile.")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from slurmgpu.cli.completing import clusters
+
 if TYPE_CHECKING:
     from slurmgpu.sandbox.life import Describe
     from slurmgpu.sandbox.shape import Shape
@@ -40,7 +42,12 @@ def command() -> None:
 @click.option("--gpus-per-node", metavar="[TYPE:]N", help="Pretend GPUs of a node.  [default: a100:4]")
 @click.option("--cpus", type=click.IntRange(1, 4096), help="CPUs that a node has for Slurm.  [default: 64]")
 @click.option("--memory", metavar="SIZE", help="Memory that a node has for Slurm.  [default: 512G]")
-@click.option("--like", metavar="CLUSTER", help="A twin of a described cluster: judges jobs, runs none.")
+@click.option(
+    "--like",
+    metavar="CLUSTER",
+    help="A twin of a described cluster: judges jobs, runs none.",
+    shell_complete=clusters,
+)
 @click.option("--accounting/--no-accounting", default=None, help="With slurmdbd.  [default: if installed]")
 @click.option("--for", "lasting", metavar="TIME", help="End by itself after this time (2h, 30m, 1d).")
 def up(

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from slurmgpu.cli.completing import jobs as jobs_by_tab
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -38,7 +40,7 @@ _ROOM_FOR_REASONS = 30
 
 
 @click.command("status")
-@click.argument("jobs", metavar="[JOB]...", nargs=-1)
+@click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=jobs_by_tab)
 @click.option("--all-users", is_flag=True, help="Everybody's jobs, as far as the site shows them.")
 @click.option("--since", metavar="WHEN", help="Finished jobs since: 30m, 12h, 1d, 2w or a date (default 1d).")
 @click.option("--state", "states", metavar="LIST", help="Only jobs in these states: failed,running.")

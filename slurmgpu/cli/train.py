@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slurmgpu.cli.completing import clusters
 from slurmgpu.cli.run import device_option, run_dir_option
 from slurmgpu.cli.train_options import layer_of, train_options
 
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 @click.option("--config", multiple=True, metavar="KEY=VALUE", help="What the task reads as cfg.KEY.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any other part of the job file.")
 @click.option(
-    "--cluster", metavar="NAME", help="The cluster profile whose environments count: its name, or a file."
+    "--cluster",
+    metavar="NAME",
+    help="The cluster profile whose environments count: its name, or a file.",
+    shell_complete=clusters,
 )
 @click.option(
     "--processes",

@@ -14,7 +14,7 @@ from slurmgpu.monitoring.select import Selection, belongs, read_run, select
 from slurmgpu.monitoring.status import status
 from slurmgpu.slurm.call import Slurm
 
-__all__ = ["find_run", "newest_run", "run_of_job"]
+__all__ = ["find_run", "newest_run", "run_directories", "run_of_job"]
 
 # What submission and local runs put into a run directory, and what is in it by the entrypoint alone.
 _MARKS = (RUN_FILE, "script.sbatch", "train.json", "checkpoints")
@@ -72,7 +72,7 @@ def _by_slurm(slurm: Slurm, selection: Selection, user: str | None) -> tuple[Pat
 
 def _left_behind(selection: Selection, runs: Path) -> Path | None:
     """The newest run directory of this name, folder name or job id."""
-    return next((path for path in _newest_first(runs) if _means(selection, path)), None)
+    return next((path for path in run_directories(runs) if _means(selection, path)), None)
 
 
 def _means(selection: Selection, path: Path) -> bool:
@@ -99,7 +99,7 @@ def run_of_job(job: JobStatus, runs: Path) -> Run | None:
     """The run of a job: Slurm forgets the script's path soon after its end, and the run directory has the id."""
     known = run_of(job)
     if known is None:
-        records = (record for path in _newest_first(runs) if (record := _record(path)) is not None)
+        records = (record for path in run_directories(runs) if (record := _record(path)) is not None)
         known = next((run for run in records if belongs(run, job)), None)
     return known
 
@@ -110,7 +110,7 @@ def newest_run(runs: Path) -> Path:
     Raises:
         SlurmGpuError: there is none.
     """
-    folders = list(_newest_first(runs))
+    folders = list(run_directories(runs))
     saved = (
         path for path in folders if any(path.glob("checkpoints")) or any(path.glob("[0-9]*/checkpoints"))
     )
@@ -124,8 +124,8 @@ def newest_run(runs: Path) -> Path:
     return found
 
 
-def _newest_first(runs: Path) -> Iterator[Path]:
-    """The run directories in a folder, by the time in their names; one made by hand by its last change."""
+def run_directories(runs: Path) -> Iterator[Path]:
+    """The run directories in a folder, the newest first, by the time in their names; one made by hand by its last change."""
     dated = []
     for path in runs.iterdir() if runs.is_dir() else ():
         stamped = _STAMPED.fullmatch(path.name)

@@ -1,0 +1,154 @@
+"""What the tab key offers for values: from the cluster's profile without asking Slurm, jobs from a short squeue.
+
+Whatever fails offers nothing and says nothing: a prompt is no place for messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from slurmgpu.files.settings import LoadedSettings
+    from slurmgpu.models.cluster import Cluster
+
+__all__ = ["BY_FIELD", "Completer", "clusters", "examples", "jobs", "live_jobs", "runs"]
+
+Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
+
+# Longer than a controller at rest needs, shorter than patience at a prompt.
+_SQUEUE_TIMEOUT = 2.0
+
+
+def _offering(find: Callable[[click.Context], Iterable[str | tuple[str, str]]]) -> Completer:
+    """A completer of the words that ``find`` returns, each perhaps with what it is."""
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        if "/" in incomplete:
+            return [CompletionItem(incomplete, type="file")]
+        # Of a list, such as -p gpu,long, the last word is completed.
+        before, comma, last = incomplete.rpartition(",")
+        try:
+            found = [one if isinstance(one, tuple) else (one, "") for one in find(ctx)]
+        except Exception:
+            return []
+        matching = {word: what for word, what in found if word.startswith(last)}
+        return [CompletionItem(before + comma + word, help=what or None) for word, what in matching.items()]
+
+    return complete
+
+
+def _settings() -> LoadedSettings:
+    from slurmgpu.files.settings import load_settings
+
+    return load_settings(Path.cwd())
+
+
+def _cluster(ctx: click.Context) -> Cluster:
+    """The profile that the command line so far, the environment or the settings choose."""
+    import os
+
+    from slurmgpu.files.clusters import choose_cluster
+
+    return choose_cluster(ctx.params.get("job__cluster"), _settings(), os.environ)[0]
+
+
+def _partitions(ctx: click.Context) -> Iterable[str]:
+    return _cluster(ctx).partitions
+
+
+def _accounts(ctx: click.Context) -> Iterable[str]:
+    cluster = _cluster(ctx)
+    resources = _settings().job.data.get("resources")
+    own = resources.get("account") if isinstance(resources, dict) else None
+    named = [own, cluster.default_account, *(one.account for one in cluster.associations)]
+    return [name for name in named if name]
+
+
+def _qos(ctx: click.Context) -> Iterable[str]:
+    return _cluster(ctx).qos
+
+
+def _gpu_types(ctx: click.Context) -> Iterable[str]:
+    cluster = _cluster(ctx)
+    groups = [group for partition in cluster.partitions.values() for group in partition.nodes]
+    yield from cluster.gpu_types
+    for group in groups:
+        yield from group.gpus if isinstance(group.gpus, dict) else [group.gpu_type] if group.gpu_type else []
+
+
+def _features(ctx: click.Context) -> Iterable[str]:
+    groups = [group for partition in _cluster(ctx).partitions.values() for group in partition.nodes]
+    return sorted({feature for group in groups for feature in group.features})
+
+
+def _environments(ctx: click.Context) -> Iterable[tuple[str, str]]:
+    both = {**_cluster(ctx).environments, **_settings().settings.environments}
+    return [(name, one.description or "") for name, one in both.items()]
+
+
+def _clusters(_: click.Context) -> Iterable[str]:
+    from slurmgpu.files.clusters import profiles
+    from slurmgpu.models.cluster import GENERIC
+
+    return sorted([*profiles(_settings()), GENERIC.name])
+
+
+def _examples(_: click.Context) -> Iterable[tuple[str, str]]:
+    from slurmgpu.files.gallery import examples
+
+    return [(one.name, one.about) for one in examples()]
+
+
+def _queued(ctx: click.Context, *, live: bool) -> Iterable[tuple[str, str]]:
+    """The ids and names of the user's jobs that squeue knows."""
+    from slurmgpu.monitoring.select import current_user
+    from slurmgpu.slurm.call import Slurm
+    from slurmgpu.slurm.squeue import command, parse
+
+    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
+    answer = slurm.ask(command(current_user()), timeout=_SQUEUE_TIMEOUT)
+    found = [job for job in parse(answer.stdout)[0] if not (live and job.state.is_final)]
+    for job in found:
+        what = f"{job.name} {job.state.name}"
+        if "_" in job.job_id:
+            yield job.job_id.partition("_")[0], what
+        if "[" not in job.job_id:
+            yield job.job_id, what
+    for job in found:
+        if job.name and not set(job.name) & set(" \t\n"):
+            yield job.name, job.job_id
+
+
+def _runs(_: click.Context) -> Iterable[str]:
+    import os
+
+    from slurmgpu.files.settings import runs_folder
+    from slurmgpu.monitoring.runs import run_directories
+
+    folder = runs_folder(_settings().settings.runs, Path.cwd(), os.environ)
+    return [path.name for path in run_directories(folder)]
+
+
+clusters = _offering(_clusters)
+examples = _offering(_examples)
+jobs = _offering(lambda ctx: _queued(ctx, live=False))
+live_jobs = _offering(lambda ctx: _queued(ctx, live=True))
+runs = _offering(_runs)
+
+BY_FIELD: dict[str, Any] = {
+    "resources.partition": _offering(_partitions),
+    "resources.account": _offering(_accounts),
+    "resources.qos": _offering(_qos),
+    "resources.gpu_type": _offering(_gpu_types),
+    "resources.constraint": _offering(_features),
+    "environment": _offering(_environments),
+}
+"""The completers of the options that stand for fields of a job."""
