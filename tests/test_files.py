@@ -96,10 +96,6 @@ def test_an_unknown_key_is_named_with_its_line_the_nearest_and_the_valid_ones() 
             "environment: {modules: {lod: [x]}}",
             "job.yaml:1: environment.modules.lod: unknown key; did you mean 'load'?",
         ),
-        (
-            "environment: {container: {image: a.sif}, python: {venv: {path: x}}}",
-            "an image has its own Python",
-        ),
         ("restart: {on: [never]}", "job.yaml:1: restart.on.0: 'never'"),
         ("train: {task: 'x.py:A', precision: fp8}", "job.yaml:1: train.precision: 'fp8'"),
         ("a: 1\na: 2", "job.yaml:2: the key 'a' stands twice"),

@@ -323,13 +323,81 @@ def test_a_torchrun_that_is_found_otherwise_is_the_command_as_it_stands(torchrun
         "srun --het-group=0 python a.py",
         "torchrun --nproc-per-node=2 a.py",
         "export MASTER_PORT=29500\nsrun python a.py",
-        "apptainer exec --nv --overlay x.img t.sif python a.py",
+        "apptainer exec --nv --overlaid x.img t.sif python a.py",
+        "apptainer exec --env A=$B t.sif python a.py",
         "venv/bin/activate\n'unclosed",
         'export A="~/x"\npython a.py',
     ],
 )
 def test_a_body_that_is_not_sure_stays_as_it_is(body: str) -> None:
     assert imported(HEAD + body + "\n").data["script"] == body + "\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            "module load a\n\nsrun -n 2 python a.py",
+            "line 6: 'srun -n 2 python a.py' keeps the lines text (script:): srun's -n may start other tasks",
+        ),
+        (
+            "python a.py --data $DATA",
+            "line 4: 'python a.py --data $DATA' keeps the lines text (script:): the shell expands $DATA",
+        ),
+        ("python a.py | tee log", "it is not one plain command: a pipe,"),
+        (
+            "torchrun --nproc-per-node=2 a.py",
+            "torchrun becomes a launcher where the options ask for one node",
+        ),
+        (
+            "apptainer exec --nv --overlaid x t.sif python a.py",
+            "--overlaid is no known option of apptainer exec, so the image cannot be told",
+        ),
+        ("cd work\npython a.py", "line 4: 'cd work' keeps the lines text (script:): a relative folder"),
+        ("export X=$(nproc)\npython a.py", "line 4: 'export X=$(nproc)' keeps"),
+    ],
+)
+def test_the_line_that_kept_the_script_as_text_is_named(body: str, said: str) -> None:
+    made = imported(HEAD + body + "\n")
+    assert "script" in made.data
+    assert len(made.notes) == 1
+    assert said in made.notes[0]
+    assert f"# {made.notes[0]}" in file_of(made)
+
+
+def test_a_script_of_another_shell_says_so() -> None:
+    (note,) = imported("#!/bin/zsh\n#SBATCH -N 1\npython train.py\n").notes
+    assert note == "the script's lines stay text (script:): /bin/zsh runs them, and a command is run by bash"
+
+
+def test_options_of_a_container_are_kept_and_its_torchrun_is_a_launcher() -> None:
+    head = "#!/bin/bash\n#SBATCH -N 1 --gres=gpu:4\n"
+    line = "apptainer exec --nv --overlay x.img --pwd /w -e --env A=1,B=2 $DIR/t.sif torchrun --nproc-per-node=4 a.py --amp"
+    container = {
+        "image": "$DIR/t.sif",
+        "options": ["--overlay", "x.img", "--pwd", "/w", "-e", "--env", "A=1,B=2"],
+    }
+    fields = {
+        "environment": {"container": container},
+        "launch": "torchrun",
+        "command": ["python", "a.py", "--amp"],
+    }
+    assert body_data(line, head) == fields
+    text = round_trip(head + line + "\n")
+    assert 'apptainer exec --nv --overlay x.img --pwd /w -e --env A=1,B=2 "$DIR/t.sif" ' in text
+    assert "python -m torch.distributed.run --standalone --nnodes=1 --nproc-per-node=4" in text
+    in_step = f"srun --mpi=none {line}"
+    launch = {"launcher": "torchrun", "srun_options": ["--mpi=none"]}
+    assert body_data(in_step, head.replace("-N 1", "-N 1 -n 1")) == {**fields, "launch": launch}
+
+
+def test_conda_beside_a_container_is_a_job_of_both() -> None:
+    body = "module load apptainer\nconda activate x\napptainer exec t.sif python a.py"
+    assert body_data(body)["environment"] == {
+        "modules": {"load": ["apptainer"]},
+        "container": {"image": "t.sif", "gpu": "none"},
+        "python": {"conda": {"env": "x"}},
+    }
 
 
 @pytest.mark.parametrize(
@@ -354,7 +422,10 @@ def test_srun_is_understood_only_where_the_tasks_are_sure() -> None:
 def test_of_options_that_stand_twice_the_last_counts_and_the_first_is_told() -> None:
     made = imported("#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH -t 5\n#SBATCH -N 4\nhostname\nhostname\n")
     assert made.data["resources"] == {"time": 5, "nodes": 4}
-    assert made.notes == ("line 2: --nodes=1 does not count, because line 4 says it again",)
+    assert made.notes == (
+        "line 2: --nodes=1 does not count, because line 4 says it again",
+        "line 6: 'hostname' keeps the lines text (script:): something follows the command",
+    )
     assert "# line 2: --nodes=1" in file_of(made)
 
 
@@ -465,6 +536,7 @@ hostname
     assert made.notes == (
         "line 7: sbatch passes over '--hold'",
         "line 6: '#SBATCH' has no option of its own",
+        "line 9: 'hostname' keeps the lines text (script:): something follows the command",
     )
     assert asked(read_script(round_trip(text))) == [{"time": "4", "nice": "5"}]
 

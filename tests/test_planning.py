@@ -544,3 +544,28 @@ def test_a_training_on_the_cpu_on_purpose_is_not_held_to_the_gpus_it_does_not_us
 def test_an_exact_job_is_told_of_its_precision_too() -> None:
     exact = training("bf16", exact=True, resources={"gpus_per_node": "v100:1"})
     assert "v100 has 7.0" in refused(GENERIC, **exact)[0]
+
+
+@pytest.mark.parametrize(
+    ("python", "options", "said"),
+    [
+        (
+            {"conda": {"env": "x"}},
+            [],
+            "conda environment x is activated on the host, before the container: inside, PATH and python are the "
+            "image's own; the other variables get in",
+        ),
+        (
+            {"venv": {"path": "/v"}},
+            ["--cleanenv"],
+            "venv /v is activated on the host, before the container: ",
+        ),
+    ],
+)
+def test_what_a_container_sees_of_conda_is_said(
+    python: dict[str, Any], options: list[str], said: str
+) -> None:
+    environment = {"container": {"image": "t.sif", "options": options}, "python": python}
+    (warning,) = plan(command=["sh"], environment=environment, resources={"gpus": 1}).warnings
+    assert warning.startswith(said)
+    assert ("--cleanenv keeps the other variables out" in warning) == bool(options)

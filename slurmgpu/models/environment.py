@@ -135,7 +135,8 @@ class Environment(Model):
     container: Annotated[Container | None, _alone("image"), _Or(_TEXT)] = None
     """The container that the command runs in."""
     python: PythonEnvironment = PythonEnvironment.model_construct()
-    """The Python that runs the command (inside the container, if there is one)."""
+    """The Python that runs the command. In a container that is the image's own: conda or venv are then activated on the
+    host before it."""
     variables: dict[EnvName, JobText] = Field(default_factory=dict)
     """Variables to export; $NAME in a value expands when the job runs."""
     sbatch: dict[Word, OptionValue] = Field(default_factory=dict)
@@ -152,14 +153,6 @@ class Environment(Model):
                     f"{name!r} is no long option of sbatch; write it without dashes in front, in lower case"
                 )
         return options
-
-    @model_validator(mode="after")
-    def _python_outside_container(self) -> Self:
-        if self.container and (self.python.conda or self.python.venv):
-            raise ValueError(
-                "container and conda or venv are both given, and an image has its own Python; keep one of the two"
-            )
-        return self
 
 
 EnvironmentChoice = Annotated[

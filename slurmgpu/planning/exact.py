@@ -17,7 +17,7 @@ from slurmgpu.models.train import TrainSettings
 from slurmgpu.models.units import Duration, GpuRequest, Memory
 from slurmgpu.planning.asking import judge_options
 from slurmgpu.planning.command import python_command
-from slurmgpu.planning.launching import Launching, choose_launcher, own_loop
+from slurmgpu.planning.launching import Launching, choose_launcher, outside_the_container, own_loop
 from slurmgpu.planning.planner import Surroundings, make_plan, own_loop_reasons, resolve_environment
 from slurmgpu.planning.restarting import refuse_timeout, restart_of
 
@@ -134,7 +134,7 @@ def exact_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
             Reason.model_construct(what="launcher", value=launching.launcher, why=launching.why),
             *own_loop_reasons(loop),
         ),
-        warnings=(*overruled, *launching.warnings, *warnings),
+        warnings=(*overruled, *launching.warnings, *outside_the_container(environment), *warnings),
     )
 
 

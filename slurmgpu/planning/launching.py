@@ -45,6 +45,23 @@ class Launching(NamedTuple):
     """As many as the script wants, whatever the GPUs; None: one per GPU."""
 
 
+def outside_the_container(environment: Environment) -> tuple[str, ...]:
+    """What a container sees of a Python environment that is activated before it."""
+    python = environment.python
+    if environment.container is None or not (python.conda or python.venv):
+        return ()
+    name = (
+        f"conda environment {python.conda.env}"
+        if python.conda
+        else f"venv {python.venv and python.venv.path}"
+    )
+    cleaned = {"--cleanenv", "-e", "--containall", "-C"} & set(environment.container.options)
+    rest = f"{min(cleaned)} keeps the other variables out" if cleaned else "the other variables get in"
+    return (
+        f"{name} is activated on the host, before the container: inside, PATH and python are the image's own; {rest}",
+    )
+
+
 def choose_launcher(
     job: Job,
     environment: Environment,

@@ -21,7 +21,7 @@ from slurmgpu.planning.choosing import Chosen, by_preference, candidates, choose
 from slurmgpu.planning.command import python_command
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.gpus import as_spelled
-from slurmgpu.planning.launching import Launching, choose_launcher, own_loop
+from slurmgpu.planning.launching import Launching, choose_launcher, outside_the_container, own_loop
 from slurmgpu.planning.options import Layouted, options_of, partition_named
 from slurmgpu.planning.request import Layout, count
 from slurmgpu.planning.restarting import restart_of
@@ -324,7 +324,12 @@ def _finished(
             *_left_out(job, cluster, draft),
             *_cost_reasons(cost),
         ),
-        warnings=(*launching.warnings, *remarks, *_warnings(cluster, chosen)),
+        warnings=(
+            *launching.warnings,
+            *outside_the_container(environment),
+            *remarks,
+            *_warnings(cluster, chosen),
+        ),
     )
 
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.models.job import Job
-from slurmgpu.scripts.importing_body import Understood, understand
+from slurmgpu.scripts.importing_body import Kept, understand
 from slurmgpu.scripts.importing_options import PLACEHOLDER, Key, asked_of, place, valid
 from slurmgpu.scripts.reading import Directive, Refusal, Script, read_script
 
@@ -35,6 +35,7 @@ class Imported(NamedTuple):
     """The script's line of each key that stands for an option."""
 
 
+_AS_IT_STANDS = Kept(None, "it is to stay as it stands")
 _ORDER = (
     "name", "exact", "resources", "components", "environment", "variables", "work_dir", "launch", "command", "array",
     "dependency", "restart", "output", "error", "mail", "comment", "sbatch", "shebang", "script",
@@ -50,7 +51,7 @@ def import_script(text: str, name: str, *, verbatim: bool = False) -> Imported:
     script = read_script(text)
     _refuse(script, name)
     shebang, notes = _shebang(script, name)
-    body = _body(script)
+    numbers, body = _body(script)
     if not any(line.strip() and not line.lstrip().startswith("#") for line in body):
         raise InvalidInput(
             f"{name}: has no command below its options: there is nothing to run",
@@ -58,13 +59,14 @@ def import_script(text: str, name: str, *, verbatim: bool = False) -> Imported:
         )
     data, where, lines = _options(script)
     _checked({**data, **PLACEHOLDER}, script, name)
-    understood = None if verbatim else understand(shebang, "\n".join(body), data)
+    found = _AS_IT_STANDS if verbatim else understand(shebang, "\n".join(body), data)
+    if not isinstance(found, Kept) and valid({**data, **found.data}) is None:
+        found = Kept(None, "a job file takes no such job")
     before: dict[Key, tuple[str, ...]] = {}
-    if understood is not None and valid({**data, **understood.data}) is not None:
-        data |= understood.data
-        before = understood.comments
+    if not isinstance(found, Kept):
+        data |= found.data
+        before = found.comments
     else:
-        understood = None
         if shebang != "/bin/bash":
             data["shebang"] = shebang
         data["script"] = "\n".join(body) + ("\n" if text.endswith("\n") else "")
@@ -72,10 +74,12 @@ def import_script(text: str, name: str, *, verbatim: bool = False) -> Imported:
     job = _checked(data, script, name)
     beside, more = _remarks(script, where)
     notes += [*more, *_unknown(script)]
+    if isinstance(found, Kept) and not verbatim:
+        notes.append(_kept(found, numbers, body))
     return Imported(
         job,
         data,
-        (*_head(name, understood, data.get("resources", ())), *notes),
+        (*_head(name, not isinstance(found, Kept), data.get("resources", ())), *notes),
         before,
         beside,
         tuple(notes),
@@ -83,9 +87,21 @@ def import_script(text: str, name: str, *, verbatim: bool = False) -> Imported:
     )
 
 
-def _head(name: str, understood: Understood | None, resources: Collection[str]) -> Iterator[str]:
+def _kept(found: Kept, numbers: list[int], body: list[str]) -> str:
+    """Which line is the reason that the job has a script and no command."""
+    if found.line is None:
+        return f"the script's lines stay text (script:): {found.why}"
+    text = body[found.line - 1].strip()
+    return f"line {numbers[found.line - 1]}: {_shortened(text)!r} keeps the lines text (script:): {found.why}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _head(name: str, understood: bool, resources: Collection[str]) -> Iterator[str]:
     yield f"Imported from {name}: it asks Slurm for exactly what that script asks for (exact: true)."
-    if understood is None:
+    if not understood:
         yield "What runs is the script's own text, as it stands."
     else:
         yield "Its lines were understood whole. Without `exact` the planner works the request out for any cluster."
@@ -159,16 +175,16 @@ def _later_shebang(script: Script) -> int | None:
     return next((number for number, line in lines if line.startswith("#!")), None)
 
 
-def _body(script: Script) -> list[str]:
-    """Every line but the shebang and the options that sbatch reads; blank ones at its top are left out."""
+def _body(script: Script) -> tuple[list[int], list[str]]:
+    """Every line but the shebang and the options that sbatch reads, with its number; blank ones at the top are left out."""
     shebang = 1 if script.shebang is not None else _later_shebang(script)
     lines = [
-        line
+        (number, line)
         for number, line in enumerate(script.lines, 1)
         if number != shebang and not (number < script.body_start and _is_directive(line))
     ]
-    start = next((index for index, line in enumerate(lines) if line.strip()), len(lines))
-    return lines[start:]
+    start = next((index for index, (_, line) in enumerate(lines) if line.strip()), len(lines))
+    return [number for number, _ in lines[start:]], [line for _, line in lines[start:]]
 
 
 def _is_directive(line: str) -> bool:

@@ -27,6 +27,9 @@ _ALWAYS_SET = {"HOME", "USER", "SLURM_JOB_ID", "SLURM_SUBMIT_DIR", "SLURM_JOB_NA
 # What the launchers' lines set themselves.
 _RENDEZVOUS = {"MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
 
+_NOT_ONE = (
+    "it is not one plain command: a pipe, a redirection, an assignment, several commands, or shell syntax"
+)
 _OTHER_SCHEDULERS = ("#PBS", "#BSUB")
 
 
@@ -38,21 +41,31 @@ class Understood(NamedTuple):
     """The body's comments, by the key of the line that follows."""
 
 
-def understand(shebang: str, body: str, data: Mapping[str, Any]) -> Understood | None:
-    """The fields that a body stands for, or None unless every line of it is understood.
+class Kept(NamedTuple):
+    """Why a body stays text."""
+
+    line: int | None
+    """The first line of the body, from 1, that is more than fields can say; None: none of them is the reason."""
+    why: str
+
+
+def understand(shebang: str, body: str, data: Mapping[str, Any]) -> Understood | Kept:
+    """The fields that a body stands for, or why it stays text, unless every line of it is understood.
 
     ``data`` is the job so far: its options say how many processes there are.
     """
-    if shebang not in _SHELLS or "chdir" in data.get("sbatch", {}):
-        return None
+    if shebang not in _SHELLS:
+        return Kept(None, f"{shebang} runs them, and a command is run by bash")
+    if "chdir" in data.get("sbatch", {}):
+        return Kept(None, "--chdir has them run elsewhere")
     job = Job.model_validate_json(json.dumps({**data, "script": "true"}))
     reader = _Body(job, ExactSize(job.resources))
     script = read_script(f"#!{shebang}\n{body}")
     commands = {command.line: command for command in script.commands()}
     try:
         return reader.read(body.split("\n"), commands)
-    except Unsure:
-        return None
+    except Unsure as error:
+        return Kept(reader.at and reader.at - 1, str(error))
 
 
 class _Body:
@@ -69,6 +82,8 @@ class _Body:
         self.conda_root: str | None = None
         self.started: dict[str, Any] = {}
         self.stage = 0
+        self.at: int | None = None
+        """The line that is being read."""
         self.relative = False
         self.comments: dict[Key, tuple[str, ...]] = {}
 
@@ -77,15 +92,16 @@ class _Body:
         end = 0
         for number, line in enumerate(lines, start=2):  # line 1 is the shebang
             command = commands.get(number)
+            self.at = number
             if command is None:
                 if line.startswith(_OTHER_SCHEDULERS):
-                    raise Unsure  # sbatch reads these, too
+                    raise Unsure("sbatch reads this line, too")
                 if line.lstrip().startswith("#") and number > end:
                     if not line.strip().isprintable():
-                        raise Unsure  # a comment of a YAML file holds no such sign
+                        raise Unsure("a comment of a YAML file holds no such sign")
                     waiting.append(line.strip())
                 elif line.strip() and number > end:
-                    raise Unsure
+                    raise Unsure(_NOT_ONE)
                 continue
             end = command.end
             key = self._line(command)
@@ -93,7 +109,8 @@ class _Body:
                 self.comments[key] = (*self.comments.get(key, ()), *waiting)
                 waiting = []
         if not self.started:
-            raise Unsure
+            self.at = None
+            raise Unsure("none of them is a command")
         if waiting:
             self.comments[("command",)] = (*self.comments.get(("command",), ()), *waiting)
         return Understood(self._data(), self.comments)
@@ -113,7 +130,7 @@ class _Body:
         """Understand one logical line; the key that it became."""
         words = self._words(command)
         if self.started:
-            raise Unsure  # something follows the command
+            raise Unsure("something follows the command")
         text = " ".join(words)
         if _SHELL_OPTIONS.match(text):
             return ("command",)
@@ -123,10 +140,12 @@ class _Body:
         self.started, self.container = read_command(words, self.job, self.size)
         # The rendered script starts torchrun by `python`, which is the same one where an environment brings both.
         if words[0] == "torchrun" and not (self.python or self.modules):
-            raise Unsure
+            raise Unsure("the rendered script starts torchrun by `python`, which may be another one here")
         # What srun and torchrun need is set by the rendered script itself.
         if self.started["launch"] != "plain" and _RENDEZVOUS & set(self.variables):
-            raise Unsure
+            raise Unsure(
+                "the variables of the rendezvous are set above, and the rendered script sets them itself"
+            )
         return ("command",)
 
     @staticmethod
@@ -134,18 +153,17 @@ class _Body:
         """The words of a line that is one simple command, as written."""
         parts = list(simple_commands(command))
         if command.words is None or command.documents or len(parts) != 1:
-            raise Unsure
+            raise Unsure(_NOT_ONE)
         (one,) = parts
         if one.ender or one.redirected or one.assignments or one.raw != command.words or not one.raw:
-            raise Unsure
-        # A comment at the line's end has no place of its own.
+            raise Unsure(_NOT_ONE)
         if "#" in command.text and not any("#" in word for word in command.words):
-            raise Unsure
+            raise Unsure("a comment at the end of a line has no place of its own")
         return list(one.raw)
 
     def _at(self, stage: int) -> None:
         if stage < self.stage:
-            raise Unsure
+            raise Unsure("the rendered script does this before what stands above it")
         self.stage = stage
 
     def _module(self, words: list[str]) -> Key:
@@ -160,7 +178,7 @@ class _Body:
             self._at(3)
             self.modules.setdefault("load", []).extend(map(literal, names))
         else:
-            raise Unsure
+            raise Unsure("of module's commands only purge, use and load have fields")
         return ("environment",)
 
     def _folder(self, word: str) -> str:
@@ -171,7 +189,7 @@ class _Body:
 
     def _source(self, words: list[str]) -> Key:
         if len(words) != 2:
-            raise Unsure
+            raise Unsure("a job file says only a virtual environment's bin/activate and conda's conda.sh")
         file = self._folder(words[1])
         conda = _CONDA_SCRIPT.match(file)
         self._at(4)
@@ -180,18 +198,18 @@ class _Body:
         elif file.endswith("/bin/activate") and not self.python:
             self.python = {"venv": {"path": file.removesuffix("/bin/activate")}}
         else:
-            raise Unsure
+            raise Unsure("a job file says one virtual environment's bin/activate, and conda's conda.sh")
         return ("environment",)
 
     def _eval(self, words: list[str]) -> Key:
         if words[1:] != ['"$(conda shell.bash hook)"']:
-            raise Unsure
+            raise Unsure("the shell makes commands of text here")
         self._at(4)
         return ("environment",)
 
     def _conda(self, words: list[str]) -> Key:
         if words[1:2] != ["activate"] or len(words) != 3 or self.python:
-            raise Unsure
+            raise Unsure("a job file activates one environment, by `conda activate NAME`")
         self._at(5)
         self.python = {"conda": {"env": self._folder_or_name(words[2])}}
         if self.conda_root:
@@ -206,23 +224,27 @@ class _Body:
         for word in words[1:]:
             name, equals, value = word.partition("=")
             if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name) or name in self.variables:
-                raise Unsure
+                raise Unsure("it is no NAME=value, or sets a name twice")
             found = path(value) if value else ""
             used = set(re.findall(r"\$\{?(\w+)", found))
             if not used <= _ALWAYS_SET | set(self.variables):
-                raise Unsure
+                raise Unsure(
+                    f"{name} uses a variable that may not be set, and the rendered script would stop there"
+                )
             self.variables[name] = found
         if len(words) < 2:
-            raise Unsure
+            raise Unsure("it sets nothing")
         return ("variables",)
 
     def _cd(self, words: list[str]) -> Key:
         if len(words) != 2 or self.work_dir or self.relative:
-            raise Unsure
+            raise Unsure(
+                "a job file has one work folder, and `module use` or `source` above names a relative one"
+            )
         folder = path(words[1])
         # A relative one would be against the job file's folder, not the one of submission.
         if not folder.startswith(("/", "$", "~/")):
-            raise Unsure
+            raise Unsure("a relative folder would be against the job file's, not the folder of submission")
         self.work_dir = folder
         return ("work_dir",)
 

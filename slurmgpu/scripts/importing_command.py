@@ -20,9 +20,18 @@ _BUILTINS = """
     ulimit umask unalias unset wait conda mamba micromamba spack sbatch scancel
 """
 _SRUN_OPTIONS = re.compile(r"--(?:cpu-bind|gpu-bind|mem-bind|mpi|hint|distribution|unbuffered|label)(?:=|\Z)")
-_CONTAINER_OPTIONS = re.compile(
-    r"--(?:cleanenv|contain|containall|no-home|writable-tmpfs|fakeroot|userns|pwd=.*|home=.*|env=.*)\Z"
-)
+# Options of apptainer exec and run (its manual, 1.4), alone and with a value; each is kept as it stands.
+_CONTAINER_FLAGS = """
+    --allow-setuid --cleanenv -e --compat --contain -c --containall -C --disable-cache --fakeroot -f --ipc -i --keep-privs
+    --net -n --no-eval --no-home --no-https --no-init --no-privs --no-umask --nohttps --nvccli --oom-kill-disable --pid -p
+    --underlay --unsquash --userns -u --uts --writable -w --writable-tmpfs
+"""
+_CONTAINER_VALUES = """
+    --add-caps --app --apply-cgroups --blkio-weight --cpu-shares --cpus --cpuset-cpus --cpuset-mems --cwd --dns
+    --docker-host --drop-caps --env --env-file --fusemount --home -H --hostname --memory --memory-reservation
+    --memory-swap --mount --network --network-args --no-mount --overlay -o --pids-limit --pwd --scratch -S --security
+    --workdir -W
+"""
 # Options by which Slurm counts tasks in ways that a launcher's line does not say.
 _COUNTED_OTHERWISE = {
     "ntasks-per-gpu",
@@ -44,18 +53,18 @@ def read_command(words: list[str], job: Job, size: ExactSize) -> tuple[dict[str,
     if words and words[0] in {"apptainer", "singularity"}:
         container, words = _container(words, size)
     if not words:
-        raise Unsure
-    program = words[0]
-    if program == "torchrun" or _is_torchrun_module(words):
-        if launch["launcher"] != "plain" or container is not None:
-            raise Unsure
+        raise Unsure("nothing follows that could be the command")
+    mode = (container or {}).get("mode")
+    if words[0] == "torchrun" or _is_torchrun_module(words):
+        if mode == "run":
+            raise Unsure("the image's own runscript gets the word torchrun")
         words = _torchrun(words, job, size)
-        launch = {"launcher": "torchrun"}
+        launch["launcher"] = "torchrun"
     command = [literal(word) for word in words]
     if command[0] in _BUILTINS.split() or "=" in command[0] or not command[0]:
-        raise Unsure
-    if launch["launcher"] == "srun" and (container or {}).get("mode") == "run":
-        raise Unsure
+        raise Unsure(f"{command[0] or 'an empty word'} is the shell's own, no program")
+    if launch["launcher"] == "srun" and mode == "run":
+        raise Unsure("srun starts an image's own runscript, which gets no ranks")
     return {"launch": launch if len(launch) > 1 else launch["launcher"], "command": command}, container
 
 
@@ -84,12 +93,12 @@ def _tasks_are_sure(job: Job) -> bool:
 def _srun(words: list[str], job: Job) -> tuple[list[str], list[str]]:
     """What srun runs, and its options."""
     if not _tasks_are_sure(job):
-        raise Unsure
+        raise Unsure("the options leave open how many tasks srun starts on each node")
     options: list[str] = []
     while words and words[0].startswith("-"):
         option = {"-u": "--unbuffered", "-l": "--label"}.get(words[0], words[0])
         if not _SRUN_OPTIONS.match(option):
-            raise Unsure
+            raise Unsure(f"srun's {option} may start other tasks than the job's options say")
         options.append(literal(option))
         words = words[1:]
     return words, options
@@ -98,21 +107,24 @@ def _srun(words: list[str], job: Job) -> tuple[list[str], list[str]]:
 def _container(words: list[str], size: ExactSize) -> tuple[dict[str, Any], list[str]]:
     runtime, mode, rest = words[0], words[1] if len(words) > 1 else "", words[2:]
     if mode not in {"exec", "run"}:
-        raise Unsure
+        raise Unsure(f"{runtime} {mode or 'alone'} is neither exec nor run")
     found: dict[str, Any] = {"runtime": runtime} if runtime != "apptainer" else {}
     gpu, binds, options = "none", [], []
+    flags, valued = _CONTAINER_FLAGS.split(), _CONTAINER_VALUES.split()
     while rest and rest[0].startswith("-"):
         option, equals, value = rest.pop(0).partition("=")
         if option in {"--nv", "--rocm"} and not equals and gpu == "none":
             gpu = {"--nv": "nvidia", "--rocm": "amd"}[option]
         elif option in {"-B", "--bind"} and (equals or rest):
             binds += path(value if equals else rest.pop(0)).split(",")
-        elif _CONTAINER_OPTIONS.match(option + equals + value):
+        elif (option in flags and not equals) or (option in valued and equals):
             options.append(literal(option + equals + value))
+        elif option in valued and rest:
+            options += [option, literal(rest.pop(0))]
         else:
-            raise Unsure
+            raise Unsure(f"{option} is no known option of {runtime} {mode}, so the image cannot be told")
     if not rest:
-        raise Unsure
+        raise Unsure(f"{runtime} {mode} names no image")
     found["image"] = path(rest.pop(0))
     if mode == "run":
         found["mode"] = mode
@@ -132,13 +144,13 @@ def _container(words: list[str], size: ExactSize) -> tuple[dict[str, Any], list[
 def _torchrun(words: list[str], job: Job, size: ExactSize) -> list[str]:
     """The command that torchrun runs, on one node with a process per GPU; anything else is not sure."""
     if not _tasks_are_sure(job) or size.nodes != 1 or size.tasks != 1 or not size.gpus:
-        raise Unsure
+        raise Unsure("torchrun becomes a launcher where the options ask for one node, one task and its GPUs")
     if words[0] == "torchrun":
         python, rest = "python", words[1:]
     else:
         python, rest = words[0], words[words.index("-m") + 2 :]
         if words[1] != "-m":
-            raise Unsure
+            raise Unsure(f"{words[1]} stands before torchrun's module")
     processes: str | None = None
     while rest and rest[0].startswith("-"):
         option, _, value = literal(rest[0]).replace("_", "-").partition("=")
@@ -149,7 +161,9 @@ def _torchrun(words: list[str], job: Job, size: ExactSize) -> list[str]:
         elif option == "--nnodes" and value == "1":
             continue
         elif option != "--standalone" or value:
-            raise Unsure
-    if processes not in {str(size.gpus), "gpu"} or not rest or not rest[0].endswith(".py"):
-        raise Unsure
+            raise Unsure(f"torchrun's {option} has no field")
+    if processes not in {str(size.gpus), "gpu"}:
+        raise Unsure(f"torchrun starts {processes or 1} processes, and the job has {size.gpus} GPUs")
+    if not rest or not rest[0].endswith(".py"):
+        raise Unsure("torchrun starts no Python script")
     return [python, *rest]

@@ -14,7 +14,7 @@ _IN_QUOTES = re.compile(r'[^"\\$`]+')
 
 
 class Unsure(Exception):
-    """What a word or a line means cannot be told for certain."""
+    """What a word or a line means cannot be told for certain; its text says why."""
 
 
 def literal(word: str) -> str:
@@ -40,7 +40,7 @@ def _read(word: str, *, variables: bool) -> str:
             piece = word[at + 1 : end]
             # A job file would expand what single quotes keep.
             if variables and re.search(r"\$[A-Za-z_{]", piece):
-                raise Unsure
+                raise Unsure(f"{word} is to stay as it is, and a job file would expand it")
             found.append(piece)
             at = end + 1
         elif quote == '"':
@@ -48,7 +48,7 @@ def _read(word: str, *, variables: bool) -> str:
         else:
             at = _piece(word, at, _PLAIN, found, variables=variables)
     if variables and not word.startswith("~") and "".join(found).startswith("~"):
-        raise Unsure  # quoted, it is no home folder
+        raise Unsure(f"{word} is quoted, so it is no home folder")
     # "$A"b is not $Ab.
     for index, (piece, following) in enumerate(itertools.pairwise(found)):
         if _VARIABLE.fullmatch(piece) and not piece.endswith("}") and re.match(r"\w", following):
@@ -65,6 +65,6 @@ def _quoted(word: str, at: int, found: list[str], *, variables: bool) -> int:
 def _piece(word: str, at: int, plain: re.Pattern[str], found: list[str], *, variables: bool) -> int:
     match = plain.match(word, at) or (_VARIABLE.match(word, at) if variables else None)
     if match is None:
-        raise Unsure
+        raise Unsure(f"the shell expands {word}, and in a job file it would stay as it is")
     found.append(match[0])
     return match.end()

@@ -116,6 +116,41 @@ def test_a_node_without_conda_says_so(tool: Tool) -> None:
     assert job.log.startswith("slurmgpu: found no conda on ")
 
 
+# As Apptainer does it: the image has a PATH of its own, and all other variables get in.
+APPTAINER = """\
+#!/bin/sh
+[ "$1" = exec ] || exit 2
+shift
+while case $1 in -*) true ;; *) false ;; esac; do shift; done
+[ -f "$1" ] || { echo "no image $1" >&2; exit 255; }
+APPTAINER_CONTAINER=$1 PATH=/usr/local/bin:/usr/bin:/bin; export APPTAINER_CONTAINER PATH; shift
+exec "$@"
+"""
+
+
+def test_conda_is_activated_on_the_host_before_the_container_starts(
+    tool: Tool, modules: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "t.sif").touch()
+    apptainer = tmp_path / "apptainer" / "bin" / "apptainer"
+    apptainer.parent.mkdir(parents=True)
+    apptainer.write_text(APPTAINER)
+    apptainer.chmod(0o755)
+    (modules / "apptainer.lua").write_text(f'prepend_path("PATH", "{apptainer.parent}")\n')
+    root = fake_conda(tmp_path / "conda", "x")
+    environment = {
+        "modules": {"use": [str(modules)], "load": ["apptainer"]},
+        "python": {"conda": {"env": "x", "root": str(root)}},
+        "container": {"image": str(tmp_path / "t.sif")},
+    }
+    job = run(tool, environment, "sh", "-c", 'echo "$APPTAINER_CONTAINER $CONDA_DEFAULT_ENV"; echo "$PATH"')
+    assert (job.code, job.log) == (0, f"{tmp_path}/t.sif x\n/usr/local/bin:/usr/bin:/bin\n")
+    assert (
+        "conda environment x is activated on the host, before the container: inside, PATH and python"
+        in job.stderr
+    )
+
+
 def test_a_virtual_environment_runs_the_command(tool: Tool, tmp_path: Path) -> None:
     venv = tmp_path / "my venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=60)
