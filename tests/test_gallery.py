@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from slurmgpu.cli.check import _facts as facts_here
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.gallery import copy_example, example_named, example_names, examples
@@ -21,6 +20,7 @@ from slurmgpu.planning.planner import Surroundings, make_plan
 from slurmgpu.rendering.render import render_script
 from slurmgpu.scripts.checking import check_script
 from slurmgpu.scripts.reading import read_script
+from slurmgpu.submission.judging import facts_here
 from tests.test_cli import slurmgpu
 
 # Clusters that ask in different ways, each with an account as its users have them.
@@ -64,7 +64,7 @@ def test_a_copied_job_is_without_findings_on_at_least_three_clusters(
         path = tmp_path / f"{cluster_name}.sbatch"
         path.write_text(render_script(plan, read_templates()))
         read = read_script(path.read_text())
-        assert check_script(read, facts_here(read, cluster)) == [], cluster_name
+        assert check_script(read, facts_here(read, tmp_path, cluster)) == [], cluster_name
         scripts.append(str(path))
     assert len(scripts) >= 3
     if shutil.which("shellcheck"):
