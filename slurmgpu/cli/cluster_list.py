@@ -30,9 +30,10 @@ class Row(NamedTuple):
 
     @property
     def site(self) -> str:
-        """The site, shortly: what the description says before the machine's name."""
+        """The site, shortly: what the description says before the machine's name; and whether the machine is no more."""
+        retired = self.cluster.retired
         text = (self.cluster.description or "").partition(", ")[0]
-        return f"{self.whose}: {text}" if self.whose and text else self.whose or text
+        return ": ".join(filter(None, [self.whose, f"ended {retired.date}" if retired else None, text]))
 
     @property
     def gpus(self) -> list[str]:
@@ -44,9 +45,7 @@ class Row(NamedTuple):
 
     @property
     def date(self) -> str:
-        """When its source was read; of a cluster that is no more, that."""
-        if self.cluster.retired:
-            return "ended"
+        """When its source was read."""
         return str(self.cluster.source.date) if self.cluster.source else "no source"
 
     def data(self) -> dict[str, Any]:
