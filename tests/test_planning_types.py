@@ -115,3 +115,12 @@ def test_a_list_of_partitions_gets_the_type_of_the_best_of_them() -> None:
     made = plan(on, gpus=1, partition="gpu,mig")
     assert made.option("gres") == "gpu:a100:1"
     assert any("partition 'mig' has no a100" in one for one in made.warnings)
+
+
+def test_more_nodes_than_any_type_has_are_mixed_with_a_warning() -> None:
+    made = plan(cluster(WHOLE, {**WHOLE, "gpu_type": "h100"}), nodes=3, gpus_per_node=4)
+    assert (made.option("gres"), made.gpu_type) == ("gpu:4", None)
+    assert any(
+        "Slurm may mix a100, h100 over the 3 nodes, and no type alone has as many" in one
+        for one in made.warnings
+    )

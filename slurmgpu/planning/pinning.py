@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["loose_types", "pins", "type_reasons"]
 
 
+_MIXED = "without a type Slurm may mix"
+
+
 def pins(
     cluster: Cluster,
     resources: Resources,
@@ -47,7 +50,7 @@ def pins(
     # Of several types the one with the most nodes: it starts soonest. Of as many, the profile's first.
     best = sorted(nodes, key=lambda name: -nodes[name])
     commonest = f"; the commonest of {', '.join(best)}" if len(best) > 1 else ""
-    return [
+    named = [
         Pin(
             name,
             tuple(kind for kind in groups if gpu_type_matches(cluster, name, kind.gpu_type)),
@@ -55,6 +58,9 @@ def pins(
         )
         for name in best
     ]
+    # So many nodes as no type alone has can be had mixed: better than none, with a warning.
+    too_few = all(0 < number < layout.nodes for number in nodes.values())
+    return [*named, Pin(None, groups)] if too_few and why.startswith(_MIXED) else named
 
 
 def _pool(cluster: Cluster, partition: Partition, asked: Ask) -> list[NodeGroup]:
@@ -91,7 +97,7 @@ def _why(cluster: Cluster, layout: Layout, groups: tuple[NodeGroup, ...], pool: 
     types = sorted(meant | set(names_of(kinds)))
     mixed_node = layout.gpus_per_node > 1 and any(len(group.kinds) > 1 for group in pool)
     if len(types) > 1 and (mixed_node or layout.nodes > 1):
-        return f"without a type Slurm may mix {', '.join(types)}"
+        return f"{_MIXED} {', '.join(types)}"
     return ""
 
 
@@ -109,16 +115,22 @@ def type_reasons(draft: Draft) -> tuple[Reason, ...]:
 
 
 def loose_types(cluster: Cluster, draft: Draft) -> list[str]:
-    """What Slurm may hand out that is not meant, where the site has no way to name a type."""
+    """What Slurm may hand out that is not meant, where no type can be named."""
     layout, types = draft.layout, names_of(draft.groups)
     if draft.ask.gpu_type is not None or not layout.gpus_per_node or len(types) < 2:
         return []
-    no_way = f"and the profile of {cluster.name!r} has no way to name a type (gpu_types: {{TYPE: {{constraint: ...}}}})"
+    no_way = f"the profile of {cluster.name!r} has no way to name a type (gpu_types: {{TYPE: {{constraint: ...}}}})"
     slices = names_of(tuple(kind for kind in draft.groups if is_slice(cluster, kind)))
     if slices and slices != types:
-        return [f"Slurm may give a slice of a GPU ({', '.join(slices)}), {no_way}"]
+        return [f"Slurm may give a slice of a GPU ({', '.join(slices)}), and {no_way}"]
     if layout.nodes > 1:
+        selected = [
+            kind
+            for kind in draft.groups
+            if kind.gpu_type and selectable(cluster, draft.groups, kind.gpu_type)
+        ]
+        why = "no type alone has as many" if selected else no_way
         return [
-            f"Slurm may mix {', '.join(types)} over the {layout.nodes} nodes, {no_way}: all would wait for the slowest"
+            f"Slurm may mix {', '.join(types)} over the {layout.nodes} nodes, and {why}: all would wait for the slowest"
         ]
     return []

@@ -81,7 +81,7 @@ def test_each_rank_gets_a_gpu_of_its_own(whole_nodes: ThrowawaySlurm, tmp_path: 
         assert int(one["LOCAL_RANK"]) < int(one["LOCAL_WORLD_SIZE"])
         made = from_environment({name: value for name, value in one.items() if name.startswith("SLURM")})
         assert (made.local_rank, made.local_world_size) == (int(one["SLURM_LOCALID"]), 4)
-        by_entrypoint.add((one["SLURMD_NODENAME"], sees[choose_device(made, visible=len(sees)).index or 0]))
+        by_entrypoint.add((one["SLURMD_NODENAME"], sees[choose_device(made, seen=len(sees)).index or 0]))
     every = {(node, gpu) for node in {one["SLURMD_NODENAME"] for one in ranks} for gpu in "0123"}
     assert len(every) == 8
     assert by_script == by_entrypoint == every
