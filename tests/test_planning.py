@@ -569,3 +569,15 @@ def test_what_a_container_sees_of_conda_is_said(
     (warning,) = plan(command=["sh"], environment=environment, resources={"gpus": 1}).warnings
     assert warning.startswith(said)
     assert ("--cleanenv keeps the other variables out" in warning) == bool(options)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["bash", "-c", 'python src/train.py --seed "$SLURM_ARRAY_TASK_ID"'], "train"),
+        (["bash", "-lc", "cd x && uv run eval.py"], "eval"),
+        (["bash", "-c", "make all"], "bash"),
+    ],
+)
+def test_a_job_that_a_shell_runs_is_named_after_its_script(command: list[str], name: str) -> None:
+    assert plan(command=command, resources={"gpus": 1}).name == name

@@ -77,8 +77,16 @@ def _name(job: Job) -> str:
         return PurePosixPath(job.train.task.split(":")[0]).stem
     assert job.command is not None
     python = python_command(job.command)
-    word = (python.script or python.module) if python else job.command[0]
+    word = (python.script or python.module) if python else _script_in(job.command)
     return PurePosixPath(word or job.command[0]).name.removesuffix(".py") or "job"
+
+
+def _script_in(words: tuple[str, ...]) -> str | None:
+    """The Python file in a shell's ``-c`` text: every ``bash -c 'python train.py ...'`` would be called bash."""
+    if len(words) < 3 or not re.fullmatch(r"-[a-z]*c", words[-2]):
+        return None
+    found = re.search(r"[\w./-]+\.py\b", words[-1])
+    return found[0] if found else None
 
 
 def _tasks(job: Job, launching: Launching, gpus_per_node: int) -> tuple[int, str]:
