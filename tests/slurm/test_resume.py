@@ -133,6 +133,7 @@ def test_of_an_array_the_tasks_start_again_that_are_not_done(tool: Tool) -> None
     again = tool("resume", str(first.job_id), "--wait")
     assert again.returncode == 0, again.stderr
     job = again.stdout.strip()
+    tool.slurm.wait_for(job, complete_row=True)  # accounting hears of the task later than the queue
     assert [one["job_id"] for one in tool.status(job)] == [f"{job}_2"]
     done = tool("resume", job)
     assert done.returncode == 1
