@@ -41,6 +41,11 @@ $(VENV)/.test: $(VENV)/.demo
 	@$(PIP) install -c constraints.txt -e '.[train,submitit,dev]'
 	@touch $@
 
+$(VENV)/.long: $(VENV)/.test
+	@echo "installing Accelerate and Lightning into $(VENV) ..." >&2
+	@$(PIP) install -c constraints.txt -e '.[train,submitit,dev,gallery]'
+	@touch $@
+
 demo: $(VENV)/.demo
 	@printf '\n--- 1. The script that a cluster would get (slurmgpu render) ---\n\n'
 	@$(BIN)/slurmgpu render examples/digits/job.yaml --cluster $(DEMO_CLUSTER) -A mygroup
@@ -73,10 +78,10 @@ imports: $(VENV)/.test
 test: $(VENV)/.test slurm-packages check
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long"
 
-# What takes long for other reasons than Slurm: trainings in several processes, killed, stopped and compared.
+# Trainings in several processes, killed, stopped and compared; the shipped jobs on a real Slurm.
 .PHONY: test-long
-test-long: $(VENV)/.test
-	@$(BIN)/python -m pytest -n 2 --dist load -m "long"
+test-long: $(VENV)/.long slurm-packages
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m long
 
 # The entrypoint's tests where there is torch and nothing else of what slurmgpu needs. QUICK=1: without the
 # long ones.
@@ -95,7 +100,7 @@ test-releases: $(VENV)/.test
 	        for release in $(or $(RELEASES),20.11 22.05 24.11 26.05); do echo "$$release $$files"; done; done | \
 	    LOGS=$$logs PYTHON=$(BIN)/python xargs -P 5 -L 1 sh -c '\
 	        release=$$1; shift; log=$$(mktemp -p "$$LOGS"); \
-	        SLURMGPU_TEST_RELEASES=$$release $$PYTHON -m pytest "$$@" -p no:cacheprovider >"$$log" 2>&1; rc=$$?; \
+	        SLURMGPU_TEST_RELEASES=$$release $$PYTHON -m pytest "$$@" -m "not long" -p no:cacheprovider >"$$log" 2>&1; rc=$$?; \
 	        echo "--- Slurm $$release, $$*"; cat "$$log"; exit $$rc' sh; rc=$$?; rm -rf "$$logs"; exit $$rc
 
 .PHONY: slurm-packages

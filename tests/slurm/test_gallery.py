@@ -19,7 +19,7 @@ from tests.slurm.test_environments import fake_conda
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import ROOT, Submitted, Tool
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.long]
 
 # Libraries that not every machine has.
 LIBRARIES = ("accelerate", "lightning", "deepspeed", "ray")
