@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,62 @@ def test_nothing_is_said_of_a_command_that_works(desk: Desk, words: list[str]) -
     code, _, err = desk("submit", "--gpus", "1", "--", *words)
     assert code == 0
     assert "command:" not in err
+
+
+HEALTHY = """
+bash -o pipefail -c 'a | b'
+bash -euxo pipefail run.sh
+bash +x run.sh
+bash --rcfile rc -ic 'a'
+julia --project=. -t 4 fit.jl
+julia -t auto -e 'f(); g()'
+nice -n 5 bash run.sh
+nice bash -c 'a; b'
+env -i bash run.sh
+conda run -n x --no-capture-output bash -c 'echo $A'
+conda run -n x bash run.sh
+env -S 'A=1 python' train.py
+env -C src python model.py
+env -C src python ../train.py
+env --chdir=src bash -c 'ls'
+uv run --directory src model.py
+conda run --cwd src -n x python model.py
+pixi run src
+poetry run condas
+python train.py --sep ';'
+python train.py --sep '|' --op '>' 5
+torchrun train.py --sep ';'
+python train.py --regex '(.*)$(?!x)'
+python of_a_node.py
+"""
+
+
+@pytest.mark.parametrize("words", HEALTHY.strip().splitlines())
+def test_a_command_that_works_is_not_refused(desk: Desk, words: str) -> None:
+    for name in ("run.sh", "fit.jl", "src/model.py"):
+        desk.file(name, "")
+    (desk.work / "of_a_node.py").symlink_to("/scratch-of-the-node/train.py")
+    code, _, err = desk("submit", "--gpus", "1", "--", *shlex.split(words))
+    assert (code, "error" in err) == (0, False), err
+
+
+@pytest.mark.parametrize("program", ["lm_eval", "ipython3", "bpython", "run.sh"])
+def test_a_program_that_an_environment_may_bring_is_not_refused(desk: Desk, program: str) -> None:
+    (desk.work / "lm_eval").mkdir()  # a clone of the program's source
+    desk.file("run.sh", "")
+    (desk.work / "env" / "bin").mkdir(parents=True)
+    (desk.work / "env" / "bin" / "activate").touch()
+    for brings in ("modules=tools", "python.venv=env", "python.conda=tools"):
+        code, _, err = desk("submit", "--gpus", "1", "--set", f"environment.{brings}", "--", program)
+        assert code == 0, err
+    assert desk("submit", "--gpus", "1", "--", program)[0] == 1
+
+
+def test_a_script_behind_a_runner_that_is_not_there_is_offered_with_the_runner(desk: Desk) -> None:
+    desk.file("run.sh", "")
+    code, _, err = desk("submit", "--gpus", "1", "--", "nice", "-n", "5", "bash", "-o", "pipefail", "rnu.sh")
+    assert code == 1
+    assert "-- nice -n 5 bash -o pipefail run.sh" in err
 
 
 def test_a_script_in_the_folder_above_or_beside_is_found(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ __all__ = [
     "LAUNCHER_MODULES",
     "ONE_NODE_LAUNCHERS",
     "PythonCommand",
+    "changes_folder",
     "launcher_of",
     "prefix_length",
     "python_command",
@@ -122,12 +123,19 @@ def runner_length(words: tuple[str, ...]) -> int:
     return at if at < len(words) else 0
 
 
+def changes_folder(runner: tuple[str, ...]) -> bool:
+    """Whether these words before a program start it in another folder: ``env -C FOLDER``, ``uv run --directory FOLDER``."""
+    return any(re.match(r"-C|--(?:chdir|directory|cwd)(?:=|\Z)", word) for word in runner)
+
+
 def prefix_length(words: tuple[str, ...], *, runners: bool = False) -> int:
     """How many words the first prefix of a command has: ``env A=1``, ``nice -n 5``; with ``runners`` ``uv run``, too."""
     prefix = _PREFIXES.get(_name(words[0]))
     if prefix is None or (prefix.run and not runners):
         return 0
     at = _after_options(words, 1, prefix)
+    if _name(words[0]) == "env" and any(re.match(r"-[iv0]*S|--split-string", word) for word in words[1:at]):
+        return 0  # what it starts stands within a word
     if prefix.run:
         if words[at : at + 1] != ("run",):
             return 0

@@ -62,7 +62,9 @@ class Command(NamedTuple):
 
 def read_by(path: Path) -> str | None:
     """The program that reads a file, by the end of its name."""
-    return {".py": "python", ".sh": "bash", ".R": "Rscript", ".jl": "julia"}.get(path.suffix)
+    return {".py": "python", ".pyz": "python", ".sh": "bash", ".R": "Rscript", ".jl": "julia"}.get(
+        path.suffix
+    )
 
 
 def first_line(path: Path) -> bytes:
@@ -120,6 +122,8 @@ def what_it_has(folder: Path) -> str:
 
 def seen_from_here(path: Path, folder: Path) -> bool:
     """Whether what is not there is not there for the job either: other folders may be the nodes' own."""
+    if os.path.islink(path):  # noqa: PTH114 - a link to nowhere here may lead somewhere on a node
+        return False
     if path.is_relative_to(folder):
         return True
     return path.parent.is_dir() and not str(path).startswith(_OF_A_NODE)

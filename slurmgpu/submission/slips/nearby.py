@@ -18,7 +18,7 @@ def near_word(word: str, words: Iterable[str]) -> str | None:
     """The word that was meant, if one is near."""
     import difflib
 
-    known = list(words)
+    known = [one for one in words if one != word]  # a link to nowhere has the name itself
     slipped = [one for one in known if one_slip_apart(word, one)]
     return next(iter(slipped or difflib.get_close_matches(word, known, n=1, cutoff=0.7)), None)
 

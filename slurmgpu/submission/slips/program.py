@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from slurmgpu.models.command import OPERATOR, shell_syntax
-from slurmgpu.planning.command import python_command, runner_length
+from slurmgpu.planning.command import changes_folder, python_command, runner_length
 from slurmgpu.submission.slips.command import (
     Command,
     Slip,
@@ -45,6 +45,8 @@ _SETS_UP = {
     "source": "name a virtual environment in the job file: environment: {python: {venv: FOLDER}}",
 }
 _SETS_UP["."] = _SETS_UP["source"]
+# Runners with an environment of their own, whose commands may be a project's own words: pixi run train.
+_WITH_AN_ENVIRONMENT = frozenset({"conda", "mamba", "micromamba", "pdm", "pipenv", "pixi", "poetry", "uv"})
 _KEYWORDS = frozenset({"case", "for", "function", "if", "select", "until", "while", "{"})
 
 
@@ -95,6 +97,8 @@ def program_slips(command: Command) -> Iterator[Slip]:
 def _behind_another(command: Command) -> Iterator[Slip]:
     """The program that ``nice`` or ``uv run`` is to start; what brings it there is not known, so only slips count."""
     at = runner_length(command.words)
+    if at and changes_folder(command.words[:at]):
+        return
     if at and python_command(command.words) is None and not re.search(r"[-/$ =]", command.words[at]):
         inner = command._replace(words=command.words[at:], before=command.words[:at])
         yield from (slip for slip in _program_by_name(inner, inner.words[0]) if slip.sure)
@@ -188,10 +192,12 @@ def _program_by_name(command: Command, program: str) -> Iterator[Slip]:
     """A name without a path: PATH of the job finds it, which may have more than this machine's."""
     if program in _ALWAYS_THERE or shutil.which(program, path=command.environ.get("PATH")):
         return
-    rest, sure = command.words[1:], not command.blind
-    environment = command.plan.environment
+    rest, brought = command.words[1:], _brings_programs(command)
+    sure = not (command.blind or brought)
     if _is_there(command, program):
         assert command.folder is not None
+        if brought and not Path(program).suffix:
+            return  # a clone's folder is often named after the program that it is the source of
         yield from _file_as_program(command, program, command.folder / program, sure)
         return
     known = next((name for name in _KNOWN if one_slip_apart(program, name)), None)
@@ -199,7 +205,8 @@ def _program_by_name(command: Command, program: str) -> Iterator[Slip]:
         yield Slip(
             f"command: there is no program {program!r}",
             f"did you mean {known}? {command.instead(known, *rest)}",
-            environment.container is None,
+            command.plan.environment.container is None
+            and (not brought or len(program) < len(known) or sorted(program) == sorted(known)),  # not bpython
         )
         return
     by = read_by(Path(program))
@@ -215,14 +222,7 @@ def _program_by_name(command: Command, program: str) -> Iterator[Slip]:
     if by and command.folder is not None:  # a module may bring it
         yield missing_script(command, command.folder, program, (by,), rest)._replace(sure=False)
         return
-    python = environment.python
-    if (
-        environment.container
-        or environment.modules
-        or python.conda
-        or python.venv
-        or command.plan.login_shell
-    ):
+    if brought:
         return
     has3 = program == "python" and shutil.which("python3", path=command.environ.get("PATH"))
     yield Slip(
@@ -230,6 +230,19 @@ def _program_by_name(command: Command, program: str) -> Iterator[Slip]:
         "it is found only if a module or an environment brings it: name them under environment:"
         + (f", or {command.instead('python3', *rest)}" if has3 else ""),
         sure=False,
+    )
+
+
+def _brings_programs(command: Command) -> bool:
+    """Whether the job finds programs that this machine's PATH does not show."""
+    environment, python = command.plan.environment, command.plan.environment.python
+    return bool(
+        environment.container
+        or environment.modules
+        or python.conda
+        or python.venv
+        or command.plan.login_shell
+        or {PurePosixPath(word).name for word in command.before} & _WITH_AN_ENVIRONMENT
     )
 
 

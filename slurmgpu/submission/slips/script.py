@@ -8,7 +8,14 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from slurmgpu.planning.command import LAUNCHERS, PythonCommand, launcher_of, python_command, runner_length
+from slurmgpu.planning.command import (
+    LAUNCHERS,
+    PythonCommand,
+    changes_folder,
+    launcher_of,
+    python_command,
+    runner_length,
+)
 from slurmgpu.submission.slips.command import (
     Command,
     Slip,
@@ -23,7 +30,7 @@ __all__ = ["script_slips"]
 
 # Further programs, beside launchers, that run the command behind their own words.
 _AROUND = frozenset({"coverage", "nsys", "time", "timeout"})
-_INTERPRETERS = frozenset({"Rscript", "julia"})
+_INTERPRETERS = {"Rscript": ".R", "julia": ".jl"}
 _SHELLS = frozenset({"bash", "dash", "ksh", "sh", "zsh"})
 
 
@@ -31,12 +38,16 @@ def script_slips(command: Command, folder: Path) -> Iterator[Slip]:
     """The file or module that the program is to read."""
     words = command.words
     python = python_command(words)
-    name = PurePosixPath(words[runner_length(words)]).name
+    at = runner_length(words)
+    if changes_folder(words[:at]):
+        return  # what it starts is looked for elsewhere
+    name = PurePosixPath(words[at]).name
     if python is None and (name in LAUNCHERS or name in _AROUND):
-        at = next((n for n in range(1, len(words)) if python_command(words[n:])), None)
-        python = python_command(words[at:]) if at else None
+        inside = next((n for n in range(1, len(words)) if python_command(words[n:])), None)
+        python = python_command(words[inside:]) if inside else None
     if name in _SHELLS or name in _INTERPRETERS:
-        yield from _shell_script(command, folder)
+        inner = command._replace(words=words[at:], before=words[:at])
+        yield from _script_of(inner, folder, _INTERPRETERS.get(name))
     elif launcher_of(words) is not None and (python is None or python.launcher):
         script = next((n for n, word in enumerate(words) if n and re.fullmatch(r"[^-=][^=]*\.py", word)), 0)
         if script:
@@ -49,23 +60,47 @@ def script_slips(command: Command, folder: Path) -> Iterator[Slip]:
             yield from _module(command, folder, python, before[:-1])
 
 
-def _shell_script(command: Command, folder: Path) -> Iterator[Slip]:
-    for number, word in enumerate(command.words[1:], start=1):
-        if word.startswith("-"):
-            if re.match(r"-[a-z]*c\Z|-e\Z|-E\Z|--eval", word):
-                return  # the next word is the code
-            continue
-        if re.search(r"[$~*]", word):
-            return
-        if word.endswith(".py") and os.path.exists(folder / word):  # noqa: PTH110
-            yield Slip(
-                f"command: {command.words[0]} would read {word!r}, which is Python",
-                f"write {command.instead('python', *command.words[number:])}",
-                not command.blind,
-            )
-        elif not os.path.exists(folder / word):  # noqa: PTH110
-            yield missing_script(command, folder, word, command.words[:number], command.words[number + 1 :])
+def _script_of(command: Command, folder: Path, suffix: str | None) -> Iterator[Slip]:
+    """The file that a shell is to read, or the one with this ``suffix`` that another interpreter is."""
+    words = command.words
+    number = _shell_operand(words) if suffix is None else _first_with(words, suffix)
+    if not number or re.search(r"[$~*]", words[number]):
         return
+    word = words[number]
+    if word.endswith(".py") and os.path.exists(folder / word):  # noqa: PTH110
+        yield Slip(
+            f"command: {words[0]} would read {word!r}, which is Python",
+            f"write {command.instead('python', *words[number:])}",
+            not command.blind,
+        )
+    elif not os.path.exists(folder / word):  # noqa: PTH110
+        yield missing_script(command, folder, word, words[:number], words[number + 1 :])
+
+
+def _shell_operand(words: tuple[str, ...]) -> int:
+    """Where a shell's file stands among its words; 0 where it reads code, or none is named."""
+    at = 1
+    while at < len(words):
+        word = words[at]
+        if re.match(r"-[A-Za-z]*[cs]", word):
+            return 0  # the next word is the code, or standard input has it
+        if word in {"-", "--"}:
+            return at + 1 if at + 1 < len(words) else 0
+        if not word.startswith(("-", "+")):
+            return at
+        # -o pipefail, -euo pipefail, -O extglob, --rcfile FILE
+        at += 2 if re.match(r"[-+][A-Za-z]*[oO]\Z|--(?:rcfile|init-file)\Z", word) else 1
+    return 0
+
+
+def _first_with(words: tuple[str, ...], suffix: str) -> int:
+    """The first word with this suffix, unless an option before it brings the code: -e, --eval."""
+    for number, word in enumerate(words[1:], start=1):
+        if re.match(r"-[eE]|--(?:eval|print)", word):
+            return 0
+        if word.endswith(suffix) and not word.startswith("-"):
+            return number
+    return 0
 
 
 def _python_file(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import pairwise
 from pathlib import PurePosixPath
 
 from slurmgpu.models.command import OPERATOR, VARIABLE
@@ -31,8 +32,12 @@ def shell_word_slip(words: tuple[str, ...], plan: Plan, in_file: bool) -> tuple[
         return None
     # What Python gets it does not expand; any other program may.
     python = python_command(words) is not None or program in ONE_NODE_LAUNCHERS
+    of_options = {after for before, after in pairwise(judged) if re.match(r"--?[A-Za-z][^=]*\Z", before)}
     sure = python and any(
-        OPERATOR.match(word) or "$(" in word or "$SLURM_" in word.replace("{", "") for word in found
+        (OPERATOR.match(word) and word not in of_options)  # --sep ';' is a value
+        or re.search(r"\$\([a-z]", word)  # and '(.*)$(?!x)' a pattern
+        or "$SLURM_" in word.replace("{", "")
+        for word in found
     )
     shown = ", ".join(dict.fromkeys(map(repr, found[:3])))
     verb = "reach" if len(set(found[:3])) > 1 else "reaches"
