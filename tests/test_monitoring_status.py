@@ -79,9 +79,9 @@ def test_a_log_is_found_by_the_run_directory_when_slurm_has_forgotten_where_it_w
     run_of(tmp_path / "digits-20261121T120000Z-k3x9", stdout=str(tmp_path / "logs" / "%j.out"))
     run_of(tmp_path / "digits-20261121T130000Z-k3xa", job_id=8)
     ended = job("7", "COMPLETED", source="sacct")
-    found = run_of_job(ended, tmp_path)
+    found = run_of_job(ended, lambda _: tmp_path)
     assert [log.path for log in logs_of(found, ended)] == [tmp_path / "logs" / "7.out"]
-    assert run_of_job(job("9", "COMPLETED", source="sacct"), tmp_path) is None
+    assert run_of_job(job("9", "COMPLETED", source="sacct"), lambda _: tmp_path) is None
 
 
 def test_a_run_of_the_same_number_that_came_after_the_job_is_not_its_run(tmp_path: Path) -> None:
@@ -90,8 +90,17 @@ def test_a_run_of_the_same_number_that_came_after_the_job_is_not_its_run(tmp_pat
     before, after = (
         job("7", "COMPLETED", source="sacct", submit=NOW + timedelta(hours=hours)) for hours in (-1, 1)
     )
-    assert run_of_job(before, tmp_path) is None
-    assert run_of_job(after, tmp_path) is not None
+    assert run_of_job(before, lambda _: tmp_path) is None
+    assert run_of_job(after, lambda _: tmp_path) is not None
+
+
+def test_a_log_is_found_from_any_folder_by_the_work_folder_that_accounting_keeps(tmp_path: Path) -> None:
+    work = tmp_path / "project"
+    (work / "runs").mkdir(parents=True)
+    run_of(work / "runs" / "digits-20261121T120000Z-k3x9", stdout=str(work / "logs" / "%j.out"))
+    ended = job("7", "COMPLETED", source="sacct", work_dir=str(work))
+    found = run_of_job(ended, lambda folder: folder / "runs")
+    assert [log.path for log in logs_of(found, ended)] == [work / "logs" / "7.out"]
 
 
 # ---- merging

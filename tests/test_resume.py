@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from slurmgpu.models.run import Run
+from slurmgpu.slurm.sacct import FIELDS
+from slurmgpu.slurm.text import SEPARATOR
 from tests.test_submission import Faulty
 
 UNREACHABLE = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
@@ -63,6 +65,24 @@ def test_the_same_script_is_submitted_again_and_the_history_kept(faulty: Faulty)
     assert (record.job_id, [one.job_id for one in record.earlier]) == (9, [7])
     assert record.as_of(7).job_id == 7
     assert not (run / "resume.lock").exists()
+
+
+def test_a_job_is_shown_and_resumed_by_its_number_from_another_folder(faulty: Faulty) -> None:
+    """Once the controller has forgotten a job, accounting still knows its work folder."""
+    (run,) = faulty.runs
+    (run / "logs" / "7.out").write_text("epoch 1\n")
+    known = {"JobID": "7", "JobIDRaw": "7", "JobName": "train", "State": "FAILED", "WorkDir": str(faulty.work)}
+    known |= {"Submit": f"{datetime.now():%Y-%m-%dT%H:%M:%S}", "ExitCode": "1:0"}
+    faulty.command("sacct", f"echo '{SEPARATOR.join(known.get(name, '') for name in (*FIELDS, ''))}'")
+    faulty.command("sbatch", "echo 9")
+    faulty.work = faulty.folder / "elsewhere"
+    faulty.work.mkdir()
+    shown = faulty.slurmgpu("logs", "7")
+    assert (shown.returncode, shown.stdout) == (0, "epoch 1\n"), shown.stderr
+    done = faulty.slurmgpu("resume", "7")
+    assert (done.returncode, done.stdout) == (0, "9\n"), done.stderr
+    assert faulty.runs == []
+    assert Run.from_json((run / "run.json").read_text()).job_id == 9
 
 
 def test_a_record_of_before_there_was_a_history_is_read(faulty: Faulty) -> None:

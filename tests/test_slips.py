@@ -278,3 +278,23 @@ def test_render_replaces_only_its_own_lines_unless_forced(desk: Desk) -> None:
 )
 def test_one_slip_is_a_letter_or_two_that_changed_places(word: str, other: str, near: bool) -> None:
     assert one_slip_apart(word, other) is near
+
+
+def test_a_search_meets_folders_that_are_closed_to_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Path.is_file raises for them, and root, who may run the tests, may look into every folder."""
+    from slurmgpu.submission.slips.nearby import elsewhere
+
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open" / "train.py").touch()
+    is_file = Path.is_file
+
+    def refusing(path: Path) -> bool:
+        if path.parent.name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", refusing)
+    assert elsewhere(tmp_path, tmp_path, "train.py") == tmp_path / "open"

@@ -237,9 +237,13 @@ def _tasks(ctx: click.Context, run: str | None) -> tuple[Path, list[_Task]]:
     from slurmgpu.monitoring.select import current_user
     from slurmgpu.slurm.call import Slurm
 
-    runs = runs_folder(load_settings(Path.cwd()).settings.runs, Path.cwd(), os.environ)
+    chosen = load_settings(Path.cwd()).settings.runs
+
+    def runs_of(folder: Path) -> Path:
+        return runs_folder(chosen, folder, os.environ)
+
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
-    run_dir = find_run(slurm, run, runs, current_user()) if run else newest_run(runs)
+    run_dir = find_run(slurm, run, runs_of, current_user()) if run else newest_run(runs_of(Path.cwd()))
     folders = checkpoint_folders(run_dir)
     return run_dir, [_Task(name, folder, checkpoints(folder)) for name, folder in folders.items()]
 

@@ -61,10 +61,10 @@ def command(
         )
     wanted = stream or "both"
     selections = select(jobs)
-    runs = runs_folder(load_settings(Path.cwd()).settings.runs, Path.cwd(), os.environ)
+    chosen = load_settings(Path.cwd()).settings.runs
 
     def run_for(job: JobStatus) -> Run | None:
-        return run_of_job(job, runs)
+        return run_of_job(job, lambda folder: runs_folder(chosen, folder, os.environ))
 
     logs = [
         log

@@ -91,8 +91,12 @@ def _find(slurm: Slurm, word: str) -> tuple[Path, str | None]:
     from slurmgpu.monitoring.runs import find_run
     from slurmgpu.monitoring.select import current_user
 
-    runs = runs_folder(load_settings(Path.cwd()).settings.runs, Path.cwd(), os.environ)
-    found = find_run(slurm, word, runs, current_user()).absolute()
+    chosen = load_settings(Path.cwd()).settings.runs
+
+    def runs_of(folder: Path) -> Path:
+        return runs_folder(chosen, folder, os.environ)
+
+    found = find_run(slurm, word, runs_of, current_user()).absolute()
     if (found / RUN_FILE).is_file():
         return found, None
     if found.name.isdecimal() and (found.parent / RUN_FILE).is_file():

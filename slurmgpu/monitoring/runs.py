@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -14,17 +15,20 @@ from slurmgpu.monitoring.select import Selection, belongs, read_run, select
 from slurmgpu.monitoring.status import status
 from slurmgpu.slurm.call import Slurm
 
-__all__ = ["find_run", "newest_run", "run_directories", "run_of_job"]
+__all__ = ["RunsOf", "find_run", "newest_run", "run_directories", "run_of_job"]
+
+RunsOf = Callable[[Path], Path]
+"""The folder of run directories that belongs to a work folder."""
 
 # What submission and local runs put into a run directory, and what is in it by the entrypoint alone.
 _MARKS = (RUN_FILE, "script.sbatch", "train.json", "checkpoints")
 _STAMPED = re.compile(r"(.+)-(\d{8}T\d{6}Z)-[0-9a-f]+", re.ASCII)
 
 
-def find_run(slurm: Slurm, word: str, runs: Path, user: str | None) -> Path:
+def find_run(slurm: Slurm, word: str, runs_of: RunsOf, user: str | None) -> Path:
     """The run directory that a word means, the task's own for one task of an array.
 
-    Slurm is asked about job ids and names; what it no longer knows is looked for in the folder ``runs``.
+    Slurm is asked about job ids and names; what it no longer knows is looked for among the runs of this folder.
 
     Raises:
         InvalidInput: a path that is no run directory.
@@ -44,7 +48,8 @@ def find_run(slurm: Slurm, word: str, runs: Path, user: str | None) -> Path:
             f"{word}: there is no such directory", hint="give a job id, a job name, or a run directory"
         )
     (selection,) = select([word])
-    found, asked = _by_slurm(slurm, selection, user)
+    runs = runs_of(Path.cwd())
+    found, asked = _by_slurm(slurm, selection, runs_of, user)
     found = found or _left_behind(selection, runs)
     if found is None:
         raise type(asked)(
@@ -55,14 +60,16 @@ def find_run(slurm: Slurm, word: str, runs: Path, user: str | None) -> Path:
     return found / task if task and task.isdecimal() else found
 
 
-def _by_slurm(slurm: Slurm, selection: Selection, user: str | None) -> tuple[Path | None, SlurmGpuError]:
+def _by_slurm(
+    slurm: Slurm, selection: Selection, runs_of: RunsOf, user: str | None
+) -> tuple[Path | None, SlurmGpuError]:
     """The newest run of the jobs that Slurm knows by this word, or why there is none."""
     try:
         jobs = status(slurm, user=user, selections=[selection]).jobs
     except SlurmUnreachable as error:
         return None, error
     jobs = [job for job in jobs if job.source != "none"]
-    known = [run for job in jobs if (run := run_of(job)) is not None]
+    known = [run for job in jobs if (run := run_of(job) or _of_work_dir(job, runs_of)) is not None]
     newest = max(known, key=lambda run: run.submitted_at, default=None)
     if newest is not None:
         return Path(newest.run_dir), SlurmGpuError("")
@@ -95,13 +102,21 @@ def _record(path: Path) -> Run | None:
         return None  # a local run has none
 
 
-def run_of_job(job: JobStatus, runs: Path) -> Run | None:
-    """The run of a job: Slurm forgets the script's path soon after its end, and the run directory has the id."""
-    known = run_of(job)
-    if known is None:
-        records = (record for path in run_directories(runs) if (record := _record(path)) is not None)
-        known = next((run for run in records if belongs(run, job)), None)
-    return known
+def run_of_job(job: JobStatus, runs_of: RunsOf) -> Run | None:
+    """The run of a job: Slurm forgets the script's path soon after its end, and the run directory has the id.
+
+    It is looked for among the runs of this folder, then among those of the job's own work folder.
+    """
+    return run_of(job) or _among(runs_of(Path.cwd()), job) or _of_work_dir(job, runs_of)
+
+
+def _of_work_dir(job: JobStatus, runs_of: RunsOf) -> Run | None:
+    return _among(runs_of(Path(job.work_dir)), job) if job.work_dir else None
+
+
+def _among(runs: Path, job: JobStatus) -> Run | None:
+    records = (record for path in run_directories(runs) if (record := _record(path)) is not None)
+    return next((run for run in records if belongs(run, job)), None)
 
 
 def newest_run(runs: Path) -> Path:
@@ -127,7 +142,7 @@ def newest_run(runs: Path) -> Path:
 def run_directories(runs: Path) -> Iterator[Path]:
     """The run directories in a folder, the newest first, by the time in their names; one made by hand by its last change."""
     dated = []
-    for path in runs.iterdir() if runs.is_dir() else ():
+    for path in runs.iterdir() if os.access(runs, os.R_OK | os.X_OK) and runs.is_dir() else ():
         stamped = _STAMPED.fullmatch(path.name)
         if stamped:
             dated.append((stamped[2], path.name, path))

@@ -69,9 +69,18 @@ def one_slip_apart(word: str, other: str) -> bool:
 def elsewhere(folder: Path, cwd: Path, name: str) -> Path | None:
     """The folder against which ``name`` would be there: where the user is, above the work folder, or below it."""
     for other in (cwd, *list(folder.parents)[:_DEEPEST]):
-        if (other / name).is_file():
+        if _is_file(other / name):
             return other
-    return next((other for other in _below(folder) if (other / name).is_file()), None)
+    if folder == folder.parent:
+        return None  # the whole machine lies below it
+    return next((other for other in _below(folder) if _is_file(other / name)), None)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # in a folder that is closed to the user
+        return False
 
 
 def _below(folder: Path) -> Iterable[Path]:
