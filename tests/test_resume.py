@@ -71,7 +71,13 @@ def test_a_job_is_shown_and_resumed_by_its_number_from_another_folder(faulty: Fa
     """Once the controller has forgotten a job, accounting still knows its work folder."""
     (run,) = faulty.runs
     (run / "logs" / "7.out").write_text("epoch 1\n")
-    known = {"JobID": "7", "JobIDRaw": "7", "JobName": "train", "State": "FAILED", "WorkDir": str(faulty.work)}
+    known = {
+        "JobID": "7",
+        "JobIDRaw": "7",
+        "JobName": "train",
+        "State": "FAILED",
+        "WorkDir": str(faulty.work),
+    }
     known |= {"Submit": f"{datetime.now():%Y-%m-%dT%H:%M:%S}", "ExitCode": "1:0"}
     faulty.command("sacct", f"echo '{SEPARATOR.join(known.get(name, '') for name in (*FIELDS, ''))}'")
     faulty.command("sbatch", "echo 9")
