@@ -281,14 +281,14 @@ class Sending:
         ready = prepare(job, folder, self.environ)
         submission = Submission(
             plan=ready.plan,
-            job=ready.loaded.job,
             script=ready.script,
-            runs=self.folder / "runs",
             folder=folder_here(ready.loaded.work_dir, folder),
             cwd=folder,
             hold=held,
         )
-        run, _ = submit_plan(submission, Slurm(env=self.environ), self.environ)
+        run, _ = submit_plan(
+            submission, ready.loaded.job, self.folder / "runs", Slurm(env=self.environ), self.environ
+        )
         assert run.job_id is not None
         sent = Sent(names, value, folder, ready.plan, run.job_id, Path(run.run_dir))
         self.sent.append(sent)
