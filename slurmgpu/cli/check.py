@@ -127,8 +127,7 @@ def _plain(text: str) -> str:
 
 def _print_json(shown: str, found: list[Finding]) -> None:
     import json
-    from dataclasses import asdict
 
-    findings = [asdict(one) for one in found]
+    findings = [one._asdict() for one in found]
     data = {"schema": "slurmgpu.check/1", "script": shown, "counts": _counts(found), "findings": findings}
     click.echo(json.dumps(data, indent=2))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import replace
 
 from slurmgpu.scripts.reading import Script
 from slurmgpu.scripts.rules import RULES
@@ -41,7 +40,7 @@ def check_script(
     ]
     return sorted(
         (
-            replace(one, line=max(1, one.line))
+            one._replace(line=max(1, one.line))
             for one in dict.fromkeys(found)
             if one.rule not in silenced.get(one.line, ()) and not _lesser(one.severity, least)
         ),

@@ -6,8 +6,7 @@ Asked of the sbatch of 20.11, 22.05, 24.11 and 26.05 themselves; what getopt_lon
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 __all__ = ["NEWEST", "OPTIONS", "SHORT", "OptionInfo", "Release", "Takes", "abbreviated", "canonical"]
 
@@ -18,8 +17,7 @@ OLDEST: Release = (20, 11)
 NEWEST: Release = (26, 5)
 
 
-@dataclass(frozen=True)
-class OptionInfo:
+class OptionInfo(NamedTuple):
     """One option of sbatch. An optional value stands after ``=``, never in the next word."""
 
     name: str

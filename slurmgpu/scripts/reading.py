@@ -29,8 +29,7 @@ Refused = Literal[
 """Why sbatch refuses the whole script."""
 
 
-@dataclass(frozen=True)
-class Directive:
+class Directive(NamedTuple):
     """One option that sbatch reads. Lines are counted from 1."""
 
     line: int
@@ -48,8 +47,7 @@ class Directive:
     """Whether it is an option of sbatch itself; else a plug-in's, or nobody's."""
 
 
-@dataclass(frozen=True)
-class Ignored:
+class Ignored(NamedTuple):
     """Something that looks like an option and that sbatch passes over in silence."""
 
     line: int
@@ -58,8 +56,7 @@ class Ignored:
     why: Passed
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(NamedTuple):
     """What makes sbatch refuse the script; ``text`` is the word or option concerned."""
 
     line: int
@@ -132,10 +129,10 @@ class _Word(NamedTuple):
 _SPACE = " \t\n\v\f\r"  # isspace() of C; a no-break space is a letter to sbatch
 _SEPARATOR = re.compile(r"(?:hetjob|packjob)(?=[ \t\v\f\r]|\Z)")
 _OPTION = r"(?=\s*(?:--?[A-Za-z]|hetjob\b))"
-_DISABLED = re.compile(rf"##+\s*SBATCH\b{_OPTION}")
-_BLANK = re.compile(rf"#\s+SBATCH\b{_OPTION}")
-_INDENTED = re.compile(rf"\s+#SBATCH\b{_OPTION}")
-_SPELLING = re.compile(
+_DISABLED = rf"##+\s*SBATCH\b{_OPTION}"
+_BLANK = rf"#\s+SBATCH\b{_OPTION}"
+_INDENTED = rf"\s+#SBATCH\b{_OPTION}"
+_SPELLING = (
     rf"#\s*(?!SBATCH\b)(?:(?i:s\s?batch)|BATCH|SBTACH|SBACTH|SABTCH|SBATHC|SBATH|SBTCH|SBACH|SLRUM){_OPTION}"
 )
 
@@ -261,7 +258,7 @@ class _Reader:
             self.ignored.append(Ignored(number, rest, why))
 
     def _look_alikes(self, body_start: int) -> None:
-        kinds: tuple[tuple[re.Pattern[str], Passed], ...] = (
+        kinds: tuple[tuple[str, Passed], ...] = (
             (_DISABLED, "disabled"),
             (_BLANK, "blank"),
             (_INDENTED, "indented"),
@@ -271,8 +268,10 @@ class _Reader:
             if number >= body_start and line.startswith("#SBATCH"):
                 self.ignored.append(Ignored(number, line, "after-command"))
                 continue
+            if not line.lstrip().startswith("#"):
+                continue
             for pattern, why in kinds:
-                if pattern.match(line):
+                if re.match(pattern, line):
                     self.ignored.append(Ignored(number, line, why))
                     break
 

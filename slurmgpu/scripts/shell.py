@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["Command", "HereDocument", "Simple", "read_shell", "simple_commands", "unquoted"]
 
@@ -23,8 +23,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=", re.DOTALL)
 _BLANKS = " \t"
 
 
-@dataclass(frozen=True)
-class HereDocument:
+class HereDocument(NamedTuple):
     """A here-document: what stands between the line of its command and its end word."""
 
     line: int
@@ -34,8 +33,7 @@ class HereDocument:
     """Whether the shell expands variables in it (its end word is not quoted)."""
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """One logical line: with its continuations, and every line that an open quote or bracket spans."""
 
     line: int
@@ -51,8 +49,7 @@ class Command:
     documents: tuple[HereDocument, ...] = ()
 
 
-@dataclass(frozen=True)
-class Simple:
+class Simple(NamedTuple):
     """One simple command of a line: ``A=1 name word ...``, redirections left out."""
 
     line: int

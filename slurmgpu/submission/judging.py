@@ -144,7 +144,7 @@ def _as_written(one: Directive, bare: Mapping[tuple[int, str], str]) -> Directiv
     """The same option as it was asked for: the site may want memory counted in another way."""
     for name in _MEMORY if one.name in _MEMORY else (one.name,):
         if (one.component, name) in bare:
-            return replace(one, name=name, value=bare[one.component, name])
+            return one._replace(name=name, value=bare[one.component, name])
     return one
 
 
@@ -158,6 +158,6 @@ def _laid_over(own: Script, rendered: Script) -> Script:
             kept += [each for each in own.directives if each.name == name and not each.component]
         elif name != "job-name":
             lines.append(one.text)
-            kept.append(replace(one, line=len(lines)))
+            kept.append(one._replace(line=len(lines)))
     kept.sort(key=lambda one: one.line)
     return replace(own, directives=tuple(kept), lines=tuple(lines))

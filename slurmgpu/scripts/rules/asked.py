@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from slurmgpu.models.units import Duration
 from slurmgpu.scripts.reading import Directive
@@ -12,8 +12,7 @@ from slurmgpu.scripts.reading import Directive
 __all__ = ["Asked", "gpu_entries", "is_placeholder"]
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(NamedTuple):
     """The options of one component; numbers are None where none stands, or none can be read."""
 
     options: Mapping[str, Directive]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -18,15 +18,14 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "hint")
 """Error: Slurm will not do what stands there. Warning: likely wrong. Hint: works, and could be better."""
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(NamedTuple):
     """What the rules know of the world besides the script; nothing known: nothing is said of it."""
 
     folder: str = ""
     """Where sbatch is called, an absolute path; empty: not known."""
-    paths: Mapping[str, Literal["folder", "file", "missing"]] = field(default_factory=dict)
+    paths: Mapping[str, Literal["folder", "file", "missing"]] = MappingProxyType({})
     """What the paths of ``paths_to_look_at`` are on this machine."""
-    python: Mapping[str, ScriptFacts] = field(default_factory=dict)
+    python: Mapping[str, ScriptFacts] = MappingProxyType({})
     """What the Python scripts show that the script starts, by the words that it starts them with."""
     cluster: Cluster | None = None
 
@@ -41,8 +40,7 @@ class Hit(NamedTuple):
     """Where it differs from the rule's own."""
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """One rule: a stable name, how bad it is, what it says in a sentence, and the function that finds it."""
 
     name: str
@@ -54,8 +52,7 @@ class Rule:
     """Whether planning or submission judges the same of a request of our own, before there is a script."""
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """What a rule has found in a script; the line is counted from 1."""
 
     line: int

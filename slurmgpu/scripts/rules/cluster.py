@@ -6,7 +6,6 @@ of one part of a request.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -74,7 +73,9 @@ def unknown_partition(view: View) -> Iterator[Hit]:
         for name in _named(asked):
             assert cluster is not None
             if name not in cluster.partitions:
-                near = difflib.get_close_matches(name, cluster.partitions, n=1)
+                from difflib import get_close_matches  # only a finding pays for it
+
+                near = get_close_matches(name, cluster.partitions, n=1)
                 known = ", ".join(sorted(cluster.partitions))
                 fix = f"did you mean {near[0]}?" if near else f"use one of: {known}"
                 yield Hit(asked.line("partition"), f"{cluster.name} has no partition {name!r}", fix)

@@ -13,7 +13,7 @@ from slurmgpu.scripts.rules.view import View
 
 __all__ = ["RULES", "paths_to_look_at"]
 
-_PATTERN = re.compile(r"%\d*([A-Za-z])")
+_PATTERN = r"%\d*([A-Za-z])"
 _OWN_EACH_JOB = set("jJA")
 
 
@@ -66,8 +66,8 @@ def log_folder_missing(view: View) -> Iterator[Hit]:
     for asked in view.components:
         for one, path in _logs(view, asked):
             folder = _folder_of(path)
-            if _PATTERN.search(folder):
-                pattern = _PATTERN.search(folder)
+            if re.search(_PATTERN, folder):
+                pattern = re.search(_PATTERN, folder)
                 assert pattern is not None
                 if pattern[1] in _OWN_EACH_JOB | {"a", "s", "t"}:
                     yield Hit(
@@ -148,7 +148,11 @@ def log_shared_by_tasks(view: View) -> Iterator[Hit]:
             continue
         for name in ("output", "error"):
             value = asked.value(name)
-            if value and not value.startswith("/dev/") and not set(_PATTERN.findall(value)) & {"a", "j", "J"}:
+            if (
+                value
+                and not value.startswith("/dev/")
+                and not set(re.findall(_PATTERN, value)) & {"a", "j", "J"}
+            ):
                 yield Hit(
                     asked.line(name),
                     f"every task of the array writes to {value!r}, and overwrites the others",
@@ -182,7 +186,7 @@ def log_overwritten_by_next(view: View) -> Iterator[Hit]:
                 value
                 and not value.startswith("/dev/")
                 and _written_out(value)
-                and not set(_PATTERN.findall(value)) & _OWN_EACH_JOB
+                and not set(re.findall(_PATTERN, value)) & _OWN_EACH_JOB
             ):
                 yield Hit(
                     asked.line(name),

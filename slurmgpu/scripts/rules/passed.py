@@ -111,8 +111,10 @@ def rest_not_read(view: View) -> Iterator[Hit]:
 def value_on_next_line(view: View) -> Iterator[Hit]:
     for one in view.script.directives:
         value = one.value or ""
+        if not value or value in one.text.partition(one.spelling)[2]:
+            continue
         alone = re.search(rf"(?:^#SBATCH\s*|\s){re.escape(one.spelling)}\s*(?:#.*|\\)?$", one.text)
-        if value and alone and value.split()[0] not in one.text.split(one.spelling, 1)[1]:
+        if alone and value.split()[0] not in one.text.split(one.spelling, 1)[1]:
             yield Hit(
                 one.line,
                 f"{one.spelling} has no value on its line, and takes {value!r} from the next one for it",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 
@@ -33,9 +32,7 @@ _MAY_BE_EMPTY = {
     ),
 }
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
-_UNUSUAL = re.compile(
-    rf"(?:^#SBATCH|\s)-?[{_DASHES}]|[\u00a0\u2007\u202f\u200b\ufeff]|=[\u201c\u201d\u2018\u2019]"
-)
+_UNUSUAL = rf"(?:^#SBATCH|\s)-?[{_DASHES}]|[\u00a0\u2007\u202f\u200b\ufeff]|=[\u201c\u201d\u2018\u2019]"
 
 
 def _refused(view: View, *why: Refused) -> Iterator[tuple[int, str, Refused]]:
@@ -90,7 +87,7 @@ def open_quote(view: View) -> Iterator[Hit]:
 @rule("stray-word", "error", "A word that belongs to no option: sbatch refuses the script.")
 def stray_word(view: View) -> Iterator[Hit]:
     for line, text, why in _refused(view, "bare-word", "colon"):
-        if _UNUSUAL.search(view.script.lines[line - 1]) or _blank_after_equals(view, line):
+        if re.search(_UNUSUAL, view.script.lines[line - 1]) or _blank_after_equals(view, line):
             continue  # the rules for these say more
         if why == "colon":
             yield Hit(
@@ -144,8 +141,10 @@ def blank_at_equals(view: View) -> Iterator[Hit]:
     "An option that sbatch does not have: an error if it is a mistake, fine if a plug-in of the site has it.",
 )
 def unknown_option(view: View) -> Iterator[Hit]:
+    from difflib import get_close_matches  # only a finding pays for it
+
     for line, text, _ in _refused(view, "unknown-option"):
-        if _UNUSUAL.search(view.script.lines[line - 1]):
+        if re.search(_UNUSUAL, view.script.lines[line - 1]):
             continue
         name = text.lstrip("-").partition("=")[0]
         if name in _SRUN_ONLY or (name == "l" and text == "-l"):
@@ -157,7 +156,7 @@ def unknown_option(view: View) -> Iterator[Hit]:
             )
         elif len(name) == 1:
             yield Hit(line, f"sbatch has no option {text}", "write the long option", "error")
-        elif near := difflib.get_close_matches(name.replace("_", "-").lower(), OPTIONS, n=1, cutoff=0.8):
+        elif near := get_close_matches(name.replace("_", "-").lower(), OPTIONS, n=1, cutoff=0.8):
             yield Hit(line, f"sbatch has no option --{name}", f"did you mean --{near[0]}?", "error")
         else:
             yield Hit(
@@ -204,8 +203,8 @@ def value_missing(view: View) -> Iterator[Hit]:
 def unusual_character(view: View) -> Iterator[Hit]:
     for number, text in enumerate(view.script.lines[: view.script.body_start - 1], 1):
         options = text.split("#", 2)
-        if text.startswith("#SBATCH") and _UNUSUAL.search("#" + options[1]):
-            found = _UNUSUAL.search("#" + options[1])
+        if text.startswith("#SBATCH") and re.search(_UNUSUAL, "#" + options[1]):
+            found = re.search(_UNUSUAL, "#" + options[1])
             assert found is not None
             yield Hit(
                 number,

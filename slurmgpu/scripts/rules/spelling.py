@@ -17,7 +17,7 @@ __all__ = ["RULES"]
 _COMMANDS = (
     "basename|cat|date|dirname|echo|expr|git|hostname|mktemp|nproc|printf|pwd|realpath|seq|uuidgen|wc|whoami"
 )
-_EXPANDABLE = re.compile(rf"\$\w+|\$\{{[^}}]*\}}|\$\(\(.*|\$\(\s*(?:{_COMMANDS})\b.*|`\s*(?:{_COMMANDS})\b.*")
+_EXPANDABLE = rf"\$\w+|\$\{{[^}}]*\}}|\$\(\(.*|\$\(\s*(?:{_COMMANDS})\b.*|`\s*(?:{_COMMANDS})\b.*"
 
 
 @rule("several-on-a-line", "hint", "Several options on one #SBATCH line.")
@@ -112,7 +112,7 @@ def variable_in_directive(view: View) -> Iterator[Hit]:
         value = one.value or ""
         if one.name in {"comment", "wrap", "extra"} or is_placeholder(value):
             continue
-        found = _EXPANDABLE.search(value)
+        found = re.search(_EXPANDABLE, value) if "$" in value or "`" in value else None
         if found:
             known = {
                 "USER": "%u",
