@@ -73,6 +73,17 @@ def test_how_a_job_ended_is_told_by_what_accounting_keeps(values: dict[str, obje
     assert reason(remembered) == reason(fresh)
 
 
+def test_an_exit_code_that_accounting_may_have_cut_is_said_to_be_either() -> None:
+    remembered = job(state="FAILED", exit_code=9, source="sacct")
+    assert reason(remembered) == (
+        "the command failed (exit code 9, or 137: SIGKILL; accounting shows both as 9)"
+    )
+    assert (
+        reason(job(state="FAILED", exit_code=9, source="squeue+sacct")) == "the command failed (exit code 9)"
+    )
+    assert reason(job(state="FAILED", exit_code=2, source="sacct")) == "the command failed (exit code 2)"
+
+
 def test_an_array_is_one_line_that_counts_its_tasks() -> None:
     tasks = [job(f"7_{n}", "COMPLETED", array_job_id=7, array_tasks=str(n)) for n in range(4)]
     tasks.append(job("7_4", "FAILED", array_job_id=7, array_tasks="4", exit_code=3))

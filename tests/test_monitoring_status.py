@@ -138,6 +138,13 @@ def test_how_a_job_ended_comes_from_accounting_with_the_log_from_the_queue() -> 
     assert (found.exit_code, found.elapsed, found.stdout, found.source) == (3, 5, "/a.log", "squeue+sacct")
 
 
+def test_an_exit_code_that_accounting_cuts_is_the_queues_as_long_as_it_is_known() -> None:
+    killed = merged([job(state="FAILED", exit_code=137)], [job(state="FAILED", source="sacct", exit_code=9)])
+    assert killed["7"].exit_code == 137
+    failed = merged([job(state="FAILED", exit_code=9)], [job(state="FAILED", source="sacct", exit_code=9)])
+    assert failed["7"].exit_code == 9
+
+
 def test_a_requeued_job_does_not_get_the_end_of_its_earlier_run() -> None:
     accounted = job(state="FAILED", source="sacct", exit_code=3, end=NOW)
     found = merged([job(state="PENDING")], [accounted])["7"]

@@ -11,6 +11,7 @@ import re
 import signal
 
 from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.slurm.sacct import TAKEN_OFF
 from slurmgpu.slurm.text import printable
 
 __all__ = ["reason"]
@@ -190,6 +191,8 @@ _ENDED = {
     "SystemFailure": _WAITING["SystemFailure"],
 }
 _LAUNCH_FAILED = 53
+# Signals that end commands far more often than a command ends itself with their number as its exit code.
+_KILLERS = {signal.SIGABRT, signal.SIGBUS, signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM}
 """What Slurm writes as the signal where slurmstepd could not open the log or enter the work folder."""
 
 
@@ -234,8 +237,11 @@ def _by_code(job: JobStatus) -> str | None:
         return None
     if code == STOPPED:
         return f"stopped, and can go on: slurmgpu resume {job.job_id}"
-    if code > 128 and code - 128 in set(signal.Signals):
-        return f"the command was ended by {_signal(code - 128)} (exit code {code})"
+    if code > TAKEN_OFF and code - TAKEN_OFF in set(signal.Signals):
+        return f"the command was ended by {_signal(code - TAKEN_OFF)} (exit code {code})"
+    if job.source == "sacct" and code in _KILLERS:
+        cut = f"{code + TAKEN_OFF}: {_signal(code)}"
+        return f"the command failed (exit code {code}, or {cut}; accounting shows both as {code})"
     known = {126: "a command could not be started", 127: "a command was not found"}
     return f"{known.get(code, 'the command failed')} (exit code {code})" if code else None
 

@@ -146,6 +146,8 @@ def _completed_by(queued: JobStatus, accounted: JobStatus | None) -> JobStatus:
         return queued
     update: dict[str, Any] = {name: getattr(accounted, name) for name in _FROM_ACCOUNTING}
     known = {name: value for name, value in update.items() if value is not None}
+    if (queued.exit_code or 0) - sacct.TAKEN_OFF == accounted.exit_code:
+        known["exit_code"] = queued.exit_code
     return queued.model_copy(update=known | {"source": "squeue+sacct"})
 
 

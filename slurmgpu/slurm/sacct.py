@@ -14,7 +14,7 @@ from slurmgpu.slurm.ids import JobId
 from slurmgpu.slurm.text import SEPARATOR, known, moment, rows, seconds, size, whole
 from slurmgpu.slurm.tres import read_gpus
 
-__all__ = ["FIELDS", "Accounting", "Step", "command", "parse", "read"]
+__all__ = ["FIELDS", "TAKEN_OFF", "Accounting", "Step", "command", "parse", "read"]
 
 # In every release from 20.11 to 26.05; free text last, the two that mark a row first.
 FIELDS = (
@@ -47,7 +47,8 @@ FIELDS = (
 SUBMIT_LINE = "SubmitLine"
 """Only from 21.08 on, so it is asked for only where an answer depends on it."""
 
-
+TAKEN_OFF = 128
+"""sacct shows an exit code of 128 and more without these 128: a 9 may be the 137 of a command that SIGKILL ended."""
 USE = ("DerivedExitCode", "TRESUsageInMax")
 """What a job used and how its steps ended, asked for with the steps."""
 

@@ -50,6 +50,14 @@ def test_how_a_job_ended_is_said_after_the_queue_has_forgotten_it(
         assert reason_of(tool, cancelled, env) == "cancelled by you, before it started"
 
 
+def test_a_command_that_was_killed_is_no_command_that_failed(tool: Tool, forgetful: dict[str, str]) -> None:
+    done = tool.submit("--gpus=1", "-t", "5", "--wait", "--", "bash", "-c", "kill -9 $$")
+    job = done.job_id
+    tool.slurm.wait_for(job)
+    assert reason_of(tool, job, {}) == "the command was ended by SIGKILL (exit code 137)"
+    assert "or 137: SIGKILL" in reason_of(tool, job, forgetful)
+
+
 def test_a_job_that_a_qos_holds_back_says_which_limit_it_is(tool: Tool) -> None:
     manage = ["sacctmgr", "-i"]
     tool.slurm.run([*manage, "add", "qos", "tight"])
