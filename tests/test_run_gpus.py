@@ -63,7 +63,19 @@ def test_on_request_it_is_the_cpu(tmp_path: Path) -> None:
 def test_what_asks_for_no_gpu_gets_none(tmp_path: Path) -> None:
     done = run(tmp_path, "--", "printenv", "CUDA_VISIBLE_DEVICES", **TWO)
     assert seen(done) == [""]
-    assert "not used (the job file asks for none)" in done.stderr
+    assert (
+        "2 GPU(s) of job 123 on gpu7: not used (none is asked for; --gpus 2 asks for all of them)"
+        in done.stderr
+    )
+
+
+def test_gpus_that_are_wanted_and_not_asked_for_are_not_left_out_in_silence(tmp_path: Path) -> None:
+    done = run(tmp_path, "--gpu", "--", "touch", "it-ran", **TWO)
+    assert done.returncode == 2
+    assert "--gpu: no GPU is asked for" in done.stderr
+    assert "hint: --gpus 2 asks for GPUs" in done.stderr
+    assert not (tmp_path / "it-ran").exists()
+    assert not (tmp_path / "runs").exists()
 
 
 def test_processes_are_as_asked_and_pretended_nodes_share_no_gpu(tmp_path: Path) -> None:

@@ -20,7 +20,14 @@ def count_of_the_job() -> int:
 
 def choose_gpus(plan: Plan, on_gpus: bool | None) -> Gpus | None:
     """The GPUs that may be used here; None: the CPU stands in for them, or the job asks for none."""
-    if not plan.gpus_per_node or on_gpus is False:
+    if on_gpus is False:
+        return None
+    if not plan.gpus_per_node:
+        if on_gpus:
+            raise InvalidInput(
+                "--gpu: no GPU is asked for, so there is none to use",
+                hint=f"--gpus {count_of_the_job() or 1} asks for GPUs; leave --gpu out, and it runs on the CPU",
+            )
         return None
     found = gpus_of_the_job(os.environ)
     if found is None and on_gpus:
@@ -61,8 +68,9 @@ def told_of_gpus(plan: Plan, gpus: Gpus | None, on_gpus: bool | None, processes:
         if processes > count:
             yield f"warning: {processes} processes share {'them' if count > 1 else 'it'}; nccl refuses two of a group on one GPU"
     elif of_job is not None and of_job.devices:
-        why = "--cpu" if on_gpus is False else "the job file asks for none"
-        yield f"{len(of_job.devices)} GPU(s) of {of_job.owner}: not used ({why})"
+        count = len(of_job.devices)
+        why = "--cpu" if on_gpus is False else f"none is asked for; --gpus {count} asks for all of them"
+        yield f"{count} GPU(s) of {of_job.owner}: not used ({why})"
     if of_job is not None and int(os.environ.get("SLURM_JOB_NUM_NODES") or 1) > 1:
         yield (
             f"the other nodes of {os.environ.get('SLURM_JOB_NODELIST', 'the job')} are not used: this runs on "
