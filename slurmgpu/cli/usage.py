@@ -35,6 +35,8 @@ _COMMANDS = {
 }
 # Options of sbatch, srun and torchrun whose part something else plays here.
 _INSTEAD = {
+    "after": "--dependency afterok:JOB starts it once JOB has ended well",
+    "g": "-G N, or --gpus N, asks for GPUs",
     "gpu": "--gpus N asks for GPUs",
     "gpus-per-task": "--gpus N asks for GPUs, and each gets a process",
     "nnodes": "-N/--nodes N asks for nodes; slurmgpu starts torchrun on each",
@@ -106,8 +108,9 @@ def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
         return f"a setting of train: is given by --set train.{key}=VALUE, an option of the command after --"
     import difflib
 
-    near = difflib.get_close_matches(f"--{name}", known, n=1, cutoff=0.6)
-    guess = f"did you mean {near[0]}? " if near else ""
+    # Without their dashes, which would make any two alike.
+    near = difflib.get_close_matches(name, [flag[2:] for flag in known if flag[:2] == "--"], n=1, cutoff=0.6)
+    guess = f"did you mean --{near[0]}? " if near else ""
     return f"{guess}options of the command stand after two dashes: -- python train.py {error.option_name}"
 
 
