@@ -31,7 +31,7 @@ def test_a_batch_script_is_taken_with_its_options_and_its_own_lines(tmp_path: Pa
     assert directives(done.stdout) == ASKED
     assert done.stdout.endswith('\nmodule load pytorch\nsrun python train.py "$@"\n')
     assert (
-        "train.slurm: taken as a job that asks Slurm for exactly what it asks for (4 options)" in done.stderr
+        "train.slurm: a batch script, taken as sbatch takes it: 4 options, its lines unchanged" in done.stderr
     )
 
 

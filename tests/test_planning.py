@@ -272,6 +272,8 @@ def test_an_unknown_environment_names_the_known_ones() -> None:
     message, hint = refused(resources={"gpus": 1}, environment="jax")
     assert "environment: 'jax' is not defined for cluster 'here'; it has torch" in message
     assert "inline" in hint
+    _, hint = refused(resources={"gpus": 1}, environment="/home/me/venv")
+    assert "--set environment.python.venv=/home/me/venv" in hint
 
 
 def test_memory_is_refused_where_the_site_gives_it_by_itself() -> None:

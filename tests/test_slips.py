@@ -298,3 +298,51 @@ def test_a_search_meets_folders_that_are_closed_to_the_user(
 
     monkeypatch.setattr(Path, "is_file", refusing)
     assert elsewhere(tmp_path, tmp_path, "train.py") == tmp_path / "open"
+
+
+@pytest.mark.parametrize(
+    ("default", "option", "warned"),
+    [
+        ("{python: {venv: /lab/torch}}", (), True),
+        ("{modules: {load: [pytorch]}}", (), True),
+        ("{python: {venv: $MINE/env}}", (), False),
+        ("{python: {venv: /lab/torch}}", ("--set", "environment.python.venv=env"), False),
+        ("{python: {venv: /lab/torch}}", ("--set", "environment={}"), False),
+    ],
+)
+def test_an_active_environment_that_the_job_will_not_use_is_named(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, default: str, option: tuple[str, ...], warned: bool
+) -> None:
+    """A default environment of the cluster replaces the one in which the script works in this shell."""
+    (desk.work / "env/bin").mkdir(parents=True)
+    (desk.work / "env/bin/activate").touch()
+    monkeypatch.setenv("MINE", str(desk.work))
+    monkeypatch.setenv("VIRTUAL_ENV", str(desk.work / "env"))
+    desk.file("here.yaml", f"name: here\nenvironments: {{torch: {default}}}\ndefault_environment: torch\n")
+    words = ("submit", "--cluster", "here.yaml", "--gpus", "1", *option, "--", "python", "train.py")
+    code, _, err = desk(*words)
+    assert ("is active here, and the job does not use it" in err) == warned
+    if warned:
+        assert f"--set environment.python.venv={desk.work / 'env'}" in err
+        assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("prefix", "name", "warned"),
+    [
+        ("/opt/conda/envs/mine", "mine", True),
+        ("/opt/conda/envs/torch", "torch", False),
+        ("/opt/conda", "base", False),
+    ],
+)
+def test_an_active_conda_environment_is_known_by_name_and_base_is_none(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, prefix: str, name: str, warned: bool
+) -> None:
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.setenv("CONDA_PREFIX", prefix)
+    monkeypatch.setenv("CONDA_DEFAULT_ENV", name)
+    desk.file(
+        "here.yaml", "name: here\nenvironments: {a: {python: {conda: torch}}}\ndefault_environment: a\n"
+    )
+    _, _, err = desk("plan", "--cluster", "here.yaml", "--gpus", "1", "--", "python", "train.py")
+    assert (f"--set environment.python.conda={prefix}" in err) == warned

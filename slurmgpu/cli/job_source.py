@@ -96,10 +96,7 @@ def _batch(name: str, arguments: tuple[str, ...], environ: Mapping[str, str]) ->
     origins = {key: Origin(name, line) for key, line in imported.lines.items()}
     layer = Layered(data, {(): Origin(name), **origins})
     count = len(imported.lines)
-    became = (
-        f"{name}: taken as a job that asks Slurm for exactly what it asks for "
-        f"({count} option{'s' * (count != 1)}); its own lines run as they stand"
-    )
+    became = f"{name}: a batch script, taken as sbatch takes it: {count} option{'s' * (count != 1)}, its lines unchanged"
     ambient = sorted(key for key in environ if key.startswith("SBATCH_"))
     aside = (
         f"{', '.join(ambient)}: set here and not used, as in every submission of slurmgpu; give the options"

@@ -49,6 +49,6 @@ def copy(name: str, folder: Path | None) -> None:
     )
     file = f"{name}.yaml"
     usage = example.usage or (f"slurmgpu run {file} --here", f"slurmgpu submit {file} --follow")
-    click.echo("next, once the comments in it are seen to:", err=True)
+    click.echo("next, after reading the comments in it:", err=True)
     for line in [*([f"cd {shlex.quote(str(folder))}"] if folder else []), *usage]:
         click.echo(f"  {line}", err=True)

@@ -270,7 +270,11 @@ def _same_thing(facts: ScriptFacts, processes: int) -> tuple[str, ...]:
 def _one_process(facts: ScriptFacts, finding: Finding, nodes: int) -> Launching:
     does = "spawns its own processes" if facts.spawns else "drives several GPUs from one process"
     verb = "starts its own processes" if facts.spawns else "uses the GPUs"
-    idle = f"{facts.path} {verb} on one node; the other {nodes - 1} of {nodes} nodes would stay idle"
+    idle = (
+        f"{facts.path} {verb} on one node; the other {nodes - 1} of {nodes} nodes would stay idle; ask for 1 node, "
+        "or let one process train on each GPU: init_process_group() without addresses and ranks, in place of "
+        f"{finding[0]}"
+    )
     return Launching(
         "plain",
         f"it {does} ({_at(finding, facts.path)}): one process gets all GPUs",
@@ -304,7 +308,8 @@ def _framework(facts: ScriptFacts, framework: Finding, processes: int, nodes: in
     if name in {"Lightning", "Horovod"}:
         advice = (
             (
-                f"Lightning wants Trainer(devices={processes // nodes}, num_nodes={nodes}); 'auto' does for devices",
+                f"Lightning stops unless its Trainer has the job's numbers: num_nodes={nodes}, and devices={processes // nodes} "
+                'or "auto"; nothing to do if yours has',
             )
             if name == "Lightning" and nodes > 1
             else ()

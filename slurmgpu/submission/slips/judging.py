@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
+from slurmgpu.submission.slips.command import Command, Slip
+from slurmgpu.submission.slips.environment import active_elsewhere, missing_environment
 from slurmgpu.submission.slips.nearby import near_file
 from slurmgpu.submission.slips.program import program_slips
 from slurmgpu.submission.slips.script import script_slips
@@ -44,28 +43,12 @@ def slips(command: Command) -> list[Slip]:
         if missing is not None:
             return [missing._replace(sure=not command.blind)]
     if not command.words:
-        return []
+        return list(active_elsewhere(command.plan, command.environ))
     found = [*program_slips(command), *([] if folder is None else script_slips(command, folder))]
     shell = shell_word_slip(command.words, command.plan, command.in_file)
     if shell is not None:
         found.append(Slip(*shell))
     if folder is not None and not found:
-        found += _environment(command, folder)
+        found += missing_environment(command, folder)
+    found += active_elsewhere(command.plan, command.environ)
     return sorted(found, key=lambda slip: not slip.sure)
-
-
-def _environment(command: Command, folder: Path) -> Iterator[Slip]:
-    """A virtual environment that is not where the job looks for it."""
-    venv = command.plan.environment.python.venv
-    if venv is None or re.search(r"[$~]", venv.path):
-        return
-    path = folder / venv.path
-    if os.path.exists(path / "bin" / "activate"):  # noqa: PTH110
-        return
-    near = near_file(path, folders=True)
-    guess = f"did you mean {str(PurePosixPath(venv.path).parent / near)!r}? " if near else ""
-    yield Slip(
-        f"environment.python.venv.path: {venv.path!r} is no virtual environment: {path}/bin/activate is not there",
-        f"{guess}give the folder that `python -m venv` made, against the work folder",
-        not command.blind and seen_from_here(path, folder),
-    )
