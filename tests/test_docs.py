@@ -25,7 +25,7 @@ from slurmgpu.models.dialect import AccountRule, Dialect
 from slurmgpu.models.job import Job
 from slurmgpu.models.limits import Association, Billing, Limits, QosRule, TimeByNodes, Totals
 from slurmgpu.models.site import Reservation, Retired, SlurmSetup, Software, Source
-from slurmgpu.rendering.render import _context
+from slurmgpu.rendering.context import context
 from tests.test_rendering_golden import CASES, golden_plan
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -331,7 +331,7 @@ def variable_names(context: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def test_every_variable_of_the_templates_is_described_and_none_besides() -> None:
-    contexts = [_context(golden_plan(case), "script.sbatch") for case in [*CASES, "uva-conda"]]
+    contexts = [context(golden_plan(case), "script.sbatch") for case in [*CASES, "uva-conda"]]
     expected = {name for context in contexts for name in variable_names(context)}
     described = {row[0].strip("`") for row in rows(sections("docs/templates.md")["The variables"])}
     assert described == expected

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from slurmgpu.cli.group import run
 from slurmgpu.errors import PlanError
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder, read_templates
@@ -16,6 +20,7 @@ from slurmgpu.files.jobs import load_job, read_user_script
 from slurmgpu.files.yaml import Layered, Origin
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.planning.planner import Surroundings, make_plan
+from slurmgpu.rendering.outline import outline
 from slurmgpu.rendering.render import render_script
 from slurmgpu.submission.judging import Requested, Verdict, judge
 from tests.test_cli import slurmgpu
@@ -33,8 +38,11 @@ def verdict(path: Path | None, cluster: Cluster, cwd: Path, **job: object) -> Ve
     loaded = load_job(path, layer, cwd=cwd, environ={"SLURMGPU_SITE": "/nonexistent"})
     script = read_user_script(loaded.job, loaded.work_dir, cwd)
     plan = make_plan(loaded.job, cluster, Surroundings(work_dir=loaded.work_dir, script=script))
-    text = render_script(plan, read_templates())
-    return judge(Requested(plan, text, loaded, cluster, script), cwd)
+    request = Requested(plan, render_script(plan, read_templates()), loaded, cluster, script)
+    found = judge(request, cwd)
+    short = outline(plan)  # what `plan` judges says the same
+    assert short is None or judge(request._replace(script=short), cwd) == found
+    return found
 
 
 def said(tmp_path: Path, *arguments: str) -> list[str]:
@@ -93,6 +101,67 @@ def test_nothing_is_said_of_a_healthy_job_on_any_described_cluster(name: str, tm
             planned += 1
             assert found == Verdict(), request
     assert planned
+
+
+# What plan says, which loads no templates for a simple job
+
+
+@pytest.mark.parametrize("gpus", ["1", "2", "4"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--", "python", "train.py"),
+        ("--", "srun", "--gres=gpu:1", "python", "train.py"),
+        ("--", "bash", "-c", "export RANK=$SLURM_PROCID; srun python train.py"),
+        ("--", "torchrun", "--master_port=29500", "train.py"),
+        ("--", "python", "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"),
+        ("--", "conda", "activate", "mine"),
+        ("--", "mpirun", "-np", "2", "python", "train.py"),
+        ("--", "python", "train.py", "--token", "hf_" + 20 * "a"),
+        ("--set", "variables.MASTER_PORT='29500'", "--", "python", "train.py"),
+        ("--set", "variables.CUDA_VISIBLE_DEVICES='0'", "--", "python", "train.py"),
+        ("--set", "variables.WANDB_API_KEY=0123456789abcdef", "--", "python", "train.py"),
+        ("--sbatch", "signal=B:USR1@30", "--", "python", "train.py"),
+        ("--sbatch", "export=NONE", "--", "srun", "python", "train.py"),
+        ("--sbatch", "ntasks-per-nodes=2", "--mem", "64", "--", "python", "train.py"),
+        ("-o", "logs/all.log", "-t", "24", "--launch", "srun", "--", "python", "train.py"),
+        ("--launch", "plain", "--", "python", "train.py"),
+        ("--launch", "torchrun", "--", "python", "train.py"),
+    ],
+    ids=" ".join,
+)
+def test_plan_says_what_render_says(
+    words: tuple[str, ...],
+    gpus: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "train.py").write_text(RANKS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("SLURMGPU_SITE", str(tmp_path))
+    told = []
+    for command in ("plan", "render"):
+        with contextlib.suppress(SystemExit):
+            run([command, "--gpus", gpus, *words])
+        told.append(capsys.readouterr().err)
+    assert told[0] == told[1]
+
+
+def test_the_plan_of_a_simple_job_loads_no_templates(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RANKS)
+    for gpus in ("1", "2"):
+        code = (
+            "import sys\nfrom slurmgpu.cli import main\ntry:\n    main()\n"
+            "finally:\n    print('jinja2' in sys.modules)\n"
+        )
+        words = ("plan", "--gpus", gpus, "--", "python", "train.py")
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == "False"
 
 
 # Units

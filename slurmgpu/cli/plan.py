@@ -60,7 +60,7 @@ def command(given: dict[str, Any], when: bool, as_json: bool) -> None:
     """Print the plan of a job with its reasons; say what does not fit, and what would."""
     from slurmgpu.cli.preparing import prepare
 
-    prepared = prepare(given)
+    prepared = prepare(given, renders=False)
     plan = prepared.plan
     rows, balance = _asked(prepared) if when else (None, None)
     if as_json:

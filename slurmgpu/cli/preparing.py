@@ -41,7 +41,8 @@ class Prepared(NamedTuple):
 
     def render(self, script_name: str | None = None) -> str:
         """The script's text."""
-        from slurmgpu.rendering.render import SCRIPT_NAME, render_script
+        from slurmgpu.rendering.context import SCRIPT_NAME
+        from slurmgpu.rendering.render import render_script
 
         if script_name in (None, SCRIPT_NAME) and self.rendered and self.rendered[0] is self.plan:
             return self.rendered[1]
@@ -67,6 +68,12 @@ class Prepared(NamedTuple):
                 hint="slurmgpu plan shows what the profile says, without asking Slurm",
             )
 
+    def outline(self) -> str | None:
+        """The lines of the script that the job decides; None where only the templates tell."""
+        from slurmgpu.rendering.outline import outline
+
+        return None if self.template or self.loaded.settings.templates else outline(self.plan)
+
     def templates(self) -> Mapping[str, str]:
         """The shipped templates, with the user's laid over them."""
         chosen = self.template or self.loaded.settings.templates
@@ -78,10 +85,11 @@ def note(text: str) -> None:
     click.echo(click.style("slurmgpu: ", fg="yellow") + text, err=True)
 
 
-def prepare(given: dict[str, Any], *, starts: Start | None = None) -> Prepared:
+def prepare(given: dict[str, Any], *, starts: Start | None = None, renders: bool = True) -> Prepared:
     """Read, check and plan the job that file and options describe; warnings go to stderr.
 
-    A command that cannot work is refused where the job ``starts`` now, unless --force overrules.
+    A command that cannot work is refused where the job ``starts`` now, unless --force overrules. What the caller
+    does not render is judged by its outline where that is enough, which saves the time to load Jinja.
     """
     cwd = Path.cwd()
     source = find_source(given, cwd, os.environ)
@@ -105,18 +113,21 @@ def prepare(given: dict[str, Any], *, starts: Start | None = None) -> Prepared:
         note(f"warning: {warning}")
     _judge(loaded, plan, cwd, starts, around.force)
     prepared = Prepared(loaded, cluster, plan, given.get("job__template"), around)
-    prepared = prepared._replace(rendered=(plan, prepared.render()))
-    _judge_script(prepared, source, cwd, starts)
+    script = None if renders else prepared.outline()
+    if script is None:
+        script = prepared.render()
+        prepared = prepared._replace(rendered=(plan, script))
+    _judge_script(prepared, script, source, cwd, starts)
     return prepared
 
 
-def _judge_script(prepared: Prepared, source: Source, cwd: Path, starts: Start | None) -> None:
+def _judge_script(prepared: Prepared, script: str, source: Source, cwd: Path, starts: Start | None) -> None:
     """Say what the rules of `slurmgpu check` find; PlanError for what cannot work, where the job starts now."""
     from slurmgpu.submission.judging import Requested, judge
 
     batch = (source.batch.name, source.batch.text) if source.batch else None
     loaded, around = prepared.loaded, prepared.around
-    requested = Requested(prepared.plan, prepared.render(), loaded, prepared.cluster, around.script, batch)
+    requested = Requested(prepared.plan, script, loaded, prepared.cluster, around.script, batch)
     verdict = judge(requested, cwd)
     if starts and not around.force:
         verdict.refuse("--force starts the job all the same")

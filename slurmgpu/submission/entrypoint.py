@@ -12,7 +12,7 @@ from pathlib import Path
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.models.environment import Environment, PythonEnvironment
 from slurmgpu.models.plan import Plan
-from slurmgpu.rendering.render import SCRIPT_NAME
+from slurmgpu.rendering.context import SCRIPT_NAME
 from slurmgpu.submission.local_site import python_with_torch
 from slurmgpu.submission.run_directory import copy_entrypoint
 

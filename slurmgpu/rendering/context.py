@@ -1,0 +1,171 @@
+"""Plan -> everything that a template may use: finished lines and quoted words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from slurmgpu.models.plan import Plan
+from slurmgpu.rendering.launch import container_words, launch_lines, signals_passed_on
+from slurmgpu.rendering.quoting import directive_value, job_path, path_variables, shell_word
+
+__all__ = ["SCRIPT_NAME", "context"]
+
+SCRIPT_NAME = "script.sbatch"
+"""What a script is called in its run directory."""
+
+
+def context(plan: Plan, script_name: str) -> dict[str, Any]:
+    """Everything a template may use: finished lines and quoted words, no models."""
+    environment = plan.environment
+    context = {
+        "login_shell": plan.login_shell,
+        "submit_by_hand": _submit_by_hand(plan, script_name),
+        "options": list(_options(plan)),
+        "shebang": plan.shebang,
+        "script": plan.script,
+        "work_dir": job_path(plan.work_dir) if plan.enters_work_dir else None,
+        "restart_limit": plan.restart_limit,
+        "keep_environment_in_steps": (plan.option("export") or "").upper() == "NONE",
+        "modules": _modules(plan),
+        "conda": _conda(plan),
+        "venv": _venv(plan),
+        "exports": [f"{name}={job_path(value)}" for name, value in plan.variables.items()],
+        "secrets": " ".join(plan.secrets),
+        "cpus_per_task": plan.cpus_per_task,
+        "threads": _threads(plan),
+        "rendezvous": _rendezvous(plan),
+        "run": _run(plan),
+        "train": None if plan.train is None else {"settings": _settings(plan.train)},
+        "own_loop": None if plan.own_loop is None else shell_word(plan.own_loop),
+        "tended": _tended(plan),
+        "container": container_words(plan),
+        "needed_variables": list(path_variables(environment.container.image))
+        if environment.container
+        else [],
+        "launch": launch_lines(plan),
+    }
+    return {**context, "sections": list(_sections(plan, context))}
+
+
+def _sections(plan: Plan, context: Mapping[str, Any]) -> Iterator[str]:
+    """The templates that this script consists of, below its options, in order."""
+    wanted = {
+        "restart.sh.j2": plan.restart_limit is not None,
+        "time.sh.j2": context["tended"],
+        "environment/modules.sh.j2": context["modules"],
+        "environment/conda.sh.j2": context["conda"],
+        "environment/venv.sh.j2": context["venv"],
+        "environment/variables.sh.j2": context["exports"],
+        "environment/secrets.sh.j2": context["secrets"],
+        "steps.sh.j2": context["keep_environment_in_steps"] or plan.cpus_per_task is not None,
+        "rendezvous.sh.j2": context["rendezvous"],
+        "run.sh.j2": context["run"],
+        "train.sh.j2": context["train"],
+        "own.sh.j2": context["own_loop"],
+        "container/image.sh.j2": context["needed_variables"],
+        "signals.sh.j2": context["tended"],
+    }
+    yield from (name for name, present in wanted.items() if present)
+    yield f"launcher/{plan.launcher}.sh.j2"
+    if plan.tended:
+        yield "ending.sh.j2"
+
+
+def _options(plan: Plan) -> Iterator[str]:
+    """What stands after ``#SBATCH``, line by line; a bare word begins each further component."""
+    yield from (_directive(option.name, option.value) for option in plan.options)
+    for component in plan.components:
+        yield "hetjob"
+        yield from (_directive(option.name, option.value) for option in component)
+
+
+def _directive(name: str, value: str | None) -> str:
+    return f"--{name}" if value is None else f"--{name}={directive_value(value)}"
+
+
+def _submit_by_hand(plan: Plan, script_name: str) -> str:
+    """The command that submits the script without slurmgpu: it makes the log folders, which Slurm does not."""
+    folders = plan.log_folders
+    sbatch = f"sbatch {shell_word(script_name)}"
+    return f"mkdir -p {' '.join(shell_word(folder) for folder in folders)} && {sbatch}" if folders else sbatch
+
+
+def _modules(plan: Plan) -> dict[str, Any] | None:
+    modules = plan.environment.modules
+    if modules is None or not (modules.purge or modules.use or modules.load):
+        return None
+    return {
+        "purge": modules.purge,
+        "use": [job_path(folder) for folder in modules.use],
+        "load": " ".join(shell_word(name) for name in modules.load),
+    }
+
+
+def _conda(plan: Plan) -> dict[str, str | None] | None:
+    conda = plan.environment.python.conda
+    if conda is None:
+        return None
+    return {"env": job_path(conda.env), "root": job_path(conda.root) if conda.root else None}
+
+
+def _venv(plan: Plan) -> str | None:
+    """The script that activates the virtual environment; the shell's ``.`` would take ``-x/...`` for an option."""
+    venv = plan.environment.python.venv
+    if venv is None:
+        return None
+    return job_path(f"{'./' if venv.path.startswith('-') else ''}{venv.path}/bin/activate")
+
+
+def _threads(plan: Plan) -> int | None:
+    """CPU threads of each process."""
+    processes = plan.spawned_per_node or plan.processes_per_node
+    if plan.cpus_per_task is None or processes == 1:
+        return plan.cpus_per_task
+    return max(1, plan.cpus_per_task * plan.tasks_per_node // processes)
+
+
+def _rendezvous(plan: Plan) -> dict[str, str] | None:
+    """None where nobody needs to meet, or torchrun finds a port on its one node by itself."""
+    if plan.launcher == "plain":
+        if not plan.spawned_per_node:
+            return None
+    elif plan.launcher == "torchrun" and plan.nodes == 1:
+        return None
+    many = plan.nodes > 1 and plan.launcher != "plain"
+    return {"nodes": "many" if many else "one", "suffix": plan.address_suffix or ""}
+
+
+def _run(plan: Plan) -> dict[str, Any] | None:
+    """The run directory, for what writes into it."""
+    if plan.train is None and plan.own_loop is None and not plan.tended:
+        return None
+    return {"name": shell_word(plan.slug), "array": plan.option("array") is not None}
+
+
+def _settings(train: Mapping[str, Any]) -> str:
+    return json.dumps(train, indent=2, ensure_ascii=False)
+
+
+def _tended(plan: Plan) -> dict[str, Any] | None:
+    """How the script sees the job through to its end, and what has it requeued."""
+    if not plan.tended:
+        return None
+    array = plan.option("array") is not None
+    return {
+        "job": '"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"' if array else '"$SLURM_JOB_ID"',
+        "traps": list(_traps(plan)),
+        "requeues": plan.restart_limit is not None,
+        "at_limit": "timeout" in plan.restart_on,
+        "by_code": plan.train is None,
+    }
+
+
+def _traps(plan: Plan) -> Iterator[dict[str, str]]:
+    """What the shell does for which signals; TERM asks for an end, whoever sends it."""
+    passed = signals_passed_on(plan)
+    for name in ("TERM", "USR1", "USR2"):
+        does = ["told_to_end=yes"] if name == "TERM" and plan.restart_limit is not None else []
+        does += [f'kill -s {passed[name]} "$launched" 2>/dev/null || true'] if passed else []
+        yield {"signal": name, "does": "; ".join(does) or ":"}
