@@ -349,3 +349,11 @@ def test_run_refuses_and_render_says_it_and_prints_the_script(tmp_path: Path) ->
     assert rendered.returncode == 0
     assert "#SBATCH --mem=64M\n" in rendered.stdout
     assert "error: --mem 64: 64 means 64 megabytes" in rendered.stderr
+
+
+def test_of_several_options_on_a_line_the_one_that_is_meant_is_named(tmp_path: Path) -> None:
+    line = "#SBATCH --signal=B:USR1@90 --open-mode=append --requeue"
+    (tmp_path / "j.slurm").write_text(f"#!/bin/bash\n#SBATCH --gpus=1 -t 5\n{line}\nhostname\n")
+    assert [one.partition("USR1 ends")[0] for one in said(tmp_path, "j.slurm")] == [
+        "warning: j.slurm:3: --signal=B:USR1@90: "
+    ]

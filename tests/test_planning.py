@@ -176,6 +176,7 @@ def test_a_job_without_gpus_says_so() -> None:
     made = plan(resources={"partition": "cpu"})
     assert made.option("gres") is None
     assert any("no GPU is asked for" in warning for warning in made.warnings)
+    assert not plan(resources={"partition": "cpu", "gpus": 0}).warnings
 
 
 # --- shares and reasons

@@ -160,6 +160,16 @@ def test_a_program_that_an_environment_may_bring_is_not_refused(desk: Desk, prog
     assert desk("submit", "--gpus", "1", "--", program)[0] == 1
 
 
+@pytest.mark.parametrize("value", ["1", "010", "yes", "1e-3", "null", "a: b", "[1]", "{x}", "it's"])
+def test_a_variable_given_by_set_is_text_as_it_was_typed(desk: Desk, value: str) -> None:
+    code, out, err = desk(
+        "render", "--gpus", "1", "--set", f"variables.A={value}", "--", "python", "train.py"
+    )
+    assert code == 0, err
+    line = next(line for line in out.splitlines() if line.startswith("export A="))
+    assert shlex.split(line) == ["export", f"A={value}"]
+
+
 def test_a_script_behind_a_runner_that_is_not_there_is_offered_with_the_runner(desk: Desk) -> None:
     desk.file("run.sh", "")
     code, _, err = desk("submit", "--gpus", "1", "--", "nice", "-n", "5", "bash", "-o", "pipefail", "rnu.sh")

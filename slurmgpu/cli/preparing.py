@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -26,6 +27,7 @@ __all__ = ["Prepared", "note", "prepare", "put_any"]
 
 
 Start = Literal["submit", "run"]
+_VARIABLE = re.compile(r"(?:\A|\.)variables\.\w+\Z")
 
 
 class Prepared(NamedTuple):
@@ -253,5 +255,8 @@ def put_any(
             f"option {option}: {text!r} is not KEY=VALUE", hint=f"write it as in {option} {example}"
         )
     origin = f"option {option} {key}"
+    if _VARIABLE.search(above + key) and not value.startswith(("'", '"')):
+        put(above + key, value, origin)  # text: the shell has taken its quotes away
+        return
     parsed = read_yaml(f"value: {value}" if value.strip() else "value: ''", origin).data["value"]
     put(above + key, parsed, origin)

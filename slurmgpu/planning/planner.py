@@ -15,6 +15,7 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Launcher, Plan, Reason
+from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration, Memory
 from slurmgpu.planning.ask import SHARED
 from slurmgpu.planning.choosing import Chosen, by_preference, candidates, choose
@@ -132,7 +133,7 @@ def _processes_reason(launching: Launching, layout: Layout, processes: int) -> R
     return Reason.model_construct(what="processes", value=str(total), why=why)
 
 
-def _warnings(cluster: Cluster, chosen: Chosen) -> tuple[str, ...]:
+def _warnings(cluster: Cluster, chosen: Chosen, resources: Resources) -> tuple[str, ...]:
     """What is legal and likely not meant."""
     draft = chosen.draft
     warnings = list(chosen.overruled)
@@ -140,7 +141,9 @@ def _warnings(cluster: Cluster, chosen: Chosen) -> tuple[str, ...]:
         warnings.append(
             f"account {draft.account.instead} is for other types of GPU; the job charges {draft.account.value}"
         )
-    if not draft.layout.gpus_per_node and not any(gres.name in SHARED for gres in draft.ask.gres):
+    none_wanted = resources.gpus is not None or resources.gpus_per_node is not None  # gpus: 0
+    shared = any(gres.name in SHARED for gres in draft.ask.gres)
+    if not draft.layout.gpus_per_node and not none_wanted and not shared:
         warnings.append("no GPU is asked for; --gpus 1, or resources.gpus, asks for one")
     elif draft.layout.gpus_per_node and draft.cpus.amount is None and not cluster.known:
         warnings.append(
@@ -338,7 +341,7 @@ def _finished(
             *launching.warnings,
             *outside_the_container(environment),
             *remarks,
-            *_warnings(cluster, chosen),
+            *_warnings(cluster, chosen, job.resources),
         ),
     )
 

@@ -67,7 +67,8 @@ def _meant(first: Directive, finding: Finding, script: Script) -> Directive:
     """Of several options on a line the one that the finding speaks of."""
     here = [one for one in script.directives if one.line == finding.line]
     spoken = [one for one in here if one.name in finding.message or (one.value or "\0") in finding.message]
-    return spoken[0] if spoken else first
+    mended = [one for one in here if f"--{one.name}" in finding.fix]
+    return next(iter(spoken or mended), first)
 
 
 def _of_the_option(one: Directive, request: Requested) -> tuple[str, Spell]:
