@@ -13,7 +13,7 @@ from slurmgpu.scripts.rules.view import View
 
 __all__ = ["check_script", "paths_of", "python_scripts"]
 
-_IGNORE = re.compile(r"#\s*slurmgpu:\s*ignore[ =]+([\w, -]+)")
+_IGNORE = r"#\s*slurmgpu:\s*ignore[ =]+([\w, -]+)"
 
 
 def paths_of(script: Script, folder: str) -> set[str]:
@@ -56,7 +56,7 @@ def _silenced(script: Script) -> dict[int, set[str]]:
     """The rules that comments silence, by line: on the comment's own line, and the one below a comment line."""
     silenced: dict[int, set[str]] = {}
     for number, text in enumerate(script.lines, 1):
-        match = _IGNORE.search(text)
+        match = re.search(_IGNORE, text) if "ignore" in text else None
         if match:
             names = set(re.split(r"[\s,]+", match[1].strip()))
             silenced.setdefault(number, set()).update(names)

@@ -127,7 +127,7 @@ class _Word(NamedTuple):
 
 
 _SPACE = " \t\n\v\f\r"  # isspace() of C; a no-break space is a letter to sbatch
-_SEPARATOR = re.compile(r"(?:hetjob|packjob)(?=[ \t\v\f\r]|\Z)")
+_SEPARATORS = ("hetjob", "packjob")
 _OPTION = r"(?=\s*(?:--?[A-Za-z]|hetjob\b))"
 _DISABLED = rf"##+\s*SBATCH\b{_OPTION}"
 _BLANK = rf"#\s+SBATCH\b{_OPTION}"
@@ -212,12 +212,12 @@ class _Reader:
             if line[at] == ":":
                 self.refusals.append(Refusal(number, line[at:], "colon"))
                 return
-            separator = _SEPARATOR.match(line, at)
-            if separator:
+            separator = next((word for word in _SEPARATORS if line.startswith(word, at)), None)
+            if separator and line[at + len(separator) :][:1] in _SPACE:
                 if first:
                     self.components.append([])
                     self.separators.append(number)
-                self._rest(number, line[separator.end() :], "after-separator")
+                self._rest(number, line[at + len(separator) :], "after-separator")
                 return
             word, end, closed = self._word(line, at)
             if not closed:
@@ -268,7 +268,7 @@ class _Reader:
             if number >= body_start and line.startswith("#SBATCH"):
                 self.ignored.append(Ignored(number, line, "after-command"))
                 continue
-            if not line.lstrip().startswith("#"):
+            if line.startswith("#SBATCH ") or not line.lstrip().startswith("#"):
                 continue
             for pattern, why in kinds:
                 if re.match(pattern, line):

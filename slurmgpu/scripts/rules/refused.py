@@ -135,14 +135,18 @@ def blank_at_equals(view: View) -> Iterator[Hit]:
             )
 
 
+def _near(name: str) -> list[str]:
+    from difflib import get_close_matches  # only a finding pays for it
+
+    return get_close_matches(name, OPTIONS, n=1, cutoff=0.8)
+
+
 @rule(
     "unknown-option",
     "hint",
     "An option that sbatch does not have: an error if it is a mistake, fine if a plug-in of the site has it.",
 )
 def unknown_option(view: View) -> Iterator[Hit]:
-    from difflib import get_close_matches  # only a finding pays for it
-
     for line, text, _ in _refused(view, "unknown-option"):
         if re.search(_UNUSUAL, view.script.lines[line - 1]):
             continue
@@ -156,7 +160,7 @@ def unknown_option(view: View) -> Iterator[Hit]:
             )
         elif len(name) == 1:
             yield Hit(line, f"sbatch has no option {text}", "write the long option", "error")
-        elif near := get_close_matches(name.replace("_", "-").lower(), OPTIONS, n=1, cutoff=0.8):
+        elif near := _near(name.replace("_", "-").lower()):
             yield Hit(line, f"sbatch has no option --{name}", f"did you mean --{near[0]}?", "error")
         else:
             yield Hit(
@@ -203,7 +207,7 @@ def value_missing(view: View) -> Iterator[Hit]:
 def unusual_character(view: View) -> Iterator[Hit]:
     for number, text in enumerate(view.script.lines[: view.script.body_start - 1], 1):
         options = text.split("#", 2)
-        if text.startswith("#SBATCH") and re.search(_UNUSUAL, "#" + options[1]):
+        if text.startswith("#SBATCH") and not text.isascii() and re.search(_UNUSUAL, "#" + options[1]):
             found = re.search(_UNUSUAL, "#" + options[1])
             assert found is not None
             yield Hit(

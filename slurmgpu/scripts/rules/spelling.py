@@ -160,6 +160,8 @@ def pbs_lines(view: View) -> Iterator[Hit]:
         return
     found: list[int] = []
     for number, text in enumerate(view.script.lines, 1):
+        if not text.startswith(("#PBS", "#BSUB")):
+            continue
         match = re.match(r"#(PBS|BSUB)\s*(?:-([A-Za-z])|(\S+))", text)
         if match is None:
             continue
