@@ -76,7 +76,7 @@ def test_how_a_job_ended_is_told_by_what_accounting_keeps(values: dict[str, obje
 def test_an_exit_code_that_accounting_may_have_cut_is_said_to_be_either() -> None:
     remembered = job(state="FAILED", exit_code=9, source="sacct")
     assert reason(remembered) == (
-        "the command failed (exit code 9, or 137: SIGKILL; accounting shows both as 9)"
+        "the command failed (exit code 9, or 137: SIGKILL; older releases of sacct show both as 9)"
     )
     assert (
         reason(job(state="FAILED", exit_code=9, source="squeue+sacct")) == "the command failed (exit code 9)"

@@ -241,7 +241,7 @@ def _by_code(job: JobStatus) -> str | None:
         return f"the command was ended by {_signal(code - TAKEN_OFF)} (exit code {code})"
     if job.source == "sacct" and code in _KILLERS:
         cut = f"{code + TAKEN_OFF}: {_signal(code)}"
-        return f"the command failed (exit code {code}, or {cut}; accounting shows both as {code})"
+        return f"the command failed (exit code {code}, or {cut}; older releases of sacct show both as {code})"
     known = {126: "a command could not be started", 127: "a command was not found"}
     return f"{known.get(code, 'the command failed')} (exit code {code})" if code else None
 

@@ -48,7 +48,8 @@ SUBMIT_LINE = "SubmitLine"
 """Only from 21.08 on, so it is asked for only where an answer depends on it."""
 
 TAKEN_OFF = 128
-"""sacct shows an exit code of 128 and more without these 128: a 9 may be the 137 of a command that SIGKILL ended."""
+"""Older releases of sacct (22.05; not 26.05) show an exit code of 128 and more without these 128: a 9 may be the 137 of
+a command that SIGKILL ended."""
 USE = ("DerivedExitCode", "TRESUsageInMax")
 """What a job used and how its steps ended, asked for with the steps."""
 
