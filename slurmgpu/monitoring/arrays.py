@@ -55,13 +55,17 @@ def lines(jobs: Sequence[JobStatus], *, each_task: bool = False) -> list[Line]:
     """The lines of a table, in the order of the jobs; an array is one line, where its first task was."""
     if each_task:
         return [Line(job) for job in jobs]
-    arrays: dict[tuple[str | None, int | None], list[JobStatus]] = {}
+    # squeue names no cluster where there is one, and sacct does; tasks that have left the queue are of the same array.
+    clusters = {job.cluster for job in jobs if job.cluster}
+    lone = next(iter(clusters)) if len(clusters) == 1 else None
+    arrays: dict[tuple[str | None, int], list[JobStatus]] = {}
     for job in jobs:
         if job.array_job_id is not None:
-            arrays.setdefault((job.cluster, job.array_job_id), []).append(job)
+            arrays.setdefault((job.cluster or lone, job.array_job_id), []).append(job)
     result = []
     for job in jobs:
-        tasks = arrays.pop((job.cluster, job.array_job_id), None) if job.array_job_id is not None else [job]
+        array = job.array_job_id
+        tasks = [job] if array is None else arrays.pop((job.cluster or lone, array), None)
         if tasks is not None:
             alone = len(tasks) == 1 and _count(tasks[0]) == 1
             result.append(Line(tasks[0]) if alone else _together(tasks))

@@ -203,6 +203,19 @@ def test_gpus_hidden_on_purpose_are_said_and_left_alone(node: SimpleNamespace) -
     assert len(check(hidden | {"SLURMGPU_LOCAL_JOB": "16"})) == 1, "a job submitted from within one"
 
 
+@pytest.mark.parametrize("value", ["-1", "NoDevFiles", "none", "void", " "])
+def test_a_value_that_names_no_gpu_hides_all(node: SimpleNamespace, value: str) -> None:
+    (note,) = check(STEP | {"CUDA_VISIBLE_DEVICES": value})
+    assert "hides this node's GPUs" in note
+
+
+def test_a_list_shows_its_gpus_up_to_the_first_that_is_none(node: SimpleNamespace) -> None:
+    node.seen = 1
+    for value in ("0,-1,1", "1,", "GPU-1f2e,none"):
+        assert check(STEP | {"CUDA_VISIBLE_DEVICES": value}) == []
+    complaint(STEP | {"CUDA_VISIBLE_DEVICES": "0,1"})
+
+
 def test_the_pretend_gpus_of_a_sandbox_are_no_error(node: SimpleNamespace, tmp_path: Path) -> None:
     (tmp_path / "gpu").mkdir()
     inside = STEP | {"SLURM_CONF": str(tmp_path / "slurm.conf")}
