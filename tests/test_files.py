@@ -42,6 +42,8 @@ def test_an_unknown_key_is_named_with_its_line_the_nearest_and_the_valid_ones() 
     [
         ("resources: {gpus: two}", "job.yaml:1: resources.gpus: 'two' is no GPU request"),
         ("resources: {time: soon}", "job.yaml:1: resources.time: 'soon' is no time"),
+        ("resources: {time: 1h}", "'1h' is no time; did you mean 01:00:00?"),
+        ("resources: {time: 2 days}", "'2 days' is no time; did you mean 2-00:00:00?"),
         (
             "resources: {nodes: 0}",
             "job.yaml:1: resources.nodes: 0: input should be greater than or equal to 1",

@@ -356,3 +356,43 @@ def test_an_active_conda_environment_is_known_by_name_and_base_is_none(
     )
     _, _, err = desk("plan", "--cluster", "here.yaml", "--gpus", "1", "--", "python", "train.py")
     assert (f"--set environment.python.conda={prefix}" in err) == warned
+
+
+READS = "import os\nprint(os.environ['SLURM_ARRAY_TASK_ID'])\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "command", "warned"),
+    [
+        ("import torch\n", ("python", "tune.py", "--lr", "0.0"), True),
+        (READS, ("python", "tune.py"), False),
+        ("import trial\n", ("python", "tune.py"), False),
+        ("import wandb\nwandb.agent('sweep')\n", ("python", "tune.py"), False),
+        ("import optuna\n", ("python", "tune.py"), False),
+        ("import torch\n", ("bash", "-c", "python tune.py $SLURM_ARRAY_TASK_ID"), False),
+    ],
+)
+def test_an_array_whose_tasks_would_all_do_the_same_is_warned_of(
+    desk: Desk, script: str, command: tuple[str, ...], warned: bool
+) -> None:
+    """An unquoted $SLURM_ARRAY_TASK_ID is gone before slurmgpu sees the command: `--lr 0.0`."""
+    desk.file("tune.py", script)
+    desk.file("trial.py", READS)
+    _, _, err = desk("plan", "--gpus", "1", "-a", "0-8", "--", *command)
+    assert ("reads SLURM_ARRAY_TASK_ID: each of the 9 tasks would do the same" in err) == warned
+
+
+def test_arguments_of_a_batch_script_are_told_where_they_go(desk: Desk) -> None:
+    desk.file("train.slurm", "#!/bin/bash\n#SBATCH --gres=gpu:1\npython train.py $1\n")
+    code, _, err = desk("submit", "train.slurm", "3")
+    assert code == 2
+    assert "slurmgpu submit [OPTIONS] -- train.slurm 3" in err
+    assert desk("submit", "--", "train.slurm", "3")[0] == 0
+
+
+def test_a_script_that_stays_on_its_first_node_may_call_that_localhost(desk: Desk) -> None:
+    """Its processes do meet; what is wrong is said: the other nodes are idle."""
+    desk.file("train.py", "import torch.multiprocessing as mp\nmp.spawn(work, nprocs=2)\n")
+    code, _, err = desk("submit", "-N", "2", "--gpus-per-node", "2", "--", "python", "train.py")
+    assert (code, "loopback" in err) == (0, False), err
+    assert "would stay idle; ask for 1 node" in err

@@ -111,3 +111,39 @@ def test_a_sitecustomize_of_the_users_own_runs_as_well(tmp_path: Path) -> None:
         PYTHONPATH=os.pathsep.join([str(WITHOUT_GPUS), str(own)]),
     )
     assert done.stdout == "ran\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import torch\ntorch.zeros(1).cuda()\n",
+        "import torch\ntorch.nn.Linear(2, 2).to(0)\n",
+        """
+import torch
+import torch.multiprocessing as mp
+
+
+def work(rank, world_size):
+    torch.nn.Linear(2, 2).to(rank)
+
+
+if __name__ == "__main__":
+    mp.spawn(work, args=(1,), nprocs=1)
+""",
+    ],
+    ids=["cuda()", "to(0)", "spawned"],
+)
+def test_a_script_that_asks_for_a_gpu_itself_is_told_what_a_trial_on_the_cpu_takes(
+    tmp_path: Path, script: str
+) -> None:
+    done = python(tmp_path, script)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("slurmgpu: no GPU here: the script asks for one itself")
+    assert '"cuda" if torch.cuda.is_available() else "cpu"' in last
+
+
+def test_a_script_that_fails_for_another_reason_is_not_told_of_gpus(tmp_path: Path) -> None:
+    done = python(tmp_path, "raise ValueError('no data')\n")
+    assert done.stderr.endswith("ValueError: no data\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 
 import click
@@ -124,4 +125,7 @@ def _extra(ctx: click.Context) -> str:
         return "one job a call: " + "; ".join(f"{ctx.command_path} {file}" for file in files)
     if any(word[:1] in _DASHES for word in given):
         return "a dash here is a typographic one, as documents have it; write --"
+    words = ctx.meta.get(ARGUMENTS, ())
+    if name == "submit" and words and re.search(r"\.(?:slurm|sbatch|sh|job|batch)\Z", words[0]):
+        return f"arguments of a batch script: slurmgpu submit [OPTIONS] -- {shlex.join(words)}"
     return f"{ctx.command_path} takes fewer words, and options begin with --: {ctx.command_path} --help"

@@ -98,7 +98,7 @@ def _meant_file(path: Path, shipped: list[str]) -> str:
         here = []
     near = difflib.get_close_matches(name, [*here, *shipped], n=1, cutoff=0.7)
     if near:
-        return f"did you mean {near[0]}? slurmgpu plan {near[0]}"
+        return f"did you mean {near[0]}?"
     if path.suffix in {".yaml", ".yml"}:
         return "give the path of one, or let `slurmgpu init` write a first one"
     return f"a command goes after two dashes: slurmgpu submit --gpus 2 -- {name} ..."

@@ -16,7 +16,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import Self
 
-__all__ = ["Duration", "GpuRequest", "Gres", "Memory", "parse_gres_list"]
+__all__ = ["Duration", "GpuRequest", "Gres", "Memory", "parse_gres_list", "time_meant"]
 
 
 class _Spelled(ABC):
@@ -62,6 +62,15 @@ _TIME = (
 )
 
 
+def time_meant(text: str) -> str | None:
+    """What a time with a unit (1h, 2 days, 30min) is in Slurm's spelling."""
+    match = re.fullmatch(r"(\d+)\s*(d|h|m)\w*", text, re.IGNORECASE)
+    if not match:
+        return None
+    number, unit = int(match[1]), match[2].lower()
+    return {"d": f"{number}-00:00:00", "h": f"{number:02}:00:00", "m": f"00:{number:02}:00"}[unit]
+
+
 @dataclass(frozen=True)
 class Duration(_Spelled):
     """A time limit. ``seconds`` is None for UNLIMITED; str() gives Slurm's ``[D-]HH:MM:SS``."""
@@ -80,7 +89,9 @@ class Duration(_Spelled):
             return cls(None, text)
         match = re.match(_TIME, text, re.ASCII)
         if not match:
-            raise ValueError(f"{text!r} is no time; write {_TIME_FORMS}")
+            meant = time_meant(text)
+            guess = f"did you mean {meant}? " if meant else ""
+            raise ValueError(f"{text!r} is no time; {guess}write {_TIME_FORMS}")
         part = {name: int(digits) for name, digits in match.groupdict().items() if digits is not None}
         seconds = (
             part.get("days", 0) * 86400

@@ -339,6 +339,7 @@ def _finished(
         ),
         warnings=(
             *launching.warnings,
+            *_same_tasks(job, around.script),
             *outside_the_container(environment),
             *remarks,
             *_warnings(cluster, chosen, job.resources),
@@ -427,6 +428,20 @@ def own_loop_reasons(where: str | None) -> tuple[Reason, ...]:
         return ()
     why = f"into the run directory, since {where} imports it"
     return (Reason.model_construct(what="slurmgpu.training", value="copied", why=why),)
+
+
+def _same_tasks(job: Job, script: ScriptFacts | None) -> tuple[str, ...]:
+    """A warning where the tasks of an array have nothing to tell them apart."""
+    if job.array is None or job.array.tasks < 2 or script is None or not script.same_in_all_tasks:
+        return ()
+    told = (*(job.command or ()), *job.variables.values())
+    if any("SLURM_" in word for word in told):
+        return ()
+    return (
+        f"nothing in the command or in {script.path} reads SLURM_ARRAY_TASK_ID: each of the {job.array.tasks} tasks "
+        "would do the same; read it in the script (os.environ), or let a shell put it into the command: "
+        f"-- bash -c 'python {script.path} --trial $SLURM_ARRAY_TASK_ID'",
+    )
 
 
 def _type_reasons(draft: Draft) -> tuple[Reason, ...]:

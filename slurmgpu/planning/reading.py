@@ -44,6 +44,8 @@ class ScriptFacts(NamedTuple):
     be there."""
     own_requirements: bool = False
     """It lists its requirements itself (``# /// script``), and `uv run SCRIPT` installs them."""
+    same_in_all_tasks: bool = False
+    """All of it was read, and nothing in it takes a variable of Slurm: the tasks of an array would do the same."""
     parsed: bool = True
     """False: its syntax could not be read by this Python; it was searched as text."""
 
@@ -120,7 +122,15 @@ def read_script(path: str, text: str, modules: Iterable[str] = (), deeper: Itera
         own_loop=found.get("own_loop"),
         trains_elsewhere=_elsewhere(text, modules, deeper),
         own_requirements=re.search(r"(?m)^# /// script\s*$", text) is not None,
+        same_in_all_tasks=_same_in_all_tasks([text, *modules, *deeper]),
     )
+
+
+def _same_in_all_tasks(texts: list[str]) -> bool:
+    """Whether no file names a variable of Slurm, and none imports what hands out trials (wandb) or is not known."""
+    imported = {name.split(".")[0] for one in texts for name in local_imports(one)}
+    unknown = imported - _PLAIN - set(sys.stdlib_module_names)
+    return not unknown and "wandb" not in imported and not any("SLURM_" in one for one in texts)
 
 
 def _elsewhere(text: str, modules: list[str], deeper: list[str]) -> bool:

@@ -6,7 +6,8 @@ Where CUDA is there, nothing changes. Elsewhere
 - a script that starts its processes by ``mp.spawn`` is told of the GPUs that its job has, so that it starts as many;
 - ``mp.spawn`` of no process at all is an error: nothing would be trained, and the job would end with 0;
 - Accelerate, which Transformers' Trainer is built on, joins its processes on the CPU instead of training in each alone;
-- JAX meets at the address that the job's script has found: the names of pretended nodes are nobody's.
+- JAX meets at the address that the job's script has found: the names of pretended nodes are nobody's;
+- a script that fails because it asks for a GPU itself is told so.
 
 Standard library only, for any Python 3.9 or newer: it runs in the user's own.
 """
@@ -165,6 +166,27 @@ def _meet_jax() -> None:
         os.environ.setdefault("JAX_COORDINATOR_ADDRESS", f"{address}:{port}")
 
 
+_NEEDS_A_GPU = re.compile(
+    r"Torch not compiled with CUDA enabled|Found no NVIDIA driver|No CUDA GPUs are available"
+    r"|Cannot access accelerator device when none is available|deserialize object on a CUDA device"
+)
+
+
+def _explain_what_needs_a_gpu() -> None:
+    """After the traceback of a script that asks for CUDA itself: why it fails here, and what it takes to try it."""
+    original = sys.excepthook
+
+    def excepthook(kind: Any, error: Any, trace: Any) -> None:
+        original(kind, error, trace)
+        if _NEEDS_A_GPU.search(str(error)) and not _has_cuda():
+            _say(
+                "the script asks for one itself; to try it on the CPU: "
+                'device = "cuda" if torch.cuda.is_available() else "cpu"'
+            )
+
+    sys.excepthook = excepthook
+
+
 def _run_the_next() -> None:
     """Another sitecustomize that this one stands before."""
     here = Path(__file__).resolve().parent
@@ -175,5 +197,6 @@ def _run_the_next() -> None:
 
 
 sys.meta_path.insert(0, _Changing())
+_explain_what_needs_a_gpu()
 _meet_jax()
 _run_the_next()

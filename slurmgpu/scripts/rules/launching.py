@@ -147,6 +147,8 @@ def fixed_port(view: View) -> Iterator[Hit]:
 def loopback_address(view: View) -> Iterator[Hit]:
     if (view.asked.nodes or 1) < 2:
         return
+    if view.calls and not re.search(r"\b(?:srun|mpirun|mpiexec|ssh|pdsh|clush)\b", view.script.text):
+        return  # nothing leaves the first node
     for number, text in enumerate(view.script.lines[view.script.body_start - 1 :], view.script.body_start):
         match = re.search(
             r"(?:MASTER_ADDR=|--?master[-_]addr[= ]|--?rdzv[-_]endpoint[= ])['\"]?(localhost|127\.0\.0\.1|0\.0\.0\.0)\b",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from slurmgpu.models.job import LARGEST_INDEX
 from slurmgpu.models.slurm_text import fault_in_features
+from slurmgpu.models.units import time_meant
 from slurmgpu.scripts.reading import Directive
 from slurmgpu.scripts.rules.asked import Asked, is_placeholder
 from slurmgpu.scripts.rules.base import Hit, rule
@@ -64,11 +65,7 @@ def bad_time(view: View) -> Iterator[Hit]:
 
 
 def _better_time(value: str) -> str:
-    match = re.fullmatch(r"(\d+)\s*(d|h|m)\w*", value, re.IGNORECASE)
-    if not match:
-        return "write minutes (90), HH:MM:SS (12:00:00) or D-HH:MM:SS (2-12:00:00)"
-    number, unit = int(match[1]), match[2].lower()
-    return "write " + {"d": f"{number}-00:00:00", "h": f"{number:02}:00:00", "m": f"00:{number:02}:00"}[unit]
+    return f"write {time_meant(value) or 'minutes (90), HH:MM:SS (12:00:00) or D-HH:MM:SS (2-12:00:00)'}"
 
 
 def _like_hours(minutes: int) -> bool:
