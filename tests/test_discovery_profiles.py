@@ -495,4 +495,4 @@ def test_a_discovery_of_today_says_so(home: Path) -> None:
     invoke("discover", "--save")
     today = datetime.date.today()
     (line,) = [line for line in invoke("list").stdout.splitlines() if line.startswith("  declared")]
-    assert f"source read {today}, today" in line
+    assert line.endswith(f" {today}")

@@ -103,6 +103,14 @@ def test_an_array_whose_tasks_have_all_ended_is_called_by_its_worst() -> None:
     assert (line.job.state, line.job.exit_code) == (JobState.FAILED, 3)
 
 
+def test_tasks_that_only_accounting_still_knows_are_of_the_same_array() -> None:
+    """squeue names no cluster where there is one, and sacct does."""
+    tasks = [job("7_1", "COMPLETED", array_job_id=7, array_tasks="1", cluster="only")]
+    tasks.append(job("7_2", "RUNNING", array_job_id=7, array_tasks="2", cluster=None))
+    (line,) = lines(tasks)
+    assert line.tasks == "2 tasks: 1 done, 1 running"
+
+
 def test_a_single_task_stays_what_it_is() -> None:
     (line,) = lines([job("7_2", "FAILED", array_job_id=7, array_tasks="2")])
     assert (line.job.job_id, line.tasks) == ("7_2", None)

@@ -20,6 +20,7 @@ from .ranks import Ranks
 __all__ = ["check", "require_one_each", "visible"]
 
 _HIDING = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_DEVICE = re.compile(r"\d|GPU-|MIG-")
 _WHICH_TORCH = "https://pytorch.org/get-started/locally"
 
 
@@ -109,12 +110,19 @@ def _counting() -> tuple[str, ...]:
 
 
 def _hides(value: Optional[str]) -> bool:
-    return value is not None and value.strip() in ("", "-1")
+    """Whether this value shows no GPU at all: empty, -1, or a word such as Slurm's NoDevFiles."""
+    return value is not None and not _shown(value)
+
+
+def _shown(value: str) -> int:
+    """How many GPUs a value shows: CUDA reads numbers and UUIDs up to the first that is neither."""
+    devices = [each.strip() for each in value.split(",")]
+    return next((n for n, each in enumerate(devices) if not _DEVICE.match(each)), len(devices))
 
 
 def _expected(given: int, environment: Mapping[str, str]) -> int:
     """What torch should see: a task may be bound to some of its node's GPUs, and a user may pick some."""
-    named = [_length(environment[name]) for name in _counting() if environment.get(name)]
+    named = [_shown(environment[name]) for name in _counting() if environment.get(name)]
     return min([given, *named])
 
 

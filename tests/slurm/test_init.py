@@ -74,7 +74,8 @@ def test_from_nothing_to_a_finished_training_in_three_commands_and_unchanged_on_
     assert (newcomer.home / "digits/job.yaml").read_bytes() == job
     there = options_of(newcomer)
     assert (cluster.dialect.gpus, cluster.dialect.constraint) == ("gpus-per-node", "gpu")
-    assert {"--gpus-per-node=2", "--constraint=gpu"} <= set(there)
+    # Two kinds of A100 share the partition: the commoner one is named, so that both nodes have the same.
+    assert {"--gpus-per-node=2", '--constraint="gpu&hbm40g"'} <= set(there)
     assert any(option.startswith("--account=") for option in there)
     assert not any(option.startswith(("--gres", "--partition")) for option in there)
     # All that init wrote of a sandbox goes with it.

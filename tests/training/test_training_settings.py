@@ -199,7 +199,8 @@ def test_a_batch_that_does_not_divide_names_all_figures_and_the_nearest(batch: i
     with pytest.raises(PlanError) as planned:
         TrainSettings(**values).micro_batch(2)
     assert str(plain.value) == message
-    assert str(planned.value) == f"train.{message}"  # in a job file
+    in_a_job = f"(write batch_size: {nearest} under train:, or --set train.batch_size={nearest})"
+    assert str(planned.value) == f"train.{message} {in_a_job}"
 
 
 def test_a_task_reads_settings_and_its_own_config_as_attributes() -> None:
