@@ -74,13 +74,24 @@ def _device_count(module: Any) -> None:
     def device_count() -> int:
         real = int(original())
         asked_by = sys._getframe(1).f_code.co_filename
-        pretended = os.environ.get("SLURMGPU_PRETENDED_GPUS") or os.environ.get("SLURM_GPUS_ON_NODE") or ""
-        if real or not pretended.isdigit() or not _is_of_a_spawning_script(asked_by):
+        pretended = 0 if real else _pretended_gpus()
+        if not pretended or not _is_of_a_spawning_script(asked_by):
             return real
         _say(f"torch.cuda.device_count() is {pretended}, for mp.spawn")
-        return int(pretended)
+        return pretended
 
     module.device_count = device_count
+
+
+def _pretended_gpus() -> int:
+    """How many GPUs the job has on this node, as a local run or Slurm says."""
+    for name in ("SLURMGPU_PRETENDED_GPUS", "SLURM_GPUS_ON_NODE"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    # Before 21.08 a batch script is told only which GPUs it has.
+    return len(
+        [device for device in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.isdigit()]
+    )
 
 
 @functools.cache
