@@ -131,6 +131,12 @@ def test_the_queue_is_right_where_accounting_lags() -> None:
     }
 
 
+def test_a_task_that_accounting_does_not_know_as_one_yet_is_no_second_job() -> None:
+    """Seen on 22.05 just after the end: the row of the last task, under the array's number, called `allocation`."""
+    queued = [job("7_0", "COMPLETED", array_job_id=7), job("7_1", "COMPLETED", array_job_id=7)]
+    assert merged(queued, [job("7", "COMPLETED", source="sacct")]).keys() == {"7_0", "7_1"}
+
+
 def test_how_a_job_ended_comes_from_accounting_with_the_log_from_the_queue() -> None:
     queued = job(state="FAILED", stdout="/a.log", exit_code=None, elapsed=None)
     accounted = job(state="FAILED", source="sacct", exit_code=3, signal=0, elapsed=5)

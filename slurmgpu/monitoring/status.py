@@ -121,6 +121,8 @@ def merge(
     for key, job in known.items():
         if key in merged:
             continue
+        if job.array_job_id is None and job.job_id.isdigit() and (key[0], int(job.job_id)) in arrays:
+            continue  # For a moment accounting has a row of the last task that does not yet say that it is one.
         waits_together = job.array_tasks is not None and not job.array_tasks.isdigit()
         if waits_together and not job.state.is_final and (key[0], job.array_job_id) in arrays:
             continue  # The queue already lists these tasks, in parts that accounting has not heard of yet.
