@@ -106,8 +106,10 @@ def _batch(name: str, arguments: tuple[str, ...], environ: Mapping[str, str]) ->
 
 def _with_arguments(name: str, shebang: str | None, script: str, arguments: tuple[str, ...]) -> str:
     """The script's lines, with the arguments that sbatch would hand to it."""
+    from slurmgpu.scripts.reading import SHELLS
+
     shell = (shebang or "/bin/bash").split()
-    if not any(word.rsplit("/", 1)[-1] in {"bash", "sh", "dash", "ksh", "zsh"} for word in shell[:2]):
+    if not any(word.rsplit("/", 1)[-1] in SHELLS for word in shell[:2]):
         raise InvalidInput(
             f"{name}: arguments ({shlex.join(arguments)}) are handed to scripts of a shell only, and this is one of "
             f"{shebang}",

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from slurmgpu.scripts.options import NEWEST, OPTIONS, SHORT, Release, abbreviated, canonical
 from slurmgpu.scripts.shell import Command, Simple, read_shell, simple_commands
 
-__all__ = ["Directive", "Ignored", "Passed", "Refusal", "Refused", "Script", "read_script"]
+__all__ = ["SHELLS", "Directive", "Ignored", "Passed", "Refusal", "Refused", "Script", "read_script"]
 
 Passed = Literal[
     "disabled", "blank", "indented", "spelling", "after-command", "here-document", "comment", "empty-word",
@@ -27,6 +27,9 @@ Refused = Literal[
     "ambiguous-option", "missing-value", "unwanted-value",
 ]  # fmt: skip
 """Why sbatch refuses the whole script."""
+
+SHELLS = frozenset({"bash", "dash", "ksh", "sh", "zsh"})
+"""Interpreters that read a batch script as shell text."""
 
 
 class Directive(NamedTuple):
@@ -100,7 +103,7 @@ class Script:
     @property
     def is_shell(self) -> bool:
         """Whether the body is a Bourne-like shell's."""
-        return self.interpreter in {"bash", "sh", "dash", "ksh", "zsh"}
+        return self.interpreter in SHELLS
 
     @cached_property
     def _commands(self) -> tuple[Command, ...]:

@@ -16,6 +16,7 @@ from slurmgpu.planning.command import (
     python_command,
     runner_length,
 )
+from slurmgpu.scripts.reading import SHELLS
 from slurmgpu.submission.slips.command import (
     Command,
     Slip,
@@ -31,7 +32,6 @@ __all__ = ["script_slips"]
 # Further programs, beside launchers, that run the command behind their own words.
 _AROUND = frozenset({"coverage", "nsys", "time", "timeout"})
 _INTERPRETERS = {"Rscript": ".R", "julia": ".jl"}
-_SHELLS = frozenset({"bash", "dash", "ksh", "sh", "zsh"})
 
 
 def script_slips(command: Command, folder: Path) -> Iterator[Slip]:
@@ -45,7 +45,7 @@ def script_slips(command: Command, folder: Path) -> Iterator[Slip]:
     if python is None and (name in LAUNCHERS or name in _AROUND):
         inside = next((n for n in range(1, len(words)) if python_command(words[n:])), None)
         python = python_command(words[inside:]) if inside else None
-    if name in _SHELLS or name in _INTERPRETERS:
+    if name in SHELLS or name in _INTERPRETERS:
         inner = command._replace(words=words[at:], before=words[:at])
         yield from _script_of(inner, folder, _INTERPRETERS.get(name))
     elif launcher_of(words) is not None and (python is None or python.launcher):
