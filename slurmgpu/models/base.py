@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SkipValidation, Strict
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, SkipValidation, Strict
+from pydantic_core import CoreSchema, core_schema
 
 __all__ = [
+    "Checked",
     "EnvName",
     "Hinted",
     "JobOption",
@@ -32,6 +35,24 @@ class Model(BaseModel):
 
     # Built when first used: a command pays for the models that it validates, not for all that are defined.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+
+class Checked:
+    """Functions that a validated value goes through, in order; each returns it, or raises ValueError.
+
+    Pydantic's AfterValidator inspects the signature of every function, once a field, at every start.
+    """
+
+    def __init__(self, *checks: Callable[[Any], Any]) -> None:
+        self._checks = checks
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._through, handler(source))
+
+    def _through(self, value: Any) -> Any:
+        for check in self._checks:
+            value = check(value)
+        return value
 
 
 class Hinted(ValueError):
@@ -95,21 +116,21 @@ def _env_name(value: str) -> str:
     return value
 
 
-Text = Annotated[str, AfterValidator(one_line), AfterValidator(_not_empty)]
+TEXT = (one_line, _not_empty)
+Text = Annotated[str, Checked(*TEXT)]
 """One line of free text, not empty."""
 
-Word = Annotated[str, AfterValidator(one_line), AfterValidator(_not_empty), AfterValidator(_word)]
+Word = Annotated[str, Checked(*TEXT, _word)]
 """A name that Slurm administrators give (partition, account, QOS): one word."""
-LowerWord = Annotated[Word, AfterValidator(str.lower)]
+LowerWord = Annotated[str, Checked(*TEXT, _word, str.lower)]
 """A word that Slurm keeps in lower case, however it is typed: an account."""
 
-EnvName = Annotated[str, AfterValidator(_env_name)]
+EnvName = Annotated[str, Checked(_env_name)]
 """The name of an environment variable."""
 
 JobPath = Annotated[
     str,
-    AfterValidator(one_line),
-    AfterValidator(_not_empty),
+    Checked(*TEXT),
     Field(
         description="A path; $NAME and ${NAME} in it expand when the job runs, and a leading ~/ is the home "
         "folder; nothing else expands."
@@ -137,7 +158,7 @@ def _any_value(value: object) -> object:
 
 JobText = Annotated[
     str,
-    AfterValidator(one_line),
+    Checked(one_line),
     Field(
         description="A value, which may be empty; $NAME and ${NAME} in it expand when the job runs, and a leading ~/ "
         "is the home folder; nothing else expands."
@@ -148,7 +169,7 @@ JobText = Annotated[
 OptionValue = Annotated[
     str | int | bool,
     SkipValidation,
-    AfterValidator(_option_value),
+    Checked(_option_value),
     Field(
         description="A value; true for an option without one, false to leave out an option of the cluster's."
     ),
@@ -158,7 +179,7 @@ OptionValue = Annotated[
 JobOption = Annotated[
     str | int | bool,
     SkipValidation,
-    AfterValidator(_any_value),
+    Checked(_any_value),
     Field(
         description="A value; true for an option without one, false to leave out an option of the cluster's."
     ),

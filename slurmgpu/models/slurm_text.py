@@ -9,9 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated
 
-from pydantic import AfterValidator
-
-from slurmgpu.models.base import Text
+from slurmgpu.models.base import TEXT, Checked
 
 __all__ = [
     "Account",
@@ -133,72 +131,85 @@ wckey = _lower_case("wckeys")
 _NAMES = r"[A-Za-z0-9_.@+:-]+"
 
 JobName = Annotated[
-    Text,
-    AfterValidator(_job_name),
-    AfterValidator(_at_most(_LONGEST_NAME, "a job's name should have at most")),
+    str,
+    Checked(
+        *TEXT,
+        _job_name,
+        _at_most(_LONGEST_NAME, "a job's name should have at most"),
+    ),
 ]
 """A job's name: kept as it is by queue and accounting."""
 
-Comment = Annotated[Text, AfterValidator(option_length)]
+Comment = Annotated[str, Checked(*TEXT, option_length)]
 """A comment that Slurm keeps."""
 
 Account = Annotated[
-    Text,
-    AfterValidator(str.lower),
-    AfterValidator(
-        _pattern(r"[a-z0-9_.@+][a-z0-9_.@+-]*", "an account's name: letters, digits and _ . @ + -")
+    str,
+    Checked(
+        *TEXT,
+        str.lower,
+        _pattern(r"[a-z0-9_.@+][a-z0-9_.@+-]*", "an account's name: letters, digits and _ . @ + -"),
+        option_length,
     ),
-    AfterValidator(option_length),
 ]
 """An account, in the lower case that Slurm keeps it in, however it is typed (`-A MyGroup` runs as mygroup)."""
 
 Qos = Annotated[
-    Text,
-    AfterValidator(_lower_case("QOS names")),
-    AfterValidator(_pattern(r"[a-z0-9_.@+][a-z0-9_.@+-]*", "a QOS's name: letters, digits and _ . @ + -")),
-    AfterValidator(option_length),
+    str,
+    Checked(
+        *TEXT,
+        _lower_case("QOS names"),
+        _pattern(r"[a-z0-9_.@+][a-z0-9_.@+-]*", "a QOS's name: letters, digits and _ . @ + -"),
+        option_length,
+    ),
 ]
 """A quality of service, which Slurm stores in lower case."""
 
 PartitionName = Annotated[
-    Text,
-    AfterValidator(
-        _pattern(rf"{_NAMES}(?:,{_NAMES})*", "a partition's name, or several with commas and no blanks")
+    str,
+    Checked(
+        *TEXT,
+        _pattern(rf"{_NAMES}(?:,{_NAMES})*", "a partition's name, or several with commas and no blanks"),
+        option_length,
     ),
-    AfterValidator(option_length),
 ]
 """A partition, or a list of them."""
 
 ReservationName = Annotated[
-    Text,
-    AfterValidator(
-        _pattern(rf"{_NAMES}(?:,{_NAMES})*", "a reservation's name, or several with commas and no blanks")
+    str,
+    Checked(
+        *TEXT,
+        _pattern(rf"{_NAMES}(?:,{_NAMES})*", "a reservation's name, or several with commas and no blanks"),
+        option_length,
     ),
-    AfterValidator(option_length),
 ]
 """A reservation."""
 
 Constraint = Annotated[
-    Text,
-    AfterValidator(
+    str,
+    Checked(
+        *TEXT,
         _pattern(
             r"[A-Za-z0-9_.:=+&|*()\[\],-]+",
             "features with & (and), | (or), brackets, and no blanks: a100&nvlink",
-        )
+        ),
+        _features,
+        option_length,
     ),
-    AfterValidator(_features),
-    AfterValidator(option_length),
 ]
 """Features that nodes must have, in Slurm's own words."""
 
 MailUser = Annotated[
-    Text,
-    AfterValidator(
-        _pattern(r"[A-Za-z0-9_.+=@%][A-Za-z0-9_.+=@%,-]*", "an address or a user's name, several with commas")
+    str,
+    Checked(
+        *TEXT,
+        _pattern(
+            r"[A-Za-z0-9_.+=@%][A-Za-z0-9_.+=@%,-]*", "an address or a user's name, several with commas"
+        ),
+        option_length,
     ),
-    AfterValidator(option_length),
 ]
 """To whom Slurm writes: handed to a mail program as it stands."""
 
-LogPattern = Annotated[Text, AfterValidator(_log_pattern), AfterValidator(option_length)]
+LogPattern = Annotated[str, Checked(*TEXT, _log_pattern, option_length)]
 """The name of a log file, with Slurm's own % patterns."""

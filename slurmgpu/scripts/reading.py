@@ -114,9 +114,13 @@ class Script:
         """The body's logical lines; none where its interpreter is no shell."""
         return self._commands if self.is_shell else ()
 
+    @cached_property
+    def _simple(self) -> tuple[Simple, ...]:
+        return tuple(one for command in self.commands() for one in simple_commands(command))
+
     def simple_commands(self) -> tuple[Simple, ...]:
         """The body's simple commands, in order."""
-        return tuple(one for command in self.commands() for one in simple_commands(command))
+        return self._simple
 
 
 def read_script(text: str, release: Release = NEWEST) -> Script:
@@ -138,6 +142,8 @@ _INDENTED = rf"\s+#SBATCH\b{_OPTION}"
 _SPELLING = (
     rf"#\s*(?!SBATCH\b)(?:(?i:s\s?batch)|BATCH|SBTACH|SBACTH|SABTCH|SBATHC|SBATH|SBTCH|SBACH|SLRUM){_OPTION}"
 )
+# One of these stands in every line that one of the patterns above finds.
+_OF_SPELLINGS = ("BATCH", "BATH", "SBT", "SBA", "SABT", "SLRUM")
 
 
 class _Reader:
@@ -171,6 +177,8 @@ class _Reader:
             len(self.components),
             tuple(self.separators),
         )
+        if not self.ignored:
+            return script
         documents = {
             document.line + offset
             for command in script.commands()
@@ -272,6 +280,8 @@ class _Reader:
                 self.ignored.append(Ignored(number, line, "after-command"))
                 continue
             if line.startswith("#SBATCH ") or not line.lstrip().startswith("#"):
+                continue
+            if not any(part in line.upper() for part in _OF_SPELLINGS):
                 continue
             for pattern, why in kinds:
                 if re.match(pattern, line):

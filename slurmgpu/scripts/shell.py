@@ -21,6 +21,9 @@ _ENDERS = {";", "&", "|", "|&", "&&", "||", ";;", ";&", ";;&", "(", ")"}
 _KEYWORDS = {"if", "then", "elif", "else", "while", "until", "do", "!", "{", "}", "time", "done", "fi"}
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=", re.DOTALL)
 _BLANKS = " \t"
+# Characters that mean nothing by themselves, outside quotes and within double ones: most of every script, read at once.
+_PLAIN = re.compile(r"[\w./:,@%+~^?*\[\]{}!-]+")
+_PLAIN_IN_QUOTES = re.compile(r"[^\\`$\"\n]+")
 
 
 class HereDocument(NamedTuple):
@@ -148,13 +151,17 @@ class _Reader:
                 return
 
     def _operator(self) -> str | None:
-        if self.text[self.at] in "<>" and self.text.startswith("(", self.at + 1):
+        char = self.text[self.at]
+        if char not in ";&|<>()" or (char in "<>" and self.text.startswith("(", self.at + 1)):
             return None  # a process substitution is a word
-        return next((one for one in _OPERATORS if self.text.startswith(one, self.at)), None)
+        return next(one for one in _OPERATORS if self.text.startswith(one, self.at))
 
     def _word(self) -> None:
         start = self.at
         while self.at < len(self.text):
+            self._run(_PLAIN)
+            if self.at >= len(self.text):
+                return
             char = self.text[self.at]
             if char in "<>" and self.text.startswith("(", self.at + 1) and self.at == start:
                 self.at += 1
@@ -185,8 +192,10 @@ class _Reader:
             self._until("'")
         elif char == '"':
             self._step()
+            self._run(_PLAIN_IN_QUOTES)
             while self._here() != '"':
                 self._piece_in_quotes()
+                self._run(_PLAIN_IN_QUOTES)
             self._step()
         elif char == "`":
             self._until("`", escapes=True)
@@ -237,11 +246,21 @@ class _Reader:
 
     def _until(self, mark: str, *, escapes: bool = False) -> None:
         self._step()
+        end = self.text.find(mark, self.at)
+        if end >= 0 and not escapes:
+            self.line += self.text.count("\n", self.at, end)
+            self.at = end
         while self._here() != mark:
             if escapes and self._here() == "\\":
                 self._step()
             self._step()
         self._step()
+
+    def _run(self, plain: re.Pattern[str]) -> None:
+        """Step over a run of characters that mean nothing by themselves."""
+        match = plain.match(self.text, self.at)
+        if match:
+            self.at = match.end()
 
     def _here(self) -> str:
         if self.at >= len(self.text):
@@ -270,6 +289,8 @@ class _Reader:
 
 def unquoted(word: str) -> str:
     """A word without its quotes and backslashes, those within its substitutions included; nothing is expanded."""
+    if not re.search(r"[\\'\"]", word):
+        return word
     found: list[str] = []
     inside = ""
     at = 0

@@ -111,13 +111,13 @@ def gpu_entries(value: str, *, typed: bool = False) -> list[tuple[str | None, in
     """The GPUs in an option's value as (type, count); ``typed``: the value of --gpus and its like, without ``gpu:``."""
     found: list[tuple[str | None, int]] = []
     for entry in value.split(","):
-        parts = re.sub(r"^gres[/:]", "", entry.strip()).split(":")
+        parts = entry.strip().removeprefix("gres/").removeprefix("gres:").split(":")
         if parts[0] == "gpu":
             parts = parts[1:]
         elif not typed:
             continue
-        parts = [re.sub(r"\(.*", "", part) for part in parts]  # gpu:2(S:0-1)
-        count = parts.pop() if parts and re.fullmatch(r"\d+", parts[-1]) else "1"
+        parts = [part.partition("(")[0] for part in parts]  # gpu:2(S:0-1)
+        count = parts.pop() if parts and parts[-1].isdecimal() else "1"
         if entry.strip():
             found.append((parts[0] if parts and parts[0] else None, int(count)))
     return found
@@ -125,7 +125,7 @@ def gpu_entries(value: str, *, typed: bool = False) -> list[tuple[str | None, in
 
 def is_placeholder(value: str) -> bool:
     """Whether a value still waits to be filled in: ``<project>``, ``{{ name }}``, ``{name}``, ``!NAME``."""
-    return (
+    return not set("<{!#.").isdisjoint(value) and (
         re.search(r"<[A-Za-z][\w .@/-]*>|\{\{.*\}\}|(?<!\$)\{[A-Za-z_]\w*\}|^!\w+$|^#+$|^\.\.\.$", value)
         is not None
     )

@@ -115,13 +115,13 @@ def _exported_ranks(view: View) -> Iterator[Hit]:
     for simple in view.simple:
         words = (*simple.assignments, *(simple.raw[1:] if simple.name == "export" else ()))
         for word in words:
-            match = re.match(r"(RANK|LOCAL_RANK|NODE_RANK|GROUP_RANK|MACHINE_RANK)=", word)
+            rank = word.partition("=")[0]
             early = sorted(expanded(word) & _TASK_VARIABLES)
-            if match and early:
+            if rank in {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "MACHINE_RANK"} and early:
                 yield Hit(
                     simple.line,
-                    f"{match[1]} gets ${early[0]} of the batch shell, 0, and srun hands it to every task",
-                    f"set it within the task: srun bash -c 'export {match[1]}=${early[0]}; ...'",
+                    f"{rank} gets ${early[0]} of the batch shell, 0, and srun hands it to every task",
+                    f"set it within the task: srun bash -c 'export {rank}=${early[0]}; ...'",
                 )
 
 

@@ -143,9 +143,9 @@ def bad_number(view: View) -> Iterator[Hit]:
         if not re.fullmatch("0*[01]", value):
             yield Hit(one.line, f"{value!r} is no value of --wait-all-nodes", "write 0 or 1")
     for one, value in given(view, "nodes"):
-        if not re.fullmatch(r"\d+[kKmM]?(-\d+[kKmM]?)?(:\d+)?|[\d,:-]+", value):
+        if not value.isdigit() and not re.fullmatch(r"\d+[kKmM]?(-\d+[kKmM]?)?(:\d+)?|[\d,:-]+", value):
             yield Hit(one.line, f"{value!r} is no count of nodes", "write a number, or MIN-MAX")
-        span = re.fullmatch(r"(\d+)-(\d+)", value)
+        span = re.fullmatch(r"(\d+)-(\d+)", value) if "-" in value else None
         if span and int(span[2]) < int(span[1]):
             yield Hit(one.line, f"{value!r}: the most nodes are fewer than the least", "write MIN-MAX")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from slurmgpu.scripts.reading import Script
 from slurmgpu.scripts.rules.asked import Asked
@@ -31,15 +31,15 @@ class View:
         """The options of the (first) component."""
         return self.components[0]
 
-    @cached_property
+    @property
     def simple(self) -> tuple[Simple, ...]:
         """The body's simple commands."""
         return self.script.simple_commands()
 
     @cached_property
-    def calls(self) -> list[Call]:
+    def calls(self) -> tuple[Call, ...]:
         """The programs that the body starts, those within ``bash -c`` texts after the one that holds them."""
-        return [call for simple in self.simple for call in calls_of(simple)]
+        return _calls(self.simple)
 
     @cached_property
     def sure(self) -> bool:
@@ -66,3 +66,9 @@ class View:
     def sets(self, variable: str) -> bool:
         """Whether the body sets a variable."""
         return re.search(rf"(?m)(?:^|[\s;]){variable}=", self.body) is not None
+
+
+@lru_cache(maxsize=1)
+def _calls(commands: tuple[Simple, ...]) -> tuple[Call, ...]:
+    """The same for every view of a script: before and after its facts are known."""
+    return tuple(call for simple in commands for call in calls_of(simple))
