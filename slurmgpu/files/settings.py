@@ -1,7 +1,5 @@
 """The layers of settings: site, lab, user, project; each value remembers which one it came from."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,7 +1,5 @@
 """What every model shares: frozen, strict, no unknown keys; and the kinds of text a field may hold."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Annotated, Any

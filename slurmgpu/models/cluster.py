@@ -1,7 +1,5 @@
 """What a site offers and how it wants to be asked."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -88,7 +86,7 @@ class NodeGroup(Model):
         return self
 
     @property
-    def kinds(self) -> tuple[NodeGroup, ...]:
+    def kinds(self) -> tuple[Self, ...]:
         """The same nodes, once for each type of GPU in them: a job's GPUs are of one type."""
         if not isinstance(self.gpus, dict):
             return (self,)

@@ -1,7 +1,5 @@
 """A command as words: what a shell would make of a line, and what only a shell would read."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from typing import Any

@@ -1,7 +1,5 @@
 """What a part of a job asks of Slurm: its resources, and options that are passed on as they are."""
 
-from __future__ import annotations
-
 import re
 
 from pydantic import Field

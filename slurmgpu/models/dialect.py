@@ -1,7 +1,5 @@
 """How a site wants to be asked."""
 
-from __future__ import annotations
-
 import re
 from typing import Literal
 

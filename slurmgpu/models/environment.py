@@ -1,7 +1,5 @@
 """What a job finds around it: modules, a container, a Python, variables and secrets."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """Well-known models of GPU, by the words that sites call their types by."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """What the user wants; it knows no cluster, so that the same file runs on two."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
@@ -122,9 +120,9 @@ class Array(_FromText, Model):
         """The indices, from the lowest on."""
         return sorted(set().union(*self._spans()))
 
-    def only(self, numbers: Iterable[int]) -> Array:
+    def only(self, numbers: Iterable[int]) -> Self:
         """The array of these indices alone, with as many at once."""
-        return Array(indices=",".join(map(str, numbers)), at_once=self.at_once)
+        return type(self)(indices=",".join(map(str, numbers)), at_once=self.at_once)
 
     def _spans(self) -> list[range]:
         spans = []

@@ -1,7 +1,5 @@
 """What a job, a user or an account may have: limits of partitions, QOS and associations."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator

@@ -1,7 +1,5 @@
 """The job resolved on the cluster: every sbatch option, each derived value with its reason."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """How much of the cluster a job asks for."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field, model_validator

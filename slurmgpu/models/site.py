@@ -1,7 +1,5 @@
 """What else is known of a site: how its Slurm is set up, what software it has, where the figures come from."""
 
-from __future__ import annotations
-
 import datetime
 from typing import Annotated, Literal
 

@@ -3,8 +3,6 @@
 Each rule was seen on a real Slurm 22.05; sbatch(1) documents the file name patterns.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Annotated

@@ -3,8 +3,6 @@
 ``slurmgpu.training.settings`` reads the same keys with the same defaults where Pydantic is missing.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any, Literal
 
