@@ -91,16 +91,17 @@ test-torch-alone: $(VENV)/.test
 	    $$python -m pytest tests/training -p no:cacheprovider \
 	        $(if $(QUICK),-m "not long"); rc=$$?; rm -rf "$$folder"; exit $$rc
 
-# Five runs at a time: they mostly wait for Slurm. The file that waits longest has a run of its own on each release.
-WAITS := tests/slurm/test_requeue.py
+# Five runs at a time: they mostly wait for Slurm. Of the long tests, those whose outcome lies with Slurm run on each
+# release too, by themselves.
+OF_SLURM := tests/slurm/test_requeue.py tests/slurm/test_hostile.py
 .PHONY: test-releases
 test-releases: $(VENV)/.test
 	@.ci/install-slurm --releases || [ $$? -eq 3 ]
-	@logs=$$(mktemp -d) && for files in "tests/slurm --ignore=$(WAITS)" $(WAITS); do \
+	@logs=$$(mktemp -d) && for files in 'tests/slurm -m "not long"' '$(OF_SLURM)'; do \
 	        for release in $(or $(RELEASES),20.11 22.05 24.11 26.05); do echo "$$release $$files"; done; done | \
 	    LOGS=$$logs PYTHON=$(BIN)/python xargs -P 5 -L 1 sh -c '\
 	        release=$$1; shift; log=$$(mktemp -p "$$LOGS"); \
-	        SLURMGPU_TEST_RELEASES=$$release $$PYTHON -m pytest "$$@" -m "not long" -p no:cacheprovider >"$$log" 2>&1; rc=$$?; \
+	        SLURMGPU_TEST_RELEASES=$$release $$PYTHON -m pytest "$$@" -p no:cacheprovider >"$$log" 2>&1; rc=$$?; \
 	        echo "--- Slurm $$release, $$*"; cat "$$log"; exit $$rc' sh; rc=$$?; rm -rf "$$logs"; exit $$rc
 
 .PHONY: slurm-packages

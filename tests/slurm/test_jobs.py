@@ -136,6 +136,7 @@ def test_submit_render_and_run_give_the_digits_job_the_same_script(digits: Digit
     assert (here / "script.sbatch").read_bytes() == submitted
 
 
+@pytest.mark.long
 def test_the_digits_task_trains_under_torchrun_on_two_nodes(tool: Tool, slurm: ThrowawaySlurm) -> None:
     file = copy_digits(tool) / "job.yaml"
     job = tool.submit(str(file), "--launch", "torchrun", "--set", "train.epochs=1", "--wait")
@@ -146,6 +147,7 @@ def test_the_digits_task_trains_under_torchrun_on_two_nodes(tool: Tool, slurm: T
     assert (job.run_dir / "checkpoints").is_dir()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("launch", ["torchrun", "srun"])
 def test_a_gpu_job_whose_torch_sees_no_gpu_fails_before_it_trains(tool: Tool, launch: str) -> None:
     """Without what tells it that the GPUs here are pretended, as on a cluster with a torch that cannot use them."""
@@ -167,7 +169,10 @@ def test_a_gpu_job_whose_torch_sees_no_gpu_fails_before_it_trains(tool: Tool, la
     assert on_cpu.code == 0, on_cpu.log
 
 
-@pytest.mark.parametrize("launch", ["auto", "torchrun", "srun"])
+@pytest.mark.parametrize(
+    "launch",
+    ["auto", pytest.param("torchrun", marks=pytest.mark.long), pytest.param("srun", marks=pytest.mark.long)],
+)
 def test_a_users_own_ddp_script_meets_on_two_nodes(tool: Tool, slurm: ThrowawaySlurm, launch: str) -> None:
     tool.file("train.py", ALL_REDUCE)
     options = ["-N", "2", "--gpus-per-node", "2", "--launch", launch, "--wait"]

@@ -14,7 +14,7 @@ from tests.own_loop_page import User, commands
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.training.alone import python_with
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,6 @@ def test_the_job_that_the_page_cancels_goes_on(user: User) -> None:
     assert user.runs() == [run]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("job", "steps", "exactly"),
     [

@@ -12,7 +12,7 @@ import pytest
 
 from tests.slurm.sandbox_user import ROOT, User, a_user
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.long]
 
 SCRIPTS = ROOT / "tests" / "data" / "textbook"
 LMOD = Path("/usr/share/lmod/lmod/init/bash")

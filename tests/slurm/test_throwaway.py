@@ -15,7 +15,7 @@ import pytest
 from slurmgpu.sandbox import starting
 from tests.slurm.throwaway import ThrowawaySlurm, scrubbed
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.long]
 
 
 def processes_that_mention(folder: str) -> list[str]:

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 import torch
 
 from slurmgpu.training import Run
@@ -48,6 +49,7 @@ def test_the_example_adds_at_most_ten_lines_to_a_plain_script() -> None:
     assert len(added) <= 10
 
 
+@pytest.mark.long
 def test_a_plain_loop_killed_and_stopped_ends_bit_for_bit_as_an_undisturbed_one(tmp_path: Path) -> None:
     slow = tmp_path / "train.py"
     text = (FOLDER / "train.py").read_text()
@@ -94,6 +96,7 @@ def test_what_a_script_does_after_its_last_batch_is_its_own_affair(tmp_path: Pat
     assert not (tmp_path / "state" / "stop.json").exists()
 
 
+@pytest.mark.long
 def test_a_script_is_watched_for_a_hang_where_it_says_how_long_a_step_may_take(tmp_path: Path) -> None:
     (tmp_path / "unsaid").mkdir()
     unsaid = Run(tmp_path / "unsaid")
@@ -137,6 +140,7 @@ run.save()
 """
 
 
+@pytest.mark.long
 def test_two_processes_of_ones_own_go_on_where_they_were(tmp_path: Path) -> None:
     script = tmp_path / "two.py"
     script.write_text(TWO)

@@ -63,6 +63,7 @@ def test_a_profile_changes_nothing_that_is_learned(tmp_path: Path) -> None:
     assert written(plain) == []
 
 
+@pytest.mark.long
 def test_each_rank_writes_its_own(run: RunFolder) -> None:
     run.write("Restless", **SETTINGS, **PROFILE)
     ended = run.ranks(2)

@@ -139,6 +139,7 @@ def test_a_tracker_that_cannot_begin_costs_a_warning(
     assert len(run.metrics("end")) == 1
 
 
+@pytest.mark.long
 def test_tensorboard_shows_each_step_once_also_after_a_resume(run: RunFolder) -> None:
     """The real one: step 6 is trained, lost by a KILL, and trained again."""
     pytest.importorskip("tensorboard")
