@@ -273,6 +273,38 @@ def test_render_replaces_only_its_own_lines_unless_forced(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "import os, sys\nprint(os.path.expandvars(sys.argv[1]))\n",
+        "import hydra\n",
+        "from omegaconf import OmegaConf\n",
+    ],
+)
+def test_a_script_that_expands_variables_itself_may_have_them(desk: Desk, text: str) -> None:
+    desk.file("train.py", text)
+    code, _, err = desk("submit", "--gpus", "1", "--", "python", "train.py", "out=$SLURM_JOB_ID")
+    assert (code, "warning: command: 'out=$SLURM_JOB_ID' reaches the program as written" in err) == (0, True)
+
+
+STALE = """#!/bin/bash
+#SBATCH -J=old --gres=gpu:1 -N2 -n1
+#SBATCH --time=1:00:00 --cpus-per-task=4 --output=$HOME/log
+cd "$SLURM_SUBMIT_DIR"
+#SBATCH --mem=8G
+python train.py
+"""
+
+
+def test_a_batch_script_that_sbatch_takes_is_taken_with_a_warning_for_what_it_does_not_do(desk: Desk) -> None:
+    desk.file("old.slurm", STALE)
+    code, _, err = desk("submit", "old.slurm")
+    assert code == 0, err
+    for rule in ("equals-after-letter", "after-command", "variable-in-directive", "fewer-tasks-than-nodes"):
+        assert f"[{rule}]" in err
+    assert "error:" not in err
+
+
+@pytest.mark.parametrize(
     ("word", "other", "near"),
     [
         ("pyhton", "python", True),

@@ -18,7 +18,7 @@ from slurmgpu.models.resources import Resources
 from slurmgpu.scripts.checking import check_script, paths_of, python_scripts
 from slurmgpu.scripts.reading import Directive, Script, read_script
 from slurmgpu.scripts.rules import RULES
-from slurmgpu.scripts.rules.base import Facts
+from slurmgpu.scripts.rules.base import Facts, Finding
 
 if TYPE_CHECKING:
     from slurmgpu.planning.reading import ScriptFacts
@@ -72,6 +72,8 @@ def judge(request: Requested, cwd: Path) -> Verdict:
     known = {request.python.path: request.python} if request.python else {}
     facts = facts_here(script, folder, request.cluster, known)
     found = check_script(script, facts, ignore=_judged_before(request), least="warning")
+    if request.batch is not None:
+        found = [_of_ones_own(one) for one in found]
     if not found and request.loaded.job.resources.gpu_memory is None:
         return Verdict()
     # Only a finding pays for it.
@@ -108,6 +110,11 @@ def _kind(path: Path) -> Literal["folder", "file", "missing"]:
         return "folder" if path.is_dir() else "file" if path.exists() else "missing"
     except OSError:  # a name too long, a folder that may not be looked into
         return "file"
+
+
+def _of_ones_own(one: Finding) -> Finding:
+    """What sbatch takes all the same is no reason to refuse a script that somebody has had, and used, for long."""
+    return one._replace(severity="warning") if RULES[one.rule].taken else one
 
 
 def _judged_before(request: Requested) -> set[str]:

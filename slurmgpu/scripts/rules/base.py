@@ -50,6 +50,8 @@ class Rule(NamedTuple):
     needs_cluster: bool = False
     judged_before: bool = False
     """Whether planning or submission judges the same of a request of our own, before there is a script."""
+    taken: bool = False
+    """Whether sbatch takes the script all the same, though it will not do what stands there."""
 
 
 class Finding(NamedTuple):
@@ -63,7 +65,13 @@ class Finding(NamedTuple):
 
 
 def rule(
-    name: str, severity: Severity, about: str, *, needs_cluster: bool = False, judged_before: bool = False
+    name: str,
+    severity: Severity,
+    about: str,
+    *,
+    needs_cluster: bool = False,
+    judged_before: bool = False,
+    taken: bool = False,
 ) -> Callable[[Callable[[View], Iterator[Hit]]], Rule]:
     """Make a rule of the function below it."""
-    return lambda find: Rule(name, severity, about, find, needs_cluster, judged_before)
+    return lambda find: Rule(name, severity, about, find, needs_cluster, judged_before, taken)

@@ -28,7 +28,7 @@ def _option_in(text: str) -> str:
     return canonical(found[0]) if len(found) == 1 else match[1]
 
 
-@rule("after-command", "error", "An option after the first command: sbatch stops reading there.")
+@rule("after-command", "error", "An option after the first command: sbatch stops reading there.", taken=True)
 def after_command(view: View) -> Iterator[Hit]:
     for line, text, _ in _passed(view, "after-command"):
         yield Hit(
@@ -38,7 +38,9 @@ def after_command(view: View) -> Iterator[Hit]:
         )
 
 
-@rule("indented", "error", "An indented #SBATCH line: sbatch reads only those that start the line.")
+@rule(
+    "indented", "error", "An indented #SBATCH line: sbatch reads only those that start the line.", taken=True
+)
 def indented(view: View) -> Iterator[Hit]:
     for line, text, _ in _passed(view, "indented"):
         yield Hit(
@@ -48,7 +50,7 @@ def indented(view: View) -> Iterator[Hit]:
         )
 
 
-@rule("misspelled", "error", "A misspelled #SBATCH: sbatch passes over it in silence.")
+@rule("misspelled", "error", "A misspelled #SBATCH: sbatch passes over it in silence.", taken=True)
 def misspelled(view: View) -> Iterator[Hit]:
     for line, text, _ in _passed(view, "spelling"):
         yield Hit(
@@ -76,7 +78,7 @@ def switched_off(view: View) -> Iterator[Hit]:
         yield Hit(line, f"{text!r} is switched off", "remove the line, or one # if it is meant")
 
 
-@rule("cut-by-comment", "error", "An unquoted # cuts a #SBATCH line: what follows is not read.")
+@rule("cut-by-comment", "error", "An unquoted # cuts a #SBATCH line: what follows is not read.", taken=True)
 def cut_by_comment(view: View) -> Iterator[Hit]:
     for line, text, _ in _passed(view, "comment"):
         before = view.script.lines[line - 1].split(text, 1)[0]
@@ -92,7 +94,7 @@ def cut_by_comment(view: View) -> Iterator[Hit]:
             )
 
 
-@rule("rest-not-read", "error", 'The rest of a #SBATCH line is not read, after `""` or `hetjob`.')
+@rule("rest-not-read", "error", 'The rest of a #SBATCH line is not read, after `""` or `hetjob`.', taken=True)
 def rest_not_read(view: View) -> Iterator[Hit]:
     for line, text, why in _passed(view, "empty-word", "after-separator"):
         after = 'an empty word ("")' if why == "empty-word" else "hetjob"
@@ -107,6 +109,7 @@ def rest_not_read(view: View) -> Iterator[Hit]:
     "value-on-next-line",
     "error",
     "An option without a value takes the first word of the next #SBATCH line for it.",
+    taken=True,
 )
 def value_on_next_line(view: View) -> Iterator[Hit]:
     for one in view.script.directives:
@@ -122,7 +125,9 @@ def value_on_next_line(view: View) -> Iterator[Hit]:
             )
 
 
-@rule("continued-line", "error", "A #SBATCH line ends in a backslash: sbatch knows no continuation.")
+@rule(
+    "continued-line", "error", "A #SBATCH line ends in a backslash: sbatch knows no continuation.", taken=True
+)
 def continued_line(view: View) -> Iterator[Hit]:
     lines = view.script.lines
     for number, text in enumerate(lines[: view.script.body_start - 1], 1):

@@ -145,7 +145,7 @@ def gpus_per_task_alone(view: View) -> Iterator[Hit]:
             )
 
 
-@rule("fewer-tasks-than-nodes", "error", "Fewer tasks than nodes: Slurm gives fewer nodes.")
+@rule("fewer-tasks-than-nodes", "error", "Fewer tasks than nodes: Slurm gives fewer nodes.", taken=True)
 def fewer_tasks_than_nodes(view: View) -> Iterator[Hit]:
     for asked in view.components:
         tasks, nodes = asked.number("ntasks"), asked.nodes

@@ -74,6 +74,7 @@ def abbreviated_option(view: View) -> Iterator[Hit]:
     "equals-after-letter",
     "error",
     "`-p=gpu`: a letter takes its value without `=`, which becomes a part of it.",
+    taken=True,
 )
 def equals_after_letter(view: View) -> Iterator[Hit]:
     for one in view.script.directives:
@@ -106,6 +107,7 @@ def single_dash(view: View) -> Iterator[Hit]:
     "variable-in-directive",
     "error",
     "A shell variable, command or ~ in a #SBATCH line: Slurm expands none of them.",
+    taken=True,
 )
 def variable_in_directive(view: View) -> Iterator[Hit]:
     for one in view.script.directives:

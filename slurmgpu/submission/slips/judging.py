@@ -45,7 +45,7 @@ def slips(command: Command) -> list[Slip]:
     if not command.words:
         return list(active_elsewhere(command.plan, command.environ))
     found = [*program_slips(command), *([] if folder is None else script_slips(command, folder))]
-    shell = shell_word_slip(command.words, command.plan, command.in_file)
+    shell = shell_word_slip(command.words, command.plan, command.in_file, folder)
     if shell is not None:
         found.append(Slip(*shell))
     if folder is not None and not found:

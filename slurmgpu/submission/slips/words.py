@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from itertools import pairwise
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from slurmgpu.models.command import OPERATOR, VARIABLE
 from slurmgpu.models.plan import Plan
@@ -23,7 +23,13 @@ _CODE = re.compile(r"-[a-z]*c\Z")
 _CODE_READERS = re.compile(r"(?:ba|da|k|z)?sh\Z|python[\d.]*\Z")
 
 
-def shell_word_slip(words: tuple[str, ...], plan: Plan, in_file: bool) -> tuple[str, str, bool] | None:
+# With one of these a Python program expands variables itself, or has a library that does.
+_EXPANDS = r"\bexpandvars\b|\bTemplate\(|\b(?:hydra|omegaconf|jsonargparse)\b"
+
+
+def shell_word_slip(
+    words: tuple[str, ...], plan: Plan, in_file: bool, folder: Path | None
+) -> tuple[str, str, bool] | None:
     """Message, hint, and whether it is sure that the program was not to get these words; None: they are plain."""
     program = PurePosixPath(words[0]).name
     judged = [] if program in _OWN_LANGUAGE else list(_judged(words))
@@ -36,7 +42,7 @@ def shell_word_slip(words: tuple[str, ...], plan: Plan, in_file: bool) -> tuple[
     sure = python and any(
         (OPERATOR.match(word) and word not in of_options)  # --sep ';' is a value
         or re.search(r"\$\([a-z]", word)  # and '(.*)$(?!x)' a pattern
-        or "$SLURM_" in word.replace("{", "")
+        or ("$SLURM_" in word.replace("{", "") and not _expands(words, folder))
         for word in found
     )
     shown = ", ".join(dict.fromkeys(map(repr, found[:3])))
@@ -45,6 +51,17 @@ def shell_word_slip(words: tuple[str, ...], plan: Plan, in_file: bool) -> tuple[
         f"command: {shown} {verb} the program as written: no shell reads a command, and nothing in it expands"
     )
     return message, _by_a_shell(words, plan, in_file), sure
+
+
+def _expands(words: tuple[str, ...], folder: Path | None) -> bool:
+    """Whether the script may expand variables in its arguments."""
+    name = next((word for word in words if word.endswith(".py")), None)
+    if folder is None or name is None:
+        return False
+    try:
+        return re.search(_EXPANDS, (folder / name).read_text(encoding="utf-8", errors="replace")) is not None
+    except OSError:
+        return False
 
 
 def _judged(words: tuple[str, ...]) -> list[str]:
