@@ -184,7 +184,23 @@ def test_an_hour_that_is_asked_for_as_a_minute_is_warned_of(tmp_path: Path) -> N
     assert "--time 24:00:00 for hours" in line
 
 
-@pytest.mark.parametrize("value", ["30", "60", "90", "24:00", "0:24:00", "24:00:00", "1440"])
+@pytest.mark.parametrize(
+    ("value", "means", "instead"),
+    [
+        ("48:00", "48 minutes", "--time 48:00:00 for hours and minutes, or --time 00:48:00"),
+        ("1:00", "1 minute", "--time 1:00:00 for hours and minutes, or --time 00:01:00"),
+        ("25:70", "25 minutes and 70 seconds", "write --time 00:26:10"),
+    ],
+)
+def test_hours_and_minutes_that_slurm_reads_as_minutes_and_seconds_are_warned_of(
+    tmp_path: Path, value: str, means: str, instead: str
+) -> None:
+    (line,) = said(tmp_path, "--gpus", "1", "-t", value, "--", "python", "train.py")
+    assert line.startswith(f"warning: --time {value}: {value} means {means} ")
+    assert instead in line
+
+
+@pytest.mark.parametrize("value", ["30", "60", "90", "30:00", "0:24:00", "24:00:00", "1440"])
 def test_a_time_that_is_meant_passes(tmp_path: Path, value: str) -> None:
     assert said(tmp_path, "--gpus", "1", "-t", value, "--", "python", "train.py") == []
 

@@ -141,6 +141,39 @@ def test_a_users_torchrun_of_a_spawning_script_is_warned_about(
     assert "starts its own" not in " ".join(plan(script=SPAWNS, command=alone).warnings)
 
 
+RANKED = "import torch.distributed as dist\ndist.init_process_group()\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus", "said"),
+    [
+        (["torchrun"], 2, "torchrun starts 1 process (without --nproc-per-node), and the job has 2 GPUs"),
+        (["torchrun", "--nproc_per_node=2"], 4, "torchrun starts 2 processes, and the job has 4 GPUs"),
+        (["python", "-m", "torch.distributed.run"], 2, "write --nproc-per-node=2"),
+        (["torchrun", "--nproc-per-node", "4"], 2, "starts 4 processes on a node where the job has 2 GPUs"),
+        (["torchrun", "--nproc-per-node=2"], 1, "ask for 2 GPUs, or write --nproc-per-node=1"),
+        (["torchrun", "--nproc-per-node=2"], 2, None),
+        (["torchrun", "--nproc-per-node=gpu"], 2, None),
+        (["torchrun"], 1, None),
+        (["torchrun", "--nproc-per-node=2"], 0, None),
+    ],
+)
+def test_a_users_torchrun_with_another_number_of_processes_than_gpus_is_warned_about(
+    words: list[str], gpus: int, said: str | None
+) -> None:
+    made = plan(script=RANKED, command=[*words, "train.py"], resources={"gpus": gpus})
+    found = " ".join(one for one in made.warnings if "torchrun starts" in one)
+    assert said in found if said else not found
+
+
+def test_one_process_of_torchrun_may_drive_all_gpus_itself() -> None:
+    both = "import torch\na = torch.nn.Linear(1, 1).to('cuda:0')\nb = torch.nn.Linear(1, 1).to('cuda:1')\n"
+    assert not any(
+        "torchrun starts" in one
+        for one in plan(script=both, command=["torchrun", "train.py"], resources={"gpus": 2}).warnings
+    )
+
+
 def test_a_launcher_that_the_job_names_is_warned_about_for_a_spawning_script() -> None:
     made = plan(script=SPAWNS, launch="torchrun", resources={"gpus": 2})
     assert any("once in each process that torchrun starts" in warning for warning in made.warnings)

@@ -85,7 +85,7 @@ def choose_launcher(
         return _train(job, processes, nodes)
     runscript = environment.container is not None and environment.container.mode == "run"
     if launcher_of(words) and not runscript:
-        return _own_launcher(words, facts, nodes)
+        return _own_launcher(words, facts, nodes, gpus_per_node)
     if processes == 1 and (facts is None or facts.joins is None):
         why = "one GPU, one process" if gpus_per_node else "one process"
         return Launching("plain", why, spawns=facts is not None and facts.spawns is not None)
@@ -161,19 +161,44 @@ def _train(job: Job, processes: int, nodes: int) -> Launching:
     )
 
 
-def _own_launcher(words: tuple[str, ...], facts: ScriptFacts | None, nodes: int) -> Launching:
+def _own_launcher(
+    words: tuple[str, ...], facts: ScriptFacts | None, nodes: int, gpus_per_node: int
+) -> Launching:
     """A command that starts its own processes: ``torchrun train.py``, ``python -m accelerate.commands.launch``."""
     program = launcher_of(words)
     why = f"{program} starts its own processes"
     if program not in ONE_NODE_LAUNCHERS or nodes == 1:
         several = program in ONE_NODE_LAUNCHERS and torchrun_processes(words) not in {None, "1"}
-        return Launching("plain", why, _started_twice(facts, program) if several else ())
+        twice = _started_twice(facts, program) if several else ()
+        return Launching("plain", why, twice or _not_one_for_each(words, program, facts, gpus_per_node))
     if program == "ray":
         return Launching("plain", why, (f"ray runs on {_first_of(nodes)}; {_RAY_NODES}",))
     raise PlanError(
         f"the command starts with {program}, which runs on {_first_of(nodes)}",
         hint="write command: [python, SCRIPT, ...]: slurmgpu starts torchrun on every node, with the rendezvous "
         "(Accelerate and DeepSpeed read it); or launch: plain to keep the command as it is",
+    )
+
+
+def _not_one_for_each(
+    words: tuple[str, ...], program: str | None, facts: ScriptFacts | None, gpus: int
+) -> tuple[str, ...]:
+    """What follows where torchrun is told to start fewer or more processes than a node has GPUs."""
+    told = torchrun_processes(words)
+    if program != "torchrun" or (told or "1") == str(gpus) or (told and not told.isdigit()) or gpus == 0:
+        return ()
+    number = int(told or 1)
+    if number > gpus:
+        return (
+            f"torchrun starts {number} processes on a node where the job has {gpus} GPU{'s' * (gpus > 1)}: a process "
+            f"without one of its own fails, or shares; ask for {number} GPUs, or write --nproc-per-node={gpus}",
+        )
+    if facts is not None and facts.one_process is not None:
+        return ()
+    why = "" if told else " (without --nproc-per-node)"
+    return (
+        f"torchrun starts {number} process{'es' * (number > 1)}{why}, and the job has {gpus} GPUs: the others stay idle; "
+        f"write --nproc-per-node={gpus}, or leave torchrun out, and slurmgpu starts one process per GPU",
     )
 
 

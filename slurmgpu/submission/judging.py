@@ -5,6 +5,7 @@ What planning and the other checks of a submission judge by themselves is not ju
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -143,7 +144,8 @@ def _bare_numbers(resources: Resources) -> Iterator[tuple[str, str]]:
         ("mem-per-cpu", resources.memory_per_cpu),
         ("mem-per-gpu", resources.memory_per_gpu),
     ):
-        if value is not None and value.written is not None and value.written.isdigit():
+        # 48:00 is as easily mistaken as 48.
+        if value is not None and value.written is not None and re.fullmatch(r"\d+(:\d+)?", value.written):
             yield name, value.written
 
 

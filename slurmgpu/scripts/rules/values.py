@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from slurmgpu.models.job import LARGEST_INDEX
 from slurmgpu.models.slurm_text import fault_in_features
-from slurmgpu.models.units import time_meant
+from slurmgpu.models.units import Duration, time_meant
 from slurmgpu.scripts.reading import Directive
 from slurmgpu.scripts.rules.asked import Asked, is_placeholder
 from slurmgpu.scripts.rules.base import Hit, rule
@@ -86,12 +86,14 @@ def time_in_minutes(view: View) -> Iterator[Hit]:
                 None if _like_hours(int(value)) else "hint",
             )
         elif re.fullmatch(r"\d+:\d+", value):
-            minutes, seconds = value.split(":")
+            minutes, seconds = map(int, value.split(":"))
             yield Hit(
                 one.line,
-                f"{value} means {int(minutes)} minutes and {int(seconds)} seconds",
-                f"write {value}:00 for hours and minutes, or 00:{value}",
-                "hint",
+                f"{value} means {minutes} minute{'s' * (minutes != 1)}"
+                + (f" and {seconds} seconds" if seconds else ""),
+                f"write {'' if seconds > 59 else f'{value}:00 for hours and minutes, or '}"
+                + str(Duration(minutes * 60 + seconds)),
+                None if _like_hours(minutes) or minutes < 5 or seconds > 59 else "hint",
             )
 
 
