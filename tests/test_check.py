@@ -240,13 +240,10 @@ def test_our_own_scripts_have_no_error_and_no_warning(tmp_path: Path) -> None:
         assert (answer.returncode, answer.stdout) == (0, ""), answer.stdout
 
 
-def test_our_classic_script_has_its_one_cpu_and_its_folder_as_hints(tmp_path: Path) -> None:
+def test_our_classic_script_has_its_log_folder_as_a_hint(tmp_path: Path) -> None:
     path = ROOT / "tests" / "golden" / "scripts" / "uva-pytorch.sbatch"
     found = json.loads(run(str(path), "--json", cwd=tmp_path).stdout)["findings"]
-    assert {(one["rule"], one["severity"]) for one in found} == {
-        ("few-cpus", "hint"),
-        ("log-folder-missing", "hint"),
-    }
+    assert {(one["rule"], one["severity"]) for one in found} == {("log-folder-missing", "hint")}
 
 
 def test_the_classic_script_as_it_is_written_by_hand(tmp_path: Path) -> None:

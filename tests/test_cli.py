@@ -54,7 +54,9 @@ def test_without_a_profile_stderr_says_that_a_generic_one_is_used(tmp_path: Path
 
 
 def test_the_classic_script_is_what_a_user_of_that_site_writes_by_hand(tmp_path: Path) -> None:
-    lines = slurmgpu(tmp_path, "render", "uva-pytorch", "--cluster", "uva-afton").stdout.splitlines()
+    short = ["--cpus-per-task", "1", "-t", "00:01:00"]
+    done = slurmgpu(tmp_path, "render", "uva-pytorch", "--cluster", "uva-afton", *short)
+    lines = done.stdout.splitlines()
     by_hand = {
         "#SBATCH --account=mygroup", "#SBATCH --partition=gpu", "#SBATCH --gres=gpu:1", "#SBATCH --cpus-per-task=1",
         "#SBATCH --time=00:01:00", "#SBATCH --job-name=pytorch_training", "#SBATCH --output=logs/output_%j.log",
