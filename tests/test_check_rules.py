@@ -189,6 +189,9 @@ def test_a_value_that_sbatch_was_seen_to_refuse_is_an_error(option: str, rule: s
         *(
             "--begin=now",
             "--begin=now+60",
+            "--begin=uts1795482050",
+            '--mem=" 10G"',
+            "--array=1-3,",
             "--begin=now+2hours",
             "--begin=16:00",
             "--begin=4:00pm",

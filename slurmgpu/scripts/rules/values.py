@@ -100,7 +100,7 @@ def time_in_minutes(view: View) -> Iterator[Hit]:
 @rule("bad-memory", "error", "An amount of memory that sbatch refuses.")
 def bad_memory(view: View) -> Iterator[Hit]:
     for one, value in given(view, "mem", "mem-per-cpu", "mem-per-gpu", "tmp"):
-        if not re.fullmatch(_MEMORY, value):
+        if not re.fullmatch(_MEMORY, value.lstrip()):
             fraction = re.fullmatch(r"(\d+\.\d+)\s*([GT])i?B?", value, re.IGNORECASE)
             if fraction:
                 whole = round(float(fraction[1]) * 1024)
@@ -238,8 +238,9 @@ def bad_constraint(view: View) -> Iterator[Hit]:
 def bad_array(view: View) -> Iterator[Hit]:
     most = view.facts.cluster.slurm.max_array_size if view.facts.cluster else None
     for one, value in given(view, "array"):
-        # `%` without a number is no limit (seen on 22.05).
-        for part in re.sub(r"%\d*\Z", "", value).split(","):
+        # `%` without a number is no limit, and a comma without one no task (seen on 22.05).
+        parts = re.sub(r"%\d*\Z", "", value).split(",")
+        for part in list(filter(None, parts)) or parts:
             match = re.fullmatch(r"(\d+)(?:-(\d+)(?::0*([1-9]\d*))?)?", part.strip("[]"))
             last = int(match[2] or match[1]) if match else 0
             if not match or last < int(match[1]):

@@ -65,7 +65,7 @@ _DATE = (
 )
 _NAMED = "today|tomorrow|(?i:midnight|noon|fika|teatime)"
 _MOMENT = rf"(?:{_TIME}|{_DATE}|{_NAMED})"
-_WHEN = rf"(?i:now)(?:\s*[+-]\s*\d+\s*(?:{_UNIT})?)?|{_MOMENT}(?:[T\s-]+{_MOMENT})*[T\s]*"
+_WHEN = rf"(?i:uts)\d+|(?i:now)(?:\s*[+-]\s*\d+\s*(?:{_UNIT})?)?|{_MOMENT}(?:[T\s-]+{_MOMENT})*[T\s]*"
 
 
 @rule("bad-begin", "error", "A moment for --begin or --deadline that sbatch refuses.")
