@@ -39,6 +39,19 @@ def test_a_backend_that_is_named_nccl_is_gloo(tmp_path: Path, free_port: int, ba
     assert f"slurmgpu: no GPU here: backend '{backend}' is gloo" in done.stderr
 
 
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_gloos_threads_have_a_moment_to_end_before_python_does(
+    tmp_path: Path, free_port: int, backend: str
+) -> None:
+    """One that holds the last collective's tensors aborts the process when Python is gone (pytorch/pytorch#179291)."""
+    script = (
+        "import atexit, time\nkept = []\natexit.register = lambda call, *words: kept.append((call, words))\n"
+    )
+    script += GROUP.format(backend=backend, port=free_port)
+    done = python(tmp_path, script + "print([words for call, words in kept if call is time.sleep])\n")
+    assert done.stdout.splitlines()[-1] == "[(0.2,)]", done.stderr
+
+
 @pytest.fixture
 def free_port() -> int:
     import socket

@@ -14,6 +14,7 @@ Standard library only, for any Python 3.9 or newer: it runs in the user's own.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import importlib.machinery
@@ -21,6 +22,7 @@ import importlib.util
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -51,7 +53,10 @@ def _process_groups(module: Any) -> None:
         @functools.wraps(original)
         def changed(*args: Any, **kwargs: Any) -> Any:
             backend = kwargs.get("backend", args[position] if len(args) > position else None)
-            if not isinstance(backend, str) or "nccl" not in backend.lower() or _has_cuda():
+            if _has_cuda():
+                return original(*args, **kwargs)
+            _let_threads_end()
+            if not isinstance(backend, str) or "nccl" not in backend.lower():
                 return original(*args, **kwargs)
             _say(f"backend {backend!r} is gloo")
             gloo = backend.lower().replace("nccl", "gloo")
@@ -64,6 +69,16 @@ def _process_groups(module: Any) -> None:
 
     module.init_process_group = on_cpu(module.init_process_group, 0)
     module.new_group = on_cpu(module.new_group, 2)
+
+
+@functools.cache
+def _let_threads_end() -> None:
+    """Give gloo's threads a moment before Python ends.
+
+    One that still holds the tensors of the last collective then wants the interpreter's lock, and aborts the process
+    (pytorch/pytorch#179291; seen once in some 40 runs on a busy machine).
+    """
+    atexit.register(time.sleep, 0.2)
 
 
 def _device_count(module: Any) -> None:
