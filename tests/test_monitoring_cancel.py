@@ -141,6 +141,36 @@ def _as_in_the_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurmgpu.monitoring.select.current_user", lambda: "root")
 
 
+def test_a_job_is_not_called_missing_where_only_accounting_was_asked() -> None:
+    """Accounting does not know a job that has just been submitted."""
+    down = recorded("squeue_no_controller")
+    for word in ("777", "no-such-name"):
+        slurm = slurm_with(down)
+        with pytest.raises(SlurmUnreachable, match="nothing was cancelled"):
+            end(slurm, word)
+        assert scancelled(slurm) == []
+
+
+def test_a_job_that_has_ended_by_accountings_word_is_finished_without_the_queue() -> None:
+    assert [r.outcome for r in end(slurm_with(recorded("squeue_no_controller")), "7")] == ["finished"]
+
+
+def test_a_queue_that_falls_silent_after_scancel_leaves_the_outcome_unknown() -> None:
+    down = recorded("squeue_no_controller")
+    (result,) = end(slurm_with(SEEN, down), "1", wait=3)
+    assert result.outcome == "unknown"
+    assert "the queue does not answer since" in result.message
+    assert [r.outcome for r in end(slurm_with(SEEN, down, queue(("1", "CANCELLED"))), "1")] == ["cancelled"]
+
+
+def test_after_a_lost_reply_of_scancel_the_queue_tells() -> None:
+    lost = said(
+        stderr="scancel: error: Kill job error on job id 1: Socket timed out on send/recv operation", rc=1
+    )
+    slurm = slurm_with(SEEN, queue(("1", "CANCELLED")), scancel=lost)
+    assert [r.outcome for r in end(slurm, "1")] == ["cancelled"]
+
+
 def test_the_command_says_what_it_did() -> None:
     result = CliRunner().invoke(command, ["1", "7"], obj=slurm_with(SEEN, said()), catch_exceptions=False)
     assert result.exit_code == 0

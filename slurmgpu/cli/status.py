@@ -10,6 +10,8 @@ import click
 from slurmgpu.cli.completing import jobs as jobs_by_tab
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
 
     from slurmgpu.models.run import JobState
@@ -63,12 +65,13 @@ def command(
     """Show my jobs: waiting, running, and finished in the last day.
 
     JOB is a job id (112, 112_3), a job name, or a run directory. Jobs named by id are found whatever their
-    age; exit code 1 when one is named that Slurm does not know.
+    age; exit code 1 when one is named that Slurm does not know, 3 when the queue could not be asked for it.
     """
     import time
     from dataclasses import replace
     from datetime import datetime, timezone
 
+    from slurmgpu.errors import OutcomeUnknown, SlurmUnreachable
     from slurmgpu.monitoring.select import current_user, select, since_moment
     from slurmgpu.monitoring.status import status
     from slurmgpu.slurm.call import Slurm
@@ -79,19 +82,35 @@ def command(
     user = None if all_users else current_user()
     while True:
         moment = since_moment(since, datetime.now(timezone.utc)) if since else None
-        report = status(slurm, user=user, selections=selections, since=moment, live=live)
+        try:
+            report = status(slurm, user=user, selections=selections, since=moment, live=live)
+        except SlurmUnreachable as error:
+            if not watch:
+                raise
+            click.echo(f"note: {error.message}; asking again in {WATCH_SECONDS:g} s", err=True)
+            if not _paused(time.sleep):
+                return
+            continue
         if watch and not as_json and sys.stdout.isatty():
             click.clear()
         shown = report.jobs if wanted is None else [job for job in report.jobs if job.state in wanted]
         _show(replace(report, jobs=shown), live=live, each_task=each_task, as_json=as_json, one_line=watch)
         if report.missing and (not watch or len(report.missing) == len(selections)):
             ctx.exit(1)  # nothing of these will ever change
-        if not watch or (selections and all(job.state.is_final for job in report.jobs)):
+        if report.unasked and not watch:
+            ctx.exit(OutcomeUnknown.exit_code)
+        done = selections and not report.unasked and all(job.state.is_final for job in report.jobs)
+        if not watch or done or not _paused(time.sleep):
             return
-        try:
-            time.sleep(WATCH_SECONDS)
-        except KeyboardInterrupt:
-            return
+
+
+def _paused(sleep: Callable[[float], None]) -> bool:
+    """Wait until the next look; False where the person ends the watch."""
+    try:
+        sleep(WATCH_SECONDS)
+    except KeyboardInterrupt:
+        return False
+    return True
 
 
 def _states(text: str) -> set[JobState]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from slurmgpu.errors import SlurmRefused
 from slurmgpu.slurm import sacctmgr, scontrol
-from slurmgpu.slurm.call import Answer, Slurm, is_unreachable, unreachable
+from slurmgpu.slurm.answers import meaning_of
+from slurmgpu.slurm.call import Answer, Slurm, unreachable
 
 __all__ = ["Told", "ask"]
 
@@ -50,7 +51,7 @@ def ask(slurm: Slurm, user: str, *, most: int | None = None) -> Told:
     told = Told()
     asking = _Asking(slurm, told, None if most is None else before + most)
     config = slurm.ask(scontrol.CONFIG, timeout=TIMEOUT)
-    if config.rc is None or is_unreachable(config):
+    if meaning_of(config) in {"no answer", "lost"}:
         raise unreachable(config)
     told.config = scontrol.configuration(_clean(config.stdout))
     if not told.config:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.monitoring.select import Selection
 from slurmgpu.monitoring.status import status
@@ -42,10 +43,15 @@ def cancel(
     """End the selected jobs, or with `signal` only signal their steps.
 
     Looks at the queue for up to `wait` seconds until none of them runs any more, at most once a second.
-    Raises SlurmUnreachable when Slurm does not answer, InvalidInput for a signal that is none.
+    Raises SlurmUnreachable when Slurm does not answer and nothing was cancelled, InvalidInput for a signal that is none.
     """
     scancel.command([], signal)  # A wrong signal is refused before anything is asked.
     report = status(slurm, user=user, selections=selections)
+    if report.unasked or (report.no_answer and not all(job.state.is_final for job in report.jobs)):
+        assert report.no_answer is not None
+        # Of what may wait or run nothing can be cancelled, or said, now.
+        error = report.no_answer
+        raise SlurmUnreachable(f"nothing was cancelled. {error.message}", hint=error.hint)
     results: list[Cancellation] = []
     targets: dict[str, list[JobStatus]] = {}
     for selection in selections:
@@ -64,7 +70,10 @@ def cancel(
         return results + [_signalled(target, signal, said) for target in targets]
     everybody = any(job.user != user for jobs in targets.values() for job in jobs)
     after = _watch(slurm, list(targets), None if everybody else user, wait, pause)
-    return results + [_ended(target, before, after[target], said) for target, before in targets.items()]
+    return results + [
+        _ended(target, before, None if after is None else after[target], said)
+        for target, before in targets.items()
+    ]
 
 
 def _target(selection: Selection, job: JobStatus) -> str:
@@ -87,14 +96,17 @@ def _nothing_to_do(selection: Selection, jobs: list[JobStatus]) -> Cancellation:
 
 def _watch(
     slurm: Slurm, targets: list[str], user: str | None, wait: float, pause: Callable[[float], None]
-) -> dict[str, list[JobStatus]]:
-    """The targets' records in the queue, once none runs any more or the time is over."""
+) -> dict[str, list[JobStatus]] | None:
+    """The targets' records in the queue, once none runs any more or the time is over; None where it does not answer."""
     polls = max(1, round(wait / POLL))
-    after: dict[str, list[JobStatus]] = {}
+    after: dict[str, list[JobStatus]] | None = None
     for poll in range(polls):
         if poll:
             pause(POLL)
-        queued, _ = squeue.read(slurm, user)
+        try:
+            queued, _ = squeue.read(slurm, user)
+        except SlurmUnreachable:
+            continue
         after = {target: _covered(target, queued) for target in targets}
         if all(job.state.is_final for jobs in after.values() for job in jobs):
             break
@@ -117,8 +129,16 @@ def _signalled(target: str, signal: str, said: str) -> Cancellation:
     return Cancellation(target, "signalled", f"job {target}: {signal.upper()} was sent to its steps")
 
 
-def _ended(target: str, before: list[JobStatus], after: list[JobStatus], said: str) -> Cancellation:
+def _ended(target: str, before: list[JobStatus], after: list[JobStatus] | None, said: str) -> Cancellation:
     was = ", ".join(sorted({job.state.value for job in before}))
+    if after is None:
+        told = f"; scancel said: {said}" if said else ""
+        return Cancellation(
+            target,
+            "unknown",
+            f"job {target} was asked to end, and the queue does not answer since: whether it does is not known "
+            f"(it was {was}{told})",
+        )
     left = [job for job in after if not job.state.is_final]
     if not left:
         states = {job.state.value for job in after} - {

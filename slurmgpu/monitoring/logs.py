@@ -33,18 +33,15 @@ def find_logs(
     """
     found: list[Log] = []
     for selection in selections:
-        try:
-            jobs = status(slurm, user=user, selections=[selection]).jobs
-        except SlurmUnreachable:
-            if selection.run is None:
-                raise
-            jobs = []
+        jobs, no_answer = _asked(slurm, user, selection)
         logs = [log for job in jobs if job.source != "none" for log in _logs(selection, job, run_for)]
         if selection.run is not None:
             older = _of_earlier(selection.run)
             if not older and not any(log.path and log.path.exists() for log in logs):
                 logs = _left_behind(selection.run) or logs
             logs = [*(older if earlier else []), *logs]
+        if not logs and no_answer is not None:
+            raise no_answer
         if not logs:
             raise SlurmGpuError(
                 f"{selection.text}: Slurm knows no such job of yours",
@@ -52,6 +49,17 @@ def find_logs(
             )
         found += logs
     return found
+
+
+def _asked(
+    slurm: Slurm, user: str | None, selection: Selection
+) -> tuple[list[JobStatus], SlurmUnreachable | None]:
+    """The jobs that a word means, and why they may not be all."""
+    try:
+        report = status(slurm, user=user, selections=[selection])
+    except SlurmUnreachable as error:
+        return [], error
+    return report.jobs, report.no_answer
 
 
 def _logs(selection: Selection, job: JobStatus, run_for: Callable[[JobStatus], Run | None]) -> list[Log]:

@@ -65,14 +65,16 @@ def _by_slurm(
 ) -> tuple[Path | None, SlurmGpuError]:
     """The newest run of the jobs that Slurm knows by this word, or why there is none."""
     try:
-        jobs = status(slurm, user=user, selections=[selection]).jobs
+        report = status(slurm, user=user, selections=[selection])
     except SlurmUnreachable as error:
         return None, error
-    jobs = [job for job in jobs if job.source != "none"]
+    jobs = [job for job in report.jobs if job.source != "none"]
     known = [run for job in jobs if (run := run_of(job) or _of_work_dir(job, runs_of)) is not None]
     newest = max(known, key=lambda run: run.submitted_at, default=None)
     if newest is not None:
         return Path(newest.run_dir), SlurmGpuError("")
+    if not jobs and report.no_answer is not None:
+        return None, report.no_answer
     why = "Slurm knows the job, but not its run directory" if jobs else "Slurm knows no such job of yours"
     return None, SlurmGpuError(why)
 

@@ -32,7 +32,11 @@ class StatusReport:
     notes: list[str]
     """What the reader should know of the answer: what could not be asked, read or found."""
     missing: list[str] = field(default_factory=list)
-    """The JOB words that lead to no job that Slurm knows."""
+    """The JOB words that lead to no job that Slurm knows, though it was asked."""
+    unasked: list[str] = field(default_factory=list)
+    """The JOB words of which it is not known whether there is such a job: the queue did not answer."""
+    no_answer: SlurmUnreachable | None = None
+    """Why the queue could not be asked."""
 
 
 def status(
@@ -53,18 +57,21 @@ def status(
     accounting = _accounting(slurm, user, selections, since or now - DEFAULT_SINCE)
     notes = list(accounting.notes)
     queued: list[JobStatus] | None
+    no_answer: SlurmUnreachable | None = None
     try:
         queued, queue_notes = squeue.read(slurm, user)
         notes += queue_notes
     except SlurmUnreachable as error:
         if not accounting.available:
             raise
-        queued = None
+        queued, no_answer = None, error
         notes.append(f"{error.message}  All that follows is accounting's and may be old.")
     jobs, doubts = merge(queued, accounting.jobs, user)
     if since is not None:
         jobs = [job for job in jobs if _counts(job, since, selections)]
-    found, not_found, missing = _selected(jobs, selections) if selections else (jobs, [], [])
+    found, not_found, absent = (
+        _selected(jobs, selections, no_answer is None) if selections else (jobs, [], [])
+    )
     notes += [note for note, job in doubts if job in found] + not_found
     found = _with_dependencies(slurm, found)
     if (selections or live) and accounting.available:
@@ -72,7 +79,10 @@ def status(
     if live:
         found, live_notes = _with_live_use(slurm, found)
         notes += live_notes
-    return StatusReport(_cluster(slurm, jobs), now, sorted(found, key=_order), notes, missing)
+    missing, unasked = (absent, []) if no_answer is None else ([], absent)
+    return StatusReport(
+        _cluster(slurm, jobs), now, sorted(found, key=_order), notes, missing, unasked, no_answer
+    )
 
 
 def _counts(job: JobStatus, since: datetime, selections: Sequence[Selection]) -> bool:
@@ -154,8 +164,9 @@ def _completed_by(queued: JobStatus, accounted: JobStatus | None) -> JobStatus:
 
 
 def _selected(
-    jobs: list[JobStatus], selections: Sequence[Selection]
+    jobs: list[JobStatus], selections: Sequence[Selection], asked: bool
 ) -> tuple[list[JobStatus], list[str], list[str]]:
+    """The jobs that the selections mean, notes on those that lead to none, and their words."""
     found = [job for job in jobs if any(selection.matches(job) for selection in selections)]
     notes: list[str] = []
     missing: list[str] = []
@@ -163,10 +174,17 @@ def _selected(
         if any(selection.matches(job) for job in found):
             continue
         missing.append(selection.text)
+        if not asked:
+            notes.append(
+                f"job {selection.text}: accounting does not know it, and the queue could not be asked: "
+                "it may be there"
+            )
         if selection.name is not None:
-            notes.append(f"there is no job named {selection.name!r} in the queue or in recent accounting")
+            if asked:
+                notes.append(f"there is no job named {selection.name!r} in the queue or in recent accounting")
             continue
-        notes.append(f"job {selection.text}: neither the queue nor accounting knows it")
+        if asked:
+            notes.append(f"job {selection.text}: neither the queue nor accounting knows it")
         found.append(_missing(selection))
     return found, notes, missing
 

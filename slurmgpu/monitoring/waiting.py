@@ -11,7 +11,7 @@ from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.monitoring.following import GrowingLogs
 from slurmgpu.monitoring.log_files import Log
 from slurmgpu.monitoring.select import Selection
-from slurmgpu.monitoring.status import status
+from slurmgpu.monitoring.status import StatusReport, status
 from slurmgpu.slurm.call import Slurm
 
 __all__ = ["Ended", "exit_code", "wait_for"]
@@ -67,8 +67,10 @@ def wait_for(
     """Wait until the selected jobs have ended; ``say`` receives each change of state.
 
     ``write`` receives the logs that ``logs_of`` finds, as they grow; ``logs`` are those followed already. Slurm is
-    asked after 1 s, then ever less often, every 30 s at most; a controller that does not answer is asked again at
-    the slowest pace.
+    asked after 1 s, then ever less often, every 30 s at most. A read that fails ends no wait: a controller that does
+    not answer is asked again at the slowest pace, however long that takes.
+
+    Raises SlurmRefused where Slurm says no to the question itself.
     """
     logs = logs or GrowingLogs()
     interval, next_poll = FIRST_POLL, clock()
@@ -77,24 +79,35 @@ def wait_for(
     said: str | None = None
     while True:
         if clock() >= next_poll:
-            try:
-                jobs = status(slurm, user=user, selections=[selection]).jobs
-            except SlurmUnreachable:
+            report = _asked(slurm, user, selection)
+            if report is None or report.unasked:
                 interval = SLOWEST_POLL
-            said = _report(jobs, said, say)
-            _look_for_logs(jobs, logs, logs_of)
-            if Ended(jobs).known:
-                break
-            unknown = not jobs or any(job.state is JobState.UNKNOWN for job in jobs)
-            lost_since = (lost_since if lost_since is not None else clock()) if unknown else None
-            if lost_since is not None and clock() - lost_since > PATIENCE:
-                break
+                said = _say_once("Slurm does not answer; asking again", said, say)
+                lost_since = None
+            else:
+                jobs = report.jobs
+                said = _report(jobs, said, say)
+                _look_for_logs(jobs, logs, logs_of)
+                if Ended(jobs).known:
+                    break
+                unknown = not jobs or any(job.state is JobState.UNKNOWN for job in jobs)
+                lost_since = (lost_since if lost_since is not None else clock()) if unknown else None
+                if lost_since is not None and clock() - lost_since > PATIENCE:
+                    break
             next_poll = clock() + interval
             interval = min(interval * 1.3, SLOWEST_POLL)
         pause(LOG_POLL)
         logs.pass_on(write)
     logs.pass_on(write, last=True)
     return Ended(jobs)
+
+
+def _asked(slurm: Slurm, user: str | None, selection: Selection) -> StatusReport | None:
+    """What Slurm says of the jobs; None where nobody answers."""
+    try:
+        return status(slurm, user=user, selections=[selection])
+    except SlurmUnreachable:
+        return None
 
 
 def _look_for_logs(
@@ -113,7 +126,10 @@ def _look_for_logs(
 
 
 def _report(jobs: list[JobStatus], said: str | None, say: Callable[[str], None] | None) -> str | None:
-    text = ", ".join(sorted({_state(job) for job in jobs}))
+    return _say_once(", ".join(sorted({_state(job) for job in jobs})), said, say)
+
+
+def _say_once(text: str, said: str | None, say: Callable[[str], None] | None) -> str | None:
     if say and text and text != said:
         say(text)
     return text or said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -21,7 +20,6 @@ __all__ = [
     "Runner",
     "Slurm",
     "call",
-    "is_unreachable",
     "reading_env",
     "submission_env",
     "unreachable",
@@ -48,17 +46,6 @@ _SCRUBBED = (
 # These say which Slurm to talk to and who asks; without them another cluster answers, or none. Sites with
 # several clusters set SLURM_CLUSTERS from a module, and their users expect it to hold.
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"})
-
-_UNREACHABLE = re.compile(
-    r"Unable to contact slurm (?:controller|daemon)"
-    r"|[Cc]onnect failure"
-    r"|Connection refused"
-    r"|Munge encode failed|Protocol authentication error|authentication: (?:Socket|Munge)"
-    r"|Could not establish a configuration source|Unable to process configuration file"
-    r"|resolve_ctls_from_dns_srv"
-    r"|Unable to establish control(?:ler)? machine"
-    r"|No route to host|Network is unreachable"
-)
 
 
 @dataclass(frozen=True)
@@ -196,20 +183,21 @@ def _end(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
         return b"", b""
 
 
-def is_unreachable(answer: Answer) -> bool:
-    """Whether the answer says that Slurm's daemons could not be reached, so nothing can have happened."""
-    return answer.rc != 0 and _UNREACHABLE.search(answer.stderr) is not None
-
-
 def unreachable(answer: Answer) -> SlurmUnreachable:
-    """Return the error for an answer that says so, with what to do about it."""
+    """Return the error for an answer that is none, with what to do about it."""
+    name, said = answer.argv[0], answer.text or f"nothing (exit status {answer.rc})"
     if "onfiguration" in answer.stderr:
         return SlurmUnreachable(
-            f"Slurm's commands are here, but they find no cluster. {answer.argv[0]} said: {answer.text}",
+            f"Slurm's commands are here, but they find no cluster. {name} said: {said}",
             hint="Run this on a login node of the cluster, or set SLURM_CONF to its slurm.conf",
         )
+    if "ate limit" in answer.stderr:
+        return SlurmUnreachable(
+            f"Slurm's controller has been asked too often. {name} said: {said}",
+            hint="Try again in a minute; something of yours may ask it in a loop: squeue, sacct, watch",
+        )
     return SlurmUnreachable(
-        f"Slurm's controller does not answer. {answer.argv[0]} said: {answer.text}",
+        f"Slurm's controller does not answer. {name} said: {said}",
         hint="Try again in a minute; if it stays so, ask the site's support",
     )
 

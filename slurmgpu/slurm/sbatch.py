@@ -10,7 +10,8 @@ from pathlib import Path
 
 from slurmgpu.errors import SlurmGpuError, SlurmUnreachable
 from slurmgpu.slurm import sacct, squeue
-from slurmgpu.slurm.call import Answer, Slurm, is_unreachable, submission_env, unreachable
+from slurmgpu.slurm.answers import meaning_of
+from slurmgpu.slurm.call import Answer, Slurm, submission_env, unreachable
 from slurmgpu.slurm.refusals import Advice, advise
 from slurmgpu.slurm.text import moment
 
@@ -72,16 +73,9 @@ class Unreachable:
 Outcome = Accepted | Rejected | Unknown | Unreachable
 
 _ID_LINE = re.compile(r"(\d{1,18})(?:;([\w.-]+))?", re.ASCII)
-# The same words come when the request was lost and when only the reply was: the job may be queued.
-_LOST = re.compile(
-    r"Socket timed out|Zero Bytes were transmitted|Message (?:receive|send) failure|timed out on send/recv"
-    r"|Connection (?:reset|timed out)|Communication (?:connection|shutdown) failure|Broken pipe"
-    r"|Transport endpoint|Unexpected message|Incomplete|Header lengths are longer|receive_msg"
-)
-_REFUSAL = re.compile(
-    r"sbatch: (?:error|fatal):|unrecognized option|invalid option|Invalid|allocation failure"
-    r"|ambiguous|requires an argument"
-)
+# These words come after the request was sent; an error without them is sbatch's own, before it asks.
+_SENT = "Batch job submission failed"
+_OWN_WORDS = r"(?m)^sbatch: (?:error|fatal): "
 
 
 def submit(
@@ -116,11 +110,13 @@ def classify(answer: Answer) -> Outcome:
         return Unknown(answer.text or "sbatch was ended before it answered")
     if answer.ok:
         return Unknown(answer.text or "sbatch ended without an error and without a job id")
-    if is_unreachable(answer) and not _LOST.search(answer.stderr):
+    meaning = meaning_of(answer)
+    if meaning == "no answer" and not found:
         return Unreachable(answer.text, unreachable(answer))
-    if found or _LOST.search(answer.stderr) or not _REFUSAL.search(answer.stderr):
-        return Unknown(answer.text or f"sbatch ended with exit status {answer.rc} and said nothing")
-    return Rejected(answer.text, advise(answer.text))
+    own = meaning == "unclear" and _SENT not in answer.stderr and re.search(_OWN_WORDS, answer.stderr)
+    if not found and (meaning == "refused" or own):
+        return Rejected(answer.text, advise(answer.text))
+    return Unknown(answer.text or f"sbatch ended with exit status {answer.rc} and said nothing")
 
 
 def _job_id(stdout: str) -> tuple[int, str | None] | None:
@@ -172,7 +168,7 @@ def estimate(
     argv = ["sbatch", "--test-only", *options, str(script)]
     environment = submission_env(_base(slurm, env)) | {"SLURM_TIME_FORMAT": "%s"}
     answer = slurm.ask(argv, env=environment, cwd=cwd)
-    if answer.rc is None or is_unreachable(answer):
+    if meaning_of(answer) in {"no answer", "lost"}:
         raise unreachable(answer)
     return parse_estimate(answer)
 

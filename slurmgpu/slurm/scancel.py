@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.slurm.call import Slurm, is_unreachable, unreachable
+from slurmgpu.slurm.answers import meaning_of
+from slurmgpu.slurm.call import Slurm, unreachable
 
 __all__ = ["cancel", "command"]
 
@@ -30,9 +31,9 @@ def command(ids: Sequence[str], signal: str | None = None) -> list[str]:
 def cancel(slurm: Slurm, ids: Sequence[str], signal: str | None = None) -> str:
     """Ask Slurm to end jobs (or to signal their steps) and return what scancel said, usually nothing.
 
-    Raises SlurmUnreachable when the controller does not answer.
+    Raises SlurmUnreachable when the request reached nobody; after a lost reply the queue has to tell.
     """
     answer = slurm.ask(command(ids, signal))
-    if is_unreachable(answer):
+    if meaning_of(answer) == "no answer":
         raise unreachable(answer)
     return answer.text

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from slurmgpu.errors import SlurmRefused, SlurmUnreachable
+from slurmgpu.errors import SlurmRefused
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.slurm.call import Answer, Slurm, is_unreachable, unreachable
+from slurmgpu.slurm.answers import meaning_of
+from slurmgpu.slurm.call import Slurm, unreachable
 from slurmgpu.slurm.ids import JobId, expand_pattern
 from slurmgpu.slurm.text import SEPARATOR, known, moment, rows, seconds, whole
 from slurmgpu.slurm.tres import gpus_of_job
@@ -61,12 +62,15 @@ def command(user: str | None) -> list[str]:
 def read(slurm: Slurm, user: str | None) -> tuple[list[JobStatus], list[str]]:
     """Ask for the jobs of a user (None: everybody's); returns them with notes on rows that cannot be read.
 
-    Raises SlurmUnreachable when the controller does not answer, SlurmRefused when it answers with an error.
+    Raises SlurmUnreachable when there is no answer that could be read, SlurmRefused when squeue or the controller
+    says no.
     """
     answer = slurm.ask(command(user))
-    # An unknown user or field is an error on stderr, no row that could be read, and exit status 0.
-    if not answer.ok or ("error:" in answer.stderr and SEPARATOR not in answer.stdout):
-        raise _error(answer)
+    meaning = meaning_of(answer)
+    if meaning == "refused":
+        raise SlurmRefused(f"squeue refused (exit status {answer.rc}): {answer.text}")
+    if meaning != "answered":
+        raise unreachable(answer)
     return parse(answer.stdout)
 
 
@@ -80,12 +84,6 @@ def dependencies(slurm: Slurm, ids: Sequence[int]) -> dict[str, str]:
     answer = slurm.ask(["squeue", "--noheader", "--noconvert", numbers, "-O", fields])
     good, _ = rows(answer.stdout, 3)
     return {row[0].strip(): text for row in good if (text := known(row[2])) is not None}
-
-
-def _error(answer: Answer) -> SlurmUnreachable | SlurmRefused:
-    if answer.rc is None or is_unreachable(answer):
-        return unreachable(answer)
-    return SlurmRefused(f"squeue refused (exit status {answer.rc}): {answer.text}")
 
 
 def parse(text: str) -> tuple[list[JobStatus], list[str]]:

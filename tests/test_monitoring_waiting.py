@@ -1,0 +1,121 @@
+"""A wait ends with the job, never with a read that failed; the queues are recorded, or made from recordings."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+import slurmgpu.cli.status
+from slurmgpu.cli.status import command
+from slurmgpu.errors import SlurmRefused
+from slurmgpu.monitoring.select import select
+from slurmgpu.monitoring.waiting import Ended, exit_code, wait_for
+from slurmgpu.slurm.call import Answer, Slurm
+from tests.recorded import Replay, recorded, said
+from tests.test_monitoring_cancel import SEEN, queue
+
+# What a real squeue has said where its reply, or its request, was lost, or nobody was there to answer.
+NO_ANSWERS = [
+    "slurm_load_jobs error: Socket timed out on send/recv operation",
+    "slurm_load_jobs error: Zero Bytes were transmitted or received",
+    "squeue: error: slurm_receive_msg [10.1.0.1:6817]: Connection reset by peer\nslurm_load_jobs error: Connection reset",
+    "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+    "slurm_load_jobs error: Slurm backup controller in standby mode",
+    "slurm_load_jobs error: Rate limit exceeded. Please retry your request later.",
+    "slurm_load_jobs error: Unexpected message received",
+    "slurm_load_jobs error: Something that nobody has heard of",
+]
+
+
+class Clock:
+    """Time passes only where somebody pauses."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def wait(*queues: Answer, accounting: Answer | None = None) -> tuple[Ended, list[str], float]:
+    """How a wait for job 1 ended, what was said meanwhile, and how long it took."""
+    replay = Replay(
+        squeue=list(queues), sacct=accounting or said(stderr="sacct: error: Connection refused", rc=1)
+    )
+    clock, heard = Clock(), list[str]()
+    ended = wait_for(
+        Slurm(run=replay, env={"SLURM_CONF": "/nowhere"}),
+        select(["1"])[0],
+        user="root",
+        say=heard.append,
+        pause=clock.pause,
+        clock=clock,
+    )
+    return ended, heard, clock.now
+
+
+@pytest.mark.parametrize("text", NO_ANSWERS)
+@pytest.mark.parametrize("rc", [1, 0])
+def test_a_read_that_fails_ends_no_wait(text: str, rc: int) -> None:
+    silent = said(stderr=text, rc=rc)
+    ended, heard, _ = wait(SEEN, silent, SEEN, silent, queue(("1", "COMPLETED")))
+    assert exit_code(ended) == 0
+    assert heard == ["RUNNING", "Slurm does not answer; asking again"] * 2 + ["COMPLETED"]
+
+
+def test_a_controller_may_be_away_for_hours() -> None:
+    silent = [said(stderr=NO_ANSWERS[0], rc=1)] * 300
+    ended, heard, seconds = wait(*silent, queue(("1", "COMPLETED")))
+    assert exit_code(ended) == 0
+    assert heard == ["Slurm does not answer; asking again", "COMPLETED"]
+    assert seconds > 2 * 3600
+
+
+def test_a_squeue_that_is_ended_by_its_time_limit_ends_no_wait() -> None:
+    ended, _, _ = wait(SEEN, said(stderr="squeue: no answer in 60 s", rc=None), queue(("1", "COMPLETED")))
+    assert exit_code(ended) == 0
+
+
+def test_where_only_accounting_answers_and_does_not_know_the_job_the_wait_goes_on() -> None:
+    nothing = said()
+    silent = [said(stderr=NO_ANSWERS[0], rc=1)] * 20
+    ended, heard, seconds = wait(SEEN, *silent, queue(("1", "COMPLETED")), accounting=nothing)
+    assert (exit_code(ended), heard[-1]) == (0, "COMPLETED")
+    assert seconds > 400
+
+
+def test_a_job_that_slurm_was_asked_for_and_does_not_know_ends_the_wait_with_3() -> None:
+    ended, _, _ = wait(SEEN, said(), accounting=said())
+    assert exit_code(ended) == 3
+
+
+def test_a_named_refusal_is_final() -> None:
+    refused = said(stderr="squeue: error: Invalid user: nobody-here", rc=1)
+    with pytest.raises(SlurmRefused, match="Invalid user"):
+        wait(SEEN, refused)
+
+
+def test_a_watch_goes_on_when_slurm_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = said(stderr=NO_ANSWERS[0], rc=1)
+    refused = said(stderr="sacct: error: Connection refused", rc=1)
+    queues = [silent, SEEN, silent, queue(("1", "COMPLETED"))]
+    slurm = Slurm(run=Replay(squeue=queues, sacct=refused), env={"SLURM_CONF": "/nowhere"})
+    monkeypatch.setattr(slurmgpu.cli.status, "WATCH_SECONDS", 0.0)
+    monkeypatch.setattr("slurmgpu.monitoring.select.current_user", lambda: "root")
+    done = CliRunner().invoke(command, ["--watch", "1"], obj=slurm)
+    assert done.exit_code == 0, done.output
+    assert done.stderr.count("asking again in") == 2
+    assert "COMPLETED" in done.stdout.splitlines()[-1]
+
+
+def test_status_ends_with_3_where_the_queue_could_not_be_asked_and_with_1_where_it_was() -> None:
+    down = recorded("squeue_no_controller")
+    for queued, code in ((down, 3), (SEEN, 1)):
+        slurm = Slurm(run=Replay(squeue=queued, sacct=said()), env={"SLURM_CONF": "/nowhere"})
+        done = CliRunner().invoke(command, ["777"], obj=slurm)
+        assert done.exit_code == code, done.output
+        assert ("it may be there" in done.stderr) == (code == 3)
+        assert ("neither the queue nor accounting knows it" in done.stderr) == (code == 1)
