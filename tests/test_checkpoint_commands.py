@@ -486,6 +486,18 @@ def test_the_exported_weights_fit_the_plain_model(call: Call, tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["weights.pt"]
 
 
+def test_python_files_in_the_current_folder_are_not_run(call: Call, tmp_path: Path) -> None:
+    """The run directory of somebody else, and the folder where one stands, may hold anything."""
+    save_parts(tmp_path / "run", 7, model={"weight": torch.tensor([7.0])})
+    bait = f"open({str(tmp_path / 'ran')!r}, 'w')\n"
+    for name in ("torch", "json", "contextlib", "types", "sitecustomize", "usercustomize", "slurmgpu_training"):
+        (tmp_path / f"{name}.py").write_text(bait)
+        (tmp_path / "run" / f"{name}.py").write_text(bait)
+    done = call("export", "run", "-o", "weights.pt")
+    assert done.exit_code == 0, done.exception
+    assert not (tmp_path / "ran").exists()
+
+
 def test_the_newest_intact_checkpoint_is_exported_and_damage_is_said(call: Call, tmp_path: Path) -> None:
     save_parts(tmp_path / "run", 7, model={"weight": torch.tensor([7.0])})
     flip(save_parts(tmp_path / "run", 8, model={"weight": torch.tensor([8.0])}))

@@ -9,9 +9,9 @@ import pytest
 
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.slurm import scancel
-from slurmgpu.slurm.call import Slurm, call, is_unreachable, reading_env, submission_env
+from slurmgpu.slurm.call import Slurm, call, reading_env, submission_env
 from slurmgpu.slurm.cluster import ask_cluster_name, cluster_name_here
-from tests.recorded import RELEASES, Replay, recorded, said
+from tests.recorded import Replay, said
 
 
 def program(folder: Path, name: str, text: str) -> dict[str, str]:
@@ -89,16 +89,6 @@ def test_the_commands_asked_are_counted() -> None:
     slurm.ask(["sacct"])
     slurm.ask(["squeue"])
     assert (slurm.count("squeue"), slurm.count("sacct"), slurm.count("sbatch")) == (2, 1, 0)
-
-
-@pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("name", ["squeue_no_controller", "sbatch_no_controller"])
-def test_a_controller_that_is_down_is_recognised(name: str, release: str) -> None:
-    assert is_unreachable(recorded(name, release))
-
-
-def test_a_refusal_is_not_taken_for_silence() -> None:
-    assert not is_unreachable(recorded("sbatch_refused_account"))
 
 
 def test_the_cluster_is_named_by_its_own_file(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ __all__ = ["Tried", "cannot_be_tried", "try_environment"]
 TIMEOUT = 60.0
 _MARK = "slurmgpu-torch-is "
 _PROBE = (
+    # Not what lies in the current folder, which Python would import first.
+    "import sys; sys.path[:] = [one for one in sys.path if one not in ('', '.')]; "
     f"import torch; v = torch.version; print({_MARK!r} + torch.__version__, "
     "'gpu' if v.cuda or getattr(v, 'hip', None) else 'cpu')"
 )

@@ -39,6 +39,8 @@ def ask_entrypoint(python: str, module: str, arguments: Sequence[str], environme
     """Run a module of the entrypoint to its end; what it printed.
 
     It is copied first, as for a job: slurmgpu's own folder on PYTHONPATH would bring all that is installed beside it.
+    And it runs in that folder: Python would import from the current one, which may be somebody else's. So paths among
+    the arguments are absolute.
 
     Raises:
         RunFailed: in the words of the module.
@@ -49,7 +51,12 @@ def ask_entrypoint(python: str, module: str, arguments: Sequence[str], environme
         path = os.pathsep.join(filter(None, [folder, environment.get("PYTHONPATH")]))
         try:
             done = subprocess.run(
-                command, env={**environment, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+                command,
+                cwd=folder,
+                env={**environment, "PYTHONPATH": path},
+                capture_output=True,
+                text=True,
+                check=False,
             )
         except OSError as error:
             raise RunFailed(f"{python} cannot be started: {error.strerror}") from None

@@ -186,9 +186,10 @@ def python_with_torch(environment: Mapping[str, str]) -> str:
 
 @functools.cache
 def _has_torch(python: str) -> bool:
+    # Not in the current folder, from which Python would import what lies there.
     probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
     try:
-        asked = subprocess.run([python, "-c", probe], capture_output=True, timeout=20, check=False)
+        asked = subprocess.run([python, "-c", probe], cwd="/", capture_output=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return asked.returncode == 0
