@@ -177,6 +177,14 @@ def test_a_try_tells_a_torch_for_the_cpu_alone(tmp_path: Path) -> None:
     assert done == Tried("2.13.0+cpu", cpu_only=True)
 
 
+def test_a_try_imports_nothing_that_lies_in_the_folder(tmp_path: Path) -> None:
+    bait = f"open({str(tmp_path / 'ran')!r}, 'w')\n__version__ = '9'\n"
+    (tmp_path / "torch.py").write_text(bait)
+    venv = a_venv(tmp_path / "mine", torch="2.9.1")
+    done = tried(Environment(python=PythonEnvironment(venv=Venv(path=str(venv)))), tmp_path)
+    assert (done.version, (tmp_path / "ran").exists()) == ("2.9.1", False)
+
+
 def test_a_try_that_fails_says_why(tmp_path: Path) -> None:
     venv = a_venv(tmp_path / "empty", torch=None)
     done = tried(Environment(python=PythonEnvironment(venv=Venv(path=str(venv)))), tmp_path)
