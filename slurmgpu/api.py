@@ -115,10 +115,16 @@ def submit(
     )
     packed = pack_function(plan, function, args, kwargs or {})
     templates = loaded.settings.templates
+    for other in loaded.settings.unused:
+        warnings.warn(f"{other.path} is not used: it {other.why}", UserWarning, stacklevel=2)
     folder = folder_here(loaded.work_dir, cwd)
     chosen = os.fspath(runs) if runs is not None else loaded.settings.settings.runs
     script = render_script(
-        packed.plan, read_templates(expand_here(templates, os.environ, "templates") if templates else None)
+        packed.plan,
+        read_templates(
+            expand_here(templates, os.environ, "templates") if templates else None,
+            loaded.settings.trusted_templates,
+        ),
     )
     verdict = judge(Requested(packed.plan, script, loaded, found), cwd)
     for remark in verdict.warnings:

@@ -490,7 +490,15 @@ def test_python_files_in_the_current_folder_are_not_run(call: Call, tmp_path: Pa
     """The run directory of somebody else, and the folder where one stands, may hold anything."""
     save_parts(tmp_path / "run", 7, model={"weight": torch.tensor([7.0])})
     bait = f"open({str(tmp_path / 'ran')!r}, 'w')\n"
-    for name in ("torch", "json", "contextlib", "types", "sitecustomize", "usercustomize", "slurmgpu_training"):
+    for name in (
+        "torch",
+        "json",
+        "contextlib",
+        "types",
+        "sitecustomize",
+        "usercustomize",
+        "slurmgpu_training",
+    ):
         (tmp_path / f"{name}.py").write_text(bait)
         (tmp_path / "run" / f"{name}.py").write_text(bait)
     done = call("export", "run", "-o", "weights.pt")

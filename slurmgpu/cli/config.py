@@ -36,8 +36,10 @@ def show(as_json: bool) -> None:
     layers = [
         {"layer": layer, "path": str(path), "read": path.is_file()} for layer, path in layer_files(settings)
     ]
+    others = [{"path": str(one.path), "why": one.why, "used": True} for one in settings.of_others]
+    others += [{"path": str(one.path), "why": one.why, "used": False} for one in settings.unused]
     if as_json:
-        data = {"schema": "slurmgpu.config/1", "values": rows, "layers": layers}
+        data = {"schema": "slurmgpu.config/1", "values": rows, "layers": layers, "of_others": others}
         click.echo(json.dumps(data, indent=2, ensure_ascii=False))
         return
     width = max((len(f"{row['key']}: {row['value']}") for row in rows), default=0)
@@ -49,6 +51,28 @@ def show(as_json: bool) -> None:
         click.echo(
             f"  {layer['layer']:<8} {layer['path']}{'' if layer['read'] else ' (not there)'}", err=True
         )
+    for other in others:
+        used = "is used" if other["used"] else "is not used (slurmgpu config trust FOLDER)"
+        click.echo(f"  {other['path']} {other['why']}, and {used}", err=True)
+
+
+@command.command("trust")
+@click.argument("folder", type=click.Path(exists=True, file_okay=False))
+def trust(folder: str) -> None:
+    """Use the settings, profiles, templates and job files in FOLDER although somebody else wrote them, or may.
+
+    What they say runs as you. Your settings keep the list (trusted); take a folder out of it there.
+    """
+    from pathlib import Path
+
+    from slurmgpu.files.settings import load_settings, trusted_by_user, write_user_settings
+
+    settings = load_settings(Path.cwd())
+    path = str(Path(folder).resolve())
+    known = trusted_by_user(settings)
+    if path not in known:
+        write_user_settings(settings, {("trusted",): [*known, path]})
+    click.echo(f"{path} is trusted", err=True)
 
 
 def _leaves(value: Any, key: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], Any]]:

@@ -218,7 +218,7 @@ def _ask_environment(
         drafts.additions["default_environment"] = ENVIRONMENT
         return
     question = EnvironmentQuestion(
-        rules, drafts.found.cluster, questions, settings.templates, options.no_try, Path.cwd(), os.environ
+        rules, drafts.found.cluster, questions, settings, options.no_try, Path.cwd(), os.environ
     )
     chosen = question.ask(options.environment)
     if chosen is not None:

@@ -16,7 +16,7 @@ from slurmgpu.discovery.pytorch import Candidate, candidates, chosen_by_name
 from slurmgpu.discovery.trying import Tried, cannot_be_tried, try_environment
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.data import read_templates
-from slurmgpu.files.settings import expand_here
+from slurmgpu.files.settings import LoadedSettings, expand_here
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 
@@ -139,7 +139,7 @@ class EnvironmentQuestion:
     rules: Cluster
     found: Cluster
     questions: Questions
-    templates: str | None
+    settings: LoadedSettings
     no_try: bool
     folder: Path
     environ: Mapping[str, str]
@@ -225,8 +225,9 @@ class EnvironmentQuestion:
             say(f"environment: {one.name} ({one.what}): not tried: {untried}; the first job will show")
             return Tried(None)
         say(f"environment: trying {one.name} ({one.what}) ...")
+        named = self.settings.templates
         shipped = read_templates(
-            expand_here(self.templates, self.environ, "templates") if self.templates else None
+            expand_here(named, self.environ, "templates") if named else None, self.settings.trusted_templates
         )
         done = try_environment(one.environment, self.rules, shipped, self.folder, self.environ)
         built = f", {_CPU_ONLY}" if self._wastes_gpus(done) else ""

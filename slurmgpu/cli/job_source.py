@@ -49,8 +49,25 @@ def find_source(given: Mapping[str, Any], cwd: Path, environ: Mapping[str, str])
     if command and _is_batch(command[0]):
         return Source(batch=_batch(command[0], command[1:], environ))
     if not command and not _has_task(given) and (cwd / JOB_FILE).is_file():
+        _check_whose(cwd / JOB_FILE, environ)
         return Source(cwd / JOB_FILE, note=f"using {JOB_FILE}")
     return Source()
+
+
+def _check_whose(path: Path, environ: Mapping[str, str]) -> None:
+    """InvalidInput for a job file that nobody named and somebody else wrote."""
+    from slurmgpu.files.trust import Trust
+
+    if Trust().foreign(path) is None:
+        return
+    from slurmgpu.files.settings import load_settings
+
+    foreign = load_settings(path.parent, environ).trust.foreign(path)
+    if foreign is not None:
+        raise InvalidInput(
+            f"{path.name}: it {foreign.why}, and nobody has named it: what it says would run as you",
+            hint=f"read it, then name it: slurmgpu ... {path.name}; or trust the folder: slurmgpu config trust .",
+        )
 
 
 def _has_task(given: Mapping[str, Any]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -13,10 +14,11 @@ import click
 from slurmgpu.cli.job_options import FIELDS
 from slurmgpu.cli.job_source import Source, find_source
 from slurmgpu.errors import InvalidInput, PlanError
-from slurmgpu.files.clusters import choose_cluster
-from slurmgpu.files.data import read_templates
+from slurmgpu.files.clusters import choose_cluster, foreign_profiles
+from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.jobs import LoadedJob, load_job, read_user_script, words_as_spelled
 from slurmgpu.files.settings import expand_here
+from slurmgpu.files.trust import Trust
 from slurmgpu.files.yaml import Layered, Origin, read_file, read_yaml
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.plan import Plan
@@ -78,8 +80,11 @@ class Prepared(NamedTuple):
 
     def templates(self) -> Mapping[str, str]:
         """The shipped templates, with the user's laid over them."""
-        chosen = self.template or self.loaded.settings.templates
-        return read_templates(expand_here(chosen, os.environ, "templates") if chosen else None)
+        settings = self.loaded.settings
+        if self.template is None and settings.templates is not None:
+            chosen = expand_here(settings.templates, os.environ, "templates")
+            return read_templates(chosen, settings.trusted_templates)
+        return read_templates(expand_here(self.template, os.environ, "templates") if self.template else None)
 
 
 def note(text: str) -> None:
@@ -110,6 +115,7 @@ def prepare(given: dict[str, Any], *, starts: Start | None = None, renders: bool
             "no cluster profile is chosen: a plain generic one is used, and nothing is checked against limits "
             "(`slurmgpu cluster list` shows profiles, --cluster NAME chooses one)"
         )
+    _mention_others(loaded)
     _mention_misplaced(given.get("command") or ())
     for warning in plan.warnings:
         note(f"warning: {warning}")
@@ -182,6 +188,21 @@ def _judge(loaded: LoadedJob, plan: Plan, cwd: Path, starts: Start | None, force
             check_task(plan, command.folder)
         except PlanError as error:
             note(f"warning: {error.message}; {error.hint}")
+
+
+def _mention_others(loaded: LoadedJob) -> None:
+    """Say which files of others are used, and which are not."""
+    settings = loaded.settings
+    profiles = [
+        one for folder in settings.folders.values() for one in foreign_profiles(settings, folder / "clusters")
+    ]
+    for one in (*settings.unused, *profiles[:1]):
+        folder = shlex.quote(str(one.path.parent))
+        note(f"{one.path} is not used: it {one.why}; where you trust it: slurmgpu config trust {folder}")
+    own = Trust.of([data_folder("jobs")])
+    named = own.foreign(loaded.path) if loaded.path else None
+    for one in (*settings.of_others, *([named] if named else [])):
+        note(f"{one.path} is used, and it {one.why}")
 
 
 def _mention_misplaced(command: tuple[str, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,18 +10,39 @@ from typing import Any
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.data import data_folder
 from slurmgpu.files.settings import LoadedSettings
+from slurmgpu.files.trust import Foreign
 from slurmgpu.files.yaml import Layered, Origin, read_file, validate
 from slurmgpu.models.cluster import GENERIC, Cluster
 
-__all__ = ["base_of", "choose_cluster", "load_cluster", "profile_folders", "profiles", "user_profile"]
+__all__ = [
+    "base_of",
+    "choose_cluster",
+    "foreign_profiles",
+    "load_cluster",
+    "profile_folders",
+    "profiles",
+    "user_profile",
+]
 
 # Entries that the upper profile describes anew: a limit that is gone there must not shine through from below.
 _WHOLE = ("partitions", "qos", "environments")
 
 
 def profile_folders(settings: LoadedSettings) -> list[Path]:
-    """Where profiles are looked for: the site's own are authoritative, then the lab's, the user's, the project's."""
-    return [*(folder / "clusters" for folder in settings.folders.values()), data_folder("clusters")]
+    """Where profiles are looked for: the site's own are authoritative, then the lab's, the user's, the project's.
+
+    A folder that holds a file of somebody else whom nobody trusts is left out.
+    """
+    named = [folder / "clusters" for folder in settings.folders.values()]
+    return [*(folder for folder in named if not foreign_profiles(settings, folder)), data_folder("clusters")]
+
+
+def foreign_profiles(settings: LoadedSettings, folder: Path) -> list[Foreign]:
+    """The profiles in a folder, and the folder itself, that others wrote or may write."""
+    if not folder.is_dir():
+        return []
+    found = (settings.trust.foreign(path) for path in (folder, *sorted(folder.glob("*.yaml"))))
+    return [one for one in found if one is not None]
 
 
 def profiles(settings: LoadedSettings) -> dict[str, Path]:
@@ -90,6 +112,18 @@ def _base(name: str, origin: Origin | None, folders: Sequence[Path], chain: tupl
     raise InvalidInput(
         f"{place}based_on {name!r}: no such profile; {guess}known: {', '.join(known) or 'none'}"
     )
+
+
+def _check_not_foreign(name: str, chooser: str, settings: LoadedSettings) -> None:
+    """InvalidInput where there is such a profile, in a folder that is left out."""
+    for folder in settings.folders.values():
+        foreign = foreign_profiles(settings, folder / "clusters")
+        if foreign and (folder / "clusters" / f"{name}.yaml").is_file():
+            raise InvalidInput(
+                f"cluster {name!r} ({chooser}): profiles in {folder / 'clusters'} are not used: "
+                f"{foreign[0].path.name} {foreign[0].why}",
+                hint=f"where you trust it: slurmgpu config trust {shlex.quote(str(folder))}",
+            )
 
 
 def _lay_over(below: Layered, above: Layered) -> None:
@@ -163,6 +197,7 @@ def choose_cluster(
         return load_cluster(path, [path.parent, *folders]), chooser
     known = profiles(settings)
     if name not in known:
+        _check_not_foreign(name, chooser, settings)
         import difflib
 
         near = difflib.get_close_matches(name, known, n=1)

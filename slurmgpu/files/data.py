@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
+from slurmgpu.files.trust import Trust, opened
 
 __all__ = ["WITHOUT_GPUS", "data_folder", "read_templates"]
 
@@ -36,14 +38,15 @@ def data_folder(name: str) -> Path:
 class _Templates(Mapping[str, str]):
     """Templates by name, each read when it is used; folders named first win."""
 
-    def __init__(self, folders: list[Path]) -> None:
+    def __init__(self, folders: list[Path], trust: Trust) -> None:
         self._folders = folders
+        self._trust = trust
 
     def __getitem__(self, name: str) -> str:
         for folder in self._folders:
             path = folder / name
             if path.is_file():
-                return _read(path)
+                return _read(path, self._trust)
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
@@ -56,19 +59,31 @@ class _Templates(Mapping[str, str]):
         return sum(1 for _ in self)
 
 
-def read_templates(override: Path | None = None) -> Mapping[str, str]:
-    """All templates by name; those in the user's folder, or a file for the main one, replace the shipped ones."""
+def read_templates(override: Path | None = None, trust: Trust | None = None) -> Mapping[str, str]:
+    """All templates by name; those in the user's folder, or a file for the main one, replace the shipped ones.
+
+    ``trust``: whose templates count; without it, any: the folder was named.
+    """
     shipped = data_folder("templates")
     if override is None:
-        return _Templates([shipped])
+        return _Templates([shipped], Trust.of([shipped]))
+    trust = Trust.of([override]) if trust is None else trust
+    everywhere = Trust((*trust.folders, *Trust.of([shipped]).folders))
     if override.is_dir():
-        return _Templates([override, shipped])
-    return ChainMap({"script.sh.j2": _read(override)}, _Templates([shipped]))  # type: ignore[arg-type]
+        return _Templates([override, shipped], everywhere)
+    main = {"script.sh.j2": _read(override, trust)}
+    return ChainMap(main, _Templates([shipped], everywhere))  # type: ignore[arg-type]
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, trust: Trust) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with opened(path, trust) as (file, foreign):
+            if foreign is not None:
+                raise InvalidInput(
+                    f"template {str(path)!r}: it {foreign.why}, and what it says would run as you",
+                    hint=f"where you trust whoever writes there: slurmgpu config trust {shlex.quote(str(path.parent))}",
+                )
+            return file.read().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(
             f"template {str(path)!r}: {getattr(error, 'strerror', None) or error}",

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, Strict
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.files.yaml import Key, Layered, Origin, read_file, validate
+from slurmgpu.files.trust import Foreign, Trust, opened
+from slurmgpu.files.yaml import Key, Layered, Origin, read_file, read_yaml, utf8, validate
 from slurmgpu.models.base import Model, Text, Word
 from slurmgpu.models.environment import Environment
 
@@ -23,6 +24,7 @@ __all__ = [
     "layer_files",
     "load_settings",
     "runs_folder",
+    "trusted_by_user",
     "write_user_setting",
     "write_user_settings",
 ]
@@ -67,6 +69,9 @@ class Settings(Model):
     """Named environments; they win over the cluster's."""
     job: dict[str, Any] = Field(default_factory=dict)
     """Values that every job starts from, laid out as in a job file."""
+    trusted: Annotated[tuple[Text, ...], Strict(False)] = ()
+    """Folders whose settings, profiles, templates and job files count although somebody else wrote them, or may; in the
+    user's own settings and the site's only."""
     policy: Policy = Policy.model_construct()
     """What the site allows; in the site's own settings only."""
 
@@ -78,6 +83,25 @@ class LoadedSettings(NamedTuple):
     layered: Layered
     folders: dict[str, Path]
     """Layer name -> its folder, in rising precedence."""
+    trust: Trust = Trust()
+    """Whose files count besides one's own."""
+    unused: tuple[Foreign, ...] = ()
+    """Files of others that were found and are not used."""
+    of_others: tuple[Foreign, ...] = ()
+    """Files of others that are used: named by the user or the site, or trusted."""
+
+    @property
+    def trusted_templates(self) -> Trust:
+        """Whose templates count: a folder that the user, the site or the lab names is trusted by that."""
+        origin = self.layered.origin(("templates",))
+        project = self.folders.get("project")
+        if (
+            origin is None
+            or self.templates is None
+            or (project and origin.where == str(project / PROJECT_FILE))
+        ):
+            return self.trust
+        return Trust((*self.trust.folders, *Trust.of([Path(self.templates)]).folders))
 
     @property
     def templates(self) -> str | None:
@@ -115,14 +139,24 @@ def runs_folder(chosen: str | None, here: Path, environ: Mapping[str, str]) -> P
 
 
 def _project_file(start: Path) -> Path | None:
-    """The nearest slurmgpu.yaml at or above a folder, not beyond a repository's root or the home folder."""
+    """The nearest slurmgpu.yaml at or above a folder, not beyond a repository's root, the home folder or the file system."""
     home = Path.home()
+    device = _device(start)
     for folder in (start, *start.parents):
+        if _device(folder) != device:
+            return None
         if (folder / PROJECT_FILE).is_file():
             return folder / PROJECT_FILE
         if (folder / ".git").exists() or folder == home:
             return None
     return None
+
+
+def _device(folder: Path) -> int | None:
+    try:
+        return folder.stat().st_dev
+    except OSError:
+        return None
 
 
 def load_settings(start: Path, environ: Mapping[str, str] | None = None) -> LoadedSettings:
@@ -133,20 +167,33 @@ def load_settings(start: Path, environ: Mapping[str, str] | None = None) -> Load
     site_layer, user_layer = _read_layer(folders["site"]), _read_layer(user)
     lab = user_layer.data.get("lab") or site_layer.data.get("lab")
     layers = [site_layer]
+    trusted = [folders["site"], *_trusted(site_layer, environ), *_trusted(user_layer, environ)]
     if isinstance(lab, str):
         named_in = user if "lab" in user_layer.data else folders["site"]
         folders["lab"] = named_in / expand_here(lab, environ, "lab")
         layers.append(_read_layer(folders["lab"]))
+        trusted.append(folders["lab"])
     folders["user"] = user
     layers.append(user_layer)
+    trust = Trust.of(trusted)
+    unused: tuple[Foreign, ...] = ()
     project = _project_file(start)
     if project is not None:
-        folders["project"] = project.parent
-        layers.append(read_file(project))
+        layer = _of_ones_own(project, trust)
+        if isinstance(layer, Foreign):
+            unused = (layer,)
+        else:
+            folders["project"] = project.parent
+            layers.append(layer)
     exclusive = tuple(frozenset(("job", *key) for key in group) for group in EXCLUSIVE_JOB_KEYS)
     merged = Layered({}, {(): Origin("the settings")})
     for layer in filter(lambda layer: layer.data, layers):
         validate(Settings, layer, "settings")  # each file answers for its own mistakes
+        if "trusted" in layer.data and layer is not site_layer and layer is not user_layer:
+            raise InvalidInput(
+                f"{layer.origin(('trusted',))}: whom to trust is the user's to say, in {user / LAYER_FILE}",
+                hint="take it out of this file; slurmgpu config trust FOLDER adds a folder",
+            )
         if "policy" in layer.data and layer is not site_layer:
             raise InvalidInput(
                 f"{layer.origin(('policy',))}: policy is the site's to set, in {folders['site'] / LAYER_FILE}",
@@ -154,7 +201,28 @@ def load_settings(start: Path, environ: Mapping[str, str] | None = None) -> Load
             )
         merged.overlay(layer, exclusive)
     settings = validate(Settings, merged, "settings") if merged.data else Settings.model_construct()
-    return LoadedSettings(settings, merged, folders)
+    nobody = Trust()
+    files = [folder / (PROJECT_FILE if name == "project" else LAYER_FILE) for name, folder in folders.items()]
+    of_others = tuple(one for one in map(nobody.foreign, files) if one is not None)
+    return LoadedSettings(settings, merged, folders, trust, unused, of_others)
+
+
+def _trusted(layer: Layered, environ: Mapping[str, str]) -> list[Path]:
+    folders = layer.data.get("trusted")
+    return [
+        expand_here(one, environ, "trusted")
+        for one in (folders if isinstance(folders, list) else ())
+        if isinstance(one, str)
+    ]
+
+
+def _of_ones_own(path: Path, trust: Trust) -> Layered | Foreign:
+    """What a file that nobody named says; whose it is where it does not count."""
+    try:
+        with opened(path, trust) as (file, foreign):
+            return foreign if foreign is not None else read_yaml(utf8(file.read(), path), str(path))
+    except OSError:
+        return read_file(path)  # says why it cannot be read
 
 
 def _read_layer(folder: Path) -> Layered:
@@ -170,12 +238,18 @@ def layer_files(settings: LoadedSettings) -> list[tuple[str, Path]]:
     ]
 
 
+def trusted_by_user(settings: LoadedSettings) -> list[str]:
+    """The folders that the user's own settings file trusts, as it has them."""
+    listed = _read_layer(settings.folders["user"]).data.get("trusted")
+    return [str(one) for one in listed] if isinstance(listed, list) else []
+
+
 def write_user_setting(settings: LoadedSettings, key: str, value: str) -> Path:
     """Set one top-level value in the user's settings file, keeping its comments; the file's path."""
     return write_user_settings(settings, {(key,): value})
 
 
-def write_user_settings(settings: LoadedSettings, values: Mapping[tuple[str, ...], str]) -> Path:
+def write_user_settings(settings: LoadedSettings, values: Mapping[tuple[str, ...], str | list[str]]) -> Path:
     """Set values in the user's settings file, all at once or none, keeping its comments; the file's path."""
     from ruamel.yaml import YAML
     from ruamel.yaml.comments import CommentedMap

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from slurmgpu.errors import InvalidInput
 
-__all__ = ["Key", "Layered", "Origin", "read_file", "read_yaml", "spelled", "validate"]
+__all__ = ["Key", "Layered", "Origin", "read_file", "read_yaml", "spelled", "utf8", "validate"]
 
 Key = tuple[str | int, ...]
 M = TypeVar("M", bound=BaseModel)
@@ -292,18 +292,24 @@ def spelled(text: str, key: str) -> list[str] | None:
 def read_file(path: Path) -> Layered:
     """Read a YAML file; InvalidInput when it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        data = path.read_bytes()
     except FileNotFoundError:
         raise InvalidInput(
             f"{path}: there is no such file", hint="give the path of a file that is there"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise InvalidInput(
-            f"{path}: is not UTF-8 (byte {error.start + 1}); save it as UTF-8",
-            hint=f"convert it: iconv -f latin1 -t utf-8 {path}",
         ) from None
     except OSError as error:
         raise InvalidInput(
             f"{path}: {error.strerror or error}", hint="give a file that you may read"
         ) from None
-    return read_yaml(text, str(path))
+    return read_yaml(utf8(data, path), str(path))
+
+
+def utf8(data: bytes, path: Path) -> str:
+    """The text of a file, with newlines for all line ends; InvalidInput where it is not UTF-8."""
+    try:
+        return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"{path}: is not UTF-8 (byte {error.start + 1}); save it as UTF-8",
+            hint=f"convert it: iconv -f latin1 -t utf-8 {path}",
+        ) from None

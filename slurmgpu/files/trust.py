@@ -1,0 +1,114 @@
+"""Whose files are read without being named: one's own, root's, and those in folders that one trusts by name.
+
+What a settings file or a template says runs as whoever submits. As git has it for repositories (safe.directory), a file
+that somebody else wrote, or may write, counts only where its folder is trusted.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, NamedTuple
+
+__all__ = ["Foreign", "Trust", "opened"]
+
+
+class Foreign(NamedTuple):
+    """A file that somebody else has written, or may write."""
+
+    path: Path
+    why: str
+    """Who, as the end of a sentence: ``belongs to bob``."""
+
+
+class Trust(NamedTuple):
+    """The folders whose files count, whoever wrote them."""
+
+    folders: tuple[Path, ...] = ()
+
+    @classmethod
+    def of(cls, folders: Iterable[Path]) -> Trust:
+        """Trust these folders, and all in them."""
+        return cls(tuple(folder.resolve() for folder in folders))
+
+    def covers(self, path: Path) -> bool:
+        """Whether a file lies in one of the folders, as it is written and where its links lead."""
+        written, leads = path.absolute().parent.resolve() / path.name, path.resolve()
+        return any(written.is_relative_to(one) and leads.is_relative_to(one) for one in self.folders)
+
+    def foreign(self, path: Path, there: os.stat_result | None = None) -> Foreign | None:
+        """Who else wrote a file, or may; None: nobody, or it is trusted. ``there``: what is known of the open file."""
+        if self.covers(path):
+            return None
+        try:
+            link, target = path.lstat(), there or path.stat()
+        except OSError:
+            return None
+        why = _others(target, path.resolve()) or (_owner(link) if stat.S_ISLNK(link.st_mode) else None)
+        return Foreign(path, why) if why else None
+
+
+@contextmanager
+def opened(path: Path, trust: Trust) -> Iterator[tuple[IO[bytes], Foreign | None]]:
+    """Open a file, and say whose it is: of the open file, which cannot be another one by the time it is read."""
+    with path.open("rb") as file:
+        yield file, trust.foreign(path, os.fstat(file.fileno()))
+
+
+def _others(there: os.stat_result, path: Path) -> str | None:
+    owner = _owner(there)
+    if owner is not None:
+        return owner
+    if there.st_mode & stat.S_IWOTH and _reached(path, None):
+        return "can be written by everybody (chmod o-w)"
+    shared = there.st_mode & stat.S_IWGRP and not _is_ones_own_group(there.st_gid)
+    if shared and _reached(path, there.st_gid):
+        return f"can be written by group {_group(there.st_gid)} (chmod g-w)"
+    return None
+
+
+def _reached(path: Path, group: int | None) -> bool:
+    """Whether others get as far as a file: everybody, or the members of a group; a home folder is often closed."""
+    for folder in path.parents:
+        there = folder.stat()
+        by_group = stat.S_IXGRP if group in (None, there.st_gid) else 0
+        if not there.st_mode & (stat.S_IXOTH | by_group):
+            return False
+    return True
+
+
+def _owner(there: os.stat_result) -> str | None:
+    """Whose it is, if neither one's own nor root's; under sudo the files of who called it are one's own, as for git."""
+    mine = {0, os.geteuid()}
+    if os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdecimal():
+        mine.add(int(os.environ["SUDO_UID"]))
+    if there.st_uid in mine:
+        return None
+    try:
+        name = pwd.getpwuid(there.st_uid).pw_name
+    except KeyError:
+        name = f"user {there.st_uid}"
+    return f"belongs to {name}"
+
+
+def _is_ones_own_group(number: int) -> bool:
+    """Whether a group is root's, or one's own alone, as many systems make one for each user."""
+    if number == 0:
+        return True
+    try:
+        group, me = grp.getgrgid(number), pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return False
+    return group.gr_name == me.pw_name and number == me.pw_gid and set(group.gr_mem) <= {me.pw_name}
+
+
+def _group(number: int) -> str:
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)
