@@ -286,6 +286,68 @@ def test_a_script_that_expands_variables_itself_may_have_them(desk: Desk, text: 
     assert (code, "warning: command: 'out=$SLURM_JOB_ID' reaches the program as written" in err) == (0, True)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--set", "variables.DB_PASSWORD=hunter2", "--", "python", "train.py"],
+            "name it under secrets: [DB_PASSWORD]",
+        ),
+        (
+            ["--set", "variables.HF_TOKEN=abc", "--", "python", "train.py"],
+            "name it under secrets: [HF_TOKEN]",
+        ),
+        (
+            ["--", "python", "train.py", "--password", "hunter2"],
+            "the value of --password stands in the script",
+        ),
+        (
+            ["--", "python", "train.py", "--wandb-key=0123456789abcdef"],
+            "`ps` shows it to all users of the node",
+        ),
+    ],
+)
+def test_a_secret_where_others_can_read_it_is_said_with_the_way_that_keeps_it(
+    desk: Desk, words: list[str], said: str
+) -> None:
+    code, _, err = desk("submit", "--gpus", "1", *words)
+    assert code == 0
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--set", "variables.HF_TOKEN=$TOKEN_OF_MINE", "--", "python", "train.py"],
+        ["--set", "variables.TOKENIZERS_PARALLELISM=false", "--", "python", "train.py"],
+        ["--", "python", "train.py", "--pad-token", "<pad>", "--key", "image", "--max-tokens", "4096"],
+        ["--", "python", "train.py", "--tokenizer", "gpt2-medium-tokenizer-v2"],
+    ],
+)
+def test_what_merely_sounds_like_a_secret_is_none(desk: Desk, words: list[str]) -> None:
+    _, _, err = desk("submit", "--gpus", "1", *words)
+    assert "secrets" not in err
+    assert "ps" not in err.replace("steps", "").split()
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604])
+def test_the_file_of_a_secret_that_others_may_read_is_refused(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    file = tmp_path / "home" / ".config" / "slurmgpu" / "secrets" / "MY_TOKEN"
+    file.parent.mkdir(parents=True)
+    file.write_text("abc")
+    file.chmod(mode)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    words = ["submit", "--gpus", "1", "--set", "secrets=[MY_TOKEN]", "--", "python", "train.py"]
+    code, _, err = desk(*words)
+    assert code == 1
+    assert f"MY_TOKEN is open to others (mode {mode:o})" in err
+    assert f"chmod 600 {file}" in err
+    file.chmod(0o600)
+    assert desk(*words)[0] == 0
+
+
 STALE = """#!/bin/bash
 #SBATCH -J=old --gres=gpu:1 -N2 -n1
 #SBATCH --time=1:00:00 --cpus-per-task=4 --output=$HOME/log

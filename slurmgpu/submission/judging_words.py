@@ -44,6 +44,11 @@ def in_words_of_the_request(finding: Finding, script: Script, request: Requested
     fix = finding.fix
     if request.batch is None:
         fix = fix.replace("#SBATCH --", "--")
+    if finding.rule == "secret-in-script" and request.batch is None:
+        fix = (
+            "replace the key, which is known by now, and name its variable under secrets: in the job file; it then "
+            "comes from your environment, or from ~/.config/slurmgpu/secrets/NAME (chmod 600)"
+        )
     if finding.rule in _VALUES:
         fix = _VALUE.sub(lambda match: spell(match[0]), fix)
     return Remark(f"{said}: {finding.message} [{finding.rule}]", fix)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Mapping
@@ -56,6 +57,7 @@ def check_before_submission(plan: Plan, folder: Path | None, environ: Mapping[st
     for name in plan.secrets:
         file = secrets_folder() / name
         if file.is_file():
+            _check_secret_file(name, file)
             continue
         if not environ.get(name):
             raise PlanError(
@@ -67,6 +69,21 @@ def check_before_submission(plan: Plan, folder: Path | None, environ: Mapping[st
                 f"secrets: {name} is set here, and --export={','.join(exported)} keeps it from the job",
                 hint=f"put its value into {file} (chmod 600)",
             )
+
+
+def _check_secret_file(name: str, file: Path) -> None:
+    """PlanError for a secret's file that others may read, or that somebody else wrote."""
+    there = file.stat()
+    if there.st_mode & 0o077:
+        raise PlanError(
+            f"secrets: {name}: {file} is open to others (mode {there.st_mode & 0o777:o})",
+            hint=f"chmod 600 {shlex.quote(str(file))}; if others can get to it, replace the secret",
+        )
+    if there.st_uid not in {0, os.geteuid()}:
+        raise PlanError(
+            f"secrets: {name}: {file} belongs to somebody else (user {there.st_uid})",
+            hint="write the secret into a file of your own",
+        )
 
 
 def command_of(

@@ -11,6 +11,7 @@ from slurmgpu.submission.slips.environment import active_elsewhere, missing_envi
 from slurmgpu.submission.slips.nearby import near_file
 from slurmgpu.submission.slips.program import program_slips
 from slurmgpu.submission.slips.script import script_slips
+from slurmgpu.submission.slips.secrets import secrets_in_sight
 from slurmgpu.submission.slips.words import shell_word_slip
 
 __all__ = ["missing_folder", "slips"]
@@ -42,13 +43,14 @@ def slips(command: Command) -> list[Slip]:
         missing = missing_folder(folder)
         if missing is not None:
             return [missing._replace(sure=not command.blind)]
+    in_sight = list(secrets_in_sight(command.words, command.plan))
     if not command.words:
-        return list(active_elsewhere(command.plan, command.environ))
+        return [*active_elsewhere(command.plan, command.environ), *in_sight]
     found = [*program_slips(command), *([] if folder is None else script_slips(command, folder))]
     shell = shell_word_slip(command.words, command.plan, command.in_file, folder)
     if shell is not None:
         found.append(Slip(*shell))
     if folder is not None and not found:
         found += missing_environment(command, folder)
-    found += active_elsewhere(command.plan, command.environ)
+    found += [*active_elsewhere(command.plan, command.environ), *in_sight]
     return sorted(found, key=lambda slip: not slip.sure)
