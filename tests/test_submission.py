@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -237,6 +239,68 @@ def test_a_missing_secret_is_refused_and_a_given_one_never_shows(faulty: Faulty)
     (run,) = faulty.runs
     texts = [path.read_text() for path in run.rglob("*") if path.is_file()]
     assert not any("hunter2" in text for text in [*texts, done.stdout, done.stderr, faulty.calls.read_text()])
+
+
+def started(faulty: Faulty, *options: str) -> subprocess.Popen[str]:
+    environ = {
+        **os.environ,
+        "PATH": f"{faulty.bin}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "NO_COLOR": "1",
+    }
+    environ |= {"XDG_CONFIG_HOME": str(faulty.folder / "xdg"), "SLURMGPU_SITE": str(faulty.folder / "site")}
+    words = [sys.executable, "-m", "slurmgpu", "submit", "--gpus", "1", *options, "--", "python", "train.py"]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(words, cwd=faulty.work, env=environ, stdout=pipe, stderr=pipe, text=True)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_submission_that_a_signal_ends_says_what_is_not_known_and_where_to_look(
+    faulty: Faulty, number: signal.Signals
+) -> None:
+    faulty.command("sbatch", "exec sleep 300")
+    process = started(faulty)
+    until(lambda: faulty.count("sbatch") == 1)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=120)
+    (run,) = faulty.runs
+    assert process.returncode == 3
+    assert said.index(f"slurmgpu: run directory {run}") < said.index(
+        "it is not known whether Slurm has the job"
+    )
+    assert f"slurmgpu status {run}" in said
+    assert json.loads((run / "run.json").read_text())["state"] == "unknown"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_wait_that_a_signal_ends_says_that_the_job_goes_on(faulty: Faulty, number: signal.Signals) -> None:
+    faulty.command("sbatch", "echo 7")
+    process = started(faulty, "--wait")
+    until(lambda: faulty.count("squeue") >= 1)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 128 + number
+    assert "job 7 goes on; `slurmgpu cancel 7` ends it" in said
+
+
+def test_what_nohup_ignores_stays_ignored(faulty: Faulty) -> None:
+    faulty.command("sbatch", "sleep 2; echo 7")
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = started(faulty)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    until(lambda: faulty.count("sbatch") == 1)
+    process.send_signal(signal.SIGHUP)
+    out, said = process.communicate(timeout=120)
+    assert (process.returncode, out) == (0, "7\n"), said
 
 
 def test_hold_is_passed_on(faulty: Faulty) -> None:

@@ -93,8 +93,8 @@ def run(argv: list[str] | None = None) -> None:
     except click.ClickException as error:
         _print_error(error.format_message(), None)
         code = error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        code = 130
+    except (click.Abort, KeyboardInterrupt) as error:
+        code = getattr(error.__cause__ or error, "exit_code", 130)  # click keeps what it caught
     except BrokenPipeError:
         # The reader left (`| head`): nothing more to say, and nothing to flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

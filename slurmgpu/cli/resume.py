@@ -59,6 +59,7 @@ def command(
 def _resume(slurm: Slurm, word: str, given: dict[str, Any], hold: bool) -> Run:
     from datetime import datetime, timezone
 
+    from slurmgpu.cli.interrupting import as_interrupts
     from slurmgpu.cli.preparing import note
     from slurmgpu.monitoring.at_rest import check_at_rest
     from slurmgpu.monitoring.select import read_run
@@ -73,9 +74,10 @@ def _resume(slurm: Slurm, word: str, given: dict[str, Any], hold: bool) -> Run:
         named = given.pop("job__array", None) or task
         submission, job = _submission(run_dir, before, given, hold)
         tasks = _unfinished(slurm, run_dir, run, before, submission.plan, named)
-        made, said = resubmit(
-            run_dir, run, submission, slurm, os.environ, before=before, job=job, tasks=tasks
-        )
+        with as_interrupts():
+            made, said = resubmit(
+                run_dir, run, submission, slurm, os.environ, before=before, job=job, tasks=tasks
+            )
     if said:
         note(f"sbatch said: {said}")
     note(_where_it_goes_on(run_dir, submission.plan, tasks))

@@ -85,6 +85,7 @@ def _folder(prepared: Prepared) -> Path | None:
 
 
 def _submit(prepared: Prepared, slurm: Slurm, hold: bool) -> Run:
+    from slurmgpu.cli.interrupting import as_interrupts
     from slurmgpu.cli.preparing import note
     from slurmgpu.submission.preflight import doubt_about_task
     from slurmgpu.submission.submitting import Submission, submit_plan
@@ -95,33 +96,37 @@ def _submit(prepared: Prepared, slurm: Slurm, hold: bool) -> Run:
         folder=_folder(prepared),
         cwd=Path.cwd(),
         hold=hold,
+        told=lambda path: note(f"run directory {path}"),
     )
-    run, said = submit_plan(submission, prepared.loaded.job, runs_folder(prepared), slurm, os.environ)
+    with as_interrupts():
+        run, said = submit_plan(submission, prepared.loaded.job, runs_folder(prepared), slurm, os.environ)
     if said:
         note(f"sbatch said: {said}")
     doubt = doubt_about_task(prepared.plan, submission.folder)
     if doubt is not None:
         note(doubt)
-    note(f"job {run.job_id} on cluster {run.cluster or 'unknown'}; run directory {run.run_dir}")
+    note(f"job {run.job_id} on cluster {run.cluster or 'unknown'}")
     return run
 
 
 def wait_for_job(slurm: Slurm, run: Run, follow: bool) -> int:
     """Wait for a run's newest job, with ``follow`` printing its logs; its exit code."""
+    from slurmgpu.cli.interrupting import as_interrupts
     from slurmgpu.cli.preparing import note
     from slurmgpu.monitoring.log_files import logs_of
     from slurmgpu.monitoring.select import Selection, current_user
     from slurmgpu.monitoring.waiting import exit_code, wait_for
 
     try:
-        ended = wait_for(
-            slurm,
-            Selection(text=run.run_dir, run=run),
-            user=current_user(),
-            logs_of=(lambda job: logs_of(run, job)) if follow else None,
-            write=(lambda text: click.echo(text, nl=False)) if follow else None,
-            say=lambda text: note(f"job {run.job_id}: {text}"),
-        )
+        with as_interrupts():
+            ended = wait_for(
+                slurm,
+                Selection(text=run.run_dir, run=run),
+                user=current_user(),
+                logs_of=(lambda job: logs_of(run, job)) if follow else None,
+                write=(lambda text: click.echo(text, nl=False)) if follow else None,
+                say=lambda text: note(f"job {run.job_id}: {text}"),
+            )
     except KeyboardInterrupt:
         note(f"job {run.job_id} goes on; `slurmgpu cancel {run.job_id}` ends it")
         raise

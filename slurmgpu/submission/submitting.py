@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -46,6 +46,8 @@ class Submission:
     """The work folder on this machine; None when only the job knows it."""
     cwd: Path
     hold: bool = False
+    told: Callable[[Path], None] | None = None
+    """Hears of the run directory before Slurm is asked: whatever happens then, it is what finds the job."""
 
 
 def submit_plan(
@@ -84,6 +86,8 @@ def submit_in(
                 hint="make room there, or set runs: in the settings to another folder",
             ) from None
         raise
+    if submission.told is not None:
+        submission.told(directory.path)
     return _conclude(_send(submission, slurm, directory, ours, environ), run, directory, slurm, environ)
 
 
