@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -19,12 +21,13 @@ from slurmgpu.cli.status import _pretty, command
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.monitoring.log_files import logs_of
+from slurmgpu.monitoring.logs import find_logs
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.runs import run_of_job
 from slurmgpu.monitoring.select import read_run, select, since_moment
 from slurmgpu.monitoring.status import StatusReport, merge, status
 from slurmgpu.monitoring.table import cells, header, plain
-from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm.call import Answer, Slurm
 from slurmgpu.slurm.text import printable
 from tests.recorded import Replay, recorded, said
 
@@ -72,6 +75,18 @@ def run_of(directory: Path, **values: Any) -> Run:
 
 
 # ---- logs
+
+
+def test_the_log_of_a_run_directory_is_shown_without_asking_slurm(tmp_path: Path) -> None:
+    folder = tmp_path / "digits-20261121T120000Z-k3x9"
+    run = run_of(folder, stdout=str(folder / "logs" / "%j.out"))
+    (folder / "logs").mkdir()
+    nobody = Slurm(run=Replay(), env={})
+    with pytest.raises(KeyError):  # it is not there: Slurm may tell why
+        find_logs(nobody, select([str(folder)]), USER, lambda _: None)
+    (folder / "logs" / "7.out").write_text("trained\n")
+    (log,) = find_logs(Slurm(run=Replay(), env={}), select([str(folder)]), USER, lambda _: None)
+    assert log.path == folder / "logs" / f"{run.job_id}.out"
 
 
 def test_a_log_is_found_by_the_run_directory_when_slurm_has_forgotten_where_it_was(tmp_path: Path) -> None:
@@ -199,6 +214,29 @@ def test_without_the_controller_accounting_still_answers_and_says_so() -> None:
     assert {j.source for j in report.jobs} == {"sacct"}
     assert "does not answer" in report.notes[0]
     assert "may be old" in report.notes[0]
+
+
+def test_queue_and_accounting_are_asked_side_by_side() -> None:
+    """Each waits here until the other has been asked, too."""
+    both = threading.Barrier(2, timeout=60)
+
+    def after_both(name: str) -> Callable[[Sequence[str]], Answer]:
+        def answer(argv: Sequence[str]) -> Answer:
+            if "TRESUsageInMax" not in " ".join(argv):
+                both.wait()
+            return recorded(name)
+
+        return answer
+
+    assert ask(slurm=replay(squeue=after_both("squeue"), sacct=after_both("sacct"))).jobs
+
+
+def test_a_job_that_was_submitted_between_the_two_answers_is_no_doubt() -> None:
+    """Accounting has heard of it, and the queue was asked just before it came."""
+    rows = recorded("squeue").stdout.split("\n")
+    before = said("\n".join(row for row in rows if not row.startswith("1\x1f")))
+    found = ask("1", slurm=replay(squeue=[before, recorded("squeue")]))
+    assert [(one.state, found.notes) for one in found.jobs] == [(JobState.RUNNING, [])]
 
 
 def test_without_both_slurm_is_unreachable() -> None:

@@ -120,8 +120,11 @@ def test_a_controller_that_is_down_means_that_there_is_no_job(release: str) -> N
     assert isinstance(sbatch.classify(recorded("sbatch_no_controller", release)), sbatch.Unreachable)
 
 
-def test_a_text_that_nobody_has_seen_is_refused_without_advice() -> None:
-    outcome = sbatch.classify(said("", "sbatch: error: Batch job submission failed: Frobnication", rc=1))
+def test_a_text_of_sbatchs_own_that_nobody_has_seen_is_refused_without_advice() -> None:
+    """It says so before it asks; what the controller says in words that are not known may be anything."""
+    sent = sbatch.classify(said("", "sbatch: error: Batch job submission failed: Frobnication", rc=1))
+    assert isinstance(sent, sbatch.Unknown)
+    outcome = sbatch.classify(said("", "sbatch: error: Frobnication of the script", rc=1))
     assert isinstance(outcome, sbatch.Rejected)
     assert outcome.advice is None
     assert "Frobnication" in outcome.text

@@ -25,7 +25,7 @@ def find_logs(
     *,
     earlier: bool = True,
 ) -> list[Log]:
-    """The logs of the jobs that some words mean; a run directory's own where Slurm does not answer or forgot it.
+    """The logs of the jobs that some words mean; those that a run directory leads to are found without Slurm.
 
     ``run_for`` finds the run of a job. With ``earlier`` a run directory's earlier jobs come first, oldest first.
 
@@ -33,6 +33,10 @@ def find_logs(
     """
     found: list[Log] = []
     for selection in selections:
+        here = _here(selection.run) if selection.run is not None else []
+        if selection.run is not None and here:
+            found += [*(_of_earlier(selection.run) if earlier else []), *here]
+            continue
         jobs, no_answer = _asked(slurm, user, selection)
         logs = [log for job in jobs if job.source != "none" for log in _logs(selection, job, run_for)]
         if selection.run is not None:
@@ -60,6 +64,20 @@ def _asked(
     except SlurmUnreachable as error:
         return [], error
     return report.jobs, report.no_answer
+
+
+def _here(run: Run) -> list[Log]:
+    """The logs of a run's newest job where its record alone leads to them, and all of them are there."""
+    patterns = [one for one in (run.stdout, run.stderr) if one is not None]
+    if run.job_id is None or run.stdout is None or not all(one.startswith("/") for one in patterns):
+        return []
+    if any(sign in one for one in patterns for sign in ("%a", "%A")):
+        return []  # of its tasks the queue knows more
+    job = JobStatus(
+        job_id=str(run.job_id), raw_id=run.job_id, name=run.name, state=JobState.UNKNOWN, source="run.json"
+    )
+    logs = logs_of(run, job)
+    return logs if all(log.path is not None and log.path.is_file() for log in logs) else []
 
 
 def _logs(selection: Selection, job: JobStatus, run_for: Callable[[JobStatus], Run | None]) -> list[Log]:

@@ -1,11 +1,12 @@
-"""What became of jobs: one sacct call and one squeue call, merged; sstat only on request."""
+"""What became of jobs: one sacct call and one squeue call, side by side and merged; sstat only on request."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus, JobUse, LiveUse
@@ -16,6 +17,9 @@ from slurmgpu.slurm.cluster import cluster_name_here
 from slurmgpu.slurm.ids import JobId
 
 __all__ = ["StatusReport", "merge", "status"]
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 DEFAULT_SINCE = timedelta(days=1)
 # Of so many jobs, the newest, the use is asked for at once: a command line holds some 12,000 ids.
@@ -53,20 +57,21 @@ def status(
     whatever their age. Raises SlurmUnreachable when neither the controller nor accounting answers.
     """
     now = datetime.now(timezone.utc)
-    # Accounting first: what it then calls unfinished must be in the queue, or its end was missed.
-    accounting = _accounting(slurm, user, selections, since or now - DEFAULT_SINCE)
-    notes = list(accounting.notes)
-    queued: list[JobStatus] | None
-    no_answer: SlurmUnreachable | None = None
-    try:
-        queued, queue_notes = squeue.read(slurm, user)
-        notes += queue_notes
-    except SlurmUnreachable as error:
+    accounting, queue = _both(
+        lambda: _accounting(slurm, user, selections, since or now - DEFAULT_SINCE),
+        lambda: _queue(slurm, user),
+    )
+    jobs, doubts = merge(queue.jobs, accounting.jobs, user)
+    if doubts:
+        # What accounting calls unfinished may have been submitted since the queue was asked.
+        queue = _queue(slurm, user)
+        jobs, doubts = merge(queue.jobs, accounting.jobs, user)
+    notes = [*accounting.notes, *queue.notes]
+    no_answer = queue.no_answer
+    if no_answer is not None:
         if not accounting.available:
-            raise
-        queued, no_answer = None, error
-        notes.append(f"{error.message}  All that follows is accounting's and may be old.")
-    jobs, doubts = merge(queued, accounting.jobs, user)
+            raise no_answer
+        notes.append(f"{no_answer.message}  All that follows is accounting's and may be old.")
     if since is not None:
         jobs = [job for job in jobs if _counts(job, since, selections)]
     found, not_found, absent = (
@@ -83,6 +88,42 @@ def status(
     return StatusReport(
         _cluster(slurm, jobs), now, sorted(found, key=_order), notes, missing, unasked, no_answer
     )
+
+
+class _Queue(NamedTuple):
+    """What the queue says; without jobs, why it does not."""
+
+    jobs: list[JobStatus] | None
+    notes: list[str]
+    no_answer: SlurmUnreachable | None = None
+
+
+def _queue(slurm: Slurm, user: str | None) -> _Queue:
+    try:
+        return _Queue(*squeue.read(slurm, user))
+    except SlurmUnreachable as error:
+        return _Queue(None, [], error)
+
+
+def _both(one: Callable[[], A], other: Callable[[], B]) -> tuple[A, B]:
+    """Two questions side by side: where Slurm is slow, a person waits once. What one of them raises is raised."""
+    answers: list[A] = []
+    errors: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            answers.append(one())
+        except BaseException as error:
+            errors.append(error)
+
+    # A daemon: Ctrl-C does not wait for its answer.
+    beside = threading.Thread(target=ask, daemon=True)
+    beside.start()
+    second = other()
+    beside.join()
+    if errors:
+        raise errors[0]
+    return answers[0], second
 
 
 def _counts(job: JobStatus, since: datetime, selections: Sequence[Selection]) -> bool:

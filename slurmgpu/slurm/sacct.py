@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Literal
 
 from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.slurm.answers import meaning_of
 from slurmgpu.slurm.call import Answer, Slurm
 from slurmgpu.slurm.ids import JobId
 from slurmgpu.slurm.text import SEPARATOR, known, moment, rows, seconds, size, whole
@@ -123,7 +124,7 @@ def read(
     """Ask accounting; a site without it, or one that does not answer, gives a note and no error."""
     argv = command(user=user, ids=ids, since=since, steps=steps, submit_line=submit_line, use=use)
     answer = slurm.ask(argv)
-    if not answer.ok:
+    if meaning_of(answer) != "answered":  # without its database it may end with 0, and no row
         return Accounting(notes=[_absence(answer)], available=False)
     return parse(answer.stdout, submit_line=submit_line, use=use)
 
