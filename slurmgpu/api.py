@@ -135,6 +135,7 @@ def submit(
         script=script,
         folder=folder,
         cwd=cwd,
+        files=packed.files,
     )
     folder_of_runs = runs_folder(chosen, folder or cwd, os.environ)
     run, _ = submit_plan(submission, loaded.job, folder_of_runs, Slurm(), os.environ)

@@ -12,6 +12,8 @@ import click
 from slurmgpu.cli.job_options import JobCommand, job_options
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from slurmgpu.cli.preparing import Prepared
     from slurmgpu.models.run import Run
     from slurmgpu.slurm.call import Slurm
@@ -59,7 +61,7 @@ def command(
     if dry_run:
         _dry_run(prepared, slurm)
         return
-    run = _submit(prepared, slurm, hold)
+    run = _submit(prepared, slurm, hold, packed.files if packed is not None else {})
     if as_json:
         click.echo(run.to_json(), nl=False)
     else:
@@ -84,7 +86,7 @@ def _folder(prepared: Prepared) -> Path | None:
     return folder_here(prepared.loaded.work_dir, Path.cwd())
 
 
-def _submit(prepared: Prepared, slurm: Slurm, hold: bool) -> Run:
+def _submit(prepared: Prepared, slurm: Slurm, hold: bool, files: Mapping[str, bytes]) -> Run:
     from slurmgpu.cli.interrupting import as_interrupts
     from slurmgpu.cli.preparing import note
     from slurmgpu.submission.preflight import doubt_about_task
@@ -96,6 +98,7 @@ def _submit(prepared: Prepared, slurm: Slurm, hold: bool) -> Run:
         folder=_folder(prepared),
         cwd=Path.cwd(),
         hold=hold,
+        files=files,
         told=lambda path: note(f"run directory {path}"),
     )
     with as_interrupts():

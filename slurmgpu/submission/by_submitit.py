@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ _SIGNAL_AHEAD = 90
 _UNKNOWN_MINUTES = 525600
 
 _LOGS = "submitit writes a log of each task into the run directory"
+_PAYLOAD = "payload.pkl"
 _NOT_CARRIED = {
     "array": ("submitit's Job here is one job", "submit one job after another"),
     "output": (_LOGS, "leave output out"),
@@ -50,6 +52,11 @@ class Packed:
     plan: Plan
     payload: bytes
     tasks: int
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """What has to lie in the run directory when the job starts."""
+        return {f"{SUBMITIT_FOLDER}/{_PAYLOAD}": self.payload}
 
 
 def require_submitit() -> None:
@@ -115,15 +122,13 @@ def pack_command(plan: Plan) -> Packed:
 
 
 def attach(packed: Packed, run: Run) -> submitit.Job[Any]:
-    """Hand the pickle to the job, which waits a minute for it, and return submitit's view of the job."""
+    """Return submitit's view of a job; its pickle lies in the run directory since before it was submitted."""
     import submitit
 
     folder = Path(run.run_dir) / SUBMITIT_FOLDER
-    folder.mkdir(exist_ok=True)
     job: submitit.Job[Any] = submitit.SlurmJob(folder, str(run.job_id), range(packed.tasks))
-    draft = folder / "draft.pkl"
-    draft.write_bytes(packed.payload)
-    draft.replace(job.paths.submitted_pickle)
+    with suppress(FileExistsError):  # the job itself was faster
+        job.paths.submitted_pickle.symlink_to(_PAYLOAD)
     job.paths.submission_file.symlink_to(Path("..") / run.script)
     return job
 
@@ -157,9 +162,11 @@ def _under_submitit(plan: Plan, python: str) -> Plan:
     """The plan with submitit as its command; each task writes its log where submitit's Job looks for it."""
     folder = f"$SLURMGPU_RUN_DIR/{SUBMITIT_FOLDER}"
     make = f'mkdir -p "${{SLURMGPU_RUN_DIR:?is set by slurmgpu submit}}/{SUBMITIT_FOLDER}"'
+    # submitit looks for it under the job's number, which nobody knew when it was written.
+    take = f'{{ ln -s {_PAYLOAD} "{folder}/${{SLURM_JOB_ID}}_submitted.pkl" 2>/dev/null || :; }}'
     run = f'exec {python} -u -m submitit.core._submit "{folder}"'
     log = f"{folder}/${{SLURM_JOB_ID}}_${{SLURM_PROCID:-0}}_log"
-    line = f'{make} && {run} >>"{log}.out" 2>>"{log}.err"'
+    line = f'{make} && {take} && {run} >>"{log}.out" 2>>"{log}.err"'
     variables = {**plan.variables, "SUBMITIT_EXECUTOR": "slurm"}
     changed = {"command": ("bash", "-uc", line), "variables": variables, "tended": False}
     return plan.model_copy(update=changed)

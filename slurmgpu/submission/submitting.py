@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -46,6 +46,8 @@ class Submission:
     """The work folder on this machine; None when only the job knows it."""
     cwd: Path
     hold: bool = False
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """What else the job needs in its run directory, by path: it is there before the job is."""
     told: Callable[[Path], None] | None = None
     """Hears of the run directory before Slurm is asked: whatever happens then, it is what finds the job."""
 
@@ -119,6 +121,9 @@ def _prepare(
     submission: Submission, directory: RunDirectory, earlier: Sequence[Submitted], more: Sequence[str]
 ) -> tuple[Run, list[str]]:
     plan, path = submission.plan, directory.path
+    for name, content in submission.files.items():
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).write_bytes(content)
     start = submission.folder or submission.cwd
     for folder in plan.log_folders:
         directory.keep_folder(start / folder)

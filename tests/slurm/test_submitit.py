@@ -63,6 +63,24 @@ def test_a_function_runs_once_per_gpu_and_its_results_come_back(slurm: Throwaway
     assert json.loads((run_dir / "run.json").read_text())["job_id"] == int(job.job_id)
 
 
+def test_a_submission_that_is_killed_right_after_sbatch_leaves_a_job_that_finds_its_function(
+    slurm: ThrowawaySlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the client does once Slurm has the job comes too late for somebody."""
+
+    def killed(*_: object) -> None:
+        raise ConnectionAbortedError("the client is gone")
+
+    slurm.wait_until_idle()
+    monkeypatch.setattr("slurmgpu.submission.by_submitit.attach", killed)
+    with pytest.raises(ConnectionAbortedError):
+        submit(os.getpid, gpus=1, time="0:05:00")
+    (run_dir,) = (project / "runs").iterdir()
+    job_id = json.loads((run_dir / "run.json").read_text())["job_id"]
+    assert slurm.wait_for(job_id) == "COMPLETED"
+    assert list((run_dir / "submitit").glob("*_result.pkl"))
+
+
 def test_a_function_joins_a_process_group_over_two_nodes(slurm: ThrowawaySlurm, project: Path) -> None:
     def total() -> float:
         import torch
