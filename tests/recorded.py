@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from slurmgpu.slurm.call import Answer
+from slurmgpu.slurm.text import SEPARATOR
 
+RECORDED_WITH = "\x1f"
 FOLDER = Path(__file__).parent / "slurm" / "recorded"
 RELEASES = sorted(path.parent.name for path in FOLDER.glob("*/version"))
 
@@ -15,7 +17,8 @@ RELEASES = sorted(path.parent.name for path in FOLDER.glob("*/version"))
 def recorded(name: str, release: str = "22.05") -> Answer:
     """An answer that the real Slurm of a release gave; its file names the command."""
     content = json.loads((FOLDER / release / f"{name}.json").read_text(encoding="utf-8"))
-    return Answer(tuple(content["argv"]), content["rc"], content["stdout"], content["stderr"])
+    argv = tuple(word.replace(RECORDED_WITH, SEPARATOR) for word in content["argv"])
+    return Answer(argv, content["rc"], content["stdout"].replace(RECORDED_WITH, SEPARATOR), content["stderr"])
 
 
 def names(prefix: str) -> list[str]:

@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 
 from slurmgpu.files.gallery import example_names
-from slurmgpu.slurm.text import SEPARATOR
 from tests.test_cli import ROOT, slurmgpu
 
 SQUEUE = f"""\
 #!{sys.executable}
 import sys
-fields = [one.split(":")[0] for one in sys.argv[sys.argv.index("-O") + 1].split(",")]
+asked = sys.argv[sys.argv.index("-O") + 1].split(",")
+fields = [one.split(":")[0] for one in asked]
+end = asked[0].split(":")[1]
 for number, name, state in (("112", "first", "RUNNING"), ("113_[0-8]", "array", "PENDING"),
                             ("114", "done", "COMPLETED")):
     row = {{"JobArrayID": number, "JobID": number[:3], "UserName": "me", "State": state, "Name": name}}
-    print({SEPARATOR!r}.join(row.get(field, "") for field in fields), end={SEPARATOR + chr(10)!r})
+    print(end.join(row.get(field, "") for field in fields), end=end + chr(10))
 """
 
 

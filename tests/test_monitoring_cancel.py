@@ -13,6 +13,7 @@ from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmRefused, SlurmUnr
 from slurmgpu.monitoring.cancel import Cancellation, cancel
 from slurmgpu.monitoring.select import select
 from slurmgpu.slurm.call import Answer, Slurm
+from slurmgpu.slurm.text import SEPARATOR
 from tests.recorded import Replay, recorded, said
 
 SEEN = recorded("squeue")
@@ -22,9 +23,9 @@ def queue(*changes: tuple[str, str]) -> Answer:
     """The recorded queue after some jobs changed state (constructed)."""
     text = SEEN.stdout
     for job_id, state in changes:
-        lines = [line for line in text.split("\n") if line.startswith(f"{job_id}\x1f")]
-        old = lines[0].split("\x1f")
-        text = text.replace(lines[0], "\x1f".join([*old[:7], state, *old[8:]]))
+        lines = [line for line in text.split("\n") if line.startswith(f"{job_id}{SEPARATOR}")]
+        old = lines[0].split(SEPARATOR)
+        text = text.replace(lines[0], SEPARATOR.join([*old[:7], state, *old[8:]]))
     return said(text)
 
 

@@ -28,7 +28,7 @@ from slurmgpu.monitoring.select import read_run, select, since_moment
 from slurmgpu.monitoring.status import StatusReport, merge, status
 from slurmgpu.monitoring.table import cells, header, plain
 from slurmgpu.slurm.call import Answer, Slurm
-from slurmgpu.slurm.text import printable
+from slurmgpu.slurm.text import SEPARATOR, printable
 from tests.recorded import Replay, recorded, said
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
@@ -234,7 +234,7 @@ def test_queue_and_accounting_are_asked_side_by_side() -> None:
 def test_a_job_that_was_submitted_between_the_two_answers_is_no_doubt() -> None:
     """Accounting has heard of it, and the queue was asked just before it came."""
     rows = recorded("squeue").stdout.split("\n")
-    before = said("\n".join(row for row in rows if not row.startswith("1\x1f")))
+    before = said("\n".join(row for row in rows if not row.startswith(f"1{SEPARATOR}")))
     found = ask("1", slurm=replay(squeue=[before, recorded("squeue")]))
     assert [(one.state, found.notes) for one in found.jobs] == [(JobState.RUNNING, [])]
 

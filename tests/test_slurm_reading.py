@@ -17,7 +17,7 @@ from tests.recorded import RELEASES, Replay, recorded, said
 
 # Exit code and signal of a job whose log's folder is missing; later releases make it, and the job runs.
 WITHOUT_A_LOG = {"20.11": (1, 0), "22.05": (0, 53)}
-NOISE = st.text(st.sampled_from(f"{SEPARATOR}\n0123_[]+.|ab%:=-,é"), max_size=300)
+NOISE = st.lists(st.sampled_from([SEPARATOR, *"\n0123_[]+.|ab%:=-,é"]), max_size=300).map("".join)
 
 
 @pytest.fixture(params=RELEASES)
@@ -160,7 +160,7 @@ def test_an_unlimited_job_says_so() -> None:
 
 
 def test_a_row_that_cannot_be_read_becomes_a_note() -> None:
-    jobs, notes = squeue.parse("7\x1f7\x1fcut off\n" + row(squeue.FIELDS, QUEUED))
+    jobs, notes = squeue.parse(f"7{SEPARATOR}7{SEPARATOR}cut off\n" + row(squeue.FIELDS, QUEUED))
     assert len(jobs) == len(notes) == 1
 
 
@@ -292,18 +292,14 @@ def test_no_text_breaks_a_parser(text: str) -> None:
     sstat.parse(text)
 
 
-@given(
-    st.dictionaries(st.sampled_from(squeue.FIELDS[2:]), st.text(st.characters(exclude_characters=SEPARATOR)))
-)
+@given(st.dictionaries(st.sampled_from(squeue.FIELDS[2:]), st.text(st.characters(exclude_characters="\x1f"))))
 def test_no_field_of_the_queue_breaks_its_row(fields: dict[str, str]) -> None:
     values = QUEUED | fields
     jobs, _ = squeue.parse("".join(values.get(name, "") + SEPARATOR for name in squeue.FIELDS) + "\n")
     assert [job.raw_id for job in jobs] == [7]
 
 
-@given(
-    st.dictionaries(st.sampled_from(sacct.FIELDS[2:]), st.text(st.characters(exclude_characters=SEPARATOR)))
-)
+@given(st.dictionaries(st.sampled_from(sacct.FIELDS[2:]), st.text(st.characters(exclude_characters="\x1f"))))
 def test_no_field_of_accounting_breaks_its_row(fields: dict[str, str]) -> None:
     values = {"JobID": "7_1", "JobIDRaw": "9"} | fields
     found = sacct.parse("".join(values.get(name, "") + SEPARATOR for name in sacct.FIELDS) + "\n")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import re
+import secrets
 from datetime import datetime, timezone
 
 __all__ = ["SEPARATOR", "known", "moment", "printable", "rows", "seconds", "size", "whole"]
 
-SEPARATOR = "\x1f"
-"""The unit separator: the one byte that no sane job name holds, and that every release prints untouched."""
+SEPARATOR = f"\x1f{secrets.token_hex(6)}\x1f"
+"""What ends each field: new in each process, since Slurm prints a job's name as it is, and a name could hold any
+separator that is known beforehand, and a whole row of somebody else's job with it."""
 
 # A row begins with the id as shown and the plain number; a job name with a newline in it does not look so.
-_ROW_START = re.compile(r"\d+(?:_(?:\d+|\[[^\]\x1f]*\]))?(?:\+\d+)?(?:\.[\w+-]+)?\x1f\d+(?:\.[\w+-]+)?\x1f")
+_ROW_START = re.compile(
+    rf"\d+(?:_(?:\d+|\[[^\]\x1f]*\]))?(?:\+\d+)?(?:\.[\w+-]+)?{SEPARATOR}\d+(?:\.[\w+-]+)?{SEPARATOR}"
+)
 _NOTHING = frozenset(
     {"", "N/A", "(null)", "None", "none", "Unknown", "UNKNOWN", "NOT_SET", "INVALID", "n/a", "NONE"}
 )

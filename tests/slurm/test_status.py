@@ -57,6 +57,22 @@ def is_running(job: JobStatus) -> bool:
     return job.state is JobState.RUNNING
 
 
+def test_a_jobs_name_cannot_hold_another_job(client: Slurm, tmp_path: Path) -> None:
+    """Slurm prints a name as it is: with separators and newlines in it, a row of a job that is not there."""
+    columns = ["999999", "999999", *["x"] * 5, "COMPLETED", *["x"] * 20]
+    name = "mine\x1f/\x1f\x1f\x1f\x1f\n" + "\x1f".join(columns) + "\x1f\n7\x1f7\x1f"
+    job_id = submit(client, tmp_path, "--hold", f"--job-name={name}")
+    try:
+        found = status(client, user=current_user())
+        assert str(job_id) in {job.job_id for job in found.jobs}
+        assert "999999" not in {job.job_id for job in found.jobs}
+        (job,) = [job for job in found.jobs if job.job_id == str(job_id)]
+        assert job.name.startswith("mine\x1f")
+        assert job.state is JobState.PENDING
+    finally:
+        client.ask(["scancel", str(job_id)])
+
+
 def test_a_job_is_seen_cancelled_and_seen_to_be_cancelled(client: Slurm, tmp_path: Path) -> None:
     job_id = submit(client, tmp_path, "--job-name=a|b ü", "--gres=gpu:2", "--output=log_%j.txt")
     running = watch(client, str(job_id), is_running)
