@@ -104,7 +104,7 @@ def test_the_record_names_the_cluster(faulty: Faulty) -> None:
     conf = faulty.folder / "slurm.conf"
     conf.write_text("ClusterName=Here\n")
     done = faulty.submit(env={"SLURM_CONF": str(conf)})
-    assert "job 1 on cluster here;" in done.stderr
+    assert "job 1 on cluster here\n" in done.stderr
     assert json.loads((faulty.runs[0] / "run.json").read_text())["cluster"] == "here"
 
 
