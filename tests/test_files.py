@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from slurmgpu.files.clusters import choose_cluster, load_cluster, profiles
 from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.jobs import find_job_file, load_job, read_user_script
 from slurmgpu.files.settings import load_settings, write_user_setting
-from slurmgpu.files.yaml import Layered, Origin, read_yaml, validate
+from slurmgpu.files.yaml import Layered, Origin, read_file, read_yaml, validate
 from slurmgpu.models.job import Job
 
 
@@ -337,3 +338,28 @@ def test_distribution_is_seen_in_the_projects_packages_however_deep(tmp_path: Pa
     facts = read_user_script(read_job(f"command: [{command.replace(' ', ', ')}]"), str(tmp_path), tmp_path)
     assert facts is not None
     assert facts.distributed == ("DistributedDataParallel", 0)
+
+
+def test_a_file_that_is_far_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    with path.open("wb") as file:
+        file.truncate(5_000_000_000)  # takes no room on the disk, and would take all of the memory
+    with pytest.raises(InvalidInput, match="is larger than 1,048,576 bytes"):
+        read_file(path)
+
+
+@pytest.mark.parametrize("mark", ["\x85", "\u2028", "\u2029"])
+def test_a_line_end_that_only_some_readers_know_is_refused_with_its_line(tmp_path: Path, mark: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(f"name: x\ncommand: [echo, 'a{mark}b']\n", encoding="utf-8")
+    with pytest.raises(InvalidInput, match=rf"job.yaml:2: holds U\+{ord(mark):04X}"):
+        read_file(path)
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9", b"$HOME", b"a${B}"])
+def test_a_folder_whose_name_no_script_can_have_is_refused(tmp_path: Path, name: bytes) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+    folder.mkdir()
+    options = Layered({"command": ["true"]}, {(): Origin("the test")})
+    with pytest.raises(InvalidInput, match="work folder: the name of"):
+        load_job(None, options, cwd=folder, environ={"SLURMGPU_SITE": "/nonexistent"})

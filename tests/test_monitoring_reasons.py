@@ -142,3 +142,9 @@ def test_gpu_memory_is_shown_where_it_was_measured_and_only_there() -> None:
     text = plain([measured, job("8", "COMPLETED", used=JobUse(max_rss=1 << 20))], NOW)
     assert [line.split()[-2:] for line in text.splitlines()[1:]] == [["GiB", "-"], ["n/a", "-"]]
     assert "GPU MEM" not in plain([job("8", "COMPLETED", used=JobUse(max_rss=1 << 20))], NOW)
+
+
+def test_a_job_that_was_put_back_is_not_said_to_wait_for_a_time_that_somebody_asked_for() -> None:
+    assert reason(job(state="PENDING", reason="BeginTime")) == "BeginTime: not before the time asked for"
+    said = reason(job(state="PENDING", reason="BeginTime", restarts=2))
+    assert said == "BeginTime: put back into the queue (2 times so far), where Slurm lets it wait a moment"

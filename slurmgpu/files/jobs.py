@@ -167,10 +167,29 @@ def _defaults(settings: Layered, above: list[Layered]) -> Layered:
 
 def _work_dir(job: Job, home: Path) -> str:
     if job.work_dir is None:
+        _check_name(home)
         return str(home)
     if _ELSEWHERE.match(job.work_dir):
         return job.work_dir
     return str((home / job.work_dir).absolute())
+
+
+def _check_name(folder: Path) -> None:
+    """InvalidInput for a work folder that no script could name, though nobody has named it."""
+    name = str(folder)
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        shown = name.encode("utf-8", "backslashreplace").decode()
+        raise InvalidInput(
+            f"work folder: the name of {shown} is not UTF-8, and a script cannot have it",
+            hint="rename the folder, or start from another one",
+        ) from None
+    if _VARIABLE.search(name):
+        raise InvalidInput(
+            f"work folder: the name of {name} has a $ in it, which the job would take for a variable",
+            hint="rename the folder, or start from another one",
+        )
 
 
 def folder_here(work_dir: str, cwd: Path) -> Path | None:

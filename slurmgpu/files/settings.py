@@ -11,7 +11,7 @@ from pydantic import Field, Strict
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.trust import Foreign, Trust, opened
-from slurmgpu.files.yaml import Key, Layered, Origin, read_file, read_yaml, utf8, validate
+from slurmgpu.files.yaml import LARGEST_FILE, Key, Layered, Origin, read_file, read_yaml, utf8, validate
 from slurmgpu.models.base import Model, Text, Word
 from slurmgpu.models.environment import Environment
 
@@ -220,7 +220,11 @@ def _of_ones_own(path: Path, trust: Trust) -> Layered | Foreign:
     """What a file that nobody named says; whose it is where it does not count."""
     try:
         with opened(path, trust) as (file, foreign):
-            return foreign if foreign is not None else read_yaml(utf8(file.read(), path), str(path))
+            return (
+                foreign
+                if foreign is not None
+                else read_yaml(utf8(file.read(LARGEST_FILE + 1), path), str(path))
+            )
     except OSError:
         return read_file(path)  # says why it cannot be read
 

@@ -13,8 +13,20 @@ from pydantic import BaseModel, ValidationError
 
 from slurmgpu.errors import InvalidInput
 
-__all__ = ["Key", "Layered", "Origin", "read_file", "read_yaml", "spelled", "utf8", "validate"]
+__all__ = [
+    "LARGEST_FILE",
+    "Key",
+    "Layered",
+    "Origin",
+    "read_file",
+    "read_yaml",
+    "spelled",
+    "utf8",
+    "validate",
+]
 
+# YAML 1.1 had them for newlines, and the reader makes blanks of them.
+_BREAKS = ("\x85", "\u2028", "\u2029")
 Key = tuple[str | int, ...]
 M = TypeVar("M", bound=BaseModel)
 
@@ -292,7 +304,8 @@ def spelled(text: str, key: str) -> list[str] | None:
 def read_file(path: Path) -> Layered:
     """Read a YAML file; InvalidInput when it cannot be read."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
     except FileNotFoundError:
         raise InvalidInput(
             f"{path}: there is no such file", hint="give the path of a file that is there"
@@ -304,10 +317,27 @@ def read_file(path: Path) -> Layered:
     return read_yaml(utf8(data, path), str(path))
 
 
+LARGEST_FILE = 1 << 20
+"""Bytes: far more than any of these files has, and as much as is read in a second or two."""
+
+
 def utf8(data: bytes, path: Path) -> str:
-    """The text of a file, with newlines for all line ends; InvalidInput where it is not UTF-8."""
+    """The text of a file, with newlines for all line ends; InvalidInput where it is not UTF-8, or too large to be meant."""
+    if len(data) > LARGEST_FILE:
+        raise InvalidInput(
+            f"{path}: is larger than {LARGEST_FILE:,} bytes, and no more are read",
+            hint="is it the right file? data belong into a file of their own, which the job reads",
+        )
     try:
-        return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+        text = data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+        for mark in _BREAKS:
+            if mark in text:
+                line = text[: text.index(mark)].count("\n") + 1
+                raise InvalidInput(
+                    f"{path}:{line}: holds U+{ord(mark):04X}, which some readers take for the end of a line",
+                    hint="delete it; it often comes with text that was pasted from a web page",
+                )
+        return text
     except UnicodeDecodeError as error:
         raise InvalidInput(
             f"{path}: is not UTF-8 (byte {error.start + 1}); save it as UTF-8",

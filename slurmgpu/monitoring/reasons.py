@@ -107,6 +107,9 @@ def reason(job: JobStatus) -> str | None:
         return None
     # "ReqNodeNotAvail, UnavailableNodes:n[1-3]" carries more than the word.
     word = job.reason.strip("()").split(",")[0].strip()
+    if word == "BeginTime" and job.restarts:
+        times = "once" if job.restarts == 1 else f"{job.restarts} times"
+        return f"{printable(job.reason)}: put back into the queue ({times} so far), where Slurm lets it wait a moment"
     meaning = _dependency(word, job) or _WAITING.get(word) or _limit(word, job)
     if not job.state.is_waiting and meaning is not None:
         return None  # Why it once waited; Slurm does not clear it.
