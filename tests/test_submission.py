@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import signal
 import stat
@@ -149,6 +150,21 @@ def test_slurms_commands_without_a_cluster_are_told_from_a_silent_one(faulty: Fa
 LOST = (
     "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
 )
+
+
+def test_after_a_lost_reply_the_jobs_of_this_user_are_looked_through_whatever_user_is_called(
+    faulty: Faulty,
+) -> None:
+    """Some containers and cron jobs have a USER of their own."""
+    faulty.command(
+        "sbatch",
+        "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1",
+    )
+    assert faulty.submit(env={"USER": "somebody-else", "LOGNAME": "somebody-else"}).returncode == 3
+    asked = [line for line in faulty.calls.read_text().splitlines() if line.startswith("squeue")]
+    me = pwd.getpwuid(os.getuid()).pw_name
+    assert asked
+    assert all(f"--user={me} " in line for line in asked)
 
 
 def test_a_lost_reply_ends_with_3_sends_nothing_again_and_keeps_the_run_directory(faulty: Faulty) -> None:

@@ -90,7 +90,7 @@ def submit_in(
         raise
     if submission.told is not None:
         submission.told(directory.path)
-    return _conclude(_send(submission, slurm, directory, ours, environ), run, directory, slurm, environ)
+    return _conclude(_send(submission, slurm, directory, ours, environ), run, directory, slurm)
 
 
 def _send(
@@ -164,9 +164,7 @@ def _carry_run_directory(path: Path, export: str) -> list[str]:
     )
 
 
-def _conclude(
-    outcome: Outcome, run: Run, directory: RunDirectory, slurm: Slurm, environ: Mapping[str, str]
-) -> tuple[Run, str]:
+def _conclude(outcome: Outcome, run: Run, directory: RunDirectory, slurm: Slurm) -> tuple[Run, str]:
     if isinstance(outcome, Rejected):
         directory.remove()
         advice = outcome.advice
@@ -181,7 +179,7 @@ def _conclude(
     if isinstance(outcome, Accepted):
         return _record(run, directory, slurm, (outcome.job_id, outcome.cluster), outcome.text)
     try:
-        found = _look_for(run, slurm, environ)
+        found = _look_for(run, slurm)
     except KeyboardInterrupt:
         found = None
     if found is not None:
@@ -209,8 +207,8 @@ def _record(
     return known, said
 
 
-def _look_for(run: Run, slurm: Slurm, environ: Mapping[str, str]) -> tuple[int, str | None] | None:
-    user = environ.get("USER") or environ.get("LOGNAME") or _user_name()
+def _look_for(run: Run, slurm: Slurm) -> tuple[int, str | None] | None:
+    user = _user_name()
     for pause in _LOOKS:
         time.sleep(pause)
         found = find_by_script(
@@ -223,10 +221,11 @@ def _look_for(run: Run, slurm: Slurm, environ: Mapping[str, str]) -> tuple[int, 
     return None
 
 
-def _user_name() -> str | None:
+def _user_name() -> str:
+    """Who asks, as Slurm sees it: the user of this process, whatever USER says."""
     import pwd
 
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
-        return None
+        return str(os.getuid())
