@@ -257,7 +257,7 @@ def test_a_missing_secret_is_refused_and_a_given_one_never_shows(faulty: Faulty)
     assert not any("hunter2" in text for text in [*texts, done.stdout, done.stderr, faulty.calls.read_text()])
 
 
-def started(faulty: Faulty, *options: str) -> subprocess.Popen[str]:
+def started(faulty: Faulty, *options: str, hangup: signal.Handlers = signal.SIG_DFL) -> subprocess.Popen[str]:
     environ = {
         **os.environ,
         "PATH": f"{faulty.bin}:{os.environ['PATH']}",
@@ -267,7 +267,12 @@ def started(faulty: Faulty, *options: str) -> subprocess.Popen[str]:
     environ |= {"XDG_CONFIG_HOME": str(faulty.folder / "xdg"), "SLURMGPU_SITE": str(faulty.folder / "site")}
     words = [sys.executable, "-m", "slurmgpu", "submit", "--gpus", "1", *options, "--", "python", "train.py"]
     pipe = subprocess.PIPE
-    return subprocess.Popen(words, cwd=faulty.work, env=environ, stdout=pipe, stderr=pipe, text=True)
+    # Tests under nohup ignore HUP, and what they start would, too.
+    before = signal.signal(signal.SIGHUP, hangup)
+    try:
+        return subprocess.Popen(words, cwd=faulty.work, env=environ, stdout=pipe, stderr=pipe, text=True)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -308,11 +313,7 @@ def test_a_wait_that_a_signal_ends_says_that_the_job_goes_on(faulty: Faulty, num
 
 def test_what_nohup_ignores_stays_ignored(faulty: Faulty) -> None:
     faulty.command("sbatch", "sleep 2; echo 7")
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        process = started(faulty)
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    process = started(faulty, hangup=signal.SIG_IGN)
     until(lambda: faulty.count("sbatch") == 1)
     process.send_signal(signal.SIGHUP)
     out, said = process.communicate(timeout=120)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.slurm.sandbox_user import wait_until
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Tool
 
@@ -146,4 +147,6 @@ def test_a_failed_step_of_a_script_that_ended_well_is_told(tool: Tool) -> None:
         "--gpus=1", "-t", "5", "--wait", "--", "bash", "-c", "srun bash -c 'exit 4'; true"
     ).job_id
     tool.slurm.wait_for(job)
-    assert reason_of(tool, job, {}) == "the script ended well, but a step of it with exit code 4"
+    # Accounting hears of the steps a moment later.
+    said = "the script ended well, but a step of it with exit code 4"
+    wait_until(lambda: reason_of(tool, job, {}) == said)
