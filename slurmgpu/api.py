@@ -99,9 +99,8 @@ def submit(
     Raises InvalidInput for settings that are not valid, for what cannot be pickled, and without submitit;
     PlanError, SlurmRefused, SlurmUnreachable and OutcomeUnknown as ``slurmgpu submit`` does.
     """
-    from slurmgpu.files.data import read_templates
     from slurmgpu.files.jobs import folder_here
-    from slurmgpu.files.settings import expand_here, runs_folder
+    from slurmgpu.files.settings import runs_folder
     from slurmgpu.rendering.render import render_script
     from slurmgpu.slurm.call import Slurm
     from slurmgpu.submission.by_submitit import attach, pack_function, require_submitit
@@ -114,18 +113,11 @@ def submit(
         function, dict(settings), None if cluster is None else os.fspath(cluster), cwd
     )
     packed = pack_function(plan, function, args, kwargs or {})
-    templates = loaded.settings.templates
     for other in loaded.settings.unused:
         warnings.warn(f"{other.path} is not used: it {other.why}", UserWarning, stacklevel=2)
     folder = folder_here(loaded.work_dir, cwd)
     chosen = os.fspath(runs) if runs is not None else loaded.settings.settings.runs
-    script = render_script(
-        packed.plan,
-        read_templates(
-            expand_here(templates, os.environ, "templates") if templates else None,
-            loaded.settings.trusted_templates,
-        ),
-    )
+    script = render_script(packed.plan, loaded.settings.read_templates(os.environ))
     verdict = judge(Requested(packed.plan, script, loaded, found), cwd)
     for remark in verdict.warnings:
         warnings.warn(f"{remark.message}; {remark.hint}", UserWarning, stacklevel=2)

@@ -80,11 +80,9 @@ class Prepared(NamedTuple):
 
     def templates(self) -> Mapping[str, str]:
         """The shipped templates, with the user's laid over them."""
-        settings = self.loaded.settings
-        if self.template is None and settings.templates is not None:
-            chosen = expand_here(settings.templates, os.environ, "templates")
-            return read_templates(chosen, settings.trusted_templates)
-        return read_templates(expand_here(self.template, os.environ, "templates") if self.template else None)
+        if self.template:
+            return read_templates(expand_here(self.template, os.environ, "templates"))
+        return self.loaded.settings.read_templates(os.environ)
 
 
 def note(text: str) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, Strict
 
 from slurmgpu.errors import InvalidInput
+from slurmgpu.files.data import read_templates
 from slurmgpu.files.trust import Foreign, Trust, opened
 from slurmgpu.files.yaml import LARGEST_FILE, Key, Layered, Origin, read_file, read_yaml, utf8, validate
 from slurmgpu.models.base import Model, Text, Word
@@ -90,18 +91,16 @@ class LoadedSettings(NamedTuple):
     of_others: tuple[Foreign, ...] = ()
     """Files of others that are used: named by the user or the site, or trusted."""
 
-    @property
-    def trusted_templates(self) -> Trust:
-        """Whose templates count: a folder that the user, the site or the lab names is trusted by that."""
-        origin = self.layered.origin(("templates",))
-        project = self.folders.get("project")
-        if (
-            origin is None
-            or self.templates is None
-            or (project and origin.where == str(project / PROJECT_FILE))
-        ):
-            return self.trust
-        return Trust((*self.trust.folders, *Trust.of([Path(self.templates)]).folders))
+    def read_templates(self, environ: Mapping[str, str]) -> Mapping[str, str]:
+        """The shipped templates, with those of the settings laid over them."""
+        if self.templates is None:
+            return read_templates()
+        folder = expand_here(self.templates, environ, "templates")
+        origin, project = self.layered.origin(("templates",)), self.folders.get("project")
+        if project and origin and origin.where == str(project / PROJECT_FILE):
+            return read_templates(folder, self.trust)
+        # The user, the site or the lab names it, and trusts it by that.
+        return read_templates(folder, Trust((*self.trust.folders, *Trust.of([folder]).folders)))
 
     @property
     def templates(self) -> str | None:
@@ -201,10 +200,9 @@ def load_settings(start: Path, environ: Mapping[str, str] | None = None) -> Load
             )
         merged.overlay(layer, exclusive)
     settings = validate(Settings, merged, "settings") if merged.data else Settings.model_construct()
-    nobody = Trust()
-    files = [folder / (PROJECT_FILE if name == "project" else LAYER_FILE) for name, folder in folders.items()]
-    of_others = tuple(one for one in map(nobody.foreign, files) if one is not None)
-    return LoadedSettings(settings, merged, folders, trust, unused, of_others)
+    loaded = LoadedSettings(settings, merged, folders, trust, unused)
+    others = (Trust().foreign(file) for _, file in layer_files(loaded))
+    return loaded._replace(of_others=tuple(one for one in others if one is not None))
 
 
 def _trusted(layer: Layered, environ: Mapping[str, str]) -> list[Path]:

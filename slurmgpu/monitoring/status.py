@@ -216,17 +216,14 @@ def _selected(
             continue
         missing.append(selection.text)
         if not asked:
-            notes.append(
-                f"job {selection.text}: accounting does not know it, and the queue could not be asked: "
-                "it may be there"
-            )
-        if selection.name is not None:
-            if asked:
-                notes.append(f"there is no job named {selection.name!r} in the queue or in recent accounting")
-            continue
-        if asked:
+            told = "accounting does not know it, and the queue could not be asked: it may be there"
+            notes.append(f"job {selection.text}: {told}")
+        elif selection.name is not None:
+            notes.append(f"there is no job named {selection.name!r} in the queue or in recent accounting")
+        else:
             notes.append(f"job {selection.text}: neither the queue nor accounting knows it")
-        found.append(_missing(selection))
+        if selection.name is None:
+            found.append(_missing(selection))
     return found, notes, missing
 
 
