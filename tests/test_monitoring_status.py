@@ -19,12 +19,13 @@ from rich.console import Console
 
 from slurmgpu.cli.status import _pretty, command
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
+from slurmgpu.files.run_record import read_run
 from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.monitoring.log_files import logs_of
 from slurmgpu.monitoring.logs import find_logs
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.runs import run_of_job
-from slurmgpu.monitoring.select import read_run, select, since_moment
+from slurmgpu.monitoring.select import select, since_moment
 from slurmgpu.monitoring.status import StatusReport, merge, status
 from slurmgpu.monitoring.table import cells, header, plain
 from slurmgpu.slurm.call import Answer, Slurm

@@ -296,7 +296,7 @@ def test_a_submission_that_a_signal_ends_says_what_is_not_known_and_where_to_loo
     assert said.index(f"slurmgpu: run directory {run}") < said.index(
         "it is not known whether Slurm has the job"
     )
-    assert f"slurmgpu status {run}" in said
+    assert f"`slurmgpu runs settle {run}` finds out" in said
     assert json.loads((run / "run.json").read_text())["state"] == "unknown"
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,42 @@ def test_a_start_that_fails_at_once_leaves_nothing(tmp_path: Path, monkeypatch: 
     with pytest.raises(ValueError, match="no such configuration"):
         starting.start(folder, name="x", cluster="sandbox-x", shape=shape, accounting=False)
     assert not folder.exists()
+
+
+def test_a_port_is_its_daemons_and_nobody_elses_while_the_daemon_is_down() -> None:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    door = supervisor.Door(port)
+
+    def listens(reuse: bool = True) -> socket.socket | None:
+        made = socket.socket()
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+        try:
+            made.bind(("127.0.0.1", port))
+            made.listen()
+        except OSError:
+            made.close()
+            return None
+        return made
+
+    with closing(door.socket):
+        daemon = listens()
+        assert daemon is not None
+        assert supervisor.listener(port) == os.getuid()
+        door.close()
+        with socket.create_connection(("127.0.0.1", port)), daemon:
+            daemon.accept()[0].close()
+        assert supervisor.listener(port) is None
+        assert (listens(), listens(reuse=False)) == (None, None)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+        door.open()
+        again = listens()
+        assert again is not None
+        again.close()
+
+
+def test_a_port_that_somebody_has_is_no_door() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(OSError, match="in use"):
+        supervisor.Door(server.getsockname()[1])

@@ -51,7 +51,7 @@ def _say_how_to_go_on(result: Cancellation) -> None:
 
     from slurmgpu.cli.preparing import note
     from slurmgpu.monitoring.checkpoints import newest_of_tasks
-    from slurmgpu.monitoring.logs import run_of
+    from slurmgpu.monitoring.select import run_of
 
     run = next((run for job in result.jobs if (run := run_of(job)) is not None), None)
     newest = newest_of_tasks(Path(run.run_dir)) if run is not None else {}

@@ -231,17 +231,13 @@ def _require_step(run_dir: Path, tasks: list[_Task], step: int) -> None:
 
 def _tasks(ctx: click.Context, run: str | None) -> tuple[Path, list[_Task]]:
     """The run directory that is meant, and its folders of checkpoints."""
-    from slurmgpu.files.settings import load_settings, runs_folder
+    from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.monitoring.checkpoints import checkpoint_folders, checkpoints
     from slurmgpu.monitoring.runs import find_run, newest_run
     from slurmgpu.monitoring.select import current_user
     from slurmgpu.slurm.call import Slurm
 
-    chosen = load_settings(Path.cwd()).settings.runs
-
-    def runs_of(folder: Path) -> Path:
-        return runs_folder(chosen, folder, os.environ)
-
+    runs_of = runs_by_settings(Path.cwd(), os.environ)
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
     run_dir = find_run(slurm, run, runs_of, current_user()) if run else newest_run(runs_of(Path.cwd()))
     folders = checkpoint_folders(run_dir)

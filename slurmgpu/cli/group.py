@@ -27,6 +27,7 @@ COMMANDS = {
     "logs": "Show the log of a job.",
     "cancel": "Cancel jobs.",
     "resume": "Submit a run's job again; it goes on from its checkpoints.",
+    "runs": "Find out what became of submissions that had no answer.",
     "checkpoint": "List, verify and export the checkpoints of a run.",
     "check": "Find what is wrong with a batch script.",
     "import": "Make a job file of a batch script.",

@@ -44,7 +44,7 @@ def command(
     """
     from slurmgpu.cli.preparing import note
     from slurmgpu.errors import InvalidInput
-    from slurmgpu.files.settings import load_settings, runs_folder
+    from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.monitoring.following import GrowingLogs
     from slurmgpu.monitoring.log_files import logs_of
     from slurmgpu.monitoring.logs import find_logs
@@ -61,10 +61,10 @@ def command(
         )
     wanted = stream or "both"
     selections = select(jobs)
-    chosen = load_settings(Path.cwd()).settings.runs
+    runs_of = runs_by_settings(Path.cwd(), os.environ)
 
     def run_for(job: JobStatus) -> Run | None:
-        return run_of_job(job, lambda folder: runs_folder(chosen, folder, os.environ))
+        return run_of_job(job, runs_of)
 
     logs = [
         log

@@ -62,14 +62,15 @@ def _resume(slurm: Slurm, word: str, given: dict[str, Any], hold: bool) -> Run:
     from slurmgpu.cli.interrupting import as_interrupts
     from slurmgpu.cli.preparing import note
     from slurmgpu.monitoring.at_rest import check_at_rest
-    from slurmgpu.monitoring.select import read_run
+    from slurmgpu.monitoring.settling import settle
     from slurmgpu.submission.resuming import claimed, resubmit
     from slurmgpu.submission.run_directory import read_plan
 
     run_dir, task = _find(slurm, word)
     with claimed(run_dir):
-        run = read_run(run_dir)
-        check_at_rest(slurm, run, datetime.now(timezone.utc))
+        now = datetime.now(timezone.utc)
+        run = settle(slurm, run_dir, now).run
+        check_at_rest(slurm, run, now)
         before = read_plan(run_dir)
         named = given.pop("job__array", None) or task
         submission, job = _submission(run_dir, before, given, hold)
@@ -88,16 +89,12 @@ def _resume(slurm: Slurm, word: str, given: dict[str, Any], hold: bool) -> Run:
 def _find(slurm: Slurm, word: str) -> tuple[Path, str | None]:
     """The run directory that is meant, and the task of an array if one is."""
     from slurmgpu.errors import InvalidInput
-    from slurmgpu.files.settings import load_settings, runs_folder
+    from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.models.run import RUN_FILE
     from slurmgpu.monitoring.runs import find_run
     from slurmgpu.monitoring.select import current_user
 
-    chosen = load_settings(Path.cwd()).settings.runs
-
-    def runs_of(folder: Path) -> Path:
-        return runs_folder(chosen, folder, os.environ)
-
+    runs_of = runs_by_settings(Path.cwd(), os.environ)
     found = find_run(slurm, word, runs_of, current_user()).absolute()
     if (found / RUN_FILE).is_file():
         return found, None

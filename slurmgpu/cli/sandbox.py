@@ -64,6 +64,7 @@ def up(
     import time
 
     from slurmgpu.errors import InvalidInput
+    from slurmgpu.sandbox.configuration import host_name, is_on_loopback
     from slurmgpu.sandbox.life import bring_up, can_account
     from slurmgpu.sandbox.programs import require_programs
     from slurmgpu.sandbox.telling import introduction
@@ -90,6 +91,11 @@ def up(
                 hint="docs/sandbox.md says which packages have them; --no-accounting goes without",
             )
         notes.append(f"no accounting (no sacct, accounts, QOS): this machine has no {', '.join(lacking)}")
+    if not is_on_loopback(host_name()):
+        notes.append(
+            f"its daemons listen on all of this machine's addresses, for its name {host_name()!r} does not resolve to "
+            "127.0.0.1; the key of the sandbox's own munge keeps others out"
+        )
     seconds = _seconds(lasting) if lasting else None
     began = time.monotonic()
     with_accounting = accounting is not False and not lacking

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from slurmgpu.models.run import JobState
+    from slurmgpu.models.run import JobState, JobStatus, Run
     from slurmgpu.monitoring.status import StatusReport
 
 __all__ = ["command"]
@@ -83,7 +83,9 @@ def command(
     while True:
         moment = since_moment(since, datetime.now(timezone.utc)) if since else None
         try:
-            report = status(slurm, user=user, selections=selections, since=moment, live=live)
+            report = status(
+                slurm, user=user, selections=selections, since=moment, live=live, run_for=_run_for
+            )
         except SlurmUnreachable as error:
             if not watch:
                 raise
@@ -102,6 +104,17 @@ def command(
         done = selections and not report.unasked and all(job.state.is_final for job in report.jobs)
         if not watch or done or not _paused(time.sleep):
             return
+
+
+def _run_for(job: JobStatus) -> Run | None:
+    """The run of a job, looked for among the runs of this folder and of the job's own."""
+    import os
+    from pathlib import Path
+
+    from slurmgpu.files.settings import runs_by_settings
+    from slurmgpu.monitoring.runs import run_of_job
+
+    return run_of_job(job, runs_by_settings(Path.cwd(), os.environ))
 
 
 def _paused(sleep: Callable[[float], None]) -> bool:

@@ -3,7 +3,7 @@
 import io
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -24,6 +24,7 @@ __all__ = [
     "expand_here",
     "layer_files",
     "load_settings",
+    "runs_by_settings",
     "runs_folder",
     "trusted_by_user",
     "write_user_setting",
@@ -135,6 +136,12 @@ def expand_here(value: str, environ: Mapping[str, str], what: str) -> Path:
 def runs_folder(chosen: str | None, here: Path, environ: Mapping[str, str]) -> Path:
     """The folder of run directories: as chosen (against the work folder ``here``), else runs/ in it."""
     return (here / (expand_here(chosen, environ, "runs") if chosen else "runs")).absolute()
+
+
+def runs_by_settings(start: Path, environ: Mapping[str, str]) -> Callable[[Path], Path]:
+    """The folder of run directories of any work folder, by the settings that hold in ``start``."""
+    chosen = load_settings(start).settings.runs
+    return lambda folder: runs_folder(chosen, folder, environ)
 
 
 def _project_file(start: Path) -> Path | None:

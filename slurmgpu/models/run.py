@@ -8,10 +8,23 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["RUN_FILE", "SUBMITIT_FOLDER", "JobState", "JobStatus", "JobUse", "LiveUse", "Run", "Submitted"]
+__all__ = [
+    "EXIT_CODE_FILE",
+    "RUN_FILE",
+    "SUBMITIT_FOLDER",
+    "JobState",
+    "JobStatus",
+    "JobUse",
+    "LiveUse",
+    "Run",
+    "Submitted",
+]
 
 RUN_FILE = "run.json"
 """The name of a Run's file in its run directory."""
+
+EXIT_CODE_FILE = "exit_code."
+"""With the job's plain number behind it: what a script writes into its run directory at its end."""
 
 SUBMITIT_FOLDER = "submitit"
 """submitit's folder in a run directory: pickles, results, and a log of each task."""
@@ -159,7 +172,9 @@ class JobStatus(_Record):
     restarts: int | None = None
     exit_code: int | None = None
     signal: int | None = None
-    derived_exit_code: int | None = Field(default=None, description="The highest exit code of its steps.")
+    derived_exit_code: int | None = Field(
+        default=None, description="The highest exit code of its steps; 128 + N for signal N."
+    )
     dependency: str | None = Field(
         default=None, description="What it still waits for: `afterok:12(unfulfilled)`."
     )
@@ -191,10 +206,13 @@ class Run(_Record):
     schema_: Literal["slurmgpu.run/1"] = Field(default="slurmgpu.run/1", alias="schema")
     name: str
     token: str = Field(description="What makes this submission unlike any other; part of the folder's name.")
-    cluster: str | None = None
+    cluster: str | None = Field(
+        default=None, description="Where it was sent to, as far as this machine's files tell."
+    )
     job_id: int | None = None
-    state: Literal["submitting", "submitted", "unknown"] = Field(
-        description="`submitting` is written before sbatch is called, so no accident goes unrecorded."
+    state: Literal["submitting", "submitted", "unknown", "not submitted"] = Field(
+        description="`submitting` is written before sbatch is called, so no accident goes unrecorded; "
+        "`not submitted` where Slurm had no such job later on."
     )
     submitted_at: datetime
     argv: list[str] = Field(description="The sbatch command, word by word.")

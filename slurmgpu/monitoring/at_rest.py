@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from datetime import datetime, timedelta
-from pathlib import Path
+from datetime import datetime
 
 from slurmgpu.errors import OutcomeUnknown, SlurmGpuError, SlurmRefused, SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus, Run
-from slurmgpu.monitoring.select import Selection, belongs, current_user
+from slurmgpu.monitoring.select import Selection, belongs, owner
+from slurmgpu.monitoring.settling import IN_FLIGHT
 from slurmgpu.monitoring.status import status
 from slurmgpu.slurm import squeue
 from slurmgpu.slurm.call import Slurm
@@ -17,9 +17,6 @@ from slurmgpu.slurm.cluster import cluster_name_here
 from slurmgpu.slurm.ids import JobId
 
 __all__ = ["check_at_rest", "completed_tasks"]
-
-# A request that got lost on its way may still arrive; after this time it has, or never will.
-_IN_FLIGHT = timedelta(minutes=10)
 
 
 def check_at_rest(slurm: Slurm, run: Run, now: datetime) -> None:
@@ -31,7 +28,7 @@ def check_at_rest(slurm: Slurm, run: Run, now: datetime) -> None:
     """
     _check_cluster(run, slurm.env)
     try:
-        queued, notes = squeue.read(slurm, _owner(run))
+        queued, notes = squeue.read(slurm, owner(run))
     except (SlurmUnreachable, SlurmRefused) as error:
         raise OutcomeUnknown(
             f"whether a job of {run.run_dir} still waits or runs could not be asked: {error.message}",
@@ -47,10 +44,10 @@ def check_at_rest(slurm: Slurm, run: Run, now: datetime) -> None:
             f"whether a job of {run.run_dir} still waits or runs is not known: {unread[0]}",
             hint="nothing was submitted; look with: squeue --me",
         )
-    if run.job_id is None and now - run.submitted_at < _IN_FLIGHT:
+    if run.job_id is None and now - run.submitted_at < IN_FLIGHT:
         raise OutcomeUnknown(
             f"the last submission of {run.run_dir} had no answer, and its job may still appear in the queue",
-            hint=f"nothing was submitted; try again after {(run.submitted_at + _IN_FLIGHT).astimezone():%H:%M}",
+            hint=f"nothing was submitted; try again after {(run.submitted_at + IN_FLIGHT).astimezone():%H:%M}",
         )
 
 
@@ -61,7 +58,7 @@ def completed_tasks(slurm: Slurm, run: Run) -> set[str]:
     """
     numbers = [one for one in (run.job_id, *(one.job_id for one in run.earlier)) if one is not None]
     selections = [Selection(str(number), job_id=JobId(number)) for number in numbers]
-    jobs = status(slurm, user=_owner(run), selections=selections).jobs if selections else []
+    jobs = status(slurm, user=owner(run), selections=selections).jobs if selections else []
     return {job.array_tasks or "" for job in jobs if job.state is JobState.COMPLETED and belongs(run, job)}
 
 
@@ -75,15 +72,6 @@ def _check_cluster(run: Run, env: Mapping[str, str] | None) -> None:
         "whether the job still waits or runs cannot be seen from here",
         hint=f"nothing was submitted; resume it on a login node of {run.cluster}",
     )
-
-
-def _owner(run: Run) -> str | None:
-    """Whose jobs to look through: mine, or everybody's where the run directory is somebody else's."""
-    try:
-        mine = Path(run.run_dir).stat().st_uid == os.getuid()
-    except OSError:
-        mine = False
-    return current_user() if mine else None
 
 
 def _lives(job: JobStatus, run: Run) -> SlurmGpuError:

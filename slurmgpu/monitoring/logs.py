@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from slurmgpu.errors import SlurmGpuError, SlurmUnreachable
-from slurmgpu.models.run import RUN_FILE, JobState, JobStatus, Run
+from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.monitoring.log_files import Log, logs_of, tasks_of
-from slurmgpu.monitoring.select import Selection, read_run
+from slurmgpu.monitoring.select import Selection
 from slurmgpu.monitoring.status import status
 from slurmgpu.slurm.call import Slurm
 from slurmgpu.slurm.ids import JobId
 
-__all__ = ["find_logs", "run_of"]
+__all__ = ["find_logs"]
 
 
 def find_logs(
@@ -105,23 +104,6 @@ def _of_earlier(run: Run) -> list[Log]:
         logs += [log for log in logs_of(then, job) if log.path is not None and log.path.is_file()]
         logs += [Log(str(one.job_id), path) for path in tasks]
     return logs
-
-
-def run_of(job: JobStatus) -> Run | None:
-    """The run that a job belongs to, by the path of its script."""
-    words = [job.script or "", *_words(job.submit_line or "")]
-    for word in words:
-        folder = Path(word).parent
-        if word.startswith("/") and (folder / RUN_FILE).is_file():
-            return read_run(folder)
-    return None
-
-
-def _words(line: str) -> list[str]:
-    try:
-        return shlex.split(line)
-    except ValueError:
-        return line.split()
 
 
 def _left_behind(run: Run) -> list[Log]:

@@ -9,9 +9,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
+from slurmgpu.files.run_record import read_run
 from slurmgpu.models.run import RUN_FILE, JobStatus, Run
-from slurmgpu.monitoring.logs import run_of
-from slurmgpu.monitoring.select import Selection, belongs, read_run, select
+from slurmgpu.monitoring.select import Selection, belongs, run_of, select
 from slurmgpu.monitoring.status import status
 from slurmgpu.slurm.call import Slurm
 

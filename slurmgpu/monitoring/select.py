@@ -5,16 +5,27 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
+from slurmgpu.files.run_record import read_run
 from slurmgpu.models.run import RUN_FILE, JobStatus, Run
 from slurmgpu.slurm.ids import JobId
 
-__all__ = ["Selection", "belongs", "current_user", "read_run", "select", "since_moment"]
+__all__ = [
+    "Selection",
+    "belongs",
+    "current_user",
+    "owner",
+    "run_of",
+    "scripts_of",
+    "select",
+    "since_moment",
+]
 
 # Clocks of a login node and the controller differ; by this much an id may seem older than its submission.
 _CLOCK_SLACK = timedelta(minutes=5)
@@ -69,6 +80,25 @@ def _is_run(run: Run, job: JobStatus) -> bool:
     return job.submit is None or job.submit >= run.submitted_at - _CLOCK_SLACK
 
 
+def run_of(job: JobStatus) -> Run | None:
+    """The run that a job belongs to, by the path of its script."""
+    script = next(iter(scripts_of(job)), None)
+    return None if script is None else read_run(Path(script).parent)
+
+
+def scripts_of(job: JobStatus) -> list[str]:
+    """The paths that Slurm names as the job's script, or in its command, and that lie in a run directory."""
+    words = [job.script or "", *_words(job.submit_line or "")]
+    return [word for word in words if word.startswith("/") and (Path(word).parent / RUN_FILE).is_file()]
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return line.split()
+
+
 def select(words: Sequence[str]) -> list[Selection]:
     """Decide what each word means; raises InvalidInput for a path that is no run directory."""
     return [_select(word) for word in words]
@@ -94,24 +124,21 @@ def _select(word: str) -> Selection:
     return Selection(word, name=word)
 
 
-def read_run(directory: Path) -> Run:
-    """Read a run directory's record; raises InvalidInput when it is missing or damaged."""
-    path = directory / RUN_FILE
-    try:
-        return Run.from_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        first = str(error).split("\n")
-        raise InvalidInput(f"{path} is no record of a run: {' '.join(first[:3])}") from None
-
-
 def current_user() -> str:
     """Return the user's name, or the number where the machine knows no name (as in some containers)."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
+
+
+def owner(run: Run) -> str | None:
+    """Whose jobs to look through: mine, or everybody's where the run directory is somebody else's."""
+    try:
+        mine = Path(run.run_dir).stat().st_uid == os.getuid()
+    except OSError:
+        mine = False
+    return current_user() if mine else None
 
 
 _AGO = re.compile(r"(\d{1,6})\s*(m|min|h|d|w)", re.ASCII)

@@ -9,8 +9,10 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple, TypeVar
 
 from slurmgpu.errors import SlurmUnreachable
-from slurmgpu.models.run import JobState, JobStatus, JobUse, LiveUse
-from slurmgpu.monitoring.select import Selection
+from slurmgpu.models.run import JobState, JobStatus, JobUse, LiveUse, Run
+from slurmgpu.monitoring.exit_codes import with_whole_exit_code
+from slurmgpu.monitoring.select import Selection, run_of
+from slurmgpu.monitoring.settling import note_jobs
 from slurmgpu.slurm import sacct, squeue, sstat
 from slurmgpu.slurm.call import Slurm
 from slurmgpu.slurm.cluster import cluster_name_here
@@ -50,11 +52,13 @@ def status(
     selections: Sequence[Selection] = (),
     since: datetime | None = None,
     live: bool = False,
+    run_for: Callable[[JobStatus], Run | None] = run_of,
 ) -> StatusReport:
     """Ask Slurm about a user's jobs (None: everybody's), or about those selected.
 
     `since` (default: a day ago) bounds what accounting is asked for; jobs selected by id alone are found
-    whatever their age. Raises SlurmUnreachable when neither the controller nor accounting answers.
+    whatever their age. `run_for` finds the run of a job, where only that can tell its exit code.
+    Raises SlurmUnreachable when neither the controller nor accounting answers.
     """
     now = datetime.now(timezone.utc)
     accounting, queue = _both(
@@ -78,9 +82,12 @@ def status(
         _selected(jobs, selections, no_answer is None) if selections else (jobs, [], [])
     )
     notes += [note for note, job in doubts if job in found] + not_found
+    note_jobs(found, slurm.env)
     found = _with_dependencies(slurm, found)
     if (selections or live) and accounting.available:
         found = _with_use_of_ended(slurm, found)
+    if selections:
+        found = [with_whole_exit_code(job, _run_for(selections, run_for)) for job in found]
     if live:
         found, live_notes = _with_live_use(slurm, found)
         notes += live_notes
@@ -88,6 +95,16 @@ def status(
     return StatusReport(
         _cluster(slurm, jobs), now, sorted(found, key=_order), notes, missing, unasked, no_answer
     )
+
+
+def _run_for(
+    selections: Sequence[Selection], otherwise: Callable[[JobStatus], Run | None]
+) -> Callable[[JobStatus], Run | None]:
+    def find(job: JobStatus) -> Run | None:
+        named = (selection.run for selection in selections if selection.run and selection.matches(job))
+        return next(named, None) or otherwise(job)
+
+    return find
 
 
 class _Queue(NamedTuple):

@@ -14,6 +14,8 @@ __all__ = [
     "Place",
     "database_sql",
     "gres_conf",
+    "host_name",
+    "is_on_loopback",
     "plugin_folder",
     "slurm_conf",
     "slurmdbd_conf",
@@ -59,18 +61,26 @@ def plugin_folder(daemon: Path) -> Path | None:
     return None
 
 
-def listen_line(host: str) -> str:
-    """The configuration line that keeps the daemons on 127.0.0.1; empty where Slurm cannot be told so.
+def host_name() -> str:
+    """This machine's name as Slurm's daemons take it: without its domain."""
+    return socket.gethostname().partition(".")[0]
+
+
+def is_on_loopback(host: str) -> bool:
+    """Whether the daemons can be kept on 127.0.0.1.
 
     Kept off the wildcard, daemon and srun alike listen on what the host's name resolves to, and only there.
     With any other address (Debian likes 127.0.1.1) they no longer find each other. Then they do listen
     everywhere, and munge's key alone keeps strangers out.
     """
     try:
-        address = socket.gethostbyname(host)
+        return socket.gethostbyname(host) == "127.0.0.1"
     except OSError:
-        return ""
-    return "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny" if address == "127.0.0.1" else ""
+        return False
+
+
+def _listen_line(host: str) -> str:
+    return "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny" if is_on_loopback(host) else ""
 
 
 def slurm_conf(place: Place, shape: Shape) -> str:
@@ -90,7 +100,7 @@ SlurmdUser={user}
 AuthType=auth/munge
 CredType=cred/munge
 AuthInfo=socket={folder}/munge.sock,cred_expire=10
-{listen_line(place.host)}
+{_listen_line(place.host)}
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -210,7 +220,7 @@ def slurmdbd_conf(place: Place) -> str:
     return f"""\
 DbdHost={place.host}
 DbdAddr=127.0.0.1
-{listen_line(place.host)}
+{_listen_line(place.host)}
 DbdPort={place.database_port}
 SlurmUser={place.user}
 AuthType=auth/munge

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -13,11 +14,12 @@ from pathlib import Path
 from slurmgpu.errors import InvalidInput
 from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.keeper import Keeper
-from slurmgpu.sandbox.ports import reserved_ports
+from slurmgpu.sandbox.ports import closed_port, reserved_ports
 from slurmgpu.sandbox.processes import end_processes, tasks_on
 from slurmgpu.sandbox.programs import program
 from slurmgpu.sandbox.starting import client_env
 from slurmgpu.sandbox.state import State, read_state, write_state
+from slurmgpu.sandbox.supervisor import listener
 
 __all__ = ["FAULTS", "cause", "heal"]
 
@@ -161,7 +163,9 @@ class _Faults:
         log = self.folder / "log" / "proxy.out"
         with reserved_ports(1) as (listen,):
             self.keeper.start(
-                "proxy", [sys.executable, "-I", "-S", str(proxy), str(listen), str(self.state.ports[0])]
+                "proxy",
+                [sys.executable, "-I", "-S", str(proxy), str(listen), str(self.state.ports[0])],
+                listen,
             )
             self.keeper.wait("the proxy", lambda: log.exists() and "ready" in log.read_text(), 60)
         self.point_at(listen)
@@ -177,6 +181,25 @@ class _Faults:
         scratch.touch(mode=0o600)
         scratch.write_text("\n".join(lines))
         scratch.replace(conf)
+
+    def restart_controller(self) -> None:
+        """Start the controller if it has ended; until it listens itself, nobody is sent to its port."""
+        port = self.state.ports[0]
+        later = [name for name in self.keeper.lost() if name != "slurmctld"]
+        if "slurmctld" not in self.keeper.running():
+            with closed_port() as closed:
+                self.point_at(closed)
+                self.keeper.restart("slurmctld")
+                self.keeper.wait("slurmctld", lambda: listener(port) is not None, 120, despite=later)
+                if listener(port) != os.getuid():
+                    raise SandboxFailed(
+                        f"port {port} of sandbox {self.state.name!r} has been taken by another user of this machine",
+                        hint=f"end it, and start it anew: slurmgpu sandbox down {self.state.name}",
+                    )
+        self.point_at(port)
+        self.keeper.wait(
+            "slurmctld", lambda: "is UP" in self.ask("scontrol", "ping", check=False), 120, despite=later
+        )
 
 
 def cause(state: State, folder: Path, fault: str, target: str | None) -> str:
@@ -211,18 +234,16 @@ def heal(state: State, folder: Path) -> list[str]:
     """Mend every fault, and start what has ended by itself; what was mended."""
     faults = _Faults(state, folder)
     keeper, lost = faults.keeper, faults.keeper.lost()
-    if "drop-replies" in state.faults:
-        faults.point_at(state.ports[0])
-        if "proxy" in keeper.running():
-            keeper.stop("proxy")
     if "controller-hang" in state.faults:
         keeper.signal("slurmctld", signal.SIGCONT)
     keeper.restart_ended("munged", "mariadbd", "slurmdbd")
     if state.accounting:
         # slurmctld ends at once when it is started without its database.
         keeper.wait("the database", faults.database_answers, 120, despite=lost)
-    keeper.restart_ended("slurmctld", *(f"slurmd-{node}" for node in state.shape.nodes))
-    keeper.wait("slurmctld", lambda: "is UP" in faults.ask("scontrol", "ping", check=False), 120)
+    faults.restart_controller()
+    if "proxy" in keeper.running():
+        keeper.stop("proxy")
+    keeper.restart_ended(*(f"slurmd-{node}" for node in state.shape.nodes))
     if state.shape.live:
         keeper.wait("word of all nodes", faults.all_known, 60)
     for node in [one.split()[1] for one in state.faults if one.startswith("node-down ")]:

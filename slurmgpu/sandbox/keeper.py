@@ -48,9 +48,9 @@ class Keeper:
             return {}
         return found
 
-    def start(self, name: str, argv: list[str]) -> None:
-        """Have a daemon started."""
-        self._send({"do": "start", "name": name, "argv": argv})
+    def start(self, name: str, argv: list[str], port: int | None = None) -> None:
+        """Have a daemon started; while it is down again, nobody else gets the port that it listens on."""
+        self._send({"do": "start", "name": name, "argv": argv, "port": port})
 
     def stop(self, name: str) -> None:
         """Have a daemon ended; return when it is."""
@@ -60,7 +60,7 @@ class Keeper:
     def restart(self, name: str) -> None:
         """Have a daemon that has ended started again, as it was; return when it is."""
         old = self.daemons()[name]
-        self.start(name, old["argv"])
+        self.start(name, old["argv"], old["port"])
         deadline = time.monotonic() + 30
         while self.daemons()[name] == old and time.monotonic() < deadline:
             time.sleep(0.02)

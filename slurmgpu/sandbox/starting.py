@@ -7,7 +7,6 @@ import datetime
 import os
 import pwd
 import secrets
-import socket
 import stat
 import subprocess
 import time
@@ -21,6 +20,7 @@ from slurmgpu.sandbox.configuration import (
     Place,
     database_sql,
     gres_conf,
+    host_name,
     plugin_folder,
     slurm_conf,
     slurmdbd_conf,
@@ -111,7 +111,7 @@ class _Start:
             cluster=cluster,
             folder=folder,
             user=pwd.getpwuid(os.getuid()).pw_name,
-            host=socket.gethostname().partition(".")[0],
+            host=host_name(),
             controller_port=ports[0],
             database_port=ports[1],
             node_ports=tuple(ports[2:]),
@@ -166,7 +166,9 @@ class _Start:
         for number in range(max(sum(gpus.count for gpus in kind.gpus) for kind in shape.kinds)):
             (folder / "gpu" / f"gpu{number}").symlink_to("/dev/null")
         _write(folder / "munge.key", secrets.token_bytes(128))
-        _write(folder / "slurm.conf", slurm_conf(place, shape).encode())
+        # The controller has a file of its own: clients can be pointed elsewhere while it is down.
+        for name in ("slurm.conf", "slurmctld.conf"):
+            _write(folder / name, slurm_conf(place, shape).encode())
         if place.accounting:
             _write(folder / "slurmdbd.conf", slurmdbd_conf(place).encode())
             _write(folder / "database.sql", database_sql().encode())
@@ -190,14 +192,14 @@ class _Start:
         self._wait("munged", lambda: _is_socket(folder / "munge.sock"))
         if self.place.accounting:
             self._wait("mariadbd", lambda: _is_socket(folder / "mariadb.sock"))
-            self._daemon("slurmdbd", "-D")
+            self._daemon("slurmdbd", "-D", port=self.place.database_port)
             self._wait("slurmdbd", lambda: self._succeeds("sacctmgr", "-n", "show", "cluster"))
             self._add_accounts()
-        self._daemon("slurmctld", "-D")
+        self._daemon("slurmctld", "-D", "-f", f"{folder}/slurmctld.conf", port=self.place.controller_port)
         self._wait("slurmctld", lambda: self._succeeds("scontrol", "ping"))
         if self.shape.live:
-            for node in self.shape.nodes:
-                self._daemon("slurmd", "-D", "-N", node, name=f"slurmd-{node}")
+            for node, port in zip(self.shape.nodes, self.place.node_ports, strict=True):
+                self._daemon("slurmd", "-D", "-N", node, name=f"slurmd-{node}", port=port)
         self._wait("the nodes", self._all_nodes_idle)
         if self.place.accounting:
             self._limit_tres()
@@ -274,8 +276,8 @@ class _Start:
             timeout=60,
         )
 
-    def _daemon(self, daemon: str, *arguments: str, name: str | None = None) -> None:
-        self.keeper.start(name or daemon, [program(daemon), *arguments])
+    def _daemon(self, daemon: str, *arguments: str, name: str | None = None, port: int | None = None) -> None:
+        self.keeper.start(name or daemon, [program(daemon), *arguments], port)
 
     def _wait(self, what: str, ready: Callable[[], bool]) -> None:
         self.keeper.wait(what, ready, max(self.deadline - time.monotonic(), 0.1))

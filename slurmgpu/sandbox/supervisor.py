@@ -4,11 +4,12 @@ It is a process of its own, and needs nothing but the standard library. Until it
 long as its standard input is open: whoever starts a sandbox may be killed, the kernel then closes the pipe,
 and nothing is left behind. Requests are JSON objects, one a line, written to the FIFO ``requests``:
 
-- ``{"do": "start", "name": ..., "argv": [...]}`` starts a daemon,
+- ``{"do": "start", "name": ..., "argv": [...], "port": ...}`` starts a daemon that listens on a port (or null),
 - ``{"do": "stop", "name": ...}`` ends one, ``{"do": "signal", "name": ..., "signal": 19}`` signals one,
 - ``{"do": "stay", "until": SECONDS_SINCE_1970 or null}`` lets it outlive its starter.
 
-What became of them stands in ``daemons.json``.
+What became of them stands in ``daemons.json``. While a daemon is down its port is kept: another user who listened
+there would be sent what is meant for it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -75,6 +77,48 @@ def remove_empty(folders: list[Path]) -> None:
             return
 
 
+class Door:
+    """A port that is kept for a daemon: beside the daemon's own socket lies one that never listens.
+
+    While the daemon is down, whoever connects is refused, and no other user can listen there and be sent what is meant
+    for it. OSError where somebody else has the port.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.socket = socket.socket()
+        try:
+            self.open()
+            self.socket.bind(("", port))
+        except OSError:
+            self.socket.close()
+            raise
+
+    def open(self) -> None:
+        """Let a daemon listen, whose socket shares the address with this one (socket(7), SO_REUSEADDR)."""
+        self.shared = True
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+    def close(self) -> None:
+        """Let nobody listen from now on, but who does already."""
+        self.shared = False
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+
+
+def listener(port: int) -> int | None:
+    """The user whose socket listens on a TCP port of this machine, from /proc (proc(5)); None where nobody does."""
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            rows = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for row in rows:
+            _, local, _, state, _, _, _, user, *_ = row.split()
+            if state == "0A" and int(local.rpartition(":")[2], 16) == port:
+                return int(user)
+    return None
+
+
 class Supervisor:
     """Starts and ends daemons, notes what became of them, and removes everything at the end."""
 
@@ -84,6 +128,7 @@ class Supervisor:
         self.until: float | None = None
         self.daemons: dict[str, dict[str, Any]] = {}
         self.deadlines: dict[int, float] = {}
+        self.doors: dict[str, Door] = {}
         # Held for writing, too, so that the FIFO never reports an end.
         self.requests = os.open(folder / "requests", os.O_RDWR | os.O_NONBLOCK)
         self.pending = b""
@@ -94,6 +139,9 @@ class Supervisor:
         """Serve until the starter is gone, or, told to stay, until the time is up."""
         while self._wanted():
             self._reap()
+            for door in self.doors.values():
+                if door.shared and listener(door.port) is not None:
+                    door.close()
             watched = [self.requests] if self.parent is None else [self.requests, 0]
             ready = select.select(watched, [], [], TICK_SECONDS)[0]
             if self.requests in ready:
@@ -133,7 +181,7 @@ class Supervisor:
         for line in lines:
             request = json.loads(line)
             if request["do"] == "start":
-                self._start(request["name"], request["argv"])
+                self._start(request["name"], request["argv"], request["port"])
             elif request["do"] == "stop":
                 self._stop(request["name"])
             elif request["do"] == "signal":
@@ -141,11 +189,20 @@ class Supervisor:
             elif request["do"] == "stay":
                 self.parent, self.until = None, request["until"]
 
-    def _start(self, name: str, argv: list[str]) -> None:
+    def _start(self, name: str, argv: list[str], port: int | None) -> None:
         known = self.daemons.get(name)
         if known and known["ended"] is None:
             return
-        self.daemons[name] = {"argv": argv, "pid": None, "ended": None, "wanted": True}
+        self.daemons[name] = {"argv": argv, "port": port, "pid": None, "ended": None, "wanted": True}
+        try:
+            if name in self.doors:
+                self.doors[name].open()
+            elif port is not None:
+                self.doors[name] = Door(port)
+        except OSError as error:
+            self.daemons[name]["ended"] = f"did not start: port {port}: {error.strerror}"
+            self._note()
+            return
         with (self.folder / "log" / f"{name}.out").open("ab") as out:
             try:
                 process = subprocess.Popen(
@@ -189,8 +246,10 @@ class Supervisor:
             if pid == 0:
                 return
             self.deadlines.pop(pid, None)
-            for daemon in self.daemons.values():
+            for name, daemon in self.daemons.items():
                 if daemon["pid"] == pid and daemon["ended"] is None:
+                    if name in self.doors:
+                        self.doors[name].close()
                     daemon["ended"] = f"ended with {os.waitstatus_to_exitcode(status)}"
                     self._note()
 

@@ -49,8 +49,8 @@ SUBMIT_LINE = "SubmitLine"
 """Only from 21.08 on, so it is asked for only where an answer depends on it."""
 
 TAKEN_OFF = 128
-"""Older releases of sacct (22.05; not 26.05) show an exit code of 128 and more without these 128: a 9 may be the 137 of
-a command that SIGKILL ended."""
+"""Up to 25.05 sacct shows an exit code of 128 and more without these 128: a 9 may be the 137 of a command that SIGKILL
+ended. (DerivedExitCode it shows whole.)"""
 USE = ("DerivedExitCode", "TRESUsageInMax")
 """What a job used and how its steps ended, asked for with the steps."""
 
@@ -209,11 +209,16 @@ def _job(record: dict[str, str], job_id: JobId) -> JobStatus:
         # A job that still runs has the exit code 0:0 here, which says nothing.
         exit_code=exit_code if state.is_final else None,
         signal=signal if state.is_final else None,
-        derived_exit_code=_exit(record.get("DerivedExitCode", ""))[0] if state.is_final else None,
+        derived_exit_code=_derived(record) if state.is_final else None,
         work_dir=known(record["WorkDir"]),
         submit_line=known(record.get(SUBMIT_LINE, "")),
         source="sacct",
     )
+
+
+def _derived(record: dict[str, str]) -> int | None:
+    code, signal = _exit(record.get("DerivedExitCode", ""))
+    return code or (128 + signal if signal else code)
 
 
 def _cpu_time(text: str) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -195,11 +195,18 @@ class Found:
     notes: list[str]
 
 
-def find_by_script(slurm: Slurm, script: str, *, user: str | None, since: datetime) -> Found:
+def find_by_script(
+    slurm: Slurm,
+    script: str,
+    *,
+    user: str | None,
+    since: datetime,
+    earlier: Collection[int | None] = (),
+) -> Found:
     """Look for jobs submitted with this script (its whole, unique path), in the queue and in accounting.
 
-    `since` is when it was submitted. Accounting lags by a second or so, and the controller by as long as it
-    is busy: an empty answer straight after sbatch says little.
+    `since` is when it was submitted; `earlier` are jobs of it that are known. Accounting lags by a second or so, and
+    the controller by as long as it is busy: an empty answer straight after sbatch says little.
     """
     notes: list[str] = []
     jobs: dict[int, str | None] = {}
@@ -207,7 +214,7 @@ def find_by_script(slurm: Slurm, script: str, *, user: str | None, since: dateti
     try:
         queued, notes = squeue.read(slurm, user)
         for job in queued:
-            if job.script == script:
+            if job.script == script and _number(job.job_id) not in earlier:
                 jobs[_number(job.job_id)] = job.cluster
     except SlurmGpuError as error:
         certain = False
@@ -220,7 +227,7 @@ def find_by_script(slurm: Slurm, script: str, *, user: str | None, since: dateti
         notes += found.notes
         certain = certain and found.available
         for job in found.jobs:
-            if job.submit_line and script in job.submit_line:
+            if job.submit_line and script in job.submit_line and _number(job.job_id) not in earlier:
                 jobs[_number(job.job_id)] = job.cluster
     return Found(sorted(jobs.items()), certain, notes)
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
 import secrets
 import shutil
-import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,10 @@ from typing import Any
 import slurmgpu
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.job_text import job_text
+from slurmgpu.files.run_record import write_atomically
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
-from slurmgpu.models.run import RUN_FILE, Run
+from slurmgpu.models.run import RUN_FILE
 
 __all__ = [
     "SCRIPT",
@@ -27,7 +26,6 @@ __all__ = [
     "contents",
     "new_run_directory",
     "read_plan",
-    "write_atomically",
 ]
 
 SCRIPT = "script.sbatch"
@@ -184,23 +182,3 @@ def _copy_training(target: Path) -> None:
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     except shutil.Error as error:  # it has gathered why, file by file, and has no strerror
         raise OSError(errno.EIO, error.args[0][0][-1]) from None
-
-
-def write_run(path: Path, run: Run) -> None:
-    """Write run.json so that a reader sees the old one or the new one, never half of one."""
-    write_atomically(path / RUN_FILE, run.to_json())
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file by rename, flushed to disk."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)  # noqa: PTH101 - mkstemp makes it private, run directories are for the group to read
-        os.replace(name, path)  # noqa: PTH105
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

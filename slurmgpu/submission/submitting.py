@@ -13,6 +13,7 @@ from pathlib import Path
 
 import slurmgpu
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, RunFailed, SlurmRefused, SlurmUnreachable
+from slurmgpu.files.run_record import write_run
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import Run, Submitted
@@ -28,7 +29,7 @@ from slurmgpu.slurm.sbatch import (
     submit,
 )
 from slurmgpu.submission.preflight import check_before_submission
-from slurmgpu.submission.run_directory import RunDirectory, new_run_directory, write_run
+from slurmgpu.submission.run_directory import RunDirectory, new_run_directory
 
 __all__ = ["Submission", "submit_in", "submit_plan"]
 
@@ -79,7 +80,7 @@ def submit_in(
     ``options`` of sbatch's win over the script's.
     """
     try:
-        run, ours = _prepare(submission, directory, earlier, options)
+        run, ours = _prepare(submission, directory, slurm, earlier, options)
     except BaseException as error:
         directory.remove()  # nothing was sent
         if isinstance(error, OSError):
@@ -118,7 +119,11 @@ def _send(
 
 
 def _prepare(
-    submission: Submission, directory: RunDirectory, earlier: Sequence[Submitted], more: Sequence[str]
+    submission: Submission,
+    directory: RunDirectory,
+    slurm: Slurm,
+    earlier: Sequence[Submitted],
+    more: Sequence[str],
 ) -> tuple[Run, list[str]]:
     plan, path = submission.plan, directory.path
     for name, content in submission.files.items():
@@ -138,6 +143,7 @@ def _prepare(
     run = Run(
         name=plan.name,
         token=directory.token,
+        cluster=_sent_to(plan, slurm),
         state="submitting",
         submitted_at=datetime.now(timezone.utc),
         argv=["sbatch", "--parsable", *options, str(path / "script.sbatch")],
@@ -150,6 +156,13 @@ def _prepare(
     )
     write_run(path, run)
     return run, options
+
+
+def _sent_to(plan: Plan, slurm: Slurm) -> str | None:
+    """The cluster that a request goes to, where files tell; None where one of several is asked for."""
+    env = os.environ if slurm.env is None else slurm.env
+    several = plan.option("clusters") or env.get("SLURM_CLUSTERS")
+    return None if several else cluster_name_here(slurm.env)
 
 
 def _carry_run_directory(path: Path, export: str) -> list[str]:
@@ -189,7 +202,7 @@ def _conclude(outcome: Outcome, run: Run, directory: RunDirectory, slurm: Slurm)
         write_run(directory.path, run.model_copy(update={"state": "unknown"}))
     raise OutcomeUnknown(
         f"it is not known whether Slurm has the job: {outcome.text}",
-        hint=f"look with `slurmgpu status {directory.path}` before you submit again; its script is {run.script_path}",
+        hint=f"`slurmgpu runs settle {directory.path}` finds out; submit again only when it says that there is no job",
     )
 
 
@@ -212,12 +225,15 @@ def _look_for(run: Run, slurm: Slurm) -> tuple[int, str | None] | None:
     for pause in _LOOKS:
         time.sleep(pause)
         found = find_by_script(
-            slurm, run.script_path, user=user, since=run.submitted_at - timedelta(minutes=2)
+            slurm,
+            run.script_path,
+            user=user,
+            since=run.submitted_at - timedelta(minutes=2),
+            # The script of a run that is resumed led to them, too.
+            earlier={one.job_id for one in run.earlier},
         )
-        # The script of a run that is resumed led to earlier jobs, too.
-        new = [job for job in found.jobs if job[0] not in {one.job_id for one in run.earlier}]
-        if new:
-            return new[0]
+        if found.jobs:
+            return found.jobs[0]
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,6 +35,18 @@ def running(box: User, *options: str) -> str:
     job = box.submit("--time=10", *options, "--wrap", "exec sleep 600")
     wait_until(lambda: box.state_of(job) == "RUNNING")
     return job
+
+
+def is_kept(port: int) -> bool:
+    """Whether nobody else can listen where a daemon is down: another user would be sent what is meant for it."""
+    with socket.socket() as stranger:
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            stranger.bind(("127.0.0.1", port))
+            stranger.listen()
+        except OSError:
+            return True
+        return False
 
 
 def test_a_job_in_gpu_preempts_one_in_preempt(box: User) -> None:
@@ -76,6 +89,7 @@ def test_controller_down_and_healed(box: User) -> None:
     box.do("fault", "controller-down")
     # squeue would try for 9 s.
     assert "is DOWN" in box("exec", "--", "scontrol", "ping").stdout
+    assert is_kept(box.state().ports[0])
     assert "faults: controller-down" in box.do("status")
     box.do("heal")
     assert box.state_of(job) == "RUNNING"
@@ -98,6 +112,7 @@ def test_database_down_and_healed(box: User) -> None:
     asked = box("exec", "--", "sacct")
     assert asked.returncode == 1
     assert "Connection refused" in asked.stderr
+    assert is_kept(box.state().ports[1])
     job = box.submit("--job-name=meanwhile", "--wrap", "true")
     wait_until(lambda: box.state_of(job) == "COMPLETED")
     box.do("heal")
@@ -109,6 +124,7 @@ def test_node_down_loses_its_jobs_and_is_healed(box: User) -> None:
     job = running(box, "--nodelist=node3", "--no-requeue")
     wait_until(lambda: any(" sleep" in process for process in processes_that_mention(str(box.folder()))))
     box.do("fault", "node-down", "node3")
+    assert is_kept(box.state().ports[-2])
     assert not any(" sleep" in process for process in processes_that_mention(str(box.folder())))
     assert box.ask("sinfo", "-h", "-n", "node3", "-p", "gpu", "-o", "%T").rstrip("*") == "down"
     wait_until(lambda: box.state_of(job) == "NODE_FAIL")

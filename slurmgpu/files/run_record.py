@@ -1,0 +1,44 @@
+"""The record of a submission in its run directory, ``run.json``: read, and written so that nobody sees half of one."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from slurmgpu.errors import InvalidInput
+from slurmgpu.models.run import RUN_FILE, Run
+
+__all__ = ["read_run", "write_atomically", "write_run"]
+
+
+def read_run(directory: Path) -> Run:
+    """Read a run directory's record; raises InvalidInput when it is missing or damaged."""
+    path = directory / RUN_FILE
+    try:
+        return Run.from_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        first = str(error).split("\n")
+        raise InvalidInput(f"{path} is no record of a run: {' '.join(first[:3])}") from None
+
+
+def write_run(path: Path, run: Run) -> None:
+    """Write run.json so that a reader sees the old one or the new one, never half of one."""
+    write_atomically(path / RUN_FILE, run.to_json())
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file by rename, flushed to disk."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)  # noqa: PTH101 - mkstemp makes it private, run directories are for the group to read
+        os.replace(name, path)  # noqa: PTH105
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

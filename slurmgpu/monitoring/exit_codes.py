@@ -1,0 +1,44 @@
+"""Exit codes above 127, which most releases of sacct show without their 128: made whole where something else tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from slurmgpu.errors import InvalidInput
+from slurmgpu.models.run import EXIT_CODE_FILE, JobState, JobStatus, Run
+from slurmgpu.slurm.sacct import TAKEN_OFF
+
+__all__ = ["with_whole_exit_code"]
+
+
+def with_whole_exit_code(job: JobStatus, run_for: Callable[[JobStatus], Run | None]) -> JobStatus:
+    """A failed job with the exit code that it had; the queue's own is never cut.
+
+    What tells: the exit code of the job's steps, which sacct shows whole (sacct(1), DerivedExitCode), or the one that
+    the script wrote into its run directory. Neither counts unless it is the one shown, and 128.
+    """
+    shown = job.exit_code
+    if job.source != "sacct" or job.state is not JobState.FAILED or shown is None or job.signal:
+        return job
+    whole = shown + TAKEN_OFF
+    if whole < 256 and (job.derived_exit_code == whole or _written(job, run_for) == whole):
+        return job.model_copy(update={"exit_code": whole})
+    return job
+
+
+def _written(job: JobStatus, run_for: Callable[[JobStatus], Run | None]) -> int | None:
+    """What the job's script wrote at its end; a training's array has a folder for each task."""
+    try:
+        run = run_for(job)
+    except InvalidInput:  # a record or settings that cannot be read
+        return None
+    if run is None:
+        return None
+    name = f"{EXIT_CODE_FILE}{job.raw_id}"
+    for folder in ("", job.array_tasks or ""):
+        try:
+            return int(Path(run.run_dir, folder, name).read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            continue
+    return None

@@ -1,0 +1,117 @@
+"""Runs whose record does not say which job they became: what Slurm says of them is written into the record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from slurmgpu.errors import InvalidInput
+from slurmgpu.files.run_record import read_run, write_run
+from slurmgpu.models.run import RUN_FILE, JobStatus, Run
+from slurmgpu.monitoring.select import current_user, owner, scripts_of
+from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm.cluster import cluster_name_here
+from slurmgpu.slurm.ids import JobId
+from slurmgpu.slurm.sbatch import find_by_script
+
+__all__ = ["IN_FLIGHT", "Settled", "note_jobs", "settle"]
+
+# A request that got lost on its way may still arrive; after this time it has, or never will.
+IN_FLIGHT = timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What is known of a run's job now."""
+
+    run: Run
+    outcome: Literal["job", "no job", "unknown"]
+    why: str = ""
+    """Of what is unknown, the reason; of a job, what could not be written."""
+
+
+def note_jobs(jobs: Iterable[JobStatus], env: Mapping[str, str] | None) -> None:
+    """Write the ids of jobs that Slurm has just shown into the records of my runs that lack them.
+
+    Whoever asked did so for another reason: what cannot be read or written is left as it is.
+    """
+    me = current_user()
+    for job in jobs:
+        job_id = JobId.parse(job.job_id)
+        if job_id is None or job.user not in {None, me}:
+            continue
+        for script in scripts_of(job):
+            _note(script, job_id.number, job.cluster or cluster_name_here(env))
+
+
+# A watch sees the same jobs every few seconds.
+@lru_cache(maxsize=4096)
+def _note(script: str, number: int, cluster: str | None) -> None:
+    folder = Path(script).parent
+    try:
+        run = read_run(folder)
+    except InvalidInput:
+        return
+    earlier = {one.job_id for one in run.earlier}
+    if run.job_id is None and run.script_path == script and number not in earlier and _is_mine(folder):
+        with suppress(OSError):
+            write_run(folder, _with_job(run, number, cluster))
+
+
+def settle(slurm: Slurm, folder: Path, now: datetime) -> Settled:
+    """Ask queue and accounting which job a run became, and write it down; may be repeated at any time.
+
+    Raises InvalidInput where ``folder`` has no record that can be read.
+    """
+    run = read_run(folder)
+    if run.job_id is not None:
+        return Settled(run, "job")
+    here = cluster_name_here(slurm.env)
+    if run.cluster is not None and here is not None and run.cluster != here:
+        why = f"it was submitted on cluster {run.cluster}, and this machine asks {here}"
+        return Settled(run, "unknown", why)
+    earlier = {one.job_id for one in run.earlier}
+    found = find_by_script(
+        slurm,
+        run.script_path,
+        user=owner(run),
+        since=run.submitted_at - timedelta(minutes=2),
+        earlier=earlier,
+    )
+    if found.jobs:
+        number, cluster = found.jobs[0]
+        return _written(folder, _with_job(run, number, cluster or here), "job")
+    if not found.certain:
+        return Settled(run, "unknown", "; ".join(found.notes))
+    if run.cluster is None:
+        return Settled(run, "unknown", "its record does not say on which cluster it was submitted")
+    if now - run.submitted_at < IN_FLIGHT:
+        until = (run.submitted_at + IN_FLIGHT).astimezone()
+        return Settled(run, "unknown", f"its job may still appear in the queue, until {until:%H:%M}")
+    return _written(folder, run.model_copy(update={"state": "not submitted"}), "no job")
+
+
+def _with_job(run: Run, number: int, cluster: str | None) -> Run:
+    return run.model_copy(update={"state": "submitted", "job_id": number, "cluster": cluster})
+
+
+def _written(folder: Path, run: Run, outcome: Literal["job", "no job"]) -> Settled:
+    try:
+        write_run(folder, run)
+    except OSError as error:
+        return Settled(run, outcome, f"its record cannot be written: {error.strerror}")
+    return Settled(run, outcome)
+
+
+def _is_mine(folder: Path) -> bool:
+    """Whether this user made the folder and the record in it: nobody else leads this process to a file of ours."""
+    try:
+        return {one.lstat().st_uid for one in (folder, folder / RUN_FILE)} == {os.getuid()}
+    except OSError:
+        return False

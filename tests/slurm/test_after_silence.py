@@ -1,0 +1,104 @@
+"""What can be known after Slurm was silent, or after it has forgotten: job ids and exit codes, from a real one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from slurmgpu.files.run_record import read_run
+from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.monitoring.runs import run_of_job
+from slurmgpu.monitoring.select import current_user, select
+from slurmgpu.monitoring.status import status
+from slurmgpu.monitoring.waiting import Ended, exit_code
+from slurmgpu.slurm import squeue
+from slurmgpu.slurm.call import Slurm
+from tests.slurm.sandbox_user import wait_until
+from tests.slurm.throwaway import ThrowawaySlurm
+from tests.slurm.tool import Tool
+
+pytestmark = pytest.mark.slurm
+
+TIMED_OUT = "slurm_load_jobs error: Socket timed out on send/recv operation"
+
+
+@pytest.fixture
+def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
+    return Tool(slurm, tmp_path)
+
+
+def a_silent_slurm(tool: Tool, folder: Path) -> dict[str, str]:
+    """Variables with which requests reach Slurm and no reply of it comes back."""
+    sbatch = shutil.which("sbatch", path=tool.env["PATH"])
+    folder.mkdir()
+    for name in ("sbatch", "squeue", "sacct"):
+        first = f'"{sbatch}" "$@" >/dev/null; ' if name == "sbatch" else ""
+        (folder / name).write_text(f"#!/bin/sh\n{first}echo '{name}: error: {TIMED_OUT}' >&2; exit 1\n")
+        (folder / name).chmod(0o755)
+    return tool.env | {"PATH": f"{folder}:{tool.env['PATH']}"}
+
+
+@pytest.mark.parametrize("asks", [("status",), ("runs", "settle"), ("cancel", "lost")])
+def test_the_next_command_that_reaches_slurm_finds_the_job_of_a_lost_reply(
+    tool: Tool, tmp_path: Path, asks: tuple[str, ...]
+) -> None:
+    silent = a_silent_slurm(tool, tmp_path / "bin")
+    lost = tool("submit", "--gpus", "1", "--hold", "--job-name", "lost", "--", "true", env=silent)
+    assert lost.returncode == 3, lost.stderr
+    (run_dir,) = (tool.work / "runs").iterdir()
+    assert f"`slurmgpu runs settle {run_dir}` finds out" in lost.stderr
+    assert read_run(run_dir).job_id is None
+    still = tool("runs", "settle", env=silent)
+    assert (still.returncode, read_run(run_dir).state) == (3, "unknown")
+    tool(*asks)
+    record = read_run(run_dir)
+    listed = tool.slurm.run(["squeue", "-h", "-t", "all", "-n", "lost", "-o", "%i %o"]).stdout
+    (row,) = [line for line in listed.splitlines() if line.endswith(record.script_path)]
+    assert (record.state, record.job_id, record.cluster) == ("submitted", int(row.split()[0]), "throwaway")
+    assert f"job {record.job_id}" in tool("runs", "settle", str(run_dir)).stdout
+    tool("cancel", str(run_dir))
+
+
+COMMANDS = {
+    "137": ("bash", "-c", "exit 137"),
+    "255": ("bash", "-c", "exit 255"),
+    "128": ("bash", "-c", "exit 128"),
+    "9": ("bash", "-c", "exit 9"),
+    "srun": ("bash", "-c", "kill -KILL $$"),
+}
+
+
+def test_exit_codes_are_whole_when_only_accounting_remembers_the_job(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to 25.05 sacct takes 128 off; the script's own record and its steps' exit code know better."""
+    client = Slurm(env=tool.env)
+    runs: dict[str, Path] = {}
+    for name, command in COMMANDS.items():
+        launcher = ("--launch", "srun") if name == "srun" else ()
+        made = tool.submit("--gpus", "1", "--job-name", f"code-{name}", *launcher, "--", *command)
+        runs[name] = made.run_dir
+    monkeypatch.setattr(squeue, "read", lambda *_: ([], []))  # it has forgotten them
+
+    def ended(word: str) -> JobStatus:
+        report = status(
+            client,
+            user=current_user(),
+            selections=select([word]),
+            run_for=lambda job: run_of_job(job, lambda folder: folder / "runs"),
+        )
+        return report.jobs[0]
+
+    wait_until(lambda: all(ended(str(run)).state is JobState.FAILED for run in runs.values()))
+    expected = {"137": 137, "255": 255, "128": 128, "9": 9, "srun": 137}
+    by_run = {name: exit_code(Ended([ended(str(run))])) for name, run in runs.items()}
+    assert by_run == expected
+    by_id = {name: exit_code(Ended([ended(str(read_run(run).job_id))])) for name, run in runs.items()}
+    assert by_id == expected
+    written = {name: next(run.glob("exit_code.*")).read_text() for name, run in runs.items()}
+    assert {name: int(text) for name, text in written.items()} == expected
+    # Without it, of a script that somebody submitted by hand, the exit code of its steps tells.
+    next(runs["srun"].glob("exit_code.*")).unlink()
+    assert ended(str(runs["srun"])).exit_code == 137

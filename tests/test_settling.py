@@ -1,0 +1,215 @@
+"""A submission without an answer: the job it became is found and written down by whoever asks Slurm next."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from slurmgpu.cli.runs import command
+from slurmgpu.errors import SlurmUnreachable
+from slurmgpu.files.run_record import read_run, write_run
+from slurmgpu.models.run import JobState, JobStatus, Run, Submitted
+from slurmgpu.monitoring import settling
+from slurmgpu.monitoring.select import current_user, select
+from slurmgpu.monitoring.settling import settle
+from slurmgpu.monitoring.status import status
+from slurmgpu.slurm import sacct, squeue
+from slurmgpu.slurm.call import Slurm
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
+
+
+class Cluster:
+    """Slurm as far as these tests need it: what the queue and accounting know, or why they do not answer."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.queue: list[JobStatus] | None = []
+        self.accounting: list[JobStatus] | None = []
+        conf = folder / "slurm.conf"
+        conf.write_text("ClusterName=alpha\n")
+        self.slurm = Slurm(env={"SLURM_CONF": str(conf)})
+        monkeypatch.setattr(squeue, "read", self._queue)
+        monkeypatch.setattr(sacct, "read", self._accounting)
+        monkeypatch.setenv("SLURM_CONF", str(conf))
+        settling._note.cache_clear()
+
+    def _queue(self, *_: object) -> tuple[list[JobStatus], list[str]]:
+        if self.queue is None:
+            raise SlurmUnreachable("the queue is silent")
+        return self.queue, []
+
+    def _accounting(self, *_: object, **__: object) -> sacct.Accounting:
+        if self.accounting is None:
+            return sacct.Accounting(notes=["accounting is silent"], available=False)
+        return sacct.Accounting(self.accounting)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    return Cluster(tmp_path, monkeypatch)
+
+
+def a_run(folder: Path, **values: object) -> Run:
+    """The record of a submission to which nobody answered, two hours ago, in its folder."""
+    folder.mkdir(parents=True)
+    known: dict[str, object] = {
+        "name": "digits", "token": "abc", "cluster": "alpha", "state": "unknown", "script_sha256": "0" * 64,
+        "submitted_at": NOW - timedelta(hours=2), "argv": ["sbatch"], "run_dir": str(folder),
+        "slurmgpu_version": "0",
+    }  # fmt: skip
+    run = Run.model_validate(known | values)
+    write_run(folder, run)
+    return run
+
+
+def a_job(run: Run, job_id: str = "112", **values: object) -> JobStatus:
+    known: dict[str, object] = {
+        "job_id": job_id, "user": current_user(), "state": JobState.RUNNING, "script": run.script_path,
+        "source": "squeue",
+    }  # fmt: skip
+    return JobStatus.model_validate(known | values)
+
+
+@pytest.mark.parametrize("words", [[], ["112"], ["run directory"], ["digits"]])
+def test_a_status_that_shows_the_job_writes_its_id_down(
+    cluster: Cluster, tmp_path: Path, words: list[str]
+) -> None:
+    run = a_run(tmp_path / "run")
+    cluster.queue = [a_job(run, name="digits")]
+    selections = select([run.run_dir if word == "run directory" else word for word in words])
+    status(cluster.slurm, user=current_user(), selections=selections)
+    settled = read_run(tmp_path / "run")
+    assert (settled.state, settled.job_id, settled.cluster) == ("submitted", 112, "alpha")
+
+
+def test_a_job_that_only_accounting_remembers_is_written_down(cluster: Cluster, tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    ended = {"state": JobState.COMPLETED, "script": None, "source": "sacct"}
+    cluster.accounting = [a_job(run, "113_4", submit_line=f"sbatch --parsable {run.script_path}", **ended)]
+    status(cluster.slurm, user=current_user(), selections=select([run.run_dir]))
+    assert read_run(tmp_path / "run").job_id == 113
+
+
+def test_a_job_of_an_earlier_submission_is_not_the_one_that_is_looked_for(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    before = Submitted(job_id=112, submitted_at=NOW, argv=[], script_sha256="")
+    run = a_run(tmp_path / "run", earlier=[before])
+    cluster.queue = [a_job(run)]
+    status(cluster.slurm, user=current_user())
+    assert read_run(tmp_path / "run") == run
+    assert settle(cluster.slurm, tmp_path / "run", NOW).outcome == "no job"
+
+
+def test_a_settled_record_is_left_as_it_is(cluster: Cluster, tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run", state="submitted", job_id=7)
+    cluster.queue = [a_job(run)]
+    status(cluster.slurm, user=current_user())
+    assert read_run(tmp_path / "run") == run
+    assert settle(cluster.slurm, tmp_path / "run", NOW).run == run
+
+
+def test_nobody_else_leads_to_a_record_of_mine(cluster: Cluster, tmp_path: Path) -> None:
+    """A record names any folder as its own, a job any script, and a link leads anywhere."""
+    run = a_run(tmp_path / "mine")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "run.json").symlink_to(tmp_path / "mine" / "run.json")
+    cluster.queue = [
+        a_job(run, script=str(elsewhere / "script.sbatch")),
+        a_job(run, "113", user="somebody else"),
+    ]
+    status(cluster.slurm, user=None)
+    assert read_run(tmp_path / "mine") == run
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another user")
+def test_a_record_of_another_user_is_not_written(cluster: Cluster, tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    os.chown(tmp_path / "run", 12345, -1)
+    cluster.queue = [a_job(run)]
+    status(cluster.slurm, user=current_user())
+    assert read_run(tmp_path / "run") == run
+
+
+def test_a_record_that_cannot_be_read_ends_no_status(cluster: Cluster, tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_text("{")
+    cluster.queue = [a_job(run)]
+    assert [job.job_id for job in status(cluster.slurm, user=current_user()).jobs] == ["112"]
+
+
+def settle_command(*words: str) -> Result:
+    return CliRunner().invoke(command, ["settle", *words], catch_exceptions=False)
+
+
+def test_settle_finds_the_jobs_of_all_runs_here_and_says_so_once_more(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = a_run(tmp_path / "runs" / "digits-20261121T100000Z-abc")
+    a_run(tmp_path / "runs" / "digits-20261121T110000Z-abd", state="submitted", job_id=7)
+    (tmp_path / "runs" / "local-20261121T110000Z-abe").mkdir()
+    cluster.queue = [a_job(run)]
+    first = settle_command()
+    assert (first.exit_code, first.stdout) == (0, f"{run.run_dir}: job 112\n")
+    second = settle_command()
+    assert (second.exit_code, second.stdout) == (0, "")
+    assert second.stderr == f"every run in {tmp_path}/runs is settled\n"
+    assert settle_command(run.run_dir).stdout == f"{run.run_dir}: job 112\n"
+
+
+def test_settle_says_that_there_is_no_job_only_when_both_were_asked_and_time_has_passed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    run = a_run(tmp_path / "run")
+    cluster.accounting = None
+    silent = settle_command(run.run_dir)
+    assert (silent.exit_code, silent.stdout) == (3, f"{run.run_dir}: not known: accounting is silent\n")
+    cluster.queue, cluster.accounting = None, []
+    silent = settle_command(run.run_dir)
+    assert (silent.exit_code, silent.stdout) == (3, f"{run.run_dir}: not known: the queue is silent\n")
+    cluster.queue = []
+    young = settle(cluster.slurm, tmp_path / "run", run.submitted_at + timedelta(minutes=1))
+    assert young.outcome == "unknown"
+    assert "its job may still appear in the queue, until" in young.why
+    assert read_run(tmp_path / "run") == run
+    gone = settle_command(run.run_dir)
+    assert gone.exit_code == 0
+    assert gone.stdout == f"{run.run_dir}: Slurm has no such job; slurmgpu resume {run.run_dir} submits it\n"
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["state"] == "not submitted"
+
+
+@pytest.mark.parametrize(("sent_to", "why"), [("beta", "submitted on cluster beta"), (None, "does not say")])
+def test_another_clusters_silence_about_a_job_says_nothing(
+    cluster: Cluster, tmp_path: Path, sent_to: str | None, why: str
+) -> None:
+    a_run(tmp_path / "run", cluster=sent_to)
+    answer = settle(cluster.slurm, tmp_path / "run", NOW)
+    assert answer.outcome == "unknown"
+    assert why in answer.why
+
+
+def test_a_job_whose_record_cannot_be_written_is_told_all_the_same(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = a_run(tmp_path / "run")
+    cluster.queue = [a_job(run)]
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(settling, "write_run", full)
+    told = settle_command(run.run_dir)
+    assert told.exit_code == 0
+    assert told.stdout == f"{run.run_dir}: job 112 (its record cannot be written: No space left on device)\n"
+
+
+def test_a_folder_that_is_no_run_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    refused = CliRunner().invoke(command, ["settle", str(tmp_path)])
+    assert "run.json cannot be read" in str(refused.exception)
