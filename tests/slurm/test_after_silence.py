@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -40,25 +41,38 @@ def a_silent_slurm(tool: Tool, folder: Path) -> dict[str, str]:
     return tool.env | {"PATH": f"{folder}:{tool.env['PATH']}"}
 
 
-@pytest.mark.parametrize("asks", [("status",), ("runs", "settle"), ("cancel", "lost")])
-def test_the_next_command_that_reaches_slurm_finds_the_job_of_a_lost_reply(
-    tool: Tool, tmp_path: Path, asks: tuple[str, ...]
-) -> None:
-    silent = a_silent_slurm(tool, tmp_path / "bin")
+def a_lost_submission(tool: Tool, silent: dict[str, str]) -> Path:
+    """The run directory of a held job whose id nobody was told."""
     lost = tool("submit", "--gpus", "1", "--hold", "--job-name", "lost", "--", "true", env=silent)
     assert lost.returncode == 3, lost.stderr
     (run_dir,) = (tool.work / "runs").iterdir()
     assert f"`slurmgpu runs settle {run_dir}` finds out" in lost.stderr
     assert read_run(run_dir).job_id is None
-    still = tool("runs", "settle", env=silent)
-    assert (still.returncode, read_run(run_dir).state) == (3, "unknown")
-    tool(*asks)
-    record = read_run(run_dir)
-    listed = tool.slurm.run(["squeue", "-h", "-t", "all", "-n", "lost", "-o", "%i %o"]).stdout
-    (row,) = [line for line in listed.splitlines() if line.endswith(record.script_path)]
-    assert (record.state, record.job_id, record.cluster) == ("submitted", int(row.split()[0]), "throwaway")
-    assert f"job {record.job_id}" in tool("runs", "settle", str(run_dir)).stdout
-    tool("cancel", str(run_dir))
+    return run_dir
+
+
+def test_the_next_command_that_reaches_slurm_finds_the_job_of_a_lost_reply(
+    slurm: ThrowawaySlurm, tmp_path: Path
+) -> None:
+    asks: list[tuple[str, ...]] = [("runs", "settle"), ("cancel", "RUN"), ("status",)]
+    tools = []
+    for number in range(len(asks)):
+        (tmp_path / str(number)).mkdir()
+        tools.append(Tool(slurm, tmp_path / str(number)))
+    silent = a_silent_slurm(tools[0], tmp_path / "bin")
+    with ThreadPoolExecutor() as pool:
+        runs = list(pool.map(a_lost_submission, tools, [silent] * len(tools)))
+    still = tools[0]("runs", "settle", env=silent)
+    assert (still.returncode, read_run(runs[0]).state) == (3, "unknown")
+    for tool, run_dir, words in zip(tools, runs, asks, strict=True):
+        tool(*[str(run_dir) if word == "RUN" else word for word in words])
+        record = read_run(run_dir)
+        listed = slurm.run(["squeue", "-h", "-t", "all", "-n", "lost", "-o", "%i %o"]).stdout
+        (row,) = [line for line in listed.splitlines() if line.endswith(record.script_path)]
+        assert (record.state, record.cluster) == ("submitted", "throwaway")
+        assert record.job_id == int(row.split()[0])
+        slurm.run(["scancel", str(record.job_id)])
+    assert f"job {read_run(runs[0]).job_id}" in tools[0]("runs", "settle", str(runs[0])).stdout
 
 
 COMMANDS = {
