@@ -14,10 +14,10 @@ from pathlib import Path
 from slurmgpu.errors import InvalidInput
 from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.keeper import Keeper
-from slurmgpu.sandbox.ports import closed_port, reserved_ports
+from slurmgpu.sandbox.ports import reserved_ports
 from slurmgpu.sandbox.processes import end_processes, tasks_on
 from slurmgpu.sandbox.programs import program
-from slurmgpu.sandbox.starting import client_env
+from slurmgpu.sandbox.starting import CONTROLLER_CONF, client_env
 from slurmgpu.sandbox.state import State, read_state, write_state
 from slurmgpu.sandbox.supervisor import listener
 
@@ -31,6 +31,10 @@ FAULTS = {
     "preempt": "JOB: a job of more priority takes its nodes (JOB must be in a preemptible partition)",
     "drop-replies": "the controller does what it is asked, and its replies are lost",
 }
+
+
+NOBODYS_PORT = 1
+"""Only root may listen there (ip(7), ip_unprivileged_port_start): whoever asks is refused."""
 
 
 class _Faults:
@@ -172,31 +176,41 @@ class _Faults:
 
     def point_at(self, port: int) -> None:
         """Write the controller's port into slurm.conf; daemons that run keep what they have read."""
-        conf = self.folder / "slurm.conf"
+        self.replace("slurm.conf", self.configuration(port))
+
+    def configuration(self, port: int) -> str:
+        """The text of slurm.conf with another port of the controller's."""
         lines = [
             f"SlurmctldPort={port}" if line.startswith("SlurmctldPort=") else line
-            for line in conf.read_text().split("\n")
+            for line in (self.folder / "slurm.conf").read_text().split("\n")
         ]
-        scratch = self.folder / "slurm.conf.new"
+        return "\n".join(lines)
+
+    def replace(self, name: str, text: str) -> None:
+        """Write one of the configuration files, so that nobody reads half of it."""
+        scratch = self.folder / f"{name}.new"
         scratch.touch(mode=0o600)
-        scratch.write_text("\n".join(lines))
-        scratch.replace(conf)
+        scratch.write_text(text)
+        scratch.replace(self.folder / name)
 
     def restart_controller(self) -> None:
         """Start the controller if it has ended; until it listens itself, nobody is sent to its port."""
         port = self.state.ports[0]
         later = [name for name in self.keeper.lost() if name != "slurmctld"]
         if "slurmctld" not in self.keeper.running():
-            with closed_port() as closed:
-                self.point_at(closed)
-                self.keeper.restart("slurmctld")
-                self.keeper.wait("slurmctld", lambda: listener(port) is not None, 120, despite=later)
-                if listener(port) != os.getuid():
-                    raise SandboxFailed(
-                        f"port {port} of sandbox {self.state.name!r} has been taken by another user of this machine",
-                        hint=f"end it, and start it anew: slurmgpu sandbox down {self.state.name}",
-                    )
+            self.replace(CONTROLLER_CONF, self.configuration(port))
+            self.point_at(NOBODYS_PORT)
+            self.keeper.restart("slurmctld")
+            self.keeper.wait("slurmctld", lambda: listener(port) is not None, 120, despite=later)
+            if listener(port) != os.getuid():
+                raise SandboxFailed(
+                    f"port {port} of sandbox {self.state.name!r} has been taken by another user of this machine",
+                    hint=f"end it, and start it anew: slurmgpu sandbox down {self.state.name}",
+                )
         self.point_at(port)
+        own = self.folder / CONTROLLER_CONF
+        own.unlink()
+        own.symlink_to("slurm.conf")
         self.keeper.wait(
             "slurmctld", lambda: "is UP" in self.ask("scontrol", "ping", check=False), 120, despite=later
         )

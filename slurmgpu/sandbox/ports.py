@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slurmgpu.sandbox.processes import open_files
 
-__all__ = ["closed_port", "listening", "reserved_ports", "sockets_of"]
+__all__ = ["listening", "reserved_ports", "sockets_of"]
 
 CANDIDATES = range(30_000, 65_536)
 """Above the ports under which jobs meet (templates/rendezvous.sh.j2)."""
@@ -54,15 +54,6 @@ def reserved_ports(count: int) -> Iterator[list[int]]:
                     reserved.enter_context(_named(port))
                     ports.append(port)
         yield ports
-
-
-@contextlib.contextmanager
-def closed_port() -> Iterator[int]:
-    """A port where everybody is refused: nobody listens there, and nobody can until the end of the ``with``."""
-    with socket.socket() as held:
-        held.bind(("", 0))
-        port: int = held.getsockname()[1]
-        yield port
 
 
 def _named(port: int) -> socket.socket:

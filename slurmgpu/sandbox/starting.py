@@ -34,9 +34,10 @@ from slurmgpu.sandbox.programs import program, scrubbed, slurm_release, slurm_ve
 from slurmgpu.sandbox.shape import Shape
 from slurmgpu.sandbox.state import State, supervising, write_state
 
-__all__ = ["Started", "client_env", "start"]
+__all__ = ["CONTROLLER_CONF", "Started", "client_env", "start"]
 
 
+CONTROLLER_CONF = "slurmctld.conf"
 BY_ITSELF_SECONDS = 15.0
 """In which a supervisor whose starter has closed its pipe ends; after that it is told to."""
 
@@ -166,9 +167,9 @@ class _Start:
         for number in range(max(sum(gpus.count for gpus in kind.gpus) for kind in shape.kinds)):
             (folder / "gpu" / f"gpu{number}").symlink_to("/dev/null")
         _write(folder / "munge.key", secrets.token_bytes(128))
-        # The controller has a file of its own: clients can be pointed elsewhere while it is down.
-        for name in ("slurm.conf", "slurmctld.conf"):
-            _write(folder / name, slurm_conf(place, shape).encode())
+        _write(folder / "slurm.conf", slurm_conf(place, shape).encode())
+        # The controller's name for it: while it starts again, clients are pointed elsewhere.
+        (folder / CONTROLLER_CONF).symlink_to("slurm.conf")
         if place.accounting:
             _write(folder / "slurmdbd.conf", slurmdbd_conf(place).encode())
             _write(folder / "database.sql", database_sql().encode())
@@ -195,7 +196,7 @@ class _Start:
             self._daemon("slurmdbd", "-D", port=self.place.database_port)
             self._wait("slurmdbd", lambda: self._succeeds("sacctmgr", "-n", "show", "cluster"))
             self._add_accounts()
-        self._daemon("slurmctld", "-D", "-f", f"{folder}/slurmctld.conf", port=self.place.controller_port)
+        self._daemon("slurmctld", "-D", "-f", f"{folder}/{CONTROLLER_CONF}", port=self.place.controller_port)
         self._wait("slurmctld", lambda: self._succeeds("scontrol", "ping"))
         if self.shape.live:
             for node, port in zip(self.shape.nodes, self.place.node_ports, strict=True):
