@@ -98,6 +98,18 @@ def test_a_named_refusal_is_final() -> None:
         wait(SEEN, refused)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "squeue: error while loading shared libraries: libslurm.so: cannot open: No such file or directory",
+        "slurm_load_jobs error: Unspecified error",
+    ],
+)
+def test_what_sounds_like_a_refusal_and_names_nothing_ends_no_wait_that_had_an_answer(text: str) -> None:
+    ended, _, _ = wait(SEEN, said(stderr=text, rc=1), queue(("1", "COMPLETED")))
+    assert exit_code(ended) == 0
+
+
 def test_a_watch_goes_on_when_slurm_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     silent = said(stderr=NO_ANSWERS[0], rc=1)
     refused = said(stderr="sacct: error: Connection refused", rc=1)

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from slurmgpu.cli.resume import command as resume_command
 from slurmgpu.cli.runs import command
-from slurmgpu.errors import SlurmUnreachable
+from slurmgpu.errors import OutcomeUnknown, SlurmUnreachable
 from slurmgpu.files.run_record import read_run, write_run
 from slurmgpu.models.run import JobState, JobStatus, Run, Submitted
 from slurmgpu.monitoring import settling
+from slurmgpu.monitoring.cancel import cancel
 from slurmgpu.monitoring.select import current_user, select
 from slurmgpu.monitoring.settling import settle
 from slurmgpu.monitoring.status import status
@@ -45,7 +47,7 @@ class Cluster:
 
     def _accounting(self, *_: object, **__: object) -> sacct.Accounting:
         if self.accounting is None:
-            return sacct.Accounting(notes=["accounting is silent"], available=False)
+            return sacct.Accounting(notes=["accounting is silent"], available=False, silent=True)
         return sacct.Accounting(self.accounting)
 
 
@@ -213,3 +215,48 @@ def test_a_job_whose_record_cannot_be_written_is_told_all_the_same(
 def test_a_folder_that_is_no_run_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     refused = CliRunner().invoke(command, ["settle", str(tmp_path)])
     assert "run.json cannot be read" in str(refused.exception)
+
+
+@pytest.mark.parametrize(
+    ("files", "job"),
+    [
+        (["logs/113.out"], 113),
+        (["logs/113_1.out", "logs/113_2.out", "exit_code.114"], 113),
+        (["exit_code.113"], 113),
+        (["logs/7.out", "logs/113.out"], 113),
+        (["logs/113.out", "logs/114.out"], None),
+        (["logs/notes.out"], None),
+    ],
+)
+def test_what_a_job_left_in_its_run_directory_tells_its_id(
+    cluster: Cluster, tmp_path: Path, files: list[str], job: int | None
+) -> None:
+    a_run(tmp_path / "run", earlier=[Submitted(job_id=7, submitted_at=NOW, argv=[], script_sha256="")])
+    (tmp_path / "run" / "logs").mkdir()
+    for name in files:
+        (tmp_path / "run" / name).write_text("0")
+    cluster.accounting = None
+    settled = settle(cluster.slurm, tmp_path / "run", NOW)
+    assert settled.run.job_id == read_run(tmp_path / "run").job_id == job
+    assert settled.silent is (job is None)
+
+
+def test_what_accounting_could_not_be_asked_for_is_not_called_absent(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    run = a_run(tmp_path / "run")
+    cluster.accounting = None
+    report = status(cluster.slurm, user=current_user(), selections=select(["112", run.run_dir, "other"]))
+    assert (report.missing, report.unasked) == ([], ["112", run.run_dir, "other"])
+    assert "the queue does not list it, and accounting could not be asked" in report.notes[1]
+    (one,) = cancel(cluster.slurm, select(["112"]), user=current_user())
+    assert (one.outcome, "accounting is silent" in one.message) == ("unknown", True)
+
+
+def test_a_submission_that_may_have_run_is_not_resumed(cluster: Cluster, tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    cluster.accounting = None
+    refused = CliRunner().invoke(resume_command, [run.run_dir], obj=cluster.slurm)
+    assert isinstance(refused.exception, OutcomeUnknown)
+    assert "became a job is not known: accounting is silent" in str(refused.exception)
+    assert read_run(tmp_path / "run") == run

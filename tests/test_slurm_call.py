@@ -105,7 +105,7 @@ def test_the_controller_names_the_cluster_where_no_file_does() -> None:
 
 def test_scancel_says_whatever_it_says() -> None:
     slurm = Slurm(run=Replay(scancel=said("", "scancel: error: Invalid job id specified", rc=140)))
-    assert scancel.cancel(slurm, ["7"]) == "scancel: error: Invalid job id specified"
+    assert scancel.cancel(slurm, ["7"]) == ("scancel: error: Invalid job id specified", False)
     assert slurm.asked == [("scancel", "7")]
 
 

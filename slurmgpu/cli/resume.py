@@ -61,6 +61,7 @@ def _resume(slurm: Slurm, word: str, given: dict[str, Any], hold: bool) -> Run:
 
     from slurmgpu.cli.interrupting import as_interrupts
     from slurmgpu.cli.preparing import note
+    from slurmgpu.errors import OutcomeUnknown
     from slurmgpu.monitoring.at_rest import check_at_rest
     from slurmgpu.monitoring.settling import settle
     from slurmgpu.submission.resuming import claimed, resubmit
@@ -69,8 +70,14 @@ def _resume(slurm: Slurm, word: str, given: dict[str, Any], hold: bool) -> Run:
     run_dir, task = _find(slurm, word)
     with claimed(run_dir):
         now = datetime.now(timezone.utc)
-        run = settle(slurm, run_dir, now).run
+        settled = settle(slurm, run_dir, now)
+        run = settled.run
         check_at_rest(slurm, run, now)
+        if settled.outcome == "unknown" and settled.silent:
+            raise OutcomeUnknown(
+                f"whether the last submission of {run_dir} became a job is not known: {settled.why}",
+                hint="nothing was submitted; try again when Slurm answers",
+            )
         before = read_plan(run_dir)
         named = given.pop("job__array", None) or task
         submission, job = _submission(run_dir, before, given, hold)

@@ -10,7 +10,7 @@ from typing import Literal
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.monitoring.select import Selection
-from slurmgpu.monitoring.status import status
+from slurmgpu.monitoring.status import StatusReport, status
 from slurmgpu.slurm import scancel, squeue
 from slurmgpu.slurm.call import Slurm
 from slurmgpu.slurm.ids import JobId
@@ -47,8 +47,8 @@ def cancel(
     """
     scancel.command([], signal)  # A wrong signal is refused before anything is asked.
     report = status(slurm, user=user, selections=selections)
-    if report.unasked or (report.no_answer and not all(job.state.is_final for job in report.jobs)):
-        assert report.no_answer is not None
+    all_ended = all(job.state.is_final for job in report.jobs)
+    if report.no_answer is not None and (report.unasked or not all_ended):
         # Of what may wait or run nothing can be cancelled, or said, now.
         error = report.no_answer
         raise SlurmUnreachable(f"nothing was cancelled. {error.message}", hint=error.hint)
@@ -60,7 +60,7 @@ def cancel(
         ]
         live = [job for job in jobs if not job.state.is_final and job.state is not JobState.UNKNOWN]
         if not live:
-            results.append(_nothing_to_do(selection, jobs))
+            results.append(_nothing_to_do(selection, jobs, report))
         for job in live:
             targets.setdefault(_target(selection, job), []).append(job)
     if not targets:
@@ -84,7 +84,10 @@ def _target(selection: Selection, job: JobStatus) -> str:
     return job.job_id if job_id is None else str(job_id.number)
 
 
-def _nothing_to_do(selection: Selection, jobs: list[JobStatus]) -> Cancellation:
+def _nothing_to_do(selection: Selection, jobs: list[JobStatus], report: StatusReport) -> Cancellation:
+    if selection.text in report.unasked:
+        told = "is not in the queue, and whether it has ended is not known"
+        return Cancellation(selection.text, "unknown", f"job {selection.text} {told}: {report.silence}")
     if not jobs:
         what = "named " if selection.name is not None else ""
         return Cancellation(selection.text, "missing", f"there is no job {what}{selection.text}")
@@ -123,16 +126,21 @@ def _covered(target: str, jobs: list[JobStatus]) -> list[JobStatus]:
     return found
 
 
-def _signalled(target: str, signal: str, said: str) -> Cancellation:
-    if said:
-        return Cancellation(target, "refused", f"job {target}: scancel said: {said}")
+def _signalled(target: str, signal: str, said: scancel.Said) -> Cancellation:
+    if said.lost:
+        told = f"whether {signal.upper()} was sent to its steps is not known; scancel said: {said.text}"
+        return Cancellation(target, "unknown", f"job {target}: {told}")
+    if said.text:
+        return Cancellation(target, "refused", f"job {target}: scancel said: {said.text}")
     return Cancellation(target, "signalled", f"job {target}: {signal.upper()} was sent to its steps")
 
 
-def _ended(target: str, before: list[JobStatus], after: list[JobStatus] | None, said: str) -> Cancellation:
+def _ended(
+    target: str, before: list[JobStatus], after: list[JobStatus] | None, said: scancel.Said
+) -> Cancellation:
     was = ", ".join(sorted({job.state.value for job in before}))
     if after is None:
-        told = f"; scancel said: {said}" if said else ""
+        told = f"; scancel said: {said.text}" if said.text else ""
         return Cancellation(
             target,
             "unknown",
@@ -153,10 +161,14 @@ def _ended(target: str, before: list[JobStatus], after: list[JobStatus] | None, 
             f"job {target} is ending: COMPLETING, its last processes still run (was {was})",
             tuple(before),
         )
-    if said:
+    now = ", ".join(sorted({job.state.value for job in left}))
+    if said.text and not said.lost:
         return Cancellation(
-            target, "refused", f"job {target} is not cancelled (it is {was}): scancel said: {said}"
+            target, "refused", f"job {target} is not cancelled (it is {now}): scancel said: {said.text}"
         )
+    told = f"; scancel said: {said.text}" if said.text else ""
     return Cancellation(
-        target, "unknown", f"job {target} was asked to end, but the queue still shows it (it was {was})"
+        target,
+        "unknown",
+        f"job {target} was asked to end, but the queue still shows it (it is {now}, was {was}{told})",
     )

@@ -38,6 +38,8 @@ def find_logs(
             continue
         jobs, no_answer = _asked(slurm, user, selection)
         logs = [log for job in jobs if job.source != "none" for log in _logs(selection, job, run_for)]
+        if not logs:
+            logs = [log for job in jobs for log in _of_record(job, run_for)]
         if selection.run is not None:
             older = _of_earlier(selection.run)
             if not older and not any(log.path and log.path.exists() for log in logs):
@@ -62,7 +64,8 @@ def _asked(
         report = status(slurm, user=user, selections=[selection])
     except SlurmUnreachable as error:
         return [], error
-    return report.jobs, report.no_answer
+    silence = SlurmUnreachable(f"{selection.text}: {report.silence}") if report.silence else None
+    return report.jobs, report.no_answer or silence
 
 
 def _here(run: Run) -> list[Log]:
@@ -84,6 +87,14 @@ def _logs(selection: Selection, job: JobStatus, run_for: Callable[[JobStatus], R
     run = selection.run or run_for(job)
     job_id = JobId.parse(job.job_id)
     return logs_of(run.as_of(job_id.number) if run is not None and job_id is not None else run, job)
+
+
+def _of_record(job: JobStatus, run_for: Callable[[JobStatus], Run | None]) -> list[Log]:
+    """The logs of a job that Slurm does not know, where a run directory has its number and they are there."""
+    run = run_for(job)
+    number = JobId.parse(job.job_id)
+    logs = logs_of(run.as_of(number.number), job) if run is not None and number is not None else []
+    return [log for log in logs if log.path is not None and log.path.is_file()]
 
 
 def _of_earlier(run: Run) -> list[Log]:

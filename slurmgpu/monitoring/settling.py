@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Literal
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.run_record import read_run, write_run
-from slurmgpu.models.run import RUN_FILE, JobStatus, Run
+from slurmgpu.models.run import EXIT_CODE_FILE, RUN_FILE, JobStatus, Run
 from slurmgpu.monitoring.select import current_user, owner, scripts_of
 from slurmgpu.slurm.call import Slurm
 from slurmgpu.slurm.cluster import cluster_name_here
@@ -34,6 +35,8 @@ class Settled:
     outcome: Literal["job", "no job", "unknown"]
     why: str = ""
     """Of what is unknown, the reason; of a job, what could not be written."""
+    silent: bool = False
+    """Whether Slurm did not answer, and may tell later."""
 
 
 def note_jobs(jobs: Iterable[JobStatus], env: Mapping[str, str] | None) -> None:
@@ -87,14 +90,24 @@ def settle(slurm: Slurm, folder: Path, now: datetime) -> Settled:
     if found.jobs:
         number, cluster = found.jobs[0]
         return _written(folder, _with_job(run, number, cluster or here), "job")
+    left = sorted(_left_behind(folder) - earlier)
+    if len(left) == 1:
+        return _written(folder, _with_job(run, left[0], run.cluster), "job")
     if not found.certain:
-        return Settled(run, "unknown", "; ".join(found.notes))
+        return Settled(run, "unknown", "; ".join(found.notes), found.silent)
     if run.cluster is None:
         return Settled(run, "unknown", "its record does not say on which cluster it was submitted")
     if now - run.submitted_at < IN_FLIGHT:
         until = (run.submitted_at + IN_FLIGHT).astimezone()
         return Settled(run, "unknown", f"its job may still appear in the queue, until {until:%H:%M}")
     return _written(folder, run.model_copy(update={"state": "not submitted"}), "no job")
+
+
+def _left_behind(folder: Path) -> set[int]:
+    """The jobs whose logs or exit codes lie in a run directory; of an array's task its log has the array's id."""
+    logs = [re.match(r"(\d{1,18})(?:_\d+)?\.out\Z", path.name, re.ASCII) for path in folder.glob("logs/*")]
+    codes = [re.search(r"\.(\d{1,18})\Z", path.name, re.ASCII) for path in folder.glob(f"{EXIT_CODE_FILE}*")]
+    return {int(match[1]) for match in (logs if any(logs) else codes) if match}
 
 
 def _with_job(run: Run, number: int, cluster: str | None) -> Run:

@@ -40,9 +40,11 @@ class StatusReport:
     missing: list[str] = field(default_factory=list)
     """The JOB words that lead to no job that Slurm knows, though it was asked."""
     unasked: list[str] = field(default_factory=list)
-    """The JOB words of which it is not known whether there is such a job: the queue did not answer."""
+    """The JOB words of which it is not known whether there is such a job: queue or accounting did not answer."""
     no_answer: SlurmUnreachable | None = None
     """Why the queue could not be asked."""
+    silence: str = ""
+    """What did not answer, where that leaves words unasked."""
 
 
 def status(
@@ -79,7 +81,9 @@ def status(
     if since is not None:
         jobs = [job for job in jobs if _counts(job, since, selections)]
     found, not_found, absent = (
-        _selected(jobs, selections, no_answer is None) if selections else (jobs, [], [])
+        _selected(jobs, selections, no_answer is None, not accounting.silent)
+        if selections
+        else (jobs, [], [])
     )
     notes += [note for note, job in doubts if job in found] + not_found
     note_jobs(found, slurm.env)
@@ -91,9 +95,11 @@ def status(
     if live:
         found, live_notes = _with_live_use(slurm, found)
         notes += live_notes
-    missing, unasked = (absent, []) if no_answer is None else ([], absent)
+    silence = no_answer.message if no_answer else accounting.notes[0] if accounting.silent else ""
+    missing, unasked = ([], absent) if silence else (absent, [])
+    shown = sorted(found, key=_order)
     return StatusReport(
-        _cluster(slurm, jobs), now, sorted(found, key=_order), notes, missing, unasked, no_answer
+        _cluster(slurm, jobs), now, shown, notes, missing, unasked, no_answer, silence if unasked else ""
     )
 
 
@@ -222,7 +228,7 @@ def _completed_by(queued: JobStatus, accounted: JobStatus | None) -> JobStatus:
 
 
 def _selected(
-    jobs: list[JobStatus], selections: Sequence[Selection], asked: bool
+    jobs: list[JobStatus], selections: Sequence[Selection], queue_told: bool, accounting_told: bool
 ) -> tuple[list[JobStatus], list[str], list[str]]:
     """The jobs that the selections mean, notes on those that lead to none, and their words."""
     found = [job for job in jobs if any(selection.matches(job) for selection in selections)]
@@ -232,8 +238,11 @@ def _selected(
         if any(selection.matches(job) for job in found):
             continue
         missing.append(selection.text)
-        if not asked:
+        if not queue_told:
             told = "accounting does not know it, and the queue could not be asked: it may be there"
+            notes.append(f"job {selection.text}: {told}")
+        elif not accounting_told:
+            told = "the queue does not list it, and accounting could not be asked: it may have ended"
             notes.append(f"job {selection.text}: {told}")
         elif selection.name is not None:
             notes.append(f"there is no job named {selection.name!r} in the queue or in recent accounting")

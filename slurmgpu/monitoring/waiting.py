@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from slurmgpu.errors import SlurmUnreachable
+from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.monitoring.following import GrowingLogs
 from slurmgpu.monitoring.log_files import Log
@@ -18,8 +19,12 @@ __all__ = ["Ended", "exit_code", "wait_for"]
 
 FIRST_POLL, SLOWEST_POLL = 1.0, 30.0
 LOG_POLL = 0.5
-# Accounting lags behind the queue; only what stays unknown for this long is given up.
-PATIENCE = 60.0
+# Accounting lags behind the queue; only what stays unknown for this long is given up, or, where accounting itself is
+# silent, what the queue has not listed for so long.
+PATIENCE, PATIENCE_WITH_SILENCE = 60.0, 600.0
+
+
+_NAMED = re.compile(r"[Ii]nvalid (?:user|job|partition|field|option)|[Dd]enied|unrecognized option")
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,8 @@ def wait_for(
     asked after 1 s, then ever less often, every 30 s at most. A read that fails ends no wait: a controller that does
     not answer is asked again at the slowest pace, however long that takes.
 
-    Raises SlurmRefused where Slurm says no to the question itself.
+    Raises SlurmRefused where Slurm says no to the question itself; once it has answered, only by a refusal that
+    names what it refuses.
     """
     logs = logs or GrowingLogs()
     interval, next_poll = FIRST_POLL, clock()
@@ -79,8 +85,8 @@ def wait_for(
     said: str | None = None
     while True:
         if clock() >= next_poll:
-            report = _asked(slurm, user, selection)
-            if report is None or report.unasked:
+            report = _asked(slurm, user, selection, again=bool(jobs))
+            if report is None or (report.no_answer and report.unasked):
                 interval = SLOWEST_POLL
                 said = _say_once("Slurm does not answer; asking again", said, say)
                 lost_since = None
@@ -92,7 +98,8 @@ def wait_for(
                     break
                 unknown = not jobs or any(job.state is JobState.UNKNOWN for job in jobs)
                 lost_since = (lost_since if lost_since is not None else clock()) if unknown else None
-                if lost_since is not None and clock() - lost_since > PATIENCE:
+                patience = PATIENCE_WITH_SILENCE if report.unasked else PATIENCE
+                if lost_since is not None and clock() - lost_since > patience:
                     break
             next_poll = clock() + interval
             interval = min(interval * 1.3, SLOWEST_POLL)
@@ -102,12 +109,16 @@ def wait_for(
     return Ended(jobs)
 
 
-def _asked(slurm: Slurm, user: str | None, selection: Selection) -> StatusReport | None:
+def _asked(slurm: Slurm, user: str | None, selection: Selection, *, again: bool) -> StatusReport | None:
     """What Slurm says of the jobs; None where nobody answers."""
     try:
         return status(slurm, user=user, selections=[selection])
     except SlurmUnreachable:
         return None
+    except SlurmRefused as error:
+        if not again or _NAMED.search(error.message):
+            raise
+        return None  # a library is gone, a limit reached: it says nothing of the job
 
 
 def _look_for_logs(

@@ -83,6 +83,8 @@ class Accounting:
     steps: list[Step] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     available: bool = True
+    silent: bool = False
+    """Whether there is one, and it did not answer: what it does not say may still be so."""
 
 
 def command(
@@ -125,7 +127,8 @@ def read(
     argv = command(user=user, ids=ids, since=since, steps=steps, submit_line=submit_line, use=use)
     answer = slurm.ask(argv)
     if meaning_of(answer) != "answered":  # without its database it may end with 0, and no row
-        return Accounting(notes=[_absence(answer)], available=False)
+        silent = meaning_of(answer) != "refused" and _DISABLED not in answer.text
+        return Accounting(notes=[_absence(answer)], available=False, silent=silent)
     return parse(answer.stdout, submit_line=submit_line, use=use)
 
 
@@ -133,8 +136,11 @@ def _fields(submit_line: bool, use: bool) -> list[str]:
     return [*FIELDS, *([SUBMIT_LINE] if submit_line else []), *(USE if use else [])]
 
 
+_DISABLED = "accounting storage is disabled"
+
+
 def _absence(answer: Answer) -> str:
-    if "accounting storage is disabled" in answer.text:
+    if _DISABLED in answer.text:
         return (
             "accounting is not available on this cluster (no slurmdbd): "
             "finished jobs are known only for some minutes"

@@ -193,6 +193,8 @@ class Found:
     certain: bool
     """Whether all that could know answered: only then does an empty list mean that there is no job."""
     notes: list[str]
+    silent: bool = False
+    """Whether one that could know did not answer, and may later."""
 
 
 def find_by_script(
@@ -210,14 +212,14 @@ def find_by_script(
     """
     notes: list[str] = []
     jobs: dict[int, str | None] = {}
-    certain = True
+    certain, silent = True, False
     try:
         queued, notes = squeue.read(slurm, user)
         for job in queued:
             if job.script == script and _number(job.job_id) not in earlier:
                 jobs[_number(job.job_id)] = job.cluster
     except SlurmGpuError as error:
-        certain = False
+        certain, silent = False, True
         notes.append(error.message)
     if not jobs:
         try:
@@ -226,10 +228,11 @@ def find_by_script(
             found = sacct.Accounting(notes=[error.message], available=False)
         notes += found.notes
         certain = certain and found.available
+        silent = silent or found.silent
         for job in found.jobs:
             if job.submit_line and script in job.submit_line and _number(job.job_id) not in earlier:
                 jobs[_number(job.job_id)] = job.cluster
-    return Found(sorted(jobs.items()), certain, notes)
+    return Found(sorted(jobs.items()), certain, notes, silent)
 
 
 def _number(job_id: str) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.slurm.answers import meaning_of
 from slurmgpu.slurm.call import Slurm, unreachable
 
-__all__ = ["cancel", "command"]
+__all__ = ["Said", "cancel", "command"]
 
 _SIGNAL = re.compile(r"(?:SIG)?[A-Z][A-Z0-9]{1,9}|\d{1,2}", re.ASCII)
 
@@ -28,12 +29,21 @@ def command(ids: Sequence[str], signal: str | None = None) -> list[str]:
     return ["scancel", f"--signal={signal.upper()}", *ids]
 
 
-def cancel(slurm: Slurm, ids: Sequence[str], signal: str | None = None) -> str:
-    """Ask Slurm to end jobs (or to signal their steps) and return what scancel said, usually nothing.
+class Said(NamedTuple):
+    """What scancel said, usually nothing."""
+
+    text: str
+    lost: bool
+    """Whether it could not tell what became of the request."""
+
+
+def cancel(slurm: Slurm, ids: Sequence[str], signal: str | None = None) -> Said:
+    """Ask Slurm to end jobs, or to signal their steps.
 
     Raises SlurmUnreachable when the request reached nobody; after a lost reply the queue has to tell.
     """
     answer = slurm.ask(command(ids, signal))
-    if meaning_of(answer) == "no answer":
+    meaning = meaning_of(answer)
+    if meaning == "no answer":
         raise unreachable(answer)
-    return answer.text
+    return Said(answer.text, lost=meaning == "lost")

@@ -196,7 +196,7 @@ def _conclude(outcome: Outcome, run: Run, directory: RunDirectory, slurm: Slurm)
     except KeyboardInterrupt:
         found = None
     if found is not None:
-        said = f"the reply was lost ({outcome.text}), and the job was found in the queue"
+        said = f"the reply was lost ({outcome.text}), and Slurm has the job"
         return _record(run, directory, slurm, found, said)
     with suppress(OSError):  # the record then still says that it was being submitted
         write_run(directory.path, run.model_copy(update={"state": "unknown"}))
