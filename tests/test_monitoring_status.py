@@ -21,6 +21,7 @@ from slurmgpu.cli.status import _pretty, command
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.files.run_record import read_run
 from slurmgpu.models.run import JobState, JobStatus, Run
+from slurmgpu.monitoring import logs
 from slurmgpu.monitoring.log_files import logs_of
 from slurmgpu.monitoring.logs import find_logs
 from slurmgpu.monitoring.reasons import reason
@@ -88,6 +89,20 @@ def test_the_log_of_a_run_directory_is_shown_without_asking_slurm(tmp_path: Path
     (folder / "logs" / "7.out").write_text("trained\n")
     (log,) = find_logs(Slurm(run=Replay(), env={}), select([str(folder)]), USER, lambda _: None)
     assert log.path == folder / "logs" / f"{run.job_id}.out"
+
+
+def test_why_there_is_no_log_is_told_as_accountings_word_where_the_queue_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Accounting says PENDING of a job that has run for seconds."""
+    pending = job(state="PENDING", source="sacct", job_id="7")
+    told = StatusReport("alpha", NOW, [pending], [], no_answer=SlurmUnreachable("it is silent"))
+    monkeypatch.setattr(logs, "status", lambda *_, **__: told)
+    (log,) = logs.find_logs(Slurm(run=Replay(), env={}), select(["7"]), USER, lambda _: None)
+    assert (
+        log.why
+        == "the queue does not answer, and accounting says: the job has not started yet: it is PENDING"
+    )
 
 
 def test_a_log_is_found_by_the_run_directory_when_slurm_has_forgotten_where_it_was(tmp_path: Path) -> None:

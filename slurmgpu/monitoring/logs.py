@@ -40,6 +40,9 @@ def find_logs(
         logs = [log for job in jobs if job.source != "none" for log in _logs(selection, job, run_for)]
         if not logs:
             logs = [log for job in jobs for log in _of_record(job, run_for)]
+        if no_answer is not None:  # what accounting says of a job that waits may be old
+            said = "the queue does not answer, and accounting says: "
+            logs = [log._replace(why=said + log.why) if log.why else log for log in logs]
         if selection.run is not None:
             older = _of_earlier(selection.run)
             if not older and not any(log.path and log.path.exists() for log in logs):
