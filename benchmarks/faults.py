@@ -58,15 +58,16 @@ def measure(given: argparse.Namespace, report: Report) -> None:
     cells = [*network, *signals, *(disks if can_mount() else [])]
     if given.short:
         cells = [cell for cell in cells if cell in SHORT]
+    cells = [cell for cell in cells if given.only in cell.fault]
     random.Random(given.seed).shuffle(cells)
-    for first in range(0, given.trials, ROUNDS):
+    for first in range(0, given.trials if cells else 0, ROUNDS):
         with bench_of(given.seed, report) as bench:
             bench.side_by_side(cells, range(first, min(first + ROUNDS, given.trials)))
         print(f"{min(first + ROUNDS, given.trials)} trials of each of {len(cells)} cells", flush=True)
         save(given, report)
-    if given.short:
-        return
-    for fault in CONTROLLER:
+    for fault in () if given.short else CONTROLLER:
+        if given.only not in fault:
+            continue
         with bench_of(given.seed, report) as bench:
             time.sleep(10)  # until the controller has written down the jobs that are read
             for first in range(0, given.trials, 10):
@@ -92,7 +93,7 @@ def save(given: argparse.Namespace, report: Report) -> None:
             "python": platform.python_version(),
         },
         "versions": {"slurm": slurm_version(), "submitit": version("submitit")},
-        "seconds": round(time.monotonic() - BEGAN),
+        "seconds": round(report.seconds + time.monotonic() - BEGAN),
         "results": {
             "disks": "tried" if can_mount() else "skipped: this may not mount a tmpfs",
             "summary": report.summary(),
@@ -127,12 +128,17 @@ def main() -> None:
     )
     parser.add_argument("--trials", type=int, default=20, help="of each cell")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--only", default="", metavar="FAULT", help="only these, in place of those in the file"
+    )
     parser.add_argument("--short", action="store_true", help="a handful of cells")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     given = parser.parse_args()
     alone_with_its_mounts()
     load()
     report = Report()
+    if given.only and given.json and given.json.exists():
+        report.read(json.loads(given.json.read_text()), given.only)
     measure(given, report)
     for name, row in report.summary().items():
         print(f"{name}: " + ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in row.items()))

@@ -152,8 +152,12 @@ def test_a_job_is_not_called_missing_where_only_accounting_was_asked() -> None:
         assert scancelled(slurm) == []
 
 
-def test_a_job_that_has_ended_by_accountings_word_is_finished_without_the_queue() -> None:
-    assert [r.outcome for r in end(slurm_with(recorded("squeue_no_controller")), "7")] == ["finished"]
+def test_accountings_word_alone_that_a_job_has_ended_is_no_answer() -> None:
+    """A controller that lost its last seconds gives out the same ids again; a requeued job has ended before."""
+    slurm = slurm_with(recorded("squeue_no_controller"))
+    with pytest.raises(SlurmUnreachable, match="nothing was cancelled"):
+        end(slurm, "7")
+    assert scancelled(slurm) == []
 
 
 def test_a_queue_that_falls_silent_after_scancel_leaves_the_outcome_unknown() -> None:

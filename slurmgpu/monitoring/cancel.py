@@ -47,9 +47,8 @@ def cancel(
     """
     scancel.command([], signal)  # A wrong signal is refused before anything is asked.
     report = status(slurm, user=user, selections=selections)
-    all_ended = all(job.state.is_final for job in report.jobs)
-    if report.no_answer is not None and (report.unasked or not all_ended):
-        # Of what may wait or run nothing can be cancelled, or said, now.
+    if report.no_answer is not None:
+        # Accounting alone does not tell: a job of that id may wait again, or be another one since the controller was lost.
         error = report.no_answer
         raise SlurmUnreachable(f"nothing was cancelled. {error.message}", hint=error.hint)
     results: list[Cancellation] = []
