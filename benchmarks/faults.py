@@ -70,12 +70,9 @@ def measure(given: argparse.Namespace, report: Report) -> None:
             continue
         with bench_of(given.seed, report) as bench:
             time.sleep(10)  # until the controller has written down the jobs that are read
-            for first in range(0, given.trials, 10):
-                indexes = range(first, min(first + 10, given.trials))
-                bench.batch(fault, WAITING, indexes)
-                for part in (indexes[:4], indexes[4:7], indexes[7:]):
-                    if part:
-                        bench.batch(fault, (*WRITING, *READING), part)
+            for first in range(0, given.trials, 4):
+                bench.batch(fault, (*WRITING, *READING), range(first, min(first + 4, given.trials)))
+            bench.batch(fault, WAITING, range(given.trials))
         print(f"{fault}: done", flush=True)
         save(given, report)
 

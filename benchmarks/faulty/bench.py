@@ -122,6 +122,8 @@ class Chaos:
         keeper.restart("slurmctld")
         while "UP" not in self.bench.slurm.run(["scontrol", "ping"]).stdout:
             time.sleep(0.1)
+        # One that has forgotten jobs gives their ids to others, and drains the nodes on which both have been.
+        self.bench.slurm.run(["scontrol", "update", "NodeName=node[1-4]", "State=RESUME"])
         self.over.set()
 
 

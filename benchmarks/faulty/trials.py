@@ -213,7 +213,8 @@ class Trial:
             client.signal(getattr(signal, self.cell.fault))
         elif self.cell.form:
             self.proxy.arm()
-        while client.code() is None and not mark.exists():
+        until = time.monotonic() + PATIENCE
+        while client.code() is None and not mark.exists() and time.monotonic() < until:
             time.sleep(0.05)
         over = mark.exists()
         if over and self.cell.form and client.code() is None:
@@ -223,7 +224,7 @@ class Trial:
         self.said = client.said(100) if self.chaos else client.said()
         if self.chaos:
             self.chaos.over.wait(PATIENCE)
-        ended = truth.wait(self.name, lambda job: job.state in TERMINAL)
+        ended = truth.wait(self.name, lambda job: job.state in TERMINAL, 10 if self.chaos else 90)
         self.judge_wait(over, ended, own, truth.of(self.name))
 
     def is_known(self, client: Client) -> bool:
