@@ -1,0 +1,541 @@
+"""What one user of a machine cannot do to another: mallory is after ada, with two real user ids.
+
+Each test is one way to make ada run mallory's code, reveal a secret, write where mallory wants, or believe what is false.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.two_users import ROOT, Person, Tool, World, a_world, open_folder, require_two_users, tool_for_all
+
+EVIL = "job: {variables: {MALLORY: was-here}}\n"
+PROFILE = "name: {name}\nsource: {{text: made up, date: 2026-01-01}}\npartitions: {{gpu: {{}}}}\n"
+EVIL_PROFILE = "environments: {torch: {setup: ['echo mallory-was-here']}}\n"
+RENDER = ("render", "--gpus", "1", "--", "true")
+
+
+@pytest.fixture(scope="module")
+def tool() -> Iterator[Tool]:
+    require_two_users()
+    with open_folder() as folder, tool_for_all(folder / "tool").serving() as serving:
+        yield serving
+
+
+@pytest.fixture
+def world(tool: Tool) -> Iterator[World]:
+    with a_world(tool) as made:
+        made.slurm()
+        yield made
+
+
+@pytest.fixture
+def ada(world: World) -> Person:
+    return world.ada
+
+
+@pytest.fixture
+def mallory(world: World) -> Person:
+    return world.mallory
+
+
+def everything(done: subprocess.CompletedProcess[str]) -> str:
+    return (done.stdout + done.stderr).lower()
+
+
+def submitted(one: Person) -> str:
+    """What has been given to sbatch as this user, the scripts with it."""
+    file = one.home / "sbatch"
+    return file.read_text() if file.exists() else ""
+
+
+def a_run(one: Person, cwd: Path, *command: str, **more: Any) -> Path:
+    """A new run directory of this user's, in the runs of a folder; its record says ``more``."""
+    done = one.slurmgpu(cwd, "submit", "--gpus", "1", "--", *(command or ("true",)))
+    assert done.returncode == 0, done.stderr
+    made = max((cwd / "runs").iterdir(), key=lambda path: path.stat().st_ctime_ns)
+    if more:
+        record = json.loads((made / "run.json").read_text()) | more
+        one.write(made / "run.json", json.dumps(record))
+    return made
+
+
+def job(one: Person, number: int, **fields: str) -> dict[str, str]:
+    """A row of the queue and of accounting at once."""
+    own = {
+        "UserName": str(one.uid),
+        "User": str(one.uid),
+        "State": "RUNNING",
+        "Name": "train",
+        "JobName": "train",
+    }
+    return {
+        "JobArrayID": str(number),
+        "JobID": str(number),
+        "JobIDRaw": str(number),
+        "Submit": "4000000000",
+        **own,
+        **fields,
+    }
+
+
+# Settings, profiles, templates and job files that mallory wrote
+
+
+@pytest.mark.parametrize("below", ["", "a/b"])
+def test_settings_of_mallorys_in_the_scratch_above_do_not_count(
+    world: World, ada: Person, mallory: Person, below: str
+) -> None:
+    mallory.write(world.scratch / "slurmgpu.yaml", EVIL)
+    here = world.in_scratch() / below
+    with ada.acting():
+        here.mkdir(parents=True, exist_ok=True)
+    done = ada.slurmgpu(here, *RENDER)
+    assert (done.returncode, "MALLORY" in done.stdout) == (0, False)
+    assert "belongs to user 54002" in done.stderr
+
+
+def test_settings_of_mallorys_in_the_labs_folder_do_not_count(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    mallory.write(world.lab / "slurmgpu.yaml", EVIL, 0o664)
+    done = ada.slurmgpu(world.lab, *RENDER)
+    assert (done.returncode, "MALLORY" in done.stdout) == (0, False)
+
+
+def test_settings_of_adas_that_the_lab_may_write_do_not_count(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    path = ada.write(world.lab / "slurmgpu.yaml", "job: {variables: {GREETING: hello}}\n", 0o664)
+    with mallory.acting():
+        path.write_text(EVIL)
+    done = ada.slurmgpu(world.lab, *RENDER)
+    assert "MALLORY" not in done.stdout
+    assert "can be written by group" in done.stderr
+
+
+def test_a_link_of_mallorys_to_adas_settings_elsewhere_does_not_count(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    elsewhere = ada.write(ada.home / "project" / "slurmgpu.yaml", "job: {variables: {OTHER: project}}\n")
+    with mallory.acting():
+        (world.scratch / "slurmgpu.yaml").symlink_to(elsewhere)
+    done = ada.slurmgpu(world.in_scratch(), *RENDER)
+    assert (done.returncode, "OTHER" in done.stdout) == (0, False)
+
+
+def test_a_job_file_of_mallorys_is_not_taken_unnamed(world: World, ada: Person, mallory: Person) -> None:
+    mallory.write(world.scratch / "job.yaml", "resources: {gpus: 1}\ncommand: [mallory-was-here]\n")
+    done = ada.slurmgpu(world.scratch, "submit")
+    assert (done.returncode, submitted(ada)) == (2, "")
+    assert "belongs to user 54002" in done.stderr
+
+
+def test_a_template_of_mallorys_among_adas_is_refused(world: World, ada: Person, mallory: Person) -> None:
+    ada.write(world.lab / "slurmgpu.yaml", "templates: templates\n")
+    mallory.write(world.lab / "templates" / "script.sh.j2", "mallory was here\n")
+    done = ada.slurmgpu(world.lab, *RENDER)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "belongs to user 54002" in done.stderr
+
+
+def test_a_profile_of_mallorys_beside_adas_settings_is_not_planned_on(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    ada.write(world.lab / "slurmgpu.yaml", "cluster: ours\n")
+    mallory.write(world.lab / "clusters" / "ours.yaml", PROFILE.format(name="ours") + EVIL_PROFILE)
+    done = ada.slurmgpu(world.lab, *RENDER)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_lab_folder_that_nobody_named_is_not_the_labs(world: World, ada: Person, mallory: Person) -> None:
+    """Only ada's own settings and the site's name a folder that is trusted."""
+    mallory.write(mallory.home / "lab" / "config.yaml", EVIL)
+    mallory.write(world.scratch / "slurmgpu.yaml", f"lab: {mallory.home}/lab\ntrusted: [/]\n")
+    done = ada.slurmgpu(world.in_scratch(), *RENDER)
+    assert (done.returncode, "MALLORY" in done.stdout) == (0, False)
+
+
+# Run directories of mallory's
+
+
+def test_to_settle_a_run_of_mallorys_writes_through_no_link(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    theirs = a_run(mallory, world.scratch, job_id=None, state="unknown")
+    record = ada.write(ada.home / "private", (theirs / "run.json").read_text())
+    with mallory.acting():
+        theirs.chmod(0o777)
+        (theirs / "run.json").unlink()
+        (theirs / "run.json").symlink_to(record)
+    before = record.read_text()
+    world.slurm([job(mallory, 61, Command=f"{theirs}/script.sbatch")])
+    ada.slurmgpu(world.scratch, "runs", "settle", theirs)
+    assert record.read_text() == before
+
+
+# Checkpoints, and Python files where helpers run
+
+
+PICKLE = """
+import os, torch
+class Evil:
+    def __reduce__(self):
+        return os.system, ("touch " + {ran!r},)
+torch.save({{"weight": Evil()}}, {part!r})
+"""
+
+LOAD = """
+import os, sys, torch
+from slurmgpu.training import export
+os.setgroups([]); os.setgid({uid}); os.setuid({uid})
+os.chdir({folder!r})
+sys.exit(export.main([{folder!r}, {target!r}, "model"]))
+"""
+
+
+def test_a_pickle_of_mallorys_in_a_checkpoint_runs_nothing(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    pytest.importorskip("torch")
+    import sys
+
+    step = world.scratch / "step-1"
+    mallory.write(step / "model.pt")
+    subprocess.run(
+        [sys.executable, "-c", PICKLE.format(ran=str(world.ran), part=str(step / "model.pt"))], check=True
+    )
+    target = str(ada.home / "model.pt")
+    code = LOAD.format(uid=ada.uid, folder=str(step), target=target)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 1, done
+    assert "cannot load" in done.stderr
+    assert not world.ran.exists()
+
+
+def shadows(mallory: Person, folder: Path, ran: Path) -> None:
+    """Python files that leave a trace where anything imports them."""
+    for name in (
+        "json",
+        "torch",
+        "os",
+        "sitecustomize",
+        "usercustomize",
+        "encodings",
+        "slurmgpu",
+        "slurmgpu_training",
+        "typing",
+    ):
+        mallory.write(
+            folder / f"{name}.py", f"open({str(ran)!r}, 'a').write(__name__)\nraise SystemExit(0)\n"
+        )
+
+
+def a_checkpoint(one: Person, run: Path) -> None:
+    import hashlib
+
+    step = run / "checkpoints" / "step-1"
+    one.write(step / "model.pt", "weights")
+    part = {"bytes": 7, "sha256": hashlib.sha256(b"weights").hexdigest()}
+    manifest = {"schema": "slurmgpu.checkpoint/1", "parts": {"model.pt": part}, "step": 1}
+    one.write(step / "manifest.json", json.dumps(manifest))
+
+
+@pytest.mark.parametrize("where", ["scratch", "run", "checkpoint"])
+def test_python_files_beside_do_not_run_in_an_export(
+    world: World, ada: Person, mallory: Person, where: str
+) -> None:
+    theirs = a_run(mallory, world.scratch)
+    a_checkpoint(mallory, theirs)
+    cwd = {"scratch": world.scratch, "run": theirs, "checkpoint": theirs / "checkpoints" / "step-1"}[where]
+    shadows(mallory, cwd, world.ran)
+    done = ada.slurmgpu(
+        cwd, "checkpoint", "export", theirs, "-o", ada.home / "w.pt", "--python", ada.tool.python
+    )
+    assert "has no torch" in done.stderr  # the helper has come that far
+    assert not world.ran.exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("status",),
+        ("check", "job.sbatch"),
+        ("import", "job.sbatch"),
+        ("submit", "job.sbatch"),
+        RENDER,
+        ("cluster", "list"),
+    ],
+)
+def test_python_files_in_the_current_folder_do_not_run(
+    world: World, ada: Person, mallory: Person, words: tuple[str, ...]
+) -> None:
+    shadows(mallory, world.scratch, world.ran)
+    ada.write(world.scratch / "job.sbatch", "#!/bin/bash\n#SBATCH -n 1\npython train.py\n")
+    ada.slurmgpu_afresh(world.scratch, *words)
+    assert not world.ran.exists()
+
+
+# Batch scripts of mallory's, read by ada
+
+
+@pytest.mark.parametrize("command", ["check", "import"])
+def test_to_read_a_batch_script_of_mallorys_runs_nothing_of_it(
+    world: World, ada: Person, mallory: Person, command: str
+) -> None:
+    touch = f"touch {world.ran}"
+    lines = [
+        "#!/bin/bash",
+        f"#SBATCH --job-name=$({touch})",
+        f"#SBATCH --output=`{touch}`",
+        f"#SBATCH --wrap='{touch}'",
+        f"X=$({touch}) source <({touch})",
+        f"cd $({touch}); module load $({touch})",
+        f"python $({touch}).py \x1b]0;title\x07 \u202e",
+        f"export A=${{B:-$({touch})}}; eval '{touch}'; trap '{touch}' EXIT",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }} {% for x in range(9) %}{% endfor %}",
+    ]
+    script = mallory.write(world.scratch / "job.sbatch", "\n".join(lines) + "\n")
+    done = ada.slurmgpu(ada.home, command, script)
+    assert "Traceback" not in done.stderr
+    assert not world.ran.exists()
+    assert not {"\x1b", "\x07", "\u202e"} & set(done.stderr)
+
+
+# What Slurm says of jobs of mallory's
+
+
+NAME = "train\x1b[2J\x1b]0;x\x07\u202e\r\n999999\x1f999999\x1f\x1fada\x1fCOMPLETED\n"
+
+
+@pytest.mark.parametrize(
+    "words", [("status", "--all-users"), ("status", "62"), ("logs", "62"), ("cancel", "62")]
+)
+def test_a_name_of_mallorys_is_neither_a_job_nor_a_word_to_the_terminal(
+    world: World, ada: Person, mallory: Person, words: tuple[str, ...]
+) -> None:
+    fields = {
+        "Name": NAME,
+        "JobName": NAME,
+        "StdOut": f"/nowhere/{NAME}",
+        "WorkDir": f"/{NAME}",
+        "Reason": NAME,
+    }
+    world.slurm([job(mallory, 62, **fields)], [job(mallory, 62, **fields)])
+    done = ada.slurmgpu(ada.home, *words)
+    assert not {"\x1b", "\x07", "\u202e", "\r", "\x1f"} & set(done.stdout + done.stderr)
+    assert not any(line.startswith("999999") for line in done.stdout.splitlines())
+
+
+def test_a_name_of_mallorys_holds_no_job_of_adas(world: World, ada: Person, mallory: Person) -> None:
+    from slurmgpu.slurm.squeue import FIELDS
+
+    row = {"JobArrayID": "999999", "JobID": "999999", "UserName": str(ada.uid), "State": "COMPLETED"}
+    after = len(FIELDS) - FIELDS.index("Name")
+    columns = "\x1f".join(row.get(field, "1") for field in FIELDS)
+    name = "mine" + after * "\x1f" + f"\n{columns}\x1f\n7\x1f7\x1f"
+    world.slurm([job(mallory, 66, Name=name)])
+    shown = json.loads(ada.slurmgpu(ada.home, "status", "--all-users", "--json").stdout)["jobs"]
+    assert [one["job_id"] for one in shown] == ["66"]
+
+
+def test_adas_jobs_by_name_are_not_mallorys(world: World, ada: Person, mallory: Person) -> None:
+    world.slurm([job(mallory, 64), job(ada, 65)], [job(mallory, 64), job(ada, 65)])
+    ada.slurmgpu(ada.home, "cancel", "train")
+    assert "64" not in (ada.home / "scancel").read_text()
+
+
+# Secrets
+
+
+def can_read(one: Person, folder: Path, word: str) -> list[Path]:
+    """The files below a folder in which this user finds a word."""
+    with one.acting():
+        found = []
+        for at, _, names in os.walk(folder):
+            for name in names:
+                path = Path(at, name)
+                try:
+                    if stat.S_ISREG(path.lstat().st_mode) and word in path.read_text(errors="replace"):
+                        found.append(path)
+                except OSError:
+                    continue
+    return found
+
+
+JOB = "resources: {gpus: 1}\nsecrets: [HF_TOKEN]\ncommand: [bash, -c, 'echo start; sleep 2']\n"
+SECRET = "hf_0123456789"
+
+
+@pytest.fixture
+def project(world: World, ada: Person) -> Path:
+    """A folder of ada's in the scratch with a job that has a secret."""
+    folder = world.in_scratch()
+    ada.write(folder / "job.yaml", JOB)
+    return folder
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o002])
+def test_a_secret_of_the_environment_stands_in_no_file(
+    world: World, ada: Person, mallory: Person, project: Path, umask: int
+) -> None:
+    ada.env["HF_TOKEN"] = SECRET
+    done = ada.slurmgpu(project, "submit", umask=umask)
+    assert done.returncode == 0, done.stderr
+    assert can_read(mallory, world.folder, "HF_TOKEN")  # the job is there to be read
+    assert not can_read(mallory, world.folder, SECRET)
+    assert SECRET not in done.stdout + done.stderr
+
+
+def test_a_secret_of_a_file_stands_in_no_file_that_mallory_can_read(
+    world: World, ada: Person, mallory: Person, project: Path
+) -> None:
+    ada.write(ada.home / ".config/slurmgpu/secrets/HF_TOKEN", SECRET, 0o600)
+    done = ada.slurmgpu(project, "run", "--here", "--cpu", "--processes", "1")
+    assert "start" in done.stdout, done
+    assert not can_read(mallory, world.folder, SECRET)
+
+
+def test_a_secret_is_not_shown_by_ps_while_its_job_runs(
+    world: World, ada: Person, mallory: Person, project: Path
+) -> None:
+    ada.env["HF_TOKEN"] = SECRET
+    code = "from slurmgpu.cli import main; main()"
+    words = ["run", "--here", "--cpu", "--processes", "1"]
+    process = ada.start(ada.tool.python, "-c", code, *words, cwd=project)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "start\n"
+    shown = mallory.run("ps", "axeww", "-o", "args", cwd=mallory.home).stdout
+    process.communicate()
+    assert "sleep 2" in shown
+    assert SECRET not in shown
+
+
+@pytest.mark.parametrize(("mode", "owner"), [(0o644, "ada"), (0o640, "ada"), (0o600, "mallory")])
+def test_a_secret_that_mallory_reads_or_wrote_is_refused(
+    ada: Person, mallory: Person, project: Path, mode: int, owner: str
+) -> None:
+    path = ada.write(ada.home / ".config/slurmgpu/secrets/HF_TOKEN", SECRET, mode)
+    if owner == "mallory":
+        os.chown(path, mallory.uid, mallory.uid)
+    done = ada.slurmgpu(project, "submit")
+    assert (done.returncode, submitted(ada)) == (1, "")
+    assert "HF_TOKEN" in done.stderr
+    assert SECRET not in done.stderr
+
+
+# Folders and files of ada's own
+
+
+@pytest.mark.parametrize(
+    "words", [("import", "job.sbatch", "--to", "job.yaml"), ("jobs", "copy", "pytorch", "job.yaml")]
+)
+def test_a_new_file_is_not_written_through_a_link_of_mallorys(
+    world: World, ada: Person, mallory: Person, words: tuple[str, ...]
+) -> None:
+    ada.write(world.lab / "job.sbatch", "#!/bin/bash\n#SBATCH -n 1\ntrue\n")
+    with mallory.acting():
+        (world.lab / "job.yaml").symlink_to(ada.home / ".bashrc")
+    done = ada.slurmgpu(world.lab, *words)
+    assert done.returncode == 2, done
+    assert not (ada.home / ".bashrc").exists()
+
+
+# Sandboxes and runs on this machine
+
+
+def spoilt(path: Path, mallory: Person, ada: Person, up: str) -> None:
+    """The folder of sandboxes in a shared place, made by mallory before ada came."""
+    with mallory.acting():
+        path.mkdir(parents=True)
+        path.parent.chmod(0o777)
+        path.chmod(0o777)
+    if up == "inner":
+        os.chown(path, ada.uid, ada.uid)
+        path.chmod(0o755)
+
+
+STATE = {
+    "schema_name": "slurmgpu.sandbox/1", "name": "default", "cluster": "sandbox-default", "version": "26.05.0",
+    "since": "2026-01-01T00:00:00Z", "accounting": False, "ports": [1], "token": "x", "ready": True,
+}  # fmt: skip
+
+
+def a_state(world: World, pid: int) -> str:
+    """A sandbox's state whose supervisor is some process."""
+    from slurmgpu.sandbox.processes import identify
+    from slurmgpu.sandbox.shape import default_shape
+
+    process = identify(pid)
+    assert process is not None
+    shape = default_shape(nodes=1, gpus=1, gpu_type=None, cpus=2, memory_mib=1000).model_dump(mode="json")
+    supervisor = {"pid": process.pid, "started": process.started, "boot": process.boot}
+    return json.dumps({**STATE, "shape": shape, "supervisor": supervisor})
+
+
+@pytest.fixture
+def theirs(world: World, ada: Person, mallory: Person) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A process of ada's, and a sandbox that mallory has laid out for her, with it for a supervisor."""
+    ada.env["XDG_STATE_HOME"] = str(world.scratch)
+    process = ada.start("sleep", "60", cwd=ada.home)
+    folder = world.scratch / "slurmgpu" / "sandbox" / "default"
+    mallory.write(folder / "state.json", a_state(world, process.pid))
+    mallory.write(folder / "slurm.conf", "ClusterName=mallorys\n")
+    try:
+        yield process, folder
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_the_port_of_a_daemon_that_is_down_is_not_mallorys(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    import socket
+
+    from slurmgpu.sandbox.supervisor import Door
+
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    with ada.acting():
+        door = Door(port)
+    door.close()
+    take = f"""
+import socket
+for kind in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, kind, 1)
+    try:
+        one.bind(("127.0.0.1", {port})); one.listen(); print("taken")
+    except OSError:
+        pass
+"""
+    taken = mallory.run(mallory.tool.python, "-c", take, cwd=mallory.home)
+    door.socket.close()
+    assert (taken.returncode, taken.stdout) == (0, "")
+
+
+def test_mallory_reaches_no_stand_in_of_a_local_run(world: World, ada: Person, mallory: Person) -> None:
+    look = 'dirname "$(command -v srun)"; sleep 2'
+    words = ["run", "--here", "--cpu", "--processes", "1", "--gpus", "1", "--", "bash", "-c", look]
+    code = "from slurmgpu.cli import main; main()"
+    process = ada.start(ada.tool.python, "-c", code, *words, cwd=world.in_scratch())
+    assert process.stdout is not None
+    folder = process.stdout.readline().strip()
+    tried = mallory.run(
+        "sh", "-c", f"ls {folder} || touch {folder}/srun || mv {Path(folder).parent} /tmp/x", cwd=mallory.home
+    )
+    process.communicate()
+    assert folder.endswith("/bin")
+    assert tried.stderr.count("ermission") + tried.stderr.count("not permitted") == 3, tried
