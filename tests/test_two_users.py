@@ -123,6 +123,38 @@ def test_settings_of_adas_that_the_lab_may_write_do_not_count(
     assert "can be written by group" in done.stderr
 
 
+def test_settings_are_not_read_unseen_when_they_go_while_they_are_read(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    path = world.scratch / "slurmgpu.yaml"
+    here = world.in_scratch()
+
+    def remove() -> None:
+        with mallory.acting():
+            path.unlink(missing_ok=True)
+
+    for done in ada.at_each_moment(
+        here, *RENDER, at=path.name, before=lambda: mallory.write(path, EVIL), by=remove
+    ):
+        assert "MALLORY" not in done.stdout
+
+
+def test_settings_are_not_read_unseen_when_they_can_be_read_only_later(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    path = world.scratch / "slurmgpu.yaml"
+    here = world.in_scratch()
+
+    def close() -> None:
+        mallory.write(path, EVIL, 0o000 if not path.exists() else 0o644)
+        path.chmod(0o000)
+
+    for done in ada.at_each_moment(
+        here, *RENDER, at=path.name, before=close, by=lambda: path.chmod(0o644), most=3
+    ):
+        assert "MALLORY" not in done.stdout
+
+
 def test_a_link_of_mallorys_to_adas_settings_elsewhere_does_not_count(
     world: World, ada: Person, mallory: Person
 ) -> None:
@@ -146,6 +178,21 @@ def test_a_template_of_mallorys_among_adas_is_refused(world: World, ada: Person,
     done = ada.slurmgpu(world.lab, *RENDER)
     assert (done.returncode, done.stdout) == (2, "")
     assert "belongs to user 54002" in done.stderr
+
+
+def test_a_template_that_mallory_removes_while_it_is_read_is_refused(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    ada.write(world.lab / "slurmgpu.yaml", "templates: templates\n")
+    path = world.lab / "templates" / "script.sh.j2"
+
+    def remove() -> None:
+        with mallory.acting():
+            path.unlink(missing_ok=True)
+
+    made = lambda: mallory.write(path, "mallory was here\n")  # noqa: E731
+    for done in ada.at_each_moment(world.lab, *RENDER, at=path.name, before=made, by=remove, most=6):
+        assert "mallory was here" not in done.stdout
 
 
 def test_a_profile_of_mallorys_beside_adas_settings_is_not_planned_on(

@@ -11,8 +11,8 @@ from pydantic import Field, Strict
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.data import read_templates
-from slurmgpu.files.trust import Foreign, Trust, opened
-from slurmgpu.files.yaml import LARGEST_FILE, Key, Layered, Origin, read_file, read_yaml, utf8, validate
+from slurmgpu.files.trust import Foreign, Trust
+from slurmgpu.files.yaml import IsForeign, Key, Layered, Origin, read_file, validate
 from slurmgpu.models.base import Model, Text, Word
 from slurmgpu.models.environment import Environment
 
@@ -224,14 +224,15 @@ def _trusted(layer: Layered, environ: Mapping[str, str]) -> list[Path]:
 def _of_ones_own(path: Path, trust: Trust) -> Layered | Foreign:
     """What a file that nobody named says; whose it is where it does not count."""
     try:
-        with opened(path, trust) as (file, foreign):
-            return (
-                foreign
-                if foreign is not None
-                else read_yaml(utf8(file.read(LARGEST_FILE + 1), path), str(path))
-            )
-    except OSError:
-        return read_file(path)  # says why it cannot be read
+        return read_file(path, trust)
+    except IsForeign as error:
+        return error.foreign
+    except InvalidInput:
+        # One that cannot be read is no more in the way than one that can be.
+        foreign = trust.foreign(path)
+        if foreign is None:
+            raise
+        return foreign
 
 
 def _read_layer(folder: Path) -> Layered:

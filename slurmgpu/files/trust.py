@@ -47,9 +47,10 @@ class Trust(NamedTuple):
             return None
         try:
             link, target = path.lstat(), there or path.stat()
+            why = _others(target, path.resolve()) or (_owner(link) if stat.S_ISLNK(link.st_mode) else None)
         except OSError:
-            return None
-        why = _others(target, path.resolve()) or (_owner(link) if stat.S_ISLNK(link.st_mode) else None)
+            # Of an open file: somebody has taken it away since, and whose it was can no longer be told.
+            why = "has been taken away while it was read" if there else None
         return Foreign(path, why) if why else None
 
 

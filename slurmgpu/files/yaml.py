@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
 from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -12,13 +13,16 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from slurmgpu.errors import InvalidInput
+from slurmgpu.files.trust import Foreign, Trust, opened
 
 __all__ = [
     "LARGEST_FILE",
+    "IsForeign",
     "Key",
     "Layered",
     "Origin",
     "read_file",
+    "read_text",
     "read_yaml",
     "spelled",
     "utf8",
@@ -301,10 +305,31 @@ def spelled(text: str, key: str) -> list[str] | None:
     return None
 
 
-def read_file(path: Path) -> Layered:
-    """Read a YAML file; InvalidInput when it cannot be read."""
+class IsForeign(InvalidInput):
+    """A file that nobody named, and that somebody else wrote, or may write."""
+
+    def __init__(self, foreign: Foreign) -> None:
+        super().__init__(
+            f"{foreign.path}: it {foreign.why}, and nobody has named it: what it says would run as you",
+            hint=f"read it, then name it; or trust the folder: slurmgpu config trust {shlex.quote(str(foreign.path.parent))}",
+        )
+        self.foreign = foreign
+
+
+def read_file(path: Path, trust: Trust | None = None) -> Layered:
+    """Read a YAML file; InvalidInput as of `read_text`."""
+    return read_yaml(read_text(path, trust), str(path))
+
+
+def read_text(path: Path, trust: Trust | None = None) -> str:
+    """A file's text; InvalidInput when it cannot be read.
+
+    With ``trust``, IsForeign where it does not count by that: the file that is read, whatever lay there before.
+    """
     try:
-        with path.open("rb") as file:
+        with opened(path, trust or Trust()) as (file, foreign):
+            if foreign is not None and trust is not None:
+                raise IsForeign(foreign)
             data = file.read(LARGEST_FILE + 1)
     except FileNotFoundError:
         raise InvalidInput(
@@ -314,7 +339,7 @@ def read_file(path: Path) -> Layered:
         raise InvalidInput(
             f"{path}: {error.strerror or error}", hint="give a file that you may read"
         ) from None
-    return read_yaml(utf8(data, path), str(path))
+    return utf8(data, path)
 
 
 LARGEST_FILE = 1 << 20
