@@ -172,6 +172,25 @@ def test_a_job_file_of_mallorys_is_not_taken_unnamed(world: World, ada: Person, 
     assert "belongs to user 54002" in done.stderr
 
 
+def test_a_job_file_that_mallory_replaces_while_it_is_read_is_not_taken(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    path = world.lab / "job.yaml"
+    text = "resources: {gpus: 1}\ncommand: [true]\n"
+
+    def replace() -> None:
+        with mallory.acting():
+            path.unlink(missing_ok=True)
+        mallory.write(path, text.replace("true", "mallory-was-here"))
+
+    def put_back() -> None:
+        path.unlink(missing_ok=True)
+        ada.write(path, text)
+
+    for done in ada.at_each_moment(world.lab, "render", at=path.name, before=put_back, by=replace, most=8):
+        assert "mallory-was-here" not in done.stdout
+
+
 def test_a_template_of_mallorys_among_adas_is_refused(world: World, ada: Person, mallory: Person) -> None:
     ada.write(world.lab / "slurmgpu.yaml", "templates: templates\n")
     mallory.write(world.lab / "templates" / "script.sh.j2", "mallory was here\n")

@@ -154,7 +154,14 @@ def _loaded(given: dict[str, Any], source: Source, cwd: Path) -> LoadedJob:
         named = given.get("job__file")
         # A shipped job is found by its name, and works here, not where it is installed.
         home = cwd if named and source.path != Path(named) else None
-        return load_job(source.path, _layer(given, exact is True), cwd=cwd, environ=os.environ, home=home)
+        return load_job(
+            source.path,
+            _layer(given, exact is True),
+            cwd=cwd,
+            environ=os.environ,
+            home=home,
+            unnamed=source.path is not None and not named,
+        )
     for line in source.batch.notes:
         note(line)
     if not given.get("job__file"):  # it was found after --

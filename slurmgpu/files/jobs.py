@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.data import data_folder
 from slurmgpu.files.settings import EXCLUSIVE_JOB_KEYS, LoadedSettings, layer_files, load_settings
-from slurmgpu.files.yaml import Layered, Origin, read_file, spelled, validate
+from slurmgpu.files.yaml import Layered, Origin, read_text, read_yaml, spelled, validate
 from slurmgpu.models.job import OWN_OPTIONS, Job
 from slurmgpu.planning.command import python_files
 
@@ -112,11 +112,13 @@ def load_job(
     environ: Mapping[str, str],
     script: Layered | None = None,
     home: Path | None = None,
+    unnamed: bool = False,
 ) -> LoadedJob:
     """Merge settings, job file and options into a job; InvalidInput names where each mistake was written.
 
     ``script`` is a batch script as a job's data, in place of a job file; it runs where sbatch is called.
     ``home`` is the folder that relative paths are against; default: the job file's, without one ``cwd``.
+    ``unnamed``: the file was found, so it counts only if nobody else wrote it, or may; IsForeign where it does not.
     """
     home = home.resolve() if home else path.resolve().parent if path else cwd.resolve()
     settings = load_settings(home, environ)
@@ -124,8 +126,8 @@ def load_job(
     text = ""
     above = [options]
     if path is not None:
-        above.insert(0, read_file(path))
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, settings.trust if unnamed else None)
+        above.insert(0, read_yaml(text, str(path)))
         words_as_spelled(above[0], text)
         layered.origins[()] = Origin(str(path))
     elif script is not None:
