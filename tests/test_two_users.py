@@ -223,6 +223,30 @@ def test_a_profile_of_mallorys_beside_adas_settings_is_not_planned_on(
     assert (done.returncode, done.stdout) == (2, "")
 
 
+def test_a_profile_that_mallory_replaces_while_it_is_read_is_not_planned_on(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    ada.write(world.lab / "slurmgpu.yaml", "cluster: ours\n")
+    folder = world.lab / "clusters"
+    changed = PROFILE.format(name="ours").replace("gpu:", "mallorys:")
+
+    def replace() -> None:
+        if not (world.lab / "adas").exists():
+            with mallory.acting():
+                folder.rename(world.lab / "adas")
+            mallory.write(folder / "ours.yaml", changed)
+
+    def put_back() -> None:
+        shutil.rmtree(world.lab / "adas", ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        ada.write(folder / "ours.yaml", PROFILE.format(name="ours"))
+        folder.chmod(0o755)
+
+    words = ("plan", "--gpus", "1", "--partition", "mallorys", "--", "true")
+    for done in ada.at_each_moment(world.lab, *words, at="ours.yaml", before=put_back, by=replace, most=4):
+        assert done.returncode != 0
+
+
 def test_a_lab_folder_that_nobody_named_is_not_the_labs(world: World, ada: Person, mallory: Person) -> None:
     """Only ada's own settings and the site's name a folder that is trusted."""
     mallory.write(mallory.home / "lab" / "config.yaml", EVIL)

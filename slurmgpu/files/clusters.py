@@ -10,7 +10,7 @@ from typing import Any
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.data import data_folder
 from slurmgpu.files.settings import LoadedSettings
-from slurmgpu.files.trust import Foreign
+from slurmgpu.files.trust import Foreign, Trust
 from slurmgpu.files.yaml import Layered, Origin, read_file, validate
 from slurmgpu.models.cluster import GENERIC, Cluster
 
@@ -60,13 +60,13 @@ def user_profile(settings: LoadedSettings, name: str) -> Path:
     return settings.folders["user"] / "clusters" / f"{name}.yaml"
 
 
-def load_cluster(path: Path, folders: Sequence[Path] | None = None) -> Cluster:
+def load_cluster(path: Path, folders: Sequence[Path] | None = None, trust: Trust | None = None) -> Cluster:
     """Read a profile, and those it is `based_on`, from ``folders`` (default: its own folder, and the shipped ones).
 
-    InvalidInput names file, line and field.
+    InvalidInput names file, line and field. ``trust``: whose profiles count; without it, any: the file was named.
     """
     places = [path.parent, data_folder("clusters")] if folders is None else folders
-    return validate(Cluster, _layers(path, places, ()), "cluster")
+    return validate(Cluster, _layers(path, places, (), trust), "cluster")
 
 
 def base_of(path: Path, folders: Sequence[Path]) -> Cluster | None:
@@ -79,14 +79,16 @@ def base_of(path: Path, folders: Sequence[Path]) -> Cluster | None:
     return validate(Cluster, _layers(found, folders, (path,)), "cluster")
 
 
-def _layers(path: Path, folders: Sequence[Path], above: tuple[Path, ...]) -> Layered:
+def _layers(
+    path: Path, folders: Sequence[Path], above: tuple[Path, ...], trust: Trust | None = None
+) -> Layered:
     """The profile's values, laid over those of the profile that it is based on."""
-    layered = read_file(path)
+    layered = read_file(path, trust)
     base = layered.data.get("based_on")
     if not isinstance(base, str):
         return layered
     chain = (*above, path)
-    below = _layers(_base(base, layered.origin(("based_on",)), folders, chain), folders, chain)
+    below = _layers(_base(base, layered.origin(("based_on",)), folders, chain), folders, chain, trust)
     below.data.pop("based_on", None)
     _lay_over(below, layered)
     return below
@@ -206,4 +208,6 @@ def choose_cluster(
             f"cluster {name!r} ({chooser}): no such profile; {guess}known: {', '.join(sorted(known)) or 'none'}",
             hint="give a profile's name, or the path of a profile file",
         )
-    return load_cluster(known[name], folders), chooser
+    # They were looked at before; this is of the files that are read now.
+    shipped = Trust.of([data_folder("clusters")])
+    return load_cluster(known[name], folders, Trust((*settings.trust.folders, *shipped.folders))), chooser
