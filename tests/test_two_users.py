@@ -258,6 +258,35 @@ def test_a_lab_folder_that_nobody_named_is_not_the_labs(world: World, ada: Perso
 # Run directories of mallory's
 
 
+def test_to_settle_a_run_of_mallorys_writes_nothing_of_adas(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    secret = ada.write(ada.home / "private", "secret\n", 0o600)
+    theirs = a_run(mallory, world.scratch, job_id=None, state="unknown")
+    with mallory.acting():
+        theirs.chmod(0o777)
+    world.slurm([job(mallory, 60, Command=f"{theirs}/script.sbatch")])
+    record = (theirs / "run.json").read_text()
+
+    def lay_links() -> None:
+        with mallory.acting():
+            for draft in theirs.glob(".run.json.*"):
+                draft.unlink()
+                draft.symlink_to(secret)
+
+    def put_back() -> None:
+        for draft in theirs.glob(".run.json.*"):
+            draft.unlink()
+        (theirs / "run.json").unlink(missing_ok=True)
+        mallory.write(theirs / "run.json", record)
+
+    words = ("runs", "settle", theirs)
+    for _ in ada.at_each_moment(
+        world.scratch, *words, at=".run.json.", before=put_back, by=lay_links, most=6
+    ):
+        assert (secret.read_text(), secret.stat().st_mode & 0o777) == ("secret\n", 0o600)
+
+
 def test_to_settle_a_run_of_mallorys_writes_through_no_link(
     world: World, ada: Person, mallory: Person
 ) -> None:
@@ -525,6 +554,20 @@ def test_a_secret_that_mallory_reads_or_wrote_is_refused(
 
 
 # Folders and files of ada's own
+
+
+@pytest.mark.parametrize(("umask", "readable"), [(0o022, True), (0o027, False), (0o077, False)])
+def test_a_run_directory_is_as_open_as_the_umask_says(
+    world: World, ada: Person, mallory: Person, umask: int, readable: bool
+) -> None:
+    ada.slurmgpu(world.lab, "submit", "--gpus", "1", "--", "true", umask=0o022)
+    shutil.rmtree(next((world.lab / "runs").iterdir()))
+    ada.slurmgpu(world.lab, "submit", "--gpus", "1", "--", "true", umask=umask)
+    (made,) = (world.lab / "runs").iterdir()
+    outsider = Person(54004, mallory.home, mallory.tool, groups=())
+    assert bool(can_read(outsider, made, "true")) is readable
+    modes = {path: path.stat().st_mode & 0o777 for path in (made, *made.rglob("*"))}
+    assert not {path: oct(mode) for path, mode in modes.items() if mode & umask}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
@@ -30,15 +30,18 @@ def write_run(path: Path, run: Run) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file by rename, flushed to disk."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """Write a file by rename, flushed to disk; as open to others as the umask says.
+
+    The folder may be somebody else's, who can put a link in the draft's place at any moment: once it is made, it is not
+    gone to by its name.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with draft.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)  # noqa: PTH101 - mkstemp makes it private, run directories are for the group to read
-        os.replace(name, path)  # noqa: PTH105
+        draft.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         raise
