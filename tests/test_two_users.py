@@ -302,6 +302,26 @@ def test_to_settle_a_run_of_mallorys_writes_through_no_link(
     assert record.read_text() == before
 
 
+def test_what_a_claimed_run_of_mallorys_turns_into_is_not_written(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    treasure = ada.write(ada.home / "thesis.tex", "years of work\n")
+    theirs = a_run(mallory, world.scratch)
+    claim = theirs / "resume.lock"
+    with mallory.acting():
+        theirs.chmod(0o777)
+
+    def lay_link() -> None:
+        with mallory.acting():
+            claim.unlink(missing_ok=True)
+            claim.symlink_to(treasure)
+
+    words = ("resume", theirs)
+    before = lambda: claim.unlink(missing_ok=True)  # noqa: E731
+    for _ in ada.at_each_moment(world.scratch, *words, at=claim.name, before=before, by=lay_link, most=4):
+        assert treasure.read_text() == "years of work\n"
+
+
 # Checkpoints, and Python files where helpers run
 
 

@@ -38,7 +38,9 @@ def claimed(run_dir: Path) -> Iterator[None]:
     path = run_dir / _CLAIM
     who = f"process {os.getpid()} on {socket.gethostname()} since {datetime.now().astimezone():%Y-%m-%d %H:%M:%S}"
     try:
-        path.open("x").close()
+        # Not opened again by its name, where the folder's owner may have put a link by then; unbuffered, for a full disk.
+        with path.open("xb", buffering=0) as file, suppress(OSError):
+            file.write(who.encode())
     except FileExistsError:
         raise SlurmGpuError(
             f"{run_dir} is being resumed already, by {_holder(path)}",
@@ -47,8 +49,6 @@ def claimed(run_dir: Path) -> Iterator[None]:
     except OSError as error:
         raise RunFailed(f"run directory {str(run_dir)!r} cannot be written: {error.strerror}") from None
     try:
-        with suppress(OSError):
-            path.write_text(who, encoding="utf-8")
         yield
     finally:
         path.unlink(missing_ok=True)
