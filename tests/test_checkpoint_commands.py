@@ -255,8 +255,8 @@ def test_what_a_start_without_resume_set_aside_is_mentioned(call: Call, run_dir:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("999", "999: there is no run of that name or id in "),
-        ("nobody", "nobody: there is no run of that name or id in "),
+        ("999", "999: there is no run of yours of that name or id in "),
+        ("nobody", "nobody: there is no run of yours of that name or id in "),
         ("no/where", "no/where: there is no such directory"),
         ("empty", "empty is no run directory: it has none of run.json, "),
     ],

@@ -258,6 +258,76 @@ def test_a_lab_folder_that_nobody_named_is_not_the_labs(world: World, ada: Perso
 # Run directories of mallory's
 
 
+def test_a_name_does_not_resume_a_run_of_mallorys(world: World, ada: Person, mallory: Person) -> None:
+    a_run(ada, world.lab, "true")
+    runs = world.lab / "runs"
+    runs.chmod(0o2775)
+    theirs = a_run(mallory, world.lab, "mallory-was-here", name="true", job_id=123)
+    later = runs / "true-20990101T000000Z-00000000"
+    with mallory.acting():
+        theirs.rename(later)
+    before = submitted(ada)
+    for word in ("true", "123", later.name):
+        done = ada.slurmgpu(world.lab, "resume", word)
+        assert "mallory-was-here" not in submitted(ada)[len(before) :], word
+    assert "no run of yours" in done.stderr
+
+
+def test_a_job_id_does_not_resume_a_job_of_mallorys(world: World, ada: Person, mallory: Person) -> None:
+    theirs = a_run(mallory, world.scratch, "mallory-was-here", job_id=55)
+    world.slurm(accounting=[job(mallory, 55, State="COMPLETED", WorkDir=str(world.scratch))])
+    done = ada.slurmgpu(ada.home, "resume", "55")
+    assert (done.returncode, submitted(ada)) == (2, "")
+    assert str(theirs) in done.stderr
+
+
+@pytest.mark.parametrize("words", [("resume",), ("status",), ("cancel",), ("logs",), ("checkpoint", "list")])
+def test_a_bare_word_does_not_mean_a_folder_of_mallorys(
+    world: World, ada: Person, mallory: Person, words: tuple[str, ...]
+) -> None:
+    theirs = a_run(mallory, world.scratch, "mallory-was-here", job_id=67)
+    with mallory.acting():
+        theirs.rename(world.scratch / "train")
+    rows = [job(mallory, 67, Command=f"{theirs}/script.sbatch"), job(ada, 68, State="FAILED", Name="train")]
+    world.slurm(rows, rows)
+    done = ada.slurmgpu(world.scratch, *words, "train")
+    assert "mallory-was-here" not in submitted(ada)
+    assert "67" not in done.stdout
+    assert str(world.scratch / "train") not in done.stdout + done.stderr
+
+
+def test_whoever_resumes_a_run_of_mallorys_by_its_path_is_told_whose_it_is(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    theirs = a_run(mallory, world.lab, "hello")
+    (world.lab / "runs").chmod(0o2777)
+    theirs.chmod(0o2777)
+    world.slurm(accounting=[job(mallory, 77, State="FAILED", WorkDir=str(world.lab))])
+    done = ada.slurmgpu(world.lab, "resume", theirs)
+    assert f"{theirs} is used, and it belongs to user 54002" in done.stderr
+
+
+def test_the_newest_run_whose_checkpoints_are_shown_is_adas(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    own = a_run(ada, world.lab)
+    (world.lab / "runs").chmod(0o2775)
+    ada.write(own / "checkpoints" / "step-1" / "x")
+    mallory.write(world.lab / "runs" / "true-20990101T000000Z-00000000" / "checkpoints" / "step-9" / "x")
+    done = ada.slurmgpu(world.lab, "checkpoint", "list")
+    assert done.stdout.startswith(str(own)), done
+
+
+def test_a_forged_record_does_not_name_the_log_of_adas_job(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    forged = a_run(mallory, world.lab, job_id=56)
+    mallory.write(forged / "logs" / "56.out", "all is well, says mallory\n")
+    world.slurm(accounting=[job(ada, 56, State="FAILED", WorkDir=str(world.lab))])
+    done = ada.slurmgpu(world.lab, "logs", "56")
+    assert "mallory" not in done.stdout
+
+
 def test_to_settle_a_run_of_mallorys_writes_nothing_of_adas(
     world: World, ada: Person, mallory: Person
 ) -> None:
@@ -320,6 +390,16 @@ def test_what_a_claimed_run_of_mallorys_turns_into_is_not_written(
     before = lambda: claim.unlink(missing_ok=True)  # noqa: E731
     for _ in ada.at_each_moment(world.scratch, *words, at=claim.name, before=before, by=lay_link, most=4):
         assert treasure.read_text() == "years of work\n"
+
+
+def test_the_tab_key_offers_no_folder_of_mallorys(world: World, ada: Person, mallory: Person) -> None:
+    with mallory.acting():
+        (world.lab / "runs").mkdir()
+        (world.lab / "runs" / "train-20990101T000000Z-00000000").mkdir()
+        (world.lab / "runs" / "$(touch ran)-20990101T000000Z-00000000").mkdir()
+    ada.env |= {"_SLURMGPU_COMPLETE": "bash_complete", "COMP_WORDS": "slurmgpu resume ", "COMP_CWORD": "2"}
+    done = ada.slurmgpu(world.lab)
+    assert "2099" not in done.stdout
 
 
 # Checkpoints, and Python files where helpers run

@@ -17,15 +17,16 @@ from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.clusters import choose_cluster, foreign_profiles
 from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.jobs import LoadedJob, load_job, read_user_script, words_as_spelled
-from slurmgpu.files.settings import expand_here
+from slurmgpu.files.settings import expand_here, load_settings
 from slurmgpu.files.trust import Trust
 from slurmgpu.files.yaml import Layered, Origin, read_file, read_yaml
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.plan import Plan
+from slurmgpu.models.run import RUN_FILE
 from slurmgpu.models.units import parse_gres_list
 from slurmgpu.planning.planner import Surroundings, make_plan, partitions_that_fit
 
-__all__ = ["Prepared", "note", "prepare", "put_any"]
+__all__ = ["Prepared", "check_whose", "note", "prepare", "put_any"]
 
 
 Start = Literal["submit", "run"]
@@ -208,6 +209,23 @@ def _mention_others(loaded: LoadedJob) -> None:
     named = own.foreign(loaded.path) if loaded.path else None
     for one in (*settings.of_others, *([named] if named else [])):
         note(f"{one.path} is used, and it {one.why}")
+
+
+def check_whose(run_dir: Path, word: str) -> None:
+    """Say so where others wrote what lies in a run directory; InvalidInput where ``word`` does not name it by its path."""
+    from slurmgpu.monitoring.select import names_folder
+
+    trust = load_settings(Path.cwd()).trust
+    files = (run_dir / name for name in (RUN_FILE, "script.sbatch", "job.yaml", "plan.json"))
+    foreign = next(filter(None, map(trust.foreign, (run_dir, *files))), None)
+    if foreign is None:
+        return
+    if not names_folder(word):
+        raise InvalidInput(
+            f"{word}: {foreign.path} {foreign.why}, and nobody has named it: what it says would run as you",
+            hint=f"look into it, then name it: {shlex.quote(str(run_dir))}",
+        )
+    note(f"{foreign.path} is used, and it {foreign.why}")
 
 
 def _mention_misplaced(command: tuple[str, ...]) -> None:

@@ -95,6 +95,7 @@ def _resume(slurm: Slurm, word: str, given: dict[str, Any], hold: bool) -> Run:
 
 def _find(slurm: Slurm, word: str) -> tuple[Path, str | None]:
     """The run directory that is meant, and the task of an array if one is."""
+    from slurmgpu.cli.preparing import check_whose
     from slurmgpu.errors import InvalidInput
     from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.models.run import RUN_FILE
@@ -104,8 +105,10 @@ def _find(slurm: Slurm, word: str) -> tuple[Path, str | None]:
     runs_of = runs_by_settings(Path.cwd(), os.environ)
     found = find_run(slurm, word, runs_of, current_user()).absolute()
     if (found / RUN_FILE).is_file():
+        check_whose(found, word)
         return found, None
     if found.name.isdecimal() and (found.parent / RUN_FILE).is_file():
+        check_whose(found.parent, word)
         return found.parent, found.name
     raise InvalidInput(
         f"{word}: {found} was made by slurmgpu run or train, and no job was submitted from it",

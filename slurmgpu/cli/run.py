@@ -151,8 +151,10 @@ def run_prepared(
 
 def _check_earlier(run_dir: Path, script: str) -> None:
     """Refuse a directory of another job: its checkpoints would be taken for this one's."""
+    from slurmgpu.cli.preparing import check_whose
     from slurmgpu.errors import InvalidInput
 
+    check_whose(run_dir, str(run_dir.absolute()))
     file = run_dir / "script.sbatch"
     if not file.is_file():
         raise InvalidInput(

@@ -11,7 +11,7 @@ from pathlib import Path
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
 from slurmgpu.files.run_record import read_run
 from slurmgpu.models.run import RUN_FILE, JobStatus, Run
-from slurmgpu.monitoring.select import Selection, belongs, run_of, select
+from slurmgpu.monitoring.select import Selection, belongs, names_folder, run_of, select, user_number
 from slurmgpu.monitoring.status import status
 from slurmgpu.slurm.call import Slurm
 
@@ -35,7 +35,7 @@ def find_run(slurm: Slurm, word: str, runs_of: RunsOf, user: str | None) -> Path
         SlurmGpuError: nobody knows such a run; SlurmUnreachable when Slurm could not be asked.
     """
     path = Path(word)
-    if path.is_dir():
+    if names_folder(word) and path.is_dir():
         path = path.parent if path.name == "checkpoints" else path
         if any((path / mark).exists() for mark in _MARKS):
             return path
@@ -53,7 +53,7 @@ def find_run(slurm: Slurm, word: str, runs_of: RunsOf, user: str | None) -> Path
     found = found or _left_behind(selection, runs)
     if found is None:
         raise type(asked)(
-            f"{word}: there is no run of that name or id in {runs}. {asked.message}",
+            f"{word}: there is no run of yours of that name or id in {runs}. {asked.message}",
             hint="give the run directory itself; slurmgpu submit and slurmgpu run print it",
         )
     task = selection.job_id.tasks if selection.job_id else None
@@ -117,7 +117,8 @@ def _of_work_dir(job: JobStatus, runs_of: RunsOf) -> Run | None:
 
 
 def _among(runs: Path, job: JobStatus) -> Run | None:
-    records = (record for path in run_directories(runs) if (record := _record(path)) is not None)
+    directories = run_directories(runs, user_number(job.user))
+    records = (record for path in directories if (record := _record(path)) is not None)
     return next((run for run in records if belongs(run, job)), None)
 
 
@@ -141,10 +142,17 @@ def newest_run(runs: Path) -> Path:
     return found
 
 
-def run_directories(runs: Path) -> Iterator[Path]:
-    """The run directories in a folder, the newest first, by the time in their names; one made by hand by its last change."""
+def run_directories(runs: Path, owner: int | None = None) -> Iterator[Path]:
+    """The run directories of a user (None: this one) in a folder, the newest first.
+
+    By the time in their names; one made by hand by its last change. The folder may be shared, and a word must lead to
+    nothing that somebody else has laid there.
+    """
+    owner = os.getuid() if owner is None else owner
     dated = []
     for path in runs.iterdir() if os.access(runs, os.R_OK | os.X_OK) and runs.is_dir() else ():
+        if path.lstat().st_uid != owner:
+            continue
         stamped = _STAMPED.fullmatch(path.name)
         if stamped:
             dated.append((stamped[2], path.name, path))

@@ -20,11 +20,13 @@ __all__ = [
     "Selection",
     "belongs",
     "current_user",
+    "names_folder",
     "owner",
     "run_of",
     "scripts_of",
     "select",
     "since_moment",
+    "user_number",
 ]
 
 # Clocks of a login node and the controller differ; by this much an id may seem older than its submission.
@@ -114,14 +116,27 @@ def _select(word: str) -> Selection:
     if job_id is not None:
         return Selection(word, job_id=job_id)
     path = Path(word)
-    if (path / RUN_FILE).is_file():
+    if names_folder(word) and (path / RUN_FILE).is_file():
         return Selection(word, run=read_run(path))
-    if "/" in word or path.is_dir():
+    if names_folder(word):
         raise InvalidInput(
             f"{word} is no run directory: there is no {RUN_FILE} in it",
             hint=_VALID,
         )
     return Selection(word, name=word)
+
+
+def names_folder(word: str) -> bool:
+    """Whether a word is a path, or the bare name of a folder here.
+
+    A bare name may be a job's, too: the folder counts only where somebody else has not laid it there to be taken for it.
+    """
+    if "/" in word or word in {".", ".."}:
+        return True
+    try:
+        return Path(word).is_dir() and Path(word).lstat().st_uid == os.getuid()
+    except OSError:
+        return False
 
 
 def current_user() -> str:
@@ -130,6 +145,16 @@ def current_user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
+
+
+def user_number(name: str | None) -> int | None:
+    """The number of a user that Slurm names, this process's where it names none; None where nobody here is called so."""
+    if name is None or name == current_user():
+        return os.getuid()
+    try:
+        return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return None
 
 
 def owner(run: Run) -> str | None:
