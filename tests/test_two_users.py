@@ -328,6 +328,24 @@ def test_a_forged_record_does_not_name_the_log_of_adas_job(
     assert "mallory" not in done.stdout
 
 
+def test_a_forged_default_log_is_not_that_of_adas_job(world: World, ada: Person, mallory: Person) -> None:
+    mallory.write(world.scratch / "slurm-57.out", "all is well, says mallory\n")
+    world.slurm(accounting=[job(ada, 57, State="COMPLETED", WorkDir=str(world.scratch))])
+    done = ada.slurmgpu(ada.home, "logs", "57")
+    assert (done.stdout, done.returncode) == ("", 1)
+
+
+def test_a_forged_exit_code_does_not_change_what_status_says(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    own = a_run(ada, world.lab, job_id=58)
+    own.chmod(0o2775)
+    mallory.write(own / "exit_code.58", "137\n")
+    world.slurm(accounting=[job(ada, 58, State="FAILED", ExitCode="9:0", WorkDir=str(world.lab))])
+    shown = json.loads(ada.slurmgpu(world.lab, "status", "58", "--json").stdout)["jobs"]
+    assert [one["exit_code"] for one in shown] == [9]
+
+
 def test_to_settle_a_run_of_mallorys_writes_nothing_of_adas(
     world: World, ada: Person, mallory: Person
 ) -> None:

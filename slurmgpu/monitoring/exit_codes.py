@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.run import EXIT_CODE_FILE, JobState, JobStatus, Run
+from slurmgpu.monitoring.select import user_number
 from slurmgpu.slurm.sacct import TAKEN_OFF
 
 __all__ = ["with_whole_exit_code"]
@@ -38,7 +40,10 @@ def _written(job: JobStatus, run_for: Callable[[JobStatus], Run | None]) -> int 
     name = f"{EXIT_CODE_FILE}{job.raw_id}"
     for folder in ("", job.array_tasks or ""):
         try:
-            return int(Path(run.run_dir, folder, name).read_text(encoding="ascii"))
+            with Path(run.run_dir, folder, name).open(encoding="ascii") as file:
+                # The run directory may be one that a group writes into.
+                if os.fstat(file.fileno()).st_uid == user_number(job.user):
+                    return int(file.read())
         except (OSError, ValueError):
             continue
     return None

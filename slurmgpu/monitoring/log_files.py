@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from slurmgpu.models.run import SUBMITIT_FOLDER, JobStatus, Run
+from slurmgpu.monitoring.select import user_number
 from slurmgpu.slurm.ids import JobId, expand_pattern
 
 __all__ = ["Log", "Stream", "absence", "end_of", "logs_of", "tasks_of"]
@@ -72,7 +73,12 @@ def _default(job: JobStatus) -> Path | None:
     if job.work_dir is None or job_id is None:
         return None
     path = Path(job.work_dir, f"slurm-{job_id.number}{f'_{job_id.tasks}' if job_id.tasks else ''}.out")
-    return path if path.is_file() else None
+    try:
+        # Its name can be told beforehand, and the folder may be one that everybody writes into.
+        own = path.stat().st_uid == user_number(job.user)
+    except OSError:
+        return None
+    return path if own and path.is_file() else None
 
 
 def tasks_of(run: Run, number: int, job_id: str) -> list[Log]:
