@@ -346,6 +346,26 @@ def test_a_forged_exit_code_does_not_change_what_status_says(
     assert [one["exit_code"] for one in shown] == [9]
 
 
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize("command", ["cancel", "status"])
+def test_a_record_of_mallorys_does_not_stand_for_adas_job(
+    world: World, ada: Person, mallory: Person, command: str, link: bool
+) -> None:
+    own = a_run(ada, ada.home, job_id=59)
+    world.slurm([job(ada, 59, Command=f"{own}/script.sbatch")])
+    forged = world.scratch / "look-at-this"
+    with mallory.acting():
+        forged.mkdir()
+        if link:
+            (forged / "run.json").symlink_to(own / "run.json")
+        else:
+            shutil.copy(own / "run.json", forged)
+    done = ada.slurmgpu(ada.home, command, forged)
+    assert done.returncode == 2
+    assert "belongs to" in done.stderr
+    assert not (ada.home / "scancel").exists()
+
+
 def test_to_settle_a_run_of_mallorys_writes_nothing_of_adas(
     world: World, ada: Person, mallory: Person
 ) -> None:

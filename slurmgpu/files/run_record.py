@@ -22,6 +22,21 @@ def read_run(directory: Path) -> Run:
     except ValueError as error:
         first = str(error).split("\n")
         raise InvalidInput(f"{path} is no record of a run: {' '.join(first[:3])}") from None
+    _check_whose(directory, run)
+    return run
+
+
+def _check_whose(directory: Path, run: Run) -> None:
+    """InvalidInput where somebody else's folder has a record of a third one's: what is done to it would be done to that."""
+    try:
+        holder, meant = directory.stat().st_uid, Path(run.run_dir).stat().st_uid
+    except OSError:
+        return  # it has been moved since
+    if holder not in {os.getuid(), meant}:
+        raise InvalidInput(
+            f"{directory / RUN_FILE}: it belongs to user {holder}, and is the record of {run.run_dir}, which does not",
+            hint=f"name that one, if you mean it: {run.run_dir}",
+        )
 
 
 def write_run(path: Path, run: Run) -> None:
