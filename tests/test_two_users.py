@@ -708,6 +708,33 @@ def test_a_run_directory_is_as_open_as_the_umask_says(
     assert not {path: oct(mode) for path, mode in modes.items() if mode & umask}
 
 
+def test_what_mallory_lays_beside_an_export_is_not_written_through(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    pytest.importorskip("torch")
+    import sys
+
+    treasure = ada.write(ada.home / "thesis.tex", "years of work\n")
+    step = ada.write(world.lab / "step-1" / "x").parent
+    code = f"import torch; torch.save({{'w': torch.zeros(1)}}, {str(step / 'model.pt')!r})"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    # Process ids are no secret: mallory lays a link for each that may come next.
+    lay = f"""
+import os, sys
+os.chdir({str(world.lab)!r})
+for number in range(os.getpid(), os.getpid() + 400):
+    for name in (".w.pt.%d", ".w.pt.%d.tmp"):
+        os.symlink({str(treasure)!r}, name % number)
+"""
+    mallory.run(mallory.tool.python, "-c", lay, cwd=world.lab)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    load = LOAD.format(uid=ada.uid, folder=str(step), target=str(world.lab / "w.pt"))
+    load = load.replace("os.setgroups([])", f"os.setgroups({list(ada.groups)})").replace("os.chdir", "str")
+    done = subprocess.run([sys.executable, "-c", load], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert treasure.read_text() == "years of work\n"
+
+
 @pytest.mark.parametrize(
     "words", [("import", "job.sbatch", "--to", "job.yaml"), ("jobs", "copy", "pytorch", "job.yaml")]
 )

@@ -6,7 +6,7 @@ Prints one line of JSON about what it wrote. Whether the checkpoint is intact ha
 from __future__ import annotations
 
 import json
-import os
+import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +30,8 @@ def export(folder: Path, target: Path, part: str = "model") -> dict[str, int]:
     import torch
 
     state = _find(folder, part)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    # A name that nobody can tell beforehand, and lay a link there: the folder may be one that others write into.
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
         facts = write_whole(temporary, lambda file: torch.save(state, cast("IO[bytes]", file)))
         temporary.replace(target)
