@@ -430,6 +430,18 @@ def test_what_a_claimed_run_of_mallorys_turns_into_is_not_written(
         assert treasure.read_text() == "years of work\n"
 
 
+def test_words_in_a_claim_of_mallorys_do_not_reach_the_terminal(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    theirs = a_run(mallory, world.scratch)
+    with mallory.acting():
+        theirs.chmod(0o777)
+    mallory.write(theirs / "resume.lock", "\x1b[2J\u202ejob 77 is done\r\nslurmgpu: job 78 on cluster x")
+    done = ada.slurmgpu(world.scratch, "resume", theirs)
+    assert not {"\x1b", "\u202e", "\r"} & set(done.stderr)
+    assert "\nslurmgpu: job 78" not in done.stderr
+
+
 def test_the_tab_key_offers_no_folder_of_mallorys(world: World, ada: Person, mallory: Person) -> None:
     with mallory.acting():
         (world.lab / "runs").mkdir()
@@ -604,6 +616,18 @@ def test_a_name_of_mallorys_holds_no_job_of_adas(world: World, ada: Person, mall
     world.slurm([job(mallory, 66, Name=name)])
     shown = json.loads(ada.slurmgpu(ada.home, "status", "--all-users", "--json").stdout)["jobs"]
     assert [one["job_id"] for one in shown] == ["66"]
+
+
+def test_a_log_of_mallorys_has_a_header_without_words_to_the_terminal(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    folder = world.scratch / "\x1b[2J\u202e"
+    for number in (63, 64):
+        mallory.write(folder / f"slurm-{number}.out", "text\n")
+    world.slurm(accounting=[job(mallory, number, WorkDir=str(folder)) for number in (63, 64)])
+    done = ada.slurmgpu(ada.home, "logs", "63", "64")
+    assert done.stdout.count("text") == 2
+    assert not {"\x1b", "\u202e"} & set(done.stdout + done.stderr)
 
 
 def test_adas_jobs_by_name_are_not_mallorys(world: World, ada: Person, mallory: Person) -> None:

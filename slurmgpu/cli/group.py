@@ -117,12 +117,15 @@ def _usage_message(error: click.UsageError) -> str:
 
 
 def _print_error(message: str, hint: str | None) -> None:
-    first, *rest = message.splitlines() or [""]
+    from slurmgpu.slurm.text import printable_lines
+
+    # Names and texts of others stand in it, too.
+    first, *rest = printable_lines(message).split("\n")
     click.echo(click.style("slurmgpu: error: ", fg="red", bold=True) + first, err=True)
     for line in rest:
         click.echo("                 " + line, err=True)
     if hint:
-        first, *rest = hint.splitlines()
+        first, *rest = printable_lines(hint).split("\n")
         click.echo(click.style("           hint: ", fg="yellow") + first, err=True)
         for line in rest:
             click.echo("                 " + line, err=True)

@@ -88,7 +88,9 @@ class Prepared(NamedTuple):
 
 def note(text: str) -> None:
     """Say something to the person, beside the result."""
-    click.echo(click.style("slurmgpu: ", fg="yellow") + text, err=True)
+    from slurmgpu.slurm.text import printable_lines
+
+    click.echo(click.style("slurmgpu: ", fg="yellow") + printable_lines(text), err=True)
 
 
 def prepare(given: dict[str, Any], *, starts: Start | None = None, renders: bool = True) -> Prepared:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slurmgpu.monitoring.log_files import Log
+from slurmgpu.slurm.text import printable
 
 __all__ = ["GrowingLogs", "header"]
 
 
 def header(log: Log) -> str:
     """The line above a log's text, as tail writes it."""
-    return f"==> {log.title}: {log.path} <=="
+    return printable(f"==> {log.title}: {log.path} <==")
 
 
 class _GrowingLog:

@@ -7,7 +7,7 @@ import re
 import secrets
 from datetime import datetime, timezone
 
-__all__ = ["SEPARATOR", "known", "moment", "printable", "rows", "seconds", "size", "whole"]
+__all__ = ["SEPARATOR", "known", "moment", "printable", "printable_lines", "rows", "seconds", "size", "whole"]
 
 SEPARATOR = f"\x1f{secrets.token_hex(6)}\x1f"
 """What ends each field: new in each process, since Slurm prints a job's name as it is, and a name could hold any
@@ -63,6 +63,11 @@ def known(text: str) -> str | None:
 def printable(text: str) -> str:
     """Return text with control characters spelled out: a job's name must not steer the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """Return text of several lines with the control characters in each spelled out."""
+    return "\n".join(printable(line) for line in text.replace("\r\n", "\n").rstrip("\n").split("\n"))
 
 
 def whole(text: str) -> int | None:
