@@ -820,6 +820,37 @@ def theirs(world: World, ada: Person, mallory: Person) -> Iterator[tuple[subproc
         process.communicate()
 
 
+@pytest.mark.parametrize("words", [("exec", "--", "env"), ("env",), ("status",), ("logs",)])
+def test_a_sandbox_of_mallorys_is_not_talked_to(
+    ada: Person, theirs: tuple[subprocess.Popen[str], Path], words: tuple[str, ...]
+) -> None:
+    done = ada.slurmgpu(ada.home, "sandbox", *words)
+    assert done.returncode != 0, done
+    assert str(theirs[1]) not in done.stdout
+    assert "belongs to user 54002" in done.stderr
+
+
+def test_a_sandbox_of_mallorys_ends_no_process_of_adas(
+    ada: Person, theirs: tuple[subprocess.Popen[str], Path]
+) -> None:
+    done = ada.slurmgpu(ada.home, "sandbox", "down")
+    assert theirs[0].poll() is None
+    assert done.returncode != 0
+
+
+def test_no_sandbox_starts_in_a_folder_that_mallory_can_rename(
+    world: World, ada: Person, mallory: Person
+) -> None:
+    ada.env["XDG_STATE_HOME"] = str(world.scratch)
+    with mallory.acting():
+        (world.scratch / "slurmgpu").mkdir()
+        (world.scratch / "slurmgpu").chmod(0o777)
+    done = ada.slurmgpu(ada.home, "sandbox", "up", "--nodes", "1", "--no-accounting")
+    assert done.returncode != 0
+    assert "belongs to user 54002" in done.stderr
+    assert not (world.scratch / "slurmgpu" / "sandbox" / "default").exists()
+
+
 def test_the_port_of_a_daemon_that_is_down_is_not_mallorys(
     world: World, ada: Person, mallory: Person
 ) -> None:

@@ -16,6 +16,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from slurmgpu.errors import InvalidInput
+from slurmgpu.files.trust import Trust
 from slurmgpu.models.base import Model
 from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.processes import Process, is_running
@@ -91,7 +92,23 @@ def base_folder() -> Path:
     """
     state = os.environ.get("XDG_STATE_HOME") or ""
     home = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
-    return home / "slurmgpu" / "sandbox"
+    base = home / "slurmgpu" / "sandbox"
+    for folder in (base.parent, base):
+        _check_own(folder)
+    return base
+
+
+def _check_own(folder: Path) -> None:
+    """SandboxFailed for a folder that somebody else has made: whoever owns it can put another sandbox in one's place.
+
+    What lies in a sandbox's folder runs as its user: Slurm's commands load what its slurm.conf names.
+    """
+    foreign = Trust().foreign(folder)
+    if foreign is not None:
+        raise SandboxFailed(
+            f"the folder for sandboxes, {folder}, {foreign.why}",
+            hint="set XDG_STATE_HOME to a folder of your own, on a local disk",
+        )
 
 
 def folder_of(name: str) -> Path:
@@ -102,6 +119,7 @@ def folder_of(name: str) -> Path:
             "and has at most 30"
         )
     folder = base_folder() / name
+    _check_own(folder)
     if len(os.fsencode(folder)) > LONGEST_FOLDER:
         raise InvalidInput(
             f"the sandbox's folder {folder} is too long for Unix sockets (at most {LONGEST_FOLDER} bytes)",
@@ -139,7 +157,8 @@ def locked() -> Iterator[list[Path]]:
 def _opened(base: Path, attempts: int = 5) -> int:
     with _usable(base):
         try:
-            base.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for folder in (base.parent, base):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             return os.open(base, os.O_RDONLY)
         except FileNotFoundError:
             # Another command has just removed it, or a folder around it, with its last sandbox.
