@@ -16,7 +16,7 @@ def read_run(directory: Path) -> Run:
     """Read a run directory's record; raises InvalidInput when it is missing or damaged."""
     path = directory / RUN_FILE
     try:
-        return Run.from_json(path.read_text(encoding="utf-8"))
+        run = Run.from_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
