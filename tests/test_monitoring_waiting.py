@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
 import slurmgpu.cli.status
+from slurmgpu.cli.logs import command as logs_command
 from slurmgpu.cli.status import command
-from slurmgpu.errors import SlurmRefused
+from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.monitoring.select import select
 from slurmgpu.monitoring.waiting import Ended, exit_code, wait_for
 from slurmgpu.slurm.call import Answer, Slurm
@@ -131,3 +134,17 @@ def test_status_ends_with_3_where_the_queue_could_not_be_asked_and_with_1_where_
         assert done.exit_code == code, done.output
         assert ("it may be there" in done.stderr) == (code == 3)
         assert ("neither the queue nor accounting knows it" in done.stderr) == (code == 1)
+
+
+def test_following_logs_begins_when_slurm_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("slurmgpu.monitoring.select.current_user", lambda: "root")
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    silent = said(stderr=NO_ANSWERS[0], rc=1)
+    refused = said(stderr="sacct: error: Connection refused", rc=1)
+    slurm = Slurm(run=Replay(squeue=[silent, queue(("1", "COMPLETED"))], sacct=refused), env={})
+    done = CliRunner().invoke(logs_command, ["--follow", "1"], obj=slurm)
+    assert not isinstance(done.exception, SlurmUnreachable)
+    assert "asking again in 30 s" in done.stderr
+    assert slept[0] == 30.0

@@ -42,15 +42,18 @@ def command(
     JOB is a job id (112; 112_3 for one task of an array), a job name, or a run directory. Where a job has several
     logs (standard error apart, tasks of an array, tasks of submitit), a header stands above each.
     """
+    import time
+
+    from slurmgpu.cli.interrupting import as_interrupts
     from slurmgpu.cli.preparing import note
-    from slurmgpu.errors import InvalidInput
+    from slurmgpu.errors import InvalidInput, SlurmUnreachable
     from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.monitoring.following import GrowingLogs
     from slurmgpu.monitoring.log_files import logs_of
     from slurmgpu.monitoring.logs import find_logs
     from slurmgpu.monitoring.runs import run_of_job
     from slurmgpu.monitoring.select import current_user, select
-    from slurmgpu.monitoring.waiting import wait_for
+    from slurmgpu.monitoring.waiting import SLOWEST_POLL, wait_for
     from slurmgpu.slurm.call import Slurm
 
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
@@ -66,11 +69,16 @@ def command(
     def run_for(job: JobStatus) -> Run | None:
         return run_of_job(job, runs_of)
 
-    logs = [
-        log
-        for log in find_logs(slurm, selections, current_user(), run_for, earlier=not follow)
-        if log.shows(wanted)
-    ]
+    while True:
+        try:
+            found = find_logs(slurm, selections, current_user(), run_for, earlier=not follow)
+            break
+        except SlurmUnreachable as error:
+            if not follow:
+                raise
+            note(f"{error.message}; asking again in {SLOWEST_POLL:g} s")
+            time.sleep(SLOWEST_POLL)
+    logs = [log for log in found if log.shows(wanted)]
     if paths:
         ctx.exit(_show_paths(logs))
     growing = GrowingLogs(several=len(logs) > 1)
@@ -83,16 +91,17 @@ def command(
         note(f"{empty} logs are empty; --path names them")
     if follow:
         try:
-            wait_for(
-                slurm,
-                selections[0],
-                user=current_user(),
-                logs_of=lambda job: [
-                    log for log in logs_of(selections[0].run or run_for(job), job) if log.shows(wanted)
-                ],
-                logs=growing,
-                write=lambda piece: click.echo(piece, nl=False),
-            )
+            with as_interrupts():
+                wait_for(
+                    slurm,
+                    selections[0],
+                    user=current_user(),
+                    logs_of=lambda job: [
+                        log for log in logs_of(selections[0].run or run_for(job), job) if log.shows(wanted)
+                    ],
+                    logs=growing,
+                    write=lambda piece: click.echo(piece, nl=False),
+                )
         except KeyboardInterrupt:
             note(f"job {logs[0].job_id} goes on; `slurmgpu cancel {logs[0].job_id}` ends it")
             raise
