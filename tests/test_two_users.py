@@ -18,6 +18,9 @@ import pytest
 
 from tests.two_users import ROOT, Person, Tool, World, a_world, open_folder, require_two_users, tool_for_all
 
+# Two processes of other users for each case: together they take a minute.
+pytestmark = pytest.mark.long
+
 EVIL = "job: {variables: {MALLORY: was-here}}\n"
 PROFILE = "name: {name}\nsource: {{text: made up, date: 2026-01-01}}\npartitions: {{gpu: {{}}}}\n"
 EVIL_PROFILE = "environments: {torch: {setup: ['echo mallory-was-here']}}\n"
