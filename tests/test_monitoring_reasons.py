@@ -74,14 +74,17 @@ def test_how_a_job_ended_is_told_by_what_accounting_keeps(values: dict[str, obje
 
 
 def test_an_exit_code_that_accounting_may_have_cut_is_said_to_be_either() -> None:
-    remembered = job(state="FAILED", exit_code=9, source="sacct")
+    remembered = job(state="FAILED", exit_code=9, exit_code_cut=True, source="sacct")
     assert reason(remembered) == (
         "the command failed (exit code 9, or 137: SIGKILL; older releases of sacct show both as 9)"
     )
     assert (
         reason(job(state="FAILED", exit_code=9, source="squeue+sacct")) == "the command failed (exit code 9)"
     )
-    assert reason(job(state="FAILED", exit_code=2, source="sacct")) == "the command failed (exit code 2)"
+    assert reason(job(state="FAILED", exit_code=2, exit_code_cut=True)) == "the command failed (exit code 2)"
+    for code in (0, 127):
+        told = str(reason(job(state="FAILED", exit_code=code, exit_code_cut=True)))
+        assert f"exit code {code}, or {code + 128};" in told
 
 
 def test_an_array_is_one_line_that_counts_its_tasks() -> None:

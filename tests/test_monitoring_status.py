@@ -529,3 +529,22 @@ def test_a_job_that_slurm_does_not_know_ends_with_1_and_watching_it_ends(
     monkeypatch.setattr("slurmgpu.monitoring.status.status", lambda *_, **__: nobody)
     for arguments in (["9"], ["9", "--watch"], ["9", "--json"]):
         assert CliRunner().invoke(command, arguments).exit_code == 1
+
+
+def test_a_step_that_ends_after_its_batch_script_still_tells_the_exit_code() -> None:
+    """Slurm has stored the job's row by then, with 0 as the highest exit code of its steps."""
+    shown = {"JobIDRaw": "7", "Cluster": "alpha", "User": USER, "State": "FAILED", "DerivedExitCode": "0:0"}
+
+    def sacct_says(argv: Sequence[str]) -> Answer:
+        fields = next(word for word in argv if word.startswith("--format="))[len("--format=") :].split(",")
+        rows = [shown | {"JobID": "7", "ExitCode": "9:0"}]
+        if "--allocations" not in argv:
+            rows += [
+                shown | {"JobID": "7.batch", "ExitCode": "9:0"},
+                shown | {"JobID": "7.0", "ExitCode": "0:9"},
+            ]
+        lines = (SEPARATOR.join([*(row.get(name, "") for name in fields), ""]) for row in rows)
+        return said("".join(f"{line}\n" for line in lines))
+
+    (found,) = ask("7", slurm=replay(squeue=said(), sacct=sacct_says)).jobs
+    assert (found.exit_code, found.exit_code_cut) == (137, False)

@@ -80,12 +80,11 @@ def command(
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
     selections = select(jobs)
     user = None if all_users else current_user()
+    run_for = _run_for(named=bool(selections))
     while True:
         moment = since_moment(since, datetime.now(timezone.utc)) if since else None
         try:
-            report = status(
-                slurm, user=user, selections=selections, since=moment, live=live, run_for=_run_for
-            )
+            report = status(slurm, user=user, selections=selections, since=moment, live=live, run_for=run_for)
         except SlurmUnreachable as error:
             if not watch:
                 raise
@@ -106,15 +105,22 @@ def command(
             return
 
 
-def _run_for(job: JobStatus) -> Run | None:
-    """The run of a job, looked for among the runs of this folder and of the job's own."""
-    import os
-    from pathlib import Path
+def _run_for(named: bool) -> Callable[[JobStatus], Run | None]:
+    """What finds the run of a job among those of this folder and of the job's own; of many jobs, what is quick."""
+    from functools import cache, partial
 
-    from slurmgpu.files.settings import runs_by_settings
-    from slurmgpu.monitoring.runs import run_of_job
+    @cache
+    def finder() -> Callable[[JobStatus], Run | None]:
+        import os
+        from pathlib import Path
 
-    return run_of_job(job, runs_by_settings(Path.cwd(), os.environ))
+        from slurmgpu.files.settings import runs_by_settings
+        from slurmgpu.monitoring.runs import run_of_job, runs_that_ended
+
+        runs_of = runs_by_settings(Path.cwd(), os.environ)
+        return partial(run_of_job, runs_of=runs_of) if named else runs_that_ended(runs_of)
+
+    return lambda job: finder()(job)
 
 
 def _paused(sleep: Callable[[float], None]) -> bool:

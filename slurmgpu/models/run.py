@@ -171,6 +171,10 @@ class JobStatus(_Record):
     end: datetime | None = None
     restarts: int | None = None
     exit_code: int | None = None
+    exit_code_cut: bool = Field(
+        default=False,
+        description="Whether 128 may be missing from exit_code: older releases of sacct leave them out.",
+    )
     signal: int | None = None
     derived_exit_code: int | None = Field(
         default=None, description="The highest exit code of its steps; 128 + N for signal N."

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.models.run import EXIT_CODE_FILE, JobState, JobStatus, Run
+from slurmgpu.models.run import EXIT_CODE_FILE, JobStatus, Run
 from slurmgpu.monitoring.select import user_number
 from slurmgpu.slurm.sacct import TAKEN_OFF
 
@@ -20,12 +20,12 @@ def with_whole_exit_code(job: JobStatus, run_for: Callable[[JobStatus], Run | No
     What tells: the exit code of the job's steps, which sacct shows whole (sacct(1), DerivedExitCode), or the one that
     the script wrote into its run directory. Neither counts unless it is the one shown, and 128.
     """
-    shown = job.exit_code
-    if job.source != "sacct" or job.state is not JobState.FAILED or shown is None or job.signal:
+    if not job.exit_code_cut or job.exit_code is None:
         return job
-    whole = shown + TAKEN_OFF
-    if whole < 256 and (job.derived_exit_code == whole or _written(job, run_for) == whole):
-        return job.model_copy(update={"exit_code": whole})
+    whole = job.exit_code + TAKEN_OFF
+    known = whole if job.derived_exit_code == whole else _written(job, run_for)
+    if known in (job.exit_code, whole):
+        return job.model_copy(update={"exit_code": known, "exit_code_cut": False})
     return job
 
 

@@ -194,9 +194,11 @@ _ENDED = {
     "SystemFailure": _WAITING["SystemFailure"],
 }
 _LAUNCH_FAILED = 53
+"""What Slurm writes as the signal where slurmstepd could not open the log or enter the work folder."""
 # Signals that end commands far more often than a command ends itself with their number as its exit code.
 _KILLERS = {signal.SIGABRT, signal.SIGBUS, signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM}
-"""What Slurm writes as the signal where slurmstepd could not open the log or enter the work folder."""
+# With 128 added, as likely as without: no failed command ends with 0, and ssh, srun and exit(-1) end with 255.
+_OFTEN_CUT = {0, 127, *_KILLERS}
 
 
 def _end(job: JobStatus) -> str | None:
@@ -242,8 +244,8 @@ def _by_code(job: JobStatus) -> str | None:
         return f"stopped, and can go on: slurmgpu resume {job.job_id}"
     if code > TAKEN_OFF and code - TAKEN_OFF in set(signal.Signals):
         return f"the command was ended by {_signal(code - TAKEN_OFF)} (exit code {code})"
-    if job.source == "sacct" and code in _KILLERS:
-        cut = f"{code + TAKEN_OFF}: {_signal(code)}"
+    if job.exit_code_cut and code in _OFTEN_CUT:
+        cut = f"{code + TAKEN_OFF}: {_signal(code)}" if code in _KILLERS else str(code + TAKEN_OFF)
         return f"the command failed (exit code {code}, or {cut}; older releases of sacct show both as {code})"
     known = {126: "a command could not be started", 127: "a command was not found"}
     return f"{known.get(code, 'the command failed')} (exit code {code})" if code else None

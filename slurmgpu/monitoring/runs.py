@@ -6,22 +6,26 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
+from functools import cache
+from itertools import islice
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
 from slurmgpu.files.run_record import read_run
-from slurmgpu.models.run import RUN_FILE, JobStatus, Run
+from slurmgpu.models.run import EXIT_CODE_FILE, RUN_FILE, JobStatus, Run
 from slurmgpu.monitoring.select import Selection, belongs, names_folder, run_of, select, user_number
 from slurmgpu.monitoring.status import status
 from slurmgpu.slurm.call import Slurm
 
-__all__ = ["RunsOf", "find_run", "newest_run", "run_directories", "run_of_job"]
+__all__ = ["RunsOf", "find_run", "newest_run", "run_directories", "run_of_job", "runs_that_ended"]
 
 RunsOf = Callable[[Path], Path]
 """The folder of run directories that belongs to a work folder."""
 
 # What submission and local runs put into a run directory, and what is in it by the entrypoint alone.
 _MARKS = (RUN_FILE, "script.sbatch", "train.json", "checkpoints")
+# A folder of runs may be years old, and on a slow disk.
+_MOST_LOOKED_INTO = 500
 _STAMPED = re.compile(r"(.+)-(\d{8}T\d{6}Z)-[0-9a-f]+", re.ASCII)
 
 
@@ -110,6 +114,30 @@ def run_of_job(job: JobStatus, runs_of: RunsOf) -> Run | None:
     It is looked for among the runs of this folder, then among those of the job's own work folder.
     """
     return run_of(job) or _among(runs_of(Path.cwd()), job) or _of_work_dir(job, runs_of)
+
+
+def runs_that_ended(runs_of: RunsOf) -> Callable[[JobStatus], Run | None]:
+    """As `run_of_job`, for many jobs: by the files that scripts leave at their end, so that each folder is read once."""
+
+    @cache
+    def by_trace(runs: Path, owner: int | None) -> dict[str, Path]:
+        newest = islice(run_directories(runs, owner), _MOST_LOOKED_INTO)
+        return {
+            trace.name: run_dir
+            for run_dir in newest
+            for pattern in (f"{EXIT_CODE_FILE}*", f"[0-9]*/{EXIT_CODE_FILE}*")
+            for trace in run_dir.glob(pattern)
+        }
+
+    def find(job: JobStatus) -> Run | None:
+        for folder in (Path.cwd(), *([Path(job.work_dir)] if job.work_dir else [])):
+            run_dir = by_trace(runs_of(folder), user_number(job.user)).get(f"{EXIT_CODE_FILE}{job.raw_id}")
+            run = _record(run_dir) if run_dir else None
+            if run is not None and belongs(run, job):
+                return run
+        return None
+
+    return find
 
 
 def _of_work_dir(job: JobStatus, runs_of: RunsOf) -> Run | None:

@@ -90,8 +90,7 @@ def status(
     found = _with_dependencies(slurm, found)
     if (selections or live) and accounting.available:
         found = _with_use_of_ended(slurm, found)
-    if selections:
-        found = [with_whole_exit_code(job, _run_for(selections, run_for)) for job in found]
+    found = [with_whole_exit_code(job, _run_for(selections, run_for)) for job in found]
     if live:
         found, live_notes = _with_live_use(slurm, found)
         notes += live_notes
@@ -224,6 +223,8 @@ def _completed_by(queued: JobStatus, accounted: JobStatus | None) -> JobStatus:
     known = {name: value for name, value in update.items() if value is not None}
     if (queued.exit_code or 0) - sacct.TAKEN_OFF == accounted.exit_code:
         known["exit_code"] = queued.exit_code
+    if queued.exit_code is None:
+        known["exit_code_cut"] = accounted.exit_code_cut
     return queued.model_copy(update=known | {"source": "squeue+sacct"})
 
 
@@ -301,12 +302,23 @@ def _with_use_of_ended(slurm: Slurm, jobs: list[JobStatus]) -> list[JobStatus]:
         steps.setdefault(step.job_id, []).append(step)
     return [
         job.model_copy(
-            update={"used": _used(job, steps[job.job_id]), "derived_exit_code": derived.get(job.job_id)}
+            update={
+                "used": _used(job, steps[job.job_id]),
+                "derived_exit_code": derived.get(job.job_id) or _highest(steps[job.job_id]),
+            }
         )
         if job.state.is_final and job.job_id in steps
         else job
         for job in jobs
     ]
+
+
+def _highest(steps: list[sacct.Step]) -> int | None:
+    """The highest exit code of a job's steps: of a step that ends after its batch script, the job's row may say 0."""
+    codes = [
+        128 + step.signal if step.signal else step.exit_code or 0 for step in steps if step.step.isdecimal()
+    ]
+    return max(codes, default=None)
 
 
 def _used(job: JobStatus, steps: list[sacct.Step]) -> JobUse:

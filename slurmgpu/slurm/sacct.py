@@ -214,6 +214,10 @@ def _job(record: dict[str, str], job_id: JobId) -> JobStatus:
         end=moment(record["End"]),
         # A job that still runs has the exit code 0:0 here, which says nothing.
         exit_code=exit_code if state.is_final else None,
+        exit_code_cut=state is JobState.FAILED
+        and exit_code is not None
+        and exit_code + TAKEN_OFF < 256
+        and not signal,
         signal=signal if state.is_final else None,
         derived_exit_code=_derived(record) if state.is_final else None,
         work_dir=known(record["WorkDir"]),

@@ -10,7 +10,7 @@ import pytest
 
 from slurmgpu.files.run_record import read_run
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.monitoring.runs import run_of_job
+from slurmgpu.monitoring.runs import run_of_job, runs_that_ended
 from slurmgpu.monitoring.select import current_user, select
 from slurmgpu.monitoring.status import status
 from slurmgpu.monitoring.waiting import Ended, exit_code
@@ -84,6 +84,12 @@ COMMANDS = {
 }
 
 
+def listing(client: Slurm) -> list[JobStatus]:
+    """What `status` lists without a job that is named."""
+    run_for = runs_that_ended(lambda folder: folder / "runs")
+    return status(client, user=current_user(), run_for=run_for).jobs
+
+
 def test_exit_codes_are_whole_when_only_accounting_remembers_the_job(
     tool: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,8 +117,10 @@ def test_exit_codes_are_whole_when_only_accounting_remembers_the_job(
     assert by_run == expected
     by_id = {name: exit_code(Ended([ended(str(read_run(run).job_id))])) for name, run in runs.items()}
     assert by_id == expected
+    listed = {job.name: job.exit_code for job in listing(client)}
+    assert {name: listed[f"code-{name}"] for name in expected} == expected
     written = {name: next(run.glob("exit_code.*")).read_text() for name, run in runs.items()}
     assert {name: int(text) for name, text in written.items()} == expected
     # Without it, of a script that somebody submitted by hand, the exit code of its steps tells.
     next(runs["srun"].glob("exit_code.*")).unlink()
-    assert ended(str(runs["srun"])).exit_code == 137
+    wait_until(lambda: ended(str(runs["srun"])).exit_code == 137)  # a step may end after its batch script
