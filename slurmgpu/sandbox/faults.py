@@ -7,7 +7,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.keeper import Keeper
 from slurmgpu.sandbox.ports import reserved_ports
-from slurmgpu.sandbox.processes import end_processes, tasks_on
+from slurmgpu.sandbox.processes import end_processes, is_stopped, tasks_on
 from slurmgpu.sandbox.programs import program
 from slurmgpu.sandbox.starting import CONTROLLER_CONF, client_env
 from slurmgpu.sandbox.state import State, read_state, write_state
@@ -178,10 +179,10 @@ class _Faults:
         """Write the controller's port into slurm.conf; daemons that run keep what they have read."""
         self.replace("slurm.conf", self.configuration(port))
 
-    def configuration(self, port: int) -> str:
-        """The text of slurm.conf with another port of the controller's."""
+    def configuration(self, port: int, of: str = "SlurmctldPort") -> str:
+        """The text of slurm.conf with another port of the controller's, or of the database's."""
         lines = [
-            f"SlurmctldPort={port}" if line.startswith("SlurmctldPort=") else line
+            f"{of}={port}" if line.startswith(f"{of}=") else line
             for line in (self.folder / "slurm.conf").read_text().split("\n")
         ]
         return "\n".join(lines)
@@ -193,20 +194,64 @@ class _Faults:
         scratch.write_text(text)
         scratch.replace(self.folder / name)
 
+    def later(self, *names: str) -> list[str]:
+        """The daemons that have ended, but for these: they are started later."""
+        return [name for name in self.keeper.lost() if name not in names]
+
+    def restart_where_it_listens(self, name: str, port: int) -> None:
+        """Start a daemon again; SandboxFailed where another user got to its port first, in the moment it was open."""
+        self.keeper.restart(name)
+        self.keeper.wait(name, lambda: listener(port) is not None, 120, despite=self.later(name))
+        if listener(port) != os.getuid():
+            raise SandboxFailed(
+                f"port {port} of sandbox {self.state.name!r} has been taken by another user of this machine",
+                hint=f"end it, and start it anew: slurmgpu sandbox down {self.state.name}",
+            )
+
+    @contextmanager
+    def controller_held(self) -> Iterator[None]:
+        """Let the controller, if it runs, send nothing meanwhile: it would, to whoever listens where a daemon is missing."""
+        runs = "slurmctld" in self.keeper.running()
+        if runs:
+            self.keeper.signal("slurmctld", signal.SIGSTOP)
+            stopped = partial(is_stopped, self.keeper.daemons()["slurmctld"]["pid"])
+            self.keeper.wait("the controller's stop", stopped, 30, despite=self.later())
+        yield
+        if runs:  # Not where it failed: the port may be another user's.
+            self.keeper.signal("slurmctld", signal.SIGCONT)
+
+    def restart_database(self) -> None:
+        """Start slurmdbd if it has ended; until it listens itself, nobody is sent to its port."""
+        port = self.state.ports[1]
+        if "slurmdbd" not in self.keeper.running():
+            with self.controller_held():
+                self.replace("slurm.conf", self.configuration(NOBODYS_PORT, of="AccountingStoragePort"))
+                self.restart_where_it_listens("slurmdbd", port)
+        self.replace("slurm.conf", self.configuration(port, of="AccountingStoragePort"))
+        # slurmctld ends at once when it is started without its database.
+        self.keeper.wait("the database", self.database_answers, 120, despite=self.later())
+
+    def restart_nodes(self) -> None:
+        """Start each slurmd that has ended."""
+        ports = self.state.ports[-len(self.state.shape.nodes) :]
+        ended = [
+            (name, port)
+            for node, port in zip(self.state.shape.nodes, ports, strict=True)
+            if (name := f"slurmd-{node}") not in self.keeper.running()
+        ]
+        if ended:
+            with self.controller_held():
+                for name, port in ended:
+                    self.restart_where_it_listens(name, port)
+
     def restart_controller(self) -> None:
         """Start the controller if it has ended; until it listens itself, nobody is sent to its port."""
         port = self.state.ports[0]
-        later = [name for name in self.keeper.lost() if name != "slurmctld"]
+        later = self.later("slurmctld")
         if "slurmctld" not in self.keeper.running():
             self.replace(CONTROLLER_CONF, self.configuration(port))
             self.point_at(NOBODYS_PORT)
-            self.keeper.restart("slurmctld")
-            self.keeper.wait("slurmctld", lambda: listener(port) is not None, 120, despite=later)
-            if listener(port) != os.getuid():
-                raise SandboxFailed(
-                    f"port {port} of sandbox {self.state.name!r} has been taken by another user of this machine",
-                    hint=f"end it, and start it anew: slurmgpu sandbox down {self.state.name}",
-                )
+            self.restart_where_it_listens("slurmctld", port)
         self.point_at(port)
         own = self.folder / CONTROLLER_CONF
         own.unlink()
@@ -250,15 +295,14 @@ def heal(state: State, folder: Path) -> list[str]:
     keeper, lost = faults.keeper, faults.keeper.lost()
     if "controller-hang" in state.faults:
         keeper.signal("slurmctld", signal.SIGCONT)
-    keeper.restart_ended("munged", "mariadbd", "slurmdbd")
+    keeper.restart_ended("munged", "mariadbd")
     if state.accounting:
-        # slurmctld ends at once when it is started without its database.
-        keeper.wait("the database", faults.database_answers, 120, despite=lost)
+        faults.restart_database()
     faults.restart_controller()
     if "proxy" in keeper.running():
         keeper.stop("proxy")
-    keeper.restart_ended(*(f"slurmd-{node}" for node in state.shape.nodes))
     if state.shape.live:
+        faults.restart_nodes()
         keeper.wait("word of all nodes", faults.all_known, 60)
     for node in [one.split()[1] for one in state.faults if one.startswith("node-down ")]:
         faults.ask("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)

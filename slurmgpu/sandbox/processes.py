@@ -18,6 +18,7 @@ __all__ = [
     "end_processes",
     "identify",
     "is_running",
+    "is_stopped",
     "open_files",
     "processes_of",
     "tasks_on",
@@ -66,6 +67,12 @@ def is_running(process: Process) -> bool:
         and int(fields[19]) == process.started
         and process.boot == boot_id()
     )
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process does nothing until it is continued (signal(7), SIGSTOP)."""
+    fields = _stat(pid)
+    return fields is not None and fields[0] in {"T", "t"}
 
 
 def _environments() -> dict[int, set[bytes]]:

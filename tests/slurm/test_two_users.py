@@ -84,14 +84,15 @@ def munged(mallory: Person, folder: Path) -> Iterator[Path]:
         process.communicate()
 
 
-@pytest.fixture(scope="module")
-def box() -> Iterator[Box]:
+@contextmanager
+def a_box(*options: str) -> Iterator[Box]:
+    """A sandbox of ada's with one node, beside which mallory has a munge of the same release."""
     require_two_users()
     need_slurm()
     with open_folder() as base:
         tool = tool_for_all(base / "tool")
         ada, mallory = account("daemon", base / "a", tool), account("nobody", base / "m", tool)
-        up = ada.slurmgpu_afresh(ada.home, "sandbox", "up", "--nodes", "1", "--no-accounting")
+        up = ada.slurmgpu_afresh(ada.home, "sandbox", "up", "--nodes", "1", *options)
         try:
             assert up.returncode == 0, up
             folder = ada.home / ".local/state/slurmgpu/sandbox/default"
@@ -103,6 +104,12 @@ def box() -> Iterator[Box]:
         finally:
             down = ada.slurmgpu_afresh(ada.home, "sandbox", "down")
     assert down.returncode == 0, down
+
+
+@pytest.fixture(scope="module")
+def box() -> Iterator[Box]:
+    with a_box("--no-accounting") as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -191,3 +198,60 @@ for kind in (None, socket.SO_REUSEADDR, socket.SO_REUSEPORT):
     healed = box.ada.slurmgpu_afresh(box.ada.home, "sandbox", "heal")
     assert (taken.returncode, taken.stdout) == (0, "")
     assert healed.returncode == 0, healed
+
+
+WAIT_FOR_IT = """
+import socket, sys, time
+end = time.monotonic() + 600
+caught = None
+print("ready", flush=True)
+while caught is None and time.monotonic() < end:
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        one.bind(("127.0.0.1", int(sys.argv[1])))
+        one.listen(64)
+        caught = one
+    except OSError:
+        one.close()
+print("caught", flush=True)
+while True:
+    asker, _ = caught.accept()
+    asker.settimeout(2)
+    try:
+        print("read" if asker.recv(1) else "nothing", flush=True)
+    except OSError:
+        print("nothing", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "which"), [(("database-down",), 1), (("node-down", "node1"), -1), (("controller-down",), 0)]
+)
+def test_whoever_gets_a_port_in_the_moment_that_it_is_open_is_sent_nothing(
+    fault: tuple[str, ...], which: int
+) -> None:
+    """Mallory tries without a break while ada mends; whether she wins is a matter of luck, what she reads is not."""
+    with a_box() as box:
+        assert box.state["accounting"], "a sandbox here has no accounting"
+        ports = box.state["ports"]
+        assert isinstance(ports, list)
+        broken = box.ada.slurmgpu_afresh(box.ada.home, "sandbox", "fault", *fault)
+        assert broken.returncode == 0, broken
+        taker = box.mallory.start(
+            box.mallory.tool.python, "-c", WAIT_FOR_IT, str(ports[which]), cwd=box.mallory.home
+        )
+        try:
+            assert taker.stdout is not None
+            assert taker.stdout.readline() == "ready\n"
+            healed = box.ada.slurmgpu_afresh(box.ada.home, "sandbox", "heal")
+            for words in (["squeue"], ["sacct"]):
+                box.ada.slurmgpu_afresh(box.ada.home, "sandbox", "exec", "--", "timeout", "5", *words)
+        finally:
+            taker.kill()
+        said = taker.communicate()[0].split()
+        if said:
+            assert (said, healed.returncode) == (["caught"], 1), (said, healed)
+            assert "has been taken by another user of this machine" in healed.stderr
+        else:
+            assert healed.returncode == 0, healed
