@@ -305,6 +305,24 @@ def test_a_script_that_expands_variables_itself_may_have_them(desk: Desk, text: 
             ["--", "python", "train.py", "--wandb-key=0123456789abcdef"],
             "`ps` shows it to all users of the node",
         ),
+        (["--", "python", "train.py", "--token", "hunter22"], "the value of --token stands in the script"),
+        (["--", "python", "train.py", "--api-key", "x"], "the value of --api-key stands in the script"),
+        (["--", "python", "train.py", "--auth-token=x"], "the value of --auth-token stands in the script"),
+        (
+            ["--", "python", "train.py", "--credentials", "x"],
+            "the value of --credentials stands in the script",
+        ),
+        (["--", "env", "API_KEY=x", "python", "train.py"], "the value of API_KEY stands in the script"),
+        (["--set", "variables.PGPASSWORD=x", "--", "python", "train.py"], "under secrets: [PGPASSWORD]"),
+        (["--set", "variables.GITHUB_PAT=x", "--", "python", "train.py"], "under secrets: [GITHUB_PAT]"),
+        (
+            ["--set", "variables.DB=postgres://ada:hunter2@db/x", "--", "python", "train.py"],
+            "the password of an address stands here in plain text",
+        ),
+        (
+            ["--", "python", "train.py", "--db", "postgres://ada:hunter2@db/x"],
+            "the password of an address stands here in plain text",
+        ),
     ],
 )
 def test_a_secret_where_others_can_read_it_is_said_with_the_way_that_keeps_it(
@@ -322,6 +340,9 @@ def test_a_secret_where_others_can_read_it_is_said_with_the_way_that_keeps_it(
         ["--set", "variables.TOKENIZERS_PARALLELISM=false", "--", "python", "train.py"],
         ["--", "python", "train.py", "--pad-token", "<pad>", "--key", "image", "--max-tokens", "4096"],
         ["--", "python", "train.py", "--tokenizer", "gpt2-medium-tokenizer-v2"],
+        ["--", "python", "train.py", "--use-auth-token", "true", "--token", "cls", "--sort-key", "length"],
+        ["--set", "variables.SORT_KEY=length", "--", "python", "train.py"],
+        ["--", "python", "train.py", "--master", "tcp://host:29500", "--remote", "git@host:path"],
     ],
 )
 def test_what_merely_sounds_like_a_secret_is_none(desk: Desk, words: list[str]) -> None:
@@ -345,6 +366,10 @@ def test_the_file_of_a_secret_that_others_may_read_is_refused(
     assert f"MY_TOKEN is open to others (mode {mode:o})" in err
     assert f"chmod 600 {file}" in err
     file.chmod(0o600)
+    file.parent.chmod(0o777)
+    code, _, err = desk(*words)
+    assert (code, f"chmod 700 {file.parent}" in err) == (1, True)
+    file.parent.chmod(0o700)
     assert desk(*words)[0] == 0
 
 

@@ -6,6 +6,7 @@ import ast
 import os
 import re
 import shlex
+import stat
 import sys
 import warnings
 from collections.abc import Mapping
@@ -83,6 +84,12 @@ def _check_secret_file(name: str, file: Path) -> None:
         raise PlanError(
             f"secrets: {name}: {file} belongs to somebody else (user {there.st_uid})",
             hint="write the secret into a file of your own",
+        )
+    folder = file.parent.stat()
+    if folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX:
+        raise PlanError(
+            f"secrets: {name}: others may put files into {file.parent} (mode {folder.st_mode & 0o777:o})",
+            hint=f"chmod 700 {shlex.quote(str(file.parent))}, and see that the secret is still yours",
         )
 
 

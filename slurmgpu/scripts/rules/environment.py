@@ -8,17 +8,13 @@ from collections.abc import Iterator
 from slurmgpu.scripts.rules.asked import is_placeholder
 from slurmgpu.scripts.rules.base import Hit, rule
 from slurmgpu.scripts.rules.view import View
+from slurmgpu.scripts.secret_words import in_address, is_known_key, looks_random, names_secret
 
 __all__ = ["RULES"]
 
-_SECRET_NAME = r"\w*(?:API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|ACCESS_KEY|SECRET_KEY)"
-_SECRET_VALUES = (
-    r"(?<![\w-])(?:hf_[A-Za-z0-9]{20}|sk-[A-Za-z0-9_-]{20}|gh[pousr]_[A-Za-z0-9]{20}|AKIA[A-Z0-9]{16}"
-    r"|xox[abp]-[A-Za-z0-9-]{10}|glpat-[A-Za-z0-9_-]{15})"
-)
-# One of these stands in every line that the patterns above find: most scripts have none, and need no pattern.
-_OF_SECRETS = ("_KEY=", "APIKEY=", "TOKEN=", "SECRET=", "PASSWORD=", "PASSWD=", "wandb login", "hf_", "sk-", "AKIA",
-               "xox", "glpat-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_")  # fmt: skip
+# One of these stands in every line in which a secret is found: most scripts have none, and need no pattern.
+_OF_SECRETS = ("_KEY=", "APIKEY=", "TOKEN=", "SECRET=", "PASSWORD=", "PASSWD=", "_PAT=", "wandb login", "hf_", "sk-",
+               "AKIA", "xox", "glpat-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "://")  # fmt: skip
 
 
 @rule(
@@ -103,19 +99,12 @@ def secret_in_script(view: View) -> Iterator[Hit]:
     for number, text in enumerate(view.script.lines, 1):
         if not any(part in text for part in _OF_SECRETS):
             continue
-        found = re.search(_SECRET_VALUES, text)
-        what = "a key" if found else None
-        if not found:
-            match = re.search(rf"\b({_SECRET_NAME})=(['\"]?)([^\s'\"$`]{{12,}})\2(?=[\s;,]|$)", text)
-            if (
-                match
-                and re.search(r"\d", match[3])
-                and re.search(r"[A-Za-z]", match[3])
-                and not _is_no_secret(match[3])
-            ):
-                what = match[1]
-        if not what and (login := re.search(r"\bwandb login\s+(?:--\S+\s+)*([0-9a-f]{40})\b", text)):
-            what = "the key of wandb" if login else None
+        what = "a key" if is_known_key(text) else _set_here(text)
+        if not what and re.search(r"\bwandb login\s+(?:--\S+\s+)*([0-9a-f]{40})\b", text):
+            what = "the key of wandb"
+        password = in_address(text)
+        if not what and password and not _is_no_secret(password) and "://" in text.split("#")[0]:
+            what = "the password of an address"
         if what:
             public = text.startswith("#SBATCH") and number < view.script.body_start
             who = (
@@ -128,6 +117,15 @@ def secret_in_script(view: View) -> Iterator[Hit]:
                 f"{what} stands here in plain text: {who}",
                 "replace the key, which is known by now, and keep the new one in a file that only you can read",
             )
+
+
+def _set_here(text: str) -> str | None:
+    """The variable that is given a secret in a line."""
+    for match in re.finditer(r"\b([A-Z]\w*)=(['\"]?)([^\s'\"$`]{12,})\2(?=[\s;,]|$)", text):
+        name, value = match[1], match[3]
+        if names_secret(name) and looks_random(value) and not _is_no_secret(value):
+            return name
+    return None
 
 
 def _is_no_secret(value: str) -> bool:
