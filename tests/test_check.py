@@ -355,8 +355,8 @@ def test_a_cluster_adds_its_rules(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["no-such.sh"], "script 'no-such.sh': No such file or directory"),
-        (["."], "script '.': Is a directory"),
+        (["no-such.sh"], "no-such.sh: there is no such file"),
+        (["."], ".: Is a directory"),
         (["-", "--ignore", "few-cpu"], "there is no rule 'few-cpu'; did you mean 'few-cpus'?"),
         (["-", "--cluster", "no-such"], "cluster 'no-such' (--cluster): no such profile"),
         (["-", "--severity", "fatal"], "'fatal' is not one of"),
@@ -414,3 +414,13 @@ def test_the_python_scripts_are_those_that_are_started() -> None:
         "#!/bin/bash\npython a.py\nsrun torchrun --nproc-per-node 2 b.py x.py\npython -m c\npython $D/d.py\n"
     )
     assert python_scripts(read_script(text)) == {"a.py", "b.py"}
+
+
+def test_what_is_far_too_large_for_a_batch_script_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "weights.pt").open("wb") as file:
+        file.truncate(5_000_000_000)
+    answer = run("weights.pt", cwd=tmp_path)
+    assert answer.returncode == 2
+    assert (
+        "weights.pt: is larger than 4,194,304 bytes, and sbatch takes no script of that size" in answer.stderr
+    )

@@ -344,7 +344,7 @@ def test_a_file_that_is_far_too_large_is_refused_before_it_is_read(tmp_path: Pat
     path = tmp_path / "job.yaml"
     with path.open("wb") as file:
         file.truncate(5_000_000_000)  # takes no room on the disk, and would take all of the memory
-    with pytest.raises(InvalidInput, match="is larger than 1,048,576 bytes"):
+    with pytest.raises(InvalidInput, match="is larger than 262,144 bytes"):
         read_file(path)
 
 

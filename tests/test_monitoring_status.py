@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -25,7 +26,7 @@ from slurmgpu.monitoring import logs
 from slurmgpu.monitoring.log_files import logs_of
 from slurmgpu.monitoring.logs import find_logs
 from slurmgpu.monitoring.reasons import reason
-from slurmgpu.monitoring.runs import run_of_job
+from slurmgpu.monitoring.runs import find_run, run_of_job
 from slurmgpu.monitoring.select import select, since_moment
 from slurmgpu.monitoring.status import StatusReport, merge, status
 from slurmgpu.monitoring.table import cells, header, plain
@@ -89,6 +90,36 @@ def test_the_log_of_a_run_directory_is_shown_without_asking_slurm(tmp_path: Path
     (folder / "logs" / "7.out").write_text("trained\n")
     (log,) = find_logs(Slurm(run=Replay(), env={}), select([str(folder)]), USER, lambda _: None)
     assert log.path == folder / "logs" / f"{run.job_id}.out"
+
+
+@pytest.mark.parametrize(("cluster", "asks"), [("alpha", False), (None, False), ("beta", True)])
+def test_a_job_of_which_a_record_tells_all_is_found_without_asking_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: str | None, asks: bool
+) -> None:
+    """A Slurm that hangs takes a minute not to answer; another cluster's ids are its own."""
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    folder = runs / "digits-20261121T120000Z-k3x9"
+    run_of(folder, stdout=str(folder / "logs" / "%j.out"), cluster=cluster)
+    (folder / "logs").mkdir()
+    (folder / "logs" / "7.out").write_text("trained\n")
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("ClusterName=alpha\n")
+    nobody = Slurm(run=Replay(), env={"SLURM_CONF": str(conf)})
+
+    def log() -> Path | None:
+        (found,) = find_logs(nobody, select(["7"]), USER, lambda job: run_of_job(job, lambda _: runs))
+        return found.path
+
+    def run() -> Path:
+        return find_run(nobody, "7", lambda _: runs, USER)
+
+    if asks:
+        for question in (log, run):
+            with pytest.raises(KeyError):
+                question()
+    else:
+        assert (log(), run()) == (folder / "logs" / "7.out", folder)
 
 
 def test_why_there_is_no_log_is_told_as_accountings_word_where_the_queue_is_silent(
@@ -410,6 +441,7 @@ def test_the_plain_table_cuts_nothing_off_and_lines_up() -> None:
 
 def test_a_name_cannot_steer_the_terminal() -> None:
     assert printable("a\x1b[31m\nü\u202e") == r"a\x1b[31m\nü\u202e"
+    assert printable(os.fsdecode(b"caf\xe9")) == r"caf\xe9"
 
 
 def row(found: JobStatus) -> dict[str, str]:
@@ -548,3 +580,13 @@ def test_a_step_that_ends_after_its_batch_script_still_tells_the_exit_code() -> 
 
     (found,) = ask("7", slurm=replay(squeue=said(), sacct=sacct_says)).jobs
     assert (found.exit_code, found.exit_code_cut) == (137, False)
+
+
+def test_json_tells_jobs_that_are_not_there_from_those_that_were_not_asked_about() -> None:
+    known = json.loads(
+        invoke("--json", "7", "999", slurm=replay(sacct=said(), squeue=recorded("squeue"))).stdout
+    )
+    assert (known["missing"], known["unasked"]) == (["999"], [])
+    hung = said(stderr="slurm_load_jobs error: Unable to contact slurm controller (connect failure)", rc=1)
+    unknown = json.loads(invoke("--json", "999", slurm=replay(squeue=hung, sacct=said())).stdout)
+    assert (unknown["missing"], unknown["unasked"]) == ([], ["999"])

@@ -148,3 +148,12 @@ def test_following_logs_begins_when_slurm_answers(monkeypatch: pytest.MonkeyPatc
     assert not isinstance(done.exception, SlurmUnreachable)
     assert "asking again in 30 s" in done.stderr
     assert slept[0] == 30.0
+
+
+def test_where_only_accounting_knows_the_job_the_queue_is_asked_again_seldom() -> None:
+    running = recorded("sacct")
+    silent = [said(stderr=NO_ANSWERS[0], rc=1)] * 20
+    ended, heard, seconds = wait(SEEN, *silent, queue(("1", "COMPLETED")), accounting=running)
+    assert (exit_code(ended), heard[-1]) == (0, "COMPLETED")
+    assert heard[:2] == ["RUNNING", "the queue does not answer; asking again"]
+    assert seconds > 400

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from slurmgpu.cli.resume import command as resume_command
 from slurmgpu.cli.runs import command
-from slurmgpu.errors import OutcomeUnknown, SlurmUnreachable
+from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmUnreachable
 from slurmgpu.files.run_record import read_run, write_run
 from slurmgpu.models.run import JobState, JobStatus, Run, Submitted
 from slurmgpu.monitoring import settling
@@ -212,11 +212,6 @@ def test_a_job_whose_record_cannot_be_written_is_told_all_the_same(
     assert told.stdout == f"{run.run_dir}: job 112 (its record cannot be written: No space left on device)\n"
 
 
-def test_a_folder_that_is_no_run_is_refused(cluster: Cluster, tmp_path: Path) -> None:
-    refused = CliRunner().invoke(command, ["settle", str(tmp_path)])
-    assert "run.json cannot be read" in str(refused.exception)
-
-
 @pytest.mark.parametrize(
     ("files", "job"),
     [
@@ -260,3 +255,24 @@ def test_a_submission_that_may_have_run_is_not_resumed(cluster: Cluster, tmp_pat
     assert isinstance(refused.exception, OutcomeUnknown)
     assert "became a job is not known: accounting is silent" in str(refused.exception)
     assert read_run(tmp_path / "run") == run
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_folder_that_is_no_run_directory_is_not_settled(
+    cluster: Cluster, tmp_path: Path, there: bool
+) -> None:
+    folder = tmp_path / "folder"
+    if there:
+        folder.mkdir()
+    result = CliRunner().invoke(command, ["settle", str(folder)], obj=cluster.slurm)
+    assert isinstance(result.exception, InvalidInput)
+    said = "is no run directory: there is no run.json in it" if there else "is not there"
+    assert str(result.exception) == f"{folder} {said} (give a directory that slurmgpu submit made)"
+
+
+def test_where_there_are_no_runs_it_is_said_so(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(command, ["settle"], obj=cluster.slurm)
+    assert (result.exit_code, result.stderr) == (0, f"there are no runs of yours in {tmp_path / 'runs'}\n")

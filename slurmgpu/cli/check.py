@@ -49,6 +49,7 @@ def command(
     from pathlib import Path
 
     from slurmgpu.errors import InvalidInput
+    from slurmgpu.files.batch import read_batch_script
     from slurmgpu.scripts.checking import check_script
     from slurmgpu.scripts.reading import read_script
     from slurmgpu.scripts.rules import RULES
@@ -64,7 +65,7 @@ def command(
                 + (f"; did you mean {near[0]!r}?" if near else ""),
                 hint="the rules stand in docs/check.md, and their names in each finding",
             )
-    read = read_script(_text(script))
+    read = read_script(read_batch_script(Path(script), any_bytes=True))
     facts = facts_here(read, Path.cwd(), _cluster(cluster_name))
     found = check_script(read, facts, ignore=ignore, least=severity)
     shown = "<stdin>" if script == "-" else script
@@ -74,23 +75,6 @@ def command(
         _print(shown, found)
     if any(one.severity == "error" for one in found):
         raise click.exceptions.Exit(1)
-
-
-def _text(script: str) -> str:
-    """The script's text; bytes that are no UTF-8 are kept as they are, and no line end is translated."""
-    import sys
-    from pathlib import Path
-
-    from slurmgpu.errors import InvalidInput
-
-    try:
-        content = sys.stdin.buffer.read() if script == "-" else Path(script).read_bytes()
-    except OSError as error:
-        raise InvalidInput(
-            f"script {script!r}: {error.strerror}",
-            hint="give the path of a batch script, or - for standard input",
-        ) from None
-    return content.decode("utf-8", errors="surrogateescape")
 
 
 def _cluster(name: str | None) -> Cluster | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import click
@@ -28,6 +27,7 @@ def command(script: Path, to: Path | None, force: bool, as_json: bool) -> None:
     """
     from slurmgpu.cli.preparing import note
     from slurmgpu.errors import InvalidInput
+    from slurmgpu.files.batch import read_batch_script
     from slurmgpu.files.job_text import job_text
     from slurmgpu.scripts.importing import import_script
 
@@ -54,23 +54,3 @@ def command(script: Path, to: Path | None, force: bool, as_json: bool) -> None:
             f"--to {to}: {error.strerror}", hint="give a file in a folder that is there"
         ) from None
     note(f"wrote {to}; `slurmgpu render {to}` prints its script")
-
-
-def read_batch_script(script: Path) -> str:
-    """A batch script's text, `-` being standard input; InvalidInput where it cannot be read."""
-    from slurmgpu.errors import InvalidInput
-
-    try:
-        data = sys.stdin.buffer.read() if str(script) == "-" else script.read_bytes()
-        return data.decode("utf-8")
-    except FileNotFoundError:
-        raise InvalidInput(
-            f"{script}: there is no such file", hint="give the path of a batch script, or - for stdin"
-        ) from None
-    except OSError as error:
-        raise InvalidInput(f"{script}: {error.strerror}", hint="give a file that you may read") from None
-    except UnicodeDecodeError as error:
-        raise InvalidInput(
-            f"{script}: is not UTF-8 (byte {error.start + 1})",
-            hint=f"convert it first: iconv -f latin1 -t utf-8 {script}",
-        ) from None

@@ -98,7 +98,7 @@ def _is_batch(name: str) -> bool:
 
 
 def _batch(name: str, arguments: tuple[str, ...], environ: Mapping[str, str]) -> BatchScript:
-    from slurmgpu.cli.import_ import read_batch_script
+    from slurmgpu.files.batch import read_batch_script
     from slurmgpu.files.yaml import Layered, Origin
     from slurmgpu.scripts.importing import import_script
 

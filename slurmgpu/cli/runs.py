@@ -18,9 +18,7 @@ def command() -> None:
 
 
 @command.command("settle")
-@click.argument(
-    "runs", metavar="[RUN]...", nargs=-1, type=click.Path(exists=True, file_okay=False, path_type=Path)
-)
+@click.argument("runs", metavar="[RUN]...", nargs=-1, type=click.Path(path_type=Path))
 @click.pass_context
 def settle_runs(ctx: click.Context, runs: tuple[Path, ...]) -> None:
     """Ask Slurm which jobs my submissions became, where run.json does not say so, and write it there.
@@ -53,7 +51,9 @@ def settle_runs(ctx: click.Context, runs: tuple[Path, ...]) -> None:
         elif runs:
             click.echo(printable(f"{path}: job {record.job_id}"))
     if not runs and not open_runs:
-        click.echo(printable(f"every run in {folder} is settled"), err=True)
+        some = next(run_directories(folder), None) is not None
+        said = f"every run in {folder} is settled" if some else f"there are no runs of yours in {folder}"
+        click.echo(printable(said), err=True)
     settled = [(path, settle(slurm, path, datetime.now(timezone.utc))) for path in open_runs]
     for path, one in settled:
         click.echo(printable(f"{path}: {_told(path, one)}"))

@@ -179,6 +179,8 @@ def _json(report: StatusReport, one_line: bool) -> str:
         "cluster": report.cluster,
         "time": report.time.isoformat(timespec="seconds"),
         "jobs": [job.model_dump(mode="json") for job in report.jobs],
+        "missing": report.missing,
+        "unasked": report.unasked,
         "notes": report.notes,
     }
     return json.dumps(document, indent=None if one_line else 2)

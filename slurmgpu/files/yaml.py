@@ -342,8 +342,8 @@ def read_text(path: Path, trust: Trust | None = None) -> str:
     return utf8(data, path)
 
 
-LARGEST_FILE = 1 << 20
-"""Bytes: far more than any of these files has, and as much as is read in a second or two."""
+LARGEST_FILE = 1 << 18
+"""Bytes: far more than any of these files has, and as much as is read in some seconds, whatever stands in it."""
 
 
 def utf8(data: bytes, path: Path) -> str:

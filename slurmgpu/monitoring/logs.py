@@ -8,7 +8,7 @@ from pathlib import Path
 from slurmgpu.errors import SlurmGpuError, SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.monitoring.log_files import Log, logs_of, tasks_of
-from slurmgpu.monitoring.select import Selection
+from slurmgpu.monitoring.select import Selection, is_of_this_cluster
 from slurmgpu.monitoring.status import status
 from slurmgpu.slurm.call import Slurm
 from slurmgpu.slurm.ids import JobId
@@ -24,7 +24,8 @@ def find_logs(
     *,
     earlier: bool = True,
 ) -> list[Log]:
-    """The logs of the jobs that some words mean; those that a run directory leads to are found without Slurm.
+    """The logs of the jobs that some words mean; those that a run directory, or its record of a
+    job id, leads to are found without Slurm.
 
     ``run_for`` finds the run of a job. With ``earlier`` a run directory's earlier jobs come first, oldest first.
 
@@ -32,9 +33,10 @@ def find_logs(
     """
     found: list[Log] = []
     for selection in selections:
-        here = _here(selection.run) if selection.run is not None else []
-        if selection.run is not None and here:
-            found += [*(_of_earlier(selection.run) if earlier else []), *here]
+        run = selection.run or _recorded(slurm, selection, run_for)
+        here = _here(run) if run is not None else []
+        if run is not None and here:
+            found += [*(_of_earlier(selection.run) if selection.run and earlier else []), *here]
             continue
         jobs, no_answer = _asked(slurm, user, selection)
         logs = [log for job in jobs if job.source != "none" for log in _logs(selection, job, run_for)]
@@ -69,6 +71,15 @@ def _asked(
         return [], error
     silence = SlurmUnreachable(f"{selection.text}: {report.silence}") if report.silence else None
     return report.jobs, report.no_answer or silence
+
+
+def _recorded(slurm: Slurm, selection: Selection, run_for: Callable[[JobStatus], Run | None]) -> Run | None:
+    """The run of a job that is named by its id, as this machine's files tell it; Slurm has not been asked."""
+    if selection.job_id is None or selection.job_id.tasks:
+        return None
+    number = selection.job_id.number
+    run = run_for(JobStatus(job_id=selection.text, raw_id=number, state=JobState.UNKNOWN, source="run.json"))
+    return run.as_of(number) if run is not None and is_of_this_cluster(run, slurm.env) else None
 
 
 def _here(run: Run) -> list[Log]:

@@ -13,7 +13,15 @@ from pathlib import Path
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
 from slurmgpu.files.run_record import read_run
 from slurmgpu.models.run import EXIT_CODE_FILE, RUN_FILE, JobStatus, Run
-from slurmgpu.monitoring.select import Selection, belongs, names_folder, run_of, select, user_number
+from slurmgpu.monitoring.select import (
+    Selection,
+    belongs,
+    is_of_this_cluster,
+    names_folder,
+    run_of,
+    select,
+    user_number,
+)
 from slurmgpu.monitoring.status import status
 from slurmgpu.slurm.call import Slurm
 
@@ -53,7 +61,11 @@ def find_run(slurm: Slurm, word: str, runs_of: RunsOf, user: str | None) -> Path
         )
     (selection,) = select([word])
     runs = runs_of(Path.cwd())
-    found, asked = _by_slurm(slurm, selection, runs_of, user)
+    # A record tells a job id as well as Slurm does, which may take a minute not to answer.
+    found, asked = _left_behind(selection, runs) if selection.job_id else None, SlurmGpuError("")
+    record = _record(found) if found else None
+    if record is None or not is_of_this_cluster(record, slurm.env):
+        found, asked = _by_slurm(slurm, selection, runs_of, user)
     found = found or _left_behind(selection, runs)
     if found is None:
         raise type(asked)(

@@ -6,7 +6,7 @@ import os
 import pwd
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -14,12 +14,14 @@ from pathlib import Path
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.run_record import read_run
 from slurmgpu.models.run import RUN_FILE, JobStatus, Run
+from slurmgpu.slurm.cluster import cluster_name_here
 from slurmgpu.slurm.ids import JobId
 
 __all__ = [
     "Selection",
     "belongs",
     "current_user",
+    "is_of_this_cluster",
     "names_folder",
     "owner",
     "run_of",
@@ -80,6 +82,13 @@ def _is_run(run: Run, job: JobStatus) -> bool:
     if run.job_id is None or number is None or number.number != run.job_id:
         return False
     return job.submit is None or job.submit >= run.submitted_at - _CLOCK_SLACK
+
+
+def is_of_this_cluster(run: Run, env: Mapping[str, str] | None) -> bool:
+    """Whether a run's job ids are those of the cluster that Slurm's commands ask, as far as this machine's files tell."""
+    if (os.environ if env is None else env).get("SLURM_CLUSTERS"):
+        return False
+    return run.cluster in {None, cluster_name_here(env)}
 
 
 def run_of(job: JobStatus) -> Run | None:

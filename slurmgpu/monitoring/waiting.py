@@ -86,13 +86,17 @@ def wait_for(
     while True:
         if clock() >= next_poll:
             report = _asked(slurm, user, selection, again=bool(jobs))
-            if report is None or (report.no_answer and report.unasked):
+            if report is None or report.no_answer:
                 interval = SLOWEST_POLL
+            if report is None or (report.no_answer and report.unasked):
                 said = _say_once("Slurm does not answer; asking again", said, say)
                 lost_since = None
             else:
                 jobs = report.jobs
-                said = _report(jobs, said, say)
+                if report.no_answer and not Ended(jobs).known:
+                    said = _say_once("the queue does not answer; asking again", said, say)
+                else:
+                    said = _report(jobs, said, say)
                 _look_for_logs(jobs, logs, logs_of)
                 if Ended(jobs).known:
                     break

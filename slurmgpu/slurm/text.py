@@ -62,7 +62,14 @@ def known(text: str) -> str | None:
 
 def printable(text: str) -> str:
     """Return text with control characters spelled out: a job's name must not steer the terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() else _spelled(c) for c in text)
+
+
+def _spelled(char: str) -> str:
+    # A byte of a path that is no UTF-8 (os.fsdecode, surrogateescape) as what it is.
+    if "\udc80" <= char <= "\udcff":
+        return f"\\x{ord(char) - 0xDC00:02x}"
+    return char.encode("unicode_escape").decode()
 
 
 def printable_lines(text: str) -> str:

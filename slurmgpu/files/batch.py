@@ -1,0 +1,53 @@
+"""Batch scripts, as somebody wrote them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from slurmgpu.errors import InvalidInput
+
+__all__ = ["LARGEST_SCRIPT", "read_batch_script"]
+
+LARGEST_SCRIPT = 4 << 20
+"""Bytes: more than sbatch takes where the site has not raised it (slurm.conf(5), max_script_size)."""
+
+
+def read_batch_script(script: Path, *, any_bytes: bool = False) -> str:
+    """A batch script's text, no line end translated; `-` is standard input.
+
+    Args:
+        any_bytes: Keep bytes that are no UTF-8 as they are (surrogateescape) instead of refusing them.
+
+    Raises:
+        InvalidInput: it cannot be read, is not UTF-8, or is too large to be a batch script.
+    """
+    shown = "standard input" if str(script) == "-" else str(script)
+    try:
+        if str(script) == "-":
+            data = sys.stdin.buffer.read(LARGEST_SCRIPT + 1)
+        else:
+            with script.open("rb") as file:
+                data = file.read(LARGEST_SCRIPT + 1)
+    except FileNotFoundError:
+        raise InvalidInput(
+            f"{shown}: there is no such file",
+            hint="give the path of a batch script, or - for standard input",
+        ) from None
+    except OSError as error:
+        raise InvalidInput(
+            f"{shown}: {error.strerror}",
+            hint="give the path of a batch script that you may read, or - for standard input",
+        ) from None
+    if len(data) > LARGEST_SCRIPT:
+        raise InvalidInput(
+            f"{shown}: is larger than {LARGEST_SCRIPT:,} bytes, and sbatch takes no script of that size",
+            hint="is it the right file? data belong into a file of their own, which the script reads",
+        )
+    try:
+        return data.decode("utf-8", errors="surrogateescape" if any_bytes else "strict")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"{shown}: is not UTF-8 (byte {error.start + 1})",
+            hint=f"convert it first: iconv -f latin1 -t utf-8 {script}",
+        ) from None
