@@ -178,3 +178,16 @@ def test_there_is_nothing_to_do_without_a_sandbox() -> None:
     used = CliRunner().invoke(cli, ["sandbox", "exec", "--", "true"])
     assert isinstance(used.exception, SandboxFailed)
     assert used.exception.hint == "start it: slurmgpu sandbox up"
+
+
+@pytest.mark.parametrize(("address", "told"), [("127.0.0.1", False), ("127.0.1.1", True)])
+def test_up_says_so_where_the_hosts_file_makes_the_daemons_listen_on_all_addresses(
+    monkeypatch: pytest.MonkeyPatch, address: str, told: bool
+) -> None:
+    monkeypatch.setattr("socket.gethostbyname", lambda _: address)
+    monkeypatch.setattr("slurmgpu.sandbox.programs.require_programs", lambda: None)
+    monkeypatch.setattr("slurmgpu.sandbox.life.bring_up", lambda *_, **__: (None, True))
+    monkeypatch.setattr("slurmgpu.sandbox.telling.introduction", lambda *_: ["up"])
+    result = CliRunner().invoke(cli, ["sandbox", "up"])
+    assert result.exit_code == 0, result.output
+    assert ("its daemons listen on all of this machine's addresses" in result.stderr) == told

@@ -83,11 +83,13 @@ def _is_batch(name: str) -> bool:
         return False
     if path.suffix in _SUFFIXES:
         return True
+    from slurmgpu.files.batch import LARGEST_SCRIPT
+
     try:
         with path.open("rb") as file:
-            if path.suffix != ".sh" and file.read(2) != b"#!":
-                return False
-        text = path.read_text(encoding="utf-8", errors="replace")
+            text = file.read(LARGEST_SCRIPT).decode("utf-8", errors="replace")
+        if path.suffix != ".sh" and not text.startswith("#!"):
+            return False
     except OSError:  # a program that may be run and not read
         return False
     if "#SBATCH" not in text:
