@@ -424,3 +424,10 @@ def test_what_is_far_too_large_for_a_batch_script_is_not_read(tmp_path: Path) ->
     assert (
         "weights.pt: is larger than 4,194,304 bytes, and sbatch takes no script of that size" in answer.stderr
     )
+
+
+def test_a_job_file_is_said_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("command: [python, train.py]\n")
+    answer = run("job.yaml", cwd=tmp_path)
+    assert answer.returncode == 2
+    assert "slurmgpu plan job.yaml checks a job file" in answer.stderr

@@ -258,7 +258,7 @@ def test_what_a_start_without_resume_set_aside_is_mentioned(call: Call, run_dir:
         ("999", "999: there is no run of yours of that name or id in "),
         ("nobody", "nobody: there is no run of yours of that name or id in "),
         ("no/where", "no/where: there is no such directory"),
-        ("empty", "empty is no run directory: it has none of run.json, "),
+        ("empty", "empty is not a run directory: it has none of run.json, "),
     ],
 )
 def test_a_word_that_is_no_run_says_what_was_looked_for(

@@ -94,7 +94,7 @@ def test_an_unknown_key_is_named_with_its_line_the_nearest_and_the_valid_ones() 
         ("name: !!binary aGVsbG8=", "job.yaml:1: the YAML tag !!binary means nothing here"),
         ("!foo name: x", "job.yaml:1: the YAML tag !foo means nothing here"),
         ("dependency: after", "job.yaml:1: dependency: 'after' is no dependency"),
-        ("variables: {MY-VAR: x}", "is no name of a variable"),
+        ("variables: {MY-VAR: x}", "is not a variable name"),
         (
             "environment: {modules: {lod: [x]}}",
             "job.yaml:1: environment.modules.lod: unknown key; did you mean 'load'?",

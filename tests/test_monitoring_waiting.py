@@ -12,8 +12,8 @@ from slurmgpu.cli.logs import command as logs_command
 from slurmgpu.cli.status import command
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.monitoring.select import select
-from slurmgpu.monitoring.waiting import Ended, exit_code, wait_for
-from slurmgpu.slurm.call import Answer, Slurm
+from slurmgpu.monitoring.waiting import SILENT, Ended, exit_code, wait_for
+from slurmgpu.slurm.call import Answer, Slurm, call
 from tests.recorded import Replay, recorded, said
 from tests.test_monitoring_cancel import SEEN, queue
 
@@ -66,14 +66,14 @@ def test_a_read_that_fails_ends_no_wait(text: str, rc: int) -> None:
     silent = said(stderr=text, rc=rc)
     ended, heard, _ = wait(SEEN, silent, SEEN, silent, queue(("1", "COMPLETED")))
     assert exit_code(ended) == 0
-    assert heard == ["RUNNING", "Slurm does not answer; asking again"] * 2 + ["COMPLETED"]
+    assert heard == ["RUNNING", SILENT] * 2 + ["COMPLETED"]
 
 
 def test_a_controller_may_be_away_for_hours() -> None:
     silent = [said(stderr=NO_ANSWERS[0], rc=1)] * 300
     ended, heard, seconds = wait(*silent, queue(("1", "COMPLETED")))
     assert exit_code(ended) == 0
-    assert heard == ["Slurm does not answer; asking again", "COMPLETED"]
+    assert heard == [SILENT, "COMPLETED"]
     assert seconds > 2 * 3600
 
 
@@ -155,5 +155,25 @@ def test_where_only_accounting_knows_the_job_the_queue_is_asked_again_seldom() -
     silent = [said(stderr=NO_ANSWERS[0], rc=1)] * 20
     ended, heard, seconds = wait(SEEN, *silent, queue(("1", "COMPLETED")), accounting=running)
     assert (exit_code(ended), heard[-1]) == (0, "COMPLETED")
-    assert heard[:2] == ["RUNNING", "the queue does not answer; asking again"]
+    assert heard[:2] == ["RUNNING", SILENT]
     assert seconds > 400
+
+
+def test_a_wait_ends_with_why_the_job_failed() -> None:
+    heard = list[str]()
+    replay = Replay(squeue=recorded("squeue"), sacct=recorded("sacct"))
+    slurm = Slurm(run=replay, env={"SLURM_CONF": "/nowhere"})
+    ended = wait_for(slurm, select(["7"])[0], user="root", say=heard.append, pause=lambda _: None)
+    assert (exit_code(ended), heard) == (3, ["FAILED: the command failed (exit code 3)"])
+
+
+def test_who_asks_again_and_again_is_told_once_what_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "squeue"
+    program.write_text("#!/bin/sh\nsleep 0.3\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("slurmgpu.slurm.call.PATIENCE", 0.05)
+    for _ in range(3):
+        call(["squeue"], timeout=5, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    assert capfd.readouterr().err.count("waiting for squeue to answer") == 1

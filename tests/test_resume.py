@@ -34,7 +34,7 @@ def test_where_the_queue_cannot_be_asked_nothing_is_submitted(faulty: Faulty) ->
     faulty.command("squeue", UNREACHABLE)
     done = faulty.slurmgpu("resume", str(run))
     assert (done.returncode, done.stdout) == (3, "")
-    assert "still waits or runs could not be asked" in done.stderr
+    assert "is still queued or running" in done.stderr
     assert faulty.count("sbatch") == 1
     assert contents(run) == before
 

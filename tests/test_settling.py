@@ -253,7 +253,7 @@ def test_a_submission_that_may_have_run_is_not_resumed(cluster: Cluster, tmp_pat
     cluster.accounting = None
     refused = CliRunner().invoke(resume_command, [run.run_dir], obj=cluster.slurm)
     assert isinstance(refused.exception, OutcomeUnknown)
-    assert "became a job is not known: accounting is silent" in str(refused.exception)
+    assert "became a job: accounting is silent" in str(refused.exception)
     assert read_run(tmp_path / "run") == run
 
 
@@ -266,7 +266,7 @@ def test_a_folder_that_is_no_run_directory_is_not_settled(
         folder.mkdir()
     result = CliRunner().invoke(command, ["settle", str(folder)], obj=cluster.slurm)
     assert isinstance(result.exception, InvalidInput)
-    said = "is no run directory: there is no run.json in it" if there else "is not there"
+    said = "is not a run directory: there is no run.json in it" if there else "is not there"
     assert str(result.exception) == f"{folder} {said} (give a directory that slurmgpu submit made)"
 
 
@@ -276,3 +276,11 @@ def test_where_there_are_no_runs_it_is_said_so(
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(command, ["settle"], obj=cluster.slurm)
     assert (result.exit_code, result.stderr) == (0, f"there are no runs of yours in {tmp_path / 'runs'}\n")
+
+
+def test_a_held_job_is_said_to_need_a_release(cluster: Cluster, tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run", job_id=112, state="submitted")
+    cluster.queue = [a_job(run, state=JobState.PENDING, reason="JobHeldUser")]
+    refused = CliRunner().invoke(resume_command, [str(tmp_path / "run")], obj=cluster.slurm)
+    assert "is held: JobHeldUser" in str(refused.exception)
+    assert "scontrol release 112 lets it start" in str(refused.exception)

@@ -515,3 +515,29 @@ def test_a_script_that_stays_on_its_first_node_may_call_that_localhost(desk: Des
     code, _, err = desk("submit", "-N", "2", "--gpus-per-node", "2", "--", "python", "train.py")
     assert (code, "loopback" in err) == (0, False), err
     assert "would stay idle; ask for 1 node" in err
+
+
+@pytest.mark.parametrize("value", ["[WANDB_API_KEY=0123456789abcdef]", "{WANDB_API_KEY: 0123456789abcdef}"])
+def test_a_secret_in_the_place_of_its_name_is_not_repeated(desk: Desk, value: str) -> None:
+    desk.file("job.yaml", f"command: [python, train.py]\nsecrets: {value}\n")
+    code, out, err = desk("submit", "job.yaml")
+    assert (code, "0123456789abcdef" in out + err) == (2, False)
+    assert "write secrets: [WANDB_API_KEY]; the value comes from your environment" in err
+
+
+@pytest.mark.parametrize(("there", "said"), [(False, True), (True, False)])
+def test_a_variable_that_is_to_be_what_it_is_here_must_be_set_here(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, there: bool, said: bool
+) -> None:
+    monkeypatch.delenv("MY_DATA", raising=False)
+    if there:
+        monkeypatch.setenv("MY_DATA", "/data")
+    _, _, err = desk(
+        "submit", "--gpus", "1", "--set", "variables.MY_DATA=$MY_DATA", "--", "python", "train.py"
+    )
+    assert ("variables.MY_DATA: $MY_DATA is not set here" in err) is said
+
+
+def test_a_name_that_looks_like_a_job_id_is_said_to_be_taken_for_one(desk: Desk) -> None:
+    _, _, err = desk("submit", "-J", "12345", "--gpus", "1", "--", "python", "train.py")
+    assert "`slurmgpu status 12345` and the like take it for a job id" in err

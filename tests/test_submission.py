@@ -249,7 +249,7 @@ def test_a_missing_secret_is_refused_and_a_given_one_never_shows(faulty: Faulty)
     faulty.command("sbatch", "echo 1")
     missing = faulty.submit("--set", "secrets=[MY_TOKEN]", env={"HOME": str(faulty.folder)})
     assert missing.returncode == 1
-    assert "MY_TOKEN is neither set" in missing.stderr
+    assert "MY_TOKEN is not set in this environment" in missing.stderr
     done = faulty.submit("--set", "secrets=[MY_TOKEN]", env={"MY_TOKEN": "hunter2-hunter2"})
     assert done.returncode == 0
     (run,) = faulty.runs

@@ -300,7 +300,7 @@ class Stumbling(Bare):
 def test_a_folder_that_is_no_run_directory_is_not_gone_on_in(folder: Path) -> None:
     done = slurmgpu(folder, "task.py:Bare", "--here", "--run-dir", "nowhere")
     assert done.returncode == 2
-    assert "--run-dir nowhere: is no run directory: it has no script.sbatch" in done.stderr
+    assert "--run-dir nowhere: is not a run directory: it has no script.sbatch" in done.stderr
     assert not (folder / "runs").exists()
 
 

@@ -148,7 +148,7 @@ def test_a_job_file_of_somebody_else_is_used_only_when_it_is_named(shared: Path)
     by_bob(shared / "job.yaml", "resources: {gpus: 1}\ncommand: [echo, hello]\n")
     done = slurmgpu(shared, "render")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "job.yaml: it belongs to user 54321, and nobody has named it" in done.stderr
+    assert "job.yaml: it belongs to user 54321, and you did not name it on the command line" in done.stderr
     named = slurmgpu(shared, "render", "job.yaml")
     assert "echo hello" in named.stdout
     assert "job.yaml is used, and it belongs to user 54321" in named.stderr

@@ -65,6 +65,11 @@ def command(
                 + (f"; did you mean {near[0]!r}?" if near else ""),
                 hint="the rules stand in docs/check.md, and their names in each finding",
             )
+    if Path(script).suffix in {".yaml", ".yml"}:
+        raise InvalidInput(
+            f"{script}: is not a batch script; its ending says that it is a job file",
+            hint=f"slurmgpu plan {script} checks a job file; slurmgpu render {script} prints its batch script",
+        )
     read = read_script(read_batch_script(Path(script), any_bytes=True))
     facts = facts_here(read, Path.cwd(), _cluster(cluster_name))
     found = check_script(read, facts, ignore=ignore, least=severity)

@@ -65,7 +65,7 @@ def _check_whose(path: Path, environ: Mapping[str, str]) -> None:
     foreign = load_settings(path.parent, environ).trust.foreign(path)
     if foreign is not None:
         raise InvalidInput(
-            f"{path.name}: it {foreign.why}, and nobody has named it: what it says would run as you",
+            f"{path.name}: it {foreign.why}, and you did not name it on the command line; what is in it would run as you",
             hint=f"read it, then name it: slurmgpu ... {path.name}; or trust the folder: slurmgpu config trust .",
         )
 

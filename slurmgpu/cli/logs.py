@@ -101,11 +101,17 @@ def command(
                     ],
                     logs=growing,
                     write=lambda piece: click.echo(piece, nl=False),
+                    say=lambda text: note(f"job {_name_of(jobs[0])}: {text}"),
                 )
         except KeyboardInterrupt:
-            note(f"job {logs[0].job_id} goes on; `slurmgpu cancel {logs[0].job_id}` ends it")
+            note(f"job {_name_of(jobs[0])} goes on; `slurmgpu cancel {jobs[0]}` ends it")
             raise
     ctx.exit(0 if growing.shown or any(log.path and log.path.exists() for log in logs) else 1)
+
+
+def _name_of(word: str) -> str:
+    """A job as it was named; of a run directory its own name, for the path is long."""
+    return Path(word).absolute().name if "/" in word or word in {".", ".."} else word
 
 
 def _show_paths(logs: list[Log]) -> int:

@@ -224,7 +224,7 @@ def check_whose(run_dir: Path, word: str) -> None:
         return
     if not names_folder(word):
         raise InvalidInput(
-            f"{word}: {foreign.path} {foreign.why}, and nobody has named it: what it says would run as you",
+            f"{word}: {foreign.path} {foreign.why}, and you did not name it on the command line; what is in it would run as you",
             hint=f"look into it, then name it: {shlex.quote(str(run_dir))}",
         )
     note(f"{foreign.path} is used, and it {foreign.why}")

@@ -75,7 +75,7 @@ def _resume(slurm: Slurm, word: str, given: dict[str, Any], hold: bool) -> Run:
         check_at_rest(slurm, run, now)
         if settled.outcome == "unknown" and settled.silent:
             raise OutcomeUnknown(
-                f"whether the last submission of {run_dir} became a job is not known: {settled.why}",
+                f"cannot tell whether the last submission of {run_dir} became a job: {settled.why}",
                 hint="nothing was submitted; try again when Slurm answers",
             )
         before = read_plan(run_dir)
@@ -87,9 +87,11 @@ def _resume(slurm: Slurm, word: str, given: dict[str, Any], hold: bool) -> Run:
                 run_dir, run, submission, slurm, os.environ, before=before, job=job, tasks=tasks
             )
     if said:
-        note(f"sbatch said: {said}")
+        note(said)
     note(_where_it_goes_on(run_dir, submission.plan, tasks))
-    note(f"job {made.job_id} on cluster {made.cluster or 'unknown'}; run directory {run_dir}")
+    note(f"job {made.job_id} on cluster {made.cluster or 'unknown'}")
+    if hold:
+        note(f"it is held; `scontrol release {made.job_id}` lets it start")
     return made
 
 
@@ -120,7 +122,7 @@ def _submission(
     run_dir: Path, before: Plan, given: dict[str, Any], hold: bool
 ) -> tuple[Submission, Job | None]:
     """What to submit: the same script, or with options one that is planned anew; then with its job."""
-    from slurmgpu.cli.preparing import prepare
+    from slurmgpu.cli.preparing import note, prepare
     from slurmgpu.errors import InvalidInput, SlurmGpuError
     from slurmgpu.files.jobs import folder_here
     from slurmgpu.models.run import SUBMITIT_FOLDER
@@ -137,7 +139,8 @@ def _submission(
     if not under_submitit and not any(value not in (None, (), False) for value in given.values()):
         script = (run_dir / SCRIPT).read_text(encoding="utf-8")
         folder = folder_here(before.work_dir, cwd)
-        return Submission(plan=before, script=script, folder=folder, cwd=cwd, hold=hold), None
+        made = Submission(plan=before, script=script, folder=folder, cwd=cwd, hold=hold, told=note)
+        return made, None
     prepared = prepare({**given, "job__file": str(run_dir / "job.yaml")})
     if (prepared.plan.option("array") is None) != (before.option("array") is None):
         raise InvalidInput(
@@ -145,8 +148,10 @@ def _submission(
             hint="leave array as it was, or submit a job of its own",
         )
     folder = folder_here(prepared.loaded.work_dir, cwd)
-    submission = Submission(plan=prepared.plan, script=prepared.render(), folder=folder, cwd=cwd, hold=hold)
-    return submission, prepared.loaded.job
+    made = Submission(
+        plan=prepared.plan, script=prepared.render(), folder=folder, cwd=cwd, hold=hold, told=note
+    )
+    return made, prepared.loaded.job
 
 
 def _unfinished(
@@ -234,5 +239,5 @@ def _where_it_goes_on(run_dir: Path, plan: Plan, tasks: Array | None) -> str:
     if plan.train is not None:
         return "there is no checkpoint yet: the training starts at its first step"
     return (
-        "the command starts again in the same run directory; whether it goes on from where it was is up to it"
+        "the command starts again in the same run directory; it continues only if the command itself resumes"
     )

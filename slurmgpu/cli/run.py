@@ -158,7 +158,7 @@ def _check_earlier(run_dir: Path, script: str) -> None:
     file = run_dir / "script.sbatch"
     if not file.is_file():
         raise InvalidInput(
-            f"--run-dir {run_dir}: is no run directory: it has no script.sbatch",
+            f"--run-dir {run_dir}: is not a run directory: it has no script.sbatch",
             hint="give the one that the earlier run printed",
         )
     if file.read_bytes() != script.encode():

@@ -157,6 +157,8 @@ def _show(report: StatusReport, *, live: bool, each_task: bool, as_json: bool, o
     for note in report.notes:
         click.echo(f"note: {printable(note)}", err=True)
     cluster = report.cluster or "unknown"
+    if not report.jobs and (report.missing or report.unasked):
+        return  # a note says so of each
     if not report.jobs:
         click.echo(
             f"No jobs on cluster {cluster}, waiting, running or finished in the time asked for.", err=True

@@ -99,16 +99,18 @@ def _submit(prepared: Prepared, slurm: Slurm, hold: bool, files: Mapping[str, by
         cwd=Path.cwd(),
         hold=hold,
         files=files,
-        told=lambda path: note(f"run directory {path}"),
+        told=note,
     )
     with as_interrupts():
         run, said = submit_plan(submission, prepared.loaded.job, runs_folder(prepared), slurm, os.environ)
     if said:
-        note(f"sbatch said: {said}")
+        note(said)
     doubt = doubt_about_task(prepared.plan, submission.folder)
     if doubt is not None:
         note(doubt)
     note(f"job {run.job_id} on cluster {run.cluster or 'unknown'}")
+    if hold:
+        note(f"it is held; `scontrol release {run.job_id}` lets it start")
     return run
 
 
@@ -137,6 +139,8 @@ def wait_for_job(slurm: Slurm, run: Run, follow: bool) -> int:
         note(
             f"how job {run.job_id} ended is not known: neither queue nor accounting tells; look into {run.run_dir}"
         )
+    elif exit_code(ended) and not follow:
+        note(f"`slurmgpu logs {run.job_id}` shows its log")
     return exit_code(ended)
 
 

@@ -94,6 +94,12 @@ def _mended(
 
 def _hint(error: Mapping[str, Any]) -> str | None:
     """The next act that a value's own check knows, or that its kind shows."""
+    if _may_be_secret(error["loc"], error["input"]):
+        name = _secret_named(error["input"])
+        return (
+            f"write secrets: [{name}]; the value comes from your environment, or from "
+            f"~/.config/slurmgpu/secrets/{name} (chmod 600)"
+        )
     raised = (error.get("ctx") or {}).get("error")
     hint = getattr(raised, "hint", None)
     if isinstance(hint, str):
@@ -108,6 +114,20 @@ def _hint(error: Mapping[str, Any]) -> str | None:
     return None
 
 
+def _may_be_secret(key: Key, value: object) -> bool:
+    """Whether the value itself may stand where only its name belongs; then no message repeats it."""
+    return key[:1] == ("secrets",) and not (
+        isinstance(value, str) and re.fullmatch(r"[A-Za-z_-]{1,40}", value)
+    )
+
+
+def _secret_named(value: object) -> str:
+    """The name of the variable in what was written in its place."""
+    text = str(next(iter(value), "") if isinstance(value, dict) else value)
+    match = re.match(r"[A-Za-z_]\w*(?==|\Z)", text)
+    return match[0] if match else "HF_TOKEN"
+
+
 def _problem(
     model: type[BaseModel],
     layered: Layered,
@@ -119,6 +139,8 @@ def _problem(
     origin = layered.origin(wrap(key))
     place_of = f"{origin}: " if origin else ""
     name = ".".join(str(part) for part in key)
+    if _may_be_secret(key, error["input"]):
+        return f"{place_of}secrets: a list of variable names is expected here (letters, digits and _), without their values"
     message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if key in misplaced:
         place = misplaced[key]

@@ -18,7 +18,9 @@ def read_run(directory: Path) -> Run:
     try:
         run = Run.from_json(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        why = f"is no run directory: there is no {RUN_FILE} in it" if directory.exists() else "is not there"
+        why = (
+            f"is not a run directory: there is no {RUN_FILE} in it" if directory.exists() else "is not there"
+        )
         raise InvalidInput(f"{directory} {why}", hint="give a directory that slurmgpu submit made") from None
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None

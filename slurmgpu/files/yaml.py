@@ -310,7 +310,7 @@ class IsForeign(InvalidInput):
 
     def __init__(self, foreign: Foreign) -> None:
         super().__init__(
-            f"{foreign.path}: it {foreign.why}, and nobody has named it: what it says would run as you",
+            f"{foreign.path}: it {foreign.why}, and you did not name it on the command line; what is in it would run as you",
             hint=f"read it, then name it; or trust the folder: slurmgpu config trust {shlex.quote(str(foreign.path.parent))}",
         )
         self.foreign = foreign

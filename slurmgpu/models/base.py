@@ -104,7 +104,7 @@ LONGEST_VARIABLE = 255
 def _env_name(value: str) -> str:
     if not re.match(_ENV_NAME, value):
         raise ValueError(
-            f"{value!r} is no name of a variable: use letters, digits and _, not beginning with a digit"
+            f"{value!r} is not a variable name: use letters, digits and _, not beginning with a digit"
         )
     if len(value) > LONGEST_VARIABLE:
         raise ValueError(

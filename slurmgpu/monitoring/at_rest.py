@@ -8,6 +8,7 @@ from datetime import datetime
 
 from slurmgpu.errors import OutcomeUnknown, SlurmGpuError, SlurmRefused, SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus, Run
+from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.select import Selection, belongs, owner
 from slurmgpu.monitoring.settling import IN_FLIGHT
 from slurmgpu.monitoring.status import status
@@ -31,7 +32,7 @@ def check_at_rest(slurm: Slurm, run: Run, now: datetime) -> None:
         queued, notes = squeue.read(slurm, owner(run))
     except (SlurmUnreachable, SlurmRefused) as error:
         raise OutcomeUnknown(
-            f"whether a job of {run.run_dir} still waits or runs could not be asked: {error.message}",
+            f"cannot tell whether a job of {run.run_dir} is still queued or running: {error.message}",
             hint="nothing was submitted; try again when Slurm answers",
         ) from None
     live = [job for job in queued if not job.state.is_final and belongs(run, job)]
@@ -41,7 +42,7 @@ def check_at_rest(slurm: Slurm, run: Run, now: datetime) -> None:
     unread = [note for note in notes if any(number in note for number in numbers)]
     if unread:
         raise OutcomeUnknown(
-            f"whether a job of {run.run_dir} still waits or runs is not known: {unread[0]}",
+            f"cannot tell whether a job of {run.run_dir} is still queued or running: {unread[0]}",
             hint="nothing was submitted; look with: squeue --me",
         )
     if run.job_id is None and now - run.submitted_at < IN_FLIGHT:
@@ -79,6 +80,11 @@ def _lives(job: JobStatus, run: Run) -> SlurmGpuError:
         return SlurmGpuError(
             f"job {job.job_id} of {run.run_dir} is ending (COMPLETING), its last processes still run",
             hint="nothing was submitted; try again in a moment",
+        )
+    if job.state.is_waiting and (job.reason or "").startswith("JobHeld"):
+        return SlurmGpuError(
+            f"job {job.job_id} of {run.run_dir} is held: {reason(job)}",
+            hint=f"nothing was submitted; scontrol release {job.job_id} lets it start",
         )
     if job.state.is_waiting:
         return SlurmGpuError(

@@ -46,11 +46,13 @@ def cancel(
     Raises SlurmUnreachable when Slurm does not answer and nothing was cancelled, InvalidInput for a signal that is none.
     """
     scancel.command([], signal)  # A wrong signal is refused before anything is asked.
-    report = status(slurm, user=user, selections=selections)
-    if report.no_answer is not None:
-        # Accounting alone does not tell: a job of that id may wait again, or be another one since the controller was lost.
-        error = report.no_answer
-        raise SlurmUnreachable(f"nothing was cancelled. {error.message}", hint=error.hint)
+    try:
+        report = status(slurm, user=user, selections=selections)
+        if report.no_answer is not None:
+            # Accounting alone does not tell: a job of that id may wait again, or be another one by now.
+            raise report.no_answer
+    except SlurmUnreachable as error:
+        raise SlurmUnreachable(f"nothing was cancelled. {error.message}", hint=error.hint) from None
     results: list[Cancellation] = []
     targets: dict[str, list[JobStatus]] = {}
     for selection in selections:
@@ -84,16 +86,18 @@ def _target(selection: Selection, job: JobStatus) -> str:
 
 
 def _nothing_to_do(selection: Selection, jobs: list[JobStatus], report: StatusReport) -> Cancellation:
+    name = f"job {'named ' if selection.name is not None else ''}{selection.text}"
+    if selection.run is not None and selection.run.job_id is not None:
+        name = f"job {selection.run.job_id}"
     if selection.text in report.unasked:
         told = "is not in the queue, and whether it has ended is not known"
-        return Cancellation(selection.text, "unknown", f"job {selection.text} {told}: {report.silence}")
+        return Cancellation(selection.text, "unknown", f"{name} {told}: {report.silence}")
     if not jobs:
-        what = "named " if selection.name is not None else ""
-        return Cancellation(selection.text, "missing", f"there is no job {what}{selection.text}")
+        return Cancellation(selection.text, "missing", f"there is no {name}")
     if any(job.state is JobState.UNKNOWN for job in jobs):
-        return Cancellation(selection.text, "unknown", f"job {selection.text}: Slurm does not know its state")
+        return Cancellation(selection.text, "unknown", f"{name}: Slurm does not know its state")
     states = ", ".join(sorted({job.state.value for job in jobs}))
-    return Cancellation(selection.text, "finished", f"job {selection.text} has already finished: {states}")
+    return Cancellation(selection.text, "finished", f"{name} has already finished: {states}")
 
 
 def _watch(

@@ -55,7 +55,8 @@ def find_logs(
         if not logs:
             raise SlurmGpuError(
                 f"{selection.text}: Slurm knows no such job of yours",
-                hint="slurmgpu status lists jobs; a job older than a day is found by its id, or by its run directory",
+                hint="slurmgpu status lists jobs; an older one is found by its run directory"
+                + ("" if selection.job_id else ", or by its id"),
             )
         found += logs
     return found

@@ -41,8 +41,8 @@ _WAITING = {
     "InvalidQOS": "waits for ever: its QOS is not valid (any more)",
     "JobArrayTaskLimit": "as many tasks run as the array's own limit (%) allows",
     "JobHeldAdmin": "held by the site",
-    "JobHeldUser": "held by you: scontrol release",
-    "JobHoldMaxRequeue": "held: it was requeued too often; scontrol release",
+    "JobHeldUser": "held by its user; `scontrol release {id}` lets it start",
+    "JobHoldMaxRequeue": "held: it was requeued too often; `scontrol release {id}` lets it start",
     "Licenses": "waits for licenses that others use",
     "MaxMemPerLimit": "waits for ever: more memory for a CPU or node than the site allows",
     "MaxPoweredUpNodes": "as many nodes are powered up as the site allows",
@@ -111,8 +111,9 @@ def reason(job: JobStatus) -> str | None:
         times = "once" if job.restarts == 1 else f"{job.restarts} times"
         return f"{printable(job.reason)}: put back into the queue ({times} so far), where Slurm lets it wait a moment"
     meaning = _dependency(word, job) or _WAITING.get(word) or _limit(word, job)
-    if not job.state.is_waiting and meaning is not None:
-        return None  # Why it once waited; Slurm does not clear it.
+    if not job.state.is_waiting and (meaning is not None or word in _ENDED):
+        return None  # Why it once waited, which Slurm does not clear, or how it is about to end.
+    meaning = meaning.replace("{id}", job.job_id) if meaning else None
     return f"{printable(job.reason)}: {meaning}" if meaning else printable(job.reason)
 
 

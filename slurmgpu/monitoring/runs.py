@@ -52,7 +52,7 @@ def find_run(slurm: Slurm, word: str, runs_of: RunsOf, user: str | None) -> Path
         if any((path / mark).exists() for mark in _MARKS):
             return path
         raise InvalidInput(
-            f"{word} is no run directory: it has none of {', '.join(_MARKS)}",
+            f"{word} is not a run directory: it has none of {', '.join(_MARKS)}",
             hint="give a job id, a job name, or a directory that slurmgpu submit or slurmgpu run made",
         )
     if "/" in word:

@@ -128,10 +128,8 @@ def _select(word: str) -> Selection:
     if names_folder(word) and (path / RUN_FILE).is_file():
         return Selection(word, run=read_run(path))
     if names_folder(word):
-        raise InvalidInput(
-            f"{word} is no run directory: there is no {RUN_FILE} in it",
-            hint=_VALID,
-        )
+        why = f"is not a run directory: there is no {RUN_FILE} in it" if path.exists() else "is not there"
+        raise InvalidInput(f"{word} {why}", hint=_VALID)
     return Selection(word, name=word)
 
 

@@ -77,7 +77,7 @@ def status(
     if no_answer is not None:
         if not accounting.available:
             raise no_answer
-        notes.append(f"{no_answer.message}  All that follows is accounting's and may be old.")
+        notes.append(f"{no_answer.message}  What follows comes from accounting, and may be out of date.")
     if since is not None:
         jobs = [job for job in jobs if _counts(job, since, selections)]
     found, not_found, absent = (

@@ -11,6 +11,7 @@ from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.monitoring.following import GrowingLogs
 from slurmgpu.monitoring.log_files import Log
+from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.select import Selection
 from slurmgpu.monitoring.status import StatusReport, status
 from slurmgpu.slurm.call import Slurm
@@ -22,7 +23,11 @@ LOG_POLL = 0.5
 # Accounting lags behind the queue; only what stays unknown for this long is given up, or, where accounting itself is
 # silent, what the queue has not listed for so long.
 PATIENCE, PATIENCE_WITH_SILENCE = 60.0, 600.0
+# Of an array's tasks, the states alone where their reasons would be a paragraph.
+_MOST_REASONS = 3
 
+
+SILENT = f"Slurm does not answer; asking again every {SLOWEST_POLL:g} s (the job goes on by itself)"
 
 _NAMED = re.compile(r"[Ii]nvalid (?:user|job|partition|field|option)|[Dd]enied|unrecognized option")
 
@@ -89,14 +94,12 @@ def wait_for(
             if report is None or report.no_answer:
                 interval = SLOWEST_POLL
             if report is None or (report.no_answer and report.unasked):
-                said = _say_once("Slurm does not answer; asking again", said, say)
+                said = _say_once(SILENT, said, say)
                 lost_since = None
             else:
                 jobs = report.jobs
-                if report.no_answer and not Ended(jobs).known:
-                    said = _say_once("the queue does not answer; asking again", said, say)
-                else:
-                    said = _report(jobs, said, say)
+                known = not report.no_answer or Ended(jobs).known
+                said = _report(jobs, said, say) if known else _say_once(SILENT, said, say)
                 _look_for_logs(jobs, logs, logs_of)
                 if Ended(jobs).known:
                     break
@@ -141,7 +144,10 @@ def _look_for_logs(
 
 
 def _report(jobs: list[JobStatus], said: str | None, say: Callable[[str], None] | None) -> str | None:
-    return _say_once(", ".join(sorted({_state(job) for job in jobs})), said, say)
+    texts = sorted({_state(job) for job in jobs})
+    if len(texts) > _MOST_REASONS:
+        texts = sorted({job.state.value for job in jobs})
+    return _say_once("; ".join(texts), said, say)
 
 
 def _say_once(text: str, said: str | None, say: Callable[[str], None] | None) -> str | None:
@@ -151,5 +157,5 @@ def _say_once(text: str, said: str | None, say: Callable[[str], None] | None) ->
 
 
 def _state(job: JobStatus) -> str:
-    reason = f" ({job.reason})" if job.reason and job.state.is_waiting else ""
-    return f"{job.state.value}{reason}"
+    why = reason(job)
+    return f"{job.state.value}: {why}" if why else job.state.value

@@ -163,6 +163,8 @@ class _Faults:
     def drop_replies(self) -> None:
         """Put a proxy before the controller, and point everybody who asks from now on at it."""
         if "proxy" in self.keeper.running():
+            self.keeper.signal("proxy", signal.SIGUSR2)
+            self.point_at(self.keeper.daemons()["proxy"]["port"])
             return
         proxy = Path(__file__).with_name("proxy.py")
         log = self.folder / "log" / "proxy.out"
@@ -300,7 +302,7 @@ def heal(state: State, folder: Path) -> list[str]:
         faults.restart_database()
     faults.restart_controller()
     if "proxy" in keeper.running():
-        keeper.stop("proxy")
+        keeper.signal("proxy", signal.SIGUSR1)  # who was pointed at it, and runs yet, is served from now on
     if state.shape.live:
         faults.restart_nodes()
         keeper.wait("word of all nodes", faults.all_known, 60)

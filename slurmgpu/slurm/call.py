@@ -48,6 +48,10 @@ _SCRUBBED = (
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"})
 
 
+# The commands of which a person knows that they are slow to answer: who asks again and again says so once.
+_WAITED_FOR: set[str] = set()
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a command said; `rc` is None when it was killed, by its time limit or by a signal."""
@@ -158,9 +162,12 @@ def _answer_of(
     if timeout <= PATIENCE:
         return process.communicate(text, timeout=timeout)
     try:
-        return process.communicate(text, timeout=PATIENCE)
+        answer = process.communicate(text, timeout=PATIENCE)
+        _WAITED_FOR.discard(name)
+        return answer
     except subprocess.TimeoutExpired:
-        if sys.stderr is not None:  # closed by `2>&-`
+        if sys.stderr is not None and name not in _WAITED_FOR:  # None: closed by `2>&-`
+            _WAITED_FOR.add(name)
             said = f"slurmgpu: waiting for {name} to answer, {timeout:g} s at most ..."
             print(said + _doubt_about_configuration(env), file=sys.stderr, flush=True)
     return process.communicate(timeout=timeout - PATIENCE)
@@ -198,7 +205,7 @@ def unreachable(answer: Answer) -> SlurmUnreachable:
         )
     return SlurmUnreachable(
         f"Slurm's controller does not answer. {name} said: {said}",
-        hint="Try again in a minute; if it stays so, ask the site's support",
+        hint="Try again in a minute; if this continues, ask your cluster's support",
     )
 
 

@@ -146,8 +146,9 @@ def _absence(answer: Answer) -> str:
             "finished jobs are known only for some minutes"
         )
     if answer.rc is None:
-        return f"accounting did not answer: {answer.text}"
-    return f"accounting is not available: sacct ended with {answer.rc}: {answer.text}"
+        return f"accounting did not answer, so jobs that have ended may be missing: {answer.text}"
+    last = answer.text.split("\n")[-1].removeprefix("sacct: error: ")
+    return f"accounting does not answer, so jobs that have ended may be missing. sacct said: {last}"
 
 
 def parse(text: str, *, submit_line: bool = False, use: bool = False) -> Accounting:

@@ -46,7 +46,7 @@ def in_words_of_the_request(finding: Finding, script: Script, request: Requested
         fix = fix.replace("#SBATCH --", "--")
     if finding.rule == "secret-in-script" and request.batch is None:
         fix = (
-            "replace the key, which is known by now, and name its variable under secrets: in the job file; it then "
+            "treat the key as leaked: replace it, and name its variable under secrets: in the job file; it then "
             "comes from your environment, or from ~/.config/slurmgpu/secrets/NAME (chmod 600)"
         )
     if finding.rule in _VALUES:

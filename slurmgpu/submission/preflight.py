@@ -61,8 +61,9 @@ def check_before_submission(plan: Plan, folder: Path | None, environ: Mapping[st
             _check_secret_file(name, file)
             continue
         if not environ.get(name):
+            empty = "empty" if name in environ else "not set"
             raise PlanError(
-                f"secrets: {name} is neither set in this environment nor in {file}",
+                f"secrets: {name} is {empty} in this environment, and there is no {file}",
                 hint=f"export {name}=..., or put its value into that file (chmod 600)",
             )
         if name not in exported and "ALL" not in map(str.upper, exported):

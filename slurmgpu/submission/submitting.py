@@ -49,8 +49,9 @@ class Submission:
     hold: bool = False
     files: Mapping[str, bytes] = field(default_factory=dict)
     """What else the job needs in its run directory, by path: it is there before the job is."""
-    told: Callable[[Path], None] | None = None
-    """Hears of the run directory before Slurm is asked: whatever happens then, it is what finds the job."""
+    told: Callable[[str], None] = lambda _: None
+    """Hears of the run directory before Slurm is asked (whatever happens then, it is what finds the job), and what takes
+    long."""
 
 
 def submit_plan(
@@ -89,8 +90,7 @@ def submit_in(
                 hint="make room there, or set runs: in the settings to another folder",
             ) from None
         raise
-    if submission.told is not None:
-        submission.told(directory.path)
+    submission.told(f"run directory {directory.path}")
     return _conclude(_send(submission, slurm, directory, ours, environ), run, directory, slurm)
 
 
@@ -113,6 +113,7 @@ def _send(
         directory.remove()  # sbatch was never started
         raise
     except KeyboardInterrupt:
+        submission.told("interrupted; looking for the job in the queue (Ctrl-C again stops looking)")
         return Unknown("sbatch was interrupted before it answered")
     except OSError as error:
         return Unknown(f"sbatch's answer could not be read: {error.strerror}")
@@ -190,13 +191,14 @@ def _conclude(outcome: Outcome, run: Run, directory: RunDirectory, slurm: Slurm)
         error = outcome.error
         raise SlurmUnreachable(f"nothing was submitted. {error.message}", hint=error.hint)
     if isinstance(outcome, Accepted):
-        return _record(run, directory, slurm, (outcome.job_id, outcome.cluster), outcome.text)
+        said = f"sbatch said: {outcome.text}" if outcome.text else ""
+        return _record(run, directory, slurm, (outcome.job_id, outcome.cluster), said)
     try:
         found = _look_for(run, slurm)
     except KeyboardInterrupt:
         found = None
     if found is not None:
-        said = f"the reply was lost ({outcome.text}), and Slurm has the job"
+        said = f"sbatch's reply was lost ({outcome.text}), but the job is in the queue"
         return _record(run, directory, slurm, found, said)
     with suppress(OSError):  # the record then still says that it was being submitted
         write_run(directory.path, run.model_copy(update={"state": "unknown"}))

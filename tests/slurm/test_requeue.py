@@ -90,9 +90,10 @@ FREE = ["--sbatch", "exclude=node[3-4]"]
 
 @dataclass
 class Case:
-    """One job (or task of an array), and what is done to it: each act when so many steps are in its log.
+    """One job (or task of an array), and what is done to it: each act when a start has taken so many steps.
 
-    And no second act before the first has ended the job: on a busy machine the log may be looked at late.
+    So no second act comes before the first has ended the job and it runs again: on a busy machine the log may be looked
+    at late.
     """
 
     job_id: str
@@ -136,7 +137,9 @@ class Case:
         return int(self.says("Restarts"))
 
     def act(self) -> None:
-        if self.acts and len(self.losses) >= self.acts[0][0] and len(self.said()) >= self.acted:
+        newest = re.split(r"^slurmgpu: (?:stopped|ended).*$", self.log, flags=re.MULTILINE)
+        steps = re.findall(r"^(?:loss|step) ", newest[-1], re.MULTILINE)
+        if self.acts and len(steps) >= self.acts[0][0] and len(newest) > self.acted:
             self.acted += 1
             self.acts.pop(0)[1](self.job_id)
 
@@ -242,7 +245,7 @@ def _submit_all(made: Cases, slurm: ThrowawaySlurm) -> None:
     (case,) = made.train(
         "preempted", "--gpus", "1", "-t", "5", "-p", "preempt", "--sbatch", "nodelist=node3", slow_starts=2
     )
-    case.acts = [(20, preemptor(slurm, "node3")), (60, preemptor(slurm, "node3"))]
+    case.acts = [(20, preemptor(slurm, "node3")), (20, preemptor(slurm, "node3"))]
     (case,) = made.train(
         "grace", "-N", "1", "--gpus-per-node", "2", "-t", "5", "-p", "grace", "--sbatch", "nodelist=node4"
     )
@@ -260,7 +263,7 @@ def _submit_all(made: Cases, slurm: ThrowawaySlurm) -> None:
     (case,) = made.train(
         "limited", *two, "-t", "5", "--set", "restart={on: [timeout], limit: 1}", slow_starts=2
     )
-    case.acts = [(5, signal(slurm, "--signal=USR1")), (15, usr1)]  # to the steps, and by way of the shell
+    case.acts = [(5, signal(slurm, "--signal=USR1")), (5, usr1)]  # to the steps, and by way of the shell
     (case,) = made.train("no-step", *one, "-t", "5", prepare=120)
     case.acts = [(0, usr1)]
     allowed = ["--set", "restart={on: [timeout]}", "-t", "5"]

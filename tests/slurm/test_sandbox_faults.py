@@ -145,6 +145,21 @@ def test_a_lost_reply_leaves_a_job_behind(box: User) -> None:
     box.ask("scancel", "-n", "lost")
 
 
+def test_a_job_that_began_while_replies_were_lost_ends_when_that_is_mended(box: User) -> None:
+    """Its step daemon keeps the controller's address with which it was started."""
+    box.do("fault", "drop-replies")
+    begun = box.home / "begun"
+    script = f"touch {begun}; sleep 3"
+    box("exec", "--", "sbatch", "--output=/dev/null", "--job-name=brief", "--wrap", script)
+    wait_until(begun.exists)
+    box.do("heal")
+    wait_until(lambda: box.ask("squeue", "-h", "-t", "all", "-n", "brief", "-o", "%T") == "COMPLETED")
+    box.do("fault", "drop-replies")
+    assert box("exec", "--", "squeue").returncode
+    box.do("heal")
+    box.ask("squeue")
+
+
 def test_an_unknown_fault_is_refused_with_those_there_are(box: User) -> None:
     for words in (["meteorite"], ["node-down"], ["controller-down", "node1"]):
         assert box("fault", *words).returncode == 2

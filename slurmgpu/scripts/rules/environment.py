@@ -115,7 +115,7 @@ def secret_in_script(view: View) -> Iterator[Hit]:
             yield Hit(
                 number,
                 f"{what} stands here in plain text: {who}",
-                "replace the key, which is known by now, and keep the new one in a file that only you can read",
+                "treat the key as leaked: replace it, and keep the new one in a file that only you can read",
             )
 
 

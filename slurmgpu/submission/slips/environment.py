@@ -14,7 +14,7 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
 from slurmgpu.submission.slips.nearby import near_file
 
-__all__ = ["active_elsewhere", "missing_environment"]
+__all__ = ["active_elsewhere", "missing_environment", "unset_here"]
 
 
 def missing_environment(command: Command, folder: Path) -> Iterator[Slip]:
@@ -48,6 +48,17 @@ def active_elsewhere(plan: Plan, environ: Mapping[str, str]) -> Iterator[Slip]:
         f"to use the active one: --set environment.python.{kind}={shlex.quote(prefix)}",
         sure=False,
     )
+
+
+def unset_here(plan: Plan, environ: Mapping[str, str]) -> Iterator[Slip]:
+    """A variable of the job's that is to be what it is here, and is not set here: the script ends there (set -u)."""
+    for name, value in plan.variables.items():
+        if re.fullmatch(rf"\$(?:{name}|\{{{name}\}})", value) and name not in environ:
+            yield Slip(
+                f"variables.{name}: {value} is not set here, and the script ends where it is not set in the job either",
+                f"name it under secrets: [{name}] if it is one; then it is missed before the job is submitted",
+                sure=False,
+            )
 
 
 def _active(environ: Mapping[str, str]) -> tuple[str, str] | None:

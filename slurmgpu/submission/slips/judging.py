@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from slurmgpu.submission.slips.command import Command, Slip
-from slurmgpu.submission.slips.environment import active_elsewhere, missing_environment
+from slurmgpu.submission.slips.environment import active_elsewhere, missing_environment, unset_here
 from slurmgpu.submission.slips.nearby import near_file
 from slurmgpu.submission.slips.program import program_slips
 from slurmgpu.submission.slips.script import script_slips
@@ -43,7 +43,14 @@ def slips(command: Command) -> list[Slip]:
         missing = missing_folder(folder)
         if missing is not None:
             return [missing._replace(sure=not command.blind)]
-    in_sight = list(secrets_in_sight(command.words, command.plan))
+    in_sight = [
+        *secrets_in_sight(command.words, command.plan),
+        *unset_here(command.plan, command.environ),
+    ]
+    if command.plan.name.isdecimal():
+        name = command.plan.name
+        said = f"job name {name}: `slurmgpu status {name}` and the like take it for a job id"
+        in_sight.append(Slip(said, "begin the name with a letter", sure=False))
     if not command.words:
         return [*active_elsewhere(command.plan, command.environ), *in_sight]
     found = [*program_slips(command), *([] if folder is None else script_slips(command, folder))]
