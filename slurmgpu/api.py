@@ -139,7 +139,8 @@ def _planned(
 ) -> tuple[LoadedJob, Cluster, Plan]:
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.files.jobs import load_job
-    from slurmgpu.planning.planner import Surroundings, make_plan
+    from slurmgpu.planning.planner import make_plan
+    from slurmgpu.planning.surroundings import Surroundings
 
     loaded = load_job(None, _layer(function, settings), cwd=cwd, environ=os.environ)
     cluster, chooser = choose_cluster(cluster_name, loaded.settings, os.environ)

@@ -21,7 +21,8 @@ from slurmgpu.errors import InvalidInput, PlanError, SlurmGpuError, SlurmRefused
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.models.job import Job, Resources
 from slurmgpu.models.plan import Plan
-from slurmgpu.planning.planner import Surroundings, make_plan
+from slurmgpu.planning.planner import make_plan
+from slurmgpu.planning.surroundings import Surroundings
 from slurmgpu.rendering.quoting import directive_value
 from slurmgpu.submission.by_submitit import pack_command
 

@@ -17,7 +17,8 @@ from slurmgpu.files.yaml import Layered, Origin, read_yaml, validate
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
-from slurmgpu.planning.planner import Surroundings, make_plan
+from slurmgpu.planning.planner import make_plan
+from slurmgpu.planning.surroundings import Surroundings
 from slurmgpu.rendering.render import render_script
 
 ROOT = Path(__file__).parent.parent

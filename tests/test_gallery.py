@@ -16,7 +16,8 @@ from slurmgpu.files.gallery import copy_example, example_named, example_names, e
 from slurmgpu.files.jobs import read_user_script
 from slurmgpu.files.yaml import read_file, validate
 from slurmgpu.models.job import Job
-from slurmgpu.planning.planner import Surroundings, make_plan
+from slurmgpu.planning.planner import make_plan
+from slurmgpu.planning.surroundings import Surroundings
 from slurmgpu.rendering.render import render_script
 from slurmgpu.scripts.checking import check_script
 from slurmgpu.scripts.reading import read_script

@@ -19,7 +19,8 @@ from slurmgpu.files.job_text import job_text
 from slurmgpu.files.yaml import read_yaml, validate
 from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.job import Job
-from slurmgpu.planning.planner import Surroundings, make_plan
+from slurmgpu.planning.planner import make_plan
+from slurmgpu.planning.surroundings import Surroundings
 from slurmgpu.rendering.render import render_script
 from slurmgpu.scripts.importing import Imported, import_script
 from slurmgpu.scripts.reading import Script, read_script

@@ -19,7 +19,8 @@ from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.jobs import load_job, read_user_script
 from slurmgpu.files.yaml import Layered, Origin
 from slurmgpu.models.cluster import GENERIC, Cluster
-from slurmgpu.planning.planner import Surroundings, make_plan
+from slurmgpu.planning.planner import make_plan
+from slurmgpu.planning.surroundings import Surroundings
 from slurmgpu.rendering.outline import outline
 from slurmgpu.rendering.render import render_script
 from slurmgpu.submission.judging import Requested, Verdict, judge

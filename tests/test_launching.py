@@ -13,8 +13,9 @@ import pytest
 from slurmgpu.files.data import read_templates
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.command import python_command, python_files
-from slurmgpu.planning.planner import Surroundings, make_plan
+from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.reading import read_script
+from slurmgpu.planning.surroundings import Surroundings
 from slurmgpu.rendering.render import render_script
 from slurmgpu.scripts.checking import check_script
 from slurmgpu.scripts.reading import read_script as read_batch_script

@@ -11,8 +11,9 @@ from slurmgpu.files.yaml import Layered, validate
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
-from slurmgpu.planning.planner import Surroundings, make_plan
+from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.reading import read_script
+from slurmgpu.planning.surroundings import Surroundings
 
 CLUSTER: dict[str, Any] = {
     "name": "here",

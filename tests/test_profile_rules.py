@@ -12,7 +12,8 @@ from slurmgpu.files.data import data_folder
 from slurmgpu.files.yaml import read_yaml, validate
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
-from slurmgpu.planning.planner import Surroundings, make_plan
+from slurmgpu.planning.planner import make_plan
+from slurmgpu.planning.surroundings import Surroundings
 from tests.profile_rules import ABSENT, REFUSALS, RULES, ProfileRule
 
 

@@ -23,7 +23,8 @@ from slurmgpu.models.job import Job
 from slurmgpu.models.limits import Limits, QosRule
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.gpus import gpu_type_matches
-from slurmgpu.planning.planner import Surroundings, make_plan
+from slurmgpu.planning.planner import make_plan
+from slurmgpu.planning.surroundings import Surroundings
 from slurmgpu.rendering.render import render_script
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -24,7 +24,9 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import RUN_FILE
 from slurmgpu.models.units import parse_gres_list
-from slurmgpu.planning.planner import Surroundings, make_plan, partitions_that_fit
+from slurmgpu.planning.derived import partitions_that_fit
+from slurmgpu.planning.planner import make_plan
+from slurmgpu.planning.surroundings import Surroundings
 
 __all__ = ["Prepared", "check_whose", "note", "prepare", "put_any"]
 

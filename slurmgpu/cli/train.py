@@ -101,7 +101,8 @@ def _planned(
     from slurmgpu.files.jobs import find_job_file, load_job
     from slurmgpu.files.yaml import Origin
     from slurmgpu.models.cluster import GENERIC
-    from slurmgpu.planning.planner import Surroundings, make_plan, resolve_environment
+    from slurmgpu.planning.planner import make_plan
+    from slurmgpu.planning.surroundings import Surroundings, resolve_environment
 
     layer = layer_of(settings)
 

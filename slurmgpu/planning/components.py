@@ -1,4 +1,4 @@
-"""Heterogeneous jobs: each component planned as a job of its own (Slurm's guide on heterogeneous jobs)."""
+"""Heterogeneous jobs: each component derived as a job of its own (Slurm's guide on heterogeneous jobs)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from slurmgpu.errors import PlanError
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.component import Component
 from slurmgpu.models.job import Job, Launch
-from slurmgpu.models.plan import Plan, Reason
-from slurmgpu.planning.cost import figure
-from slurmgpu.planning.planner import Surroundings, make_plan
+from slurmgpu.planning import derived
+from slurmgpu.planning.cost import Cost, figure
+from slurmgpu.planning.plan_of import Settled
+from slurmgpu.planning.surroundings import Surroundings
 
-__all__ = ["plan_with_components"]
+__all__ = ["settle"]
 
-_PLAIN = Launch.model_construct(launcher="plain")
 # Options of the whole job: Slurm takes them from the first component.
 _OF_THE_JOB = frozenset(
     {
@@ -20,11 +20,10 @@ _OF_THE_JOB = frozenset(
         "open-mode", "chdir",
     }
 )  # fmt: skip
-_OF_ONE_COMPONENT = frozenset({"launcher", "processes", "GPU-hours", "charge"})
 
 
-def plan_with_components(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
-    """Plan every component; PlanError names the one that does not fit, and what would.
+def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
+    """Derive every component; PlanError names the one that does not fit, and what would.
 
     The command runs once, on the first node of the first component, and starts its own steps there.
     """
@@ -40,57 +39,37 @@ def plan_with_components(job: Job, cluster: Cluster, around: Surroundings) -> Pl
             f"{field} and components: the processes of one launch are alike, and components differ",
             hint="write the steps yourself, in script: or command: srun --het-group=0 ... : --het-group=1 ...",
         )
-    first = make_plan(job.model_copy(update={"components": (), "launch": _PLAIN}), cluster, around)
+    first = derived.settle(job, cluster, around)
     others = [
-        _plan_of(job, component, number, cluster, around)
+        _settled(job, component, number, cluster, around)
         for number, component in enumerate(job.components, start=1)
     ]
-    why = (
-        "the command runs once, on the first node of the first component, and starts its own steps "
-        "(srun --het-group=N)"
-    )
-    return first.model_copy(
-        update={
-            "tended": False,  # what ends the job's own steps in time is the job's
-            "components": tuple(
-                tuple(option for option in one.options if option.name not in _OF_THE_JOB) for one in others
-            ),
-            "reasons": (
-                Reason.model_construct(what="launcher", value="plain", why=why),
-                *(one for one in first.reasons if one.what not in _OF_ONE_COMPONENT),
-                *_cost([first, *others]),
-            ),
-            "gpu_hours": _sum([one.gpu_hours for one in (first, *others)]),
-            "charge": _sum([one.charge for one in (first, *others)]),
-            "warnings": tuple(one for one in first.warnings if "runs on the first" not in one),
-        }
+    return first._replace(
+        components=tuple(
+            tuple(option for option in one.options if option.name not in _OF_THE_JOB) for one in others
+        ),
+        cost=_in_all([one.cost for one in (first, *others)]),
     )
 
 
-def _sum(amounts: list[float | None]) -> float | None:
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if len(known) == len(amounts) else None
+def _in_all(costs: list[Cost | None]) -> Cost | None:
+    """What all components together cost at most, as far as it is known of each."""
+    known = [cost for cost in costs if cost is not None]
+    if len(known) < len(costs):
+        return None
+
+    def added(amounts: list[float | None]) -> tuple[float | None, str]:
+        parts = [amount for amount in amounts if amount is not None]
+        if len(parts) < len(amounts):
+            return None, ""
+        return sum(parts), f"{' + '.join(map(figure, parts))}, component by component"
+
+    hours, charge = added([one.gpu_hours for one in known]), added([one.charge for one in known])
+    return Cost(*hours, charge[0], known[0].unit, charge[1])
 
 
-def _cost(plans: list[Plan]) -> list[Reason]:
-    """What all components together cost at most."""
-    rows = []
-    hours, charge = _sum([one.gpu_hours for one in plans]), _sum([one.charge for one in plans])
-    if hours:
-        parts = " + ".join(f"{figure(one.gpu_hours or 0)}" for one in plans)
-        why = f"{parts}, component by component"
-        rows.append(Reason.model_construct(what="GPU-hours", value=f"{figure(hours)} at most", why=why))
-    if charge is not None:
-        parts = " + ".join(f"{figure(one.charge or 0)}" for one in plans)
-        value = f"{figure(charge)} {plans[0].charge_unit} at most"
-        rows.append(
-            Reason.model_construct(what="charge", value=value, why=f"{parts}, component by component")
-        )
-    return rows
-
-
-def _plan_of(job: Job, component: Component, number: int, cluster: Cluster, around: Surroundings) -> Plan:
-    """The plan of a further component: its own, with those of the job's resources that Slurm does not hand down."""
+def _settled(job: Job, component: Component, number: int, cluster: Cluster, around: Surroundings) -> Settled:
+    """A further component: its own, with those of the job's resources that Slurm does not hand down."""
     own = component.resources
     shared = {name: getattr(job.resources, name) for name in ("account", "qos", "time", "reservation")}
     missing = {name: value for name, value in shared.items() if getattr(own, name) is None}
@@ -103,10 +82,10 @@ def _plan_of(job: Job, component: Component, number: int, cluster: Cluster, arou
             "command": ("srun",),
             "script": None,
             "shebang": None,
-            "launch": _PLAIN,
+            "launch": Launch.model_construct(launcher="plain"),
         }
     )
     try:
-        return make_plan(alone, cluster, around)
+        return derived.settle(alone, cluster, around)
     except PlanError as error:
         raise PlanError(f"component {number}: {error.message}", hint=error.hint) from None

@@ -1,36 +1,33 @@
-"""Jobs that ask Slurm for what stands in them, and jobs whose script runs as it stands."""
+"""Jobs that ask Slurm for what stands in them, and for nothing else."""
 
 from __future__ import annotations
 
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import PurePosixPath
 
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Component, Job, Restart
-from slurmgpu.models.plan import Option, Plan, Reason
+from slurmgpu.models.plan import Option
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.train import TrainSettings
 from slurmgpu.models.units import Duration, GpuRequest, Memory
 from slurmgpu.planning.asking import judge_options
-from slurmgpu.planning.command import python_command
 from slurmgpu.planning.launching import Launching, choose_launcher, outside_the_container, own_loop
-from slurmgpu.planning.planner import Surroundings, make_plan, own_loop_reasons, resolve_environment
+from slurmgpu.planning.plan_of import Settled, Size, name_of
 from slurmgpu.planning.restarting import refuse_timeout, restart_of
+from slurmgpu.planning.surroundings import Surroundings, resolve_environment
 
 __all__ = [
     "OPTIONS_OF_RESOURCES",
     "ExactSize",
-    "as_it_stands",
     "component_options",
     "exact_options",
-    "exact_plan",
+    "settle",
 ]
 
-_DEFAULT_SHELL = "/bin/bash"
 _SPELLED = (Duration, GpuRequest, Memory)
 _WHY = "as it stands in the job (exact)"
 # What the launchers srun and torchrun must know as numbers.
@@ -60,80 +57,38 @@ OPTIONS_OF_RESOURCES = {
 """Each field of the resources that is one option of sbatch."""
 
 
-def as_it_stands(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
-    """Plan an exact job, a heterogeneous job, or a job with a script of its own."""
-    for field in ("script", "components"):
-        if getattr(job, field):
-            refuse_timeout(job, field)
-    if job.exact:
-        return exact_plan(job, cluster, around)
-    if job.components:
-        from slurmgpu.planning.components import plan_with_components
-
-        return plan_with_components(job, cluster, around)
-    return _script_plan(job, cluster, around)
-
-
-def exact_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
+def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
     """Ask for what stands in the job and for nothing else; the cluster's dialect does not count.
 
     PlanError when two fields say the same option, there is nothing to run, or a component would never start there.
     """
+    for field in ("script", "components"):
+        if getattr(job, field):
+            refuse_timeout(job, field)
     options = tuple(exact_options(job))
     components = tuple(tuple(component_options(one)) for one in job.components)
     overruled = _never_starts(cluster, (options, *components), around.force)
     name, environment = resolve_environment(job, cluster, around.environments)
     size = ExactSize(job.resources)
-    restart = restart_of(job)[0] if job.restart is not None else Restart.model_construct()
-    if job.script is not None:
-        launching = Launching("plain", "the script runs as it stands")
-    else:
-        launching = _launching(job, environment, size, around)
+    launching = _launching(job, environment, size, around)
     if job.train is not None:
         job.train.micro_batch(size.nodes * size.processes(launching))
         overruled += _judged_precision(job.train, size, around.force)
-    loop = own_loop(around.script) if job.command is not None else None
     text = {option.name: option.value for option in options}
     folders, warnings = _log_folders(text)
-    return Plan.model_construct(
-        cluster=cluster.name,
-        name=_name(job, text),
-        partition=text.get("partition"),
-        nodes=size.nodes,
-        gpus_per_node=size.gpus,
-        gpu_type=size.gpu_type,
-        tasks_per_node=1 if launching.launcher == "torchrun" else size.tasks,
-        processes_per_node=size.processes(launching),
-        spawned_per_node=max(1, size.gpus) if launching.spawns else 0,
-        cpus_per_task=job.resources.cpus_per_task,
-        memory=job.resources.memory,
-        time=job.resources.time,
+    return Settled(
+        name=text.get("job-name")
+        or name_of(job),  # Slurm calls a job without --job-name by its script's file
         options=options,
-        components=components,
-        launcher=launching.launcher,
-        srun_options=job.launch.srun_options,
-        command=job.command,
-        train=job.train.document() if job.train is not None else None,
-        script=job.script,
-        shebang=job.shebang or _DEFAULT_SHELL,
-        environment=environment,
+        size=size.under(launching, job.resources),
+        launching=launching,
         environment_name=name,
-        variables={**environment.variables, **job.variables},
-        secrets=job.secrets,
-        work_dir=around.work_dir,
-        enters_work_dir=job.work_dir is not None,
-        exact=True,
-        output=text.get("output"),
-        error=text.get("error"),
+        environment=environment,
+        restart=restart_of(job)[0] if job.restart is not None else Restart.model_construct(),
+        own_loop=own_loop(around.script) if job.command is not None else None,
         log_folders=folders,
-        restart_limit=restart.limit if restart.on else None,
-        restart_on=restart.on,
-        own_loop=loop,
-        tended=job.train is not None or "timeout" in restart.on,
-        reasons=(
-            Reason.model_construct(what="launcher", value=launching.launcher, why=launching.why),
-            *own_loop_reasons(loop),
-        ),
+        srun_options=job.launch.srun_options,
+        components=components,
         warnings=(*overruled, *launching.warnings, *outside_the_container(environment), *warnings),
     )
 
@@ -189,9 +144,21 @@ class ExactSize:
         """Processes on a node, whoever starts them."""
         return {"torchrun": max(1, self.gpus), "srun": self.tasks, "plain": 1}[launching.launcher]
 
+    def under(self, launching: Launching, resources: Resources) -> Size:
+        """The size that a launcher counts with."""
+        return Size(
+            nodes=self.nodes,
+            gpus_per_node=self.gpus,
+            gpu_type=self.gpu_type,
+            tasks_per_node=1 if launching.launcher == "torchrun" else self.tasks,
+            processes_per_node=self.processes(launching),
+            cpus_per_task=resources.cpus_per_task,
+            memory=resources.memory,
+        )
+
 
 def _launching(job: Job, environment: Environment, size: ExactSize, around: Surroundings) -> Launching:
-    if job.command is None and job.train is None:
+    if job.command is None and job.train is None and job.script is None:
         raise InvalidInput(
             "the job has neither command nor train nor script: there is nothing to run",
             hint="write command: [python, train.py], or the lines of a script under script: |",
@@ -200,9 +167,7 @@ def _launching(job: Job, environment: Environment, size: ExactSize, around: Surr
         job,
         environment,
         around.script,
-        nodes=size.nodes,
-        gpus_per_node=size.gpus,
-        tasks_per_node=size.tasks,
+        layout=(size.nodes, size.gpus, size.tasks),
     )
     unknown = [name for name in _SIZES if isinstance(job.sbatch.get(name), str)]
     if chosen.launcher != "plain" and unknown:
@@ -274,19 +239,6 @@ def component_options(component: Component) -> Iterator[Option]:
         yield Option.model_construct(name=name, value=value, why=_WHY)
 
 
-def _name(job: Job, options: Mapping[str, str | None]) -> str:
-    """What the run is called here; Slurm calls a job without --job-name by its script's file."""
-    named = job.name or options.get("job-name")
-    if named or job.script is not None:
-        return named or "job"
-    if job.train is not None:
-        return PurePosixPath(job.train.task.split(":")[0]).stem
-    assert job.command is not None
-    python = python_command(job.command)
-    word = (python.script or python.module) if python else job.command[0]
-    return PurePosixPath(word or job.command[0]).name.removesuffix(".py") or "job"
-
-
 def _log_folders(options: Mapping[str, str | None]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The folders of the log files as far as their names are known here, and a warning where they are not."""
     folders: dict[str, None] = {}
@@ -301,39 +253,3 @@ def _log_folders(options: Mapping[str, str | None]) -> tuple[tuple[str, ...], tu
             folder = posixpath.join(options.get("chdir") or "", parent)
             folders[folder.replace("%%", "%")] = None
     return tuple(folders), tuple(warnings)
-
-
-def _script_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
-    """Plan the options as for a command that starts its own processes; what runs is the script."""
-    if re.search(r"\$(?:[A-Za-z_]|\{)|\A~", around.work_dir):
-        raise PlanError(
-            f"work_dir: {around.work_dir!r} is known to the job only, and a script runs as it stands",
-            hint="write the folder out, or leave work_dir out and begin the script with cd",
-        )
-    started = job.model_copy(
-        update={"name": job.name or "job", "command": ("srun",), "script": None, "shebang": None}
-    )
-    plan = make_plan(started, cluster, around)
-    shell = _DEFAULT_SHELL + (" -l" if plan.login_shell else "")
-    return plan.model_copy(
-        update={
-            "command": None,
-            "script": job.script,
-            "shebang": job.shebang or shell,
-            "enters_work_dir": False,
-            "options": tuple(_as_a_script(option, job) for option in plan.options),
-            "reasons": tuple(
-                Reason.model_construct(what=one.what, value=one.value, why="the script runs as it stands")
-                if one.what == "launcher"
-                else one
-                for one in plan.reasons
-                if one.what != "processes"
-            ),
-        }
-    )
-
-
-def _as_a_script(option: Option, job: Job) -> Option:
-    if option.name == "job-name" and not job.name:
-        return option.model_copy(update={"why": "a script has no name of its own; name: gives one"})
-    return option

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from slurmgpu.planning.reading import ScriptFacts
     from slurmgpu.planning.signs import Finding
 
-__all__ = ["Launching", "choose_launcher", "own_loop"]
+__all__ = ["Launching", "choose_launcher", "outside_the_container", "own_loop"]
+
+_ONCE = "the command runs once, on the first node of the first component, and starts its own steps (srun --het-group=N)"
 
 
 def own_loop(facts: ScriptFacts | None) -> str | None:
@@ -67,15 +69,20 @@ def choose_launcher(
     environment: Environment,
     facts: ScriptFacts | None,
     *,
-    nodes: int,
-    gpus_per_node: int,
-    tasks_per_node: int | None,
+    layout: tuple[int, int, int | None],
     cluster: Cluster | None = None,
 ) -> Launching:
     """Decide who starts the processes; an explicit ``launch`` always wins, then what the script needs.
 
-    Where torchrun and srun would both do, the cluster's dialect says which.
+    ``layout`` are nodes, GPUs on each, and the tasks on each where the job says so. Where torchrun and srun would both
+    do, the cluster's dialect says which.
     """
+    nodes, gpus_per_node, tasks_per_node = layout
+    if job.components and not job.exact:
+        spawns = facts is not None and facts.spawns is not None
+        return Launching("plain", _ONCE, spawns=spawns)
+    if job.script is not None:
+        return Launching("plain", "the script runs as it stands")
     processes = nodes * max(gpus_per_node, tasks_per_node or 1)
     words = job.command or ()
     python = python_command(words) if words else None

@@ -9,7 +9,7 @@ from slurmgpu.errors import PlanError
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import OWN_OPTIONS, Job
-from slurmgpu.models.plan import Launcher, Option
+from slurmgpu.models.plan import Option
 from slurmgpu.models.slurm_text import LONGEST_OPTION
 from slurmgpu.models.units import Memory
 from slurmgpu.planning.drafting import Draft
@@ -21,6 +21,7 @@ __all__ = ["Layouted", "options_of", "partition_named"]
 
 
 _AS_ASKED = "as asked"
+_NAMELESS = ("from the command", "a script has no name of its own; name: gives one")
 
 
 class Layouted(NamedTuple):
@@ -29,7 +30,6 @@ class Layouted(NamedTuple):
     name: str
     draft: Draft
     partition_why: str
-    launcher: Launcher
     tasks_why: str
     environment: Environment
     restarts: bool
@@ -56,7 +56,7 @@ def partition_named(cluster: Cluster, asked: str | None, partition: str | None) 
 def _identity(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     resources, draft = job.resources, made.draft
     yield Option.model_construct(
-        name="job-name", value=made.name, why=_AS_ASKED if job.name else "from the command"
+        name="job-name", value=made.name, why=_AS_ASKED if job.name else _NAMELESS[job.script is not None]
     )
     if draft.account.value:
         why = draft.account.why.replace(_AS_ASKED, made.asked("resources.account"), 1)

@@ -13,7 +13,8 @@ from slurmgpu.files.data import read_templates
 from slurmgpu.files.yaml import Layered, validate
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
-from slurmgpu.planning.planner import Surroundings, make_plan
+from slurmgpu.planning.planner import make_plan
+from slurmgpu.planning.surroundings import Surroundings
 from slurmgpu.rendering.render import render_script
 from slurmgpu.training.group import choose_device
 from slurmgpu.training.ranks import from_environment

@@ -1,0 +1,263 @@
+"""A job with what it leaves out derived from the cluster: partition, nodes, CPUs, memory, launcher."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import TYPE_CHECKING
+
+from typing_extensions import assert_never
+
+from slurmgpu.errors import InvalidInput, PlanError
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.environment import Environment
+from slurmgpu.models.job import Job
+from slurmgpu.models.plan import Launcher
+from slurmgpu.models.units import Duration, Memory
+from slurmgpu.planning.ask import SHARED
+from slurmgpu.planning.choosing import by_preference, candidates, choose
+from slurmgpu.planning.drafting import Draft
+from slurmgpu.planning.gpus import as_spelled
+from slurmgpu.planning.launching import Launching, choose_launcher, outside_the_container, own_loop
+from slurmgpu.planning.options import Layouted, options_of
+from slurmgpu.planning.plan_of import Settled, Size, name_of
+from slurmgpu.planning.remarks import reasons, same_in_all_tasks, warnings
+from slurmgpu.planning.request import Layout, count
+from slurmgpu.planning.restarting import refuse_timeout, restart_of
+from slurmgpu.planning.surroundings import Surroundings, resolve_environment
+
+if TYPE_CHECKING:
+    from slurmgpu.planning.cost import Cost
+    from slurmgpu.planning.reading import ScriptFacts
+
+__all__ = ["partitions_that_fit", "settle"]
+
+
+def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
+    """Derive what the job leaves out; PlanError names what does not fit and what would."""
+    _check(job, around.work_dir)
+    job = job.model_copy(update={"resources": as_spelled(cluster, job.resources)})
+    name, environment = resolve_environment(job, cluster, around.environments)
+    launchings = _Launchings(job, cluster, environment, around.script)
+
+    def nearby() -> list[str]:
+        from slurmgpu.planning.ways_out import ways_out  # only a refusal pays for it
+
+        return ways_out(cluster, job.resources, launchings.tasks_on)
+
+    chosen = choose(cluster, job.resources, launchings.tasks_on, force=around.force, ways_out=nearby)
+    draft = chosen.draft
+    launching = launchings.on(draft.layout)
+    tasks, tasks_why = _tasks(job, launching, draft.layout.gpus_per_node)
+    size = _size(draft, tasks, _processes(launching, draft.layout.gpus_per_node, tasks))
+    if job.train is not None:
+        job.train.micro_batch(size.nodes * size.processes_per_node)
+    loop = own_loop(around.script) if job.train is None else None
+    restart, restart_why = restart_of(job, loop)
+    made = Layouted(
+        name=name_of(job),
+        draft=draft,
+        partition_why=chosen.why,
+        tasks_why=tasks_why,
+        environment=environment,
+        restarts=bool(restart.on),
+        origins=around.origins,
+        restart_why=restart_why,
+        # sbatch expands nothing: a folder with a variable or ~ in it can only be entered by the script.
+        chdir=None if _only_the_job_knows(around.work_dir) else around.work_dir,
+    )
+    own_gpus = _own_gpus(cluster, launching.launcher, draft.layout, tasks)
+    return Settled(
+        name=made.name,
+        options=options_of(job, cluster, made),
+        size=size,
+        launching=launching,
+        environment_name=name,
+        environment=environment,
+        restart=restart,
+        own_loop=loop,
+        log_folders=_log_folders(job, made),
+        own_gpus=own_gpus,
+        srun_options=(
+            *([f"--gpus-per-task={own_gpus}"] if own_gpus and cluster.dialect.gpus == "srun" else []),
+            *cluster.dialect.srun_options,
+            *environment.srun_options,
+            *job.launch.srun_options,
+        ),
+        cost=_cost(job, cluster, draft),
+        reasons=tuple(reasons(job, cluster, draft, launching, size.processes_per_node, own_gpus)),
+        warnings=(
+            *launching.warnings,
+            *same_in_all_tasks(job, around.script),
+            *outside_the_container(environment),
+            *_judged_precision(job, draft, around.force),
+            *warnings(cluster, chosen, job.resources),
+        ),
+    )
+
+
+def partitions_that_fit(job: Job, cluster: Cluster, around: Surroundings) -> list[str]:
+    """The partitions that would start the job, the best first; none on a cluster that is not described."""
+    if job.exact or not cluster.known:
+        return [name for name in [job.resources.partition] if name]
+    _, environment = resolve_environment(job, cluster, around.environments)
+    tasks_on = _Launchings(job, cluster, environment, around.script).tasks_on
+    fitting = candidates(cluster, as_spelled(cluster, job.resources), tasks_on).fitting
+    return [made.partition for made in by_preference(cluster, fitting) if made.partition]
+
+
+def _only_the_job_knows(folder: str) -> bool:
+    return re.search(r"\$(?:[A-Za-z_]|\{)|\A~", folder) is not None
+
+
+def _check(job: Job, work_dir: str) -> None:
+    for field in ("script", "components"):
+        if getattr(job, field):
+            refuse_timeout(job, field)
+    if job.script is not None and _only_the_job_knows(work_dir):
+        raise PlanError(
+            f"work_dir: {work_dir!r} is known to the job only, and a script runs as it stands",
+            hint="write the folder out, or leave work_dir out and begin the script with cd",
+        )
+    if job.command is None and job.train is None and job.script is None:
+        raise InvalidInput(
+            "the job has neither command nor train: there is nothing to run",
+            hint="write command: [python, train.py] in a job file (job.yaml in this folder is found by itself), or after --: "
+            "slurmgpu submit --gpus 2 -- python train.py",
+        )
+
+
+class _Launchings:
+    """The launcher on each layout, decided once."""
+
+    def __init__(
+        self, job: Job, cluster: Cluster, environment: Environment, script: ScriptFacts | None
+    ) -> None:
+        self._job, self._cluster, self._environment, self._script = job, cluster, environment, script
+        self._made: dict[tuple[int, int], Launching] = {}
+
+    def on(self, layout: Layout) -> Launching:
+        key = (layout.nodes, layout.gpus_per_node)
+        if key not in self._made:
+            self._made[key] = choose_launcher(
+                self._job,
+                self._environment,
+                self._script,
+                layout=(layout.nodes, layout.gpus_per_node, self._job.resources.tasks_per_node),
+                cluster=self._cluster,
+            )
+        return self._made[key]
+
+    def tasks_on(self, layout: Layout) -> int:
+        return _tasks(self._job, self.on(layout), layout.gpus_per_node)[0]
+
+
+def _tasks(job: Job, launching: Launching, gpus_per_node: int) -> tuple[int, str]:
+    asked = job.resources.tasks_per_node
+    if launching.launcher == "torchrun":
+        if asked not in (None, 1):
+            raise PlanError(
+                f"resources.tasks_per_node: {asked} and launcher torchrun exclude each other: "
+                "torchrun itself starts a process per GPU",
+                hint="leave tasks_per_node out, or use launch: srun",
+            )
+        return 1, "torchrun starts the processes of a node"
+    if launching.launcher == "srun":
+        return (
+            (asked, "as asked")
+            if asked
+            else (launching.tasks_per_node, "one task per node")
+            if launching.tasks_per_node
+            else (max(1, gpus_per_node), "one task per GPU" if gpus_per_node else "one task")
+        )
+    return (asked, "as asked") if asked else (1, "one process")
+
+
+def _processes(launching: Launching, gpus_per_node: int, tasks: int) -> int:
+    if launching.launcher == "torchrun":
+        return max(1, gpus_per_node)
+    if launching.launcher == "srun":
+        return tasks
+    if launching.launcher == "plain":
+        return 1
+    assert_never(launching.launcher)
+
+
+def _size(draft: Draft, tasks: int, processes: int) -> Size:
+    layout = draft.layout
+    types = {draft.gpu_type} if draft.gpu_type else {group.gpu_type for group in draft.groups}
+    return Size(
+        nodes=layout.nodes,
+        gpus_per_node=layout.gpus_per_node,
+        gpu_type=next(iter(types)) if layout.gpus_per_node and len(types) == 1 else None,
+        tasks_per_node=tasks,
+        processes_per_node=processes,
+        cpus_per_task=None if draft.cpus.amount is None else max(1, draft.cpus.amount // tasks),
+        memory=None if draft.memory.amount is None else Memory(draft.memory.amount),
+    )
+
+
+def _judged_precision(job: Job, draft: Draft, force: bool) -> tuple[str, ...]:
+    if job.train is None or job.train.precision == "fp32":
+        return ()
+    from slurmgpu.planning.precision import judge_precision  # only a training pays for it
+
+    pinned = draft.gpu_type
+    types = {pinned} if pinned else {group.gpu_type or "unnamed" for group in draft.groups}
+    shared = draft.ask.whole or any(gres.name in SHARED for gres in draft.ask.gres)
+    has_gpus = job.train.device != "cpu" and (draft.layout.gpus_per_node > 0 or shared)
+    return judge_precision(job.train.precision, types, has_gpus=has_gpus, force=force)
+
+
+def _own_gpus(cluster: Cluster, launcher: Launcher, layout: Layout, tasks: int) -> int | None:
+    """GPUs of each task of srun where the site gives them by the task; PlanError where they cannot be split."""
+    style = cluster.dialect.gpus
+    if not layout.gpus_per_node or style not in ("srun", "gpus-per-task"):
+        return None
+    if (
+        style == "srun" and launcher == "plain"
+    ):  # the batch shell has all GPUs of its node (seen on 20.11 to 26.05)
+        return None
+    if layout.gpus_per_node % tasks:
+        raise PlanError(
+            f"resources.tasks_per_node: {tasks}: {cluster.name!r} gives each task its own GPUs, and "
+            f"{count(layout.gpus_per_node, 'GPU')} a node cannot be split evenly over {tasks} tasks",
+            hint="leave tasks_per_node out for one task per GPU",
+        )
+    return layout.gpus_per_node // tasks
+
+
+def _cost(job: Job, cluster: Cluster, draft: Draft) -> Cost | None:
+    if not cluster.known:
+        return None
+    from slurmgpu.planning.cost import cost_of  # only a described cluster pays for it
+
+    time = job.resources.time or _default_time(cluster, draft)
+    return cost_of(cluster, draft, time, tasks=job.array.tasks if job.array else 1)
+
+
+def _default_time(cluster: Cluster, draft: Draft) -> Duration | None:
+    partition = cluster.partitions.get(draft.partition or "")
+    return (partition.limits.default_time or partition.limits.max_time) if partition else None
+
+
+def _log_folders(job: Job, made: Layouted) -> tuple[str, ...]:
+    """Folders of the log files: Slurm makes none, and a job whose log cannot be opened dies without a word."""
+    folders: dict[str, None] = {}
+    for field_name, pattern in (("output", job.output), ("error", job.error)):
+        if pattern is None:
+            continue
+        parent = posixpath.dirname(pattern).replace("%x", made.name)
+        if "%" in parent.replace("%%", ""):
+            raise PlanError(
+                f"{field_name}: {pattern!r} has a pattern in its folder, and Slurm makes no folders: no log, no job",
+                hint="keep %-patterns to the file's own name; %x (the job's name) may stand anywhere",
+            )
+        if made.chdir and re.search(r"[%\\]", made.chdir) and not pattern.startswith("/"):
+            raise PlanError(
+                f"{field_name}: {pattern!r} is against the work folder {made.chdir!r}, whose % or backslash Slurm would expand",
+                hint=f"write {field_name} as an absolute path, or leave it out",
+            )
+        if parent:
+            folders[posixpath.join(made.chdir or "", parent.replace("%%", "%"))] = None
+    return tuple(folders)

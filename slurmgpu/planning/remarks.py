@@ -1,0 +1,123 @@
+"""What a derived plan says besides its options: why, and what is likely not meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.job import Job
+from slurmgpu.models.plan import Reason
+from slurmgpu.models.resources import Resources
+from slurmgpu.planning.ask import SHARED
+from slurmgpu.planning.choosing import Chosen
+from slurmgpu.planning.drafting import Draft
+from slurmgpu.planning.launching import Launching
+from slurmgpu.planning.request import Layout, count
+
+if TYPE_CHECKING:
+    from slurmgpu.planning.reading import ScriptFacts
+
+__all__ = ["reasons", "same_in_all_tasks", "warnings"]
+
+
+def reasons(
+    job: Job, cluster: Cluster, draft: Draft, launching: Launching, processes: int, own_gpus: int | None
+) -> Iterator[Reason]:
+    """Why the values are that are no sbatch option; ``processes`` on a node, ``own_gpus`` of each task."""
+    layout = draft.layout
+    if job.script is None and not job.components:
+        yield _processes_reason(launching, layout, processes)
+    if layout.gpus_per_node:
+        yield from _step_reasons(cluster, own_gpus)
+    yield from _type_reasons(draft)
+    if job.environment is None and job.script is None and cluster.default_environment is not None:
+        why = "the profile's default_environment; environment: {} in the job sets up nothing"
+        yield Reason.model_construct(what="environment", value=cluster.default_environment, why=why)
+    yield from _left_out(job, cluster, draft)
+
+
+def _processes_reason(launching: Launching, layout: Layout, processes: int) -> Reason:
+    if launching.spawns:
+        total, why = max(1, layout.gpus_per_node), "the command starts one for each GPU of its node"
+    elif launching.launcher == "plain" and layout.nodes > 1:
+        total, why = processes, "on the first of the nodes"
+    else:
+        total, why = layout.nodes * processes, f"{count(layout.nodes, 'node')} x {processes}"
+    return Reason.model_construct(what="processes", value=str(total), why=why)
+
+
+def _step_reasons(cluster: Cluster, own_gpus: int | None) -> tuple[Reason, ...]:
+    """Where the job itself asks for no GPU: who gets them."""
+    if cluster.dialect.gpus != "srun":
+        return ()
+    if own_gpus is None:
+        value, why = "those of the whole node", f"{cluster.name} gives whole nodes, and GPUs to steps"
+    else:
+        value = f"{own_gpus} for each task"
+        why = f"{cluster.name} gives GPUs to the tasks of a step: srun asks for them, not the job"
+    return (Reason.model_construct(what="GPUs", value=value, why=why),)
+
+
+def _type_reasons(draft: Draft) -> tuple[Reason, ...]:
+    if not draft.groups:
+        return ()
+    from slurmgpu.planning.pinning import type_reasons  # only a described cluster pays for it
+
+    return type_reasons(draft)
+
+
+def _left_out(job: Job, cluster: Cluster, draft: Draft) -> tuple[Reason, ...]:
+    """The reasons for what is not asked of Slurm."""
+    left: list[Reason] = []
+    if draft.cpus.amount is None:
+        left.append(Reason.model_construct(what="CPUs", value="not asked for", why=draft.cpus.why))
+    if draft.memory.amount is None:
+        left.append(Reason.model_construct(what="memory", value="not asked for", why=draft.memory.why))
+    if job.resources.time is None:
+        partition = cluster.partitions.get(draft.partition or "")
+        default = partition.limits.default_time if partition else None
+        why = (
+            f"the partition's default of {default} applies"
+            if default
+            else "the partition's default applies; -t sets it"
+        )
+        left.append(Reason.model_construct(what="time", value="not asked for", why=why))
+    return tuple(left)
+
+
+def warnings(cluster: Cluster, chosen: Chosen, resources: Resources) -> tuple[str, ...]:
+    """What is legal and likely not meant."""
+    draft = chosen.draft
+    found = list(chosen.overruled)
+    if draft.account.instead:
+        found.append(
+            f"account {draft.account.instead} is for other types of GPU; the job charges {draft.account.value}"
+        )
+    none_wanted = resources.gpus is not None or resources.gpus_per_node is not None  # gpus: 0
+    shared = any(gres.name in SHARED for gres in draft.ask.gres)
+    if not draft.layout.gpus_per_node and not none_wanted and not shared:
+        found.append("no GPU is asked for; --gpus 1, or resources.gpus, asks for one")
+    elif draft.layout.gpus_per_node and draft.cpus.amount is None and not cluster.known:
+        found.append(
+            "no CPUs are asked for, and Slurm's usual default is 1 a task; --cpus-per-gpu asks for more"
+        )
+    if draft.groups:
+        from slurmgpu.planning.pinning import loose_types  # only a described cluster pays for it
+
+        found += loose_types(cluster, draft)
+    return tuple(found)
+
+
+def same_in_all_tasks(job: Job, script: ScriptFacts | None) -> tuple[str, ...]:
+    """A warning where the tasks of an array have nothing to tell them apart."""
+    if job.array is None or job.array.tasks < 2 or script is None or not script.same_in_all_tasks:
+        return ()
+    told = (*(job.command or ()), *job.variables.values())
+    if any("SLURM_" in word for word in told):
+        return ()
+    return (
+        f"nothing in the command or in {script.path} reads SLURM_ARRAY_TASK_ID: each of the {job.array.tasks} tasks "
+        "would do the same; read it in the script (os.environ), or let a shell put it into the command: "
+        f"-- bash -c 'python {script.path} --trial $SLURM_ARRAY_TASK_ID'",
+    )
