@@ -14,14 +14,16 @@ from slurmgpu.planning.rules import effective_qos
 
 __all__ = ["Chosen", "account_of", "qos_candidates"]
 
-_AS_ASKED = "as asked"
-
 
 class Chosen(NamedTuple):
     """A value that is asked for (None: none is), and why."""
 
     value: str | None
     why: str
+    asked: bool = False
+    """Whether the job, or the settings for it, name it."""
+    ending: str = ""
+    """Why it does not end as it was written."""
     instead: str | None = None
     """The account that was asked for, which is for other types of GPU."""
 
@@ -31,7 +33,7 @@ def account_of(
 ) -> Chosen:
     """The account as the site writes it; PlanError when it is none that could exist there."""
     rule = (partition.account if partition else None) or cluster.dialect.account
-    chosen = Chosen(resources.account, _AS_ASKED)
+    chosen = Chosen(resources.account, "as asked", asked=True)
     names = sorted({row.account for row in cluster.associations})
     if chosen.value is None and "account" in cluster.dialect.required:
         if cluster.default_account:
@@ -73,8 +75,8 @@ def _by_rule(cluster: Cluster, chosen: Chosen, rule: AccountRule, gpu_types: fro
         wrong = next((end for end in suffixes.values() if account.endswith(end)), "")
         account = account.removesuffix(wrong) + suffix
         reason = f"for jobs on {', '.join(sorted(gpu_types))}" if by_type else "here"
-        why = f"{chosen.why}, with the {suffix} that accounts end in {reason}"
-        chosen = Chosen(account, why, instead=chosen.value if wrong else None)
+        ending = f", with the {suffix} that accounts end in {reason}"
+        chosen = chosen._replace(value=account, ending=ending, instead=chosen.value if wrong else None)
     if rule.pattern and not re.fullmatch(rule.pattern, account, re.IGNORECASE):
         example = f" such as {rule.example}" if rule.example else f" that match {rule.pattern}"
         raise PlanError(
@@ -87,7 +89,7 @@ def _by_rule(cluster: Cluster, chosen: Chosen, rule: AccountRule, gpu_types: fro
 def qos_candidates(cluster: Cluster, resources: Resources, partition: Partition | None) -> list[Chosen]:
     """The QOS to try, the best first: the one asked for, or the site's, or any where one must be named."""
     if resources.qos is not None:
-        return [Chosen(resources.qos, _AS_ASKED)]
+        return [Chosen(resources.qos, "as asked", asked=True)]
     usual = effective_qos(cluster, cluster.dialect.qos, resources.account, None)
     if partition is not None and partition.qos and usual is not None and usual not in partition.qos:
         allowed = [

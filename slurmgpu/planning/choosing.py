@@ -25,12 +25,20 @@ class Chosen(NamedTuple):
     overruled: tuple[str, ...] = ()
 
 
+class Clause(NamedTuple):
+    """Why a draft would not start."""
+
+    subject: str
+    """What the text is about; '' for the partition itself."""
+    text: str
+
+
 class Candidates(NamedTuple):
     """The drafts that would start, and why the others would not."""
 
     fitting: list[Draft]
-    failing: dict[str, list[str]]
-    """By partition: clauses that say why."""
+    failing: dict[str, list[Clause]]
+    """By partition: why not."""
     nearest: list[Draft]
     """Drafts with problems."""
 
@@ -47,21 +55,20 @@ def candidates(cluster: Cluster, resources: Resources, tasks: Tasks) -> Candidat
         partition = cluster.partitions[name]
         if not named and (partition.preemptible or partition.by_name):
             what = "preemptible, and " if partition.preemptible else ""
-            found.failing[name] = [f"partition {name!r} is {what}chosen only by name"]
+            found.failing[name] = [Clause("", f"is {what}chosen only by name")]
             continue
         try:
             made = draft(cluster, resources, name, tasks)
         except Misfit as misfit:
-            found.failing[name] = [f"partition {name!r} {misfit}"]
+            found.failing[name] = [Clause("", str(misfit))]
             continue
         slices = [] if named else _slices_unasked(cluster, resources, made)
         if made.problems:
-            found.failing[name] = _said(made.problems)
+            found.failing[name] = _said(name, made.problems)
             found.nearest.append(made)
         elif slices:
-            found.failing[name] = [
-                f"partition {name!r} has only slices for it, which are given by name (gpu_type: {' or '.join(slices)})"
-            ]
+            text = f"has only slices for it, which are given by name (gpu_type: {' or '.join(slices)})"
+            found.failing[name] = [Clause("", text)]
         else:
             found.fitting.append(made)
     return found
@@ -82,12 +89,13 @@ def _slices_unasked(cluster: Cluster, resources: Resources, made: Draft) -> list
     return names_of(tuple(kind for kind in kinds if is_slice(cluster, kind)))
 
 
-def _said(found: tuple[Problem, ...]) -> list[str]:
+def _said(partition: str, found: tuple[Problem, ...]) -> list[Clause]:
     """Problems as clauses; several of one subject in one."""
     by_subject: dict[str, list[str]] = {}
     for problem in found:
-        by_subject.setdefault(problem.subject, []).append(problem.text)
-    return [f"{subject} {'; '.join(texts)}" for subject, texts in by_subject.items()]
+        own = problem.subject == f"partition {partition!r}"
+        by_subject.setdefault("" if own else problem.subject, []).append(problem.text)
+    return [Clause(subject, "; ".join(texts)) for subject, texts in by_subject.items()]
 
 
 def choose(
@@ -162,7 +170,7 @@ def _several(cluster: Cluster, resources: Resources, best: Draft, found: Candida
     same_size = [one for one in found.fitting if one.layout[:2] == best.layout[:2]]
     best, alike = _of_one_type(cluster, best, same_size)
     failing = found.failing | {
-        one.partition or "": [f"partition {one.partition!r} has no {best.gpu_type}"]
+        one.partition or "": [Clause("", f"has no {best.gpu_type}")]
         for one in same_size
         if one.partition not in {kept.partition for kept in alike}
     }
@@ -206,19 +214,15 @@ def _of_one_type(cluster: Cluster, best: Draft, drafts: list[Draft]) -> tuple[Dr
     return pinned, kept
 
 
-def _merged(failing: dict[str, list[str]]) -> list[str]:
+def _merged(failing: dict[str, list[Clause]]) -> list[str]:
     """The reasons, with partitions of the same reason in one clause."""
-    by_text: dict[str, list[str]] = {}
+    by_clauses: dict[tuple[Clause, ...], list[str]] = {}
     for name, clauses in failing.items():
-        own = f"partition {name!r} "
-        text = "; ".join(clause.removeprefix(own) if clause.startswith(own) else clause for clause in clauses)
-        by_text.setdefault(text, []).append(name)
+        by_clauses.setdefault(tuple(clauses), []).append(name)
     merged: list[str] = []
-    for text, names in by_text.items():
-        owned = all(text.split("; ")[0] in clause for name in names for clause in failing[name][:1])
-        prefixed = failing[names[0]][0].startswith(f"partition {names[0]!r} ")
-        who = f"{'each of partitions' if len(names) > 1 else 'partition'} {', '.join(map(repr, names))} "
-        merged.append((who if prefixed and owned else "") + text)
+    for found, names in by_clauses.items():
+        who = f"{'each of partitions' if len(names) > 1 else 'partition'} {', '.join(map(repr, names))}"
+        merged.append("; ".join(f"{subject or who} {text}" for subject, text in found))
     return list(dict.fromkeys(merged))
 
 

@@ -133,7 +133,7 @@ def _asked(
         ),
         cpus_per_node=max(tasks, (cpus.amount or 0) if cpus else 0),
         memory_per_node=memory.amount if memory else None,
-        detail=cpus.why if cpus and cpus.why != "as asked" else "",
+        detail=cpus.why if cpus and cpus.counted else "",
         time=resources.time,
     )
 
@@ -150,7 +150,7 @@ def _sized(
     pinned, groups, _ = pin
     partition = cluster.partitions.get(name or "")
     asked = _asked(cluster, resources, partition, layout, tasks)
-    account = Chosen(resources.account, "as asked")
+    account = Chosen(resources.account, "as asked", asked=True)
     place = Place(layout, groups, _tightest(cluster, name, qos.value, account.value))
     cpus = cpus_per_node(cluster, resources, place, tasks)
     memory = memory_per_node(cluster, resources, place, cpus.amount)
@@ -174,7 +174,7 @@ def _sized(
         whole=resources.exclusive
         or bool(rule and rule.exclusive)
         or bool(cluster.dialect.whole_nodes if whole is None else whole),
-        detail=cpus.why if cpus.asked and cpus.why != "as asked" else "",
+        detail=cpus.why if cpus.counted else "",
     )
     found = _problems(cluster, ask)
     everywhere = partition.kinds if partition else ()

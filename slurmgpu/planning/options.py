@@ -59,14 +59,16 @@ def _identity(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
         name="job-name", value=made.name, why=_AS_ASKED if job.name else _NAMELESS[job.script is not None]
     )
     if draft.account.value:
-        why = draft.account.why.replace(_AS_ASKED, made.asked("resources.account"), 1)
-        yield Option.model_construct(name="account", value=draft.account.value, why=why)
+        why = made.asked("resources.account") if draft.account.asked else draft.account.why
+        yield Option.model_construct(
+            name="account", value=draft.account.value, why=why + draft.account.ending
+        )
     partition = partition_named(cluster, resources.partition, draft.partition)
     if partition:
         why = made.asked("resources.partition") if resources.partition else made.partition_why
         yield Option.model_construct(name="partition", value=partition, why=why)
     if draft.qos.value:
-        why = made.asked("resources.qos") if resources.qos else draft.qos.why
+        why = made.asked("resources.qos") if draft.qos.asked else draft.qos.why
         yield Option.model_construct(name="qos", value=draft.qos.value, why=why)
     if resources.reservation:
         yield Option.model_construct(

@@ -29,6 +29,8 @@ class Sized(NamedTuple):
     why: str
     asked: bool = False
     """Whether the job says so: then it is never rounded down."""
+    counted: bool = False
+    """Whether what the job says is multiplied: so many tasks or GPUs times so much."""
 
 
 def _share(group: NodeGroup, what: str) -> float | None:
@@ -64,17 +66,17 @@ def cpus_asked(resources: Resources, layout: Layout, tasks_per_node: int) -> Siz
     """CPUs on each node as the job asks for them; None when it does not."""
     if resources.cpus_per_task is not None:
         each = resources.cpus_per_task
-        why = f"{count(tasks_per_node, 'task')} x {each}" if tasks_per_node > 1 else "as asked"
-        return Sized(each * tasks_per_node, why, asked=True)
+        several = tasks_per_node > 1
+        why = f"{count(tasks_per_node, 'task')} x {each}" if several else "as asked"
+        return Sized(each * tasks_per_node, why, asked=True, counted=several)
     if resources.cpus_per_gpu is not None:
         gpus = layout.gpus_per_node
         if not gpus:
             raise PlanError(
                 "resources.cpus_per_gpu is given, and no GPU", hint="use cpus_per_task, or ask for GPUs"
             )
-        return Sized(
-            resources.cpus_per_gpu * gpus, f"{count(gpus, 'GPU')} x {resources.cpus_per_gpu}", asked=True
-        )
+        why = f"{count(gpus, 'GPU')} x {resources.cpus_per_gpu}"
+        return Sized(resources.cpus_per_gpu * gpus, why, asked=True, counted=True)
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
+from typing import NamedTuple
 
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.limits import Limits
@@ -15,9 +16,19 @@ from slurmgpu.planning.gpus import retyped
 
 __all__ = ["ways_out"]
 
+
+class Way(NamedTuple):
+    """A request near the one that does not fit, and what to write for it."""
+
+    text: str
+    resources: Resources
+    several: bool = False
+    """Whether it changes several things: taken only where no single change helps."""
+
+
+Ways = Iterator[Way]
+
 _MOST = 4
-_SEVERAL = "several: "
-"""What marks a way that changes several things: taken only where no single change helps."""
 _LEFT_OUT = (
     "gpu_type",
     "gpu_memory",
@@ -37,8 +48,8 @@ def ways_out(cluster: Cluster, resources: Resources, tasks: Tasks) -> list[str]:
     """Requests near this one that do fit, in words; at most four."""
     found: list[str] = []
     nearest = chain(_nearby(cluster, resources, tasks), _several_changes(cluster, resources, tasks))
-    for text, nearby in nearest:
-        if found and text.startswith(_SEVERAL):
+    for text, nearby, several in nearest:
+        if found and several:
             break
         if nearby.partition and cluster.dialect.partition == "never":
             nearby = nearby.model_copy(update={"partition": None})
@@ -49,11 +60,7 @@ def ways_out(cluster: Cluster, resources: Resources, tasks: Tasks) -> list[str]:
         shape = f"nodes: {best.layout.nodes}"
         if best.layout.gpus_per_node:
             shape += f", gpus_per_node: {best.layout.gpus_per_node}"
-        words = (
-            text.removeprefix(_SEVERAL)
-            .replace("{shape}", shape)
-            .replace("{partition!r}", repr(best.partition))
-        )
+        words = text.replace("{shape}", shape).replace("{partition!r}", repr(best.partition))
         elsewhere = cluster.dialect.partition != "never" and best.partition != resources.partition
         named = not elsewhere or f"partition {best.partition!r}" in words
         found.append(words + ("" if named else f" (partition {best.partition!r})"))
@@ -68,38 +75,38 @@ def reshaped(resources: Resources, gpus: int) -> Resources:
     return resources.model_copy(update={"gpus": request, "gpus_per_node": None, "nodes": None})
 
 
-def _nearby(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterator[tuple[str, Resources]]:
+def _nearby(cluster: Cluster, resources: Resources, tasks: Tasks) -> Ways:
     yield from _elsewhere(cluster, resources)
     if resources.gpus or resources.gpus_per_node:
         yield from _other_gpus(cluster, resources, tasks)
     else:
         if resources.partition:
-            yield "{shape}", resources.model_copy(update={"nodes": None})
+            yield Way("{shape}", resources.model_copy(update={"nodes": None}))
         if any(partition.requires_gpu for partition in cluster.partitions.values()):
-            yield "gpus: 1", reshaped(resources, 1)
+            yield Way("gpus: 1", reshaped(resources, 1))
     yield from _less_time(cluster, resources, tasks)
     if resources.qos:
         for name in [*cluster.qos, None]:
             if name != resources.qos:
                 text = f"qos: {name}" if name else "no qos"
-                yield text, resources.model_copy(update={"qos": name})
+                yield Way(text, resources.model_copy(update={"qos": name}))
     else:
         for name in cluster.qos:
-            yield f"qos: {name}", resources.model_copy(update={"qos": name})
+            yield Way(f"qos: {name}", resources.model_copy(update={"qos": name}))
     if resources.account and cluster.associations:
         for name in dict.fromkeys(row.account for row in cluster.associations):
-            yield f"account: {name}", resources.model_copy(update={"account": name})
+            yield Way(f"account: {name}", resources.model_copy(update={"account": name}))
     yield from _other_nodes(cluster, resources, tasks)
 
 
-def _elsewhere(cluster: Cluster, resources: Resources) -> Iterator[tuple[str, Resources]]:
+def _elsewhere(cluster: Cluster, resources: Resources) -> Ways:
     if resources.partition:
-        yield "partition {partition!r}", resources.model_copy(update={"partition": None})
+        yield Way("partition {partition!r}", resources.model_copy(update={"partition": None}))
     for name, partition in cluster.partitions.items():
         if name == resources.partition or not (partition.preemptible or partition.by_name):
             continue
         what = ", whose jobs can be stopped for others" if partition.preemptible else ""
-        yield f"partition {name!r}{what}", resources.model_copy(update={"partition": name})
+        yield Way(f"partition {name!r}{what}", resources.model_copy(update={"partition": name}))
 
 
 def _total(resources: Resources) -> int:
@@ -107,23 +114,23 @@ def _total(resources: Resources) -> int:
     return resources.gpus.count if resources.gpus else per_node * (resources.nodes or 1)
 
 
-def _other_gpus(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterator[tuple[str, Resources]]:
+def _other_gpus(cluster: Cluster, resources: Resources, tasks: Tasks) -> Ways:
     per_node, total = resources.gpus_per_node, _total(resources)
     same = reshaped(resources, total)
     shaped = resources.nodes is not None or per_node is not None
     even = total < _whole_node(cluster) or total % _whole_node(cluster) == 0
     if shaped and even and candidates(cluster, same, tasks).fitting:
-        yield "{shape}", same
+        yield Way("{shape}", same)
     else:
         for fewer in _fewer(cluster, total):
             smaller = reshaped(resources, fewer)
             if candidates(cluster, smaller, tasks).fitting:
-                yield "{shape}" if shaped else f"gpus: {fewer}", smaller
+                yield Way("{shape}" if shaped else f"gpus: {fewer}", smaller)
                 break
     # Some partitions want a least number.
     least = [one.limits.min_gpus for one in cluster.partitions.values() if one.limits.min_gpus]
     for more in sorted(number for number in least if number > total):
-        yield f"gpus: {more}", reshaped(resources, more)
+        yield Way(f"gpus: {more}", reshaped(resources, more))
 
 
 def _fewer(cluster: Cluster, total: int, one_by_one: int = _MOST_SEARCHED) -> Iterator[int]:
@@ -185,15 +192,15 @@ def _shorter(cluster: Cluster, resources: Resources) -> list[Duration]:
     return sorted(shorter, key=lambda one: -(one.seconds or 0))
 
 
-def _less_time(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterator[tuple[str, Resources]]:
+def _less_time(cluster: Cluster, resources: Resources, tasks: Tasks) -> Ways:
     for limit in _shorter(cluster, resources):
         nearby = resources.model_copy(update={"time": limit})
         if candidates(cluster, nearby, tasks).fitting:
-            yield f"time: {limit}", nearby
+            yield Way(f"time: {limit}", nearby)
             return
 
 
-def _several_changes(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterator[tuple[str, Resources]]:
+def _several_changes(cluster: Cluster, resources: Resources, tasks: Tasks) -> Ways:
     """Less time and fewer GPUs at once; then also any nodes, any CPUs and memory."""
     for left_out in ((), _LEFT_OUT, (*_LEFT_OUT, "partition")):
         dropped = [name for name in left_out if getattr(resources, name) is not None]
@@ -205,7 +212,7 @@ def _several_changes(cluster: Cluster, resources: Resources, tasks: Tasks) -> It
         without = f" without {', '.join(dropped)}" if dropped else ""
         for said, nearby in _smaller_and_shorter(cluster, base):
             if candidates(cluster, nearby, tasks).fitting:
-                yield f"{_SEVERAL}{said}{{shape}}{without}", nearby
+                yield Way(f"{said}{{shape}}{without}", nearby, several=True)
                 break
 
 
@@ -224,31 +231,31 @@ def _smaller_and_shorter(cluster: Cluster, resources: Resources) -> Iterator[tup
             yield said, shape.model_copy(update={"time": time})
 
 
-def _less_gpu_memory(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterator[tuple[str, Resources]]:
+def _less_gpu_memory(cluster: Cluster, resources: Resources, tasks: Tasks) -> Ways:
     """The most memory of a GPU that can be had; where none is known, none."""
     sizes = {one.memory for one in cluster.gpu_types.values() if one.memory is not None}
     for size in sorted(sizes, key=lambda one: -one.mib):
         nearby = resources.model_copy(update={"gpu_memory": size})
         if candidates(cluster, nearby, tasks).fitting:
-            yield f"gpu_memory: {size}", nearby
+            yield Way(f"gpu_memory: {size}", nearby)
             return
-    yield "no gpu_memory", resources.model_copy(update={"gpu_memory": None})
+    yield Way("no gpu_memory", resources.model_copy(update={"gpu_memory": None}))
 
 
-def _other_nodes(cluster: Cluster, resources: Resources, tasks: Tasks) -> Iterator[tuple[str, Resources]]:
+def _other_nodes(cluster: Cluster, resources: Resources, tasks: Tasks) -> Ways:
     if resources.cpus_per_task or resources.cpus_per_gpu:
         fewer = dict.fromkeys(("cpus_per_task", "cpus_per_gpu"))
-        yield "fewer CPUs (leave them out for the GPUs' share)", resources.model_copy(update=fewer)
+        yield Way("fewer CPUs (leave them out for the GPUs' share)", resources.model_copy(update=fewer))
     if resources.memory or resources.memory_per_gpu or resources.memory_per_cpu:
         less = dict.fromkeys(("memory", "memory_per_gpu", "memory_per_cpu"))
-        yield "less memory (leave it out for the GPUs' share)", resources.model_copy(update=less)
+        yield Way("less memory (leave it out for the GPUs' share)", resources.model_copy(update=less))
     wanted = resources.wanted_gpu_type
     if wanted:
         types = {kind.gpu_type for one in cluster.partitions.values() for kind in one.kinds if kind.gpu_type}
         for other in sorted(types - {wanted}):
-            yield f"gpu_type: {other}", retyped(resources, other)
-        yield "any type of GPU", retyped(resources, None)
+            yield Way(f"gpu_type: {other}", retyped(resources, other))
+        yield Way("any type of GPU", retyped(resources, None))
     if resources.gpu_memory:
         yield from _less_gpu_memory(cluster, resources, tasks)
     if resources.constraint:
-        yield "no constraint", resources.model_copy(update={"constraint": None})
+        yield Way("no constraint", resources.model_copy(update={"constraint": None}))
