@@ -401,6 +401,6 @@ def test_a_job_whose_reply_is_lost_is_found_and_not_sent_again(tool: Tool, tmp_p
     job = tool.submit("--gpus", "1", "--", "sleep", "300")
     assert job.code == 0
     assert tool.jobs_here() == [str(job.job_id)]
-    assert "Slurm has the job" in job.stderr
+    assert "but the job is in the queue" in job.stderr
     assert json.loads((job.run_dir / "run.json").read_text())["job_id"] == job.job_id
     tool("cancel", str(job.job_id))

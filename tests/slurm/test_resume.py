@@ -103,7 +103,7 @@ def test_a_run_whose_job_still_waits_is_not_started_again(tool: Tool) -> None:
     before = (first.run_dir / "run.json").read_bytes()
     refused = tool("resume", str(first.job_id))
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert f"job {first.job_id} of {first.run_dir} still waits in the queue" in refused.stderr
+    assert f"job {first.job_id} of {first.run_dir} is held: JobHeldUser" in refused.stderr
     assert tool.jobs_here() == [str(first.job_id)]
     assert (first.run_dir / "run.json").read_bytes() == before
     tool("cancel", str(first.job_id))
