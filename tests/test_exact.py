@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from slurmgpu.api import ResourceSettings
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.clusters import load_cluster
@@ -16,7 +17,9 @@ from slurmgpu.files.jobs import load_job
 from slurmgpu.files.yaml import Layered, Origin, read_yaml, validate
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job
+from slurmgpu.models.options import ROWS
 from slurmgpu.models.plan import Plan
+from slurmgpu.models.resources import Resources
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.surroundings import Surroundings
 from slurmgpu.rendering.render import render_script
@@ -473,3 +476,19 @@ def test_the_shipped_profiles_change_nothing_of_an_exact_job() -> None:
     plans = [make_plan(job(asked), load_cluster(path), around) for path in profiles]
     made: list[Any] = [[str(option) for option in one.options] for one in plans]
     assert made == [["--nodes=3", "--time=99:00:00"]] * len(profiles)
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [("ntasks", "tasks_per_node"), ("gpus-per-task", "gpus_per_node")]
+)
+def test_what_the_planner_works_out_is_not_asked_for_beside_it(name: str, field: str) -> None:
+    """`--sbatch ntasks=8` beside the planner's own tasks would ask for both."""
+    said = refusal(f"sbatch: {{{name}: 8}}\ncommand: [./run]")
+    assert f"{name!r} is worked out here: write resources." in said
+    assert f"{field}, or exact: true" in said
+
+
+def test_every_option_of_the_table_has_a_field_and_every_field_of_resources_a_row() -> None:
+    fields = {row.key.removeprefix("resources.") for row in ROWS if row.key.startswith("resources.")}
+    assert fields == set(Resources.model_fields) == set(ResourceSettings.__annotations__)
+    assert {row.key.split(".")[0] for row in ROWS} <= set(Job.model_fields)

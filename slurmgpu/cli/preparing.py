@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import click
 
-from slurmgpu.cli.job_options import FIELDS
+from slurmgpu.cli.job_options import parameter
 from slurmgpu.cli.job_source import Source, find_source
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.clusters import choose_cluster, foreign_profiles
@@ -21,6 +21,7 @@ from slurmgpu.files.settings import expand_here, load_settings
 from slurmgpu.files.trust import Trust
 from slurmgpu.files.yaml import Layered, Origin, read_file, read_yaml
 from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.options import ROWS
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import RUN_FILE
 from slurmgpu.models.units import parse_gres_list
@@ -154,7 +155,9 @@ def _loaded(given: dict[str, Any], source: Source, cwd: Path) -> LoadedJob:
         note(source.note)
     if source.batch is None:
         exact = (
-            source.path is not None and given.get("job__gres") and read_file(source.path).data.get("exact")
+            source.path is not None
+            and given.get("job__resources__gres")
+            and read_file(source.path).data.get("exact")
         )
         named = given.get("job__file")
         # A shipped job is found by its name, and works here, not where it is installed.
@@ -245,20 +248,18 @@ def _layer(given: dict[str, Any], exact: bool) -> Layered:
     def put(key: str, value: Any, origin: str) -> None:
         layer.put(tuple(key.split(".")), value, Origin(origin))
 
-    for field in FIELDS:
-        value = given.get("job__" + field.key.replace(".", "__"))
-        if value is not None:
-            put(
-                field.key,
-                str(Path(value).absolute()) if field.key == "work_dir" and value[:1] not in "$~" else value,
-                f"option {field.flags[-1]}",
-            )
-    if given.get("job__gres"):
-        _put_gres(given["job__gres"], put, exact)
-    if given.get("job__mail_type"):
-        put("mail.type", given["job__mail_type"].upper().split(","), "option --mail-type")
-    if given.get("job__exclusive"):
-        put("resources.exclusive", True, "option --exclusive")
+    for row in ROWS:
+        value = given.get(parameter(row))
+        if value is None:
+            continue
+        if row.key == "resources.gres":
+            _put_gres(value, put, exact)
+            continue
+        if row.key == "work_dir" and value[:1] not in "$~":
+            value = str(Path(value).absolute())
+        elif row.kind == "list":
+            value = value.upper().split(",")
+        put(row.key, value, f"option {row.flags[-1]}")
     if given.get("job__requeue") is not None:
         put(
             "restart.on",

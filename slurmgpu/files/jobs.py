@@ -11,7 +11,8 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.files.data import data_folder
 from slurmgpu.files.settings import EXCLUSIVE_JOB_KEYS, LoadedSettings, layer_files, load_settings
 from slurmgpu.files.yaml import Layered, Origin, read_text, read_yaml, spelled, validate
-from slurmgpu.models.job import OWN_OPTIONS, Job
+from slurmgpu.models.job import Job
+from slurmgpu.models.options import OWN_OPTIONS
 from slurmgpu.planning.command import python_files
 
 if TYPE_CHECKING:

@@ -5,43 +5,13 @@ import re
 from pydantic import Field
 
 from slurmgpu.models.base import JobOption, Model, Word
+from slurmgpu.models.options import OWN_OPTIONS, ROWS
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.slurm_text import option_length, wckey
 
-__all__ = ["OWN_OPTIONS", "Component", "check_options", "check_resources"]
+__all__ = ["Component", "check_options", "check_resources"]
 
-OWN_OPTIONS = {
-    "job-name": "name",
-    "partition": "resources.partition",
-    "account": "resources.account",
-    "qos": "resources.qos",
-    "time": "resources.time",
-    "nodes": "resources.nodes",
-    "gpus": "resources.gpus",
-    "gpus-per-node": "resources.gpus_per_node",
-    "gres": "resources.gres",
-    "constraint": "resources.constraint",
-    "cpus-per-task": "resources.cpus_per_task",
-    "cpus-per-gpu": "resources.cpus_per_gpu",
-    "mem": "resources.memory",
-    "mem-per-cpu": "resources.memory_per_cpu",
-    "mem-per-gpu": "resources.memory_per_gpu",
-    "ntasks-per-node": "resources.tasks_per_node",
-    "exclusive": "resources.exclusive",
-    "output": "output",
-    "error": "error",
-    "array": "array",
-    "dependency": "dependency",
-    "mail-user": "mail.user",
-    "mail-type": "mail.type",
-    "comment": "comment",
-    "chdir": "work_dir",
-    "requeue": "restart.on",
-    "no-requeue": "restart.on",
-    "reservation": "resources.reservation",
-}
-"""sbatch's long names that a field of the job stands for."""
-
+_INSTEAD = {row.option: row.instead for row in ROWS if row.instead}
 _WHOLE_EXPORT = r"[A-Za-z_][A-Za-z0-9_]*(?:,[A-Za-z_][A-Za-z0-9_]*)*"
 
 
@@ -57,6 +27,8 @@ def check_options(options: dict[str, str | int | bool], exact: bool) -> dict[str
             )
         if name in {"hetjob", "packjob"}:
             raise ValueError(f"{name!r} separates components; write them under components:")
+        if name in _INSTEAD and not exact:
+            raise ValueError(f"{name!r} is worked out here: write {_INSTEAD[name]}, or exact: true")
         if name in OWN_OPTIONS and not exact:
             raise ValueError(f"{name!r} has a field of its own here: write {OWN_OPTIONS[name]}")
         if value == "" and not exact:

@@ -18,7 +18,7 @@ from typing_extensions import Self
 
 from slurmgpu.models.base import EnvName, JobOption, JobPath, JobText, Model, Text, Word, Words
 from slurmgpu.models.command import CommandSchema, check_words, to_words
-from slurmgpu.models.component import OWN_OPTIONS, Component, check_options, check_resources
+from slurmgpu.models.component import Component, check_options, check_resources
 from slurmgpu.models.environment import EnvironmentChoice, Secrets
 from slurmgpu.models.resources import Positive, Resources
 from slurmgpu.models.slurm_text import (
@@ -31,7 +31,6 @@ from slurmgpu.models.train import TrainSettings
 
 __all__ = [
     "LARGEST_INDEX",
-    "OWN_OPTIONS",
     "Array",
     "Component",
     "Dependency",

@@ -10,6 +10,7 @@ from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Component, Job, Restart
+from slurmgpu.models.options import ROWS
 from slurmgpu.models.plan import Option
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.train import TrainSettings
@@ -21,7 +22,6 @@ from slurmgpu.planning.restarting import refuse_timeout, restart_of
 from slurmgpu.planning.surroundings import Surroundings, resolve_environment
 
 __all__ = [
-    "OPTIONS_OF_RESOURCES",
     "ExactSize",
     "component_options",
     "exact_options",
@@ -29,32 +29,14 @@ __all__ = [
 ]
 
 _SPELLED = (Duration, GpuRequest, Memory)
+_OF_RESOURCES = [
+    (field, row.option)
+    for row in ROWS
+    if row.option and (field := row.key.removeprefix("resources.")) != row.key
+]
 _WHY = "as it stands in the job (exact)"
 # What the launchers srun and torchrun must know as numbers.
 _SIZES = ("nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task", "gres")
-
-OPTIONS_OF_RESOURCES = {
-    "account": "account",
-    "partition": "partition",
-    "qos": "qos",
-    "reservation": "reservation",
-    "constraint": "constraint",
-    "nodes": "nodes",
-    "tasks": "ntasks",
-    "tasks_per_node": "ntasks-per-node",
-    "gpus": "gpus",
-    "gpus_per_node": "gpus-per-node",
-    "gpus_per_task": "gpus-per-task",
-    "gres": "gres",
-    "cpus_per_task": "cpus-per-task",
-    "cpus_per_gpu": "cpus-per-gpu",
-    "memory": "mem",
-    "memory_per_cpu": "mem-per-cpu",
-    "memory_per_gpu": "mem-per-gpu",
-    "exclusive": "exclusive",
-    "time": "time",
-}
-"""Each field of the resources that is one option of sbatch."""
 
 
 def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
@@ -214,7 +196,7 @@ def _own_options(job: Job) -> Iterator[tuple[str, str | None]]:
 
 
 def _of_resources(resources: Resources) -> Iterator[tuple[str, str | None]]:
-    for field, option in OPTIONS_OF_RESOURCES.items():
+    for field, option in _OF_RESOURCES:
         value = getattr(resources, field)
         if value is None or value is False or value == ():
             continue

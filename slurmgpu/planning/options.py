@@ -8,7 +8,8 @@ from typing import NamedTuple
 from slurmgpu.errors import PlanError
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
-from slurmgpu.models.job import OWN_OPTIONS, Job
+from slurmgpu.models.job import Job
+from slurmgpu.models.options import OWN_OPTIONS
 from slurmgpu.models.plan import Option
 from slurmgpu.models.slurm_text import LONGEST_OPTION
 from slurmgpu.models.units import Memory

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from slurmgpu.models.job import Job
+from slurmgpu.models.options import ROWS
 from slurmgpu.planning.exact import component_options, exact_options
 
 __all__ = ["PLACEHOLDER", "Asked", "Key", "asked_of", "options_to_data", "place", "valid"]
@@ -57,36 +58,17 @@ def _reasons(*reasons: str) -> Callable[[str | None], Any]:
     return lambda value: list(reasons) if _flag(value) else None
 
 
+_READERS: dict[str, Callable[[str | None], Any]] = {
+    "text": _text, "count": _number, "amount": _number, "list": _list, "flag": _flag
+}  # fmt: skip
+_RESTART: Key = ("restart", "on")
 _FIELDS: dict[str, tuple[Key, Callable[[str | None], Any]]] = {
-    "job-name": (("name",), _text),
-    "account": (("resources", "account"), _text),
-    "partition": (("resources", "partition"), _text),
-    "qos": (("resources", "qos"), _text),
-    "reservation": (("resources", "reservation"), _text),
-    "constraint": (("resources", "constraint"), _text),
-    "nodes": (("resources", "nodes"), _number),
-    "ntasks": (("resources", "tasks"), _number),
-    "ntasks-per-node": (("resources", "tasks_per_node"), _number),
-    "gpus": (("resources", "gpus"), _number),
-    "gpus-per-node": (("resources", "gpus_per_node"), _number),
-    "gpus-per-task": (("resources", "gpus_per_task"), _number),
-    "gres": (("resources", "gres"), _list),
-    "cpus-per-task": (("resources", "cpus_per_task"), _number),
-    "cpus-per-gpu": (("resources", "cpus_per_gpu"), _number),
-    "mem": (("resources", "memory"), _number),
-    "mem-per-cpu": (("resources", "memory_per_cpu"), _number),
-    "mem-per-gpu": (("resources", "memory_per_gpu"), _number),
-    "exclusive": (("resources", "exclusive"), _flag),
-    "time": (("resources", "time"), _number),
-    "array": (("array",), _text),
-    "dependency": (("dependency",), _text),
-    "requeue": (("restart", "on"), _reasons("preemption", "node_failure")),
-    "no-requeue": (("restart", "on"), _reasons()),
-    "output": (("output",), _text),
-    "error": (("error",), _text),
-    "mail-type": (("mail", "type"), _list),
-    "mail-user": (("mail", "user"), _text),
-    "comment": (("comment",), _text),
+    row.option: (tuple(row.key.split(".")), _READERS[row.kind])
+    for row in ROWS
+    if row.option is not None and row.key != "work_dir"  # a script's own folder is where it is submitted
+} | {
+    "requeue": (_RESTART, _reasons("preemption", "node_failure")),
+    "no-requeue": (_RESTART, _reasons()),
 }
 """Where an option of sbatch stands in a job file, and what its value is there."""
 

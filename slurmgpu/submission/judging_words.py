@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from slurmgpu.files.yaml import Key, Origin
-from slurmgpu.models.component import OWN_OPTIONS
-from slurmgpu.planning.exact import OPTIONS_OF_RESOURCES
+from slurmgpu.models.options import OWN_OPTIONS
 from slurmgpu.scripts.reading import Directive, Script
 from slurmgpu.scripts.rules.base import Finding
 from slurmgpu.submission.judging import Remark
@@ -21,7 +20,6 @@ __all__ = ["gpu_memory_in_megabytes", "in_words_of_the_request"]
 
 _GPUS = ("gpus", "gpus_per_node", "gpus_per_task", "gpu_type", "gres")
 _GPU_OPTIONS = {"gpus", "gpus-per-node", "gpus-per-task", "gres"}
-_FIELDS = {option: f"resources.{field}" for field, option in OPTIONS_OF_RESOURCES.items()} | OWN_OPTIONS
 # Their fixes are values, to be written in place of the one that is there.
 _VALUES = {"memory-in-megabytes", "time-in-minutes"}
 # They miss an option, and have no line of their own.
@@ -89,7 +87,7 @@ def _of_the_option(one: Directive, request: Requested) -> tuple[str, Spell]:
 def _keys(one: Directive) -> Iterator[Key]:
     """The keys of a job that ask for an option."""
     inside: Key = ("components", one.component - 1) if one.component else ()
-    field = _FIELDS.get(one.name, "")
+    field = OWN_OPTIONS.get(one.name, "")
     if field:
         yield (*inside, *field.split("."))
     if one.name in _GPU_OPTIONS:

@@ -16,7 +16,7 @@ from slurmgpu.files.data import read_templates
 from slurmgpu.files.jobs import LoadedJob, folder_here, load_job
 from slurmgpu.files.yaml import Layered, Origin
 from slurmgpu.models.cluster import GENERIC
-from slurmgpu.models.job import OWN_OPTIONS
+from slurmgpu.models.options import OWN_OPTIONS
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.surroundings import Surroundings

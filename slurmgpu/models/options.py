@@ -1,0 +1,119 @@
+"""What a job asks of Slurm, one row for each option: everything else that knows such options derives from here."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+__all__ = ["OWN_OPTIONS", "ROWS", "Row"]
+
+Kind = Literal["text", "count", "amount", "list", "flag", "choice"]
+
+
+class Row(NamedTuple):
+    """One thing that a job can say, and its names."""
+
+    key: str
+    """The field of the job file."""
+    option: str | None
+    """sbatch's long name; None: sbatch has none."""
+    kind: Kind = "text"
+    """What its value is: a count is a number; an amount (2, a100:2, 64G, 12:00:00) may be written as one."""
+    flags: tuple[str, ...] = ()
+    """Of the command line; none: only the job file has it."""
+    metavar: str | None = None
+    help: str = ""
+    instead: str = ""
+    """Of what only an exact job may say: what to write elsewhere."""
+
+
+# In the order in which an exact job's script names them.
+ROWS: tuple[Row, ...] = (
+    Row("name", "job-name", "text", ("-J", "--job-name"), "NAME", "The job's name."),
+    Row(
+        "resources.account", "account", "text", ("-A", "--account"), "NAME",
+        "The account (allocation, project) to charge.",
+    ),
+    Row(
+        "resources.partition", "partition", "text", ("-p", "--partition"), "NAME",
+        "The partition; chosen when not given.",
+    ),
+    Row("resources.qos", "qos", "text", ("-q", "--qos"), "NAME", "The quality of service."),
+    Row(
+        "resources.reservation", "reservation", "text", ("--reservation",), "NAME",
+        "A reservation to run in.",
+    ),
+    Row(
+        "resources.constraint", "constraint", "text", ("-C", "--constraint"), "LIST",
+        "Features that the nodes must have.",
+    ),
+    Row("resources.nodes", "nodes", "count", ("-N", "--nodes"), None, "Nodes."),
+    Row("resources.tasks", "ntasks", "count", instead="resources.tasks_per_node"),
+    Row(
+        "resources.tasks_per_node", "ntasks-per-node", "count", ("--ntasks-per-node",), None,
+        "Tasks on each node (launcher srun).",
+    ),
+    Row("resources.gpus", "gpus", "amount", ("-G", "--gpus"), "[TYPE:]N", "GPUs in all: 2 or a100:2."),
+    Row(
+        "resources.gpus_per_node", "gpus-per-node", "amount", ("--gpus-per-node",), "[TYPE:]N",
+        "GPUs on each node: 4 or a100:4.",
+    ),
+    Row(
+        "resources.gpus_per_task", "gpus-per-task", "amount",
+        instead="resources.gpus or resources.gpus_per_node",
+    ),
+    Row("resources.gpu_type", None, "text", ("--gpu-type",), "TYPE", "The type of GPU."),
+    Row(
+        "resources.gpu_memory", None, "amount", ("--gpu-memory",), "SIZE",
+        "The least memory of one GPU: 40G.",
+    ),
+    Row(
+        "resources.gres", "gres", "list", ("--gres",), "LIST",
+        "Generic resources per node: gpu:a100:1,lscratch:100.",
+    ),
+    Row(
+        "resources.cpus_per_task", "cpus-per-task", "count", ("-c", "--cpus-per-task"), None,
+        "CPUs of each task.",
+    ),
+    Row("resources.cpus_per_gpu", "cpus-per-gpu", "count", ("--cpus-per-gpu",), None, "CPUs for each GPU."),
+    Row("resources.memory", "mem", "amount", ("--mem",), "SIZE", "Memory on each node: 64G; 0 is all."),
+    Row(
+        "resources.memory_per_cpu", "mem-per-cpu", "amount", ("--mem-per-cpu",), "SIZE",
+        "Memory for each CPU.",
+    ),
+    Row(
+        "resources.memory_per_gpu", "mem-per-gpu", "amount", ("--mem-per-gpu",), "SIZE",
+        "Memory for each GPU.",
+    ),
+    Row("resources.exclusive", "exclusive", "flag", ("--exclusive",), None, "Whole nodes."),
+    Row(
+        "resources.time", "time", "amount", ("-t", "--time"), "TIME",
+        "The time limit: 90 (minutes), 12:00:00, 2-12:30.",
+    ),
+    Row(
+        "array", "array", "text", ("-a", "--array"), "INDICES",
+        "A job array: 0-9, 1,3,5 or 0-30:10, %4 for 4 at once.",
+    ),
+    Row(
+        "dependency", "dependency", "text", ("-d", "--dependency"), "LIST",
+        "What must have happened before: afterok:123.",
+    ),
+    Row("output", "output", "text", ("-o", "--output"), "PATTERN", "The log file, a pattern of Slurm's."),
+    Row(
+        "error", "error", "text", ("-e", "--error"), "PATTERN", "The log of standard error, when apart."
+    ),
+    Row(
+        "mail.type", "mail-type", "list", ("--mail-type",), "LIST",
+        "On which events Slurm writes: END,FAIL.",
+    ),
+    Row("mail.user", "mail-user", "text", ("--mail-user",), "ADDRESS", "To whom Slurm writes."),
+    Row("comment", "comment", "text", ("--comment",), "TEXT", "A comment that Slurm keeps."),
+    Row("work_dir", "chdir", "text", ("-D", "--chdir"), "FOLDER", "The work folder."),
+    Row("environment", None, "text", ("--environment",), "NAME", "A named environment."),
+    Row("launch.launcher", None, "choice", ("--launch",), None, "Who starts the processes."),
+)  # fmt: skip
+
+OWN_OPTIONS = {row.option: row.key for row in ROWS if row.option is not None} | {
+    "requeue": "restart.on",
+    "no-requeue": "restart.on",
+}
+"""sbatch's long names that a field of the job stands for."""
