@@ -1,4 +1,4 @@
-"""What Slurm does not know and this login node shows: modules, container runtimes, the network, scratch."""
+"""What Slurm does not know and this login node shows: modules, container runtimes, scratch."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ _RELEVANT = re.compile(
     r"|micromamba|apptainer|singularity(?:ce|-ce|pro)?|python\d?|uv|openmpi|aws-ofi-(?:nccl|rccl))(?=[/_-]|$)",
     re.IGNORECASE,
 )
-# The fastest first: Slingshot, InfiniBand, bonded, Ethernet by the names that systemd gives.
-_INTERFACES = (r"hsn\d+", r"ib\w*", r"opap\w*", r"bond\d+", r"en\w+", r"eth\d+")
 SCRATCH_VARIABLES = (
     "SCRATCH",
     "PSCRATCH",
@@ -68,16 +66,14 @@ class Surroundings:
 def look_around(
     environ: Mapping[str, str], user: str, *, root: Path = Path("/"), run: Runner = call
 ) -> Surroundings:
-    """Look at this machine: its environment, PATH and interfaces, and one call of the module system."""
+    """Look at this machine: its environment and PATH, and one call of the module system."""
     found = Surroundings()
     system, modules = _modules(environ, run, found)
-    interface = _interface(root / "sys/class/net", found)
     scratch = _scratch(environ, user, root, found)
     found.software = Software(
         module_system=system,
         modules=modules,
         containers=tuple(name for name in RUNTIMES if shutil.which(name, path=environ.get("PATH", ""))),
-        network_interface=interface,
         scratch=scratch,
     )
     return found
@@ -136,30 +132,6 @@ def relevant_modules(text: str) -> tuple[str, ...]:
 def natural(name: str) -> list[tuple[int, str]]:
     """A key to sort names with versions by: 2.10 after 2.9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
-
-
-def _interface(folder: Path, found: Surroundings) -> str | None:
-    try:
-        names = sorted(path.name for path in folder.iterdir())
-    except OSError:
-        return None
-    up = [name for name in names if _is_up(folder / name)]
-    for pattern in _INTERFACES:
-        for name in up:
-            if re.fullmatch(pattern, name):
-                found.guessed["software.network_interface"] = (
-                    "the fastest by its name on this login node; compute nodes may have another"
-                )
-                return name
-    return None
-
-
-def _is_up(interface: Path) -> bool:
-    try:
-        # Drivers that do not say are up as far as anybody knows.
-        return (interface / "operstate").read_text().strip() in {"up", "unknown"}
-    except OSError:
-        return False
 
 
 def _scratch(environ: Mapping[str, str], user: str, root: Path, found: Surroundings) -> str | None:

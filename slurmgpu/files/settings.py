@@ -49,24 +49,25 @@ class Policy(Model):
     """What a site allows its users to do with this tool; only its own settings may say so."""
 
     test_only: bool = True
-    """Whether `sbatch --test-only` may be asked for estimates (plan --when, submit --dry-run)."""
+    """Whether `sbatch --test-only` may be asked for estimates (`slurmgpu plan --when`, `slurmgpu submit --dry-run`)."""
     max_slurm_calls: Annotated[int, Field(ge=1)] | None = None
-    """The most calls of Slurm's commands in one discovery."""
+    """The most calls of Slurm's commands in one discovery; left out, as many as it takes."""
     max_run_processes: Annotated[int, Field(ge=1)] | None = None
-    """The most processes of a `slurmgpu run` on this machine."""
+    """The most processes of a `slurmgpu run` on this machine; left out, any number."""
 
 
 class Settings(Model):
     """What a settings file may hold."""
 
     cluster: Text | None = None
-    """The cluster profile to plan on: its name, or a file."""
+    """The cluster profile to plan on: its name, or a file; `--cluster` and SLURMGPU_CLUSTER win over it. Left out, a plain
+    Slurm is assumed."""
     runs: Text | None = None
-    """Where run directories go; $NAME and ~ expand on this machine. Default: runs/ in the work folder."""
+    """Where run directories go; `$NAME` and ~ expand on this machine. Left out, runs/ in the work folder."""
     lab: Text | None = None
-    """A shared folder with a config.yaml and clusters/ of the lab's own."""
+    """A shared folder with a config.yaml and clusters/ of the lab's own, against the file that names it; `$NAME` and ~ expand."""
     templates: Text | None = None
-    """A folder with templates that replace the shipped ones."""
+    """A folder with templates that replace the shipped ones, or a file that replaces the main one; `$NAME` and ~ expand."""
     environments: dict[Word, Environment] = Field(default_factory=dict)
     """Named environments; they win over the cluster's."""
     job: dict[str, Any] = Field(default_factory=dict)

@@ -22,59 +22,59 @@ class GpuType(Model):
     """A type of GPU as this site names it."""
 
     memory: Memory | None = None
-    """Memory of one GPU."""
+    """Memory of one GPU, as in `memory: 80G`; a job's `gpu_memory` is compared with it."""
     gres: Word | None = None
-    """Its type in --gres, where that is not the name used here; 'any' of the type is asked by constraint."""
+    """Its type in Slurm's request, as in `gres: a100`, where that is not the name used here."""
     constraint: Text | None = None
-    """The feature that selects it, where the site selects types by --constraint."""
+    """The feature that selects it (`--constraint`), as in `constraint: a100_80gb`; left out, the request names the type."""
 
 
 class Unit(Model):
     """The smallest part of a node that a job gets: requests are rounded up to whole ones."""
 
     gpus: _Count
-    """GPUs of one."""
+    """GPUs of one unit."""
     cpus: _Count | None = None
-    """CPUs of one."""
+    """CPUs of one unit: they come with its GPUs. Left out, CPUs do not count for it."""
     memory: Memory | None = None
-    """Memory of one."""
+    """Memory of one unit: it comes with its GPUs. Left out, memory does not count for it."""
 
 
 class NodeGroup(Model):
     """Nodes of one kind in a partition."""
 
     count: _Count | None = None
-    """How many there are; not stated: unknown, and not checked."""
+    """How many nodes there are; left out, not known and not checked."""
     names: Text | None = None
-    """Their names, as Slurm's host list: n[001-018]."""
+    """Their names, as a host list of Slurm's, as in `names: "n[001-018]"`."""
     gpus: _Least | dict[Word, _Count] | None = 0
-    """GPUs in each, or GPUs of each type: {a100: 2, a30: 1}; null: it has some, and the number is not stated."""
+    """GPUs in each, or those of each type, as in `gpus: {a100: 2, a30: 1}`; null: it has some, and the number is not stated."""
     gpu_type: Word | None = None
-    """Their type: a key of the cluster's gpu_types, or a plain gres type."""
+    """Their type: a key of the cluster's `gpu_types`, or Slurm's own word for it."""
     shards: _Count | None = None
-    """Shards of GPUs in each (--gres=shard:1)."""
+    """Shards of GPUs in each (`--gres=shard:1`)."""
     gres: dict[Word, _Least] = Field(default_factory=dict)
-    """Other generic resources in each, by name: {nvme: 3500}."""
+    """Other generic resources in each, by name, as in `gres: {nvme: 3500}`; a job's `gres` is held against them."""
     cpus: _Count | None = None
-    """CPUs that Slurm counts in each."""
+    """CPUs that Slurm counts in each (CPUTot); left out, not known and not checked."""
     threads_per_core: _Count | None = None
-    """CPUs of a core: jobs get whole cores, so CPUs are rounded up to it."""
+    """CPUs of a core: jobs get whole cores, so that CPUs are rounded up to it."""
     memory: Memory | None = None
-    """Memory that jobs may have of each."""
+    """Memory that jobs may have of each, as in `memory: 500G`; left out, not known and not checked."""
     cpus_per_gpu: _Count | None = None
-    """The site's share of CPUs for a GPU, where it is not the node's CPUs through its GPUs."""
+    """The site's share of CPUs for a GPU; left out, the node's CPUs divided by its GPUs."""
     max_cpus_per_gpu: _Count | None = None
     """The most CPUs for a GPU: a job over it is refused, waits for ever, or is billed another GPU."""
     memory_per_gpu: Memory | None = None
-    """The site's share of memory for a GPU, where it is not the node's memory through its GPUs."""
+    """The site's share of memory for a GPU; left out, the node's memory divided by its GPUs."""
     max_memory_per_gpu: Memory | None = None
     """The most memory for a GPU."""
     unit: Unit | None = None
-    """The smallest part of such a node that a job gets."""
+    """The smallest part of such a node that a job gets and is charged for; left out, a job gets what it asks for."""
     whole_across_nodes: bool = False
-    """Jobs over several nodes take all GPUs of each."""
+    """Whether jobs over several nodes must take all GPUs of each."""
     features: tuple[Word, ...] = ()
-    """Its features (--constraint)."""
+    """Features of the nodes (`--constraint`), as in `features: [nvlink]`."""
 
     @model_validator(mode="after")
     def _one_way_to_name_types(self) -> Self:
@@ -111,45 +111,45 @@ class Partition(Model):
     """A partition: its kinds of node, its limits, who may use it."""
 
     nodes: tuple[NodeGroup, ...] = ()
-    """The kinds of node; none stated: unknown, and not checked."""
+    """Its kinds of node; none: not known and not checked."""
     limits: Limits = Limits.model_construct()
     """What one job may have here."""
     requires_gpu: bool = False
-    """Jobs without a GPU are refused here."""
+    """Whether jobs without a GPU are refused here."""
     preemptible: bool = False
-    """Jobs here can be stopped for others; chosen only by name."""
+    """Whether jobs here can be stopped for others; such a partition is chosen only by name (`--partition`)."""
     by_name: bool = False
-    """Chosen only by name: it is for short tests, for approved work, or dearer."""
+    """Whether it is chosen only by name: it is for short tests, for approved work, or dearer."""
     state: Literal["up", "down", "drain", "inactive"] = "up"
-    """down: jobs wait; drain, inactive: jobs are refused."""
+    """up: jobs start; down: they wait; drain, inactive: they are refused."""
     whole_nodes: bool | None = None
-    """Nodes are given whole here (OverSubscribe=EXCLUSIVE); not stated: as the dialect says."""
+    """Whether nodes are given whole here (OverSubscribe=EXCLUSIVE); left out, as the dialect says."""
     constraint: Text | None = None
-    """What --constraint holds for jobs here, beside the dialect's."""
+    """What `--constraint` holds for jobs here, beside the dialect's."""
     options: dict[Word, OptionValue] = Field(default_factory=dict)
-    """Further sbatch options of jobs here, by their long names."""
+    """Further sbatch options of jobs here, by their long names, as in `options: {hint: nomultithread}`."""
     account: AccountRule | None = None
-    """How the names of accounts look that may be charged here, where that is not the dialect's rule."""
+    """How the names of accounts look that may be charged here; left out, as the dialect says."""
     accounts: tuple[LowerWord, ...] = ()
-    """The only accounts that may be used here (AllowAccounts); none stated: all."""
+    """The only accounts that may be used here (AllowAccounts); none: all."""
     denied_accounts: tuple[LowerWord, ...] = ()
     """Accounts that may not be used here (DenyAccounts)."""
     groups: tuple[Word, ...] = ()
-    """The only Unix groups that may submit here (AllowGroups); none stated: all."""
+    """The only Unix groups that may submit here (AllowGroups); none: all."""
     qos: tuple[Word, ...] = ()
-    """The only QOS that are legal here (AllowQos); none stated: all."""
+    """The only QOS that are legal here (AllowQos); none: all."""
     denied_qos: tuple[Word, ...] = ()
     """QOS that are not legal here (DenyQos)."""
     own_qos: Word | None = None
-    """The QOS whose limits hold for every job here (QoS=)."""
+    """The QOS whose limits hold for every job here (QoS=); left out, there is none."""
     default_memory_per_cpu: Memory | None = None
-    """Memory for each CPU of a job that asks for none (DefMemPerCPU)."""
+    """What Slurm gives a job for each CPU when it asks for no memory (DefMemPerCPU)."""
     default_memory_per_gpu: Memory | None = None
-    """Memory for each GPU of a job that asks for none (DefMemPerGPU)."""
+    """What Slurm gives a job for each GPU when it asks for no memory (DefMemPerGPU)."""
     default_cpus_per_gpu: _Count | None = None
-    """CPUs for each GPU of a job that asks for none (DefCpuPerGPU)."""
+    """CPUs that Slurm gives a job for each GPU when it asks for none (DefCpuPerGPU)."""
     billing: Billing | None = None
-    """What jobs here are charged."""
+    """What jobs here are charged; left out, `slurmgpu plan` states GPU-hours alone."""
     source: Source | None = None
     """Where these figures come from, when it is not the profile's source."""
 
@@ -163,37 +163,37 @@ class Cluster(Model):
     """A described cluster: its profile."""
 
     name: Word
-    """The profile's name."""
+    """The profile's name, as `--cluster` takes it."""
     description: Text | None = None
-    """Which machine, of whom."""
+    """Which machine it is, and whose."""
     based_on: Word | None = None
     """Another profile that this one is laid over: what stands here goes before what stands there."""
     source: Source | None = None
-    """Where its figures come from."""
+    """Where its figures come from, and when they were read."""
     retired: Retired | None = None
-    """When its site has ended it, and what follows it; not stated: it runs."""
+    """When its site ended it, and what follows it; left out, it runs."""
     guessed: dict[Text, Text] = Field(default_factory=dict)
-    """What was guessed and not read: the key in this profile, and why it was guessed so."""
+    """What was guessed and not read: a key of this profile, and why it was guessed so."""
     hidden: dict[Text, Text] = Field(default_factory=dict)
-    """What could not be read, and why."""
+    """What could not be read: a key of this profile, and why."""
     slurm_name: Word | None = None
     """The cluster's own name in Slurm (ClusterName)."""
     default_partition: Word | None = None
-    """The partition that Slurm takes when none is named."""
+    """The partition that Slurm takes when none is named; the planner prefers it among equals."""
     partitions: dict[Word, Partition] = Field(default_factory=dict)
-    """Its partitions by name; none: unknown, and nothing is checked."""
+    """Its partitions by name; none: not known, and nothing is checked."""
     gpu_types: dict[Word, GpuType] = Field(default_factory=dict)
-    """Its types of GPU, by the names that jobs use."""
+    """Its types of GPU, by the names that jobs use, as in `gpu_types: {a100: {memory: 80G}}`."""
     qos: dict[Word, QosRule] = Field(default_factory=dict)
-    """Its QOS by name; none: unknown, and not checked."""
+    """Its QOS by name; none: not known and not checked."""
     associations: tuple[Association, ...] = ()
-    """The accounts that the user may charge; none: unknown, and not checked."""
+    """The accounts that the user may charge; none: not known and not checked."""
     default_account: LowerWord | None = None
     """The account of a job that names none."""
     licenses: dict[Word, _Least] = Field(default_factory=dict)
-    """Licences that jobs can ask for, and how many there are."""
+    """Licences that jobs can ask for, and how many there are, as in `licenses: {matlab: 20}`."""
     reservations: dict[Word, Reservation] = Field(default_factory=dict)
-    """Nodes set apart, when the profile was written."""
+    """Nodes that were set apart when the profile was written, by the reservation's name."""
     slurm: SlurmSetup = SlurmSetup.model_construct()
     """How its Slurm is set up."""
     software: Software = Software.model_construct()
@@ -201,9 +201,9 @@ class Cluster(Model):
     dialect: Dialect = Dialect.model_construct()
     """How it wants to be asked."""
     environments: dict[Word, Environment] = Field(default_factory=dict)
-    """Named environments there."""
+    """Named environments there, as in `environments: {pytorch: {modules: pytorch/2.9}}`; those of the settings win."""
     default_environment: Word | None = None
-    """The environment of a job that names none; not of one that stands exactly so, or sets itself up in a script."""
+    """The environment of a job that names none; not of an exact job, nor of one with a script of its own."""
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:

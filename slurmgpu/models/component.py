@@ -58,6 +58,6 @@ class Component(Model):
     """A further component of a heterogeneous job: resources of its own, beside the job's."""
 
     resources: Resources = Resources.model_construct()
-    """How much of the cluster."""
+    """What this component asks for; a planned one takes account, QOS, time and reservation from the job where it names none."""
     sbatch: dict[Word, JobOption] = Field(default_factory=dict)
-    """Any other sbatch option of this component, by its long name."""
+    """Any other sbatch option of this component, by its long name; true: without a value, false: left out."""

@@ -29,11 +29,11 @@ class Modules(Model):
     """Environment modules (Lmod or Environment Modules), in the order in which a shell would run them."""
 
     purge: bool = False
-    """Run `module purge` first."""
+    """Whether to run `module purge` first."""
     use: Annotated[tuple[JobPath, ...], Strict(False)] = ()
-    """Folders for `module use`."""
+    """Folders for `module use`, before anything is loaded."""
     load: Words = ()
-    """Modules to load, in order; one that does not load stops the job."""
+    """Modules to load, in order, as in `load: [cuda/12.4, pytorch/2.9]`; one that does not load ends the job."""
 
 
 def _modules_alone(value: object) -> object:
@@ -72,11 +72,11 @@ class Container(Model):
     mode: Literal["exec", "run"] = "exec"
     """exec: the whole command runs in the image; run: the image's own runscript gets the command's words."""
     gpu: Literal["nvidia", "amd", "none"] = "nvidia"
-    """Which GPU libraries of the host enter the image: --nv, --rocm, or none."""
+    """Which GPU libraries of the host enter the image: nvidia (`--nv`), amd (`--rocm`), or none."""
     binds: Annotated[tuple[JobPath, ...], Strict(False)] = ()
-    """Folders of the host to see inside: PATH or HOST:INSIDE[:ro]."""
+    """Folders of the host to see inside (`--bind`), PATH or HOST:INSIDE[:ro], as in `binds: [$SCRATCH, "/data:/data:ro"]`."""
     options: Words = ()
-    """Further options of the runtime, one word each, passed on as they are."""
+    """Further options of the runtime, one word each, as in `options: [--cleanenv]`."""
 
     @field_validator("image")
     @classmethod
@@ -94,25 +94,26 @@ class Conda(Model):
     env: JobPath
     """The environment's name, or its folder."""
     root: JobPath | None = None
-    """Where conda is installed (the folder with etc/profile.d/conda.sh); found by itself when not given."""
+    """Where conda is installed, the folder with etc/profile.d/conda.sh; left out, the script looks on PATH and in the
+    usual folders."""
 
 
 class Venv(Model):
     """A virtual environment."""
 
     path: JobPath
-    """Its folder (the one with bin/activate)."""
+    """The environment's folder, the one with bin/activate."""
 
 
 class PythonEnvironment(Model):
     """Which Python runs the command: a conda environment, a virtual environment, or the one on PATH."""
 
     conda: Annotated[Conda | None, _alone("env"), _Or(_TEXT)] = None
-    """A conda environment to activate."""
+    """A conda environment to activate; its name or folder alone will do, as in `conda: torch`."""
     venv: Annotated[Venv | None, _alone("path"), _Or(_TEXT)] = None
-    """A virtual environment to activate."""
+    """A virtual environment to activate; its folder alone will do, as in `venv: $HOME/venvs/torch`."""
     interpreter: JobPath = "python3"
-    """The interpreter that runs a training task."""
+    """The interpreter that runs a training task, as in `interpreter: python3.12`; a command names its own."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -125,22 +126,23 @@ class Environment(Model):
     """Modules, container, Python and variables under one name."""
 
     description: Text | None = None
-    """What it is, for listings."""
+    """What it is, for people who read the profile or a listing."""
     modules: Annotated[
         Modules | None, BeforeValidator(_modules_alone), _Or(_TEXT, {"type": "array", "items": _TEXT})
     ] = None
-    """Environment modules to load."""
+    """Environment modules to load; a name or a list of names alone will do, as in `modules: cuda/12.4`."""
     container: Annotated[Container | None, _alone("image"), _Or(_TEXT)] = None
-    """The container that the command runs in."""
+    """The container that the command runs in; its image alone will do, as in `container: torch.sif`."""
     python: PythonEnvironment = PythonEnvironment.model_construct()
-    """The Python that runs the command. In a container that is the image's own: conda or venv are then activated on the
-    host before it."""
+    """The Python that runs the command. A container has its own: conda or venv are then activated on the host before it."""
     variables: dict[EnvName, JobText] = Field(default_factory=dict)
-    """Variables to export; $NAME in a value expands when the job runs."""
+    """Variables to export, as in `variables: {NCCL_DEBUG: WARN}`; `$NAME` in a value expands when the job runs, and the
+    job's own variables win."""
     sbatch: dict[Word, OptionValue] = Field(default_factory=dict)
-    """sbatch options of the site's plug-ins that set it up, by their long names: uenv, image, container-image."""
+    """sbatch options of the site's plug-ins that set it up, by their long names, as in `sbatch: {uenv: pytorch/v2.8.0}`;
+    the job's own `sbatch` wins."""
     srun_options: tuple[Text, ...] = ()
-    """Further options of every srun in it, one word each: --environment=ngc-pytorch."""
+    """Further options of every srun in it, one word each, as in `srun_options: [--environment=ngc-pytorch]`."""
 
     @field_validator("sbatch")
     @classmethod

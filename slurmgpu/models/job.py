@@ -46,18 +46,21 @@ class Launch(Model):
     """How the command's processes are started; in a file the launcher's name alone will do."""
 
     launcher: Literal["auto", "torchrun", "srun", "plain"] = "auto"
-    """torchrun: one agent per node starts a process per GPU; srun: one task per GPU; plain: one process."""
+    """torchrun: on each node one agent starts a process per GPU; srun: one task per GPU; plain: the command runs once;
+    auto: what the command and its script need."""
     srun_options: Words = ()
-    """Further options of srun, one word each."""
+    """Further options of srun, one word each, as in `srun_options: [--mpi=none]`; they follow the cluster's and the
+    environment's."""
 
 
 class Restart(Model):
     """When Slurm may start the job again."""
 
     on: tuple[Literal["timeout", "preemption", "node_failure"], ...] = ()
-    """The reasons that count; none: the job never starts twice."""
+    """Why it may start again; empty: it never runs twice. Any reason turns on `--requeue`, by which Slurm restarts after
+    preemption and node failure alike."""
     limit: Annotated[int, Field(ge=0)] = 10
-    """The most restarts."""
+    """The most restarts, whoever causes them; the start after that ends with an error."""
 
 
 class _FromText:
@@ -168,7 +171,7 @@ class Mail(Model):
     """Mail from Slurm."""
 
     user: MailUser | None = None
-    """To whom; the submitting user when not given."""
+    """Who gets the mail (`--mail-user`): an address or a user's name, or several with commas; left out, the submitting user."""
     type: tuple[
         Literal[
             "NONE",
@@ -187,7 +190,7 @@ class Mail(Model):
         ],
         ...,
     ] = ("END", "FAIL")
-    """On which events."""
+    """The events to write about (`--mail-type`), as in `type: [BEGIN, TIME_LIMIT_80]`."""
 
 
 class _NameOrLaunch:
@@ -221,47 +224,55 @@ class Job(Model):
     """What the user wants; it knows no cluster, so that the same file runs on two."""
 
     name: JobName | None = None
-    """The job's name; the script's or task's name when not given."""
+    """The job's name (`--job-name`), at most 200 bytes and without a slash or double quote; left out, that of the Python
+    script, command or task."""
     exact: bool = False
     """Ask Slurm for what stands here and for nothing else: nothing is derived, no default is added, no dialect applied."""
     resources: Resources = Resources.model_construct()
-    """How much of the cluster."""
+    """How much of the cluster, and where; what is left out is derived from the cluster's profile, or left to the site."""
     components: tuple[Component, ...] = ()
-    """Further components of a heterogeneous job."""
+    """Further components of a heterogeneous job, each with its own resources; the first is the job itself."""
     environment: EnvironmentChoice | None = None
-    """Modules, container and Python: by name, or inline."""
+    """Modules, container and Python: the name of an environment, or one inline; left out, the profile's
+    `default_environment`, else that of the shell that submits."""
     secrets: Secrets = ()
-    """Variables whose values never stand in the script."""
+    """Variables whose values never stand in the script: they come from the shell that submits, or on the node from the
+    file ~/.config/slurmgpu/secrets/NAME."""
     variables: dict[EnvName, JobText] = Field(default_factory=dict)
-    """Variables to export; $NAME in a value expands when the job runs."""
+    """Variables to export, as in `variables: {HF_HOME: $SCRATCH/hf}`; `$NAME` in a value expands when the job runs."""
     command: Annotated[tuple[str, ...] | None, BeforeValidator(to_words), CommandSchema()] = None
-    """The command: its words, or a line that a shell would split into them; no shell reads it."""
+    """What runs: a list of words, or a line that is split into them as a shell would; no shell reads it, and nothing in it
+    expands."""
     train: TrainSettings | None = None
-    """A training task for the shipped entrypoint."""
+    """Instead of a command: a task for the training entrypoint, and its settings."""
     script: str | None = None
-    """The script's own lines below its options, run as they stand."""
+    """Instead of a command: the script's own lines, run as they stand below the options."""
     shebang: Text | None = None
-    """What runs the script: /bin/bash when not given, or such as /bin/bash -l, /bin/zsh."""
+    """What runs `script`, without `#!`: /bin/bash when left out, or such as /bin/bash -l or /bin/zsh."""
     launch: Annotated[Launch, BeforeValidator(_launcher_alone), _NameOrLaunch()] = Launch.model_construct()
-    """How the processes are started."""
+    """How the processes start; the launcher's name alone will do, as in `launch: srun`."""
     restart: Restart | None = None
-    """When Slurm may start it again; by default only what can resume is restarted."""
+    """When Slurm may start the job again; left out, only a training that resumes starts again."""
     array: Array | None = None
-    """A job array."""
+    """A job array (`--array`): its indices, and after % how many tasks may run at once, as in `array: 0-9%4`."""
     dependency: Dependency | None = None
-    """What must have happened before."""
+    """What must have happened first (`--dependency`), as in `dependency: afterok:123`; several with commas (all of them)
+    or ? (any of them)."""
     mail: Mail | None = None
-    """Mail from Slurm."""
+    """Mail from Slurm about the job; left out, none is sent."""
     comment: Comment | None = None
-    """A comment that Slurm keeps."""
+    """A comment that Slurm keeps with the job (`--comment`)."""
     output: LogPattern | None = None
-    """The log file, a pattern of Slurm's (%j is the job id), against the work folder."""
+    """The log file (`--output`), a pattern of Slurm's against the work folder, as in `output: logs/%x-%j.log`; left out,
+    logs/ in the run directory."""
     error: LogPattern | None = None
-    """The log of standard error, when it is to be apart."""
+    """The log of standard error (`--error`), a pattern as `output` is; left out, it goes into the same file as `output`."""
     work_dir: JobPath | None = None
-    """The work folder; where the job file is, when not given."""
+    """The work folder, against the job file's folder (`--chdir`); left out, that folder, or the current one where there is
+    no file."""
     sbatch: dict[Word, JobOption] = Field(default_factory=dict)
-    """Any other sbatch option, by its long name, passed on as it is."""
+    """Any other sbatch option by its long name, as in `sbatch: {nice: 100, spread-job: true}`; true: without a value,
+    false: leaves out one of the cluster's."""
 
     @field_validator("command")
     @classmethod

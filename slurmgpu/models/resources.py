@@ -18,47 +18,60 @@ class Resources(Model):
     """How much of the cluster; what is left out is derived and explained by the planner."""
 
     gpus: GpuRequest | None = None
-    """GPUs in all: 2, or a100:2."""
+    """GPUs in all, as in `gpus: 2` or `gpus: a100:2`, in equal shares on as few nodes as hold them; the cluster's dialect
+    says by which option (`--gres`)."""
     gpus_per_node: GpuRequest | None = None
-    """GPUs on each node: 4, or a100:4."""
+    """GPUs on each node, as in `gpus_per_node: 4` or `gpus_per_node: a100:4`; the cluster's dialect says by which option
+    (`--gres`)."""
     gpus_per_task: GpuRequest | None = None
-    """GPUs of each task, in an exact job."""
+    """GPUs of each task (`--gpus-per-task`); in an exact job only."""
     gpu_type: Word | None = None
-    """The type of GPU, where the request does not name it."""
+    """The type of GPU, where the request does not name it, as in `gpu_type: a100`; left out, whole GPUs of any type that
+    fits, never slices."""
     gpu_memory: Memory | None = None
-    """The least memory that one GPU must have."""
+    """The least memory that one GPU must have, as in `gpu_memory: 40G`; where the nodes are described, only types whose
+    memory is stated count."""
     nodes: Positive | None = None
-    """Nodes."""
+    """Number of nodes (`--nodes`); left out, as few as hold the GPUs, or 1."""
     tasks_per_node: Positive | None = None
-    """Tasks on each node for the srun launcher; its default is one per GPU."""
+    """Tasks on each node (`--ntasks-per-node`) for the launchers srun and plain; left out, srun starts one per GPU."""
     tasks: Positive | None = None
-    """Tasks in all, in an exact job."""
+    """Tasks in all (`--ntasks`); in an exact job only."""
     cpus_per_task: Positive | None = None
-    """CPUs of each task."""
+    """CPUs of each task (`--cpus-per-task`); with torchrun a task is all of a node. Left out, a GPU's share of the node
+    for each GPU."""
     cpus_per_gpu: Positive | None = None
-    """CPUs for each GPU."""
+    """CPUs for each GPU, instead of `cpus_per_task`; the cluster's dialect says by which option (`--cpus-per-task`,
+    `--cpus-per-gpu`)."""
     memory: Memory | None = None
-    """Memory on each node; 0 is all of it."""
+    """Memory on each node (`--mem`), as in `memory: 64G`; a bare number is MiB, 0 all of it. Left out, a GPU's share of
+    the node for each GPU."""
     memory_per_cpu: Memory | None = None
-    """Memory for each CPU."""
+    """Memory for each CPU, instead of `memory`, as in `memory_per_cpu: 4G` (`--mem-per-cpu`, or `--mem` in the cluster's
+    dialect)."""
     memory_per_gpu: Memory | None = None
-    """Memory for each GPU."""
+    """Memory for each GPU, instead of `memory`, as in `memory_per_gpu: 60G` (`--mem-per-gpu`, or `--mem` in the cluster's
+    dialect)."""
     time: Duration | None = None
-    """The time limit: minutes, or any of Slurm's spellings."""
+    """The time limit (`--time`): minutes, or any of Slurm's spellings, as in `time: 2-12:30`; left out, the partition's
+    default."""
     partition: PartitionName | None = None
-    """The partition; chosen by the planner when not given."""
+    """The partition (`--partition`), or several with commas; left out, the best of the profile's that would start the job,
+    else Slurm's default."""
     account: Account | None = None
-    """The account (allocation, project) to charge."""
+    """The account (allocation, project) to charge (`--account`), kept in lower case; left out, yours where the site
+    requires one, else Slurm's default."""
     qos: Qos | None = None
-    """The quality of service."""
+    """The quality of service (`--qos`), in lower case; left out, the profile's usual one, else Slurm's default."""
     constraint: Constraint | None = None
-    """Features that the nodes must have, in Slurm's own words."""
+    """Features that the nodes must have (`--constraint`), as in `constraint: nvlink|sxm`; those that the site demands are
+    added."""
     reservation: ReservationName | None = None
-    """A reservation to run in."""
+    """The reservation to run in (`--reservation`), or several with commas."""
     gres: tuple[Gres, ...] = ()
-    """Further generic resources per node: lscratch:100; in an exact job GPUs too."""
+    """Further generic resources of each node (`--gres`), as in `gres: ["lscratch:100"]`; GPUs among them in an exact job only."""
     exclusive: bool = False
-    """Whole nodes."""
+    """Whether to ask for whole nodes (`--exclusive`)."""
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Self:

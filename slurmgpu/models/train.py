@@ -36,7 +36,8 @@ class TrainSettings(BaseModel):
     )
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32",
-        description="What the forward pass computes in: fp32, or autocast to bf16 or to fp16 (on a CPU as a trial).",
+        description="What the forward pass computes in: fp32, or autocast to bf16 (GPUs of compute capability 8.0 or newer, "
+        "or CPUs), or to fp16 (on a CPU as a trial).",
     )
     epochs: int = Field(1, ge=1, description="How often each training sample is used.")
     max_steps: int | None = Field(
@@ -45,7 +46,9 @@ class TrainSettings(BaseModel):
         description="Optimizer steps after which training ends, even inside an epoch; null: no such end.",
     )
     batch_size: int = Field(
-        32, ge=1, description="Samples of one optimizer step, over all processes and accumulation steps."
+        32,
+        ge=1,
+        description="Samples of one optimizer step, over all processes and accumulation steps, in equal parts.",
     )
     accumulate: int = Field(
         1, ge=1, description="Micro-batches that each process adds up before an optimizer step."
@@ -121,7 +124,8 @@ class TrainSettings(BaseModel):
         True, description="DDP: whether gradients live in the buckets they are sent in; saves memory."
     )
     static_graph: bool = Field(
-        False, description="DDP: whether every step uses the same parameters in the same order; faster."
+        False,
+        description="DDP: whether every step uses the same parameters in the same order; faster. Not beside accumulate.",
     )
     bucket_cap_mb: float = Field(25.0, gt=0, description="DDP: size of a bucket of gradients, in MiB.")
     checkpoint_every: int = Field(
