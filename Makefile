@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 DEMO_CLUSTER := uva-afton
 
-.PHONY: help demo test check lint types imports format benchmark soak clean
+.PHONY: help demo test check lint types imports reference format benchmark soak clean
 
 help:
 	@echo "make demo       train the digits example here with 2 CPU processes (HERE=1 on a login node)"
@@ -15,7 +15,8 @@ help:
 	@echo "make test-long  the tests that train in many processes: some five minutes more"
 	@echo "make test-releases  the tests on a real Slurm, on every release (RELEASES='24.11 26.05': on these)"
 	@echo "make test-torch-alone  the training entrypoint's tests, in a Python with torch alone"
-	@echo "make check      ruff, mypy and import contracts alone"
+	@echo "make check      ruff, mypy, import contracts and stale reference pages alone"
+	@echo "make reference  write docs/reference/ from the code"
 	@echo "make benchmark  start-up time against the bare libraries"
 	@echo "make soak       kill trainings at random moments, some hundred times: nothing may be lost"
 	@echo "make format     format the code"
@@ -63,6 +64,7 @@ demo: $(VENV)/.demo
 	@echo "  slurmgpu status                                         what became of it"
 
 check: lint types imports
+	@$(BIN)/python docs/reference.py --check
 
 lint: $(VENV)/.test
 	@$(BIN)/ruff check . .ci/releases
@@ -73,6 +75,9 @@ types: $(VENV)/.test
 
 imports: $(VENV)/.test
 	@$(BIN)/lint-imports --config pyproject.toml
+
+reference: $(VENV)/.test
+	@$(BIN)/python docs/reference.py
 
 # Three files at a time, those on a real Slurm first: they mostly wait for it, and take longest.
 test: $(VENV)/.test slurm-packages check

@@ -10,14 +10,75 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.rendering.launch import container_words, launch_lines, signals_passed_on
 from slurmgpu.rendering.quoting import directive_value, job_path, path_variables, shell_word
 
-__all__ = ["SCRIPT_NAME", "context"]
+__all__ = ["SCRIPT_NAME", "VARIABLES", "context"]
 
 SCRIPT_NAME = "script.sbatch"
 """What a script is called in its run directory."""
 
+VARIABLES = {
+    "login_shell": "Whether the first line is to say `bash -l`.",
+    "submit_by_hand": "The command that submits the script without slurmgpu.",
+    "options": "List of options as they stand after `#SBATCH `, in order; the bare word `hetjob` between components.",
+    "shebang": "What runs a script of the user's own, such as `/bin/zsh`, or `none`.",
+    "script": "The script's own lines, or `none`.",
+    "work_dir": "The work folder, quoted; `$NAME` in it expands when the job runs; `none` in an exact job that names none.",
+    "restart_limit": "The most restarts, or `none`.",
+    "keep_environment_in_steps": "Whether `--export=NONE` was asked for, so that steps must be told to keep the environment.",
+    "modules": "The environment modules, or `none`.",
+    "modules.purge": "Whether to purge first.",
+    "modules.use": "List of folders, quoted.",
+    "modules.load": "Names of the modules, quoted, in one text.",
+    "conda": "The conda environment, or `none`.",
+    "conda.env": "The environment, quoted.",
+    "conda.root": "Where conda is installed, quoted, or `none`.",
+    "venv": "The path of `bin/activate`, quoted, or `none`.",
+    "exports": "List of `NAME=value`, quoted.",
+    "secrets": "Names of secrets, in one text; empty without any.",
+    "cpus_per_task": "CPUs of each task, or `none`.",
+    "threads": "CPUs of each process, for OMP_NUM_THREADS, or `none`.",
+    "rendezvous": "Where the processes meet; `none` where nobody needs to.",
+    "rendezvous.nodes": "`one` or `many`: on how many nodes they are.",
+    "rendezvous.suffix": "What is appended to the first host's name.",
+    "train": "The training task, or `none`.",
+    "train.settings": "The text of `train.json`.",
+    "run": "The run directory; `none` for a command that needs none.",
+    "run.name": "The start of a run directory's name, quoted.",
+    "run.array": "Whether the job is an array.",
+    "own_loop": "Where the command's script imports `slurmgpu.training`, quoted, or `none`.",
+    "tended": "How the script sees the job through to its end; `none` for a command that neither resumes nor is requeued.",
+    "tended.job": "Slurm's id of the job or array task, quoted.",
+    "tended.traps": "List of signals, and what the shell does for each.",
+    "tended.requeues": "Whether the job may start again.",
+    "tended.at_limit": "Whether the time limit is a reason to start again.",
+    "tended.by_code": "Whether exit code 75 is a reason to start again.",
+    "needed_variables": "List of the variables without which the image cannot be found.",
+    "container": "The container, or `none`.",
+    "container.template": "The template that lays it out.",
+    "container.runtime": "The program: `apptainer` or `singularity`.",
+    "container.mode": "How it is entered: `exec` or `run`.",
+    "container.options": "Its options, quoted, in one text.",
+    "container.image": "The image, quoted.",
+    "sections": "List of the templates that follow the options, in order.",
+    "launch.launcher": "Who starts the processes: `torchrun`, `srun` or `plain`.",
+    "launch.multi_node": "Whether the job has several nodes.",
+    "launch.srun": "`srun` with its options.",
+    "launch.command": "The command as the launcher wants it.",
+    "launch.interpreter": "The Python that runs torchrun.",
+    "launch.runner": "What the command has before its Python (`uv run`), with a blank behind it; else empty.",
+    "launch.tasks_per_node": "Tasks on each node.",
+    "launch.sets_rank": "Whether the ranks must be exported under torch's names.",
+    "launch.own_gpu": "Whether each task gets one GPU of its own, hidden from the others.",
+    "launch.shellcheck": "ShellCheck's remarks to silence above the command, such as `SC2016`; empty without any.",
+    "launch.ending": "What follows the command where the script goes on after it: ` & launched=$!`, else empty.",
+    "launch.torchrun": "The words of torchrun; `none` for another launcher.",
+    "launch.torchrun.module": "How Python starts it: `-m torch.distributed.run`.",
+    "launch.torchrun.size": "Its `--nnodes` and `--nproc-per-node`.",
+}
+"""What a template may use, by its dotted name; lists may be empty."""
+
 
 def context(plan: Plan, script_name: str) -> dict[str, Any]:
-    """Everything a template may use: finished lines and quoted words, no models."""
+    """The values of ``VARIABLES``: finished lines and quoted words, no models."""
     environment = plan.environment
     context = {
         "login_shell": plan.login_shell,
