@@ -13,29 +13,52 @@ import click
 from slurmgpu import __version__
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 
-__all__ = ["COMMANDS", "cli", "run"]
+__all__ = ["COMMANDS", "SECTIONS", "cli", "run"]
 
-COMMANDS = {
-    "init": "Make yourself at home on a cluster: profile, settings, a first job.",
-    "jobs": "List job files to copy from; copy one.",
-    "render": "Print the batch script of a job.",
-    "plan": "Print the plan of a job with its reasons.",
-    "submit": "Submit a job; print its id.",
-    "run": "Run the rendered script on this machine, without Slurm.",
-    "train": "Train a task on this machine; or only prepare it.",
-    "status": "Show queued, running and finished jobs.",
-    "logs": "Show the log of a job.",
-    "cancel": "Cancel jobs.",
-    "resume": "Submit a run's job again; it goes on from its checkpoints.",
-    "runs": "Find out what became of submissions that had no answer.",
-    "checkpoint": "List, verify and export the checkpoints of a run.",
-    "check": "Find what is wrong with a batch script.",
-    "import": "Make a job file of a batch script.",
-    "cluster": "Discover the cluster; list, show and choose profiles.",
-    "sandbox": "A real Slurm on this machine, with pretend GPUs.",
-    "config": "Show the settings and where each value comes from.",
-    "schema": "Print the JSON Schema of job, cluster or settings files.",
+SECTIONS = {
+    "Start": {
+        "init": "Learn the cluster; write profile, settings and a first job.",
+        "jobs": "List job files to copy from; copy one.",
+    },
+    "Jobs": {
+        "plan": "Print the plan of a job with its reasons.",
+        "render": "Print the batch script of a job.",
+        "submit": "Submit a job; print its id.",
+        "run": "Run the rendered script on this machine, without Slurm.",
+        "cancel": "Cancel jobs.",
+        "resume": "Submit a run's job again; it goes on from its checkpoints.",
+    },
+    "Watch": {
+        "status": "Show queued, running and finished jobs.",
+        "logs": "Show the log of a job.",
+        "runs": "Find out what became of submissions that had no answer.",
+    },
+    "Scripts": {
+        "check": "Find what is wrong with a batch script.",
+        "import": "Make a job file of a batch script.",
+    },
+    "Training": {
+        "train": "Train a task on this machine; or only prepare it.",
+        "checkpoint": "List, verify and export the checkpoints of a run.",
+    },
+    "Clusters": {
+        "cluster": "Discover the cluster; list, show and choose profiles.",
+        "sandbox": "A real Slurm on this machine, with pretend GPUs.",
+    },
+    "Other": {
+        "config": "Show the settings and where each value comes from.",
+        "schema": "Print the JSON Schema of job, cluster or settings files.",
+    },
 }
+"""The commands as ``--help`` shows them, one line each."""
+
+COMMANDS = {name: about for section in SECTIONS.values() for name, about in section.items()}
+
+_FIRST_STEPS = (
+    ("slurmgpu init", "learn this cluster, write a first job"),
+    ("slurmgpu submit first.yaml --follow", "submit it, and watch its log"),
+    ("slurmgpu status", "what became of your jobs"),
+)
 
 
 class _Commands(click.Group):
@@ -62,8 +85,28 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for section, commands in SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl([(name.ljust(width), about) for name, about in commands.items()])
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            click.echo(_first_steps(ctx), err=True)
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
+
+def _first_steps(ctx: click.Context) -> str:
+    """What ``slurmgpu`` alone shows."""
+    formatter = ctx.make_formatter()
+    cli.format_usage(ctx, formatter)
+    cli.format_help_text(ctx, formatter)
+    with formatter.section("To start with"):
+        formatter.write_dl(_FIRST_STEPS, col_max=40)
+    formatter.write_paragraph()
+    formatter.write_text("slurmgpu --help lists all commands.")
+    return formatter.getvalue().rstrip("\n")
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
