@@ -28,6 +28,8 @@ DOCS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
+    ROOT / "SECURITY.md",
+    ROOT / ".github" / "pull_request_template.md",
     *sorted((ROOT / "docs").glob("**/*.md")),
 ]
 DOCS += [ROOT / "examples" / "README.md"]
@@ -102,6 +104,32 @@ def test_the_pictures_are_small_and_load_nothing() -> None:
         assert len(svg) < 150_000
         assert "url(http" not in svg
         assert "<image" not in svg
+
+
+# The forge
+
+
+def test_continuous_integration_is_what_the_project_calls_so() -> None:
+    steps = YAML(typ="safe").load(ROOT / ".github/workflows/ci.yml")["jobs"]["test"]["steps"]
+    run = [step["run"] for step in steps if "run" in step]
+    assert run == ["sudo .ci/install-slurm --releases", ".ci/run"]
+    assert steps[0]["with"]["fetch-depth"] == 0
+
+
+@pytest.mark.parametrize(
+    "form", sorted((ROOT / ".github/ISSUE_TEMPLATE").iterdir()), ids=lambda path: path.stem
+)
+def test_a_form_for_issues_asks_for_one_thing_at_least(form: Path) -> None:
+    asked = YAML(typ="safe").load(form)
+    assert {"name", "description", "body"} <= asked.keys()
+    assert any(part.get("validations", {}).get("required") for part in asked["body"])
+
+
+def test_the_citation_says_what_the_package_says() -> None:
+    cited = YAML(typ="safe").load(ROOT / "CITATION.cff")
+    package = re.search(r'^description = "(.*)"$', text_of("pyproject.toml"), flags=re.MULTILINE)
+    assert package is not None
+    assert (cited["title"], cited["abstract"], cited["license"]) == ("slurmgpu", package[1], "MIT")
 
 
 # Commands
