@@ -19,6 +19,7 @@ from slurmgpu.files.yaml import read_yaml, validate
 from slurmgpu.models.base import Model
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
+from slurmgpu.models.options import ROWS
 from slurmgpu.models.train import TrainSettings
 from slurmgpu.scripts.options import OPTIONS
 
@@ -98,6 +99,15 @@ def test_every_option_that_a_sentence_names_is_one_of_sbatch_or_of_what_is_said(
     }
     assert len(named) > 25
     assert named - others <= set(OPTIONS)
+
+
+def test_a_field_that_is_an_option_of_sbatch_names_it() -> None:
+    said = {(model, name): text for model, name, text in FIELDS}
+    owners = {"resources": "Resources", "mail": "Mail"}
+    for row in ROWS:
+        if row.option is not None:
+            owner, _, name = row.key.rpartition(".")
+            assert f"`--{row.option}`" in said[owners.get(owner, "Job"), name], row.key
 
 
 def test_no_source_is_read_before_a_schema_is_asked_for() -> None:

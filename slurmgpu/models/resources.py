@@ -19,10 +19,10 @@ class Resources(Model):
 
     gpus: GpuRequest | None = None
     """GPUs in all, as in `gpus: 2` or `gpus: a100:2`, in equal shares on as few nodes as hold them; the cluster's dialect
-    says by which option (`--gres`)."""
+    says by which option (`--gres`, `--gpus`)."""
     gpus_per_node: GpuRequest | None = None
     """GPUs on each node, as in `gpus_per_node: 4` or `gpus_per_node: a100:4`; the cluster's dialect says by which option
-    (`--gres`)."""
+    (`--gres`, `--gpus-per-node`)."""
     gpus_per_task: GpuRequest | None = None
     """GPUs of each task (`--gpus-per-task`); in an exact job only."""
     gpu_type: Word | None = None
