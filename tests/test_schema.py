@@ -16,12 +16,12 @@ from pydantic import BaseModel
 from slurmgpu.cli.schema import KINDS, Kind, schema_of
 from slurmgpu.files.settings import Settings
 from slurmgpu.files.yaml import read_yaml, validate
+from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.models.base import Model
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.options import ROWS
 from slurmgpu.models.train import TrainSettings
-from slurmgpu.scripts.options import OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS: dict[str, type[BaseModel]] = {
@@ -98,7 +98,7 @@ def test_every_option_that_a_sentence_names_is_one_of_sbatch_or_of_what_is_said(
         for option in re.findall(r"--([a-z][a-z-]*)", code)
     }
     assert len(named) > 25
-    assert named - others <= set(OPTIONS)
+    assert named - others <= set(SBATCH.options)
 
 
 def test_a_field_that_is_an_option_of_sbatch_names_it() -> None:

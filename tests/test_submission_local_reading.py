@@ -6,11 +6,13 @@ import shlex
 
 import pytest
 
+from slurmgpu.lines.container import read_container
+from slurmgpu.lines.slurm import SRUN
+from slurmgpu.lines.torchrun import TORCHRUN
+from slurmgpu.submission.local_reading import expand, read_script
 from slurmgpu.submission.standins.commands import expand_hosts
-from slurmgpu.submission.standins.container import parse_container
-from slurmgpu.submission.standins.reading import expand, read_script
-from slurmgpu.submission.standins.srun_options import SrunCommand, StepShape, parse_srun, shape_step
 from slurmgpu.submission.standins.srun_output import output_file
+from slurmgpu.submission.standins.step_shape import StepShape, shape_step
 from slurmgpu.submission.standins.torchrun_words import fit_torchrun, is_pretended_host
 
 
@@ -29,6 +31,17 @@ from slurmgpu.submission.standins.torchrun_words import fit_torchrun, is_pretend
 def test_the_scripts_own_shape_is_read(options: str, nodes: int, tasks_per_node: int) -> None:
     reading = read_script("#!/bin/bash\n" + options)
     assert (reading.nodes, reading.tasks_per_node) == (nodes, tasks_per_node)
+
+
+@pytest.mark.parametrize("line", ["#SBATCH", "#SBATCH  # all of it"])
+def test_a_line_without_an_option_is_passed_over(line: str) -> None:
+    assert read_script(f"#!/bin/bash\n{line}\n#SBATCH --nodes 2\n").nodes == 2
+
+
+def test_commands_within_substitutions_are_found() -> None:
+    reading = read_script('. "$(conda info --base)/etc/profile.d/conda.sh"\nA=$(srun hostname)\n')
+    assert reading.mentions("conda")
+    assert reading.mentions("srun")
 
 
 def test_only_variables_that_the_script_itself_uses_and_never_sets_are_missing() -> None:
@@ -66,10 +79,10 @@ def test_quoted_dollars_do_not_expand() -> None:
 @pytest.mark.parametrize(
     ("words", "options", "command"),
     [
-        ("--nodes=2 --label echo --nodes=3", {"nodes": "2", "label": ""}, "echo --nodes=3"),
+        ("--nodes=2 --label echo --nodes=3", {"nodes": "2", "label": None}, "echo --nodes=3"),
         ("--nodes 2 --mpi pmix echo a", {"nodes": "2", "mpi": "pmix"}, "echo a"),
-        ("-N2 -n 4 -lu echo", {"nodes": "2", "ntasks": "4", "label": "", "u": ""}, "echo"),
-        ("-K -W 60 echo", {"kill-on-bad-exit": "", "wait": "60"}, "echo"),
+        ("-N2 -n 4 -lu echo", {"nodes": "2", "ntasks": "4", "label": None, "unbuffered": None}, "echo"),
+        ("-K -W 60 echo", {"kill-on-bad-exit": None, "wait": "60"}, "echo"),
         ("-K0 echo", {"kill-on-bad-exit": "0"}, "echo"),
         ("--kill-on-bad-exit=1 -- -x", {"kill-on-bad-exit": "1"}, "-x"),
         (
@@ -80,9 +93,10 @@ def test_quoted_dollars_do_not_expand() -> None:
     ],
 )
 def test_sruns_options_end_where_its_command_begins(
-    words: str, options: dict[str, str], command: str
+    words: str, options: dict[str, str | None], command: str
 ) -> None:
-    assert parse_srun(words.split()) == SrunCommand(options, tuple(command.split()))
+    line = SRUN.read(words.split())
+    assert (line.given, words.split()[line.end :]) == (options, command.split())
 
 
 @pytest.mark.parametrize(
@@ -97,8 +111,10 @@ def test_sruns_options_end_where_its_command_begins(
     ],
 )
 def test_steps_are_scaled_to_three_nodes_of_five_processes(words: str, shape: StepShape) -> None:
-    srun = parse_srun(words.split())
-    assert shape_step(srun, script_nodes=2, script_tasks_per_node=4, nodes=3, processes_per_node=5) == shape
+    options = SRUN.read(words.split()).given
+    assert (
+        shape_step(options, script_nodes=2, script_tasks_per_node=4, nodes=3, processes_per_node=5) == shape
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,6 +141,15 @@ def test_only_torchruns_own_options_are_fitted(words: str, fitted: str) -> None:
     assert bool(changes) == (words != fitted)
 
 
+def test_every_option_of_the_installed_torchrun_is_known() -> None:
+    run = pytest.importorskip("torch.distributed.run")
+    for action in run.get_args_parser()._actions:
+        for written in action.option_strings:
+            line = TORCHRUN.read([written, "1", "train.py"])
+            assert not line.faults, written
+            assert line.end == (1 if action.nargs == 0 else 2), written
+
+
 def test_pretended_hosts_are_told_from_real_ones() -> None:
     nodes = ["node1", "node2"]
     assert all(is_pretended_host(name, nodes) for name in ("node1", "node2i", "node1.cluster", "node1-ib"))
@@ -145,15 +170,23 @@ def test_host_ranges_expand_as_slurm_writes_them(nodelist: str, hosts: str) -> N
 
 
 def test_container_options_end_at_the_image() -> None:
-    asked = parse_container(
+    asked = read_container(
         shlex.split(
             "--silent exec --nv --bind /a:/b -B /c --env A=1,B=2 --pwd=/w --overlay o i.sif python --env X"
         )
     )
     assert (asked.action, asked.image) == ("exec", "i.sif")
     assert asked.command == ("python", "--env", "X")
-    assert asked.variables == (("A", "1"), ("B", "2"))
+    assert asked.variables == {"A": "1", "B": "2"}
     assert asked.pwd == "/w"
+
+
+@pytest.mark.parametrize(
+    "options", ["-c", "-eC", "--no-mount hostfs", "--nv=false", "-B=/a", "-H /h", "--env-file e"]
+)
+def test_the_image_stands_behind_any_option_of_the_container(options: str) -> None:
+    asked = read_container(["-s", "exec", *options.split(), "i.sif", "python"])
+    assert (asked.action, asked.image, asked.command) == ("exec", "i.sif", ("python",))
 
 
 def test_file_patterns_expand_as_sruns() -> None:

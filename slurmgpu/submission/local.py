@@ -20,9 +20,9 @@ from typing import Any
 
 from ..errors import RunFailed
 from .local_environment import batch_environment, pretended_job
+from .local_reading import ScriptReading, read_script
 from .local_site import LocalRequest, StandIn, find_site, stand_ins
 from .standins.folder import write_folder
-from .standins.reading import ScriptReading, read_script
 
 __all__ = ["LocalRequest", "StandIn", "run_here", "stand_ins"]
 
@@ -91,7 +91,7 @@ def _executable_folder() -> Path:
 
 
 def _start_folder(request: LocalRequest, reading: ScriptReading) -> Path:
-    chdir = request.submit_dir / reading.asks("chdir", "D")
+    chdir = request.submit_dir / reading.asks("chdir")
     return chdir if chdir.is_dir() else request.submit_dir
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from ..errors import PlanError
 from .local_gpus import Gpus
+from .local_reading import ScriptReading, expand, read_script
 from .standins.folder import Site
-from .standins.reading import ScriptReading, expand, read_script
 
 __all__ = ["LocalRequest", "StandIn", "find_site", "local_python", "python_with_torch", "stand_ins"]
 
@@ -118,7 +118,7 @@ def _absent_work_folder(request: LocalRequest, reading: ScriptReading, environme
     known = {**environment, "SLURM_SUBMIT_DIR": str(request.submit_dir)}
     word = reading.work_folder()
     # sbatch expands nothing in an option, the shell does in a command.
-    folder = reading.asks("chdir", "D") or ("" if "$(" in word else expand(word, known))
+    folder = reading.asks("chdir") or ("" if "$(" in word else expand(word, known))
     absent = folder.startswith(("/", "$")) and not Path(folder).is_dir()
     return folder if absent else ""
 
