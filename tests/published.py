@@ -7,12 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from slurmgpu.scripts.options import OPTIONS, SHORT
+from slurmgpu.lines.slurm import SBATCH
 
 __all__ = ["BODIES", "Case", "Option", "published", "script_of", "wanted"]
 
 Option = tuple[str, str | None]
-_LETTERS = {name: letter for letter, name in SHORT.items()}
+_LETTERS = {name: letter for letter, name in SBATCH.letters.items()}
 
 
 class Case(NamedTuple):
@@ -77,7 +77,7 @@ def _spelled(name: str, value: str | None, style: int) -> str:
         return f"-{_LETTERS[name]} {value}" if style % 2 else f"-{_LETTERS[name]}{value}"
     if style % 5 == 1 and name == "ntasks-per-node":
         return f"--tasks-per-node={value}"
-    takes = OPTIONS[name].takes if name in OPTIONS else "optional"
+    takes = SBATCH.options[name].takes if name in SBATCH.options else "optional"
     return f"--{name} {value}" if style % 4 == 1 and takes == "required" else f"--{name}={value}"
 
 

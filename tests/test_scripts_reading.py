@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmgpu.scripts.options import OPTIONS, SHORT, abbreviated
+from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.scripts.reading import read_script
 from slurmgpu.scripts.shell import read_shell, simple_commands
 from tests.test_rendering_golden import CASES
@@ -189,12 +189,12 @@ def test_what_cannot_be_split_is_kept_as_text() -> None:
 
 
 def test_abbreviations_mean_what_every_release_finds() -> None:
-    assert abbreviated("cons") == ["constraint"]
-    assert abbreviated("cons", (26, 5)) == ["consolidate-segments", "constraint"]
-    assert len(abbreviated("gpu")) > 1
-    assert abbreviated("no-such") == []
-    assert all(abbreviated(name) == [name] for name in OPTIONS)
-    assert set(SHORT.values()) <= set(OPTIONS)
+    assert SBATCH.meanings("cons") == ["constraint"]
+    assert SBATCH.meanings("cons", (26, 5)) == ["consolidate-segments", "constraint"]
+    assert len(SBATCH.meanings("gpu")) > 1
+    assert SBATCH.meanings("no-such") == []
+    assert all(SBATCH.meanings(name) == [name] for name in SBATCH.options)
+    assert set(SBATCH.letters.values()) <= set(SBATCH.options)
 
 
 @given(st.text(alphabet=st.sampled_from("#SBATCH -=abN1\"'\\\n\t$(){}[]<>|&;:`hetjob "), max_size=80))

@@ -6,11 +6,12 @@ import shlex
 
 import pytest
 
+from slurmgpu.lines.container import read_container
+from slurmgpu.lines.slurm import SRUN
+from slurmgpu.submission.local_reading import expand, read_script
 from slurmgpu.submission.standins.commands import expand_hosts
-from slurmgpu.submission.standins.container import parse_container
-from slurmgpu.submission.standins.reading import expand, read_script
-from slurmgpu.submission.standins.srun_options import SrunCommand, StepShape, parse_srun, shape_step
 from slurmgpu.submission.standins.srun_output import output_file
+from slurmgpu.submission.standins.step_shape import StepShape, shape_step
 from slurmgpu.submission.standins.torchrun_words import fit_torchrun, is_pretended_host
 
 
@@ -66,10 +67,10 @@ def test_quoted_dollars_do_not_expand() -> None:
 @pytest.mark.parametrize(
     ("words", "options", "command"),
     [
-        ("--nodes=2 --label echo --nodes=3", {"nodes": "2", "label": ""}, "echo --nodes=3"),
+        ("--nodes=2 --label echo --nodes=3", {"nodes": "2", "label": None}, "echo --nodes=3"),
         ("--nodes 2 --mpi pmix echo a", {"nodes": "2", "mpi": "pmix"}, "echo a"),
-        ("-N2 -n 4 -lu echo", {"nodes": "2", "ntasks": "4", "label": "", "u": ""}, "echo"),
-        ("-K -W 60 echo", {"kill-on-bad-exit": "", "wait": "60"}, "echo"),
+        ("-N2 -n 4 -lu echo", {"nodes": "2", "ntasks": "4", "label": None, "unbuffered": None}, "echo"),
+        ("-K -W 60 echo", {"kill-on-bad-exit": None, "wait": "60"}, "echo"),
         ("-K0 echo", {"kill-on-bad-exit": "0"}, "echo"),
         ("--kill-on-bad-exit=1 -- -x", {"kill-on-bad-exit": "1"}, "-x"),
         (
@@ -80,9 +81,10 @@ def test_quoted_dollars_do_not_expand() -> None:
     ],
 )
 def test_sruns_options_end_where_its_command_begins(
-    words: str, options: dict[str, str], command: str
+    words: str, options: dict[str, str | None], command: str
 ) -> None:
-    assert parse_srun(words.split()) == SrunCommand(options, tuple(command.split()))
+    line = SRUN.read(words.split())
+    assert (line.given, words.split()[line.end :]) == (options, command.split())
 
 
 @pytest.mark.parametrize(
@@ -97,8 +99,10 @@ def test_sruns_options_end_where_its_command_begins(
     ],
 )
 def test_steps_are_scaled_to_three_nodes_of_five_processes(words: str, shape: StepShape) -> None:
-    srun = parse_srun(words.split())
-    assert shape_step(srun, script_nodes=2, script_tasks_per_node=4, nodes=3, processes_per_node=5) == shape
+    options = SRUN.read(words.split()).given
+    assert (
+        shape_step(options, script_nodes=2, script_tasks_per_node=4, nodes=3, processes_per_node=5) == shape
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,14 +149,14 @@ def test_host_ranges_expand_as_slurm_writes_them(nodelist: str, hosts: str) -> N
 
 
 def test_container_options_end_at_the_image() -> None:
-    asked = parse_container(
+    asked = read_container(
         shlex.split(
             "--silent exec --nv --bind /a:/b -B /c --env A=1,B=2 --pwd=/w --overlay o i.sif python --env X"
         )
     )
     assert (asked.action, asked.image) == ("exec", "i.sif")
     assert asked.command == ("python", "--env", "X")
-    assert asked.variables == (("A", "1"), ("B", "2"))
+    assert asked.variables == {"A": "1", "B": "2"}
     assert asked.pwd == "/w"
 
 

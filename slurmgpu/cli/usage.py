@@ -86,23 +86,23 @@ def usage_hint(error: click.UsageError) -> str:
 
 
 def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
+    from slurmgpu.lines.slurm import SBATCH
     from slurmgpu.models.train import TrainSettings
-    from slurmgpu.scripts.options import OPTIONS, SHORT
 
     known = {flag for parameter in ctx.command.params for flag in parameter.opts}
     for word in ctx.meta.get(ARGUMENTS, ()):
         if re.match(r"-[a-z][a-z-]+", word) and f"-{word.partition('=')[0]}" in known:
             return f"long options have two dashes: -{word}"
     name = error.option_name.lstrip("-")
-    name = SHORT.get(name, name.replace("_", "-"))
+    name = SBATCH.letters.get(name, name.replace("_", "-"))
     if f"--{name}" in known:
         return f"write --{name}"
     if "--sbatch" not in known:
         return None
     if name in _INSTEAD:
         return _INSTEAD[name]
-    if name in OPTIONS:
-        value = "" if OPTIONS[name].takes == "none" else "=VALUE"
+    if name in SBATCH.options:
+        value = "" if SBATCH.options[name].takes == "none" else "=VALUE"
         return f"any option of sbatch is passed on by --sbatch {name}{value}"
     if name.replace("-", "_") in TrainSettings.model_fields:
         key = name.replace("-", "_")

@@ -16,6 +16,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from typing_extensions import Self
 
+from slurmgpu.lines.slurm import MARKS, read_head
 from slurmgpu.models.base import EnvName, JobOption, JobPath, JobText, Model, Text, Word, Words
 from slurmgpu.models.command import CommandSchema, check_words, to_words
 from slurmgpu.models.component import Component, check_options, check_resources
@@ -203,20 +204,6 @@ def _launcher_alone(value: object) -> object:
     return {"launcher": value} if isinstance(value, str) else value
 
 
-def _directive_in_head(script: str, exact: bool) -> tuple[int, str] | None:
-    """The first line that sbatch would read as options: it reads on while lines are comments or blank.
-
-    It reads those of PBS and LSF, too (seen on 22.05); an exact job may be one of theirs.
-    """
-    marks = ("#SBATCH", "#SLURM") if exact else ("#SBATCH", "#SLURM", "#PBS", "#BSUB")
-    for number, line in enumerate(script.split("\n"), start=1):
-        if line.startswith(marks):
-            return number, line
-        if line.strip() and not line.lstrip().startswith("#"):
-            return None
-    return None
-
-
 class Job(Model):
     """What the user wants; it knows no cluster, so that the same file runs on two."""
 
@@ -304,10 +291,12 @@ class Job(Model):
         for sign, what in (("\0", "a NUL byte"), ("\r\n", "DOS line ends (CRLF)")):
             if sign in script:
                 raise ValueError(f"contains {what}, and sbatch refuses such a script; take them out")
-        found = _directive_in_head(script, info.data.get("exact", True))
+        # sbatch reads those of PBS and LSF, too (seen on 22.05); an exact job may be one of theirs.
+        marks = MARKS if info.data.get("exact", True) else (*MARKS, "#PBS", "#BSUB")
+        found, _ = read_head(script.split("\n"), marks)
         if found:
             raise ValueError(
-                f"line {found[0]} is {found[1]!r}, which sbatch would read beside this file's options; "
+                f"line {found[0].line} is {found[0].text!r}, which sbatch would read beside this file's options; "
                 "write it under resources: or sbatch:"
             )
         return script

@@ -6,6 +6,8 @@ import re
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+from slurmgpu.lines.torchrun import MODULES, TORCHRUN, torchrun_at
+
 __all__ = [
     "LAUNCHERS",
     "LAUNCHER_MODULES",
@@ -33,8 +35,7 @@ LAUNCHERS = ONE_NODE_LAUNCHERS | {
 """Programs that start several processes, or whole jobs."""
 
 LAUNCHER_MODULES = {
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
+    **dict.fromkeys(MODULES, "torchrun"),
     "accelerate.commands.launch": "accelerate",
     "accelerate.commands.accelerate_cli": "accelerate",
     "deepspeed.launcher.runner": "deepspeed",
@@ -216,5 +217,5 @@ def python_files(words: tuple[str, ...]) -> tuple[str, ...]:
 
 def torchrun_processes(words: tuple[str, ...]) -> str | None:
     """How many processes torchrun is told to start on a node, as written; None where it is not told."""
-    told = re.search(r"(?:^| )--?nproc[-_]per[-_]node[= ](\S+)", " ".join(words))
-    return told[1] if told else None
+    at = torchrun_at(words)
+    return None if at is None else TORCHRUN.read_unexpanded(words, at)[0].given.get("nproc-per-node")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
+from slurmgpu.lines.container import read_container
+from slurmgpu.lines.options import Option, Table
+from slurmgpu.lines.slurm import SRUN
+from slurmgpu.lines.torchrun import TORCHRUN
 from slurmgpu.models.job import Job
 from slurmgpu.planning.command import python_command
 from slurmgpu.planning.exact import ExactSize
 from slurmgpu.scripts.importing_words import Unsure, literal, path
+from slurmgpu.scripts.shell import unquoted
 
 __all__ = ["Unsure", "read_command"]
 
@@ -19,19 +23,8 @@ _BUILTINS = """
     pwd read readarray readonly return set shift shopt sleep source suspend test time times trap true type typeset
     ulimit umask unalias unset wait conda mamba micromamba spack sbatch scancel
 """
-_SRUN_OPTIONS = re.compile(r"--(?:cpu-bind|gpu-bind|mem-bind|mpi|hint|distribution|unbuffered|label)(?:=|\Z)")
-# Options of apptainer exec and run (its manual, 1.4), alone and with a value; each is kept as it stands.
-_CONTAINER_FLAGS = """
-    --allow-setuid --cleanenv -e --compat --contain -c --containall -C --disable-cache --fakeroot -f --ipc -i --keep-privs
-    --net -n --no-eval --no-home --no-https --no-init --no-privs --no-umask --nohttps --nvccli --oom-kill-disable --pid -p
-    --underlay --unsquash --userns -u --uts --writable -w --writable-tmpfs
-"""
-_CONTAINER_VALUES = """
-    --add-caps --app --apply-cgroups --blkio-weight --cpu-shares --cpus --cpuset-cpus --cpuset-mems --cwd --dns
-    --docker-host --drop-caps --env --env-file --fusemount --home -H --hostname --memory --memory-reservation
-    --memory-swap --mount --network --network-args --no-mount --overlay -o --pids-limit --pwd --scratch -S --security
-    --workdir -W
-"""
+# Of srun's options those that change nothing about how many tasks there are, and where.
+_SRUN_OPTIONS = {"cpu-bind", "gpu-bind", "mem-bind", "mpi", "hint", "distribution", "unbuffered", "label"}
 # Options by which Slurm counts tasks in ways that a launcher's line does not say.
 _COUNTED_OTHERWISE = {
     "ntasks-per-gpu",
@@ -40,6 +33,7 @@ _COUNTED_OTHERWISE = {
     "overcommit",
     "extra-node-info",
 }
+_GPU_OPTIONS = {"nv": "nvidia", "rocm": "amd"}
 _SIZES = {"nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task", "gres"}
 
 
@@ -90,39 +84,49 @@ def _tasks_are_sure(job: Job) -> bool:
     return resources.gpus is None or resources.gpus_per_task is None
 
 
+def _options(table: Table, words: list[str]) -> tuple[tuple[Option, ...], list[str]]:
+    """The options that words as written begin with, and the words behind them; Unsure where something expands."""
+    line = table.read([unquoted(word) for word in words])
+    for word in words[: line.end]:
+        literal(word)
+    for fault in line.faults:
+        raise Unsure(f"{fault.text}: {fault.why.replace('-', ' ')}")
+    return line.options, words[line.end :]
+
+
 def _srun(words: list[str], job: Job) -> tuple[list[str], list[str]]:
     """What srun runs, and its options."""
     if not _tasks_are_sure(job):
         raise Unsure("the options leave open how many tasks srun starts on each node")
-    options: list[str] = []
-    while words and words[0].startswith("-"):
-        option = {"-u": "--unbuffered", "-l": "--label"}.get(words[0], words[0])
-        if not _SRUN_OPTIONS.match(option):
-            raise Unsure(f"srun's {option} may start other tasks than the job's options say")
-        options.append(literal(option))
-        words = words[1:]
-    return words, options
+    options, words = _options(SRUN, words)
+    for one in options:
+        if one.name not in _SRUN_OPTIONS:
+            raise Unsure(f"srun's {one.spelling} may start other tasks than the job's options say")
+    return words, [f"--{one.name}" + ("" if one.value is None else f"={one.value}") for one in options]
 
 
 def _container(words: list[str], size: ExactSize) -> tuple[dict[str, Any], list[str]]:
-    runtime, mode, rest = words[0], words[1] if len(words) > 1 else "", words[2:]
+    runtime, mode = words[0], words[1] if len(words) > 1 else ""
     if mode not in {"exec", "run"}:
         raise Unsure(f"{runtime} {mode or 'alone'} is neither exec nor run")
+    line = read_container([unquoted(word) for word in words[1:]]).line
+    for fault in line.faults:
+        raise Unsure(f"{fault.text} is no known option of {runtime} {mode}, so the image cannot be told")
     found: dict[str, Any] = {"runtime": runtime} if runtime != "apptainer" else {}
-    gpu, binds, options = "none", [], []
-    flags, valued = _CONTAINER_FLAGS.split(), _CONTAINER_VALUES.split()
-    while rest and rest[0].startswith("-"):
-        option, equals, value = rest.pop(0).partition("=")
-        if option in {"--nv", "--rocm"} and not equals and gpu == "none":
-            gpu = {"--nv": "nvidia", "--rocm": "amd"}[option]
-        elif option in {"-B", "--bind"} and (equals or rest):
-            binds += path(value if equals else rest.pop(0)).split(",")
-        elif (option in flags and not equals) or (option in valued and equals):
-            options.append(literal(option + equals + value))
-        elif option in valued and rest:
-            options += [option, literal(rest.pop(0))]
+    gpu = "none"
+    binds: list[str] = []
+    options: list[str] = []
+    for one in line.options:
+        written = words[1 + one.at : 2 + one.value_at]
+        if not written[0].startswith(one.spelling):
+            raise Unsure(f"{written[0]} is several options of {runtime} {mode} in one word")
+        if one.name in _GPU_OPTIONS and gpu == "none":
+            gpu = _GPU_OPTIONS[one.name]
+        elif one.name == "bind":
+            binds += path(written[-1].removeprefix(one.spelling).removeprefix("=")).split(",")
         else:
-            raise Unsure(f"{option} is no known option of {runtime} {mode}, so the image cannot be told")
+            options += map(literal, written)
+    rest = words[1 + line.end :]
     if not rest:
         raise Unsure(f"{runtime} {mode} names no image")
     found["image"] = path(rest.pop(0))
@@ -130,7 +134,7 @@ def _container(words: list[str], size: ExactSize) -> tuple[dict[str, Any], list[
         found["mode"] = mode
     if gpu == "none" or not size.gpus:
         # The rendered script says --nv where GPUs are asked for; sites with whole nodes ask for none.
-        options = [*({"nvidia": ["--nv"], "amd": ["--rocm"], "none": []}[gpu]), *options]
+        options = [*(f"--{name}" for name, kind in _GPU_OPTIONS.items() if kind == gpu), *options]
         gpu = "none"
     if gpu != "nvidia":
         found["gpu"] = gpu
@@ -151,17 +155,13 @@ def _torchrun(words: list[str], job: Job, size: ExactSize) -> list[str]:
         python, rest = words[0], words[words.index("-m") + 2 :]
         if words[1] != "-m":
             raise Unsure(f"{words[1]} stands before torchrun's module")
+    options, rest = _options(TORCHRUN, rest)
     processes: str | None = None
-    while rest and rest[0].startswith("-"):
-        option, _, value = literal(rest[0]).replace("_", "-").partition("=")
-        rest = rest[1:]
-        if option == "--nproc-per-node":
-            processes = value or literal(rest[0] if rest else "")
-            rest = rest if value else rest[1:]
-        elif option == "--nnodes" and value == "1":
-            continue
-        elif option != "--standalone" or value:
-            raise Unsure(f"torchrun's {option} has no field")
+    for one in options:
+        if one.name == "nproc-per-node":
+            processes = one.value
+        elif one.name != "standalone" and (one.name, one.value) != ("nnodes", "1"):
+            raise Unsure(f"torchrun's {one.spelling} has no field")
     if processes not in {str(size.gpus), "gpu"}:
         raise Unsure(f"torchrun starts {processes or 1} processes, and the job has {size.gpus} GPUs")
     if not rest or not rest[0].endswith(".py"):

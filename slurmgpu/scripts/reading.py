@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from slurmgpu.scripts.options import NEWEST, OPTIONS, SHORT, Release, abbreviated, canonical
+from slurmgpu.lines.options import NEWEST, Option, Release
+from slurmgpu.lines.slurm import SBATCH, SPACE, read_head
 from slurmgpu.scripts.shell import Command, Simple, read_shell, simple_commands
 
 __all__ = ["SHELLS", "Directive", "Ignored", "Passed", "Refusal", "Refused", "Script", "read_script"]
@@ -133,7 +134,6 @@ class _Word(NamedTuple):
     text: str
 
 
-_SPACE = " \t\n\v\f\r"  # isspace() of C; a no-break space is a letter to sbatch
 _SEPARATORS = ("hetjob", "packjob")
 _OPTION = r"(?=\s*(?:--?[A-Za-z]|hetjob\b))"
 _DISABLED = rf"##+\s*SBATCH\b{_OPTION}"
@@ -163,7 +163,7 @@ class _Reader:
         self._whole()
         body_start = self._options_part()
         for component, words in enumerate(self.components):
-            _Options(self, component, words).read()
+            self._options(component, words)
         self._look_alikes(body_start)
         shebang = self.lines[0] if self.lines and self.lines[0].startswith("#!") else None
         script = Script(
@@ -193,7 +193,7 @@ class _Reader:
 
     def _whole(self) -> None:
         """What sbatch asks of the file before it reads a line."""
-        if not self.text.strip(_SPACE):
+        if not self.text.strip(SPACE):
             self.refusals.append(Refusal(1, "", "empty"))
         elif not self.text.startswith("#!"):
             self.refusals.append(Refusal(1, self.lines[0], "no-shebang"))
@@ -205,18 +205,15 @@ class _Reader:
 
     def _options_part(self) -> int:
         """Collect words up to the first command; the line of that command."""
-        for number, line in enumerate(self.lines, 1):
-            start = next((len(word) for word in ("#SBATCH", "#SLURM") if line.startswith(word)), None)
-            if start is not None:
-                self._directive(number, line, start)
-            elif line.strip(_SPACE) and not line.lstrip(_SPACE).startswith("#"):
-                return number
-        return len(self.lines) + 1
+        lines, body_start = read_head(self.lines)
+        for number, line, mark in lines:
+            self._directive(number, line, len(mark))
+        return body_start
 
     def _directive(self, number: int, line: str, at: int) -> None:
         first = True
         while True:
-            while at < len(line) and line[at] in _SPACE:
+            while at < len(line) and line[at] in SPACE:
                 at += 1
             if at >= len(line):
                 return
@@ -224,7 +221,7 @@ class _Reader:
                 self.refusals.append(Refusal(number, line[at:], "colon"))
                 return
             separator = next((word for word in _SEPARATORS if line.startswith(word, at)), None)
-            if separator and line[at + len(separator) :][:1] in _SPACE:
+            if separator and line[at + len(separator) :][:1] in SPACE:
                 if first:
                     self.components.append([])
                     self.separators.append(number)
@@ -248,7 +245,7 @@ class _Reader:
         escaped = False
         while at < len(line):
             char = line[at]
-            if not quote and char in _SPACE and not (escaped and char == " " and self.release >= (24, 11)):
+            if not quote and char in SPACE and not (escaped and char == " " and self.release >= (24, 11)):
                 break
             if escaped:
                 found.append(char)
@@ -265,7 +262,7 @@ class _Reader:
         return "".join(found), at, not quote
 
     def _rest(self, number: int, rest: str, why: Passed) -> None:
-        if rest.strip(_SPACE):
+        if rest.strip(SPACE):
             self.ignored.append(Ignored(number, rest, why))
 
     def _look_alikes(self, body_start: int) -> None:
@@ -288,95 +285,31 @@ class _Reader:
                     self.ignored.append(Ignored(number, line, why))
                     break
 
-
-class _Options:
-    """What getopt_long(3) makes of the words of one component."""
-
-    def __init__(self, reader: _Reader, component: int, words: list[_Word]) -> None:
-        self.reader = reader
-        self.component = component
-        self.words = words
-        self.at = 0
-
-    def read(self) -> None:
-        while self.at < len(self.words):
-            word = self.words[self.at]
-            self.at += 1
-            if word.text == "--":
-                for bare in self.words[self.at :]:
-                    self._refuse(bare, "bare-word")
+    def _options(self, component: int, words: list[_Word]) -> None:
+        """What sbatch makes of the words of one component."""
+        texts, at = [word.text for word in words], 0
+        while True:
+            read = SBATCH.read(texts, at, None if self.release == NEWEST else self.release)
+            self.refusals += (Refusal(words[at].line, text, why) for at, text, why in read.faults)
+            found, at = list(read.options), read.end
+            bare = range(at, len(words)) if read.closed else range(at, min(at + 1, len(words)))
+            if bare and not read.closed and found and self._may_take(found[-1], words, at):
+                found[-1] = found[-1]._replace(value=texts[at])
+                bare = range(0)
+            self.refusals += (Refusal(words[one].line, texts[one], "bare-word") for one in bare)
+            for one in found:
+                line = words[one.at].line
+                text = self.lines[line - 1]
+                self.directives.append(
+                    Directive(line, text, one.name, one.value, component, one.spelling, one.known)
+                )
+            at = len(words) if read.closed else at + 1
+            if at >= len(words):
                 return
-            if word.text.startswith("--"):
-                self._long(word)
-            elif word.text.startswith("-") and len(word.text) > 1:
-                self._short(word)
-            else:
-                self._refuse(word, "bare-word")
 
-    def _long(self, word: _Word) -> None:
-        spelling, equals, value = word.text.partition("=")
-        found = abbreviated(spelling[2:], None if self.reader.release == NEWEST else self.reader.release)
-        if len(found) != 1:
-            if len(found) > 1:
-                self._refuse(word, "ambiguous-option")
-            self._unknown(word, spelling, value if equals else None, refused=len(found) > 1)
-            return
-        takes = OPTIONS[found[0]].takes
-        given: str | None = value if equals else None
-        if takes == "none" and equals:
-            self._refuse(word, "unwanted-value")
-        if takes == "required" and not equals:
-            given = self._next(word)
-        self._add(word, canonical(found[0]), given, spelling)
-
-    def _unknown(self, word: _Word, spelling: str, value: str | None, *, refused: bool) -> None:
-        """An option of a site's plug-in, perhaps: then the word that follows is its value."""
-        if not refused:
-            self._refuse(word, "unknown-option")
-        following = self.words[self.at] if self.at < len(self.words) else None
-        if value is None and following and following.line == word.line and not following.text.startswith("-"):
-            value = following.text
-            self.at += 1
-        self._add(word, spelling[2:], value, spelling, known=False)
-
-    def _short(self, word: _Word) -> None:
-        letters = word.text[1:]
-        for index, letter in enumerate(letters):
-            name = SHORT.get(letter)
-            if name is None:
-                self._refuse(_Word(word.line, f"-{letter}"), "unknown-option")
-                self._add(word, letter, None, f"-{letter}", known=False)
-                continue
-            takes = OPTIONS[name].takes
-            rest = letters[index + 1 :]
-            if takes == "none":
-                self._add(word, name, None, f"-{letter}")
-                continue
-            value = rest or (self._next(_Word(word.line, f"-{letter}")) if takes == "required" else None)
-            self._add(word, name, value, f"-{letter}")
-            return
-
-    def _next(self, word: _Word) -> str | None:
-        """The next word as a value, on whichever line, whatever it looks like."""
-        if self.at >= len(self.words):
-            self._refuse(word, "missing-value")
-            return None
-        self.at += 1
-        return self.words[self.at - 1].text
-
-    def _add(self, word: _Word, name: str, value: str | None, spelling: str, *, known: bool = True) -> None:
-        text = self.reader.lines[word.line - 1]
-        self.reader.directives.append(
-            Directive(
-                word.line,
-                text,
-                name,
-                value,
-                self.component,
-                spelling,
-                known and not (name in OPTIONS and OPTIONS[name].plugin),
-            )
-        )
-
-    def _refuse(self, word: _Word, why: Refused) -> None:
-        self.reader.refusals.append(Refusal(word.line, word.text, why))
+    @staticmethod
+    def _may_take(option: Option, words: list[_Word], at: int) -> bool:
+        """Whether an option, a site's plug-in's perhaps, may have the word behind it as its value."""
+        unknown = option.name not in SBATCH.options and option.spelling.startswith("--")
+        adjacent = option.at == at - 1 and words[option.at].line == words[at].line
+        return unknown and option.value is None and adjacent

@@ -20,9 +20,9 @@ from typing import Any
 
 from ..errors import RunFailed
 from .local_environment import batch_environment, pretended_job
+from .local_reading import ScriptReading, read_script
 from .local_site import LocalRequest, StandIn, find_site, stand_ins
 from .standins.folder import write_folder
-from .standins.reading import ScriptReading, read_script
 
 __all__ = ["LocalRequest", "StandIn", "run_here", "stand_ins"]
 

@@ -15,6 +15,7 @@ import pytest
 from slurmgpu.files.data import read_templates
 from slurmgpu.files.job_text import job_text
 from slurmgpu.files.yaml import read_yaml, validate
+from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.job import Job
 from slurmgpu.planning.planner import make_plan
@@ -24,7 +25,6 @@ from slurmgpu.sandbox.programs import slurm_release, slurm_version
 from slurmgpu.sandbox.shape import Gpus, NodeKind, PartitionShape, Shape
 from slurmgpu.sandbox.starting import client_env, start
 from slurmgpu.scripts.importing import import_script
-from slurmgpu.scripts.options import OPTIONS
 from slurmgpu.scripts.reading import read_script
 from tests.published import Case, Option, published, script_of
 from tests.slurm.conftest import need_slurm
@@ -57,7 +57,7 @@ def submittable(case: Case, release: tuple[int, int]) -> list[list[Option]]:
     """The options that this sbatch has itself, with placeholders filled in."""
 
     def kept(name: str) -> bool:
-        info = OPTIONS.get(name)
+        info = SBATCH.options.get(name)
         return info is not None and info.there(release) and not info.plugin and name not in _LEFT_OUT
 
     return [

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.models.units import Duration
-from slurmgpu.scripts.options import OPTIONS, SHORT, abbreviated
 from slurmgpu.scripts.reading import Script, read_script
 from tests.check_examples import EXAMPLES, script
 from tests.slurm.throwaway import ThrowawaySlurm
@@ -198,13 +198,15 @@ def test_the_table_has_every_option_of_this_release(slurm: ThrowawaySlurm) -> No
         if possible:
             found |= set(re.findall(r"'--([^']+)'", possible[1]))
         elif "unrecognized" not in said:
-            found |= set(abbreviated(letter, slurm.release))
-    ours = {name for name, option in OPTIONS.items() if option.there(slurm.release) and not option.plugin}
+            found |= set(SBATCH.meanings(letter, slurm.release))
+    ours = {
+        name for name, option in SBATCH.options.items() if option.there(slurm.release) and not option.plugin
+    }
     assert found == ours
 
 
 def test_every_option_takes_what_the_table_says(slurm: ThrowawaySlurm) -> None:
-    for name, option in OPTIONS.items():
+    for name, option in SBATCH.options.items():
         if not option.there(slurm.release) or option.plugin or option.takes == "optional":
             continue  # the optional ones differ between releases
         if option.takes == "required":
@@ -216,9 +218,11 @@ def test_every_option_takes_what_the_table_says(slurm: ThrowawaySlurm) -> None:
 def test_every_letter_means_what_the_table_says(slurm: ThrowawaySlurm) -> None:
     for letter in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ":
         said = ask(slurm, f"-{letter}")
-        assert ("invalid option" in said) == (letter not in SHORT), letter
-        if letter in SHORT:
-            assert ("requires an argument" in said) == (OPTIONS[SHORT[letter]].takes == "required"), letter
+        assert ("invalid option" in said) == (letter not in SBATCH.letters), letter
+        if letter in SBATCH.letters:
+            assert ("requires an argument" in said) == (
+                SBATCH.options[SBATCH.letters[letter]].takes == "required"
+            ), letter
 
 
 REFUSED = [

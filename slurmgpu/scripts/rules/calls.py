@@ -7,19 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from slurmgpu.planning.command import LAUNCHER_MODULES, LAUNCHERS, prefix_length, python_command
-from slurmgpu.scripts.options import OPTIONS, SHORT, canonical
+from slurmgpu.lines.slurm import SRUN
+from slurmgpu.lines.torchrun import TORCHRUN, torchrun_at
+from slurmgpu.planning.command import LAUNCHERS, prefix_length, python_command
 from slurmgpu.scripts.shell import Simple, read_shell, simple_commands
 
 __all__ = ["Call", "calls_of", "expanded"]
 
-_SRUN_REQUIRED = {
-    *("accel-bind", "cpu-bind", "cpu_bind", "epilog", "het-group", "jobid", "max-threads", "mem-bind", "mpi"),
-    *("pack-group", "prolog", "relative", "task-epilog", "task-prolog", "threads", "wait"),
-}
-# Of srun's letters only these differ from sbatch's.
-_SRUN_LETTERS = {**SHORT, "r": "relative", "T": "threads", "W": "wait"}
-_SRUN_FLAGS = set("KluXZEsOHQvVhIk")
 _HOUSEKEEPING = {
     *("echo", "cd", "module", "ml", "source", ".", "export", "conda", "mamba", "micromamba", "set", "mkdir", "date"),
     *("hostname", "nvidia-smi", "which", "pwd", "unset", "ulimit", "eval", "cp", "rm", "ls", "cat", "printf", "sleep"),
@@ -54,11 +48,7 @@ class Call:
     @cached_property
     def torchrun(self) -> int | None:
         """Where torchrun's own arguments begin; None where this is not torchrun."""
-        for index, word in enumerate(self.words):
-            by_module = self.words[index - 1] == "-m" and LAUNCHER_MODULES.get(word) == "torchrun"
-            if by_module or word.rsplit("/", 1)[-1] == "torchrun":
-                return index + 1
-        return None
+        return torchrun_at(self.words)
 
     @cached_property
     def python(self) -> tuple[str, ...] | None:
@@ -77,7 +67,7 @@ class Call:
         """The Python script that it runs, as written: started by python, or by torchrun."""
         words: tuple[str, ...] = self.python or ()
         if self.torchrun is not None:
-            words = self.words[self.torchrun :]
+            words = self.words[TORCHRUN.read(self.words, self.torchrun).end :]
         elif words[:1] == ("-m",):
             return None
         return next((word for word in words if word.endswith(".py")), None)
@@ -151,8 +141,8 @@ def _call(simple: Simple, outer: Call | None) -> Call:
     options: dict[str, str | None] | None = None
     hidden = False
     if words and words[0].rsplit("/", 1)[-1] == "srun":
-        options, at, hidden = _srun_options(words)
-        words, raw = words[at:], raw[at:]
+        line, hidden = SRUN.read_unexpanded(words, 1)
+        options, words, raw = line.given, words[line.end :], raw[line.end :]
     if outer is not None:
         return Call(simple.line, words, raw, simple, outer.srun or options, outer.open_options, nested=True)
     return Call(simple.line, words, raw, simple, options, hidden)
@@ -170,35 +160,3 @@ def _without_prefixes(
             break
         words, raw = words[at:], raw[at:]
     return words, raw
-
-
-def _srun_options(words: tuple[str, ...]) -> tuple[dict[str, str | None], int, bool]:
-    """The options of an srun, where its program begins, and whether a variable may hold more of them."""
-    options: dict[str, str | None] = {}
-    hidden = False
-    at = 1
-    while at < len(words):
-        word = words[at]
-        at += 1
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            name = canonical(name)
-            takes = name in _SRUN_REQUIRED or (name in OPTIONS and OPTIONS[name].takes == "required")
-            if takes and not equals and at < len(words):
-                value, equals = words[at], "="
-                at += 1
-            options[name] = value if equals else None
-        elif word.startswith("-") and len(word) > 1:
-            name = _SRUN_LETTERS.get(word[1], word[1])
-            if word[1] in _SRUN_FLAGS:
-                options["kill-on-bad-exit" if word[1] == "K" else name] = word[2:] or None
-            elif len(word) > 2:
-                options[name] = word[2:]
-            elif at < len(words):
-                options[name] = words[at]
-                at += 1
-        elif re.match(r"\$[\w{]", word) and at < len(words):
-            hidden = True
-        else:
-            return options, at - 1, hidden
-    return options, at, hidden

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from slurmgpu.scripts.options import abbreviated, canonical
+from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.scripts.reading import Passed
 from slurmgpu.scripts.rules.base import Hit, Severity, rule
 from slurmgpu.scripts.rules.view import View
@@ -24,8 +24,8 @@ def _option_in(text: str) -> str:
     match = re.search(r"\s--?([A-Za-z][\w-]*)", text)
     if not match:
         return ""
-    found = abbreviated(match[1])
-    return canonical(found[0]) if len(found) == 1 else match[1]
+    found = SBATCH.meanings(match[1])
+    return SBATCH.canonical(found[0]) if len(found) == 1 else match[1]
 
 
 @rule("after-command", "error", "An option after the first command: sbatch stops reading there.", taken=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from slurmgpu.scripts.options import OPTIONS, abbreviated
+from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.scripts.reading import Refused
 from slurmgpu.scripts.rules.base import Hit, rule
 from slurmgpu.scripts.rules.view import View
@@ -102,8 +102,8 @@ def stray_word(view: View) -> Iterator[Hit]:
                 for one in view.script.directives
                 if one.line == line
                 and one.value is None
-                and one.name in OPTIONS
-                and OPTIONS[one.name].takes == "optional"
+                and one.name in SBATCH.options
+                and SBATCH.options[one.name].takes == "optional"
             ),
             None,
         )
@@ -120,7 +120,7 @@ def blank_at_equals(view: View) -> Iterator[Hit]:
     for one in view.script.directives:
         if (
             one.known
-            and OPTIONS[one.name].takes == "required"
+            and SBATCH.options[one.name].takes == "required"
             and one.value in {"=", ""}
             and _blank_after_equals(view, one.line)
             and not (
@@ -138,7 +138,7 @@ def blank_at_equals(view: View) -> Iterator[Hit]:
 def _near(name: str) -> list[str]:
     from difflib import get_close_matches  # only a finding pays for it
 
-    return get_close_matches(name, OPTIONS, n=1, cutoff=0.8)
+    return get_close_matches(name, SBATCH.options, n=1, cutoff=0.8)
 
 
 @rule(
@@ -178,7 +178,7 @@ def ambiguous_option(view: View) -> Iterator[Hit]:
         name = text.lstrip("-").partition("=")[0]
         yield Hit(
             line,
-            f"--{name} can mean {', '.join('--' + one for one in abbreviated(name))}",
+            f"--{name} can mean {', '.join('--' + one for one in SBATCH.meanings(name))}",
             "write the option out",
         )
 

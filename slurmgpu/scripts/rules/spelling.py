@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from slurmgpu.scripts.options import NEWEST, OLDEST, OPTIONS, abbreviated
+from slurmgpu.lines.options import NEWEST, OLDEST
+from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.scripts.reading import Directive
 from slurmgpu.scripts.rules.asked import is_placeholder
 from slurmgpu.scripts.rules.base import Hit, rule
@@ -56,9 +57,9 @@ def duplicate_option(view: View) -> Iterator[Hit]:
 def abbreviated_option(view: View) -> Iterator[Hit]:
     for one in view.script.directives:
         word = one.spelling.lstrip("-")
-        if not one.spelling.startswith("--") or word in OPTIONS or not one.known:
+        if not one.spelling.startswith("--") or word in SBATCH.options or not one.known:
             continue
-        clear = all(len(abbreviated(word, release)) == 1 for release in (OLDEST, NEWEST))
+        clear = all(len(SBATCH.meanings(word, release)) == 1 for release in (OLDEST, NEWEST))
         if not clear:
             yield Hit(
                 one.line,
@@ -97,7 +98,7 @@ def single_dash(view: View) -> Iterator[Hit]:
         if one.spelling.startswith("--") or not one.value:
             continue
         word = one.spelling[1:] + one.value.partition("=")[0]
-        if len(word) > 3 and f"-{word}" in one.text and word in OPTIONS:
+        if len(word) > 3 and f"-{word}" in one.text and word in SBATCH.options:
             yield Hit(
                 one.line, f"-{word} is read as {one.spelling} with the value {one.value!r}", f"write --{word}"
             )

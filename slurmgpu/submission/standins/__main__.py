@@ -9,10 +9,10 @@ from pathlib import Path
 
 def main() -> int:
     """Import the module of the stand-in that is named and hand it its folder and arguments."""
-    # Last on the path: a module beside this package must not take the place of the standard library's.
-    sys.path.append(str(Path(__file__).resolve().parents[1]))
+    # Last on the path: a module beside slurmgpu must not take the place of the standard library's.
+    sys.path.append(str(Path(__file__).resolve().parents[3]))
     name, folder, *arguments = sys.argv[1:]
-    module = importlib.import_module(f"standins.{name}")
+    module = importlib.import_module(f"slurmgpu.submission.standins.{name}")
     code: int = module.main(folder, arguments)
     return code
 

@@ -5,69 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
+from ...lines.container import read_container
 from .job import PretendedJob, say, say_once
 
-__all__ = ["ContainerCommand", "main", "parse_container"]
+__all__ = ["main"]
 
-# Options with a value, of apptainer 1.1 to 1.4 and singularity 3 (`apptainer exec --help`).
-# All others are flags.
-_WITH_VALUE = frozenset(
-    """
-    --config --add-caps --app --apply-cgroups --authfile --bind --blkio-weight --blkio-weight-device
-    --cpu-shares --cpus --cpuset-cpus --cpuset-mems --cwd --dns --docker-host --drop-caps --env
-    --env-file --fakerootpath --fusemount --home --hostname --memory --memory-reservation --memory-swap
-    --mount --netns-path --network --network-args --oom-kill-disable --overlay --pem-path --pids-limit
-    --pwd --scratch --security --shell --workdir -B -H -S -W -o -c
-    """.split()  # noqa: SIM905
-)
 _RUNS = ("exec", "run", "shell", "test")
-
-
-@dataclass(frozen=True)
-class ContainerCommand:
-    """What is asked of the container: the action, the image, the command and the variables to set."""
-
-    action: str
-    image: str = ""
-    command: tuple[str, ...] = ()
-    variables: tuple[tuple[str, str], ...] = ()
-    pwd: str = ""
-
-
-def parse_container(words: list[str]) -> ContainerCommand:
-    """Read the global options, the action, its options, the image and the command."""
-    left = list(words)
-    options = _take_options(left)
-    if not left:
-        return ContainerCommand(action="")
-    action = left.pop(0)
-    # `-s` and `-c` have values in no action that runs something here; global -c is --config.
-    options += _take_options(left)
-    image = left.pop(0) if left else ""
-    variables = [
-        (name, value)
-        for option, text in options
-        if option == "--env"
-        for name, _, value in (pair.partition("=") for pair in text.split(","))
-    ]
-    pwd = next((text for option, text in reversed(options) if option in ("--pwd", "--cwd")), "")
-    return ContainerCommand(action, image, tuple(left), tuple(variables), pwd)
-
-
-def _take_options(left: list[str]) -> list[tuple[str, str]]:
-    options: list[tuple[str, str]] = []
-    while left and left[0].startswith("-") and left[0] != "-":
-        word = left.pop(0)
-        if word == "--":
-            break
-        name, equals, value = word.partition("=")
-        if not equals and name in _WITH_VALUE and left:
-            value = left.pop(0)
-        options.append((name, value))
-    return options
 
 
 def _program(command: list[str], python: str) -> list[str]:
@@ -83,7 +28,7 @@ def _program(command: list[str], python: str) -> list[str]:
 def main(folder: str, arguments: list[str]) -> int:
     """Run what the container was to run; the first argument is the name it was called by."""
     tool, *words = arguments
-    asked = parse_container(words)
+    asked = read_container(words)
     if asked.action not in _RUNS:
         say_once(folder, f"{shlex.join([tool, *words])}: nothing is done in a local run")
         return 0 if asked.action in ("", "pull", "build", "inspect", "version", "cache") else 1

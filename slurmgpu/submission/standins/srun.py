@@ -16,10 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...lines.slurm import SRUN
 from .job import PretendedJob, node_names, say, say_once
 from .processes import Wakeups, become_subreaper, exit_code, kill_all, reap
-from .srun_options import SrunCommand, StepShape, parse_srun, shape_step
 from .srun_output import Labels, output_file
+from .step_shape import StepShape, number, shape_step
 from .torchrun_words import fit_local_world_size, fit_torchrun, is_pretended_host
 
 __all__ = ["main", "task_environment"]
@@ -34,16 +35,16 @@ class _Task:
     process: subprocess.Popen[bytes] | None
 
 
-def step_environment(srun: SrunCommand, shape: StepShape, step_id: int) -> dict[str, str]:
+def step_environment(options: Mapping[str, str | None], shape: StepShape, step_id: int) -> dict[str, str]:
     """Return the variables that all tasks of a step share, on top of the batch script's."""
     names = node_names(shape.nodes)
     nodelist = names[0] if shape.nodes == 1 else f"node[1-{shape.nodes}]"
     each = str(shape.tasks_per_node)
     repeated = each if shape.nodes == 1 else f"{each}(x{shape.nodes})"
-    cpus = srun.number("cpus-per-task")
+    cpus = number(options, "cpus-per-task")
     return {
-        **_exported(srun.options.get("export", "")),
-        **({"SLURM_NTASKS_PER_NODE": each} if "ntasks-per-node" in srun.options else {}),
+        **_exported(options.get("export") or ""),
+        **({"SLURM_NTASKS_PER_NODE": each} if "ntasks-per-node" in options else {}),
         **({"SLURM_CPUS_PER_TASK": str(cpus)} if cpus else {}),
         "SLURM_NTASKS": str(shape.tasks),
         "SLURM_NPROCS": str(shape.tasks),
@@ -106,18 +107,20 @@ def _resolve(command: Sequence[str], job: PretendedJob) -> list[str]:
 
 
 class _Step:
-    def __init__(self, folder: str, job: PretendedJob, srun: SrunCommand) -> None:
-        self.srun = srun
+    def __init__(
+        self, folder: str, job: PretendedJob, options: Mapping[str, str | None], command: Sequence[str]
+    ) -> None:
+        self.options = options
         self.job = job
         self.shape = shape_step(
-            srun,
+            options,
             script_nodes=job.script_nodes,
             script_tasks_per_node=job.script_tasks_per_node,
             nodes=job.nodes,
             processes_per_node=job.processes_per_node,
         )
         self.command, changes = fit_torchrun(
-            fit_local_world_size(_resolve(srun.command, job), self.shape.tasks_per_node),
+            fit_local_world_size(_resolve(command, job), self.shape.tasks_per_node),
             nodes=self.shape.nodes,
             processes_per_node=job.processes_per_node,
             hosts=node_names(job.nodes),
@@ -131,7 +134,7 @@ class _Step:
             **os.environ,
             "PYTHONPATH": job.with_python_path(os.environ.get("PYTHONPATH", "")),
             **_fit_variables(folder, job),
-            **step_environment(srun, self.shape, self.step_id),
+            **step_environment(options, self.shape, self.step_id),
             **({"SLURM_STEP_GPUS": os.environ["SLURM_JOB_GPUS"]} if "SLURM_JOB_GPUS" in os.environ else {}),
         }
         self.wakeups = Wakeups(_FORWARDED)
@@ -153,7 +156,7 @@ class _Step:
                 process = subprocess.Popen(
                     self.command,
                     env=environment,
-                    cwd=self.srun.options.get("chdir") or None,
+                    cwd=self.options.get("chdir") or None,
                     stdin=None if rank == 0 else subprocess.DEVNULL,
                     stdout=streams[0],
                     stderr=streams[1],
@@ -181,12 +184,12 @@ class _Step:
         }
         streams: list[int | None] = []
         for option, descriptor in (("output", 1), ("error", 2)):
-            path = output_file(self.srun.options.get(option, ""), values)
+            path = output_file(self.options.get(option) or "", values)
             if path is not None:
                 streams.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644))
-            elif option == "error" and streams[0] is not None and "output" in self.srun.options:
+            elif option == "error" and streams[0] is not None and "output" in self.options:
                 streams.append(os.dup(streams[0]))  # srun writes both into one file
-            elif "label" in self.srun.options:
+            elif "label" in self.options:
                 streams.append(self.labels.add(rank, descriptor))
             else:
                 streams.append(None)
@@ -219,11 +222,11 @@ class _Step:
         self.code = max(self.code, code)
         if code and not self.ending:
             say(f"srun: error: {task.node}: task {task.rank}: exited with exit code {code}")
-        kill_on_bad_exit = self.srun.options.get("kill-on-bad-exit", "0") != "0"
+        kill_on_bad_exit = self.options.get("kill-on-bad-exit", "0") != "0"
         if code and kill_on_bad_exit and not self.ending:
             self.end(f"ending the other tasks ({self.job.grace:g} s at most)")
         elif self.deadline == float("inf"):
-            seconds = self.srun.number("wait") or 0
+            seconds = number(self.options, "wait") or 0
             self.deadline = time.monotonic() + seconds if seconds else float("inf")
 
     def end(self, why: str) -> None:
@@ -238,7 +241,7 @@ class _Step:
             self.signal_tasks(signal.SIGKILL)
             self.deadline = time.monotonic() + 1.0
         else:
-            self.end(f"the first task ended {self.srun.options['wait']} s ago: ending the others")
+            self.end(f"the first task ended {self.options['wait']} s ago: ending the others")
 
     def signal_tasks(self, signum: int) -> None:
         for pid in self.running:
@@ -262,21 +265,26 @@ def _next_step(folder: str) -> int:
 
 def main(folder: str, arguments: list[str]) -> int:
     """Run one step to its end; return its exit code."""
-    srun = parse_srun(arguments)
+    line = SRUN.read(arguments)
+    options, command = line.given, arguments[line.end :]
     job = PretendedJob.load(folder)
-    if "version" in srun.options or "V" in srun.options:
+    if "version" in options:
         print("slurm (stood in for by slurmgpu run)")
         return 0
-    if not srun.command:
+    for fault in line.faults:
+        if fault.why != "unknown-option":  # that one may be a plug-in's
+            say(f"srun: error: {fault.text}: {fault.why.replace('-', ' ')}")
+            return 1
+    if not command:
         say("srun: error: no command given to execute")
         return 1
-    if "multi-prog" in srun.options:
+    if "multi-prog" in options:
         say("srun: error: --multi-prog cannot be stood in for; run this script on a cluster")
         return 1
-    if shutil.which(srun.command[0]) is None and "/" not in srun.command[0]:
-        say(f"srun: error: {srun.command[0]}: not found on this machine")
+    if shutil.which(command[0]) is None and "/" not in command[0]:
+        say(f"srun: error: {command[0]}: not found on this machine")
         return 2
-    step = _Step(folder, job, srun)
+    step = _Step(folder, job, options, command)
     try:
         step.start()
         return step.to_the_end()

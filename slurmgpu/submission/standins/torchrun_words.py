@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
+
+from ...lines.torchrun import TORCHRUN, torchrun_at
 
 __all__ = ["fit_local_world_size", "fit_torchrun", "is_pretended_host"]
 
-# torchrun's options that take no value; every other one has one, after "=" or as the next word.
-_FLAGS = {"standalone", "no-python", "run-path", "module", "m", "use-env", "virtual-local-rank", "help", "h"}
 _ADDRESSES = {"master-addr", "rdzv-endpoint", "local-addr"}
 
 
@@ -20,16 +19,13 @@ def is_pretended_host(name: str, nodes: Sequence[str]) -> bool:
 
 def _first_option(words: Sequence[str]) -> int | None:
     """Return where torchrun's options begin, or None in a command without torchrun."""
-    for position, word in enumerate(words):
-        if Path(word).name == "torchrun" or word in (
-            "torch.distributed.run",
-            "torch.distributed.launch",
+    for position, word in enumerate(words[2:], 2):
+        # sh -c 'exec python3 -m torch.distributed.run ... "$@"' NAME OPTIONS...
+        if words[position - 1] == "-c" and re.search(
+            r"\btorch\.distributed\.(run|launch)\b|\btorchrun\b", word
         ):
-            return position + 1
-        if re.search(r"\btorch\.distributed\.(run|launch)\b|\btorchrun\b", word) and position >= 2:
-            # sh -c 'exec python3 -m torch.distributed.run ... "$@"' NAME OPTIONS...
-            return position + 2 if words[position - 1] == "-c" else None
-    return None
+            return position + 2
+    return torchrun_at(words)
 
 
 def fit_torchrun(
@@ -41,26 +37,19 @@ def fit_torchrun(
     changed as ``old -> new`` for the user.
     """
     result, changes = list(words), list[str]()
-    position = _first_option(words)
-    while position is not None and position < len(result) and result[position].startswith("-"):
-        word = result[position]
-        option, equals, value = word.partition("=")
-        name = option.lstrip("-").replace("_", "-")
-        if not equals and name not in _FLAGS and position + 1 < len(result):
-            position += 1
-            value = result[position]
-        new = value
-        if name == "nnodes":
+    start = _first_option(words)
+    for option in TORCHRUN.read(words, start).options if start is not None else ():
+        value = new = option.value or ""
+        if option.name == "nnodes":
             new = str(nodes)
-        elif name == "nproc-per-node":
+        elif option.name == "nproc-per-node":
             new = str(processes_per_node)
-        elif name in _ADDRESSES:
+        elif option.name in _ADDRESSES:
             host, colon, port = value.partition(":")
             new = "127.0.0.1" + colon + port if is_pretended_host(host, hosts) else value
         if new != value:
-            result[position] = f"{option}={new}" if equals else new
-            changes.append(f"{option}={value} -> {new}")
-        position += 1
+            result[option.value_at] = result[option.value_at].removesuffix(value) + new
+            changes.append(f"{option.spelling}={value} -> {new}")
     return result, changes
 
 

@@ -1,0 +1,38 @@
+"""The options of torchrun, of torch 2.1 to 2.13, with those of ``python -m torch.distributed.launch``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .options import OptionInfo, Table
+
+__all__ = ["MODULES", "TORCHRUN", "torchrun_at"]
+
+MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch"})
+"""What ``python -m`` starts it by."""
+
+_REQUIRED = """
+nnodes nproc-per-node rdzv-backend rdzv-endpoint rdzv-id rdzv-conf max-restarts monitor-interval start-method
+event-log-handler role log-dir redirects tee local-ranks-filter duplicate-stdout-filters duplicate-stderr-filters
+node-rank master-addr master-port local-addr logs-specs numa-binding signals-to-handle shutdown-timeout
+"""
+_NONE = "help standalone module no-python run-path virtual-local-rank use-env"
+
+TORCHRUN = Table(
+    {
+        **{name: OptionInfo(name, "required") for name in _REQUIRED.split()},
+        **{name: OptionInfo(name, "none") for name in _NONE.split()},
+    },
+    {"h": "help", "m": "module", "r": "redirects", "t": "tee"},
+    underscores=True,
+    letters_equal=True,
+)
+"""torchrun's options; what follows them is the script or module with its arguments."""
+
+
+def torchrun_at(words: Sequence[str]) -> int | None:
+    """The index at which torchrun's own arguments begin; None in a command without torchrun."""
+    for index, word in enumerate(words):
+        if word.rsplit("/", 1)[-1] == "torchrun" or (word in MODULES and index and words[index - 1] == "-m"):
+            return index + 1
+    return None
