@@ -109,8 +109,8 @@ class Table:
         """
         if self.underscores:
             word = word.replace("_", "-")
-        if word in self.options:
-            return [word] if release is None or self.options[word].there(release) else []
+        if word in self.options and (release is None or self.options[word].there(release)):
+            return [word]
         if not self.abbreviates:
             return []
         found = [one for one in self.options.values() if one.name.startswith(word) and not one.plugin]

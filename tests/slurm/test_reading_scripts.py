@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.models.units import Duration
 from slurmgpu.scripts.reading import Script, read_script
 from tests.check_examples import EXAMPLES, script
@@ -183,46 +182,6 @@ def test_components_are_told_apart_as_sbatch_does(slurm: ThrowawaySlurm, tmp_pat
         assert len(found) == script.components
         for component, names in enumerate(found):
             assert names == set(script.effective(component))
-
-
-def ask(slurm: ThrowawaySlurm, *words: str) -> str:
-    return slurm.run(["sbatch", *words]).stderr
-
-
-def test_the_table_has_every_option_of_this_release(slurm: ThrowawaySlurm) -> None:
-    """getopt names the options that an ambiguous beginning can mean: all of them, letter by letter."""
-    found = set()
-    for letter in "abcdefghijklmnopqrstuvwxyz":
-        said = ask(slurm, f"--{letter}=")
-        possible = re.search(r"ambiguous; possibilities:(.*)", said)
-        if possible:
-            found |= set(re.findall(r"'--([^']+)'", possible[1]))
-        elif "unrecognized" not in said:
-            found |= set(SBATCH.meanings(letter, slurm.release))
-    ours = {
-        name for name, option in SBATCH.options.items() if option.there(slurm.release) and not option.plugin
-    }
-    assert found == ours
-
-
-def test_every_option_takes_what_the_table_says(slurm: ThrowawaySlurm) -> None:
-    for name, option in SBATCH.options.items():
-        if not option.there(slurm.release) or option.plugin or option.takes == "optional":
-            continue  # the optional ones differ between releases
-        if option.takes == "required":
-            assert "requires an argument" in ask(slurm, f"--{name}"), name
-        else:
-            assert "allow an argument" in ask(slurm, f"--{name}=x"), name
-
-
-def test_every_letter_means_what_the_table_says(slurm: ThrowawaySlurm) -> None:
-    for letter in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ":
-        said = ask(slurm, f"-{letter}")
-        assert ("invalid option" in said) == (letter not in SBATCH.letters), letter
-        if letter in SBATCH.letters:
-            assert ("requires an argument" in said) == (
-                SBATCH.options[SBATCH.letters[letter]].takes == "required"
-            ), letter
 
 
 REFUSED = [
