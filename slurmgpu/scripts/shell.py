@@ -5,12 +5,22 @@ Nothing is expanded and nothing is judged: what cannot be split is kept as text.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["Command", "HereDocument", "Simple", "read_shell", "simple_commands", "unquoted"]
+__all__ = [
+    "Command",
+    "HereDocument",
+    "Simple",
+    "pieces",
+    "read_shell",
+    "simple_commands",
+    "substitutions",
+    "unquoted",
+]
 
 _OPERATORS = (
     *("<<<", "<<-", "&>>", ";;&", ";;", ";&", "&&", "||", "|&", "&>", "<<", ">>", "<&", ">&", ">|", "<>"),
@@ -287,26 +297,42 @@ class _Reader:
             yield HereDocument(line, tuple(lines), expands=not re.search(r"['\"\\]", tag))
 
 
+def pieces(word: str) -> Iterator[tuple[str, str]]:
+    """A word's parts, each with the quote it stands in: none, ``'``, ``"``, or a backslash, which quotes one character.
+
+    Quotes within substitutions count as the word's own.
+    """
+    quote, start, at = "", 0, 0
+    while at < len(word):
+        char, following = word[at], word[at + 1 : at + 2]
+        if char == "\\" and quote != "'" and following and (not quote or following in '"\\$`'):
+            yield quote, word[start:at]
+            yield "\\", following
+            at = start = at + 2
+        elif char in "'\"" and quote in ("", char):
+            yield quote, word[start:at]
+            quote = "" if quote else char
+            at = start = at + 1
+        else:
+            at += 1
+    yield quote, word[start:]
+
+
 def unquoted(word: str) -> str:
     """A word without its quotes and backslashes, those within its substitutions included; nothing is expanded."""
-    if not re.search(r"[\\'\"]", word):
-        return word
-    found: list[str] = []
-    inside = ""
-    at = 0
-    while at < len(word):
-        char = word[at]
-        if char == "\\" and inside != "'" and at + 1 < len(word):
-            if inside == '"' and word[at + 1] not in '"\\$`':
-                found.append(char)
-            found.append(word[at + 1])
-            at += 1
-        elif char in "'\"" and (not inside or inside == char):
-            inside = "" if inside else char
-        else:
-            found.append(char)
-        at += 1
-    return "".join(found)
+    return "".join(text for _, text in pieces(word)) if re.search(r"[\\'\"]", word) else word
+
+
+def substitutions(word: str) -> Iterator[str]:
+    """The texts of a word's ``$(...)``."""
+    end = 0
+    for match in re.finditer(r"\$\((?!\()", word):
+        if match.start() >= end:
+            reader = _Reader(word[match.end() - 1 :], 1)
+            with contextlib.suppress(_Unsplittable):  # a bracket in single quotes need not be closed
+                reader._bracket("(", ")")
+            end = match.end() - 1 + reader.at
+            yield word[match.end() : end - 1]
 
 
 def simple_commands(command: Command) -> Iterator[Simple]:

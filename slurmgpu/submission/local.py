@@ -91,7 +91,7 @@ def _executable_folder() -> Path:
 
 
 def _start_folder(request: LocalRequest, reading: ScriptReading) -> Path:
-    chdir = request.submit_dir / reading.asks("chdir", "D")
+    chdir = request.submit_dir / reading.asks("chdir")
     return chdir if chdir.is_dir() else request.submit_dir
 
 

@@ -139,11 +139,11 @@ def _slurm_variables(request: LocalRequest, reading: ScriptReading, job: Pretend
         "SLURMD_NODENAME": node_names(job.nodes)[0],
     }
     # Slurm sets these only for a script that asks: one that forgot to must fail here as it fails there.
-    if reading.asks("ntasks", "n", "ntasks-per-node"):
+    if reading.asks("ntasks", "ntasks-per-node"):
         variables["SLURM_NTASKS"] = variables["SLURM_NPROCS"] = str(job.nodes * each)
     if reading.asks("ntasks-per-node"):
         variables["SLURM_NTASKS_PER_NODE"] = str(each)
-    if reading.asks("cpus-per-task", "c"):
+    if reading.asks("cpus-per-task"):
         variables["SLURM_CPUS_PER_TASK"] = str(job.cpus_per_task)
     if reading.asks("gpus-per-node"):
         variables["SLURM_GPUS_PER_NODE"] = str(job.gpus_per_node)

@@ -1,39 +1,23 @@
 """Reads a batch script, without running it: what of the cluster does it count on?
 
-A reading, not a shell: it knows quoting, here-documents, comments and simple commands. What it misses, the
-stand-ins still meet when the script runs; only the list that is printed beforehand is then shorter.
+What it misses, the stand-ins still meet when the script runs; only the list that is printed beforehand is then shorter.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from ..scripts.reading import read_script as read_batch_script
+from ..scripts.shell import Command, pieces, read_shell, simple_commands, substitutions
+
 __all__ = ["ScriptReading", "expand", "read_script"]
 
-_HEREDOC = re.compile(r"<<-?\s*(?P<quote>['\"\\]?)(?P<word>[A-Za-z_]\w*)['\"]?")
 # Takes the place of a dollar sign that quoting keeps from expanding, until `expand` puts it back.
 _LITERAL_DOLLAR = "\ue000"
-# Words that stand before a command's own name.
-_BEFORE = {
-    "if",
-    "then",
-    "else",
-    "elif",
-    "do",
-    "while",
-    "until",
-    "!",
-    "{",
-    "time",
-    "exec",
-    "command",
-    "builtin",
-    "eval",
-}
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
+# What runs the command behind it in the same shell.
+_BEFORE = {"exec", "command", "builtin", "eval"}
 _VARIABLE = re.compile(r"\$(?:([A-Z_][A-Z0-9_]*)|\{([A-Z_][A-Z0-9_]*)(?:\}|:?\?|[%#/^,\[@]|:[ 0-9]))")
 _BASH_OWN = re.compile(
     r"BASH\w*|_|EUID|UID|PPID|RANDOM|SRANDOM|SECONDS|LINENO|HOSTNAME|HOSTTYPE|OSTYPE|MACHTYPE|IFS|PWD|OLDPWD"
@@ -51,7 +35,7 @@ class ScriptReading:
     nodes: int
     tasks_per_node: int
     options: Mapping[str, str]
-    """Its ``#SBATCH`` options, each by the name that is written."""
+    """Its ``#SBATCH`` options by their long names."""
     commands: tuple[tuple[str, ...], ...]
     """Its simple commands, quotes removed and nothing expanded: hand a word to :func:`expand`."""
     variables: tuple[str, ...]
@@ -72,7 +56,7 @@ class ScriptReading:
     def array_indices(self) -> list[int]:
         """Return the indices of a job array (``0-9%2``, ``1,3``, ``0-8:4``), empty for any other job."""
         indices: list[int] = []
-        for span in self.asks("array", "a").split("%")[0].split(","):
+        for span in self.asks("array").split("%")[0].split(","):
             if match := re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", span):
                 low, high, step = match.groups()
                 indices += range(int(low), int(high or low) + 1, int(step or 1))
@@ -128,109 +112,49 @@ def expand(word: str, environment: Mapping[str, str]) -> str:
 
 def read_script(script: str) -> ScriptReading:
     """Read a batch script's options, commands and variables."""
-    options = _sbatch_options(script)
-    nodes = _number(options, "nodes", "N") or 1
-    per_node = _number(options, "ntasks-per-node")
-    tasks = _number(options, "ntasks", "n")
-    text = _without_heredocs(script).replace("\\\n", " ")
+    options = {name: one.value or "" for name, one in read_batch_script(script).effective().items()}
+    nodes = _number(options, "nodes") or 1
+    tasks = _number(options, "ntasks")
+    commands = read_shell(script)
     return ScriptReading(
         nodes=nodes,
-        tasks_per_node=per_node or -(-(tasks or nodes) // nodes),
+        tasks_per_node=_number(options, "ntasks-per-node") or -(-(tasks or nodes) // nodes),
         options=options,
-        commands=tuple(_commands(text)),
-        variables=tuple(_variables(_without_single_quotes(text))),
+        commands=tuple(_commands(commands)),
+        variables=tuple(_variables("\n".join(map(_expanding, commands)))),
     )
 
 
-def _sbatch_options(script: str) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for line in script.splitlines():
-        if line.strip() and not line.startswith("#"):
-            break
-        if line.startswith("#SBATCH"):
-            words = _split(line[len("#SBATCH") :])
-            for word, following in zip(words, [*words[1:], ""], strict=True):
-                if match := re.match(r"--([\w-]+)=?(.*)|-(\w)=?(.*)", word):
-                    name, value = match[1] or match[3], match[2] or match[4]
-                    options[name] = value or ("" if following.startswith("-") else following)
-    return options
+def _number(options: Mapping[str, str], name: str) -> int:
+    digits = options.get(name, "").split("-")[0]
+    return int(digits) if digits.isdigit() else 0
 
 
-def _number(options: Mapping[str, str], *names: str) -> int:
-    for name in names:
-        digits = options.get(name, "").split("-")[0]
-        if digits.isdigit():
-            return int(digits)
-    return 0
+def _commands(commands: Iterable[Command]) -> Iterator[tuple[str, ...]]:
+    """The simple commands, each followed by those of its substitutions."""
+    for simple in (one for command in commands for one in simple_commands(command)):
+        words = list(map(_with_literal_dollars, simple.raw))
+        while words and words[0] in _BEFORE:
+            words.pop(0)
+        if words:
+            yield tuple(words)
+        for word in (*simple.assignments, *simple.raw):
+            for text in substitutions(word):
+                yield from _commands(read_shell(text))
 
 
-def _split(line: str) -> list[str]:
-    try:
-        return shlex.split(line, comments=True)
-    except ValueError:
-        return []
-
-
-def _without_heredocs(script: str) -> str:
-    """Drop the bodies of here-documents: data, not commands (with ``<<WORD`` they may expand variables)."""
-    kept, end = list[str](), ""
-    for line in script.splitlines():
-        if end:
-            end = "" if line.lstrip("\t") == end else end
-            continue
-        kept.append(line)
-        match = _HEREDOC.search(line)
-        if match and not line.lstrip().startswith("#") and "<<<" not in line:
-            end = match["word"]
-    return "\n".join(kept) + "\n"
-
-
-def _without_single_quotes(text: str) -> str:
-    """Blank what the batch shell does not expand: single quotes, escapes, comments."""
-    pattern = re.compile(
-        r"""(?P<skip>\\.|(?<![^\s;])\#[^\n]*|'[^']*')|(?P<keep>"(?:\\.|[^"\\])*")""", re.DOTALL
+def _with_literal_dollars(word: str) -> str:
+    return "".join(
+        text.replace("$", _LITERAL_DOLLAR) if quote in ("'", "\\") else text for quote, text in pieces(word)
     )
 
-    def replace(match: re.Match[str]) -> str:
-        return re.sub(r"\\.", " ", match["keep"]) if match["keep"] else " "
 
-    return pattern.sub(replace, text)
-
-
-def _with_literal_dollars(text: str) -> str:
-    pattern = re.compile(r"""\\\$|'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
-
-    def replace(match: re.Match[str]) -> str:
-        if match[0].startswith("'"):
-            return match[0].replace("$", _LITERAL_DOLLAR)
-        return match[0].replace("\\$", _LITERAL_DOLLAR)
-
-    return pattern.sub(replace, text)
-
-
-def _commands(text: str) -> Iterator[tuple[str, ...]]:
-    for line in _with_literal_dollars(text).splitlines():
-        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
-        lexer.whitespace_split = True
-        words: list[str] = []
-        try:
-            tokens = list(lexer)
-        except ValueError:
-            continue  # a quote that goes on over several lines
-        for token in [*tokens, ";"]:
-            if token and set(token) <= set(";&|()"):
-                yield from _command(words)
-                words = []
-            else:
-                words.append(token)
-
-
-def _command(words: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    left = list(words)
-    while left and (left[0] in _BEFORE or _ASSIGNMENT.match(left[0])):
-        left.pop(0)
-    if left:
-        yield tuple(left)
+def _expanding(command: Command) -> str:
+    """What the batch shell expands of a command: single quotes and escapes blanked."""
+    words = (command.text,) if command.words is None else command.words
+    return " ".join(
+        "".join(" " if quote in ("'", "\\") else text for quote, text in pieces(word)) for word in words
+    )
 
 
 def _variables(text: str) -> Iterator[str]:

@@ -118,7 +118,7 @@ def _absent_work_folder(request: LocalRequest, reading: ScriptReading, environme
     known = {**environment, "SLURM_SUBMIT_DIR": str(request.submit_dir)}
     word = reading.work_folder()
     # sbatch expands nothing in an option, the shell does in a command.
-    folder = reading.asks("chdir", "D") or ("" if "$(" in word else expand(word, known))
+    folder = reading.asks("chdir") or ("" if "$(" in word else expand(word, known))
     absent = folder.startswith(("/", "$")) and not Path(folder).is_dir()
     return folder if absent else ""
 

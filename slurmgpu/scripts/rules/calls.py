@@ -10,7 +10,7 @@ from functools import cached_property
 from slurmgpu.lines.slurm import SRUN
 from slurmgpu.lines.torchrun import TORCHRUN, torchrun_at
 from slurmgpu.planning.command import LAUNCHERS, prefix_length, python_command
-from slurmgpu.scripts.shell import Simple, read_shell, simple_commands
+from slurmgpu.scripts.shell import Simple, pieces, read_shell, simple_commands
 
 __all__ = ["Call", "calls_of", "expanded"]
 
@@ -97,22 +97,8 @@ class Call:
 
 def expanded(raw: str) -> set[str]:
     """The variables that the shell expands in a word as written; those in single quotes stay."""
-    found: set[str] = set()
-    quote = ""
-    at = 0
-    while at < len(raw):
-        char = raw[at]
-        if char == "\\" and quote != "'":
-            at += 2
-            continue
-        if char in "'\"" and quote in ("", char):
-            quote = "" if quote else char
-        elif char == "$" and quote != "'":
-            match = re.match(r"\{?[#!]?([A-Za-z_]\w*)", raw[at + 1 :])
-            if match:
-                found.add(match[1])
-        at += 1
-    return found
+    live = (text for quote, text in pieces(raw) if quote in ("", '"'))
+    return {name for text in live for name in re.findall(r"\$\{?[#!]?([A-Za-z_]\w*)", text)}
 
 
 def calls_of(simple: Simple, outer: Call | None = None) -> Iterator[Call]:
