@@ -11,6 +11,7 @@ from slurmgpu.scripts.checking import check_script, paths_of
 from slurmgpu.scripts.reading import read_script
 from slurmgpu.scripts.rules import RULES
 from slurmgpu.scripts.rules.base import Facts, Finding
+from slurmgpu.scripts.rules.calls import calls_of
 from tests.check_examples import CLUSTER, EXAMPLES, PATHS, PYTHON, script
 
 ROOT = Path(__file__).parent.parent
@@ -55,6 +56,14 @@ def test_a_rule_speaks_in_whole_sentences_of_one_line(name: str) -> None:
         assert one.fix
         assert "\n" not in one.message + one.fix
         assert not one.message.endswith(".")
+
+
+@pytest.mark.parametrize(
+    "options", ["--msg-timeout 10", "--nice", "$OPTIONS -n1", "--slurmd-debug 3 -I", "-luK1 --"]
+)
+def test_the_program_is_found_behind_sruns_options(options: str) -> None:
+    (simple,) = read_script(f"#!/bin/bash\nsrun {options} python train.py\n").simple_commands()
+    assert [call.words for call in calls_of(simple)] == [("python", "train.py")]
 
 
 def test_a_cluster_rule_says_nothing_without_a_cluster() -> None:

@@ -257,6 +257,13 @@ sbatch:
             },
         ),
         (
+            "srun --mpi pmix --cpu-b='none' python a.py --mpi x",
+            {
+                "launch": {"launcher": "srun", "srun_options": ["--mpi=pmix", "--cpu-bind=none"]},
+                "command": ["python", "a.py", "--mpi", "x"],
+            },
+        ),
+        (
             "export A=\"$HOME\"x B='two words' C=\npython a.py",
             {
                 "variables": {"A": "${HOME}x", "B": "two words", "C": ""},

@@ -192,6 +192,20 @@ def test_a_small_step_of_a_large_job_stays_small(run: Runner) -> None:
     assert run(script, nodes=2, processes_per_node=2).out == "once\n"
 
 
+@pytest.mark.parametrize(
+    "option", ["--nice", "-I", "--bcast", "--propagate", "--msg-timeout 10", "--mpi=none -lK"]
+)
+def test_srun_finds_the_program_behind_any_option(run: Runner, option: str) -> None:
+    result = run(f"srun {option} echo hello\n")
+    assert (result.code, result.lines[-1].split()[-1]) == (0, "hello"), result.err
+
+
+def test_a_line_that_srun_refuses_is_refused_here(run: Runner) -> None:
+    result = run("srun --ntasks-per 2 echo hello\n")
+    assert result.code == 1
+    assert "srun: error: --ntasks-per: ambiguous option" in result.err
+
+
 def test_a_failed_task_ends_the_others_and_its_code_comes_back(run: Runner) -> None:
     inner = """sh -c 'if [ "$SLURM_PROCID" = 1 ]; then exit 9; fi; exec sleep 300'"""
     result = run(SRUN_JOB.format(inner), processes_per_node=2)

@@ -8,6 +8,7 @@ import pytest
 
 from slurmgpu.lines.container import read_container
 from slurmgpu.lines.slurm import SRUN
+from slurmgpu.lines.torchrun import TORCHRUN
 from slurmgpu.submission.local_reading import expand, read_script
 from slurmgpu.submission.standins.commands import expand_hosts
 from slurmgpu.submission.standins.srun_output import output_file
@@ -30,6 +31,17 @@ from slurmgpu.submission.standins.torchrun_words import fit_torchrun, is_pretend
 def test_the_scripts_own_shape_is_read(options: str, nodes: int, tasks_per_node: int) -> None:
     reading = read_script("#!/bin/bash\n" + options)
     assert (reading.nodes, reading.tasks_per_node) == (nodes, tasks_per_node)
+
+
+@pytest.mark.parametrize("line", ["#SBATCH", "#SBATCH  # all of it"])
+def test_a_line_without_an_option_is_passed_over(line: str) -> None:
+    assert read_script(f"#!/bin/bash\n{line}\n#SBATCH --nodes 2\n").nodes == 2
+
+
+def test_commands_within_substitutions_are_found() -> None:
+    reading = read_script('. "$(conda info --base)/etc/profile.d/conda.sh"\nA=$(srun hostname)\n')
+    assert reading.mentions("conda")
+    assert reading.mentions("srun")
 
 
 def test_only_variables_that_the_script_itself_uses_and_never_sets_are_missing() -> None:
@@ -129,6 +141,15 @@ def test_only_torchruns_own_options_are_fitted(words: str, fitted: str) -> None:
     assert bool(changes) == (words != fitted)
 
 
+def test_every_option_of_the_installed_torchrun_is_known() -> None:
+    run = pytest.importorskip("torch.distributed.run")
+    for action in run.get_args_parser()._actions:
+        for written in action.option_strings:
+            line = TORCHRUN.read([written, "1", "train.py"])
+            assert not line.faults, written
+            assert line.end == (1 if action.nargs == 0 else 2), written
+
+
 def test_pretended_hosts_are_told_from_real_ones() -> None:
     nodes = ["node1", "node2"]
     assert all(is_pretended_host(name, nodes) for name in ("node1", "node2i", "node1.cluster", "node1-ib"))
@@ -158,6 +179,14 @@ def test_container_options_end_at_the_image() -> None:
     assert asked.command == ("python", "--env", "X")
     assert asked.variables == {"A": "1", "B": "2"}
     assert asked.pwd == "/w"
+
+
+@pytest.mark.parametrize(
+    "options", ["-c", "-eC", "--no-mount hostfs", "--nv=false", "-B=/a", "-H /h", "--env-file e"]
+)
+def test_the_image_stands_behind_any_option_of_the_container(options: str) -> None:
+    asked = read_container(["-s", "exec", *options.split(), "i.sif", "python"])
+    assert (asked.action, asked.image, asked.command) == ("exec", "i.sif", ("python",))
 
 
 def test_file_patterns_expand_as_sruns() -> None:

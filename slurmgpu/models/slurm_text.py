@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated
 
+from slurmgpu.lines.constraint import read_constraint
 from slurmgpu.models.base import TEXT, Checked
 
 __all__ = [
@@ -19,7 +20,6 @@ __all__ = [
     "PartitionName",
     "Qos",
     "ReservationName",
-    "fault_in_features",
 ]
 
 # sbatch refuses a longer value of an option ("Pathname of a file, directory or other parameter too long").
@@ -89,38 +89,13 @@ def _log_pattern(value: str) -> str:
     return value
 
 
-def fault_in_features(value: str) -> str | None:
-    """What is wrong with an expression of features (sbatch(1), --constraint); None: nothing."""
-    if re.search(r"\s", value):
-        return "a blank stands in it"
-    if re.search(r"(?:\A|[&|,(\[])(?:[&|,)\]*]|\Z)", value):
-        return "a feature is missing beside an operator or in brackets"
-    rest = re.sub(r"\*0*[1-9]\d*(?=[*&|,)\]]|\Z)", "", value)
-    if "*" in rest:
-        return "the * wants a number of nodes, 1 or more, behind a feature"
-    rest, before = re.sub(r"[^&|,*()\[\]]+", "f", rest), ""
-    while rest != before:
-        before, rest = rest, re.sub(r"f[&|,]f", "f", rest)
-        rest = re.sub(r"\(f\)|\[f\]", "f", rest)
-    if rest == "f":
-        return None
-    return "the brackets do not match" if _open(value) else "an operator, & or |, is missing"
-
-
-def _open(value: str) -> bool:
-    """Whether a bracket has no partner."""
-    inner, before = re.sub(r"[^()\[\]]", "", value), ""
-    while inner != before:
-        before, inner = inner, inner.replace("()", "").replace("[]", "")
-    return bool(inner)
-
-
 def _features(value: str) -> str:
-    fault = fault_in_features(value)
-    if fault:
+    try:
+        read_constraint(value)
+    except ValueError as fault:
         raise ValueError(
             f"{value!r}: {fault}, and Slurm refuses it; write such as a100&nvlink or [a100|h100]"
-        )
+        ) from None
     return value
 
 

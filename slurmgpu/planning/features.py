@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
+from slurmgpu.lines.constraint import Features, read_constraint
 from slurmgpu.models.cluster import Cluster, NodeGroup
 
-__all__ = ["features_of", "joined", "matches", "named_in"]
+__all__ = ["features_of", "joined", "matches"]
 
-_FEATURE = r"[A-Za-z0-9_.:=+-]+"
 _Holds = Callable[[str], "bool | None"]
 
 
-def named_in(expression: str) -> frozenset[str]:
-    """The features that an expression names."""
-    return frozenset(re.findall(_FEATURE, re.sub(r"\*\d+", "", expression)))
+def _read(expression: str) -> Features | None:
+    try:
+        return read_constraint(re.sub(r"\s", "", expression))
+    except ValueError:
+        return None
 
 
 def features_of(cluster: Cluster, kind: NodeGroup) -> frozenset[str]:
     """The features of a kind of node: those stated, and the one that selects its type of GPU."""
     known = cluster.gpu_types.get(kind.gpu_type or "")
-    by_type = named_in(known.constraint) if known and known.constraint and "|" not in known.constraint else ()
-    return frozenset((*kind.features, *by_type))
+    selects = _read(known.constraint) if known and known.constraint and "|" not in known.constraint else None
+    return frozenset((*kind.features, *(selects.names if selects else ())))
 
 
 def _known_features(cluster: Cluster) -> frozenset[str]:
@@ -42,56 +44,19 @@ def matches(cluster: Cluster, expression: str, kind: NodeGroup) -> bool | None:
     def holds(feature: str) -> bool | None:
         return feature in here if complete or feature in everywhere else None
 
-    try:
-        return _evaluate(re.sub(r"\s", "", expression), holds)
-    except ValueError:
+    read = _read(expression)
+    return read and _holds(read, holds)
+
+
+def _holds(features: Features, holds: _Holds) -> bool | None:
+    if features.counted or len(features.operators) > 1 or "," in features.operators:
         return None
-
-
-def _evaluate(text: str, holds: _Holds) -> bool | None:
-    tokens = re.findall(rf"{_FEATURE}|[&|()\[\]]", text)
-    if "".join(tokens) != text:
-        raise ValueError(text)
-    value, rest = _any_or_all(tokens, holds)
-    if rest:
-        raise ValueError(text)
-    return value
-
-
-def _any_or_all(tokens: list[str], holds: _Holds) -> tuple[bool | None, list[str]]:
-    value, tokens = _one(tokens, holds)
-    values, operators = [value], set()
-    while tokens and tokens[0] in "&|":
-        operators.add(tokens[0])
-        value, tokens = _one(tokens[1:], holds)
-        values.append(value)
-    if len(operators) > 1:
-        raise ValueError("& and | without parentheses")
-    return (_any(values) if operators == {"|"} else _all(values)), tokens
-
-
-def _one(tokens: list[str], holds: _Holds) -> tuple[bool | None, list[str]]:
-    if not tokens:
-        raise ValueError("an operator at the end")
-    first, rest = tokens[0], tokens[1:]
-    if first in "([":
-        value, rest = _any_or_all(rest, holds)
-        if not rest or rest[0] != {"(": ")", "[": "]"}[first]:
-            raise ValueError("an open bracket")
-        return value, rest[1:]
-    if first in "&|)]":
-        raise ValueError("an operator where a feature should be")
-    return holds(first), rest
-
-
-def _any(values: Iterable[bool | None]) -> bool | None:
-    values = list(values)
-    return True if True in values else (None if None in values else False)
-
-
-def _all(values: Iterable[bool | None]) -> bool | None:
-    values = list(values)
-    return False if False in values else (None if None in values else True)
+    if not features.parts:
+        return holds(features.text)
+    values = {_holds(part, holds) for part in features.parts}
+    # Of "or" one that holds decides, of "and" one that does not.
+    decides = features.operators == {"|"}
+    return decides if decides in values else None if None in values else not decides
 
 
 def joined(*expressions: str | None) -> str | None:
@@ -101,21 +66,9 @@ def joined(*expressions: str | None) -> str | None:
         return given[0]
     parts: dict[str, None] = {}
     for expression in given:
-        split = _parts(expression)
-        if len(split) > 1 and any("|" in part and part[0] not in "([" for part in split):
-            split = [expression]  # a mix of & and | stays together
+        read = _read(expression)
+        # A mix of & and | stays together.
+        split = [one.text for one in read.parts] if read and read.operators == {"&"} else [expression]
         for part in split:
             parts[f"({part})" if "|" in part and part[0] not in "([" else part] = None
     return "&".join(parts) or None
-
-
-def _parts(expression: str) -> list[str]:
-    """What an expression joins by & outside of brackets."""
-    parts, depth = [""], 0
-    for letter in expression:
-        depth += (letter in "([") - (letter in ")]")
-        if letter == "&" and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return parts

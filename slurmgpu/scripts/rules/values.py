@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from slurmgpu.models.job import LARGEST_INDEX
-from slurmgpu.models.slurm_text import fault_in_features
+from slurmgpu.lines.constraint import read_constraint
 from slurmgpu.models.units import Duration, time_meant
 from slurmgpu.scripts.reading import Directive
 from slurmgpu.scripts.rules.asked import Asked, is_placeholder
@@ -229,8 +229,9 @@ def bad_signal(view: View) -> Iterator[Hit]:
 def bad_constraint(view: View) -> Iterator[Hit]:
     for one, value in given(view, "constraint"):
         # An operator at the end is passed over (seen on 22.05).
-        fault = fault_in_features(re.sub(r"[&|]\Z", "", value))
-        if fault:
+        try:
+            read_constraint(re.sub(r"[&|]\Z", "", value))
+        except ValueError as fault:
             yield Hit(one.line, f"{value!r}: {fault}", "write features such as a100&nvlink or [a100|h100]")
 
 

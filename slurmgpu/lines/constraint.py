@@ -1,0 +1,80 @@
+"""The expression of a ``--constraint``: features joined by operators, within brackets or not (sbatch(1))."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+__all__ = ["Features", "read_constraint"]
+
+_TOKEN = re.compile(r"\*0*[1-9]\d*(?=[*&|,)\]]|\Z)|[^&|,*()\[\]]+|.", re.DOTALL)
+
+
+class Features(NamedTuple):
+    """A feature, or several in brackets or as the whole expression."""
+
+    text: str
+    """As written, with its count."""
+    parts: tuple[Features, ...] = ()
+    """What the operators join; none for a feature."""
+    operators: frozenset[str] = frozenset()
+    """``&``, ``|`` and ``,`` between the parts."""
+    counted: bool = False
+    """Whether a number of nodes stands behind it: ``a*2``."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The features in it."""
+        if not self.parts:
+            return frozenset({self.text.partition("*")[0]})
+        return frozenset().union(*(part.names for part in self.parts))
+
+
+def read_constraint(expression: str) -> Features:
+    """Read an expression.
+
+    Raises:
+        ValueError: Slurm refuses it; the text says what is wrong.
+    """
+    if re.search(r"\s", expression):
+        raise ValueError("a blank stands in it")
+    tokens = _TOKEN.findall(expression)
+    tokens.reverse()
+    found = _joined(tokens)
+    if tokens:
+        raise ValueError(
+            "the brackets do not match" if tokens[-1] in ")]" else "an operator, & or |, is missing"
+        )
+    return found
+
+
+def _joined(tokens: list[str]) -> Features:
+    parts, operators = [_one(tokens)], []
+    while tokens and tokens[-1] in "&|,":
+        operators.append(tokens.pop())
+        parts.append(_one(tokens))
+    text = "".join(one for pair in zip((part.text for part in parts), [*operators, ""], strict=True) for one in pair)
+    return Features(text, tuple(parts), frozenset(operators))
+
+
+def _one(tokens: list[str]) -> Features:
+    first = tokens.pop() if tokens else ""
+    if first[:1] in tuple("&|,)]*") or not first:
+        raise ValueError("a feature is missing beside an operator or in brackets")
+    found = Features(first)
+    if first in "([":
+        found = _joined(tokens)
+        closing = tokens.pop() if tokens else ""
+        if closing != {"(": ")", "[": "]"}[first]:
+            operator = closing and closing not in ")]"
+            raise ValueError(
+                "an operator, & or |, is missing" if operator else "the brackets do not match"
+            )
+        found = found._replace(text=first + found.text + closing)
+    while tokens and tokens[-1].startswith("*"):
+        count = tokens.pop()
+        if count == "*":
+            raise ValueError("the * wants a number of nodes, 1 or more, behind a feature")
+        found = found._replace(text=found.text + count, counted=True)
+    return found
