@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 __all__ = ["Features", "read_constraint"]
 
 _TOKEN = re.compile(r"\*0*[1-9]\d*(?=[*&|,)\]]|\Z)|[^&|,*()\[\]]+|.", re.DOTALL)
+_NO_MATCH, _NO_OPERATOR = "the brackets do not match", "an operator, & or |, is missing"
 
 
 class Features(NamedTuple):
@@ -21,7 +21,7 @@ class Features(NamedTuple):
     operators: frozenset[str] = frozenset()
     """``&``, ``|`` and ``,`` between the parts."""
     counted: bool = False
-    """Whether a number of nodes stands behind it: ``a*2``."""
+    """Whether a number of nodes stands in it: ``a*2``."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -43,19 +43,19 @@ def read_constraint(expression: str) -> Features:
     tokens.reverse()
     found = _joined(tokens)
     if tokens:
-        raise ValueError(
-            "the brackets do not match" if tokens[-1] in ")]" else "an operator, & or |, is missing"
-        )
+        raise ValueError(_NO_MATCH if tokens[-1] in ")]" else _NO_OPERATOR)
     return found
 
 
 def _joined(tokens: list[str]) -> Features:
-    parts, operators = [_one(tokens)], []
+    parts, operators = [_one(tokens)], set[str]()
+    text = parts[0].text
     while tokens and tokens[-1] in "&|,":
-        operators.append(tokens.pop())
+        operator = tokens.pop()
+        operators.add(operator)
         parts.append(_one(tokens))
-    text = "".join(one for pair in zip((part.text for part in parts), [*operators, ""], strict=True) for one in pair)
-    return Features(text, tuple(parts), frozenset(operators))
+        text += operator + parts[-1].text
+    return Features(text, tuple(parts), frozenset(operators), any(part.counted for part in parts))
 
 
 def _one(tokens: list[str]) -> Features:
@@ -67,10 +67,7 @@ def _one(tokens: list[str]) -> Features:
         found = _joined(tokens)
         closing = tokens.pop() if tokens else ""
         if closing != {"(": ")", "[": "]"}[first]:
-            operator = closing and closing not in ")]"
-            raise ValueError(
-                "an operator, & or |, is missing" if operator else "the brackets do not match"
-            )
+            raise ValueError(_NO_MATCH if closing in ("", ")", "]") else _NO_OPERATOR)
         found = found._replace(text=first + found.text + closing)
     while tokens and tokens[-1].startswith("*"):
         count = tokens.pop()

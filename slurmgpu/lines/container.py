@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .options import Line, OptionInfo, Table
+from .options import Line, table
 
 __all__ = ["ContainerLine", "read_container"]
 
-_GLOBAL_REQUIRED = "config"
 _GLOBAL_NONE = "build-config debug help nocolor quiet silent verbose version"
 _REQUIRED = """
 add-caps app apply-cgroups authfile bind blkio-weight blkio-weight-device cdi-dirs containlibs cpu-shares cpus
@@ -31,26 +30,9 @@ _LETTERS = {
     "i": "ipc", "n": "net", "o": "overlay", "p": "pid", "s": "shell", "S": "scratch", "u": "userns", "w": "writable",
     "W": "workdir",
 }  # fmt: skip
-
-
-def _table(required: str, none: str, letters: dict[str, str]) -> Table:
-    return Table(
-        {
-            **{name: OptionInfo(name, "required") for name in required.split()},
-            **{name: OptionInfo(name, "none") for name in none.split()},
-        },
-        letters,
-        abbreviates=False,
-        letters_equal=True,
-    )
-
-
-_GLOBAL = _table(
-    _GLOBAL_REQUIRED,
-    _GLOBAL_NONE,
-    {"c": "config", "d": "debug", "h": "help", "q": "quiet", "s": "silent", "v": "verbose"},
-)
-_ACTION = _table(_REQUIRED, _NONE, _LETTERS)
+_GLOBAL_LETTERS = {"c": "config", "d": "debug", "h": "help", "q": "quiet", "s": "silent", "v": "verbose"}
+_GLOBAL = table("config", _GLOBAL_NONE, _GLOBAL_LETTERS, abbreviates=False, underscores=False)
+_ACTION = table(_REQUIRED, _NONE, _LETTERS, abbreviates=False, underscores=False)
 
 
 class ContainerLine(NamedTuple):

@@ -6,11 +6,23 @@ A program's options are a table; the reading is the same for all.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-__all__ = ["NEWEST", "OLDEST", "Fault", "Flaw", "Line", "Option", "OptionInfo", "Release", "Table", "Takes"]
+__all__ = [
+    "NEWEST",
+    "OLDEST",
+    "Fault",
+    "Flaw",
+    "Line",
+    "Option",
+    "OptionInfo",
+    "Release",
+    "Table",
+    "Takes",
+    "table",
+]
 
 Release = tuple[int, int]
 Takes = Literal["none", "required", "optional"]
@@ -37,6 +49,10 @@ class OptionInfo(NamedTuple):
     def there(self, release: Release) -> bool:
         """Whether a release has it."""
         return self.since <= release <= self.until
+
+    def may_have_value(self, release: Release | None) -> bool:
+        """Whether a release lets it have a value; without a release: whether any does."""
+        return self.takes != "none" and (release is None or self.valued[0] <= release <= self.valued[1])
 
 
 class Option(NamedTuple):
@@ -124,7 +140,42 @@ class Table:
 
         Of an unknown option no value is looked for in the next word.
         """
-        return _Reader(self, words, start, release).read()
+        options: list[Option] = []
+        faults: list[Fault] = []
+        at, closed = start, False
+        while at < len(words) and words[at].startswith("-") and words[at] != "-" and not closed:
+            first, word = at, words[at]
+            at, closed = at + 1, word == "--"
+            for spelling, found, value in self._split(word, release) if not closed else ():
+                info = self.options[found[0]] if len(found) == 1 else None
+                text = word if word.startswith("--") else spelling
+                if info is None:
+                    faults.append(Fault(first, text, "ambiguous-option" if found else "unknown-option"))
+                elif value is not None and not info.may_have_value(release):
+                    faults.append(Fault(first, text, "unwanted-value"))
+                elif value is None and info.takes == "required":
+                    if at < len(words):
+                        value, at = words[at], at + 1  # whatever it looks like
+                    else:
+                        faults.append(Fault(first, text, "missing-value"))
+                name = self.canonical(info.name) if info else spelling.lstrip("-")
+                known = info is not None and not info.plugin
+                options.append(Option(first, name, value, spelling, at - 1, known))
+        return Line(tuple(options), tuple(faults), at, closed)
+
+    def _split(self, word: str, release: Release | None) -> Iterator[tuple[str, list[str], str | None]]:
+        """The options of a word: each as it is written, what that can mean, and its value in the same word."""
+        if word.startswith("--"):
+            spelling, equals, value = word.partition("=")
+            yield spelling, self.meanings(spelling[2:], release), value if equals else None
+            return
+        for index, letter in enumerate(word[1:], 2):
+            name = self.letters.get(letter)
+            if name is not None and self.options[name].takes != "none":
+                rest = word[index:].removeprefix("=") if self.letters_equal else word[index:]
+                yield f"-{letter}", [name], rest or None
+                return
+            yield f"-{letter}", [name] if name else [], None
 
     def read_unexpanded(self, words: Sequence[str], start: int = 0) -> tuple[Line, bool]:
         """The same for words of a script, and whether some of them are variables that may hold further options."""
@@ -135,72 +186,10 @@ class Table:
         return line, hidden
 
 
-class _Reader:
-    def __init__(self, table: Table, words: Sequence[str], start: int, release: Release | None) -> None:
-        self.table = table
-        self.words = words
-        self.at = start
-        self.release = release
-        self.options: list[Option] = []
-        self.faults: list[Fault] = []
-
-    def read(self) -> Line:
-        closed = False
-        while self.at < len(self.words) and not closed:
-            word = self.words[self.at]
-            if not word.startswith("-") or word == "-":
-                break
-            self.at += 1
-            closed = word == "--"
-            if closed:
-                break
-            if word.startswith("--"):
-                self._long(word)
-            else:
-                self._short(word[1:])
-        return Line(tuple(self.options), tuple(self.faults), self.at, closed)
-
-    def _long(self, word: str) -> None:
-        at = self.at - 1
-        spelling, equals, value = word.partition("=")
-        found = self.table.meanings(spelling[2:], self.release)
-        if len(found) != 1:
-            self.faults.append(Fault(at, word, "ambiguous-option" if found else "unknown-option"))
-            self._add(at, spelling[2:], value if equals else None, spelling, known=False)
-            return
-        info = self.table.options[found[0]]
-        given = value if equals else None
-        first, last = info.valued if info.takes != "none" else (NEWEST, OLDEST)
-        if equals and not first <= (self.release or first) <= last:
-            self.faults.append(Fault(at, word, "unwanted-value"))
-        elif info.takes == "required" and not equals:
-            given = self._next(word)
-        self._add(at, self.table.canonical(found[0]), given, spelling, known=not info.plugin)
-
-    def _short(self, letters: str) -> None:
-        at = self.at - 1
-        for index, letter in enumerate(letters):
-            name, spelling = self.table.letters.get(letter), f"-{letter}"
-            if name is None:
-                self.faults.append(Fault(at, spelling, "unknown-option"))
-                self._add(at, letter, None, spelling, known=False)
-                continue
-            takes, rest = self.table.options[name].takes, letters[index + 1 :]
-            if self.table.letters_equal:
-                rest = rest.removeprefix("=")
-            if takes == "none":
-                self._add(at, name, None, spelling)
-                continue
-            self._add(at, name, rest or (self._next(spelling) if takes == "required" else None), spelling)
-            return
-
-    def _next(self, spelling: str) -> str | None:
-        """The next word as a value, whatever it looks like."""
-        if self.at >= len(self.words):
-            self.faults.append(Fault(self.at - 1, spelling, "missing-value"))
-            return None
-        self.at += 1
-        return self.words[self.at - 1]
-
-    def _add(self, at: int, name: str, value: str | None, spelling: str, *, known: bool = True) -> None:
-        self.options.append(Option(at, name, value, spelling, self.at - 1, known))
+def table(
+    required: str, none: str, letters: Mapping[str, str], *, abbreviates: bool, underscores: bool
+) -> Table:
+    """A table of options by their names, for a program whose releases do not differ."""
+    kinds: tuple[tuple[Takes, str], ...] = (("required", required), ("none", none))
+    options = {name: OptionInfo(name, takes) for takes, names in kinds for name in names.split()}
+    return Table(options, letters, {}, abbreviates, underscores, letters_equal=True)

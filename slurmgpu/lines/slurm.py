@@ -7,11 +7,10 @@ Read in slurm_opt.c, and held against the sbatch and srun of 20.11, 22.05, 24.11
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from .options import NEWEST, OLDEST, OptionInfo, Release, Table, Takes
 
-__all__ = ["MARKS", "SBATCH", "SPACE", "SRUN", "OptionLine", "read_head"]
+__all__ = ["MARKS", "SBATCH", "SPACE", "SRUN", "read_head"]
 
 _BOTH, _SBATCH, _SRUN = ("sbatch", "srun"), ("sbatch",), ("srun",)
 _REQUIRED = """
@@ -117,25 +116,16 @@ SPACE = " \t\n\v\f\r"
 """What C's isspace() takes for a blank; a no-break space is a letter to sbatch."""
 
 
-class OptionLine(NamedTuple):
-    """A line of a script that sbatch reads as options."""
-
-    line: int
-    """Counted from 1."""
-    text: str
-    mark: str
-
-
-def read_head(lines: Sequence[str], marks: tuple[str, ...] = MARKS) -> tuple[list[OptionLine], int]:
+def read_head(lines: Sequence[str], marks: tuple[str, ...] = MARKS) -> tuple[list[tuple[int, str, str]], int]:
     """The option lines of a script, and the number of its first line that is neither comment nor blank.
 
-    That number is one past the last line where there is no such line.
+    Of an option line the number, from 1, the line itself and its mark. The first line's number is one past the last line where there is no such line.
     """
-    found: list[OptionLine] = []
+    found: list[tuple[int, str, str]] = []
     for number, line in enumerate(lines, 1):
         mark = next((mark for mark in marks if line.startswith(mark)), None)
         if mark:
-            found.append(OptionLine(number, line, mark))
+            found.append((number, line, mark))
         elif line.strip(SPACE) and not line.lstrip(SPACE).startswith("#"):
             return found, number
     return found, len(lines) + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .options import OptionInfo, Table
+from .options import table
 
 __all__ = ["MODULES", "TORCHRUN", "torchrun_at"]
 
@@ -18,15 +18,8 @@ node-rank master-addr master-port local-addr logs-specs numa-binding signals-to-
 """
 _NONE = "help standalone module no-python run-path virtual-local-rank use-env"
 
-TORCHRUN = Table(
-    {
-        **{name: OptionInfo(name, "required") for name in _REQUIRED.split()},
-        **{name: OptionInfo(name, "none") for name in _NONE.split()},
-    },
-    {"h": "help", "m": "module", "r": "redirects", "t": "tee"},
-    underscores=True,
-    letters_equal=True,
-)
+_LETTERS = {"h": "help", "m": "module", "r": "redirects", "t": "tee"}
+TORCHRUN = table(_REQUIRED, _NONE, _LETTERS, abbreviates=True, underscores=True)
 """torchrun's options; what follows them is the script or module with its arguments."""
 
 

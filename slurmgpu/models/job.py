@@ -296,7 +296,7 @@ class Job(Model):
         found, _ = read_head(script.split("\n"), marks)
         if found:
             raise ValueError(
-                f"line {found[0].line} is {found[0].text!r}, which sbatch would read beside this file's options; "
+                f"line {found[0][0]} is {found[0][1]!r}, which sbatch would read beside this file's options; "
                 "write it under resources: or sbatch:"
             )
         return script

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..scripts.reading import read_script as read_batch_script
 from ..scripts.shell import Command, pieces, read_shell, simple_commands, substitutions
+from .standins.step_shape import number
 
 __all__ = ["ScriptReading", "expand", "read_script"]
 
@@ -113,21 +114,16 @@ def expand(word: str, environment: Mapping[str, str]) -> str:
 def read_script(script: str) -> ScriptReading:
     """Read a batch script's options, commands and variables."""
     options = {name: one.value or "" for name, one in read_batch_script(script).effective().items()}
-    nodes = _number(options, "nodes") or 1
-    tasks = _number(options, "ntasks")
+    nodes = number(options, "nodes") or 1
+    tasks = number(options, "ntasks")
     commands = read_shell(script)
     return ScriptReading(
         nodes=nodes,
-        tasks_per_node=_number(options, "ntasks-per-node") or -(-(tasks or nodes) // nodes),
+        tasks_per_node=number(options, "ntasks-per-node") or -(-(tasks or nodes) // nodes),
         options=options,
         commands=tuple(_commands(commands)),
         variables=tuple(_variables("\n".join(map(_expanding, commands)))),
     )
-
-
-def _number(options: Mapping[str, str], name: str) -> int:
-    digits = options.get(name, "").split("-")[0]
-    return int(digits) if digits.isdigit() else 0
 
 
 def _commands(commands: Iterable[Command]) -> Iterator[tuple[str, ...]]:

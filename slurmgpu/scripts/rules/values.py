@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Iterator
 
-from slurmgpu.models.job import LARGEST_INDEX
 from slurmgpu.lines.constraint import read_constraint
+from slurmgpu.models.job import LARGEST_INDEX
 from slurmgpu.models.units import Duration, time_meant
 from slurmgpu.scripts.reading import Directive
 from slurmgpu.scripts.rules.asked import Asked, is_placeholder
