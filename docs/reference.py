@@ -232,7 +232,7 @@ def _variables() -> Iterator[str]:
 
 def _exit_codes() -> Iterator[str]:
     yield "A command that does what it is told ends with 0, and one that Ctrl-C ends with 130; every other end is an error:"
-    named = [getattr(errors, name) for name in errors.__all__]
+    named = [one for name in errors.__all__ if isinstance(one := getattr(errors, name), type)]
     yield _table(
         "code error meaning",
         (

@@ -5,6 +5,8 @@ A message names the field, the value, what is valid and the next act, in that or
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 __all__ = [
     "InvalidInput",
     "OutcomeUnknown",
@@ -13,6 +15,8 @@ __all__ = [
     "SlurmGpuError",
     "SlurmRefused",
     "SlurmUnreachable",
+    "did_you_mean",
+    "nearest",
 ]
 
 
@@ -62,3 +66,16 @@ class SlurmUnreachable(SlurmGpuError):
     """Slurm is not installed here, or its controller does not answer (exit code 4)."""
 
     exit_code = 4
+
+
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known word that is most like another, if one is; ``cutoff`` is how alike, from 0 to 1 (difflib)."""
+    from difflib import get_close_matches  # only a mistake pays for it
+
+    return next(iter(get_close_matches(word, list(known), n=1, cutoff=cutoff)), None)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """``did you mean 'gpu'? `` for a word that is like a known one, with a blank behind it; '' for any other."""
+    near = nearest(word, known)
+    return f"did you mean {near!r}? " if near else ""

@@ -48,7 +48,7 @@ def command(
     """
     from pathlib import Path
 
-    from slurmgpu.errors import InvalidInput
+    from slurmgpu.errors import InvalidInput, did_you_mean
     from slurmgpu.files.batch import read_batch_script
     from slurmgpu.scripts.checking import check_script
     from slurmgpu.scripts.reading import read_script
@@ -57,13 +57,9 @@ def command(
 
     for name in ignore:
         if name not in RULES:
-            import difflib
-
-            near = difflib.get_close_matches(name, RULES, n=1)
             raise InvalidInput(
-                f"option --ignore: there is no rule {name!r}"
-                + (f"; did you mean {near[0]!r}?" if near else ""),
-                hint="the rules stand in docs/check.md, and their names in each finding",
+                f"option --ignore: there is no rule {name!r}",
+                hint=f"{did_you_mean(name, RULES)}the rules stand in docs/check.md, and their names in each finding",
             )
     if Path(script).suffix in {".yaml", ".yml"}:
         raise InvalidInput(

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 import click
 
+from slurmgpu.errors import nearest
+
 __all__ = ["ARGUMENTS", "meant_command", "usage_hint"]
 
 ARGUMENTS = "slurmgpu.arguments"
@@ -50,8 +52,6 @@ _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 
 def meant_command(word: str, commands: Iterable[str]) -> str:
     """The next act for a word that is no command."""
-    import difflib
-
     known = list(commands)
     if re.search(r"\.(ya?ml|py|sh|sbatch|slurm)\Z", word):
         given = (
@@ -60,8 +60,7 @@ def meant_command(word: str, commands: Iterable[str]) -> str:
             else f"--gpus 1 -- {'python' if word.endswith('.py') else 'bash'} {word}"
         )
         return f"a command of slurmgpu comes first: slurmgpu submit {given}"
-    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.6)
-    meant = _COMMANDS.get(word.lower()) or next(iter(near), None)
+    meant = _COMMANDS.get(word.lower()) or nearest(word.lower(), known)
     return f"did you mean {meant}? slurmgpu {meant} --help" if meant else "slurmgpu --help lists the commands"
 
 
@@ -107,11 +106,9 @@ def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
     if name.replace("-", "_") in TrainSettings.model_fields:
         key = name.replace("-", "_")
         return f"a setting of train: is given by --set train.{key}=VALUE, an option of the command after --"
-    import difflib
-
     # Without their dashes, which would make any two alike.
-    near = difflib.get_close_matches(name, [flag[2:] for flag in known if flag[:2] == "--"], n=1, cutoff=0.6)
-    guess = f"did you mean --{near[0]}? " if near else ""
+    near = nearest(name, [flag[2:] for flag in known if flag[:2] == "--"])
+    guess = f"did you mean --{near}? " if near else ""
     return f"{guess}options of the command stand after two dashes: -- python train.py {error.option_name}"
 
 

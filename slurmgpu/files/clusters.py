@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurmgpu.errors import InvalidInput
+from slurmgpu.errors import InvalidInput, did_you_mean
 from slurmgpu.files.data import data_folder
 from slurmgpu.files.settings import LoadedSettings
 from slurmgpu.files.trust import Foreign, Trust
@@ -106,13 +106,9 @@ def _base(name: str, origin: Origin | None, folders: Sequence[Path], chain: tupl
     if existing:
         circle = " -> ".join([*(path.stem for path in chain), name])
         raise InvalidInput(f"{place}based_on: profiles are based on each other: {circle}")
-    import difflib
-
     known = sorted({path.stem for folder in folders if folder.is_dir() for path in folder.glob("*.yaml")})
-    near = difflib.get_close_matches(name, known, n=1)
-    guess = f"did you mean {near[0]!r}? " if near else ""
     raise InvalidInput(
-        f"{place}based_on {name!r}: no such profile; {guess}known: {', '.join(known) or 'none'}"
+        f"{place}based_on {name!r}: no such profile; {did_you_mean(name, known)}known: {', '.join(known) or 'none'}"
     )
 
 
@@ -200,12 +196,9 @@ def choose_cluster(
     known = profiles(settings)
     if name not in known:
         _check_not_foreign(name, chooser, settings)
-        import difflib
-
-        near = difflib.get_close_matches(name, known, n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
         raise InvalidInput(
-            f"cluster {name!r} ({chooser}): no such profile; {guess}known: {', '.join(sorted(known)) or 'none'}",
+            f"cluster {name!r} ({chooser}): no such profile; {did_you_mean(name, known)}"
+            f"known: {', '.join(sorted(known)) or 'none'}",
             hint="give a profile's name, or the path of a profile file",
         )
     # They were looked at before; this is of the files that are read now.

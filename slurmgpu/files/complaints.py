@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -10,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from slurmgpu.errors import did_you_mean, nearest
 from slurmgpu.files.mending import mended_lines, model_in, places_of
 from slurmgpu.files.yaml import Key, Layered
 
@@ -45,7 +45,7 @@ def _misplaced(
         if error["type"] != "extra_forbidden" or any(isinstance(part, int) for part in key):
             continue
         name = str(key[-1])
-        slip = difflib.get_close_matches(name, _keys_at(model, key[:-1]), n=1, cutoff=0.8)
+        slip = nearest(name, _keys_at(model, key[:-1]), cutoff=0.8)
         place = places_of(model, name, others)
         if place is not None and place != key and (not slip or (place[-1] == name and len(place) < 3)):
             found[key] = place
@@ -60,7 +60,7 @@ def _strange(model: type[BaseModel], errors: list[dict[str, Any]]) -> list[tuple
         if error["type"] == "extra_forbidden"
         and error["loc"][:-1] in ((), ("resources",))
         and isinstance(error["input"], (str, int))
-        and not difflib.get_close_matches(str(error["loc"][-1]), _keys_at(model, error["loc"][:-1]), n=1)
+        and not nearest(str(error["loc"][-1]), _keys_at(model, error["loc"][:-1]))
     ]
 
 
@@ -187,9 +187,7 @@ def _is_branch(part: str) -> bool:
 
 def _unknown_key(model: type[BaseModel], key: Key) -> str:
     valid = _keys_at(model, key[:-1])
-    near = difflib.get_close_matches(str(key[-1]), valid, n=1)
-    guess = f"did you mean {near[0]!r}? " if near else ""
-    return f"unknown key; {guess}valid here: {', '.join(valid)}"
+    return f"unknown key; {did_you_mean(str(key[-1]), valid)}valid here: {', '.join(valid)}"
 
 
 def _keys_at(model: type[BaseModel], key: Key) -> list[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 from typing import NamedTuple
 
-from slurmgpu.errors import InvalidInput
+from slurmgpu.errors import InvalidInput, did_you_mean
 from slurmgpu.files.data import data_folder
 
 __all__ = ["Example", "copy_example", "example_named", "example_names", "examples"]
@@ -41,10 +40,8 @@ def example_named(name: str) -> Example:
     """One of them; InvalidInput for a name that there is not."""
     names = example_names()
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
         raise InvalidInput(
-            f"NAME {name!r}: there is no such job file; {guess}there are {', '.join(names)}",
+            f"NAME {name!r}: there is no such job file; {did_you_mean(name, names)}there are {', '.join(names)}",
             hint="slurmgpu jobs says what each is for",
         )
     return _read(name)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from slurmgpu.errors import InvalidInput
+from slurmgpu.errors import InvalidInput, nearest
 from slurmgpu.files.data import data_folder
 from slurmgpu.files.settings import EXCLUSIVE_JOB_KEYS, LoadedSettings, layer_files, load_settings
 from slurmgpu.files.yaml import Layered, Origin, read_text, read_yaml, spelled, validate
@@ -85,8 +85,6 @@ _TAKEN = frozenset({".yaml", ".yml", ".slurm", ".sbatch"})
 
 def _meant_file(path: Path, shipped: list[str]) -> str:
     """The next act for a job file that is not there."""
-    import difflib
-
     name = str(path)
     if not name[:1].isascii():
         return "an option begins with two plain dashes (--); this word begins with a sign of its own"
@@ -97,9 +95,9 @@ def _meant_file(path: Path, shipped: list[str]) -> str:
         here = [str(one) for one in path.parent.iterdir() if one.suffix in _TAKEN]
     except OSError:
         here = []
-    near = difflib.get_close_matches(name, [*here, *shipped], n=1, cutoff=0.7)
+    near = nearest(name, [*here, *shipped], cutoff=0.7)
     if near:
-        return f"did you mean {near[0]}?"
+        return f"did you mean {near}?"
     if path.suffix in {".yaml", ".yml"}:
         return "give the path of one, or let `slurmgpu init` write a first one"
     return f"a command goes after two dashes: slurmgpu submit --gpus 2 -- {name} ..."

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
+
+from slurmgpu.errors import nearest
 
 __all__ = ["mended_lines", "model_in", "places_of", "yaml_slip"]
 
@@ -150,8 +151,8 @@ def places_of(model: type[BaseModel], name: str, others: Mapping[str, str]) -> t
     if other is not None:
         return exact if exact and len(exact) == 1 else tuple(other.split("."))
     names = {key[-1]: key for key in reversed(known) if key[-1] != name}
-    slip = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
-    near = names[slip[0]] if slip else None
+    slip = nearest(name, names, cutoff=0.8)
+    near = names[slip] if slip else None
     # A name that lies deep is meant less often than one that nearly is so and lies near.
     return (
         near if exact is None or (near is not None and len(exact) > 2 and len(near) < len(exact)) else exact

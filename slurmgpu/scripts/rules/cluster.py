@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from slurmgpu.errors import nearest
 from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
 from slurmgpu.planning.ask import About, Problem
 from slurmgpu.scripts.rules.asked import Asked, is_placeholder
@@ -73,11 +74,9 @@ def unknown_partition(view: View) -> Iterator[Hit]:
         for name in _named(asked):
             assert cluster is not None
             if name not in cluster.partitions:
-                from difflib import get_close_matches  # only a finding pays for it
-
-                near = get_close_matches(name, cluster.partitions, n=1)
+                near = nearest(name, cluster.partitions)
                 known = ", ".join(sorted(cluster.partitions))
-                fix = f"did you mean {near[0]}?" if near else f"use one of: {known}"
+                fix = f"did you mean {near}?" if near else f"use one of: {known}"
                 yield Hit(asked.line("partition"), f"{cluster.name} has no partition {name!r}", fix)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from slurmgpu.errors import nearest
 from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.scripts.reading import Refused
 from slurmgpu.scripts.rules.base import Hit, rule
@@ -135,12 +136,6 @@ def blank_at_equals(view: View) -> Iterator[Hit]:
             )
 
 
-def _near(name: str) -> list[str]:
-    from difflib import get_close_matches  # only a finding pays for it
-
-    return get_close_matches(name, SBATCH.options, n=1, cutoff=0.8)
-
-
 @rule(
     "unknown-option",
     "hint",
@@ -160,8 +155,8 @@ def unknown_option(view: View) -> Iterator[Hit]:
             )
         elif len(name) == 1:
             yield Hit(line, f"sbatch has no option {text}", "write the long option", "error")
-        elif near := _near(name.replace("_", "-").lower()):
-            yield Hit(line, f"sbatch has no option --{name}", f"did you mean --{near[0]}?", "error")
+        elif near := nearest(name.replace("_", "-").lower(), SBATCH.options, cutoff=0.8):
+            yield Hit(line, f"sbatch has no option --{name}", f"did you mean --{near}?", "error")
         else:
             yield Hit(
                 line,

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from slurmgpu.errors import nearest
+
 __all__ = ["elsewhere", "near_file", "near_word", "one_slip_apart"]
 
 # A folder of data may have a million files; what is beyond is not looked at.
@@ -16,11 +18,9 @@ _LEFT_OUT = frozenset({"__pycache__", "build", "node_modules", "runs", "site-pac
 
 def near_word(word: str, words: Iterable[str]) -> str | None:
     """The word that was meant, if one is near."""
-    import difflib
-
     known = [one for one in words if one != word]  # a link to nowhere has the name itself
     slipped = [one for one in known if one_slip_apart(word, one)]
-    return next(iter(slipped or difflib.get_close_matches(word, known, n=1, cutoff=0.7)), None)
+    return next(iter(slipped), None) or nearest(word, known, cutoff=0.7)
 
 
 def near_file(path: Path, *, folders: bool = False) -> str | None:
