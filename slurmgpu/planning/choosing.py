@@ -282,12 +282,12 @@ def _why(cluster: Cluster, resources: Resources, chosen: Draft, fitting: list[Dr
         return "the only partition"
     considered = sum(not (one.preemptible or one.by_name) for one in cluster.partitions.values())
     left_out = considered != len(cluster.partitions)
-    kind = "partitions that are not chosen by name" if left_out else "partitions"
+    kind = "partitions that need not be named" if left_out else "partitions"
     if considered == 1:
-        return "the only partition that is not chosen by name"
+        return "the only partition that need not be named"
     if len(fitting) == 1:
         request = Request.of(resources)
-        return f"the only one of {considered} {kind} that {request} fit{'s' if request.single else ''} on"
+        return f"the only one of {considered} {kind} where {request} fit{'s' if request.single else ''}"
     marks = (
         ["with the fewest nodes"] if any(one.layout.nodes > chosen.layout.nodes for one in fitting) else []
     )
