@@ -23,7 +23,7 @@ from slurmgpu.models.job import Job, Resources
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.surroundings import Surroundings
-from slurmgpu.rendering.quoting import directive_value
+from slurmgpu.quoting import directive_value
 from slurmgpu.submission.by_submitit import pack_command
 
 ROOT = Path(__file__).resolve().parent.parent

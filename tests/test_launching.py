@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from slurmgpu.files.data import read_templates
+from slurmgpu.lines.command import python_command, python_files
 from slurmgpu.models.plan import Plan
-from slurmgpu.planning.command import python_command, python_files
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.reading import read_script
 from slurmgpu.planning.surroundings import Surroundings

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.rendering.quoting import directive_value, job_path, path_variables, shell_word
+from slurmgpu.quoting import directive_value, job_path, path_variables, shell_word
 
 HOSTILE = [
     "plain", "two words", "  padded  ", "it's", 'say "hi"', "back\\slash", "trailing\\", "a#b", "#", "$(id)", "`id`",

@@ -94,6 +94,13 @@ def _environments(ctx: click.Context) -> Iterable[tuple[str, str]]:
     return [(name, one.description or "") for name, one in both.items()]
 
 
+def _launchers(_: click.Context) -> Iterable[str]:
+    from slurmgpu.models.kinds import LAUNCHERS
+
+    _settings()  # they may name own ones
+    return ["auto", *LAUNCHERS.names()]
+
+
 def _clusters(_: click.Context) -> Iterable[str]:
     from slurmgpu.files.clusters import profiles
     from slurmgpu.models.cluster import GENERIC
@@ -150,5 +157,6 @@ BY_FIELD: dict[str, Any] = {
     "resources.gpu_type": _offering(_gpu_types),
     "resources.constraint": _offering(_features),
     "environment": _offering(_environments),
+    "launch.launcher": _offering(_launchers),
 }
 """The completers of the options that stand for fields of a job."""

@@ -20,10 +20,7 @@ _COMMAND = "slurmgpu.command"
 _PYTHON = re.compile(r"(\A|/)python[\d.]*\Z|\.py\Z")
 
 
-_TYPES: dict[str, Any] = {
-    "count": click.INT,
-    "choice": click.Choice(["auto", "torchrun", "srun", "plain"]),
-}
+_TYPES: dict[str, Any] = {"count": click.INT}
 
 
 class JobCommand(click.Command):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 def plan_text(plan: Plan, columns: int | None = None) -> str:
     """The plan as aligned lines: option, and why; reasons fold where a terminal's ``columns`` are given."""
+    from slurmgpu.launchers import world_size
     from slurmgpu.planning.request import count
 
     rows = [(str(option), option.why) for option in plan.options]
@@ -27,7 +28,7 @@ def plan_text(plan: Plan, columns: int | None = None) -> str:
         rows += [("hetjob", f"component {number}"), *((str(option), option.why) for option in component)]
     rows += [(f"{reason.what}: {reason.value}", reason.why) for reason in plan.reasons]
     width = max(len(left) for left, _ in rows)
-    processes = plan.spawned_per_node or plan.world_size
+    processes = plan.spawned_per_node or world_size(plan)
     head = f"{plan.name} on {plan.cluster}: " + (
         "what stands in the job, and nothing else"
         if plan.exact

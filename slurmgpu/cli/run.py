@@ -182,6 +182,7 @@ def _processes_per_node(
     prepared: Prepared, processes: int | None, nodes: int, login_node: bool, gpus: Gpus | None
 ) -> int:
     from slurmgpu.errors import InvalidInput
+    from slurmgpu.launchers import world_size
 
     plan = prepared.plan
     if processes is not None and processes % nodes:
@@ -189,7 +190,7 @@ def _processes_per_node(
             f"--processes {processes} cannot be split evenly over --pretend-nodes {nodes}",
             hint=f"give a multiple, such as --processes {processes // nodes * nodes or nodes}",
         )
-    size = plan.spawned_per_node or plan.world_size
+    size = plan.spawned_per_node or world_size(plan)
     if plan.processes_per_node == size == 1:
         if (processes or 1) > 1:
             train = prepared.loaded.job.train

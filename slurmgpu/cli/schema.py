@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -24,6 +26,11 @@ def command(what: Kind) -> None:
     Point the editor's YAML server at the output: slurmgpu schema job > job.schema.json, and begin the file
     with `# yaml-language-server: $schema=job.schema.json`.
     """
+    from slurmgpu.errors import InvalidInput
+    from slurmgpu.files.settings import load_settings
+
+    with suppress(InvalidInput):  # a settings file that is still being written
+        load_settings(Path.cwd())  # they may name launchers of one's own
     click.echo(json.dumps(schema_of(what), indent=2, ensure_ascii=False))
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.trust import Trust, opened
+from slurmgpu.models.kinds import LAUNCHERS, RUNTIMES
 
-__all__ = ["WITHOUT_GPUS", "data_folder", "read_templates"]
+__all__ = ["WITHOUT_GPUS", "data_folder", "read_extensions", "read_templates"]
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 WITHOUT_GPUS = _PACKAGE / "without_gpus"
@@ -75,17 +76,34 @@ def read_templates(override: Path | None = None, trust: Trust | None = None) -> 
     return ChainMap(main, _Templates([shipped], everywhere))  # type: ignore[arg-type]
 
 
-def _read(path: Path, trust: Trust) -> str:
+def read_extensions(folder: Path, trust: Trust) -> None:
+    """Add the launchers and container runtimes of a folder, NAME.py each in ``launchers/`` and ``containers/``.
+
+    InvalidInput where there is no such folder, or a file is somebody else's whom ``trust`` does not name.
+    """
+    if not folder.is_dir():
+        raise InvalidInput(
+            f"extensions: {str(folder)!r} is not a folder", hint="correct the setting, or leave it out"
+        )
+    for kind in (LAUNCHERS, RUNTIMES):
+        paths = sorted((folder / kind.folder).glob("[a-z]*.py"))
+        kind.add({path: _read(path, trust, kind.what, "it must be a Python file in UTF-8") for path in paths})
+
+
+_TEMPLATE = "give a file that replaces script.sh.j2, or a folder of templates"
+
+
+def _read(path: Path, trust: Trust, what: str = "template", hint: str = _TEMPLATE) -> str:
     try:
         with opened(path, trust) as (file, foreign):
             if foreign is not None:
                 raise InvalidInput(
-                    f"template {str(path)!r}: it {foreign.why}, and what it says would run as you",
+                    f"{what} {str(path)!r}: it {foreign.why}, and what it says would run as you",
                     hint=f"where you trust whoever writes there: slurmgpu config trust {shlex.quote(str(path.parent))}",
                 )
             return file.read().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(
-            f"template {str(path)!r}: {getattr(error, 'strerror', None) or error}",
-            hint="give a file that replaces script.sh.j2, or a folder of templates",
+            f"{what} {str(path)!r}: {getattr(error, 'strerror', None) or error}",
+            hint=hint,
         ) from None

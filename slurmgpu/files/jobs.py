@@ -11,9 +11,9 @@ from slurmgpu.errors import InvalidInput, nearest
 from slurmgpu.files.data import data_folder
 from slurmgpu.files.settings import EXCLUSIVE_JOB_KEYS, LoadedSettings, layer_files, load_settings
 from slurmgpu.files.yaml import Layered, Origin, read_text, read_yaml, spelled, validate
+from slurmgpu.lines.command import python_files
 from slurmgpu.models.job import Job
 from slurmgpu.models.options import OWN_OPTIONS
-from slurmgpu.planning.command import python_files
 
 if TYPE_CHECKING:
     from slurmgpu.planning.reading import ScriptFacts

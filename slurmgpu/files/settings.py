@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, Strict
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.files.data import read_templates
+from slurmgpu.files.data import read_extensions, read_templates
 from slurmgpu.files.trust import Foreign, Trust
 from slurmgpu.files.yaml import IsForeign, Key, Layered, Origin, read_file, validate
 from slurmgpu.models.base import Model, Text, Word
@@ -68,6 +68,9 @@ class Settings(Model):
     """A shared folder with a config.yaml and clusters/ of the lab's own, against the file that names it; `$NAME` and ~ expand."""
     templates: Text | None = None
     """A folder with templates that replace the shipped ones, or a file that replaces the main one; `$NAME` and ~ expand."""
+    extensions: Text | None = None
+    """A folder with your own launchers (launchers/NAME.py) and container runtimes (containers/NAME.py), against the file
+    that names it; `$NAME` and ~ expand."""
     environments: dict[Word, Environment] = Field(default_factory=dict)
     """Named environments; they win over the cluster's."""
     job: dict[str, Any] = Field(default_factory=dict)
@@ -195,6 +198,7 @@ def load_settings(start: Path, environ: Mapping[str, str] | None = None) -> Load
     exclusive = tuple(frozenset(("job", *key) for key in group) for group in EXCLUSIVE_JOB_KEYS)
     merged = Layered({}, {(): Origin("the settings")})
     for layer in filter(lambda layer: layer.data, layers):
+        _extend(layer, environ, trust, is_project="project" in folders and layer is layers[-1])
         validate(Settings, layer, "settings")  # each file answers for its own mistakes
         if "trusted" in layer.data and layer is not site_layer and layer is not user_layer:
             raise InvalidInput(
@@ -220,6 +224,16 @@ def _trusted(layer: Layered, environ: Mapping[str, str]) -> list[Path]:
         for one in (folders if isinstance(folders, list) else ())
         if isinstance(one, str)
     ]
+
+
+def _extend(layer: Layered, environ: Mapping[str, str], trust: Trust, *, is_project: bool) -> None:
+    """Add a layer's own launchers and container runtimes, whose names its other values may use."""
+    named, origin = layer.data.get("extensions"), layer.origin(("extensions",))
+    if not isinstance(named, str) or origin is None:
+        return
+    folder = Path(origin.where).parent / expand_here(named, environ, "extensions")
+    # The user, the site or the lab names it, and trusts it by that; a project's must be one's own or trusted.
+    read_extensions(folder, trust if is_project else Trust((*trust.folders, *Trust.of([folder]).folders)))
 
 
 def _of_ones_own(path: Path, trust: Trust) -> Layered | Foreign:

@@ -10,7 +10,10 @@ from typing import NamedTuple
 
 from .options import Line, table
 
-__all__ = ["ContainerLine", "read_container"]
+__all__ = ["PROGRAMS", "ContainerLine", "read_container"]
+
+PROGRAMS = ("apptainer", "singularity")
+"""The programs that are called so."""
 
 _GLOBAL_NONE = "build-config debug help nocolor quiet silent verbose version"
 _REQUIRED = """

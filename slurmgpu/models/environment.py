@@ -18,6 +18,7 @@ from pydantic_core import CoreSchema
 from typing_extensions import Self
 
 from slurmgpu.models.base import EnvName, JobPath, JobText, Model, OptionValue, Text, Word, Words
+from slurmgpu.models.kinds import RUNTIMES, OneOf
 
 __all__ = ["Conda", "Container", "Environment", "Modules", "PythonEnvironment", "Secrets", "Venv"]
 
@@ -65,7 +66,7 @@ def _alone(field: str) -> BeforeValidator:
 class Container(Model):
     """A container image and how it is entered."""
 
-    runtime: Literal["apptainer", "singularity"] = "apptainer"
+    runtime: Annotated[str, OneOf(RUNTIMES)] = "apptainer"
     """The program that runs the image."""
     image: JobPath
     """The image: a file, or a docker:// or library:// address."""

@@ -21,6 +21,7 @@ from slurmgpu.models.base import EnvName, JobOption, JobPath, JobText, Model, Te
 from slurmgpu.models.command import CommandSchema, check_words, to_words
 from slurmgpu.models.component import Component, check_options, check_resources
 from slurmgpu.models.environment import EnvironmentChoice, Secrets
+from slurmgpu.models.kinds import LAUNCHERS, OneOf
 from slurmgpu.models.resources import Positive, Resources
 from slurmgpu.models.slurm_text import (
     Comment,
@@ -42,11 +43,13 @@ __all__ = [
     "Restart",
 ]
 
+_LAUNCHER = OneOf(LAUNCHERS, "auto")
+
 
 class Launch(Model):
     """How the command's processes are started; in a file the launcher's name alone will do."""
 
-    launcher: Literal["auto", "torchrun", "srun", "plain"] = "auto"
+    launcher: Annotated[str, _LAUNCHER] = "auto"
     """torchrun: on each node one agent starts a process per GPU; srun: one task per GPU; plain: the command runs once;
     auto: what the command and its script need."""
     srun_options: Words = ()
@@ -200,7 +203,7 @@ class _NameOrLaunch:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        return {"anyOf": [handler(schema), {"enum": ["auto", "torchrun", "srun", "plain"]}]}
+        return {"anyOf": [handler(schema), _LAUNCHER.json_schema()]}
 
 
 def _launcher_alone(value: object) -> object:

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 __all__ = ["OWN_OPTIONS", "ROWS", "Row"]
 
-Kind = Literal["text", "count", "amount", "list", "flag", "choice"]
+Kind = Literal["text", "count", "amount", "list", "flag"]
 
 
 class Row(NamedTuple):
@@ -109,7 +109,10 @@ ROWS: tuple[Row, ...] = (
     Row("comment", "comment", "text", ("--comment",), "TEXT", "A comment that Slurm keeps."),
     Row("work_dir", "chdir", "text", ("-D", "--chdir"), "FOLDER", "The work folder."),
     Row("environment", None, "text", ("--environment",), "NAME", "A named environment."),
-    Row("launch.launcher", None, "choice", ("--launch",), None, "Who starts the processes."),
+    Row(
+        "launch.launcher", None, "text", ("--launch",), "NAME",
+        "Who starts the processes: auto, torchrun, srun, plain.",
+    ),
 )  # fmt: skip
 
 OWN_OPTIONS = {row.option: row.key for row in ROWS if row.option is not None} | {

@@ -1,15 +1,13 @@
 """The job resolved on the cluster: every sbatch option, each derived value with its reason."""
 
 import re
-from typing import Any, Literal
+from typing import Any
 
 from slurmgpu.models.base import Model
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.units import Duration, Memory
 
-__all__ = ["Launcher", "Option", "Plan", "Reason"]
-
-Launcher = Literal["torchrun", "srun", "plain"]
+__all__ = ["Option", "Plan", "Reason"]
 
 
 class Option(Model):
@@ -52,7 +50,7 @@ class Plan(Model):
     time: Duration | None
     options: tuple[Option, ...]
     """sbatch's options in the order of the script."""
-    launcher: Launcher
+    launcher: str
     own_gpus: int | None = None
     """GPUs of each task, which Slurm hides from the others; None: each task sees all of its node's."""
     srun_options: tuple[str, ...] = ()
@@ -107,11 +105,6 @@ class Plan(Model):
     def gpus(self) -> int:
         """GPUs over all nodes."""
         return self.nodes * self.gpus_per_node
-
-    @property
-    def world_size(self) -> int:
-        """Processes that the launcher starts over all nodes; plain starts them on the first only."""
-        return self.processes_per_node * (1 if self.launcher == "plain" else self.nodes)
 
     def option(self, name: str) -> str | None:
         """The value of an sbatch option, or None when it is not among them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slurmgpu.errors import PlanError
+from slurmgpu.launchers import launcher
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.component import Component
 from slurmgpu.models.job import Job, Launch
@@ -32,9 +33,9 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
             f"array: {job.array}: Slurm takes no array of heterogeneous jobs",
             hint="leave components out, or submit the job once for each task",
         )
-    launcher = job.launch.launcher
-    if job.train is not None or launcher in {"torchrun", "srun"}:
-        field = "train" if job.train is not None else f"launch: {launcher}"
+    asked = job.launch.launcher
+    if job.train is not None or (asked != "auto" and launcher(asked).on_every_node):
+        field = "train" if job.train is not None else f"launch: {asked}"
         raise PlanError(
             f"{field} and components: the processes of one launch are alike, and components differ",
             hint="write the steps yourself, in script: or command: srun --het-group=0 ... : --het-group=1 ...",

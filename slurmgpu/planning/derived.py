@@ -6,13 +6,11 @@ import posixpath
 import re
 from typing import TYPE_CHECKING
 
-from typing_extensions import assert_never
-
 from slurmgpu.errors import InvalidInput, PlanError
+from slurmgpu.launchers import Launcher, launcher
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
-from slurmgpu.models.plan import Launcher
 from slurmgpu.models.units import Duration, Memory
 from slurmgpu.planning.ask import SHARED
 from slurmgpu.planning.choosing import by_preference, candidates, choose
@@ -49,7 +47,8 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
     draft = chosen.draft
     launching = launchings.on(draft.layout)
     tasks, tasks_why = _tasks(job, launching, draft.layout.gpus_per_node)
-    size = _size(draft, tasks, _processes(launching, draft.layout.gpus_per_node, tasks))
+    starter = launcher(launching.launcher)
+    size = _size(draft, tasks, starter.processes(draft.layout.gpus_per_node, tasks))
     if job.train is not None:
         job.train.micro_batch(size.nodes * size.processes_per_node)
     loop = own_loop(around.script) if job.train is None else None
@@ -66,7 +65,7 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
         # sbatch expands nothing: a folder with a variable or ~ in it can only be entered by the script.
         chdir=None if _only_the_job_knows(around.work_dir) else around.work_dir,
     )
-    own_gpus = _own_gpus(cluster, launching.launcher, draft.layout, tasks)
+    own_gpus = _own_gpus(cluster, starter, draft.layout, tasks)
     return Settled(
         name=made.name,
         options=options_of(job, cluster, made),
@@ -153,34 +152,8 @@ class _Launchings:
 
 
 def _tasks(job: Job, launching: Launching, gpus_per_node: int) -> tuple[int, str]:
-    asked = job.resources.tasks_per_node
-    if launching.launcher == "torchrun":
-        if asked not in (None, 1):
-            raise PlanError(
-                f"resources.tasks_per_node: {asked} and launcher torchrun exclude each other: "
-                "torchrun itself starts a process per GPU",
-                hint="leave tasks_per_node out, or use launch: srun",
-            )
-        return 1, "torchrun starts the processes of a node"
-    if launching.launcher == "srun":
-        return (
-            (asked, "as asked")
-            if asked
-            else (launching.tasks_per_node, "one task per node")
-            if launching.tasks_per_node
-            else (max(1, gpus_per_node), "one task per GPU" if gpus_per_node else "one task")
-        )
-    return (asked, "as asked") if asked else (1, "one process")
-
-
-def _processes(launching: Launching, gpus_per_node: int, tasks: int) -> int:
-    if launching.launcher == "torchrun":
-        return max(1, gpus_per_node)
-    if launching.launcher == "srun":
-        return tasks
-    if launching.launcher == "plain":
-        return 1
-    assert_never(launching.launcher)
+    name = launching.launcher
+    return launcher(name).tasks(name, job.resources.tasks_per_node, gpus_per_node, launching.tasks_per_node)
 
 
 def _size(draft: Draft, tasks: int, processes: int) -> Size:
@@ -209,15 +182,13 @@ def _judged_precision(job: Job, draft: Draft, force: bool) -> tuple[str, ...]:
     return judge_precision(job.train.precision, types, has_gpus=has_gpus, force=force)
 
 
-def _own_gpus(cluster: Cluster, launcher: Launcher, layout: Layout, tasks: int) -> int | None:
+def _own_gpus(cluster: Cluster, starter: Launcher, layout: Layout, tasks: int) -> int | None:
     """GPUs of each task of srun where the site gives them by the task; PlanError where they cannot be split."""
     style = cluster.dialect.gpus
     if not layout.gpus_per_node or style not in ("srun", "gpus-per-task"):
         return None
-    if (
-        style == "srun" and launcher == "plain"
-    ):  # the batch shell has all GPUs of its node (seen on 20.11 to 26.05)
-        return None
+    if style == "srun" and not starter.on_every_node:
+        return None  # the batch shell has all GPUs of its node (seen on 20.11 to 26.05)
     if layout.gpus_per_node % tasks:
         raise PlanError(
             f"resources.tasks_per_node: {tasks}: {cluster.name!r} gives each task its own GPUs, and "

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from slurmgpu.errors import InvalidInput, PlanError
+from slurmgpu.launchers import launcher
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Component, Job, Restart
@@ -35,7 +36,7 @@ _OF_RESOURCES = [
     if row.option and (field := row.key.removeprefix("resources.")) != row.key
 ]
 _WHY = "as it stands in the job (exact)"
-# What the launchers srun and torchrun must know as numbers.
+# What launchers that run on every node must know as numbers.
 _SIZES = ("nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task", "gres")
 
 
@@ -124,7 +125,7 @@ class ExactSize:
 
     def processes(self, launching: Launching) -> int:
         """Processes on a node, whoever starts them."""
-        return {"torchrun": max(1, self.gpus), "srun": self.tasks, "plain": 1}[launching.launcher]
+        return launcher(launching.launcher).processes(self.gpus, self.tasks)
 
     def under(self, launching: Launching, resources: Resources) -> Size:
         """The size that a launcher counts with."""
@@ -132,7 +133,7 @@ class ExactSize:
             nodes=self.nodes,
             gpus_per_node=self.gpus,
             gpu_type=self.gpu_type,
-            tasks_per_node=1 if launching.launcher == "torchrun" else self.tasks,
+            tasks_per_node=1 if launcher(launching.launcher).one_task_each else self.tasks,
             processes_per_node=self.processes(launching),
             cpus_per_task=resources.cpus_per_task,
             memory=resources.memory,
@@ -151,15 +152,19 @@ def _launching(job: Job, environment: Environment, size: ExactSize, around: Surr
         around.script,
         layout=(size.nodes, size.gpus, size.tasks),
     )
+    starter = launcher(chosen.launcher)
     unknown = [name for name in _SIZES if isinstance(job.sbatch.get(name), str)]
-    if chosen.launcher != "plain" and unknown:
+    if starter.on_every_node and unknown:
         raise PlanError(
             f"sbatch.{unknown[0]}: {job.sbatch[unknown[0]]!r}: launcher {chosen.launcher} must know nodes, tasks and "
             "GPUs as numbers",
             hint="write the number under resources:, or the lines that start the processes under script: |",
         )
-    if chosen.launcher == "torchrun" and not size.gpus:
-        warning = "the job names no GPUs, so torchrun starts one process on each node; resources.gpus_per_node names them"
+    if starter.one_task_each and not size.gpus:
+        warning = (
+            f"the job names no GPUs, so {chosen.launcher} starts one process on each node; "
+            "resources.gpus_per_node names them"
+        )
         return chosen._replace(warnings=(*chosen.warnings, warning))
     return chosen
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from slurmgpu.errors import PlanError
-from slurmgpu.models.cluster import Cluster
-from slurmgpu.models.environment import Environment
-from slurmgpu.models.job import Job
-from slurmgpu.models.plan import Launcher
-from slurmgpu.planning.command import (
+from slurmgpu.launchers import launcher
+from slurmgpu.lines.command import (
     ONE_NODE_LAUNCHERS,
     PythonCommand,
     launcher_of,
@@ -17,6 +14,9 @@ from slurmgpu.planning.command import (
     runner_length,
     torchrun_processes,
 )
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.environment import Environment
+from slurmgpu.models.job import Job
 
 if TYPE_CHECKING:
     from slurmgpu.planning.reading import ScriptFacts
@@ -38,7 +38,7 @@ def own_loop(facts: ScriptFacts | None) -> str | None:
 class Launching(NamedTuple):
     """The launcher, the reason for it, and what the user should know."""
 
-    launcher: Launcher
+    launcher: str
     why: str
     warnings: tuple[str, ...] = ()
     spawns: bool = False
@@ -87,7 +87,7 @@ def choose_launcher(
     words = job.command or ()
     python = python_command(words) if words else None
     if job.launch.launcher != "auto":
-        return _explicit(job, environment, python, facts, nodes)
+        return _explicit(job, environment, facts, nodes)
     if job.train is not None:
         return _train(job, processes, nodes)
     runscript = environment.container is not None and environment.container.mode == "run"
@@ -114,35 +114,15 @@ def choose_launcher(
     return made
 
 
-def _explicit(
-    job: Job, environment: Environment, python: PythonCommand | None, facts: ScriptFacts | None, nodes: int
-) -> Launching:
-    launcher = job.launch.launcher
-    assert launcher != "auto"
-    if launcher == "torchrun" and job.command is not None and python is None:
-        raise PlanError(
-            f"launch: torchrun runs Python scripts, and the command begins with {job.command[0]!r}",
-            hint="write command: [python, SCRIPT, ...], or launch: srun or plain",
-        )
-    if launcher != "plain" and environment.container is not None and environment.container.mode == "run":
-        raise PlanError(
-            f"launch: {launcher} cannot start an image's own runscript (container mode: run)",
-            hint="use container mode: exec, and write the whole command",
-        )
-    if launcher == "plain" and job.train is not None and job.train.strategy == "ddp":
-        raise PlanError(
-            "launch: plain starts one process, and train.strategy: ddp needs one per GPU",
-            hint="leave launch out, or use strategy: single",
-        )
-    spawns = facts is not None and facts.spawns is not None
-    warnings = (
-        (f"launch: plain runs on the first of the {nodes} nodes only",)
-        if launcher == "plain" and nodes > 1
-        else _started_twice(facts, launcher)
-        if launcher != "plain"
-        else ()
-    )
-    return Launching(launcher, "the job says so (launch)", warnings, spawns=spawns and launcher == "plain")
+def _explicit(job: Job, environment: Environment, facts: ScriptFacts | None, nodes: int) -> Launching:
+    name = job.launch.launcher
+    chosen = launcher(name)
+    chosen.check(name, job, environment)
+    why = "the job says so (launch)"
+    if chosen.on_every_node:
+        return Launching(name, why, _started_twice(facts, name))
+    warnings = (f"launch: {name} runs on the first of the {nodes} nodes only",) if nodes > 1 else ()
+    return Launching(name, why, warnings, spawns=facts is not None and facts.spawns is not None)
 
 
 def _train(job: Job, processes: int, nodes: int) -> Launching:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
+from slurmgpu.lines.command import python_command
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job, Restart
 from slurmgpu.models.plan import Option, Plan, Reason
 from slurmgpu.models.units import Memory
-from slurmgpu.planning.command import python_command
 from slurmgpu.planning.launching import Launching
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from slurmgpu.launchers import launcher
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Reason
@@ -40,7 +41,7 @@ def reasons(
 def _processes_reason(launching: Launching, layout: Layout, processes: int) -> Reason:
     if launching.spawns:
         total, why = max(1, layout.gpus_per_node), "the command starts one for each GPU of its node"
-    elif launching.launcher == "plain" and layout.nodes > 1:
+    elif not launcher(launching.launcher).on_every_node and layout.nodes > 1:
         total, why = processes, "on the first of the nodes"
     else:
         total, why = layout.nodes * processes, f"{count(layout.nodes, 'node')} x {processes}"

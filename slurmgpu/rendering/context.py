@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from slurmgpu.launchers import launcher
 from slurmgpu.models.plan import Plan
-from slurmgpu.rendering.launch import container_words, launch_lines, signals_passed_on
-from slurmgpu.rendering.quoting import directive_value, job_path, path_variables, shell_word
+from slurmgpu.quoting import directive_value, job_path, path_variables, shell_word
+from slurmgpu.rendering.launch import container_words, launch_lines
 
 __all__ = ["SCRIPT_NAME", "VARIABLES", "context"]
 
@@ -52,27 +53,16 @@ VARIABLES = {
     "tended.at_limit": "Whether the time limit is a reason to start again.",
     "tended.by_code": "Whether exit code 75 is a reason to start again.",
     "needed_variables": "List of the variables without which the image cannot be found.",
-    "container": "The container, or `none`.",
-    "container.template": "The template that lays it out.",
-    "container.runtime": "The program: `apptainer` or `singularity`.",
-    "container.mode": "How it is entered: `exec` or `run`.",
-    "container.options": "Its options, quoted, in one text.",
-    "container.image": "The image, quoted.",
+    "container": "What stands before the command to run it in an image, quoted, in one text; `none` without a container.",
     "sections": "List of the templates that follow the options, in order.",
-    "launch.launcher": "Who starts the processes: `torchrun`, `srun` or `plain`.",
+    "launch.launcher": "Who starts the processes, as in `launch: srun`.",
     "launch.multi_node": "Whether the job has several nodes.",
-    "launch.srun": "`srun` with its options.",
-    "launch.command": "The command as the launcher wants it.",
-    "launch.interpreter": "The Python that runs torchrun.",
-    "launch.runner": "What the command has before its Python (`uv run`), with a blank behind it; else empty.",
-    "launch.tasks_per_node": "Tasks on each node.",
-    "launch.sets_rank": "Whether the ranks must be exported under torch's names.",
-    "launch.own_gpu": "Whether each task gets one GPU of its own, hidden from the others.",
+    "launch.srun": "`srun` with its options; `none` where the batch shell itself starts the command.",
+    "launch.lines": "List of the lines that follow it and the container; the command ends the last.",
+    "launch.sets_rank": "Of srun: whether the ranks are exported under torch's names.",
+    "launch.own_gpu": "Of srun: whether each task gets one GPU of its own, hidden from the others.",
     "launch.shellcheck": "ShellCheck's remarks to silence above the command, such as `SC2016`; empty without any.",
     "launch.ending": "What follows the command where the script goes on after it: ` & launched=$!`, else empty.",
-    "launch.torchrun": "The words of torchrun; `none` for another launcher.",
-    "launch.torchrun.module": "How Python starts it: `-m torch.distributed.run`.",
-    "launch.torchrun.size": "Its `--nnodes` and `--nproc-per-node`.",
 }
 """What a template may use, by its dotted name; lists may be empty."""
 
@@ -129,7 +119,7 @@ def _sections(plan: Plan, context: Mapping[str, Any]) -> Iterator[str]:
         "signals.sh.j2": context["tended"],
     }
     yield from (name for name, present in wanted.items() if present)
-    yield f"launcher/{plan.launcher}.sh.j2"
+    yield launcher(plan.launcher).template
     if plan.tended:
         yield "ending.sh.j2"
 
@@ -188,14 +178,8 @@ def _threads(plan: Plan) -> int | None:
 
 
 def _rendezvous(plan: Plan) -> dict[str, str] | None:
-    """None where nobody needs to meet, or torchrun finds a port on its one node by itself."""
-    if plan.launcher == "plain":
-        if not plan.spawned_per_node:
-            return None
-    elif plan.launcher == "torchrun" and plan.nodes == 1:
-        return None
-    many = plan.nodes > 1 and plan.launcher != "plain"
-    return {"nodes": "many" if many else "one", "suffix": plan.address_suffix or ""}
+    nodes = launcher(plan.launcher).meeting(plan)
+    return None if nodes is None else {"nodes": nodes, "suffix": plan.address_suffix or ""}
 
 
 def _run(plan: Plan) -> dict[str, Any] | None:
@@ -225,7 +209,7 @@ def _tended(plan: Plan) -> dict[str, Any] | None:
 
 def _traps(plan: Plan) -> Iterator[dict[str, str]]:
     """What the shell does for which signals; TERM asks for an end, whoever sends it."""
-    passed = signals_passed_on(plan)
+    passed = launcher(plan.launcher).passes_on(plan)
     for name in ("TERM", "USR1", "USR2"):
         does = ["told_to_end=yes"] if name == "TERM" and plan.restart_limit is not None else []
         does += [f'kill -s {passed[name]} "$launched" 2>/dev/null || true'] if passed else []

@@ -2,59 +2,41 @@
 
 from __future__ import annotations
 
+import re
+
+from slurmgpu.containers import runtime
+from slurmgpu.launchers import launcher
 from slurmgpu.models.plan import Plan
-from slurmgpu.planning.command import python_command
-from slurmgpu.rendering.quoting import job_path, shell_word, shellcheck_remarks
+from slurmgpu.quoting import job_path, shell_word, shellcheck_remarks
 
-__all__ = ["container_words", "launch_lines", "signals_passed_on"]
-
-# torchrun by its module: an image or environment that has torch has it, whatever is on PATH.
-_TORCHRUN = "-m torch.distributed.run"
+__all__ = ["container_words", "launch_lines"]
 
 
 def launch_lines(plan: Plan) -> dict[str, object]:
-    """What the launcher's template lays out: ``launcher``, ``multi_node`` and the pieces of the command."""
-    sets_rank = plan.launcher == "srun" and plan.train is None
+    """What the launcher's template lays out: ``srun``, and the ``lines`` that follow it and the container."""
+    starter = launcher(plan.launcher)
+    lines = starter.lines(plan)
     return {
         "launcher": plan.launcher,
         "multi_node": plan.nodes > 1,
-        "srun": _srun(plan),
-        "command": _command(plan),
-        "interpreter": _interpreter(plan),
-        "runner": _runner(plan),
-        "tasks_per_node": plan.tasks_per_node,
-        "sets_rank": sets_rank,
-        "own_gpu": plan.own_gpus == 1,
-        "shellcheck": ",".join(_remarks(plan, sets_rank)),
-        "torchrun": _torchrun(plan) if plan.launcher == "torchrun" else None,
+        "srun": _srun(plan, starter.srun_options(plan)) if starter.on_every_node else None,
+        "lines": lines,
+        "shellcheck": ",".join(_remarks(plan, lines[:-1])),
         "ending": " & launched=$!" if plan.tended else "",
+        **starter.values(plan),
     }
 
 
-def signals_passed_on(plan: Plan) -> dict[str, str] | None:
-    """What the batch shell does to the processes for each signal that it gets; None: they get their own.
-
-    Slurm signals the steps itself. But the shell alone may be meant (scancel --batch), and where cgroups track
-    processes it is the only one of its step to be told. srun passes USR1 on; for TERM it kills its tasks. So does
-    torchrun's agent for USR1.
-    """
-    if plan.launcher == "plain":
-        return {"TERM": "TERM", "USR1": "USR1", "USR2": "USR2"}
-    if plan.launcher == "srun" and plan.train is not None:
-        return {"TERM": "USR1", "USR1": "USR1", "USR2": "USR1"}
-    return None
-
-
-def _remarks(plan: Plan, sets_rank: bool) -> list[str]:
+def _remarks(plan: Plan, lines: list[str]) -> list[str]:
     container = plan.environment.container
     quoted = [*(plan.command or ()), *plan.srun_options, *(container.options if container else ())]
     remarks = set(shellcheck_remarks(quoted))
-    if sets_rank or (plan.launcher == "torchrun" and plan.nodes > 1):
+    if any(re.search(r"'[^']*\$", line) for line in lines):
         remarks.add("SC2016")
     return sorted(remarks)
 
 
-def _srun(plan: Plan) -> str:
+def _srun(plan: Plan, options: tuple[str, ...]) -> str:
     words = [
         "srun",
         f"--nodes={plan.nodes}",
@@ -68,63 +50,17 @@ def _srun(plan: Plan) -> str:
     if plan.train is not None:
         # So must one that left while others wait for it. In a script of the user's, rank 0 may work on alone.
         words.append("--wait=60")
-    words += map(shell_word, plan.srun_options)
+    words += map(shell_word, (*options, *plan.srun_options))
     return " ".join(words)
 
 
-def container_words(plan: Plan) -> dict[str, object] | None:
-    """What the container's template lays out: ``mode``, ``options`` (quoted, one text), ``image``; None without one."""
+def container_words(plan: Plan) -> str | None:
+    """What stands before the command to run it in the image, as one text of shell; None without a container."""
     container = plan.environment.container
     if container is None:
         return None
-    gpu = {"nvidia": ["--nv"], "amd": ["--rocm"], "none": []}
-    words: list[str] = gpu[container.gpu] if plan.gpus else []
+    binds = [job_path(bind) for bind in container.binds]
     if plan.train is not None or plan.own_loop is not None or plan.tended:
         # A task of an array writes into a folder of its own below the one that has the code.
-        folder = '"$run_dir"' if plan.option("array") is not None else '"$SLURMGPU_RUN_DIR"'
-        words = [*words, "--bind", folder]
-    for bind in container.binds:
-        words = [*words, "--bind", job_path(bind)]
-    return {
-        "template": f"container/{container.runtime}.sh.j2",
-        "runtime": container.runtime,
-        "mode": container.mode,
-        "options": " ".join([*words, *map(shell_word, container.options)]),
-        "image": job_path(container.image),
-    }
-
-
-def _interpreter(plan: Plan) -> str:
-    if plan.command is not None:
-        python = python_command(plan.command)
-        return shell_word(python.interpreter) if python else "python3"
-    return job_path(plan.environment.python.interpreter)
-
-
-def _runner(plan: Plan) -> str:
-    """What stands before the interpreter, with a blank behind it: ``uv run ``."""
-    python = python_command(plan.command) if plan.command is not None else None
-    return "".join(f"{shell_word(word)} " for word in python.runner) if python else ""
-
-
-def _command(plan: Plan) -> str:
-    """The command as the launcher wants it: whole, or without the interpreter for torchrun."""
-    if plan.command is None:
-        module = '"$entrypoint" --prepare' if plan.prepare_only else '"$entrypoint"'
-        return f"--module {module}" if plan.launcher == "torchrun" else f"{_interpreter(plan)} -m {module}"
-    if plan.launcher != "torchrun":
-        return " ".join(map(shell_word, plan.command))
-    python = python_command(plan.command)
-    assert python is not None
-    if set(python.options) - {"-u"}:
-        behind = plan.command[len(python.runner) :]
-        return "--no-python " + " ".join(map(shell_word, behind))
-    target = ["--module", python.module] if python.module else [python.script or ""]
-    return " ".join(map(shell_word, [*target, *python.arguments]))
-
-
-def _torchrun(plan: Plan) -> dict[str, str]:
-    return {
-        "module": _TORCHRUN,
-        "size": f"--nnodes={plan.nodes} --nproc-per-node={plan.processes_per_node}",
-    }
+        binds.insert(0, '"$run_dir"' if plan.option("array") is not None else '"$SLURMGPU_RUN_DIR"')
+    return " ".join(runtime(container.runtime).words(container, gpus=plan.gpus > 0, binds=binds))

@@ -39,10 +39,4 @@ def outline(plan: Plan) -> str | None:
 
 
 def _start(launch: dict[str, Any]) -> str:
-    torchrun = launch["torchrun"]
-    if torchrun is None:
-        return str(launch["command"])
-    return (
-        f"{launch['srun']} {launch['runner']}{launch['interpreter']} {torchrun['module']} --standalone "
-        f"{torchrun['size']} {launch['command']}"
-    )
+    return " ".join([launch["srun"]] * bool(launch["srun"]) + launch["lines"])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurmgpu.lines.container import read_container
+from slurmgpu.lines.command import python_command
+from slurmgpu.lines.container import PROGRAMS, read_container
 from slurmgpu.lines.options import Option, Table
 from slurmgpu.lines.slurm import SRUN
 from slurmgpu.lines.torchrun import TORCHRUN
 from slurmgpu.models.job import Job
-from slurmgpu.planning.command import python_command
 from slurmgpu.planning.exact import ExactSize
 from slurmgpu.scripts.importing_words import Unsure, literal, path
 from slurmgpu.scripts.shell import unquoted
@@ -44,7 +44,7 @@ def read_command(words: list[str], job: Job, size: ExactSize) -> tuple[dict[str,
         words, options = _srun(words[1:], job)
         launch = {"launcher": "srun", **({"srun_options": options} if options else {})}
     container = None
-    if words and words[0] in {"apptainer", "singularity"}:
+    if words and words[0] in PROGRAMS:
         container, words = _container(words, size)
     if not words:
         raise Unsure("nothing follows that could be the command")
@@ -112,7 +112,7 @@ def _container(words: list[str], size: ExactSize) -> tuple[dict[str, Any], list[
     line = read_container([unquoted(word) for word in words[1:]]).line
     for fault in line.faults:
         raise Unsure(f"{fault.text} is no known option of {runtime} {mode}, so the image cannot be told")
-    found: dict[str, Any] = {"runtime": runtime} if runtime != "apptainer" else {}
+    found: dict[str, Any] = {"runtime": runtime} if runtime != PROGRAMS[0] else {}
     gpu = "none"
     binds: list[str] = []
     options: list[str] = []

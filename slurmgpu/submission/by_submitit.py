@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurmgpu.errors import InvalidInput
+from slurmgpu.launchers import launcher
 from slurmgpu.models.plan import Option, Plan
 from slurmgpu.models.run import SUBMITIT_FOLDER, Run
-from slurmgpu.rendering.launch import container_words, launch_lines
-from slurmgpu.rendering.quoting import job_path, shell_word
+from slurmgpu.quoting import job_path, shell_word
+from slurmgpu.rendering.launch import container_words
 
 if TYPE_CHECKING:
     import submitit
@@ -111,7 +112,7 @@ def pack_command(plan: Plan) -> Packed:
     # The standard library's own function: the job's side needs submitit and nothing of ours.
     payload = _pickled(plan, subprocess.run, (["bash", "-uc", _shell_line(plan)],), {"check": True})
     made = _under_submitit(plan, shell_word(sys.executable))
-    alone = plan.launcher == "plain"
+    alone = not launcher(plan.launcher).on_every_node
     made = made.model_copy(
         update={
             "launcher": "plain" if alone else "srun",
@@ -174,19 +175,11 @@ def _under_submitit(plan: Plan, python: str) -> Plan:
 
 def _shell_line(plan: Plan) -> str:
     """The planned command as one line for the shell of each task."""
-    lines = launch_lines(plan)
-    words: list[object] = ["exec"]
     container = container_words(plan)
-    if container is not None:
-        words += [container["runtime"], container["mode"], container["options"], container["image"]]
-    torchrun = lines["torchrun"]
-    if isinstance(torchrun, dict):
-        many = '--node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"'
-        meet = many if plan.nodes > 1 else "--standalone"
-        words += [lines["runner"], lines["interpreter"], torchrun["module"], meet, torchrun["size"]]
-    words.append(lines["command"])
+    # Where srun is the launcher, its step is submitit's own, and that has set the ranks already.
+    lines = launcher("plain" if plan.launcher == "srun" else plan.launcher).lines(plan)
     entrypoint = "entrypoint=slurmgpu_training; " if plan.train is not None else ""
-    return entrypoint + " ".join(str(word) for word in words if word)
+    return entrypoint + " ".join(["exec", *([container] if container else []), *lines])
 
 
 def _pickled(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import PlanError
+from ..lines.container import PROGRAMS
 from .local_gpus import Gpus
 from .local_reading import ScriptReading, expand, read_script
 from .standins.folder import Site
@@ -105,7 +106,7 @@ def _mapping(
             yield StandIn(
                 f"virtual environment {path.removesuffix('/bin/activate')}, not here", "nothing is activated"
             )
-    for tool in ("apptainer", "singularity"):
+    for tool in PROGRAMS:
         if reading.mentions(tool):
             image = expand(next(iter(reading.words(r".*\.sif|(?:docker|oras|library)://.*")), ""), {})
             yield StandIn(f"{tool} {image}".rstrip(), "no container, this machine's own programs")

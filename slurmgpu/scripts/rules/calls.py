@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from slurmgpu.lines.command import LAUNCHERS, prefix_length, python_command
+from slurmgpu.lines.container import PROGRAMS
 from slurmgpu.lines.slurm import SRUN
 from slurmgpu.lines.torchrun import TORCHRUN, torchrun_at
-from slurmgpu.planning.command import LAUNCHERS, prefix_length, python_command
 from slurmgpu.scripts.shell import Simple, pieces, read_shell, simple_commands
 
 __all__ = ["Call", "calls_of", "expanded"]
@@ -21,7 +22,7 @@ _HOUSEKEEPING = {
     *("if", "for", "case", "in", "function", "exit", "wait", "pip", "rsync", "touch", "ln", "mv", "tar", "deactivate"),
     *("shopt", "read", "return", "command", "type", "id", "df", "du", "chmod", "nproc", "rocm-smi", "sync", "break"),
 }  # fmt: skip
-_CONTAINERS = {"apptainer", "singularity", "shifter", "podman", "podman-hpc", "docker", "enroot"}
+_CONTAINERS = {*PROGRAMS, "shifter", "podman", "podman-hpc", "docker", "enroot"}
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from slurmgpu.lines.container import PROGRAMS
 from slurmgpu.scripts.rules.base import Hit, rule
 from slurmgpu.scripts.rules.calls import Call
 from slurmgpu.scripts.rules.view import View
@@ -150,7 +151,7 @@ def slurm_in_container(view: View) -> Iterator[Hit]:
     for call in view.calls:
         if not call.container or call.nested:
             continue
-        own = call.srun is not None and call.name not in {"apptainer", "singularity"}
+        own = call.srun is not None and call.name not in PROGRAMS
         inside = " ".join(map(_as_it_arrives, call.raw if own else call.raw[1:]))
         found = re.search(r"(?:^|[\s;&|(`])(scontrol|sbatch|squeue|scancel|srun)\s", inside + " ")
         if found:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from slurmgpu.lines.command import torchrun_processes
 from slurmgpu.models.gpu_models import names_a_slice
-from slurmgpu.planning.command import torchrun_processes
 from slurmgpu.scripts.rules.base import Hit, rule
 from slurmgpu.scripts.rules.calls import Call, expanded
 from slurmgpu.scripts.rules.view import View

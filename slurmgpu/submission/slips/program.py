@@ -9,8 +9,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from slurmgpu.lines.command import changes_folder, python_command, runner_length
 from slurmgpu.models.command import OPERATOR, shell_syntax
-from slurmgpu.planning.command import changes_folder, python_command, runner_length
 from slurmgpu.submission.slips.command import (
     Command,
     Slip,

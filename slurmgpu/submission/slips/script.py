@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from slurmgpu.planning.command import (
+from slurmgpu.lines.command import (
     LAUNCHERS,
     PythonCommand,
     changes_folder,

@@ -7,10 +7,11 @@ import shlex
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
+from slurmgpu.launchers import world_size
+from slurmgpu.lines.command import ONE_NODE_LAUNCHERS, python_command
 from slurmgpu.models.command import OPERATOR, VARIABLE
 from slurmgpu.models.plan import Plan
-from slurmgpu.planning.command import ONE_NODE_LAUNCHERS, python_command
-from slurmgpu.rendering.quoting import job_path
+from slurmgpu.quoting import job_path
 
 __all__ = ["shell_word_slip"]
 
@@ -88,7 +89,7 @@ def _sign(word: str) -> bool:
 def _by_a_shell(words: tuple[str, ...], plan: Plan, in_file: bool) -> str:
     """The same command, read by a shell; as many times as there were processes."""
     line = " ".join(map(_as_meant, words))
-    several = plan.world_size > 1
+    several = world_size(plan) > 1
     if in_file:
         launch = ", and launch: srun" if several else ""
         return f"write the line under script: |, or let a shell read it: command: [bash, -c, {_yaml(line)}]{launch}"

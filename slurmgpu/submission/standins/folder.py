@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...lines.container import PROGRAMS
 from .job import PretendedJob
 
 __all__ = ["Site", "write_folder"]
@@ -24,8 +25,7 @@ _ALWAYS = {
     "sbatch": "commands",
     "salloc": "commands",
     "scancel": "commands",
-    "apptainer": "container",
-    "singularity": "container",
+    **dict.fromkeys(PROGRAMS, "container"),
     "torchrun": "commands",
 }
 

@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from slurmgpu.lines.torchrun import MODULES, TORCHRUN, torchrun_at
+from .torchrun import MODULES, TORCHRUN, torchrun_at
 
 __all__ = [
     "LAUNCHERS",
