@@ -12,7 +12,7 @@ from slurmgpu.cli.logs import command as logs_command
 from slurmgpu.cli.status import command
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.monitoring.select import select
-from slurmgpu.monitoring.waiting import SILENT, Ended, exit_code, wait_for
+from slurmgpu.monitoring.waiting import SILENT, Ended, Onlooker, exit_code, wait_for
 from slurmgpu.slurm.call import Answer, Slurm, call
 from tests.recorded import Replay, recorded, said
 from tests.test_monitoring_cancel import SEEN, queue
@@ -52,8 +52,7 @@ def wait(*queues: Answer, accounting: Answer | None = None) -> tuple[Ended, list
     ended = wait_for(
         Slurm(run=replay, env={"SLURM_CONF": "/nowhere"}),
         select(["1"])[0],
-        user="root",
-        say=heard.append,
+        Onlooker("root", heard.append),
         pause=clock.pause,
         clock=clock,
     )
@@ -163,7 +162,7 @@ def test_a_wait_ends_with_why_the_job_failed() -> None:
     heard = list[str]()
     replay = Replay(squeue=recorded("squeue"), sacct=recorded("sacct"))
     slurm = Slurm(run=replay, env={"SLURM_CONF": "/nowhere"})
-    ended = wait_for(slurm, select(["7"])[0], user="root", say=heard.append, pause=lambda _: None)
+    ended = wait_for(slurm, select(["7"])[0], Onlooker("root", heard.append), pause=lambda _: None)
     assert (exit_code(ended), heard) == (3, ["FAILED: the command failed (exit code 3)"])
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.yaml import Layered, validate
+from slurmgpu.launchers import world_size
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
@@ -453,12 +454,12 @@ def test_a_users_own_torchrun_over_several_nodes_is_refused_with_the_way_out() -
 
 def test_a_training_task_on_several_gpus_gets_one_task_per_gpu() -> None:
     made = plan(resources={"nodes": 2, "gpus_per_node": 2}, train={"task": "t.py:T", "batch_size": 8})
-    assert (made.launcher, made.tasks_per_node, made.world_size) == ("srun", 2, 4)
+    assert (made.launcher, made.tasks_per_node, world_size(made)) == ("srun", 2, 4)
 
 
 def test_data_parallel_is_one_process_with_all_gpus() -> None:
     made = plan(resources={"gpus": 4}, train={"task": "t.py:T", "batch_size": 8, "strategy": "dp"})
-    assert (made.launcher, made.world_size, made.gpus_per_node) == ("plain", 1, 4)
+    assert (made.launcher, world_size(made), made.gpus_per_node) == ("plain", 1, 4)
 
 
 @pytest.mark.parametrize(

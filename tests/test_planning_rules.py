@@ -8,6 +8,7 @@ import pytest
 
 from slurmgpu.errors import PlanError
 from slurmgpu.files.yaml import Layered, validate
+from slurmgpu.launchers import world_size
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
@@ -573,7 +574,7 @@ def test_fewer_gpus_are_not_proposed_where_as_many_fit_in_another_shape() -> Non
 
 def test_a_command_that_runs_once_on_several_nodes_is_one_process() -> None:
     made = plan(cluster(), nodes=2, gpus_per_node=4, launch="plain")
-    assert made.world_size == 1
+    assert world_size(made) == 1
     assert "1" in {reason.value for reason in made.reasons if reason.what == "processes"}
 
 

@@ -17,9 +17,11 @@ from pydantic.fields import FieldInfo
 
 from slurmgpu.cli.group import cli
 from slurmgpu.cli.preparing import Prepared
+from slurmgpu.cli.running import Local
 from slurmgpu.cli.train import command
 from slurmgpu.cli.train_options import _option, layer_of, train_options
 from slurmgpu.errors import SlurmGpuError
+from slurmgpu.launchers import world_size
 from slurmgpu.models.train import TrainSettings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,11 +77,11 @@ def planned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
     monkeypatch.setenv("SLURMGPU_SITE", str(folder / "site"))
     monkeypatch.delenv("SLURMGPU_CLUSTER", raising=False)
 
-    def remember(prepared: Prepared, **figures: Any) -> int:
-        asked.update(prepared=prepared, train=prepared.plan.train, **figures)
+    def remember(prepared: Prepared, here: Local) -> int:
+        asked.update(prepared=prepared, train=prepared.plan.train, **vars(here))
         return 0
 
-    monkeypatch.setattr("slurmgpu.cli.run.run_prepared", remember)
+    monkeypatch.setattr("slurmgpu.cli.train.run_prepared", remember)
 
     def call(*words: str) -> dict[str, Any]:
         done = CliRunner().invoke(cli, ["train", *words, "--here"])
@@ -184,9 +186,9 @@ def test_options_are_laid_over_a_job_file(planned: Callable[..., dict[str, Any]]
 
 
 def test_a_task_trains_in_as_many_processes_as_asked_for(planned: Callable[..., dict[str, Any]]) -> None:
-    assert planned("task.py:Line")["prepared"].plan.world_size == 1
+    assert world_size(planned("task.py:Line")["prepared"].plan) == 1
     asked = planned("task.py:Line", "--processes", "4", "--strategy", "ddp")
-    assert (asked["prepared"].plan.world_size, asked["processes"]) == (4, 4)
+    assert (world_size(asked["prepared"].plan), asked["processes"]) == (4, 4)
 
 
 def test_what_the_cluster_wants_beside_the_environment_does_not_matter_here(
@@ -344,7 +346,7 @@ def test_preparing_enters_the_jobs_container_without_its_gpus_and_ranks(folder: 
     from tests.test_rendering_golden import golden_plan
 
     plan = golden_plan("train-in-container")
-    assert plan.world_size == 8
+    assert world_size(plan) == 8
     last = render_script(prepare_plan(plan, None), read_templates()).splitlines()[-1]
     assert last.startswith('apptainer exec --bind "$SLURMGPU_RUN_DIR" ')
     assert last.endswith(' python3 -m "$entrypoint" --prepare')

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from slurmgpu.cli.completing import BY_FIELD, clusters
+from slurmgpu.cli.gathering import Decorator, gathered
 from slurmgpu.cli.usage import ARGUMENTS
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.options import ROWS, Row
@@ -59,83 +60,65 @@ def parameter(row: Row) -> str:
     return "job__" + row.key.replace(".", "__")
 
 
-def job_options(function: F) -> F:
-    """Add the job file argument and every option that describes a job; they arrive as one dict ``given``."""
-    # A path, so that shells complete the names of files.
-    file = click.argument(
-        "job__file", metavar="[JOB.yaml|SCRIPT]", required=False, type=click.Path(readable=False)
+def _given(**values: object) -> dict[str, object]:
+    return {"command": click.get_current_context().meta.get(_COMMAND), **values}
+
+
+def _option(row: Row) -> Decorator:
+    flag: dict[str, Any] = {"is_flag": True, "default": None} if row.kind == "flag" else {}
+    return click.option(
+        *row.flags,
+        parameter(row),
+        type=_TYPES.get(row.kind),
+        metavar=row.metavar,
+        help=row.help,
+        shell_complete=BY_FIELD.get(row.key),
+        **flag,
     )
-    return file(change_options(function))
 
 
-def change_options(function: F) -> F:
-    """Add every option that describes a job, for a command whose job file is known; they arrive as ``given``."""
+# A path, so that shells complete the names of files.
+_FILE = click.argument(
+    "job__file", metavar="[JOB.yaml|SCRIPT]", required=False, type=click.Path(readable=False)
+)
+_OPTIONS: tuple[Decorator, ...] = (
+    *(_option(row) for row in ROWS if row.flags),
+    click.option(
+        "--cluster",
+        "job__cluster",
+        metavar="NAME",
+        help="The cluster profile: its name, or a file.",
+        shell_complete=clusters,
+    ),
+    click.option(
+        "--requeue/--no-requeue", "job__requeue", default=None, help="Whether Slurm may start it again."
+    ),
+    click.option(
+        "--set",
+        "job__set",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Any part of the job file: train.epochs=3.",
+    ),
+    click.option(
+        "--sbatch", "job__sbatch", multiple=True, metavar="NAME[=VALUE]", help="Any other sbatch option."
+    ),
+    click.option(
+        "--force",
+        "job__force",
+        is_flag=True,
+        help="Go on against a refusal: a request that does not fit, a command that is not there.",
+    ),
+    click.option(
+        "--template",
+        "job__template",
+        metavar="PATH",
+        type=click.Path(readable=False),
+        help="Your own template: a file, or a folder.",
+    ),
+)
 
-    def gathered(**values: Any) -> Any:
-        given: dict[str, Any] = {"command": click.get_current_context().meta.get(_COMMAND)}
-        for name in [name for name in values if name.startswith("job__")]:
-            given[name] = values.pop(name)
-        return function(given=given, **values)
-
-    gathered.__name__, gathered.__doc__ = function.__name__, function.__doc__
-    decorated: Any = gathered
-    decorated.__click_params__ = list(getattr(function, "__click_params__", []))
-    for decorate in reversed(
-        (
-            click.option(
-                "--cluster",
-                "job__cluster",
-                metavar="NAME",
-                help="The cluster profile: its name, or a file.",
-                shell_complete=clusters,
-            ),
-            click.option(
-                "--requeue/--no-requeue",
-                "job__requeue",
-                default=None,
-                help="Whether Slurm may start it again.",
-            ),
-            click.option(
-                "--set",
-                "job__set",
-                multiple=True,
-                metavar="KEY=VALUE",
-                help="Any part of the job file: train.epochs=3.",
-            ),
-            click.option(
-                "--sbatch",
-                "job__sbatch",
-                multiple=True,
-                metavar="NAME[=VALUE]",
-                help="Any other sbatch option.",
-            ),
-            click.option(
-                "--force",
-                "job__force",
-                is_flag=True,
-                help="Go on against a refusal: a request that does not fit, a command that is not there.",
-            ),
-            click.option(
-                "--template",
-                "job__template",
-                metavar="PATH",
-                type=click.Path(readable=False),
-                help="Your own template: a file, or a folder.",
-            ),
-        )
-    ):
-        decorated = decorate(decorated)
-    for row in reversed(ROWS):
-        if row.flags:
-            flag: Any = {"is_flag": True, "default": None} if row.kind == "flag" else {}
-            option = click.option(
-                *row.flags,
-                parameter(row),
-                type=_TYPES.get(row.kind),
-                metavar=row.metavar,
-                help=row.help,
-                shell_complete=BY_FIELD.get(row.key),
-                **flag,
-            )
-            decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]
+job_options = gathered("given", _given, _FILE, *_OPTIONS)
+"""Add the job file argument and every option that describes a job; they arrive as one dict ``given``."""
+change_options = gathered("given", _given, *_OPTIONS)
+"""Add every option that describes a job, for a command whose job file is known; they arrive as ``given``."""

@@ -44,7 +44,6 @@ def command(
     """
     import time
 
-    from slurmgpu.cli.interrupting import as_interrupts
     from slurmgpu.cli.preparing import note
     from slurmgpu.errors import InvalidInput, SlurmUnreachable
     from slurmgpu.files.settings import runs_by_settings
@@ -53,7 +52,7 @@ def command(
     from slurmgpu.monitoring.logs import find_logs
     from slurmgpu.monitoring.runs import run_of_job
     from slurmgpu.monitoring.select import current_user, select
-    from slurmgpu.monitoring.waiting import SLOWEST_POLL, wait_for
+    from slurmgpu.monitoring.waiting import SLOWEST_POLL
     from slurmgpu.slurm.call import Slurm
 
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
@@ -90,22 +89,12 @@ def command(
     if empty > _EMPTY_NAMED:
         note(f"{empty} logs are empty; --path names them")
     if follow:
-        try:
-            with as_interrupts():
-                wait_for(
-                    slurm,
-                    selections[0],
-                    user=current_user(),
-                    logs_of=lambda job: [
-                        log for log in logs_of(selections[0].run or run_for(job), job) if log.shows(wanted)
-                    ],
-                    logs=growing,
-                    write=lambda piece: click.echo(piece, nl=False),
-                    say=lambda text: note(f"job {_name_of(jobs[0])}: {text}"),
-                )
-        except KeyboardInterrupt:
-            note(f"job {_name_of(jobs[0])} goes on; `slurmgpu cancel {jobs[0]}` ends it")
-            raise
+        from slurmgpu.cli.awaiting import wait_at_terminal
+
+        def wanted_of(job: JobStatus) -> list[Log]:
+            return [log for log in logs_of(selections[0].run or run_for(job), job) if log.shows(wanted)]
+
+        wait_at_terminal(slurm, selections[0], _name_of(jobs[0]), wanted_of, growing)
     ctx.exit(0 if growing.shown or any(log.path and log.path.exists() for log in logs) else 1)
 
 

@@ -113,7 +113,6 @@ def _ask(prepared: Prepared) -> list[When]:
     from pathlib import Path
 
     from slurmgpu.cli.preparing import note
-    from slurmgpu.files.jobs import folder_here
     from slurmgpu.slurm.call import Slurm
     from slurmgpu.submission.estimating import MOST_ASKED, estimates
 
@@ -123,7 +122,7 @@ def _ask(prepared: Prepared) -> list[When]:
         names = [None]
     if len(names) > MOST_ASKED:
         note(f"{len(names)} partitions fit; Slurm is asked about the first {MOST_ASKED}")
-    folder = folder_here(prepared.loaded.work_dir, Path.cwd()) or Path.cwd()
+    folder = prepared.folder or Path.cwd()
     return estimates(Slurm(), names, lambda name: prepared.on_partition(name).render(), folder)
 
 

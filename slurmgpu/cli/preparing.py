@@ -16,8 +16,8 @@ from slurmgpu.cli.job_source import Source, find_source
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.clusters import choose_cluster, foreign_profiles
 from slurmgpu.files.data import data_folder, read_templates
-from slurmgpu.files.jobs import LoadedJob, load_job, read_user_script, words_as_spelled
-from slurmgpu.files.settings import expand_here, load_settings
+from slurmgpu.files.jobs import LoadedJob, folder_here, load_job, read_user_script, words_as_spelled
+from slurmgpu.files.settings import expand_here, load_settings, runs_folder
 from slurmgpu.files.trust import Trust
 from slurmgpu.files.yaml import Layered, Origin, read_file, read_yaml
 from slurmgpu.models.cluster import Cluster
@@ -55,6 +55,16 @@ class Prepared(NamedTuple):
         if script_name in (None, SCRIPT_NAME) and self.rendered and self.rendered[0] is self.plan:
             return self.rendered[1]
         return render_script(self.plan, self.templates(), script_name=script_name or SCRIPT_NAME)
+
+    @property
+    def folder(self) -> Path | None:
+        """The work folder, where it is known on this machine."""
+        return folder_here(self.loaded.work_dir, Path.cwd())
+
+    @property
+    def runs(self) -> Path:
+        """The folder of run directories: as set, else runs/ in the work folder."""
+        return runs_folder(self.loaded.settings.settings.runs, self.folder or Path.cwd(), os.environ)
 
     def fitting(self) -> list[str]:
         """The partitions that would start the job, the best first: the one asked for, or any."""

@@ -46,7 +46,7 @@ def command(
     Exit codes: 1 the run's job has not ended, is done, or Slurm refused; 3 nobody can say whether it has ended; 4 Slurm
     does not answer; with --wait or --follow the job's own.
     """
-    from slurmgpu.cli.submit import wait_for_job
+    from slurmgpu.cli.awaiting import wait_for_job
     from slurmgpu.slurm.call import Slurm
 
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
@@ -84,7 +84,7 @@ def _resume(slurm: Slurm, word: str, given: dict[str, Any], hold: bool) -> Run:
         tasks = _unfinished(slurm, run_dir, run, before, submission.plan, named)
         with as_interrupts():
             made, said = resubmit(
-                run_dir, run, submission, slurm, os.environ, before=before, job=job, tasks=tasks
+                run_dir, run, submission, slurm, os.environ, anew=(before, job) if job else None, tasks=tasks
             )
     if said:
         note(said)

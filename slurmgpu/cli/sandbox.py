@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from slurmgpu.cli.completing import clusters
+from slurmgpu.cli.gathering import gathered
 
 if TYPE_CHECKING:
     from slurmgpu.sandbox.life import Describe
@@ -27,6 +28,15 @@ _name = click.option(
 )
 
 
+class Nodes(NamedTuple):
+    """The nodes of a sandbox; None: as they usually are."""
+
+    nodes: int | None
+    gpus_per_node: str | None
+    cpus: int | None
+    memory: str | None
+
+
 @click.group()
 def command() -> None:
     """Start, use and end a real Slurm on this machine, with pretend GPUs; needs no root.
@@ -38,10 +48,16 @@ def command() -> None:
 
 @command.command()
 @_name
-@click.option("--nodes", type=click.IntRange(1, 64), help="How many nodes.  [default: 4]")
-@click.option("--gpus-per-node", metavar="[TYPE:]N", help="Pretend GPUs of a node.  [default: a100:4]")
-@click.option("--cpus", type=click.IntRange(1, 4096), help="CPUs that a node has for Slurm.  [default: 64]")
-@click.option("--memory", metavar="SIZE", help="Memory that a node has for Slurm.  [default: 512G]")
+@gathered(
+    "asked",
+    Nodes,
+    click.option("--nodes", type=click.IntRange(1, 64), help="How many nodes.  [default: 4]"),
+    click.option("--gpus-per-node", metavar="[TYPE:]N", help="Pretend GPUs of a node.  [default: a100:4]"),
+    click.option(
+        "--cpus", type=click.IntRange(1, 4096), help="CPUs that a node has for Slurm.  [default: 64]"
+    ),
+    click.option("--memory", metavar="SIZE", help="Memory that a node has for Slurm.  [default: 512G]"),
+)
 @click.option(
     "--like",
     metavar="CLUSTER",
@@ -52,10 +68,7 @@ def command() -> None:
 @click.option("--for", "lasting", metavar="TIME", help="End by itself after this time (2h, 30m, 1d).")
 def up(
     name: str,
-    nodes: int | None,
-    gpus_per_node: str | None,
-    cpus: int | None,
-    memory: str | None,
+    asked: Nodes,
     like: str | None,
     accounting: bool | None,
     lasting: str | None,
@@ -70,7 +83,7 @@ def up(
     from slurmgpu.sandbox.telling import introduction
 
     require_programs()
-    if like and any(value is not None for value in (nodes, gpus_per_node, cpus, memory)):
+    if like and any(value is not None for value in asked):
         raise InvalidInput(
             "--like takes nodes, GPUs, CPUs and memory from the cluster's profile",
             hint="leave --nodes, --gpus-per-node, --cpus and --memory out, or leave --like out",
@@ -79,10 +92,10 @@ def up(
     if like:
         shape, describe, notes = _twin(name, like)
     else:
-        shape, describe = (
-            _plain(nodes or 4, gpus_per_node or "a100:4", cpus or 64, memory or "512G"),
-            _discovered,
+        shape = _plain(
+            asked.nodes or 4, asked.gpus_per_node or "a100:4", asked.cpus or 64, asked.memory or "512G"
         )
+        describe = _discovered
     lacking = can_account()
     if accounting is not False and lacking:
         if accounting:

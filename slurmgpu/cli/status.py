@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from slurmgpu.cli.completing import jobs as jobs_by_tab
+from slurmgpu.cli.gathering import gathered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,11 +42,25 @@ _LONG = 16
 _ROOM_FOR_REASONS = 30
 
 
+class Which(NamedTuple):
+    """Which of the jobs are shown."""
+
+    all_users: bool
+    since: str | None
+    states: str | None
+
+
 @click.command("status")
 @click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=jobs_by_tab)
-@click.option("--all-users", is_flag=True, help="Everybody's jobs, as far as the site shows them.")
-@click.option("--since", metavar="WHEN", help="Finished jobs since: 30m, 12h, 1d, 2w or a date (default 1d).")
-@click.option("--state", "states", metavar="LIST", help="Only jobs in these states: failed,running.")
+@gathered(
+    "which",
+    Which,
+    click.option("--all-users", is_flag=True, help="Everybody's jobs, as far as the site shows them."),
+    click.option(
+        "--since", metavar="WHEN", help="Finished jobs since: 30m, 12h, 1d, 2w or a date (default 1d)."
+    ),
+    click.option("--state", "states", metavar="LIST", help="Only jobs in these states: failed,running."),
+)
 @click.option("--tasks", "each_task", is_flag=True, help="Each task of an array in a line of its own.")
 @click.option("--live", is_flag=True, help="What jobs use: running ones by asking their nodes.")
 @click.option("--watch", is_flag=True, help="Ask again every 30 s; ends when all JOBs named have finished.")
@@ -54,9 +69,7 @@ _ROOM_FOR_REASONS = 30
 def command(
     ctx: click.Context,
     jobs: tuple[str, ...],
-    all_users: bool,
-    since: str | None,
-    states: str | None,
+    which: Which,
     each_task: bool,
     live: bool,
     watch: bool,
@@ -76,13 +89,13 @@ def command(
     from slurmgpu.monitoring.status import status
     from slurmgpu.slurm.call import Slurm
 
-    wanted = _states(states) if states is not None else None
+    wanted = _states(which.states) if which.states is not None else None
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
     selections = select(jobs)
-    user = None if all_users else current_user()
+    user = None if which.all_users else current_user()
     run_for = _run_for(named=bool(selections))
     while True:
-        moment = since_moment(since, datetime.now(timezone.utc)) if since else None
+        moment = since_moment(which.since, datetime.now(timezone.utc)) if which.since else None
         try:
             report = status(slurm, user=user, selections=selections, since=moment, live=live, run_for=run_for)
         except SlurmUnreachable as error:

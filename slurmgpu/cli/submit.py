@@ -69,21 +69,9 @@ def command(
     if packed is not None:
         attach(packed, run)
     if wait or follow:
+        from slurmgpu.cli.awaiting import wait_for_job
+
         click.get_current_context().exit(wait_for_job(slurm, run, follow))
-
-
-def runs_folder(prepared: Prepared) -> Path:
-    """The folder of run directories: as set, else runs/ in the work folder."""
-    from slurmgpu.files.settings import runs_folder as folder_of_runs
-
-    runs = prepared.loaded.settings.settings.runs
-    return folder_of_runs(runs, _folder(prepared) or Path.cwd(), os.environ)
-
-
-def _folder(prepared: Prepared) -> Path | None:
-    from slurmgpu.files.jobs import folder_here
-
-    return folder_here(prepared.loaded.work_dir, Path.cwd())
 
 
 def _submit(prepared: Prepared, slurm: Slurm, hold: bool, files: Mapping[str, bytes]) -> Run:
@@ -95,14 +83,14 @@ def _submit(prepared: Prepared, slurm: Slurm, hold: bool, files: Mapping[str, by
     submission = Submission(
         plan=prepared.plan,
         script=prepared.render(),
-        folder=_folder(prepared),
+        folder=prepared.folder,
         cwd=Path.cwd(),
         hold=hold,
         files=files,
         told=note,
     )
     with as_interrupts():
-        run, said = submit_plan(submission, prepared.loaded.job, runs_folder(prepared), slurm, os.environ)
+        run, said = submit_plan(submission, prepared.loaded.job, prepared.runs, slurm, os.environ)
     if said:
         note(said)
     doubt = doubt_about_task(prepared.plan, submission.folder)
@@ -112,36 +100,6 @@ def _submit(prepared: Prepared, slurm: Slurm, hold: bool, files: Mapping[str, by
     if hold:
         note(f"it is held; `scontrol release {run.job_id}` lets it start")
     return run
-
-
-def wait_for_job(slurm: Slurm, run: Run, follow: bool) -> int:
-    """Wait for a run's newest job, with ``follow`` printing its logs; its exit code."""
-    from slurmgpu.cli.interrupting import as_interrupts
-    from slurmgpu.cli.preparing import note
-    from slurmgpu.monitoring.log_files import logs_of
-    from slurmgpu.monitoring.select import Selection, current_user
-    from slurmgpu.monitoring.waiting import exit_code, wait_for
-
-    try:
-        with as_interrupts():
-            ended = wait_for(
-                slurm,
-                Selection(text=run.run_dir, run=run),
-                user=current_user(),
-                logs_of=(lambda job: logs_of(run, job)) if follow else None,
-                write=(lambda text: click.echo(text, nl=False)) if follow else None,
-                say=lambda text: note(f"job {run.job_id}: {text}"),
-            )
-    except KeyboardInterrupt:
-        note(f"job {run.job_id} goes on; `slurmgpu cancel {run.job_id}` ends it")
-        raise
-    if not ended.known:
-        note(
-            f"how job {run.job_id} ended is not known: neither queue nor accounting tells; look into {run.run_dir}"
-        )
-    elif exit_code(ended) and not follow:
-        note(f"`slurmgpu logs {run.job_id}` shows its log")
-    return exit_code(ended)
 
 
 def _dry_run(prepared: Prepared, slurm: Slurm) -> None:
@@ -158,7 +116,7 @@ def _dry_run(prepared: Prepared, slurm: Slurm) -> None:
     script = prepared.render()
     click.echo(script, nl=False)
     click.echo(plan_text(prepared.plan, terminal_columns(sys.stderr)), err=True)
-    folder = _folder(prepared)
+    folder = prepared.folder
     check_before_submission(prepared.plan, folder, os.environ)
     doubt = doubt_about_task(prepared.plan, folder)
     if doubt is not None:

@@ -5,55 +5,76 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from slurmgpu.cli.completing import clusters
-from slurmgpu.cli.run import device_option, run_dir_option
+from slurmgpu.cli.gathering import gathered
+from slurmgpu.cli.running import Local, device_option, on_login_node, run_dir_option, run_prepared
 from slurmgpu.cli.train_options import layer_of, train_options
 
 if TYPE_CHECKING:
     from slurmgpu.cli.preparing import Prepared
 
 
+class Asked(NamedTuple):
+    """What is trained, and where its environment is described."""
+
+    what: str
+    config: tuple[str, ...]
+    sets: tuple[str, ...]
+    cluster: str | None
+
+
+class Machine(NamedTuple):
+    """How this machine is used."""
+
+    processes: int | None
+    here: bool
+    python: str | None
+    on_gpus: bool | None
+    run_dir: Path | None
+
+
 @click.command()
-@click.argument("what", metavar="TASK.py:CLASS|JOB.yaml")
 @train_options
-@click.option("--config", multiple=True, metavar="KEY=VALUE", help="What the task reads as cfg.KEY.")
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any other part of the job file.")
-@click.option(
-    "--cluster",
-    metavar="NAME",
-    help="The cluster profile whose environments count: its name, or a file.",
-    shell_complete=clusters,
-)
-@click.option(
-    "--processes",
-    type=click.IntRange(1),
-    help="Processes in all (default: as JOB.yaml has; of a task one for each GPU of the Slurm job that this is in, or 1).",
-)
-@click.option(
-    "--here", is_flag=True, help="Train on this machine although it looks like a login node; stays small."
+@gathered(
+    "asked",
+    Asked,
+    click.argument("what", metavar="TASK.py:CLASS|JOB.yaml"),
+    click.option("--config", multiple=True, metavar="KEY=VALUE", help="What the task reads as cfg.KEY."),
+    click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any other part of the job file."),
+    click.option(
+        "--cluster",
+        metavar="NAME",
+        help="The cluster profile whose environments count: its name, or a file.",
+        shell_complete=clusters,
+    ),
 )
 @click.option("--prepare", "only_prepare", is_flag=True, help="Only run the task's prepare(cfg), once.")
-@click.option("--python", metavar="PATH", help="A Python that has torch, in place of the job's environment.")
-@device_option
-@run_dir_option
+@gathered(
+    "machine",
+    Machine,
+    click.option(
+        "--processes",
+        type=click.IntRange(1),
+        help="Processes in all (default: as JOB.yaml has; of a task one for each GPU of the Slurm job that this is in, or 1).",
+    ),
+    click.option(
+        "--here",
+        is_flag=True,
+        help="Train on this machine although it looks like a login node; stays small.",
+    ),
+    click.option(
+        "--python", metavar="PATH", help="A Python that has torch, in place of the job's environment."
+    ),
+    device_option,
+    run_dir_option,
+)
 @click.pass_context
 def command(
-    ctx: click.Context,
-    what: str,
-    settings: dict[str, Any],
-    config: tuple[str, ...],
-    sets: tuple[str, ...],
-    cluster: str | None,
-    processes: int | None,
-    here: bool,
-    only_prepare: bool,
-    python: str | None,
-    on_gpus: bool | None,
-    run_dir: Path | None,
+    ctx: click.Context, settings: dict[str, Any], asked: Asked, only_prepare: bool, machine: Machine
 ) -> None:
     """Train a task on this machine, without Slurm; or prepare it for jobs.
 
@@ -63,37 +84,27 @@ def command(
     With --prepare it runs the task's prepare(cfg) alone, in the job's modules, container and Python, as on a login
     node, where there is a network: a download, an unpacking. The job then finds it done.
     """
-    from slurmgpu.cli.run import on_login_node, run_prepared
     from slurmgpu.cli.run_gpus import count_of_the_job
     from slurmgpu.submission.entrypoint import chosen_python
 
-    interpreter = Path(chosen_python(python, os.environ)) if python else None
+    python = Path(chosen_python(machine.python, os.environ)) if machine.python else None
     if only_prepare:
-        ctx.exit(_prepare(_planned(what, settings, config, sets, cluster, 1), interpreter))
-    login_node = on_login_node(here)
-    alone = settings.get("strategy") == "single"
-    gpus = processes or (1 if alone or on_gpus is False else max(1, count_of_the_job()))
-    prepared = _planned(what, settings, config, sets, cluster, gpus)
-    ctx.exit(
-        run_prepared(
-            prepared,
-            processes=processes,
-            login_node=login_node,
-            on_gpus=on_gpus,
-            python=interpreter,
-            run_dir=run_dir,
-        )
+        ctx.exit(_prepare(_planned(asked, settings, 1), python))
+    login_node = on_login_node(machine.here)
+    alone = settings.get("strategy") == "single" or machine.on_gpus is False
+    gpus = machine.processes or (1 if alone else max(1, count_of_the_job()))
+    prepared = _planned(asked, settings, gpus)
+    local = Local(
+        login_node,
+        machine.processes,
+        on_gpus=machine.on_gpus,
+        python=python,
+        run_dir=machine.run_dir,
     )
+    ctx.exit(run_prepared(prepared, local))
 
 
-def _planned(
-    what: str,
-    settings: dict[str, Any],
-    config: tuple[str, ...],
-    sets: tuple[str, ...],
-    cluster: str | None,
-    gpus: int,
-) -> Prepared:
+def _planned(asked: Asked, settings: dict[str, Any], gpus: int) -> Prepared:
     """The job, in its environment on the cluster; what else the cluster wants does not matter on this machine."""
     from slurmgpu.cli.preparing import Prepared, put_any
     from slurmgpu.errors import InvalidInput
@@ -104,14 +115,14 @@ def _planned(
     from slurmgpu.planning.planner import make_plan
     from slurmgpu.planning.surroundings import Surroundings, resolve_environment
 
-    layer = layer_of(settings)
+    what, layer = asked.what, layer_of(settings)
 
     def put(key: str, value: Any, origin: str) -> None:
         layer.put(tuple(key.split(".")), value, Origin(origin))
 
-    for text in sets:
+    for text in asked.sets:
         put_any(text, put)
-    for text in config:
+    for text in asked.config:
         put_any(text, put, "--config", "channels=16", "train.config.")
     is_task = re.search(r"\.py(:|\Z)", what) is not None
     if is_task:
@@ -124,7 +135,7 @@ def _planned(
             f"{what}: has no train:, and there is nothing to train",
             hint="slurmgpu run runs a job's command on this machine",
         )
-    known, _ = choose_cluster(cluster, loaded.settings, os.environ)
+    known, _ = choose_cluster(asked.cluster, loaded.settings, os.environ)
     _, environment = resolve_environment(loaded.job, known, loaded.settings.settings.environments)
     job = loaded.job.model_copy(update={"environment": environment})
     around = Surroundings(work_dir=loaded.work_dir, force=True)  # the GPUs of this machine are what counts
@@ -135,13 +146,12 @@ def _planned(
 def _prepare(prepared: Prepared, python: Path | None) -> int:
     """Run the script that the job would run, on one process, to prepare alone; its exit code."""
     from slurmgpu.cli.preparing import note
-    from slurmgpu.cli.run import LOGIN_NICE, looks_like_a_login_node
+    from slurmgpu.cli.running import LOGIN_NICE, looks_like_a_login_node
     from slurmgpu.errors import InvalidInput
-    from slurmgpu.files.jobs import folder_here
     from slurmgpu.submission.entrypoint import prepare_here, prepare_plan
     from slurmgpu.submission.preflight import check_task, is_folder
 
-    folder = folder_here(prepared.loaded.work_dir, Path.cwd())
+    folder = prepared.folder
     if folder is None or not is_folder(folder):
         raise InvalidInput(
             f"work_dir: {prepared.loaded.work_dir} is not on this machine",

@@ -3,43 +3,30 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from collections.abc import Mapping
+from typing import Any, Literal, Union, get_args, get_origin
 
 import click
 from pydantic.fields import FieldInfo
 
+from slurmgpu.cli.gathering import Decorator, gathered
 from slurmgpu.files.yaml import Layered, Origin
 from slurmgpu.models.train import TrainSettings
 
 __all__ = ["layer_of", "train_options"]
 
-F = TypeVar("F", bound=Callable[..., Any])
 _PREFIX = "train__"
 # The task is the argument, and config has KEY=VALUE.
 _NOT_HERE = ("task", "config")
 _NULL = ("null", "none")
 
 
-def train_options(function: F) -> F:
-    """Add an option for each setting; they arrive as one dict ``settings``, as words, with those given alone."""
-
-    def gathered(**values: Any) -> Any:
-        names = [name for name in values if name.startswith(_PREFIX)]
-        given = {name.removeprefix(_PREFIX): values.pop(name) for name in names}
-        settings = {name: value for name, value in given.items() if value not in (None, ())}
-        return function(settings=settings, **values)
-
-    gathered.__name__, gathered.__doc__ = function.__name__, function.__doc__
-    decorated: Any = gathered
-    decorated.__click_params__ = list(getattr(function, "__click_params__", []))
-    for name, field in reversed(TrainSettings.model_fields.items()):
-        if name not in _NOT_HERE:
-            decorated = _option(name, field)(decorated)
-    return decorated  # type: ignore[no-any-return]
+def _given(**values: object) -> dict[str, object]:
+    named = ((name.removeprefix(_PREFIX), value) for name, value in values.items())
+    return {name: value for name, value in named if value not in (None, ())}
 
 
-def _option(name: str, field: FieldInfo) -> Callable[[Any], Any]:
+def _option(name: str, field: FieldInfo) -> Decorator:
     flag, kinds = name.replace("_", "-"), _kinds(field.annotation)
     default = field.get_default(call_default_factory=True)
     help_text = (field.description or "").replace("; null: ", "; none: ").replace(" null: ", " none: ")
@@ -99,3 +86,11 @@ def _value(value: Any, kinds: list[Any]) -> Any:
             except ValueError:
                 return value
     return value
+
+
+train_options = gathered(
+    "settings",
+    _given,
+    *(_option(name, field) for name, field in TrainSettings.model_fields.items() if name not in _NOT_HERE),
+)
+"""Add an option for each setting; they arrive as one dict ``settings``, as words, with those given alone."""

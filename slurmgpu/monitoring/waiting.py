@@ -62,28 +62,39 @@ def _one_code(job: JobStatus) -> int:
     return job.exit_code or 1
 
 
+@dataclass(frozen=True)
+class Onlooker:
+    """Who waits for a job, and what is told meanwhile."""
+
+    user: str | None
+    """Whose jobs are looked at; None: everybody's."""
+    say: Callable[[str], None] | None = None
+    """Receives each change of state."""
+    write: Callable[[str], None] | None = None
+    """Receives the logs that ``logs_of`` finds, as they grow."""
+    logs_of: Callable[[JobStatus], list[Log]] | None = None
+    logs: GrowingLogs | None = None
+    """Those followed already."""
+
+
 def wait_for(
     slurm: Slurm,
     selection: Selection,
+    onlooker: Onlooker,
     *,
-    user: str | None,
-    logs_of: Callable[[JobStatus], list[Log]] | None = None,
-    logs: GrowingLogs | None = None,
-    write: Callable[[str], None] | None = None,
-    say: Callable[[str], None] | None = None,
     pause: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Ended:
-    """Wait until the selected jobs have ended; ``say`` receives each change of state.
+    """Wait until the selected jobs have ended, and tell the onlooker.
 
-    ``write`` receives the logs that ``logs_of`` finds, as they grow; ``logs`` are those followed already. Slurm is
-    asked after 1 s, then ever less often, every 30 s at most. A read that fails ends no wait: a controller that does
+    Slurm is asked after 1 s, then ever less often, every 30 s at most. A read that fails ends no wait: a controller that does
     not answer is asked again at the slowest pace, however long that takes.
 
     Raises SlurmRefused where Slurm says no to the question itself; once it has answered, only by a refusal that
     names what it refuses.
     """
-    logs = logs or GrowingLogs()
+    user, say, logs_of = onlooker.user, onlooker.say, onlooker.logs_of
+    logs = onlooker.logs or GrowingLogs()
     interval, next_poll = FIRST_POLL, clock()
     lost_since: float | None = None
     jobs: list[JobStatus] = []
@@ -111,8 +122,8 @@ def wait_for(
             next_poll = clock() + interval
             interval = min(interval * 1.3, SLOWEST_POLL)
         pause(LOG_POLL)
-        logs.pass_on(write)
-    logs.pass_on(write, last=True)
+        logs.pass_on(onlooker.write)
+    logs.pass_on(onlooker.write, last=True)
     return Ended(jobs)
 
 

@@ -59,6 +59,7 @@ VARIABLES = {
     "launch.multi_node": "Whether the job has several nodes.",
     "launch.srun": "`srun` with its options; `none` where the batch shell itself starts the command.",
     "launch.lines": "List of the lines that follow it and the container; the command ends the last.",
+    "launch.command": "Those lines in one.",
     "launch.sets_rank": "Of srun: whether the ranks are exported under torch's names.",
     "launch.own_gpu": "Of srun: whether each task gets one GPU of its own, hidden from the others.",
     "launch.shellcheck": "ShellCheck's remarks to silence above the command, such as `SC2016`; empty without any.",

@@ -21,6 +21,7 @@ def launch_lines(plan: Plan) -> dict[str, object]:
         "multi_node": plan.nodes > 1,
         "srun": _srun(plan, starter.srun_options(plan)) if starter.on_every_node else None,
         "lines": lines,
+        "command": " ".join(lines),
         "shellcheck": ",".join(_remarks(plan, lines[:-1])),
         "ending": " & launched=$!" if plan.tended else "",
         **starter.values(plan),

@@ -39,4 +39,4 @@ def outline(plan: Plan) -> str | None:
 
 
 def _start(launch: dict[str, Any]) -> str:
-    return " ".join([launch["srun"]] * bool(launch["srun"]) + launch["lines"])
+    return " ".join(filter(None, (launch["srun"], launch["command"])))

@@ -93,7 +93,7 @@ def bring_up(
             # Once its state is written, others see that it is starting, and need not wait for it.
             started = start(
                 folder, name=name, cluster=cluster, shape=shape, accounting=accounting, seconds=seconds,
-                written=held.close,
+                on={"starting": held.close},
             )  # fmt: skip
             return _let_stay(started, folder, describe, lasting), True
         except BaseException:

@@ -10,10 +10,12 @@ import secrets
 import stat
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
 
 from slurmgpu.files.data import WITHOUT_GPUS
 from slurmgpu.sandbox.configuration import (
@@ -80,6 +82,13 @@ def client_env(folder: Path) -> dict[str, str]:
     return scrubbed(os.environ) | {"SLURM_CONF": str(folder / "slurm.conf")}
 
 
+Stage = Literal["starting", "configured"]
+
+
+def _nothing() -> None:
+    """What is called where nobody waits for a stage."""
+
+
 def start(
     folder: Path,
     *,
@@ -88,15 +97,14 @@ def start(
     shape: Shape,
     accounting: bool,
     seconds: float = 180,
-    written: Callable[[], None] = lambda: None,
-    configured: Callable[[], None] = lambda: None,
+    on: Mapping[Stage, Callable[[], None]] = MappingProxyType({}),
 ) -> Started:
     """Start a Slurm in ``folder``, which exists, is empty and private; SandboxFailed leaves nothing behind.
 
-    ``written`` is called when the folder says that it is starting, ``configured`` when Slurm's files are written
-    and nothing of it runs yet.
+    ``on["starting"]`` is called when the folder says that it is starting, ``on["configured"]`` when Slurm's files are
+    written and nothing of it runs yet.
     """
-    return _Start(folder, cluster, shape, accounting, seconds).run(name, written, configured)
+    return _Start(folder, cluster, shape, accounting, seconds).run(name, on)
 
 
 class _Start:
@@ -122,7 +130,7 @@ class _Start:
         )
         self.keeper = Keeper(folder)
 
-    def run(self, name: str, written: Callable[[], None], configured: Callable[[], None]) -> Started:
+    def run(self, name: str, on: Mapping[Stage, Callable[[], None]]) -> Started:
         folder, token = self.folder, secrets.token_hex(16)
         (folder / "log").mkdir()
         # mariadbd's folder is private to this user: that is what keeps others out, no password.
@@ -144,9 +152,9 @@ class _Start:
             started = Started(folder, state, self.keeper, supervisor)
             on_failure.callback(started.end)
             write_state(folder, state)
-            written()
+            on.get("starting", _nothing)()
             self._configure()
-            configured()
+            on.get("configured", _nothing)()
             self._start()
             on_failure.pop_all()
         return started

@@ -96,16 +96,14 @@ def resubmit(
     slurm: Slurm,
     environ: Mapping[str, str],
     *,
-    before: Plan,
-    job: Job | None = None,
+    anew: tuple[Plan, Job] | None = None,
     tasks: Array | None = None,
 ) -> tuple[Run, str]:
     """Submit into an earlier run directory; the new record and what Slurm said besides.
 
     Args:
         run: The record in it.
-        before: The plan of the last submission.
-        job: What was planned anew; None where the script is the one of the last submission.
+        anew: The plan of the last submission, and the job that was planned anew; None where the script is the same.
         tasks: The only tasks of an array to start.
 
     Raises as ``submit_plan``; the run directory is then as it was, unless the outcome is unknown.
@@ -113,9 +111,9 @@ def resubmit(
     plan = submission.plan
     check_before_submission(plan, submission.folder, environ)
     directory = EarlierDirectory(run_dir, run.token)
-    if job is not None:
+    if anew is not None:
         try:
-            _write_anew(directory, plan, before, job, submission.script)
+            _write_anew(directory, plan, *anew, submission.script)
         except OSError as error:
             directory.remove()
             raise RunFailed(f"run directory {str(run_dir)!r} cannot be written: {error.strerror}") from None

@@ -174,7 +174,7 @@ def declared_slurm(
         shape=_shape(plain_nodes),
         accounting=True,
         seconds=180,
-        configured=lambda: _declare(folder, release >= (22, 5), group, plain_nodes, private),
+        on={"configured": lambda: _declare(folder, release >= (22, 5), group, plain_nodes, private)},
     )
     try:
         running = DeclaredSlurm(folder, client_env(folder), started)

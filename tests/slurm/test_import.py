@@ -146,7 +146,7 @@ def site() -> Iterator[Site]:
 
     shape = everything()
     started = start(
-        folder, name="import", cluster="import", shape=shape, accounting=False, configured=configured
+        folder, name="import", cluster="import", shape=shape, accounting=False, on={"configured": configured}
     )
     try:
         made = Site(client_env(folder), slurm_release(slurm_version()))

@@ -58,7 +58,7 @@ class ThrowawaySlurm:
             shape=_shape(),
             accounting=True,
             seconds=start_timeout,
-            configured=self._configured,
+            on={"configured": self._configured},
         )
         self.version = self._started.state.version
         self.release = slurm_release(self.version)
