@@ -28,7 +28,8 @@ from typing import Any, NamedTuple
 from slurmgpu.errors import PlanError
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import read_templates
-from slurmgpu.files.yaml import Layered, validate
+from slurmgpu.files.layered import Layered
+from slurmgpu.files.yaml import validate
 from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
 from slurmgpu.models.job import Job
 from slurmgpu.models.limits import Limits

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import submitit
 
     from slurmgpu.files.jobs import LoadedJob
-    from slurmgpu.files.yaml import Layered
+    from slurmgpu.files.layered import Layered
     from slurmgpu.models.cluster import Cluster
     from slurmgpu.models.plan import Plan
     from slurmgpu.planning.reading import ScriptFacts
@@ -104,7 +104,8 @@ def submit(
     from slurmgpu.rendering.render import render_script
     from slurmgpu.slurm.call import Slurm
     from slurmgpu.submission.by_submitit import attach, pack_function, require_submitit
-    from slurmgpu.submission.judging import Requested, judge
+    from slurmgpu.submission.judging import judge
+    from slurmgpu.submission.requested import Requested
     from slurmgpu.submission.submitting import Submission, submit_plan
 
     require_submitit()
@@ -167,7 +168,7 @@ def _warn(text: str) -> None:
 
 def _layer(function: Callable[..., Any], settings: dict[str, Any]) -> Layered:
     """The keywords as the topmost layer; the function's dotted name stands for a command."""
-    from slurmgpu.files.yaml import Layered, Origin
+    from slurmgpu.files.layered import Layered, Origin
     from slurmgpu.submission.by_submitit import is_checkpointable
 
     name, dotted = _names(function)

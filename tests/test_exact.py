@@ -14,7 +14,8 @@ from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import read_templates
 from slurmgpu.files.jobs import load_job
-from slurmgpu.files.yaml import Layered, Origin, read_yaml, validate
+from slurmgpu.files.layered import Layered, Origin
+from slurmgpu.files.yaml import read_yaml, validate
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.options import ROWS

@@ -11,8 +11,9 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import choose_cluster, load_cluster, profiles
 from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.jobs import find_job_file, load_job, read_user_script
+from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.files.settings import load_settings, write_user_setting
-from slurmgpu.files.yaml import Layered, Origin, read_file, read_yaml, validate
+from slurmgpu.files.yaml import read_file, read_yaml, validate
 from slurmgpu.models.job import Job
 
 

@@ -17,13 +17,14 @@ from slurmgpu.errors import PlanError
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.jobs import load_job, read_user_script
-from slurmgpu.files.yaml import Layered, Origin
+from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.surroundings import Surroundings
 from slurmgpu.rendering.outline import outline
 from slurmgpu.rendering.render import render_script
-from slurmgpu.submission.judging import Requested, Verdict, judge
+from slurmgpu.submission.judging import judge
+from slurmgpu.submission.requested import Requested, Verdict
 from tests.test_cli import slurmgpu
 from tests.test_profiles import asked
 from tests.test_rendering_golden import CASES, GOLDEN, SHIPPED, named_cluster

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from slurmgpu.errors import InvalidInput, PlanError
-from slurmgpu.files.yaml import Layered, validate
+from slurmgpu.files.layered import Layered
+from slurmgpu.files.yaml import validate
 from slurmgpu.launchers import world_size
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job

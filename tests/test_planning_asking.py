@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from slurmgpu.files.yaml import Layered, validate
+from slurmgpu.files.layered import Layered
+from slurmgpu.files.yaml import validate
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.planning.asking import ask_of, judge_options
 

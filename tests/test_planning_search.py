@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from slurmgpu.errors import PlanError
 from slurmgpu.files.data import read_templates
-from slurmgpu.files.yaml import Layered, validate
+from slurmgpu.files.layered import Layered
+from slurmgpu.files.yaml import validate
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from slurmgpu.errors import PlanError
-from slurmgpu.files.yaml import Layered, validate
+from slurmgpu.files.layered import Layered
+from slurmgpu.files.yaml import validate
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan

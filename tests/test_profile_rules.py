@@ -17,7 +17,8 @@ from ruamel.yaml import YAML
 from slurmgpu.errors import PlanError
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder
-from slurmgpu.files.yaml import Layered, Origin, read_yaml, validate
+from slurmgpu.files.layered import Layered, Origin
+from slurmgpu.files.yaml import read_yaml, validate
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan

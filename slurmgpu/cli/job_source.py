@@ -11,7 +11,7 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.files.jobs import find_job_file
 
 if TYPE_CHECKING:
-    from slurmgpu.files.yaml import Layered
+    from slurmgpu.files.layered import Layered
 
 __all__ = ["JOB_FILE", "BatchScript", "Source", "find_source"]
 
@@ -101,7 +101,7 @@ def _is_batch(name: str) -> bool:
 
 def _batch(name: str, arguments: tuple[str, ...], environ: Mapping[str, str]) -> BatchScript:
     from slurmgpu.files.batch import read_batch_script
-    from slurmgpu.files.yaml import Layered, Origin
+    from slurmgpu.files.layered import Layered, Origin
     from slurmgpu.scripts.importing import import_script
 
     path = Path(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from slurmgpu.models.run import JobStatus, Run
     from slurmgpu.monitoring.following import GrowingLogs
     from slurmgpu.monitoring.log_files import Log, Stream
+    from slurmgpu.monitoring.select import Selection
+    from slurmgpu.slurm.call import Slurm
 
 __all__ = ["command"]
 
@@ -42,17 +45,12 @@ def command(
     JOB is a job id (112; 112_3 for one task of an array), a job name, or a run directory. Where a job has several
     logs (standard error apart, tasks of an array, tasks of submitit), a header stands above each.
     """
-    import time
-
-    from slurmgpu.cli.preparing import note
-    from slurmgpu.errors import InvalidInput, SlurmUnreachable
+    from slurmgpu.errors import InvalidInput
     from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.monitoring.following import GrowingLogs
     from slurmgpu.monitoring.log_files import logs_of
-    from slurmgpu.monitoring.logs import find_logs
     from slurmgpu.monitoring.runs import run_of_job
-    from slurmgpu.monitoring.select import current_user, select
-    from slurmgpu.monitoring.waiting import SLOWEST_POLL
+    from slurmgpu.monitoring.select import select
     from slurmgpu.slurm.call import Slurm
 
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
@@ -68,26 +66,12 @@ def command(
     def run_for(job: JobStatus) -> Run | None:
         return run_of_job(job, runs_of)
 
-    while True:
-        try:
-            found = find_logs(slurm, selections, current_user(), run_for, earlier=not follow)
-            break
-        except SlurmUnreachable as error:
-            if not follow:
-                raise
-            note(f"{error.message}; asking again in {SLOWEST_POLL:g} s")
-            time.sleep(SLOWEST_POLL)
+    found = _find(slurm, selections, run_for, patient=follow)
     logs = [log for log in found if log.shows(wanted)]
     if paths:
         ctx.exit(_show_paths(logs))
     growing = GrowingLogs(several=len(logs) > 1)
-    nothing = [(log, why) for log in logs if (why := _show(log, lines, growing)) and (log.why or not follow)]
-    empty = sum(log.path is not None and log.path.exists() for log, _ in nothing)
-    for log, why in nothing:
-        if empty <= _EMPTY_NAMED or log.path is None or not log.path.exists():
-            note(f"{log.title}: {why}")
-    if empty > _EMPTY_NAMED:
-        note(f"{empty} logs are empty; --path names them")
+    _show_all(logs, lines, growing, follow)
     if follow:
         from slurmgpu.cli.awaiting import wait_at_terminal
 
@@ -96,6 +80,41 @@ def command(
 
         wait_at_terminal(slurm, selections[0], _name_of(jobs[0]), wanted_of, growing)
     ctx.exit(0 if growing.shown or any(log.path and log.path.exists() for log in logs) else 1)
+
+
+def _find(
+    slurm: Slurm, selections: list[Selection], run_for: Callable[[JobStatus], Run | None], *, patient: bool
+) -> list[Log]:
+    """The logs of the jobs; who is ``patient`` asks a Slurm that does not answer again."""
+    import time
+
+    from slurmgpu.cli.preparing import note
+    from slurmgpu.errors import SlurmUnreachable
+    from slurmgpu.monitoring.logs import find_logs
+    from slurmgpu.monitoring.select import current_user
+    from slurmgpu.monitoring.waiting import SLOWEST_POLL
+
+    while True:
+        try:
+            return find_logs(slurm, selections, current_user(), run_for, earlier=not patient)
+        except SlurmUnreachable as error:
+            if not patient:
+                raise
+            note(f"{error.message}; asking again in {SLOWEST_POLL:g} s")
+            time.sleep(SLOWEST_POLL)
+
+
+def _show_all(logs: list[Log], lines: int | None, growing: GrowingLogs, follow: bool) -> None:
+    """Print the logs; say of which there is nothing to show, unless they are to be followed."""
+    from slurmgpu.cli.preparing import note
+
+    nothing = [(log, why) for log in logs if (why := _show(log, lines, growing)) and (log.why or not follow)]
+    empty = sum(log.path is not None and log.path.exists() for log, _ in nothing)
+    for log, why in nothing:
+        if empty <= _EMPTY_NAMED or log.path is None or not log.path.exists():
+            note(f"{log.title}: {why}")
+    if empty > _EMPTY_NAMED:
+        note(f"{empty} logs are empty; --path names them")
 
 
 def _name_of(word: str) -> str:

@@ -17,9 +17,10 @@ from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.clusters import choose_cluster, foreign_profiles
 from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.jobs import LoadedJob, folder_here, load_job, read_user_script, words_as_spelled
+from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.files.settings import expand_here, load_settings, runs_folder
 from slurmgpu.files.trust import Trust
-from slurmgpu.files.yaml import Layered, Origin, read_file, read_yaml
+from slurmgpu.files.yaml import read_file, read_yaml
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.options import ROWS
 from slurmgpu.models.plan import Plan
@@ -145,7 +146,8 @@ def prepare(given: dict[str, Any], *, starts: Start | None = None, renders: bool
 
 def _judge_script(prepared: Prepared, script: str, source: Source, cwd: Path, starts: Start | None) -> None:
     """Say what the rules of `slurmgpu check` find; PlanError for what cannot work, where the job starts now."""
-    from slurmgpu.submission.judging import Requested, judge
+    from slurmgpu.submission.judging import judge
+    from slurmgpu.submission.requested import Requested
 
     batch = (source.batch.name, source.batch.text) if source.batch else None
     loaded, around = prepared.loaded, prepared.around

@@ -110,7 +110,7 @@ def _planned(asked: Asked, settings: dict[str, Any], gpus: int) -> Prepared:
     from slurmgpu.errors import InvalidInput
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.files.jobs import find_job_file, load_job
-    from slurmgpu.files.yaml import Origin
+    from slurmgpu.files.layered import Origin
     from slurmgpu.models.cluster import GENERIC
     from slurmgpu.planning.planner import make_plan
     from slurmgpu.planning.surroundings import Surroundings, resolve_environment

@@ -10,7 +10,7 @@ import click
 from pydantic.fields import FieldInfo
 
 from slurmgpu.cli.gathering import Decorator, gathered
-from slurmgpu.files.yaml import Layered, Origin
+from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.models.train import TrainSettings
 
 __all__ = ["layer_of", "train_options"]

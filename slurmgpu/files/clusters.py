@@ -9,9 +9,10 @@ from typing import Any
 
 from slurmgpu.errors import InvalidInput, did_you_mean
 from slurmgpu.files.data import data_folder
+from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.files.settings import LoadedSettings
 from slurmgpu.files.trust import Foreign, Trust
-from slurmgpu.files.yaml import Layered, Origin, read_file, validate
+from slurmgpu.files.yaml import read_file, validate
 from slurmgpu.models.cluster import GENERIC, Cluster
 
 __all__ = [

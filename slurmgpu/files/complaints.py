@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from slurmgpu.errors import did_you_mean, nearest
+from slurmgpu.files.layered import Key, Layered
 from slurmgpu.files.mending import mended_lines, model_in, places_of
-from slurmgpu.files.yaml import Key, Layered
 
 __all__ = ["complaint"]
 

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString, ScalarString
 
-from slurmgpu.files.yaml import Key
+from slurmgpu.files.layered import Key
 
 __all__ = ["block_text", "job_text"]
 

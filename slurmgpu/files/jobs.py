@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slurmgpu.errors import InvalidInput, nearest
 from slurmgpu.files.data import data_folder
+from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.files.settings import EXCLUSIVE_JOB_KEYS, LoadedSettings, layer_files, load_settings
-from slurmgpu.files.yaml import Layered, Origin, read_text, read_yaml, spelled, validate
+from slurmgpu.files.yaml import read_text, read_yaml, spelled, validate
 from slurmgpu.lines.command import python_files
 from slurmgpu.models.job import Job
 from slurmgpu.models.options import OWN_OPTIONS

@@ -11,8 +11,9 @@ from pydantic import Field, Strict
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.data import read_extensions, read_templates
+from slurmgpu.files.layered import Key, Layered, Origin
 from slurmgpu.files.trust import Foreign, Trust
-from slurmgpu.files.yaml import IsForeign, Key, Layered, Origin, read_file, validate
+from slurmgpu.files.yaml import IsForeign, read_file, validate
 from slurmgpu.models.base import Model, Text, Word
 from slurmgpu.models.environment import Environment
 

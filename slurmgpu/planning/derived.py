@@ -77,12 +77,7 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
         own_loop=loop,
         log_folders=_log_folders(job, made),
         own_gpus=own_gpus,
-        srun_options=(
-            *([f"--gpus-per-task={own_gpus}"] if own_gpus and cluster.dialect.gpus == "srun" else []),
-            *cluster.dialect.srun_options,
-            *environment.srun_options,
-            *job.launch.srun_options,
-        ),
+        srun_options=_srun_options(job, cluster, environment, own_gpus),
         cost=_cost(job, cluster, draft),
         reasons=tuple(reasons(job, cluster, draft, launching, size.processes_per_node, own_gpus)),
         warnings=(
@@ -196,6 +191,18 @@ def _own_gpus(cluster: Cluster, starter: Launcher, layout: Layout, tasks: int) -
             hint="leave tasks_per_node out for one task per GPU",
         )
     return layout.gpus_per_node // tasks
+
+
+def _srun_options(
+    job: Job, cluster: Cluster, environment: Environment, own_gpus: int | None
+) -> tuple[str, ...]:
+    given_by_srun = own_gpus and cluster.dialect.gpus == "srun"
+    return (
+        *([f"--gpus-per-task={own_gpus}"] if given_by_srun else []),
+        *cluster.dialect.srun_options,
+        *environment.srun_options,
+        *job.launch.srun_options,
+    )
 
 
 def _cost(job: Job, cluster: Cluster, draft: Draft) -> Cost | None:

@@ -137,6 +137,11 @@ JobAcctGatherFrequency=2
         else "SuspendProgram=/bin/true\nResumeProgram=/bin/true\nSuspendTime=300\nResumeTimeout=65000\nPrivateData=cloud\n",
         _node_lines(place, shape),
     ]
+    return "".join(parts) + _partition_lines(place, shape)
+
+
+def _partition_lines(place: Place, shape: Shape) -> str:
+    lines = []
     for partition in shape.partitions:
         options = "".join(
             f" {key}={value}"
@@ -144,8 +149,8 @@ JobAcctGatherFrequency=2
             if place.accounting or key not in BY_ACCOUNTING
         )
         state = "" if "State" in dict(partition.options) else " State=UP"
-        parts.append(f"PartitionName={partition.name} Nodes={partition.nodes}{options}{state}\n")
-    return "".join(parts)
+        lines.append(f"PartitionName={partition.name} Nodes={partition.nodes}{options}{state}\n")
+    return "".join(lines)
 
 
 def _memory_per_cpu(shape: Shape) -> int:

@@ -9,57 +9,23 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
-from slurmgpu.errors import PlanError
 from slurmgpu.files.jobs import LoadedJob, folder_here, read_python
 from slurmgpu.models.cluster import Cluster
-from slurmgpu.models.plan import Plan
 from slurmgpu.models.resources import Resources
 from slurmgpu.scripts.checking import check_script, paths_of, python_scripts
 from slurmgpu.scripts.reading import Directive, Script, read_script
 from slurmgpu.scripts.rules import RULES
 from slurmgpu.scripts.rules.base import Facts, Finding
+from slurmgpu.submission.requested import Requested, Verdict
 
 if TYPE_CHECKING:
     from slurmgpu.planning.reading import ScriptFacts
 
-__all__ = ["Remark", "Requested", "Verdict", "facts_here", "judge"]
+__all__ = ["facts_here", "judge"]
 
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
-
-
-class Requested(NamedTuple):
-    """A planned job with its script, and what both came from."""
-
-    plan: Plan
-    script: str
-    loaded: LoadedJob
-    cluster: Cluster
-    python: ScriptFacts | None = None
-    """What the user's script shows, where it was read already."""
-    batch: tuple[str, str] | None = None
-    """Name and text of the batch script that was taken as a job."""
-
-
-class Remark(NamedTuple):
-    """What is wrong with a request, in the words in which it was made, and what to write instead."""
-
-    message: str
-    hint: str
-
-
-class Verdict(NamedTuple):
-    """What the rules say of a request."""
-
-    errors: tuple[Remark, ...] = ()
-    warnings: tuple[Remark, ...] = ()
-
-    def refuse(self, otherwise: str | None = None) -> None:
-        """PlanError where something cannot work; ``otherwise`` says how to send it all the same."""
-        if self.errors:
-            hints = [*dict.fromkeys(one.hint for one in self.errors), *([otherwise] if otherwise else [])]
-            raise PlanError("; ".join(one.message for one in self.errors), hint="; ".join(hints))
 
 
 def judge(request: Requested, cwd: Path) -> Verdict:

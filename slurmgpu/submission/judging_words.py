@@ -6,15 +6,15 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from slurmgpu.files.yaml import Key, Origin
+from slurmgpu.files.layered import Key, Origin
 from slurmgpu.models.options import OWN_OPTIONS
 from slurmgpu.scripts.reading import Directive, Script
 from slurmgpu.scripts.rules.base import Finding
-from slurmgpu.submission.judging import Remark
+from slurmgpu.submission.requested import Remark
 
 if TYPE_CHECKING:
     from slurmgpu.files.jobs import LoadedJob
-    from slurmgpu.submission.judging import Requested
+    from slurmgpu.submission.requested import Requested
 
 __all__ = ["gpu_memory_in_megabytes", "in_words_of_the_request"]
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from slurmgpu.errors import InvalidInput, PlanError, SlurmRefused
 from slurmgpu.files.data import read_templates
 from slurmgpu.files.jobs import LoadedJob, folder_here, load_job
-from slurmgpu.files.yaml import Layered, Origin
+from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.options import OWN_OPTIONS
 from slurmgpu.models.plan import Plan

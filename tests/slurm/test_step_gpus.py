@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from slurmgpu.files.data import read_templates
-from slurmgpu.files.yaml import Layered, validate
+from slurmgpu.files.layered import Layered
+from slurmgpu.files.yaml import validate
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.planning.planner import make_plan
