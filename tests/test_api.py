@@ -285,9 +285,10 @@ def test_a_command_keeps_its_launcher_and_its_container(site: Site) -> None:
     )
     assert words[:2] == ["bash", "-uc"]
     assert words[2] == (
-        'exec apptainer exec --nv "$IMAGES/torch.sif" python -m torch.distributed.run '
-        '--node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" '
-        "--nnodes=2 --nproc-per-node=2 train.py --name 'it'\"'\"'s'"
+        'exec apptainer exec --nv "$IMAGES/torch.sif" '
+        """sh -c 'exec "$0" -m torch.distributed.run --node-rank="$SLURM_NODEID" "$@"' python """
+        '--nnodes=2 --nproc-per-node=2 --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" '
+        "train.py --name 'it'\"'\"'s'"
     )
     assert (plan.launcher, plan.tasks_per_node, plan.environment.container) == ("srun", 1, None)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from slurmgpu.files.data import read_templates
+from slurmgpu.launchers import world_size
 from slurmgpu.lines.command import python_command, python_files
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
@@ -67,7 +68,7 @@ def test_the_textbooks_scripts_are_started_as_they_want_without_a_warning(
     name: str, gpus: int, launcher: str, processes: int
 ) -> None:
     made = of_textbook(name, resources={"gpus": gpus, "nodes": 1})
-    assert (made.launcher, made.world_size, made.warnings) == (launcher, processes, ())
+    assert (made.launcher, world_size(made), made.warnings) == (launcher, processes, ())
 
 
 # Scripts that start their own processes
@@ -229,7 +230,7 @@ strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
 
 def test_tensorflows_workers_get_a_task_on_each_node() -> None:
     made = plan(script=TOLD, resources={"nodes": 2, "gpus_per_node": 4})
-    assert (made.launcher, made.tasks_per_node, made.world_size, made.warnings) == ("srun", 1, 2, ())
+    assert (made.launcher, made.tasks_per_node, world_size(made), made.warnings) == ("srun", 1, 2, ())
     assert "--ntasks=2" in rendered(made)
 
 

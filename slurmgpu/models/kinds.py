@@ -87,6 +87,6 @@ class OneOf:
         names = self._names()
         if value not in names:
             raise ValueError(
-                f"{value!r} is not a {self._kind.what}; {did_you_mean(value, names)}there are {', '.join(names)}"
+                f"{value!r} is not a {self._kind.what}; {did_you_mean(value, names)}valid: {', '.join(names)}"
             )
         return value
