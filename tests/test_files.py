@@ -66,7 +66,7 @@ def test_an_unknown_key_is_named_with_its_line_the_nearest_and_the_valid_ones() 
         ("sbatch: {Nice: 5}", "'Nice' is no long option of sbatch"),
         (
             "launch: mpirun",
-            "job.yaml:1: launch.launcher: 'mpirun' is not a launcher; valid: auto, plain, srun, torchrun",
+            "job.yaml:1: launch.launcher: 'mpirun' is not a launcher; did you mean 'srun'? valid: auto, plain, srun, torchrun",
         ),
         ("array: 1..5", "job.yaml:1: array: '1..5' is no array"),
         ("array: 5-1", "job.yaml:1: array: '5-1': 5-1 goes down, which Slurm refuses; write 1-5"),
