@@ -8,11 +8,12 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from typing_extensions import Unpack
 
 from slurmgpu.errors import InvalidInput
+from slurmgpu.models.resources import ResourceSettings
 
 if TYPE_CHECKING:
     import submitit
@@ -26,32 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["JobSettings", "submit"]
 
 R = TypeVar("R")
-
-
-class ResourceSettings(TypedDict, total=False):
-    """How much of the cluster: the fields of ``resources:`` in a job file, which say what each means."""
-
-    gpus: int | str
-    gpus_per_node: int | str
-    gpus_per_task: int | str
-    gpu_type: str
-    gpu_memory: int | str
-    nodes: int
-    tasks_per_node: int
-    tasks: int
-    cpus_per_task: int
-    cpus_per_gpu: int
-    memory: int | str
-    memory_per_cpu: int | str
-    memory_per_gpu: int | str
-    time: int | str
-    partition: str
-    account: str
-    qos: str
-    constraint: str
-    reservation: str
-    gres: Sequence[str]
-    exclusive: bool
 
 
 class JobSettings(ResourceSettings, total=False):

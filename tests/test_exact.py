@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from slurmgpu.api import ResourceSettings
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.clusters import load_cluster
@@ -20,7 +19,7 @@ from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.options import ROWS
 from slurmgpu.models.plan import Plan
-from slurmgpu.models.resources import Resources
+from slurmgpu.models.resources import Resources, ResourceSettings
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.surroundings import Surroundings
 from slurmgpu.rendering.render import render_script

@@ -29,7 +29,7 @@ from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.runs import find_run, run_of_job
 from slurmgpu.monitoring.select import select, since_moment
 from slurmgpu.monitoring.status import StatusReport, merge, status
-from slurmgpu.monitoring.table import cells, header, plain
+from slurmgpu.monitoring.table import plain, table
 from slurmgpu.slurm.call import Answer, Slurm
 from slurmgpu.slurm.text import SEPARATOR, printable
 from tests.recorded import Replay, recorded, said
@@ -445,7 +445,8 @@ def test_a_name_cannot_steer_the_terminal() -> None:
 
 
 def row(found: JobStatus) -> dict[str, str]:
-    return dict(zip(header(True), cells(found, True, NOW), strict=True))
+    (names, row), _ = table([found], NOW, live=True, each_task=True)
+    return dict(zip(names, row, strict=True))
 
 
 def test_a_reason_that_waits_for_ever_says_so() -> None:

@@ -36,8 +36,7 @@ _COLOURS = {
     "UNKNOWN": "bold red",
 }
 
-# On a narrow terminal. What ended a job says the exit code, too; --json always has everything.
-_LEFT_OUT = ("EXIT", "LIMIT", "PARTITION", "NODES", "GPUS", "ELAPSED", "WHEN")
+# On a narrow terminal; --json always has everything.
 _LONG = 16
 _ROOM_FOR_REASONS = 30
 
@@ -255,7 +254,10 @@ def _narrow(rows: list[list[str]], width: int) -> None:
         for row in rows:
             if len(row[column]) > _LONG:
                 row[column] = row[column][: _LONG - 3] + "..."
-    for name in _LEFT_OUT:
+    from slurmgpu.monitoring.table import COLUMNS
+
+    left_out = sorted((one.left_out, one.name) for one in COLUMNS if one.left_out is not None)
+    for _, name in left_out:
         if _width(rows) <= width:
             return
         if name in rows[0]:

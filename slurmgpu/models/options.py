@@ -22,6 +22,8 @@ class Row(NamedTuple):
     """Of the command line; none: only the job file has it."""
     metavar: str | None = None
     help: str = ""
+    passed: bool = False
+    """Whether the planner passes it on as it was asked for; of the others it derives how the cluster wants them said."""
     instead: str = ""
     """Of what only an exact job may say: what to write elsewhere."""
 
@@ -106,7 +108,9 @@ ROWS: tuple[Row, ...] = (
         "On which events Slurm writes: END,FAIL.",
     ),
     Row("mail.user", "mail-user", "text", ("--mail-user",), "ADDRESS", "To whom Slurm writes."),
-    Row("comment", "comment", "text", ("--comment",), "TEXT", "A comment that Slurm keeps."),
+    Row(
+        "comment", "comment", "text", ("--comment",), "TEXT", "A comment that Slurm keeps.", passed=True,
+    ),
     Row("work_dir", "chdir", "text", ("-D", "--chdir"), "FOLDER", "The work folder."),
     Row("environment", None, "text", ("--environment",), "NAME", "A named environment."),
     Row(

@@ -1,6 +1,7 @@
 """How much of the cluster a job asks for."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, TypedDict
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
@@ -9,7 +10,7 @@ from slurmgpu.models.base import Model, Word
 from slurmgpu.models.slurm_text import Account, Constraint, PartitionName, Qos, ReservationName
 from slurmgpu.models.units import Duration, GpuRequest, Gres, Memory
 
-__all__ = ["Positive", "Resources"]
+__all__ = ["Positive", "ResourceSettings", "Resources"]
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -128,3 +129,29 @@ class Resources(Model):
                     f"{name}: {getattr(self, name)} is no option of sbatch, and an exact job has nothing derived; "
                     "write the type into the request (gpus_per_node: a100:2) or a constraint"
                 )
+
+
+class ResourceSettings(TypedDict, total=False):
+    """How much of the cluster: the fields of ``Resources`` as keywords of ``slurmgpu.submit``."""
+
+    gpus: int | str
+    gpus_per_node: int | str
+    gpus_per_task: int | str
+    gpu_type: str
+    gpu_memory: int | str
+    nodes: int
+    tasks_per_node: int
+    tasks: int
+    cpus_per_task: int
+    cpus_per_gpu: int
+    memory: int | str
+    memory_per_cpu: int | str
+    memory_per_gpu: int | str
+    time: int | str
+    partition: str
+    account: str
+    qos: str
+    constraint: str
+    reservation: str
+    gres: Sequence[str]
+    exclusive: bool

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from slurmgpu.models.run import JobState, JobStatus, JobUse, LiveUse
 from slurmgpu.monitoring.arrays import Line
@@ -11,12 +12,7 @@ from slurmgpu.monitoring.arrays import lines as lines_of
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.slurm.text import printable
 
-__all__ = ["cells", "duration", "header", "plain", "table"]
-
-_HEADER = ("JOB", "NAME", "STATE", "PARTITION", "GPUS", "NODES", "ELAPSED", "LIMIT", "WHEN", "EXIT")
-_USE_HEADER = ("MAX RSS", "CPUS USED")
-_GPU_HEADER = ("GPU MEM",)
-_LAST = ("REASON",)  # the longest text last, where it disturbs no column
+__all__ = ["COLUMNS", "Column", "duration", "plain", "table"]
 
 
 def shows_use(jobs: Iterable[JobStatus]) -> bool:
@@ -29,46 +25,17 @@ def shows_gpu_memory(jobs: Iterable[JobStatus]) -> bool:
     return any(job.used is not None and job.used.gpu_memory is not None for job in jobs)
 
 
-def header(use: bool, gpu_memory: bool = False) -> tuple[str, ...]:
-    """Return the names of the columns."""
-    return _HEADER + (_USE_HEADER if use else ()) + (_GPU_HEADER if gpu_memory else ()) + _LAST
-
-
-def cells(
-    job: JobStatus, use: bool, now: datetime, tasks: str | None = None, *, gpu_memory: bool = False
-) -> tuple[str, ...]:
-    """Return a job's row at the moment `now`, as `header` names it; `-` where there is nothing to say.
-
-    `tasks` says what the tasks of an array do, where one row stands for all of them.
-    """
-    row = (
-        job.job_id,
-        printable(job.name),
-        job.state.value,
-        job.partition,
-        None if job.gpus is None else _gpus(job) + (" each" if tasks and job.gpus else ""),
-        _nodes(job),
-        duration(job.elapsed),
-        "UNLIMITED" if job.limit == "UNLIMITED" else duration(job.limit),
-        _when(job, now),
-        _exit(job),
-    )
-    more: tuple[str | None, ...] = (_size(job, "max_rss"), _cpus(job)) if use else ()
-    more += (_size(job, "gpu_memory"),) if gpu_memory else ()
-    return tuple(text or "-" for text in (*row, *more, "; ".join(filter(None, (tasks, reason(job))))))
-
-
 def table(
     jobs: Sequence[JobStatus], now: datetime, *, live: bool = False, each_task: bool = False
 ) -> tuple[list[tuple[str, ...]], list[Line]]:
-    """Return the header and the rows, and what each row after the header stands for.
+    """Return the header and the rows, and what each row after the header stands for; `-` where there is nothing to say.
 
     An array is one row unless `each_task`. What jobs use has columns where it was asked for (`live`).
     """
-    use, gpu_memory = live or shows_use(jobs), shows_gpu_memory(jobs)
+    shown = [column for column in COLUMNS if column.shown(jobs, live)]
     lines = lines_of(jobs, each_task=each_task)
-    rows = (cells(line.job, use, now, line.tasks, gpu_memory=gpu_memory) for line in lines)
-    return [header(use, gpu_memory), *rows], lines
+    rows = (tuple(column.text(line, now) or "-" for column in shown) for line in lines)
+    return [tuple(column.name for column in shown), *rows], lines
 
 
 def plain(jobs: Sequence[JobStatus], now: datetime, *, live: bool = False, each_task: bool = False) -> str:
@@ -87,9 +54,17 @@ def duration(seconds: int | None) -> str | None:
     return f"{days}-{clock}" if days else clock
 
 
-def _gpus(job: JobStatus) -> str:
+def _gpus(line: Line) -> str | None:
+    job = line.job
+    if job.gpus is None:
+        return None
     types = ",".join(sorted(job.gpu_types))
-    return f"{job.gpus} {types}" if types else str(job.gpus)
+    each = " each" if line.tasks and job.gpus else ""
+    return (f"{job.gpus} {types}" if types else str(job.gpus)) + each
+
+
+def _limit(job: JobStatus) -> str | None:
+    return "UNLIMITED" if job.limit == "UNLIMITED" else duration(job.limit)
 
 
 def _nodes(job: JobStatus) -> str | None:
@@ -143,3 +118,44 @@ def _cpus(job: JobStatus) -> str | None:
 def _not_measured(job: JobStatus) -> str | None:
     """What a job used that has ended is either known or not; a running one was not asked, or has yet to be seen."""
     return "n/a" if job.state.is_final else None
+
+
+def _always(_jobs: Sequence[JobStatus], _live: bool) -> bool:
+    return True
+
+
+class Column(NamedTuple):
+    """One column of the table."""
+
+    name: str
+    text: Callable[[Line, datetime], str | None]
+    """What stands in a line of it, at a moment."""
+    left_out: int | None = None
+    """When a terminal is too narrow: the lowest goes first; None: never."""
+    shown: Callable[[Sequence[JobStatus], bool], bool] = _always
+    """Whether it is there for these jobs, and where their use was asked for."""
+
+
+COLUMNS = (
+    Column("JOB", lambda line, _: line.job.job_id),
+    Column("NAME", lambda line, _: printable(line.job.name)),
+    Column("STATE", lambda line, _: line.job.state.value),
+    Column("PARTITION", lambda line, _: line.job.partition, 3),
+    Column("GPUS", lambda line, _: _gpus(line), 5),
+    Column("NODES", lambda line, _: _nodes(line.job), 4),
+    Column("ELAPSED", lambda line, _: duration(line.job.elapsed), 6),
+    Column("LIMIT", lambda line, _: _limit(line.job), 2),
+    Column("WHEN", lambda line, now: _when(line.job, now), 7),
+    Column("EXIT", lambda line, _: _exit(line.job), 1),  # what ended a job says the reason, too
+    Column(
+        "MAX RSS",
+        lambda line, _: _size(line.job, "max_rss"),
+        shown=lambda jobs, live: live or shows_use(jobs),
+    ),
+    Column("CPUS USED", lambda line, _: _cpus(line.job), shown=lambda jobs, live: live or shows_use(jobs)),
+    Column(
+        "GPU MEM", lambda line, _: _size(line.job, "gpu_memory"), shown=lambda jobs, _: shows_gpu_memory(jobs)
+    ),
+    # The longest text last, where it disturbs no column.
+    Column("REASON", lambda line, _: "; ".join(filter(None, (line.tasks, reason(line.job))))),
+)

@@ -9,7 +9,7 @@ from slurmgpu.errors import PlanError
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
-from slurmgpu.models.options import OWN_OPTIONS
+from slurmgpu.models.options import OWN_OPTIONS, ROWS
 from slurmgpu.models.plan import Option
 from slurmgpu.models.slurm_text import LONGEST_OPTION
 from slurmgpu.models.units import Memory
@@ -224,8 +224,19 @@ def _life(job: Job, made: Layouted) -> Iterator[Option]:
         yield Option.model_construct(name="mail-type", value=",".join(job.mail.type), why=_AS_ASKED)
         if job.mail.user:
             yield Option.model_construct(name="mail-user", value=job.mail.user, why=_AS_ASKED)
-    if job.comment:
-        yield Option.model_construct(name="comment", value=job.comment, why=_AS_ASKED)
+
+
+def _passed(job: Job, made: Layouted) -> Iterator[Option]:
+    """What a job's fields say without anything to derive."""
+    for row in ROWS:
+        if not row.passed or row.option is None:
+            continue
+        value: object = job
+        for part in row.key.split("."):
+            value = getattr(value, part)
+        if value is not None and value is not False:
+            text = None if value is True else str(value)
+            yield Option.model_construct(name=row.option, value=text, why=made.asked(row.key))
 
 
 def _others(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
@@ -270,6 +281,7 @@ def options_of(job: Job, cluster: Cluster, made: Layouted) -> tuple[Option, ...]
         *_constraint(job, cluster, made),
         *_size(job, cluster, made),
         *_life(job, made),
+        *_passed(job, made),
         *_others(job, cluster, made),
     )
     options = tuple(option for option in options if not _is_forbidden(option, job, cluster))
