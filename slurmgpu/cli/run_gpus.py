@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 
 from slurmgpu.errors import InvalidInput
+from slurmgpu.local.gpus import Gpus, gpus_of_the_job, gpus_of_this_machine
 from slurmgpu.models.plan import Plan
-from slurmgpu.submission.local_gpus import Gpus, gpus_of_the_job, gpus_of_this_machine
 
 __all__ = ["choose_gpus", "count_of_the_job", "share_out", "told_of_gpus"]
 

@@ -12,8 +12,8 @@ import click
 
 if TYPE_CHECKING:
     from slurmgpu.cli.preparing import Prepared
-    from slurmgpu.submission.local import LocalRequest
-    from slurmgpu.submission.local_gpus import Gpus
+    from slurmgpu.local.gpus import Gpus
+    from slurmgpu.local.running import LocalRequest
 
 __all__ = [
     "LOGIN_NICE",
@@ -86,7 +86,7 @@ def run_prepared(prepared: Prepared, here: Local) -> int:
     """Run the job's script here, in a run directory of its own or in an earlier one's; the script's exit code."""
     from slurmgpu.cli.preparing import note
     from slurmgpu.cli.run_gpus import choose_gpus, share_out, told_of_gpus
-    from slurmgpu.submission.local import run_here, stand_ins
+    from slurmgpu.local.running import run_here, stand_ins
     from slurmgpu.submission.run_directory import new_run_directory
 
     gpus = choose_gpus(prepared.plan, here.on_gpus)
@@ -142,9 +142,9 @@ def _check_earlier(run_dir: Path, script: str) -> None:
 
 def looks_like_a_login_node() -> bool:
     """Whether a cluster answers here, and this is no node of a job."""
+    from slurmgpu.local.gpus import is_on_a_node
     from slurmgpu.slurm.call import Slurm
     from slurmgpu.slurm.cluster import talks_to_a_cluster
-    from slurmgpu.submission.local_gpus import is_on_a_node
 
     return not is_on_a_node(os.environ) and talks_to_a_cluster(Slurm())
 
@@ -216,7 +216,7 @@ def _check_local(prepared: Prepared, steps: int | None) -> None:
 def _request(
     prepared: Prepared, here: Local, *, script: str, run_dir: Path, each: int, gpus: Gpus | None
 ) -> LocalRequest:
-    from slurmgpu.submission.local import LocalRequest
+    from slurmgpu.local.running import LocalRequest
     from slurmgpu.submission.preflight import is_folder
 
     plan, folder = prepared.plan, prepared.folder

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput, RunFailed
+from slurmgpu.local.site import python_with_torch
 from slurmgpu.models.environment import Environment, PythonEnvironment
 from slurmgpu.models.plan import Plan
 from slurmgpu.rendering.context import SCRIPT_NAME
-from slurmgpu.submission.local_site import python_with_torch
 from slurmgpu.submission.run_directory import copy_entrypoint
 
 __all__ = ["ask_entrypoint", "chosen_python", "prepare_here", "prepare_plan"]

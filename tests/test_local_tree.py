@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ne
 DRIVER = """\
 import sys
 from pathlib import Path
-from slurmgpu.submission.local import LocalRequest, run_here
+from slurmgpu.local.running import LocalRequest, run_here
 here = Path(sys.argv[1])
 script = (here / "script").read_text()
 sys.exit(run_here(LocalRequest(script=script, run_dir=here / "run", submit_dir=here, job_name="tree",

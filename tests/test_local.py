@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from slurmgpu.errors import PlanError, RunFailed
-from slurmgpu.submission.local import LocalRequest, run_here, stand_ins
+from slurmgpu.local.running import LocalRequest, run_here, stand_ins
 
 Runner = Callable[..., SimpleNamespace]
 

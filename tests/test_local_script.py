@@ -9,11 +9,11 @@ import pytest
 from slurmgpu.lines.container import read_container
 from slurmgpu.lines.slurm import SRUN
 from slurmgpu.lines.torchrun import TORCHRUN
-from slurmgpu.submission.local_reading import expand, read_script
-from slurmgpu.submission.standins.commands import expand_hosts
-from slurmgpu.submission.standins.srun_output import output_file
-from slurmgpu.submission.standins.step_shape import StepShape, shape_step
-from slurmgpu.submission.standins.torchrun_words import fit_torchrun, is_pretended_host
+from slurmgpu.local.script import expand, read_script
+from slurmgpu.local.standins.commands import expand_hosts
+from slurmgpu.local.standins.srun_output import output_file
+from slurmgpu.local.standins.step_shape import StepShape, shape_step
+from slurmgpu.local.standins.torchrun_words import fit_torchrun, is_pretended_host
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ def main() -> int:
     # Last on the path: a module beside slurmgpu must not take the place of the standard library's.
     sys.path.append(str(Path(__file__).resolve().parents[3]))
     name, folder, *arguments = sys.argv[1:]
-    module = importlib.import_module(f"slurmgpu.submission.standins.{name}")
+    module = importlib.import_module(f"slurmgpu.local.standins.{name}")
     code: int = module.main(folder, arguments)
     return code
 

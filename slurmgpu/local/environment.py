@@ -11,9 +11,9 @@ from pathlib import Path
 
 from ..errors import RunFailed
 from ..files.data import WITHOUT_GPUS
-from .local_gpus import is_on_a_node
-from .local_reading import ScriptReading
-from .local_site import LocalRequest, local_python
+from .gpus import is_on_a_node
+from .script import ScriptReading
+from .site import LocalRequest, local_python
 from .standins.job import PretendedJob, node_names
 
 __all__ = ["batch_environment", "pretended_job"]

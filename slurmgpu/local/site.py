@@ -14,8 +14,8 @@ from pathlib import Path
 
 from ..errors import PlanError
 from ..lines.container import PROGRAMS
-from .local_gpus import Gpus
-from .local_reading import ScriptReading, expand, read_script
+from .gpus import Gpus
+from .script import ScriptReading, expand, read_script
 from .standins.folder import Site
 
 __all__ = ["LocalRequest", "StandIn", "find_site", "local_python", "python_with_torch", "stand_ins"]

@@ -1,6 +1,6 @@
 """``slurmgpu run``: the rendered script itself, byte for byte, on this machine's CPU and without Slurm.
 
-What belongs to Slurm and the site is stood in for (:mod:`slurmgpu.submission.standins`), and
+What belongs to Slurm and the site is stood in for (:mod:`slurmgpu.local.standins`), and
 :func:`stand_ins` says by what before anything runs.
 """
 
@@ -19,9 +19,9 @@ from types import FrameType
 from typing import Any
 
 from ..errors import RunFailed
-from .local_environment import batch_environment, pretended_job
-from .local_reading import ScriptReading, read_script
-from .local_site import LocalRequest, StandIn, find_site, stand_ins
+from .environment import batch_environment, pretended_job
+from .script import ScriptReading, read_script
+from .site import LocalRequest, StandIn, find_site, stand_ins
 from .standins.folder import write_folder
 
 __all__ = ["LocalRequest", "StandIn", "run_here", "stand_ins"]

@@ -1,0 +1,1 @@
+"""A script run on this machine without Slurm: what it counts on is stood in for."""
