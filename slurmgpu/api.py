@@ -34,13 +34,13 @@ class JobSettings(ResourceSettings, total=False):
 
     name: str
     exact: bool
-    environment: str | Mapping[str, Any]
+    environment: str | Mapping[str, object]
     secrets: Sequence[str]
     variables: Mapping[str, str]
     srun_options: Sequence[str]
-    restart: Mapping[str, Any]
+    restart: Mapping[str, object]
     dependency: str
-    mail: Mapping[str, Any]
+    mail: Mapping[str, object]
     comment: str
     work_dir: str | os.PathLike[str]
     sbatch: Mapping[str, str | int | bool]
@@ -52,8 +52,8 @@ _SETTINGS = frozenset(JobSettings.__annotations__)
 
 def submit(
     function: Callable[..., R],
-    *args: Any,
-    kwargs: Mapping[str, Any] | None = None,
+    *args: object,
+    kwargs: Mapping[str, object] | None = None,
     cluster: str | os.PathLike[str] | None = None,
     runs: str | os.PathLike[str] | None = None,
     **settings: Unpack[JobSettings],
@@ -111,7 +111,7 @@ def submit(
 
 
 def _planned(
-    function: Callable[..., Any], settings: dict[str, Any], cluster_name: str | None, cwd: Path
+    function: Callable[..., object], settings: dict[str, object], cluster_name: str | None, cwd: Path
 ) -> tuple[LoadedJob, Cluster, Plan]:
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.files.jobs import load_job
@@ -141,7 +141,7 @@ def _warn(text: str) -> None:
     warnings.warn(text, UserWarning, stacklevel=4)
 
 
-def _layer(function: Callable[..., Any], settings: dict[str, Any]) -> Layered:
+def _layer(function: Callable[..., object], settings: dict[str, object]) -> Layered:
     """The keywords as the topmost layer; the function's dotted name stands for a command."""
     from slurmgpu.files.layered import Layered, Origin
     from slurmgpu.submission.by_submitit import is_checkpointable
@@ -169,7 +169,7 @@ def _layer(function: Callable[..., Any], settings: dict[str, Any]) -> Layered:
     return layer
 
 
-def _read(function: Callable[..., Any]) -> ScriptFacts | None:
+def _read(function: Callable[..., object]) -> ScriptFacts | None:
     """The file that the function is written in, and what that imports from beside it; None where there is none."""
     import inspect
 
@@ -183,12 +183,12 @@ def _read(function: Callable[..., Any]) -> ScriptFacts | None:
     return None if file is None else read_python([Path(file).name], Path(file).absolute().parent)
 
 
-def _restart(checkpointable: bool) -> dict[str, Any] | None:
+def _restart(checkpointable: bool) -> dict[str, object] | None:
     """What can save its state may start again; of anything else nobody knows, and the settings decide."""
     return {"on": ["preemption", "node_failure"]} if checkpointable else None
 
 
-def _names(function: Callable[..., Any]) -> tuple[str, str]:
+def _names(function: Callable[..., object]) -> tuple[str, str]:
     """A function's own name and its dotted one, through functools.partial and for callable objects."""
     function = _innermost(function)
     if not callable(function):
@@ -199,13 +199,13 @@ def _names(function: Callable[..., Any]) -> tuple[str, str]:
     return named.__name__.strip("<>"), f"{named.__module__}.{named.__qualname__}"
 
 
-def _innermost(function: Callable[..., Any]) -> Callable[..., Any]:
+def _innermost(function: Callable[..., object]) -> Callable[..., object]:
     while isinstance(function, functools.partial):
         function = function.func
     return function
 
 
-def _plain(key: str, value: Any) -> Any:
+def _plain(key: str, value: Any) -> object:
     """A keyword's value as a job file would hold it."""
     from pydantic import BaseModel
 

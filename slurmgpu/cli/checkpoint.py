@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -75,7 +75,7 @@ def verify(ctx: click.Context, run: str | None, step: int | None, as_json: bool)
     run_dir, tasks = _tasks(ctx, run)
     if step is not None:
         _require_step(run_dir, tasks, step)
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for task in tasks:
         rows += _verified(task, step, show=not as_json)
     if as_json:
@@ -90,11 +90,11 @@ def verify(ctx: click.Context, run: str | None, step: int | None, as_json: bool)
     ctx.exit(1 if bad or not rows else 0)
 
 
-def _verified(task: _Task, step: int | None, *, show: bool) -> list[dict[str, Any]]:
+def _verified(task: _Task, step: int | None, *, show: bool) -> list[dict[str, object]]:
     """Verify a folder's generations, as many as are asked for and as the question of a resume needs."""
     from slurmgpu.monitoring.checkpoints import read_through
 
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     intact: list[int] = []
     any_counts = False
     for one, problems in read_through(task.folder, step):
@@ -244,7 +244,7 @@ def _tasks(ctx: click.Context, run: str | None) -> tuple[Path, list[_Task]]:
     return run_dir, [_Task(name, folder, checkpoints(folder)) for name, folder in folders.items()]
 
 
-def _facts(task: _Task, one: Checkpoint, *, resume: bool) -> dict[str, Any]:
+def _facts(task: _Task, one: Checkpoint, *, resume: bool) -> dict[str, object]:
     """What a row shows and JSON holds: bytes, seconds since 1970, null for what is not known."""
     manifest = one.manifest
     return {
@@ -267,7 +267,7 @@ def _facts(task: _Task, one: Checkpoint, *, resume: bool) -> dict[str, Any]:
     }
 
 
-def _print_json(run_dir: Path, rows: list[dict[str, Any]]) -> None:
+def _print_json(run_dir: Path, rows: list[dict[str, object]]) -> None:
     import json
 
     document = {"schema": _SCHEMA, "run_dir": str(run_dir.absolute()), "checkpoints": rows}

@@ -13,7 +13,7 @@ _STATE = _HEADER.index("STATE")
 _COLOURS = {"complete": "green", "intact": "green", "torn": "yellow", "damaged": "red", "set aside": "red"}
 
 
-def print_table(rows: list[dict[str, Any]]) -> None:
+def print_table(rows: list[dict[str, object]]) -> None:
     """Print a line for each checkpoint, the task's column only for an array."""
     lines = [_HEADER, *map(_cells, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -46,7 +46,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _known(row: dict[str, Any], *names: str) -> list[str]:
+def _known(row: dict[str, object], *names: str) -> list[str]:
     return ["-" if row[name] is None else str(row[name]) for name in names]
 
 

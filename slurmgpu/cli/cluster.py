@@ -267,7 +267,7 @@ def refresh(ctx: click.Context, name: str | None, dry_run: bool, as_json: bool) 
     )
 
 
-def _entry(change: Any) -> dict[str, Any]:
+def _entry(change: Any) -> dict[str, object]:
     return {"key": ".".join(change.place), "before": change.before, "after": change.after}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
@@ -48,7 +48,7 @@ class Row(NamedTuple):
         """When its source was read."""
         return str(self.cluster.source.date) if self.cluster.source else "no source"
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, object]:
         """As JSON has it."""
         return {
             "name": self.name,

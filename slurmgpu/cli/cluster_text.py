@@ -73,7 +73,7 @@ def description_lines(cluster: Cluster, today: datetime.date) -> Iterator[str]:
         yield f"  hidden {key}: {why}"
 
 
-def _dialect(cluster: Cluster) -> dict[str, Any]:
+def _dialect(cluster: Cluster) -> dict[str, object]:
     """What differs from the defaults, and what was guessed though it does not."""
     unusual = cluster.dialect.model_dump(mode="json", exclude_defaults=True)
     return {
@@ -83,7 +83,7 @@ def _dialect(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _stated(value: Any) -> Any:
+def _stated(value: object) -> Any:
     """What the profile says, as JSON has it."""
     return (
         value.model_dump(mode="json", exclude_unset=True, exclude_none=True)
@@ -154,7 +154,7 @@ def _spaced(key: str) -> str:
     return key.replace("_", " ")
 
 
-def _keys(field: str, stated: dict[str, Any], cluster: Cluster) -> Iterator[str]:
+def _keys(field: str, stated: dict[str, object], cluster: Cluster) -> Iterator[str]:
     shown = {key: value for key, value in stated.items() if value not in ([], {}, None)}
     if shown:
         marks = {key: "?" if f"{field}.{key}" in cluster.guessed else "" for key in shown}
@@ -162,7 +162,7 @@ def _keys(field: str, stated: dict[str, Any], cluster: Cluster) -> Iterator[str]
         yield f"  {field}: {text}"
 
 
-def _in_words(value: Any) -> str:
+def _in_words(value: object) -> str:
     """A setting as the profile writes it."""
     if isinstance(value, list):
         return f"[{', '.join(map(_in_words, value))}]"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -150,7 +150,7 @@ jobs = _offering(lambda ctx: _queued(ctx, live=False))
 live_jobs = _offering(lambda ctx: _queued(ctx, live=True))
 runs = _offering(_runs)
 
-BY_FIELD: dict[str, Any] = {
+BY_FIELD: dict[str, object] = {
     "resources.partition": _offering(_partitions),
     "resources.account": _offering(_accounts),
     "resources.qos": _offering(_qos),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import click
 
@@ -75,7 +74,7 @@ def trust(folder: str) -> None:
     click.echo(f"{path} is trusted", err=True)
 
 
-def _leaves(value: Any, key: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+def _leaves(value: object, key: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], object]]:
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from _leaves(inner, (*key, name))

@@ -6,7 +6,6 @@ import importlib
 import keyword
 import os
 import sys
-from typing import Any
 
 import click
 
@@ -118,7 +117,7 @@ def cli() -> None:
 def run(argv: list[str] | None = None) -> None:
     """Run the command line and exit with its code; every error a user can cause is one message."""
     try:
-        code: Any = cli.main(args=argv, prog_name="slurmgpu", standalone_mode=False)
+        code: object = cli.main(args=argv, prog_name="slurmgpu", standalone_mode=False)
         if sys.stdout is not None:  # closed by `>&-`
             sys.stdout.flush()
     except SlurmGpuError as error:

@@ -191,8 +191,8 @@ def _standing(settings: LoadedSettings, keys: list[Key]) -> dict[Key, str]:
     return found
 
 
-def _at(settings: LoadedSettings, key: Key) -> Any:
-    value: Any = settings.layered.data
+def _at(settings: LoadedSettings, key: Key) -> object:
+    value: object = settings.layered.data
     for name in key:
         value = value.get(name) if isinstance(value, dict) else None
     return value
@@ -243,7 +243,7 @@ def _tell_next(drafts: Drafts) -> None:
     except InvalidInput as error:  # the settings name a profile that is gone
         say(error.message)
         chosen, chooser = GENERIC, None
-    given: dict[str, Any] = {"job__file": str(drafts.job)}
+    given: dict[str, object] = {"job__file": str(drafts.job)}
     option = ""
     if not _is_of(drafts.target, chosen, settings):
         by = f"planned on {chosen.name} ({chooser}); " if chooser else ""

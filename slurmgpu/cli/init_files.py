@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from slurmgpu.cli.questions import Questions, say
 from slurmgpu.discovery.building import Discovered
@@ -124,7 +123,7 @@ def settings_to_write(
     return result
 
 
-def _at(data: Any, key: Key) -> Any:
+def _at(data: object, key: Key) -> object:
     for name in key:
         data = data.get(name) if isinstance(data, dict) else None
     return data
@@ -141,7 +140,7 @@ class Drafts:
     environment: str | None
     """The name of the environment that the first job names."""
     force: bool = False
-    additions: dict[str, Any] = field(default_factory=dict)
+    additions: dict[str, object] = field(default_factory=dict)
     """What is added to the profile."""
     settings: dict[Key, str] = field(default_factory=dict)
 

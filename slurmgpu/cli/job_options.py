@@ -21,7 +21,7 @@ _COMMAND = "slurmgpu.command"
 _PYTHON = re.compile(r"(\A|/)python[\d.]*\Z|\.py\Z")
 
 
-_TYPES: dict[str, Any] = {"count": click.INT}
+_TYPES: dict[str, object] = {"count": click.INT}
 
 
 class JobCommand(click.Command):

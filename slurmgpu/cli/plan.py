@@ -57,7 +57,7 @@ def terminal_columns(stream: TextIO) -> int | None:
     "--when", is_flag=True, help="Ask Slurm when it would start, on at most 5 partitions that it fits."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(given: dict[str, Any], when: bool, as_json: bool) -> None:
+def command(given: dict[str, object], when: bool, as_json: bool) -> None:
     """Print the plan of a job with its reasons; say what does not fit, and what would."""
     from slurmgpu.cli.preparing import prepare
 
@@ -76,7 +76,7 @@ def command(given: dict[str, Any], when: bool, as_json: bool) -> None:
         click.echo(_balance_text(balance or {}))
 
 
-def _asked(prepared: Prepared) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _asked(prepared: Prepared) -> tuple[list[dict[str, object]], dict[str, object]]:
     from slurmgpu.slurm.call import Slurm
     from slurmgpu.slurm.sinfo import idle_nodes
 
@@ -85,7 +85,7 @@ def _asked(prepared: Prepared) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return [_row(prepared, one, idle) for one in found], _balance(prepared)
 
 
-def _balance(prepared: Prepared) -> dict[str, Any]:
+def _balance(prepared: Prepared) -> dict[str, object]:
     """What the job's account has left, in minutes of each resource, where sshare says so."""
     from slurmgpu.slurm.call import Slurm
     from slurmgpu.slurm.sshare import read
@@ -126,7 +126,7 @@ def _ask(prepared: Prepared) -> list[When]:
     return estimates(Slurm(), names, lambda name: prepared.on_partition(name).render(), folder)
 
 
-def _row(prepared: Prepared, when: When, idle: dict[str, int]) -> dict[str, Any]:
+def _row(prepared: Prepared, when: When, idle: dict[str, int]) -> dict[str, object]:
     plan = prepared.on_partition(when.partition).plan
     start = when.estimate.start
     partition = when.partition or when.estimate.partition

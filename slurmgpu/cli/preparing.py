@@ -257,7 +257,7 @@ def _layer(given: dict[str, Any], exact: bool) -> Layered:
     """The options as the topmost layer; an exact job has its GPUs in gres where they are asked for so."""
     layer = Layered({}, {})
 
-    def put(key: str, value: Any, origin: str) -> None:
+    def put(key: str, value: object, origin: str) -> None:
         layer.put(tuple(key.split(".")), value, Origin(origin))
 
     for row in ROWS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -19,7 +18,7 @@ from slurmgpu.cli.job_options import JobCommand, job_options
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write the script to a file.",
 )
-def command(given: dict[str, Any], to: Path | None) -> None:
+def command(given: dict[str, object], to: Path | None) -> None:
     """Print the batch script of a job, or write it to a file.
 
     The script is plain text that sbatch takes as it is.

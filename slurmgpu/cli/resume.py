@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def command(
     ctx: click.Context,
     run: str,
-    given: dict[str, Any],
+    given: dict[str, object],
     wait: bool,
     follow: bool,
     hold: bool,
@@ -119,7 +119,7 @@ def _find(slurm: Slurm, word: str) -> tuple[Path, str | None]:
 
 
 def _submission(
-    run_dir: Path, before: Plan, given: dict[str, Any], hold: bool
+    run_dir: Path, before: Plan, given: dict[str, object], hold: bool
 ) -> tuple[Submission, Job | None]:
     """What to submit: the same script, or with options one that is planned anew; then with its job."""
     from slurmgpu.cli.preparing import note, prepare

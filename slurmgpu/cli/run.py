@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -28,7 +27,7 @@ from slurmgpu.cli.running import Local, device_option, on_login_node, run_dir_op
 @device_option
 @run_dir_option
 def command(
-    given: dict[str, Any],
+    given: dict[str, object],
     processes: int | None,
     pretend_nodes: int,
     steps: int | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -34,7 +34,7 @@ def command(what: Kind) -> None:
     click.echo(json.dumps(schema_of(what), indent=2, ensure_ascii=False))
 
 
-def schema_of(what: Kind) -> dict[str, Any]:
+def schema_of(what: Kind) -> dict[str, object]:
     """The JSON Schema of one kind of file; every field is described by its docstring in the model's source.
 
     The sources are read here, not as the classes are made (``use_attribute_docstrings`` of Pydantic): no other command

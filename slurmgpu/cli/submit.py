@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the run's record as JSON.")
 def command(
-    given: dict[str, Any], dry_run: bool, wait: bool, follow: bool, hold: bool, via: str, as_json: bool
+    given: dict[str, object], dry_run: bool, wait: bool, follow: bool, hold: bool, via: str, as_json: bool
 ) -> None:
     """Submit a job; print its id alone on stdout.
 

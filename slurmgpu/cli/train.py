@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -74,7 +74,7 @@ class Machine(NamedTuple):
 )
 @click.pass_context
 def command(
-    ctx: click.Context, settings: dict[str, Any], asked: Asked, only_prepare: bool, machine: Machine
+    ctx: click.Context, settings: dict[str, object], asked: Asked, only_prepare: bool, machine: Machine
 ) -> None:
     """Train a task on this machine, without Slurm; or prepare it for jobs.
 
@@ -104,7 +104,7 @@ def command(
     ctx.exit(run_prepared(prepared, local))
 
 
-def _planned(asked: Asked, settings: dict[str, Any], gpus: int) -> Prepared:
+def _planned(asked: Asked, settings: dict[str, object], gpus: int) -> Prepared:
     """The job, in its environment on the cluster; what else the cluster wants does not matter on this machine."""
     from slurmgpu.cli.preparing import Prepared, put_any
     from slurmgpu.errors import InvalidInput
@@ -117,7 +117,7 @@ def _planned(asked: Asked, settings: dict[str, Any], gpus: int) -> Prepared:
 
     what, layer = asked.what, layer_of(settings)
 
-    def put(key: str, value: Any, origin: str) -> None:
+    def put(key: str, value: object, origin: str) -> None:
         layer.put(tuple(key.split(".")), value, Origin(origin))
 
     for text in asked.sets:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Literal, Union, get_args, get_origin
 
 import click
 from pydantic.fields import FieldInfo
@@ -55,7 +55,7 @@ def _option(name: str, field: FieldInfo) -> Decorator:
     return click.option(f"--{flag}", _PREFIX + name, metavar=metavar, help=help_text)
 
 
-def _kinds(annotation: Any) -> list[Any]:
+def _kinds(annotation: object) -> list[object]:
     """The types in an annotation, and the words of its literals."""
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
@@ -63,7 +63,7 @@ def _kinds(annotation: Any) -> list[Any]:
     return list(get_args(annotation)) if origin is Literal else [annotation]
 
 
-def layer_of(settings: Mapping[str, Any]) -> Layered:
+def layer_of(settings: Mapping[str, object]) -> Layered:
     """The options as a layer over a job file; what is no number stays a word, for the model to refuse by name."""
     layer = Layered({}, {})
     for name, value in settings.items():
@@ -72,7 +72,7 @@ def layer_of(settings: Mapping[str, Any]) -> Layered:
     return layer
 
 
-def _value(value: Any, kinds: list[Any]) -> Any:
+def _value(value: object, kinds: list[object]) -> object:
     if isinstance(value, tuple):
         return list(value)
     if not isinstance(value, str):

@@ -186,7 +186,7 @@ class _Build:
         return {row["name"]: qos_rule(row, preemptible=row["name"] in preemptible) for row in rows}
 
     def _without_unknown_qos(
-        self, partitions: dict[str, Partition], qos: dict[str, Any]
+        self, partitions: dict[str, Partition], qos: dict[str, object]
     ) -> dict[str, Partition]:
         """A partition's own QOS that accounting does not show is said to be hidden: nothing can be checked by it."""
         for name, partition in partitions.items():

@@ -12,7 +12,7 @@ from slurmgpu.models.environment import Environment
 __all__ = ["add", "completed", "environment_data"]
 
 
-def environment_data(environment: Environment) -> dict[str, Any]:
+def environment_data(environment: Environment) -> dict[str, object]:
     """An environment as a profile writes it: what differs from the defaults."""
     return environment.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
 
@@ -29,7 +29,7 @@ def add(data: dict[str, Any], additions: Mapping[str, Any]) -> bool:
     return changed
 
 
-def completed(text: str, additions: Mapping[str, Any]) -> str | None:
+def completed(text: str, additions: Mapping[str, object]) -> str | None:
     """The profile with the additions, its comments and its other lines kept; None: it has them all."""
     from ruamel.yaml import YAML
 

@@ -25,7 +25,7 @@ _NODE_RULES = (
 )  # fmt: skip
 
 
-def overlay(found: Discovered, base: Cluster) -> dict[str, Any]:
+def overlay(found: Discovered, base: Cluster) -> dict[str, object]:
     """What is written of a discovered cluster that is `based_on` a documented one.
 
     Guesses give way to what is documented; documented rules that Slurm does not know are taken over into the
@@ -116,10 +116,10 @@ def _rename_types(data: dict[str, Any], known: Mapping[str, Any], spelled: Mappi
     return set(by_gres)
 
 
-def _drop_if_documented(data: dict[str, Any], documented: Mapping[str, Any], key: list[str]) -> bool:
+def _drop_if_documented(data: dict[str, object], documented: Mapping[str, object], key: list[str]) -> bool:
     """Take a guessed value out of the data when the documentation has one."""
-    here: Any = data
-    there: Any = documented
+    here: object = data
+    there: object = documented
     for part in key[:-1]:
         here = here.get(part) if isinstance(here, dict) else None
         there = there.get(part) if isinstance(there, dict) else None
@@ -130,7 +130,7 @@ def _drop_if_documented(data: dict[str, Any], documented: Mapping[str, Any], key
     return False
 
 
-def _take_node_rules(groups: list[dict[str, Any]], documented: list[dict[str, Any]]) -> None:
+def _take_node_rules(groups: list[dict[str, object]], documented: list[dict[str, object]]) -> None:
     for group in groups:
         alike = [one for one in documented if one.get("gpu_type") == group.get("gpu_type")]
         alike = [one for one in alike if one.get("gpus") == group.get("gpus")] or alike

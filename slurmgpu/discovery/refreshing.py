@@ -128,7 +128,7 @@ class _Merge:
             elif where[0] not in _ALWAYS_NEW:
                 self.kept.append(Change(where, _plain(here), _plain(after)))
 
-    def _take(self, mine: Any, new: Any, key: Any, after: Any) -> None:
+    def _take(self, mine: Any, new: Any, key: object, after: object) -> None:
         if after is _NOTHING:
             del mine[key]
             return
@@ -148,7 +148,7 @@ class _Merge:
                     base["guessed"].pop(key, None)
 
 
-def _at(data: Any, key: str) -> Any:
+def _at(data: object, key: str) -> object:
     """The value at a dotted key; names may have dots themselves."""
     if not key:
         return data
@@ -159,7 +159,7 @@ def _at(data: Any, key: str) -> Any:
     return _NOTHING
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Without the YAML library's own classes."""
     if value is _NOTHING:
         return None

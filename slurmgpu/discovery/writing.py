@@ -44,7 +44,7 @@ def plain(model: Model) -> dict[str, Any]:
     return {key: data[key] for key in _ORDER if key in data}
 
 
-def _pruned(value: Any) -> Any:
+def _pruned(value: object) -> object:
     if isinstance(value, dict):
         inner = {key: _pruned(one) for key, one in value.items()}
         if "nodes" in inner and isinstance(inner["nodes"], list):
@@ -126,7 +126,7 @@ def flow(value: Any) -> str:
     return _scalar(value)
 
 
-def _scalar(value: Any) -> str:
+def _scalar(value: object) -> str:
     if not isinstance(value, str):
         return json.dumps(value)
     safe = _PLAIN.fullmatch(value) and not value.endswith(" ") and value.lower() not in _WORDS
@@ -134,7 +134,7 @@ def _scalar(value: Any) -> str:
     return value if safe or _DAY.fullmatch(value) else json.dumps(value, ensure_ascii=False)
 
 
-def _place(data: Mapping[str, Any], key: str) -> Place:
+def _place(data: Mapping[str, object], key: str) -> Place:
     """A dotted key as the steps to it: names of partitions and types may have dots themselves."""
     place: Place = ()
     here: Any = data

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from slurmgpu.errors import InvalidInput, did_you_mean
 from slurmgpu.files.data import data_folder
@@ -148,7 +147,7 @@ def _lay_over(below: Layered, above: Layered) -> None:
             below.data[field] = {name: value for name, value in entries.items() if value is not None}
 
 
-def _states(data: Any, key: str, depth: int = 0) -> bool:
+def _states(data: object, key: str, depth: int = 0) -> bool:
     """Whether a profile says something at a dotted key; names in it may have dots themselves."""
     if not key:
         return True
@@ -163,7 +162,7 @@ def _states(data: Any, key: str, depth: int = 0) -> bool:
     return False
 
 
-def _entry(entries: Any, key: str) -> bool:
+def _entry(entries: object, key: str) -> bool:
     return isinstance(entries, dict) and any(key == name or key.startswith(f"{name}.") for name in entries)
 
 

@@ -19,7 +19,7 @@ __all__ = ["complaint"]
 def complaint(
     model: type[BaseModel],
     layered: Layered,
-    errors: list[dict[str, Any]],
+    errors: list[dict[str, object]],
     wrap: Callable[[Key], Key],
     others: Mapping[str, str],
 ) -> tuple[str, str | None]:
@@ -52,7 +52,7 @@ def _misplaced(
     return found
 
 
-def _strange(model: type[BaseModel], errors: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+def _strange(model: type[BaseModel], errors: list[dict[str, Any]]) -> list[tuple[str, object]]:
     """Keys at the top or under resources that look like none of the model's."""
     return [
         (str(error["loc"][-1]).replace("_", "-"), error["input"])
@@ -174,7 +174,7 @@ _WANTED = {
 }
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """A value as YAML writes it, cut to what a message can hold."""
     text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -20,7 +20,7 @@ _WIDTH = 110
 
 
 def job_text(
-    data: Mapping[str, Any],
+    data: Mapping[str, object],
     *,
     head: Iterable[str] = (),
     before: Mapping[Key, Iterable[str]] | None = None,
@@ -48,7 +48,7 @@ def block_text(text: str) -> str:
     return block if same else text
 
 
-def _dump(node: Any) -> str:
+def _dump(node: object) -> str:
     writer = YAML(pure=True)
     writer.width = 10**6  # a folded line would be hard to read, and a shell line must not break
     writer.indent(mapping=_INDENT, sequence=4, offset=2)
@@ -57,7 +57,7 @@ def _dump(node: Any) -> str:
     return stream.getvalue()
 
 
-def _node(value: Any, key: Key) -> Any:
+def _node(value: object, key: Key) -> object:
     if isinstance(value, Mapping):
         return CommentedMap({name: _node(inner, (*key, name)) for name, inner in value.items()})
     if isinstance(value, (list, tuple)):

@@ -23,7 +23,7 @@ class Origin(NamedTuple):
 class Layered:
     """Plain values merged from several layers, each remembering where it was written."""
 
-    def __init__(self, data: dict[str, Any], origins: dict[Key, Origin]) -> None:
+    def __init__(self, data: dict[str, object], origins: dict[Key, Origin]) -> None:
         self.data = data
         self.origins = origins
 
@@ -41,7 +41,7 @@ class Layered:
         _merge(self.data, other.data)
         self.origins.update(other.origins)
 
-    def put(self, key: Key, value: Any, origin: Origin) -> None:
+    def put(self, key: Key, value: object, origin: Origin) -> None:
         """Set one value."""
         here = self.data
         for part in key[:-1]:
@@ -66,14 +66,14 @@ class Layered:
         return None
 
     def _drop(self, key: Key) -> None:
-        here: Any = self.data
+        here: object = self.data
         for part in key[:-1]:
             here = here.get(part) if isinstance(here, dict) else None
         if isinstance(here, dict):
             here.pop(key[-1], None)
 
 
-def _holds(data: Any, key: Key) -> bool:
+def _holds(data: object, key: Key) -> bool:
     for part in key:
         if not isinstance(data, dict) or part not in data:
             return False
@@ -81,7 +81,7 @@ def _holds(data: Any, key: Key) -> bool:
     return data is not None
 
 
-def _merge(below: dict[str, Any], above: dict[str, Any]) -> None:
+def _merge(below: dict[str, Any], above: dict[str, object]) -> None:
     for key, value in above.items():
         if isinstance(value, dict) and isinstance(below.get(key), dict):
             _merge(below[key], value)
@@ -89,5 +89,5 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> None:
             below[key] = _copy(value)
 
 
-def _copy(value: Any) -> Any:
+def _copy(value: object) -> object:
     return {key: _copy(inner) for key, inner in value.items()} if isinstance(value, dict) else value

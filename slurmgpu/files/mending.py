@@ -130,7 +130,7 @@ def _write(mended: str) -> str:
     return f"write\n{mended}"
 
 
-def mended_lines(values: Mapping[tuple[str, ...], Any]) -> str:
+def mended_lines(values: Mapping[tuple[str, ...], object]) -> str:
     """Values under their right keys, as the lines of a file."""
     from slurmgpu.files.job_text import job_text
 
@@ -171,7 +171,7 @@ def _all_keys(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[t
         yield from _all_keys(found, (*above, name))
 
 
-def _is_many(annotation: Any) -> bool:
+def _is_many(annotation: object) -> bool:
     """Whether a field holds several models: a list of them, or names of them."""
     origin = getattr(annotation, "__origin__", None)
     return origin in (tuple, list, dict) or any(
@@ -179,7 +179,7 @@ def _is_many(annotation: Any) -> bool:
     )
 
 
-def model_in(annotation: Any) -> type[BaseModel] | None:
+def model_in(annotation: object) -> type[BaseModel] | None:
     """The model that a field's type holds, if it holds one."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation

@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from pydantic import Field, Strict
 
@@ -74,7 +74,7 @@ class Settings(Model):
     that names it; `$NAME` and ~ expand."""
     environments: dict[Word, Environment] = Field(default_factory=dict)
     """Named environments; they win over the cluster's."""
-    job: dict[str, Any] = Field(default_factory=dict)
+    job: dict[str, object] = Field(default_factory=dict)
     """Values that every job starts from, laid out as in a job file."""
     trusted: Annotated[tuple[Text, ...], Strict(False)] = ()
     """Folders whose settings, profiles, templates and job files count although somebody else wrote them, or may; in the

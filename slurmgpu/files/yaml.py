@@ -79,11 +79,11 @@ def read_yaml(text: str, where: str) -> Layered:
     return layered
 
 
-def _kind(node: Any) -> str:
+def _kind(node: object) -> str:
     return "a list" if isinstance(node, list) else f"the single value {node!r}"
 
 
-def _instead(node: Any, text: str) -> str:
+def _instead(node: object, text: str) -> str:
     """The next act where a file holds no mapping."""
     if re.search(r"^#(!|SBATCH)", text, re.MULTILINE):
         return "a batch script goes to sbatch; slurmgpu import FILE makes a job file of it"
@@ -97,7 +97,7 @@ def _instead(node: Any, text: str) -> str:
 _MOST_VALUES = 100_000
 
 
-def _line(lines: Any, of: str, part: Any) -> int | None:
+def _line(lines: Any, of: str, part: object) -> int | None:
     """The line of a key or an item; a key that a merge (<<) brings in stands on none of its own."""
     try:
         return int(getattr(lines, of)(part)[0]) + 1
@@ -111,7 +111,7 @@ _KNOWN_TAGS = {
 }
 
 
-def _check_tag(node: Any, origin: Origin) -> None:
+def _check_tag(node: object, origin: Origin) -> None:
     """InvalidInput for a value that is marked as of another kind (!name): nothing here reads such."""
     tag = getattr(getattr(node, "tag", None), "value", None)
     if isinstance(node, bytes):
@@ -126,13 +126,13 @@ def _check_tag(node: Any, origin: Origin) -> None:
         )
 
 
-def _plain(node: Any, key: Key, where: str, origins: dict[Key, Origin]) -> Any:
+def _plain(node: object, key: Key, where: str, origins: dict[Key, Origin]) -> Any:
     if len(origins) > _MOST_VALUES:
         raise InvalidInput(f"{where}: stands for more than {_MOST_VALUES} values; use fewer aliases (*name)")
     _check_tag(node, origins[key])
-    lines: Any = getattr(node, "lc", None)  # ruamel's mappings and lists know their lines
+    lines: object = getattr(node, "lc", None)  # ruamel's mappings and lists know their lines
     if isinstance(node, dict):
-        result: dict[str, Any] = {}
+        result: dict[str, object] = {}
         for name, value in node.items():
             line = _line(lines, "key", name)
             _check_tag(name, Origin(where, line))
@@ -146,7 +146,7 @@ def _plain(node: Any, key: Key, where: str, origins: dict[Key, Origin]) -> Any:
             result[str(name)] = _plain(value, inside, where, origins)
         return result
     if isinstance(node, list):
-        items: list[Any] = []
+        items: list[object] = []
         for index, value in enumerate(node):
             inside = (*key, index)
             origins[inside] = Origin(where, _line(lines, "item", index))
@@ -183,7 +183,7 @@ def validate(
     raise InvalidInput(message, hint=hint or f"`slurmgpu schema {what}` describes every field")
 
 
-def _refuse_what_is_no_text(layered: Layered, value: Any, key: Key, wrap: Callable[[Key], Key]) -> None:
+def _refuse_what_is_no_text(layered: Layered, value: object, key: Key, wrap: Callable[[Key], Key]) -> None:
     """InvalidInput for text that UTF-8 cannot hold: a word of the command line that was in another encoding."""
     if isinstance(value, dict):
         for name, inner in value.items():

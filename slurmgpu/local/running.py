@@ -120,7 +120,7 @@ def _supervised(folder: Path, environment: Mapping[str, str], cwd: Path) -> int:
 
 def _handle(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
     """Handle the signals that are passed on; return the handlers they had (none outside the main thread)."""
-    before: dict[int, Any] = {}
+    before: dict[int, object] = {}
     with contextlib.suppress(ValueError):
         for signum in _PASSED_ON:
             if signal.getsignal(signum) is signal.SIG_IGN:

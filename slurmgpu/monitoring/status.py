@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus, JobUse, LiveUse, Run
@@ -219,7 +219,7 @@ def _completed_by(queued: JobStatus, accounted: JobStatus | None) -> JobStatus:
     """The queue's record, with accounting's figures where both say that the job has ended, and how."""
     if accounted is None or not queued.state.is_final or accounted.state is not queued.state:
         return queued
-    update: dict[str, Any] = {name: getattr(accounted, name) for name in _FROM_ACCOUNTING}
+    update: dict[str, object] = {name: getattr(accounted, name) for name in _FROM_ACCOUNTING}
     known = {name: value for name, value in update.items() if value is not None}
     if (queued.exit_code or 0) - sacct.TAKEN_OFF == accounted.exit_code:
         known["exit_code"] = queued.exit_code

@@ -144,7 +144,7 @@ def _submit_by_hand(plan: Plan, script_name: str) -> str:
     return f"mkdir -p {' '.join(shell_word(folder) for folder in folders)} && {sbatch}" if folders else sbatch
 
 
-def _modules(plan: Plan) -> dict[str, Any] | None:
+def _modules(plan: Plan) -> dict[str, object] | None:
     modules = plan.environment.modules
     if modules is None or not (modules.purge or modules.use or modules.load):
         return None
@@ -183,18 +183,18 @@ def _rendezvous(plan: Plan) -> dict[str, str] | None:
     return None if nodes is None else {"nodes": nodes, "suffix": plan.address_suffix or ""}
 
 
-def _run(plan: Plan) -> dict[str, Any] | None:
+def _run(plan: Plan) -> dict[str, object] | None:
     """The run directory, for what writes into it."""
     if plan.train is None and plan.own_loop is None and not plan.tended:
         return None
     return {"name": shell_word(plan.slug), "array": plan.option("array") is not None}
 
 
-def _settings(train: Mapping[str, Any]) -> str:
+def _settings(train: Mapping[str, object]) -> str:
     return json.dumps(train, indent=2, ensure_ascii=False)
 
 
-def _tended(plan: Plan) -> dict[str, Any] | None:
+def _tended(plan: Plan) -> dict[str, object] | None:
     """How the script sees the job through to its end, and what has it requeued."""
     if not plan.tended:
         return None

@@ -43,7 +43,7 @@ class Keeper:
     def daemons(self) -> dict[str, dict[str, Any]]:
         """What the supervisor wrote of each daemon: argv, pid, how it ended, whether it is wanted."""
         try:
-            found: dict[str, dict[str, Any]] = json.loads((self.folder / "daemons.json").read_bytes())
+            found: dict[str, dict[str, object]] = json.loads((self.folder / "daemons.json").read_bytes())
         except FileNotFoundError:
             return {}
         return found
@@ -116,7 +116,7 @@ class Keeper:
             hint = "this Slurm is built for one node a machine: give --nodes 1, or --like CLUSTER, whose nodes do not run"
         return SandboxFailed("\n".join([f"the sandbox failed: {message}", *logs]), hint=hint)
 
-    def _send(self, request: dict[str, Any]) -> None:
+    def _send(self, request: dict[str, object]) -> None:
         line = json.dumps(request).encode() + b"\n"
         deadline = time.monotonic() + 30
         while True:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from pathlib import Path
-from typing import Any
 
 from slurmgpu.models.units import Memory
 from slurmgpu.sandbox.keeper import Keeper
@@ -60,7 +59,7 @@ def status_line(name: str, folder: Path, state: State | None) -> str:
     return "\n".join([line, *below, *(f"  not enforced {one}" for one in _not_enforced(state))])
 
 
-def status_entry(name: str, folder: Path, state: State | None) -> dict[str, Any]:
+def status_entry(name: str, folder: Path, state: State | None) -> dict[str, object]:
     """The same for programs."""
     if state is None:
         return {"name": name, "cluster": f"sandbox-{name}", "condition": "crashed", "folder": str(folder)}

@@ -216,7 +216,7 @@ def _last_ones(script: Script, component: int) -> list[Directive]:
     return list(found.values())
 
 
-def _checked(data: dict[str, Any], script: Script, name: str) -> Job:
+def _checked(data: dict[str, object], script: Script, name: str) -> Job:
     """The job; InvalidInput where it would not ask for what the script asks for."""
     try:
         job = Job.model_validate_json(json.dumps(data))

@@ -36,7 +36,7 @@ _OTHER_SCHEDULERS = ("#PBS", "#BSUB")
 class Understood(NamedTuple):
     """A body as the fields of a job."""
 
-    data: dict[str, Any]
+    data: dict[str, object]
     comments: dict[Key, tuple[str, ...]]
     """The body's comments, by the key of the line that follows."""
 
@@ -76,11 +76,11 @@ class _Body:
         self.size = size
         self.modules: dict[str, Any] = {}
         self.python: dict[str, Any] = {}
-        self.container: dict[str, Any] | None = None
+        self.container: dict[str, object] | None = None
         self.variables: dict[str, str] = {}
         self.work_dir: str | None = None
         self.conda_root: str | None = None
-        self.started: dict[str, Any] = {}
+        self.started: dict[str, object] = {}
         self.stage = 0
         self.at: int | None = None
         """The line that is being read."""
@@ -115,8 +115,8 @@ class _Body:
             self.comments[("command",)] = (*self.comments.get(("command",), ()), *waiting)
         return Understood(self._data(), self.comments)
 
-    def _data(self) -> dict[str, Any]:
-        environment: dict[str, Any] = {}
+    def _data(self) -> dict[str, object]:
+        environment: dict[str, object] = {}
         if self.modules:
             environment["modules"] = self.modules
         if self.container:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from slurmgpu.lines.command import python_command
 from slurmgpu.lines.container import PROGRAMS, read_container
 from slurmgpu.lines.options import Option, Table
@@ -37,9 +35,11 @@ _GPU_OPTIONS = {"nv": "nvidia", "rocm": "amd"}
 _SIZES = {"nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task", "gres"}
 
 
-def read_command(words: list[str], job: Job, size: ExactSize) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def read_command(
+    words: list[str], job: Job, size: ExactSize
+) -> tuple[dict[str, object], dict[str, object] | None]:
     """The fields ``command`` and ``launch``, and the container; Unsure where the line says more than they can."""
-    launch: dict[str, Any] = {"launcher": "plain"}
+    launch: dict[str, object] = {"launcher": "plain"}
     if words[0] == "srun":
         words, options = _srun(words[1:], job)
         launch = {"launcher": "srun", **({"srun_options": options} if options else {})}
@@ -105,14 +105,14 @@ def _srun(words: list[str], job: Job) -> tuple[list[str], list[str]]:
     return words, [f"--{one.name}" + ("" if one.value is None else f"={one.value}") for one in options]
 
 
-def _container(words: list[str], size: ExactSize) -> tuple[dict[str, Any], list[str]]:
+def _container(words: list[str], size: ExactSize) -> tuple[dict[str, object], list[str]]:
     runtime, mode = words[0], words[1] if len(words) > 1 else ""
     if mode not in {"exec", "run"}:
         raise Unsure(f"{runtime} {mode or 'alone'} is neither exec nor run")
     line = read_container([unquoted(word) for word in words[1:]]).line
     for fault in line.faults:
         raise Unsure(f"{fault.text} is no known option of {runtime} {mode}, so the image cannot be told")
-    found: dict[str, Any] = {"runtime": runtime} if runtime != PROGRAMS[0] else {}
+    found: dict[str, object] = {"runtime": runtime} if runtime != PROGRAMS[0] else {}
     gpu = "none"
     binds: list[str] = []
     options: list[str] = []

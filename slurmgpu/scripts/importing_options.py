@@ -36,7 +36,7 @@ def _text(value: str | None) -> Any:
     return value
 
 
-def _number(value: str | None) -> Any:
+def _number(value: str | None) -> object:
     return (
         int(value)
         if value is not None and value.isascii() and value.isdigit() and str(int(value)) == value
@@ -44,25 +44,25 @@ def _number(value: str | None) -> Any:
     )
 
 
-def _list(value: str | None) -> Any:
+def _list(value: str | None) -> object:
     return _text(value).split(",")
 
 
-def _flag(value: str | None) -> Any:
+def _flag(value: str | None) -> object:
     if value is not None:
         raise ValueError
     return True
 
 
-def _reasons(*reasons: str) -> Callable[[str | None], Any]:
+def _reasons(*reasons: str) -> Callable[[str | None], object]:
     return lambda value: list(reasons) if _flag(value) else None
 
 
-_READERS: dict[str, Callable[[str | None], Any]] = {
+_READERS: dict[str, Callable[[str | None], object]] = {
     "text": _text, "count": _number, "amount": _number, "list": _list, "flag": _flag
 }  # fmt: skip
 _RESTART: Key = ("restart", "on")
-_FIELDS: dict[str, tuple[Key, Callable[[str | None], Any]]] = {
+_FIELDS: dict[str, tuple[Key, Callable[[str | None], object]]] = {
     row.option: (tuple(row.key.split(".")), _READERS[row.kind])
     for row in ROWS
     if row.option is not None and row.key != "work_dir"  # a script's own folder is where it is submitted
@@ -73,7 +73,7 @@ _FIELDS: dict[str, tuple[Key, Callable[[str | None], Any]]] = {
 """Where an option of sbatch stands in a job file, and what its value is there."""
 
 
-def options_to_data(components: list[Asked]) -> dict[str, Any]:
+def options_to_data(components: list[Asked]) -> dict[str, object]:
     """The options of each component of a job as its file holds them, ``exact`` included; no script yet.
 
     Of an option that stands twice in a component the last counts.
@@ -82,7 +82,7 @@ def options_to_data(components: list[Asked]) -> dict[str, Any]:
     return data
 
 
-def place(components: list[Asked]) -> tuple[dict[str, Any], dict[tuple[int, str], Key]]:
+def place(components: list[Asked]) -> tuple[dict[str, object], dict[tuple[int, str], Key]]:
     """The options of each component as a job's data, and the key at which each stands (component and name)."""
     data: dict[str, Any] = {"exact": True}
     keys: dict[tuple[int, str], Key] = {}
@@ -109,7 +109,7 @@ def _plain(value: str | None) -> str | int | bool:
     return number if isinstance(number, int) else value
 
 
-def _fit(data: dict[str, Any], inside: Key, name: str, value: str | None) -> Key | None:
+def _fit(data: dict[str, object], inside: Key, name: str, value: str | None) -> Key | None:
     """Put an option into the field that stands for it; None where the field would not ask for just that."""
     field, convert = _FIELDS.get(name, (None, None))
     if field is None or convert is None or (inside and field[0] != "resources"):
@@ -130,13 +130,13 @@ def _fit(data: dict[str, Any], inside: Key, name: str, value: str | None) -> Key
     return key
 
 
-def _put(data: Any, key: Key, value: Any) -> None:
+def _put(data: Any, key: Key, value: object) -> None:
     for part in key[:-1]:
         data = data[part] if isinstance(part, int) else data.setdefault(part, {})
     data[key[-1]] = value
 
 
-def _get(data: Any, key: Key) -> Any:
+def _get(data: Any, key: Key) -> object:
     for part in key:
         if isinstance(part, int):
             data = data[part]
@@ -147,7 +147,7 @@ def _get(data: Any, key: Key) -> Any:
     return data
 
 
-def valid(data: dict[str, Any]) -> Job | None:
+def valid(data: dict[str, object]) -> Job | None:
     """The job of this data; None where it is no job."""
     try:
         return Job.model_validate_json(json.dumps(data))

@@ -76,7 +76,7 @@ def is_checkpointable(function: object) -> bool:
 
 
 def pack_function(
-    plan: Plan, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    plan: Plan, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> Packed:
     """Make the plan (launcher srun) call a function in each task.
 
@@ -127,7 +127,7 @@ def attach(packed: Packed, run: Run) -> submitit.Job[Any]:
     import submitit
 
     folder = Path(run.run_dir) / SUBMITIT_FOLDER
-    job: submitit.Job[Any] = submitit.SlurmJob(folder, str(run.job_id), range(packed.tasks))
+    job: submitit.Job[object] = submitit.SlurmJob(folder, str(run.job_id), range(packed.tasks))
     with suppress(FileExistsError):  # the job itself was faster
         job.paths.submitted_pickle.symlink_to(_PAYLOAD)
     job.paths.submission_file.symlink_to(Path("..") / run.script)
@@ -183,7 +183,7 @@ def _shell_line(plan: Plan) -> str:
 
 
 def _pickled(
-    plan: Plan, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    plan: Plan, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> bytes:
     from submitit.core.utils import DelayedSubmission
 

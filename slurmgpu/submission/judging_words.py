@@ -121,7 +121,7 @@ def _plain(name: str) -> Callable[[str | None], str]:
     return lambda value: f"--{name}" if value is None else f"--{name}={value}"
 
 
-def _value_at(loaded: LoadedJob, key: Key, otherwise: str | None) -> Any:
+def _value_at(loaded: LoadedJob, key: Key, otherwise: str | None) -> object:
     here: Any = loaded.layered.data
     try:
         for part in key:

@@ -61,7 +61,7 @@ def _holder(path: Path) -> str:
         return "a process that has just ended"
 
 
-def train_settings(run_dir: Path, task: str, before: Plan, after: Plan) -> dict[str, Any] | None:
+def train_settings(run_dir: Path, task: str, before: Plan, after: Plan) -> dict[str, object] | None:
     """What a start would train with: train.json as it is now, with what differs between the plans laid over it.
 
     ``task`` is an array's task, or ''. None for a job that trains nothing by itself.
@@ -78,7 +78,9 @@ def train_settings(run_dir: Path, task: str, before: Plan, after: Plan) -> dict[
     return _laid_over(now, before.train, after.train)
 
 
-def _laid_over(now: dict[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+def _laid_over(
+    now: dict[str, Any], before: Mapping[str, object], after: Mapping[str, object]
+) -> dict[str, object]:
     result = dict(now)
     for key, value in after.items():
         old = before.get(key)

@@ -9,7 +9,6 @@ import secrets
 import shutil
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import slurmgpu
 from slurmgpu.errors import InvalidInput, RunFailed
@@ -148,7 +147,7 @@ def read_plan(path: Path) -> Plan:
         raise InvalidInput(f"{file} is not the plan of a run: {' '.join(first)}") from None
 
 
-def _repeatable(job: Job, plan: Plan) -> dict[str, Any]:
+def _repeatable(job: Job, plan: Plan) -> dict[str, object]:
     """The job as a file that means the same wherever it lies: its work folder is written out."""
     # In an exact job a default that is written counts, and one that is not does not.
     data = job.model_dump(mode="json", exclude_unset=job.exact, exclude_defaults=not job.exact)
