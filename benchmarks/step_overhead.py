@@ -190,8 +190,8 @@ def entrypoint(folder: Path, note: Callable[[], None]) -> None:
     """The real thing: its own run, with the clock of the benchmark in the task's loss."""
     import torch
 
-    from slurmgpu.training.group import Group
-    from slurmgpu.training.ranks import Ranks
+    from slurmgpu.training.processes.group import Group
+    from slurmgpu.training.processes.ranks import Ranks
     from slurmgpu.training.run import train
     from slurmgpu.training.settings import SCHEMA, parse
 

@@ -22,9 +22,9 @@ from torch import nn
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.monitoring import checkpoints as reading
-from slurmgpu.training import checkpoint as writing
 from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.export import export, plain_names
+from slurmgpu.training.saving import checkpoint as writing
 
 ROOT = Path(__file__).resolve().parent.parent
 Call = Callable[..., Result]

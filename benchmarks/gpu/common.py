@@ -58,8 +58,8 @@ def train_here(
     document: dict[str, Any], folder: Path, at_loss: Callable[[], None] = gpu_hook.nothing
 ) -> None:
     """Train in this process and thread until the end, or until the hook has had enough; what it says is dropped."""
-    from slurmgpu.training.group import join
-    from slurmgpu.training.ranks import Ranks
+    from slurmgpu.training.processes.group import join
+    from slurmgpu.training.processes.ranks import Ranks
     from slurmgpu.training.run import train
     from slurmgpu.training.settings import parse
 

@@ -93,8 +93,8 @@ def data_parallel(tiny: bool, folder: Path) -> dict[str, Any]:
 
 def group_of_one() -> dict[str, Any]:
     """What the ranks tell each other, through a process group of one: gather, sum, barrier, buffers."""
-    from slurmgpu.training.group import Group
-    from slurmgpu.training.ranks import Ranks
+    from slurmgpu.training.processes.group import Group
+    from slurmgpu.training.processes.ranks import Ranks
 
     class Alone(Group):
         together = True  # type: ignore[assignment]

@@ -25,8 +25,8 @@ from types import TracebackType
 from typing import NoReturn, Optional
 
 from .errors import EvaluationFailed, Paused, SettingsError, TakenOver, TrainingError
-from .ranks import Ranks, from_environment
-from .signals import Signals
+from .processes.ranks import Ranks, from_environment
+from .watching.signals import Signals
 
 # What gloo and nccl say when another rank has gone; that rank's own error is the one to read.
 _LOST = (
@@ -96,7 +96,9 @@ def _run(
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # it is not needed here
     # torch takes a second to import: not before the command line is known to make sense.
     _require_torch()
-    from . import given, group, memory, run, settings
+    from . import run, settings
+    from .processes import given, group
+    from .watching import memory
 
     values = settings.load(settings_file)
     run.check_strategy(values, ranks.world_size)
@@ -117,7 +119,8 @@ def _prepare(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
 
     values = settings.load(settings_file)
     _require_torch()
-    from . import console, task
+    from . import task
+    from .watching import console
 
     loaded = task.load(values.task)
     if not loaded.has("prepare"):

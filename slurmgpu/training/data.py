@@ -24,10 +24,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from .errors import SettingsError, TrainingError
-from .group import Group, own_cpus
 from .order import Order, Piece, Share, mix, sample_seed
-from .signals import SIGNALS
+from .processes.group import Group, own_cpus
 from .task import describe_value
+from .watching.signals import SIGNALS
 
 __all__ = ["Fetch", "count_workers", "eval_batches", "to_device", "train_batches"]
 

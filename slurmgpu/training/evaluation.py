@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, Optional, TypeVar
 
 import torch
 
-from . import randomness
 from .data import to_device
 from .errors import EvaluationFailed
-from .group import Group
 from .precision import Precision
+from .processes.group import Group
+from .saving import randomness
 from .task import Scalar, Task
-from .watch import Watch
+from .watching.watch import Watch
 
 __all__ = ["evaluate", "trained_sums"]
 

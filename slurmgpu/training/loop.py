@@ -15,24 +15,24 @@ from typing import Any, Optional, Union
 
 import torch
 
-from .bound import Bound
-from .console import Console, duration
 from .data import count_workers, eval_batches, train_batches
 from .errors import NotFinite, SettingsError
 from .evaluation import evaluate, trained_sums
-from .gauges import Gauges
-from .group import Group
-from .meter import Meter, Reading
-from .metrics import Metrics
 from .order import Order, mix, shares
-from .pace import Pace, forward_timer
 from .precision import Precision
-from .randomness import seed_all
+from .processes.group import Group
+from .saving.bound import Bound
+from .saving.randomness import seed_all
 from .settings import Config, Settings, micro_batch
 from .setup import make_model, make_optimizer, make_schedule, set_backends, spread
 from .step import Position, Step
 from .task import Task
-from .watch import Watch
+from .watching.console import Console, duration
+from .watching.gauges import Gauges
+from .watching.meter import Meter, Reading
+from .watching.metrics import Metrics
+from .watching.pace import Pace, forward_timer
+from .watching.watch import Watch
 
 __all__ = ["Loop"]
 

@@ -11,16 +11,16 @@ from typing import Any, Optional, Union
 import torch
 import torch.distributed as dist
 
-from .console import Console
 from .data import count_workers, train_batches
 from .errors import TrainingError
-from .given import check, visible
-from .group import Group
 from .order import Order, shares
-from .ranks import from_environment
+from .processes.given import check, visible
+from .processes.group import Group
+from .processes.ranks import from_environment
+from .saving.snapshot import plain_state
 from .session import Session
-from .signals import Signals
-from .snapshot import plain_state
+from .watching.console import Console
+from .watching.signals import Signals
 
 __all__ = ["Run"]
 

@@ -7,10 +7,10 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from . import randomness
 from .errors import TrainingError
 from .loop import Loop
 from .order import mix
+from .saving import randomness
 from .session import Session
 from .step import Position
 from .task import Task

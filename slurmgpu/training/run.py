@@ -12,22 +12,22 @@ from typing import Any, Optional
 
 import torch
 
-from . import profiling
-from .console import Console, describe, duration
 from .errors import EvaluationFailed, NotFinite, Paused, SettingsError, TrainingError
-from .group import Group
 from .loop import Loop
-from .lost import account
-from .metrics import Metrics
+from .processes.group import Group
 from .resume import restore, restore_rank, task_sha256
-from .saver import Saved
+from .saving.saver import Saved
+from .saving.snapshot import plain_state, reserve
 from .session import Session
 from .settings import Config, Settings
-from .shapes import awkward_sizes, tensor_core_multiple
-from .signals import Signals
-from .snapshot import plain_state, reserve
 from .task import load
-from .track import Tracking, require
+from .watching import profiling
+from .watching.console import Console, describe, duration
+from .watching.lost import account
+from .watching.metrics import Metrics
+from .watching.shapes import awkward_sizes, tensor_core_multiple
+from .watching.signals import Signals
+from .watching.track import Tracking, require
 
 __all__ = ["check_strategy", "train"]
 

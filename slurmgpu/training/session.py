@@ -13,19 +13,19 @@ from typing import Any, NoReturn, Optional
 
 import torch
 
-from . import checkpoint, randomness
-from .bound import Bound
-from .channel import Channel
-from .checkpoint import Generation
-from .console import Console
 from .errors import NotFinite, SettingsError, TakenOver, TrainingError
 from .files import write_json
-from .group import Group
-from .lock import Hold, Lock
-from .saver import NOT_FINITE, Saved, Saver
-from .signals import Signals
-from .snapshot import Snapshot
-from .watch import Watch, dump_stacks
+from .processes.channel import Channel
+from .processes.group import Group
+from .saving import checkpoint, randomness
+from .saving.bound import Bound
+from .saving.checkpoint import Generation
+from .saving.lock import Hold, Lock
+from .saving.saver import NOT_FINITE, Saved, Saver
+from .saving.snapshot import Snapshot
+from .watching.console import Console
+from .watching.signals import Signals
+from .watching.watch import Watch, dump_stacks
 
 __all__ = ["STOP_SCHEMA", "Session"]
 

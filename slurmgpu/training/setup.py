@@ -15,8 +15,8 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from .errors import SettingsError
-from .group import Group
 from .precision import Precision
+from .processes.group import Group
 from .settings import Config, Settings
 from .task import Task
 

@@ -11,14 +11,14 @@ from typing import Any, Optional
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from .console import Console
-from .group import Group
-from .meter import Meter, on_device
 from .order import shares
-from .pace import Forward
 from .precision import Precision
+from .processes.group import Group
 from .settings import Settings, micro_batch
 from .task import Task
+from .watching.console import Console
+from .watching.meter import Meter, on_device
+from .watching.pace import Forward
 
 __all__ = ["Position", "Step"]
 

@@ -17,8 +17,8 @@ from slurmgpu.models.job import Job
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.surroundings import Surroundings
 from slurmgpu.rendering.render import render_script
-from slurmgpu.training.group import choose_device
-from slurmgpu.training.ranks import from_environment
+from slurmgpu.training.processes.group import choose_device
+from slurmgpu.training.processes.ranks import from_environment
 from tests.slurm.throwaway import ThrowawaySlurm
 
 pytestmark = pytest.mark.slurm

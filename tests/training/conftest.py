@@ -19,8 +19,8 @@ import pytest
 import torch
 
 from slurmgpu.training import files
-from slurmgpu.training.group import Group
-from slurmgpu.training.ranks import Ranks
+from slurmgpu.training.processes.group import Group
+from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.run import train
 from slurmgpu.training.settings import SCHEMA, load
 

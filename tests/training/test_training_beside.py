@@ -12,12 +12,13 @@ import torch
 from torch import nn
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from slurmgpu.training import data, memory
+from slurmgpu.training import data
 from slurmgpu.training.beside import Beside
 from slurmgpu.training.errors import SettingsError, TrainingError
-from slurmgpu.training.group import Group
-from slurmgpu.training.ranks import Ranks
+from slurmgpu.training.processes.group import Group
+from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.settings import Settings
+from slurmgpu.training.watching import memory
 
 from .conftest import RunFolder
 from .test_training_gpu_paths import CPU, GPU, OnGpu

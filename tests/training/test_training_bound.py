@@ -20,12 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmgpu.training import Run, files
-from slurmgpu.training.bound import Bound
 from slurmgpu.training.errors import TrainingError
-from slurmgpu.training.ranks import Ranks
-from slurmgpu.training.saver import Saved, Saver
-from slurmgpu.training.snapshot import Snapshot
-from slurmgpu.training.watch import NEVER
+from slurmgpu.training.processes.ranks import Ranks
+from slurmgpu.training.saving.bound import Bound
+from slurmgpu.training.saving.saver import Saved, Saver
+from slurmgpu.training.saving.snapshot import Snapshot
+from slurmgpu.training.watching.watch import NEVER
 
 from .conftest import RunFolder, clean_environment
 

@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 import torch
 
-from slurmgpu.training import checkpoint, files
-from slurmgpu.training.channel import Channel
-from slurmgpu.training.checkpoint import Generation, newest_intact, read, sweep
+from slurmgpu.training import files
 from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.files import sha256
-from slurmgpu.training.ranks import Ranks
-from slurmgpu.training.saver import Saved, Saver
-from slurmgpu.training.snapshot import Snapshot
+from slurmgpu.training.processes.channel import Channel
+from slurmgpu.training.processes.ranks import Ranks
+from slurmgpu.training.saving import checkpoint
+from slurmgpu.training.saving.checkpoint import Generation, newest_intact, read, sweep
+from slurmgpu.training.saving.saver import Saved, Saver
+from slurmgpu.training.saving.snapshot import Snapshot
 
 
 def save(

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from slurmgpu.training import console
-from slurmgpu.training.console import Console
+from slurmgpu.training.watching import console
+from slurmgpu.training.watching.console import Console
 
 from .conftest import RunFolder
 

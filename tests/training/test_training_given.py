@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from slurmgpu.training import Run, given
+from slurmgpu.training import Run
 from slurmgpu.training.errors import TrainingError
-from slurmgpu.training.ranks import Ranks
+from slurmgpu.training.processes import given
+from slurmgpu.training.processes.ranks import Ranks
 
 from .conftest import RunFolder
 

@@ -12,15 +12,16 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from slurmgpu.training import data, loop, randomness
-from slurmgpu.training.group import Group
+from slurmgpu.training import data, loop
 from slurmgpu.training.loop import Loop
-from slurmgpu.training.pace import Pace
-from slurmgpu.training.ranks import Ranks
+from slurmgpu.training.processes.group import Group
+from slurmgpu.training.processes.ranks import Ranks
+from slurmgpu.training.saving import randomness
 from slurmgpu.training.session import Session
 from slurmgpu.training.settings import Config, Settings
 from slurmgpu.training.setup import make_model, spread
 from slurmgpu.training.task import Task
+from slurmgpu.training.watching.pace import Pace
 
 from .conftest import RunFolder
 

@@ -15,16 +15,17 @@ from typing import Any
 import pytest
 import torch
 
-from slurmgpu.training import checkpoint, session
-from slurmgpu.training import lock as module
-from slurmgpu.training.channel import Channel
-from slurmgpu.training.console import Console
+from slurmgpu.training import session
 from slurmgpu.training.errors import TrainingError
-from slurmgpu.training.group import Group
-from slurmgpu.training.lock import Hold, Lock
-from slurmgpu.training.ranks import Ranks
-from slurmgpu.training.saver import Saved, Saver
-from slurmgpu.training.snapshot import Snapshot
+from slurmgpu.training.processes.channel import Channel
+from slurmgpu.training.processes.group import Group
+from slurmgpu.training.processes.ranks import Ranks
+from slurmgpu.training.saving import checkpoint
+from slurmgpu.training.saving import lock as module
+from slurmgpu.training.saving.lock import Hold, Lock
+from slurmgpu.training.saving.saver import Saved, Saver
+from slurmgpu.training.saving.snapshot import Snapshot
+from slurmgpu.training.watching.console import Console
 
 from .test_training_bound import Shared
 

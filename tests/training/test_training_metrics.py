@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import torch
 
-from slurmgpu.training import gpus, meter
 from slurmgpu.training.errors import TrainingError
-from slurmgpu.training.gauges import peak_memory
-from slurmgpu.training.gpus import PEAKS, Utilisation, peak_flops
-from slurmgpu.training.lost import account
-from slurmgpu.training.metrics import Metrics
 from slurmgpu.training.run import _Run
+from slurmgpu.training.watching import gpus, meter
+from slurmgpu.training.watching.gauges import peak_memory
+from slurmgpu.training.watching.gpus import PEAKS, Utilisation, peak_flops
+from slurmgpu.training.watching.lost import account
+from slurmgpu.training.watching.metrics import Metrics
 
 from .conftest import ROOT, RunFolder
 

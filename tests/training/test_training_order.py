@@ -11,10 +11,10 @@ import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from slurmgpu.training.data import eval_batches, train_batches
-from slurmgpu.training.group import Group
 from slurmgpu.training.order import Order, mix, sample_seed, shares
-from slurmgpu.training.randomness import seed_all
-from slurmgpu.training.ranks import Ranks
+from slurmgpu.training.processes.group import Group
+from slurmgpu.training.processes.ranks import Ranks
+from slurmgpu.training.saving.randomness import seed_all
 
 try:
     import numpy

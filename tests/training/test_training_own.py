@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from slurmgpu.training import Run
-from slurmgpu.training.lock import Lock
+from slurmgpu.training.saving.lock import Lock
 
 from .conftest import ROOT, clean_environment, free_port
 

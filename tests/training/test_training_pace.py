@@ -7,7 +7,7 @@ import socket
 import pytest
 import torch
 
-from slurmgpu.training.pace import Forward, slowest
+from slurmgpu.training.watching.pace import Forward, slowest
 
 from .conftest import RunFolder
 

@@ -22,11 +22,11 @@ import torch
 
 from slurmgpu.training import __main__ as entrypoint
 from slurmgpu.training import evaluation, session
-from slurmgpu.training.console import Console
-from slurmgpu.training.group import Group
-from slurmgpu.training.ranks import Ranks
+from slurmgpu.training.processes.group import Group
+from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.session import Session
-from slurmgpu.training.watch import Watch
+from slurmgpu.training.watching.console import Console
+from slurmgpu.training.watching.watch import Watch
 
 from .alone import python_with
 from .conftest import ROOT, RunFolder, clean_environment, new_run

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from slurmgpu.training import profiling
+from slurmgpu.training.watching import profiling
 
 from .conftest import RunFolder, new_run
 

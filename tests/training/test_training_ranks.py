@@ -7,11 +7,11 @@ import os
 import pytest
 import torch
 
-from slurmgpu.training import group
 from slurmgpu.training.data import count_workers
 from slurmgpu.training.errors import TrainingError
-from slurmgpu.training.group import Group, choose_device, join, own_cpus
-from slurmgpu.training.ranks import Ranks, from_environment, tasks_on_node
+from slurmgpu.training.processes import group
+from slurmgpu.training.processes.group import Group, choose_device, join, own_cpus
+from slurmgpu.training.processes.ranks import Ranks, from_environment, tasks_on_node
 
 TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
 SRUN = {

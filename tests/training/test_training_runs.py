@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from slurmgpu.training import files, precision, randomness
+from slurmgpu.training import files, precision
 from slurmgpu.training.errors import NotFinite, SettingsError, TrainingError
-from slurmgpu.training.lock import Lock
-from slurmgpu.training.snapshot import Snapshot
+from slurmgpu.training.saving import randomness
+from slurmgpu.training.saving.lock import Lock
+from slurmgpu.training.saving.snapshot import Snapshot
 
 from .conftest import RunFolder, new_run
 

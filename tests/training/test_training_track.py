@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from slurmgpu.training import track
 from slurmgpu.training.errors import SettingsError
+from slurmgpu.training.watching import track
 
 from .conftest import RunFolder
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from .group import Group
+from ..processes.group import Group
 from .meter import Meter
 from .watch import Watch
 

@@ -8,9 +8,9 @@ from typing import Optional
 
 import torch
 
+from ..processes.group import Group
+from ..settings import Settings
 from .gpus import Utilisation, peak_flops
-from .group import Group
-from .settings import Settings
 
 try:
     import resource

@@ -9,9 +9,9 @@ from typing import Any, Optional, Union
 
 import torch
 
+from ..processes.group import Group
+from ..task import Scalar
 from .gauges import peak_memory
-from .group import Group
-from .task import Scalar
 
 __all__ = ["Meter", "Reading", "on_device"]
 

@@ -8,9 +8,9 @@ from typing import Optional
 
 import torch
 
-from .group import Group
-from .precision import can_bf16
-from .settings import Settings, micro_batch
+from ..precision import can_bf16
+from ..processes.group import Group
+from ..settings import Settings, micro_batch
 
 __all__ = ["advice", "is_full"]
 
@@ -82,7 +82,7 @@ def _gib(size: int) -> str:
 
 def _in_a_step(trace: Optional[TracebackType]) -> bool:
     """Whether it happened with a batch at hand: in a step or in an evaluation."""
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]
     while trace is not None:
         file = Path(trace.tb_frame.f_code.co_filename)
         if file.parent == here and file.stem in ("step", "evaluation"):

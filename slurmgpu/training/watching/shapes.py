@@ -12,7 +12,7 @@ from typing import Optional
 import torch
 from torch import nn
 
-from .settings import Settings
+from ..settings import Settings
 
 __all__ = ["awkward_sizes", "tensor_core_multiple"]
 

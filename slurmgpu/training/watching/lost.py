@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from .files import write_json
+from ..files import write_json
 
 __all__ = ["account"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from .watch import NEVER
+from ..watching.watch import NEVER
 
 __all__ = ["Bound"]
 

@@ -12,7 +12,7 @@ from typing import TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from .errors import TrainingError
+from ..errors import TrainingError
 from .given import require_one_each, visible
 from .ranks import Ranks
 

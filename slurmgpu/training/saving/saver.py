@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+from ..errors import TakenOver, TrainingError
+from ..processes.channel import Channel
+from ..processes.ranks import Ranks
 from . import checkpoint
-from .channel import Channel
-from .errors import TakenOver, TrainingError
 from .lock import Hold
-from .ranks import Ranks
 from .snapshot import Snapshot
 
 __all__ = ["NOT_FINITE", "Saved", "Saver"]

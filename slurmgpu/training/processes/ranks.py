@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .errors import TrainingError
+from ..errors import TrainingError
 
 __all__ = ["Ranks", "from_environment", "tasks_on_node"]
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Protocol
 
-from .errors import SettingsError
+from ..errors import SettingsError
 
 __all__ = ["Line", "Tracking", "require"]
 

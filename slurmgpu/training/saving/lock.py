@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from .errors import TakenOver, TrainingError
-from .files import patiently, write_json
+from ..errors import TakenOver, TrainingError
+from ..files import patiently, write_json
 
 __all__ = ["Hold", "Lock"]
 

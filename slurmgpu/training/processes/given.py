@@ -14,7 +14,7 @@ from typing import NamedTuple, Optional
 
 import torch
 
-from .errors import TrainingError
+from ..errors import TrainingError
 from .ranks import Ranks
 
 __all__ = ["check", "require_one_each", "visible"]

@@ -18,8 +18,8 @@ from typing import Any, Optional
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from .files import write_json
-from .loop import Loop
+from ..files import write_json
+from ..loop import Loop
 
 __all__ = ["SCHEMA", "Profile", "begin"]
 

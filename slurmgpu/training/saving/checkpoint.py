@@ -18,8 +18,8 @@ from typing import IO, Any, Optional, cast
 
 import torch
 
-from .errors import TrainingError
-from .files import TEMPORARY, is_there, patiently, sha256, sync_folder, write_whole
+from ..errors import TrainingError
+from ..files import TEMPORARY, is_there, patiently, sha256, sync_folder, write_whole
 
 __all__ = [
     "SCHEMA",

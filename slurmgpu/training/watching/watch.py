@@ -20,9 +20,9 @@ from typing import NoReturn, Optional
 
 import torch
 
-from .channel import Channel
-from .errors import TrainingError
-from .ranks import Ranks
+from ..errors import TrainingError
+from ..processes.channel import Channel
+from ..processes.ranks import Ranks
 
 __all__ = ["NEVER", "Watch", "dump_stacks"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .errors import TrainingError
+from ..errors import TrainingError
 
 __all__ = ["Snapshot", "plain_state", "reserve"]
 
