@@ -6,7 +6,6 @@ import inspect
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType
-from typing import Any
 
 import torch
 from torch import nn
@@ -26,7 +25,7 @@ class Beside:
     module that the data set alone uses stays on the CPU, where the data-loader workers are.
     """
 
-    def __init__(self, user: Any, model: nn.Module, device: torch.device) -> None:
+    def __init__(self, user: object, model: nn.Module, device: torch.device) -> None:
         own = {id(each) for each in model.modules()}
         self._modules = {name: each for name, each in _named(user).items() if id(each) not in own}
         for module in self._modules.values():
@@ -62,7 +61,7 @@ class Beside:
         ]
 
 
-def _named(user: Any) -> dict[str, nn.Module]:
+def _named(user: object) -> dict[str, nn.Module]:
     """The modules by the names that the methods use for them."""
     found: dict[str, nn.Module] = {}
     todo, seen = ["loss", "evaluate"], {"loss", "evaluate"}
@@ -83,7 +82,7 @@ def _named(user: Any) -> dict[str, nn.Module]:
     return found
 
 
-def _meanings(user: Any, name: str) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+def _meanings(user: object, name: str) -> Iterator[tuple[object, Mapping[str, object]]]:
     """What a name is on the task: its own attribute, and that of each of its classes; with the globals seen there."""
     for space in (getattr(user, "__dict__", {}), *(vars(kind) for kind in type(user).__mro__)):
         if name in space:
@@ -98,7 +97,7 @@ def _meanings(user: Any, name: str) -> Iterator[tuple[Any, Mapping[str, Any]]]:
         yield inner[name], {}
 
 
-def _names_in(value: Any) -> Iterable[str]:
+def _names_in(value: object) -> Iterable[str]:
     code = getattr(value, "__code__", None)
     if isinstance(code, CodeType):
         yield from code.co_names
@@ -107,7 +106,7 @@ def _names_in(value: Any) -> Iterable[str]:
                 yield from constant.co_names
 
 
-def _modules(name: str, value: Any) -> Iterator[tuple[str, nn.Module]]:
+def _modules(name: str, value: object) -> Iterator[tuple[str, nn.Module]]:
     """The module, or those of a list or mapping, with their names."""
     if isinstance(value, nn.Module):
         yield name, value

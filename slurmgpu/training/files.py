@@ -8,11 +8,11 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TypedDict, TypeVar
 
 __all__ = [
     "TEMPORARY",
-    "Digest",
+    "Facts",
     "is_there",
     "patiently",
     "sha256",
@@ -28,6 +28,13 @@ TEMPORARY = ".tmp"
 _PATIENCE = (1.0, 5.0, 10.0)
 
 
+class Facts(TypedDict):
+    """A file's size in bytes and its SHA-256, in hex, as a manifest holds them."""
+
+    bytes: int
+    sha256: str
+
+
 class Digest:
     """A file that knows the SHA-256 of what was written to it, so that no part is read again to learn it."""
 
@@ -36,7 +43,7 @@ class Digest:
         self._sha256 = hashlib.sha256()
         self._size = 0
 
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes) -> int:
         """Write all of the data, and count it."""
         self._sha256.update(data)
         written = self._file.write(data)
@@ -47,12 +54,12 @@ class Digest:
         """Hand on what is buffered."""
         self._file.flush()
 
-    def facts(self) -> dict[str, Any]:
-        """Size in bytes and SHA-256, as a manifest holds them."""
+    def facts(self) -> Facts:
+        """What a manifest says of the file."""
         return {"bytes": self._size, "sha256": self._sha256.hexdigest()}
 
 
-def write_whole(path: Path, fill: Callable[[Digest], object]) -> dict[str, Any]:
+def write_whole(path: Path, fill: Callable[[Digest], object]) -> Facts:
     """Write a file by ``fill`` under a temporary name, sync it to the disk and rename it; size and SHA-256.
 
     The folder is not synced: one sync serves several files. After an error the temporary file is gone.
@@ -70,7 +77,7 @@ def write_whole(path: Path, fill: Callable[[Digest], object]) -> dict[str, Any]:
     return digest.facts()
 
 
-def write_json(path: Path, document: Mapping[str, Any]) -> None:
+def write_json(path: Path, document: Mapping[str, object]) -> None:
     """Write one line of JSON, whole, and sync the folder."""
     line = json.dumps(document, ensure_ascii=False).encode() + b"\n"
     write_whole(path, lambda file: file.write(line))

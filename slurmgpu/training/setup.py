@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.checkpoint import checkpoint
 
 from .errors import SettingsError
@@ -31,9 +32,7 @@ def set_backends(settings: Settings) -> None:
         torch.backends.cudnn.allow_tf32 = settings.tf32
         torch.backends.cudnn.benchmark = settings.cudnn_benchmark and not deterministic
     if deterministic:
-        os.environ.setdefault(
-            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-        )  # what cuBLAS asks for (its manual, 2.1.4)
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as cuBLAS asks (its manual, 2.1.4)
         torch.use_deterministic_algorithms(True)
 
 
@@ -50,20 +49,20 @@ def make_model(task: Task, cfg: Config, settings: Settings, device: torch.device
     return model.to(device)
 
 
-def _around_forward(module: torch.nn.Module, around: Callable[..., Any]) -> None:
+def _around_forward(module: torch.nn.Module, around: Callable[..., object]) -> None:
     """Let ``around(forward, ...)`` stand for the module's forward, by a class of its own.
 
     Not by an attribute: DataParallel's replicas would take over that of the original, with its parameters.
     """
     kind = type(module)
 
-    def forward(self: Any, *arguments: Any, **named: Any) -> Any:
+    def forward(self: torch.nn.Module, *arguments: object, **named: object) -> object:
         return around(functools.partial(kind.forward, self), *arguments, **named)
 
     module.__class__ = type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
 
 
-def _recompute(forward: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+def _recompute(forward: Callable[..., object], *arguments: Any, **named: Any) -> object:
     if not torch.is_grad_enabled():
         return forward(*arguments, **named)
     return checkpoint(forward, *arguments, use_reentrant=False, **named)
@@ -111,7 +110,7 @@ def _cast_in_replicas(model: torch.nn.Module, settings: Settings, device: torch.
     """
     precision = Precision(settings.precision, device, settings.init_scale)
 
-    def cast(forward: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    def cast(forward: Callable[..., object], *arguments: object, **named: object) -> object:
         with precision.autocast():
             return forward(*arguments, **named)
 
@@ -129,7 +128,7 @@ def make_optimizer(task: Task, model: torch.nn.Module, cfg: Config) -> torch.opt
 
 def make_schedule(
     task: Task, optimizer: torch.optim.Optimizer, cfg: Config, settings: Settings, total_steps: int
-) -> Optional[Any]:
+) -> Optional[LRScheduler]:
     """The task's schedule, or the settings'; None for a learning rate that stays."""
     if task.has("schedule"):
         return task.schedule(optimizer, cfg, total_steps)
@@ -147,4 +146,4 @@ def make_schedule(
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return LambdaLR(optimizer, factor)

@@ -23,7 +23,7 @@ class Channel:
 
     def __init__(self, ranks: Ranks, timeout: float) -> None:
         self._store: Optional[Any] = None
-        self._own: dict[str, Any] = {}
+        self._own: dict[str, object] = {}
         if ranks.world_size > 1:
             store = _connect(timeout)
             # torchrun keeps its store when it starts the ranks again.
@@ -32,14 +32,14 @@ class Channel:
                 f"slurmgpu/{start}", store
             )
 
-    def put(self, name: str, value: Any) -> None:
+    def put(self, name: str, value: object) -> None:
         """Publish a value (JSON)."""
         if self._store is None:
             self._own[name] = value
         else:
             self._store.set(name, json.dumps(value))
 
-    def put_first(self, name: str, value: Any) -> None:
+    def put_first(self, name: str, value: object) -> None:
         """Publish a value unless there is one already."""
         if self._store is None:
             self._own.setdefault(name, value)

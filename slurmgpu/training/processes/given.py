@@ -21,6 +21,9 @@ __all__ = ["check", "require_one_each", "visible"]
 
 _HIDING = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 _DEVICE = re.compile(r"\d|GPU-|MIG-")
+_ASK_THE_DRIVER = (
+    "look at nvidia-smi in a job on this node; if it fails, tell the site, and leave the node out (--exclude)"
+)
 _WHICH_TORCH = "https://pytorch.org/get-started/locally"
 
 
@@ -243,14 +246,8 @@ def _why_none(driver: _Driver, said: Sequence[str]) -> _Cause:
             "with a container of your own making, start it with its GPU option (--nv with Apptainer)",
         )
     if not nvidia:
-        return _Cause(
-            "this node shows no driver",
-            "look at nvidia-smi in a job on this node; if it fails, tell the site, and leave the node out (--exclude)",
-        )
-    return _Cause(
-        _torchs_words(said),
-        "look at nvidia-smi in a job on this node; if it fails, tell the site, and leave the node out (--exclude)",
-    )
+        return _Cause("this node shows no driver", _ASK_THE_DRIVER)
+    return _Cause(_torchs_words(said), _ASK_THE_DRIVER)
 
 
 def _why_fewer(said: Sequence[str]) -> _Cause:

@@ -7,16 +7,17 @@ import os
 import pickle
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TypeVar, cast
+from typing import Optional, TypeVar, cast
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import TrainingError
 from .given import require_one_each, visible
 from .ranks import Ranks
 
-__all__ = ["Group", "choose_device", "join", "own_cpus"]
+__all__ = ["Group", "choose_device", "join", "own_cpus", "shared_by"]
 
 T = TypeVar("T")
 
@@ -99,6 +100,12 @@ class Group:
         if self.together:
             on_gpu = self.device.type == "cuda"
             dist.barrier(device_ids=[self.device.index] if on_gpu else None)
+
+
+def shared_by(wrapped: torch.nn.Module) -> Optional[DistributedDataParallel]:
+    """The wrapper in a model by which the ranks share gradients, if there is one."""
+    inner = getattr(wrapped, "_orig_mod", wrapped)  # torch.compile keeps what it compiles there
+    return inner if isinstance(inner, DistributedDataParallel) else None
 
 
 @contextlib.contextmanager

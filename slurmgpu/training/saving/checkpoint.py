@@ -19,7 +19,7 @@ from typing import IO, Any, Optional, cast
 import torch
 
 from ..errors import TrainingError
-from ..files import TEMPORARY, is_there, patiently, sha256, sync_folder, write_whole
+from ..files import TEMPORARY, Facts, is_there, patiently, sha256, sync_folder, write_whole
 
 __all__ = [
     "SCHEMA",
@@ -47,7 +47,7 @@ class Generation:
     manifest: Mapping[str, Any]
 
 
-def write_part(path: Path, name: str, content: Any) -> dict[str, Any]:
+def write_part(path: Path, name: str, content: object) -> Facts:
     """Write one part of the generation in folder ``path`` with ``torch.save``; its size and SHA-256."""
     path.mkdir(parents=True, exist_ok=True)
     facts = write_whole(path / name, lambda file: torch.save(content, cast("IO[bytes]", file)))
@@ -55,9 +55,7 @@ def write_part(path: Path, name: str, content: Any) -> dict[str, Any]:
     return facts
 
 
-def commit(
-    folder: Path, step: int, parts: Mapping[str, Mapping[str, Any]], facts: Mapping[str, Any]
-) -> Generation:
+def commit(folder: Path, step: int, parts: Mapping[str, Facts], facts: Mapping[str, object]) -> Generation:
     """Write the manifest of a step whose parts are all there; from now on the generation counts."""
     path = folder / f"step-{step}"
     manifest = {"schema": SCHEMA, "step": step, **facts, "parts": dict(parts)}

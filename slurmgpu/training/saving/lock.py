@@ -110,15 +110,11 @@ class Lock(Hold):
 
     def _try(self) -> bool:
         """One attempt; False: things have changed meanwhile, look again."""
-        taken = False
-        try:
+        with contextlib.suppress(FileExistsError):  # what follows shall not have this error as its cause
             self._path.mkdir()
-        except FileExistsError:
-            taken = True  # what follows shall not have this error as its cause
-        if taken:
-            return self._take_over()
-        write_json(self._path / _OWNER, self._owner)
-        return True
+            write_json(self._path / _OWNER, self._owner)
+            return True
+        return self._take_over()
 
     def _take_over(self) -> bool:
         owner = self._read()

@@ -6,23 +6,24 @@ waiting: the kernels of the next step are queued behind it, and the writing thre
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional
 
 import torch
 
 from ..errors import TrainingError
 
-__all__ = ["Snapshot", "plain_state", "reserve"]
+__all__ = ["Snapshot", "gpu_tensors", "plain_state", "reserve"]
 
 
 class Snapshot:
     """Copies values; ``wait`` (from any thread) returns when the copies are complete."""
 
     def __init__(self) -> None:
-        self._copies: dict[Any, torch.Tensor] = {}
+        self._copies: dict[object, torch.Tensor] = {}
         self._events: dict[torch.device, Any] = {}
 
-    def take(self, value: Any, where: str) -> Any:
+    def take(self, value: object, where: str) -> Any:
         """A copy of the value; tensors that share memory (tied weights) share it in the copy too.
 
         Raises:
@@ -72,29 +73,28 @@ class Snapshot:
             event.synchronize()
 
 
-def reserve(value: Any) -> None:
+def reserve(value: object) -> None:
     """Let torch set aside the pinned memory that copies of the value will need: the first save is no slower then.
 
     Freed at once, it stays in torch's cache of pinned memory. To be called from a background thread.
     """
     found: list[torch.Tensor] = []
-
-    def collect(each: Any) -> None:
-        if isinstance(each, torch.Tensor):
-            if each.is_cuda:
-                torch.cuda.set_device(each.device)  # this thread's own, which begins with device 0
-                found.append(torch.empty_like(each, device="cpu", pin_memory=True))
-        elif isinstance(each, dict):
-            for part in list(each.values()):
-                collect(part)
-        elif isinstance(each, (list, tuple)):
-            for part in each:
-                collect(part)
-
-    collect(value)
+    for tensor in gpu_tensors(value):
+        torch.cuda.set_device(tensor.device)  # this thread's own, which begins with device 0
+        found.append(torch.empty_like(tensor, device="cpu", pin_memory=True))
 
 
-def plain_state(part: Any) -> Any:
+def gpu_tensors(value: object) -> Iterator[torch.Tensor]:
+    """The tensors on a GPU in a value, however deep they lie."""
+    if isinstance(value, torch.Tensor):
+        if value.is_cuda:
+            yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for each in list(value.values()) if isinstance(value, Mapping) else value:
+            yield from gpu_tensors(each)
+
+
+def plain_state(part: Any) -> Optional[dict[str, object]]:
     """A part's state without functions, which come back with the part itself (older OneCycleLR has them)."""
     if part is None:
         return None

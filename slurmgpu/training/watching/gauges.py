@@ -84,7 +84,5 @@ def peak_memory(device: torch.device) -> Optional[int]:
         return torch.cuda.max_memory_allocated(device)
     if resource is None:
         return None
-    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return (
-        largest if sys.platform == "darwin" else largest * 1024
-    )  # getrusage(2): kilobytes, but on macOS bytes
+    unit = 1 if sys.platform == "darwin" else 1024  # getrusage(2): kilobytes, but on macOS bytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -64,9 +64,7 @@ class Utilisation:
             self._nvml = _nvml()
             self._handle = _handle(self._nvml, torch.cuda.get_device_properties(device))
             self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
-        except (
-            Exception
-        ) as error:  # a driver, a container or a part of a GPU that does not tell: no reason to stop
+        except Exception as error:  # of a driver, a container or a part of a GPU: no reason to stop
             self._handle = None
             self.missing = str(error) or type(error).__name__
 

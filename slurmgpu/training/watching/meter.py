@@ -149,10 +149,6 @@ class Meter:
         """Put the losses of an interval back."""
         device = self._group.device
         self.start()
-        self.losses += [
-            each.to(device) if isinstance(each, torch.Tensor) else each for each in state["losses"]
-        ]
-        self.counts += [
-            each.to(device) if isinstance(each, torch.Tensor) else each for each in state["counts"]
-        ]
+        for kept, saved in ((self.losses, state["losses"]), (self.counts, state["counts"])):
+            kept += [each.to(device) if isinstance(each, torch.Tensor) else each for each in saved]
         self.sizes += state["sizes"]
