@@ -16,8 +16,8 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from types import FrameType
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from types import FrameType, ModuleType
 from typing import Any, Optional, Union
 
 import torch
@@ -26,7 +26,8 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default
 from .errors import SettingsError, TrainingError
 from .order import Order, Piece, Share, mix, sample_seed
 from .processes.group import Group, own_cpus
-from .task import describe_value
+from .saving.snapshot import gpu_tensors
+from .task import Data, describe_value
 from .watching.signals import SIGNALS
 
 __all__ = ["Fetch", "count_workers", "eval_batches", "to_device", "train_batches"]
@@ -46,21 +47,21 @@ class Fetch:
     randomness is seeded by the batch's first sample.
     """
 
-    def __init__(self, dataset: Any, seed: int) -> None:
-        self.dataset = dataset
+    def __init__(self, dataset: Data, seed: int) -> None:
+        self.dataset: Any = dataset
         self._seed = seed
         self._tensors = dataset.tensors if type(dataset) is TensorDataset else None
         self._on_cpu = self._tensors is not None and not any(each.is_cuda for each in self._tensors)
-        inner = dataset
+        inner: object = dataset
         while isinstance(inner, Subset):
             inner = inner.dataset
         self._at_once = callable(getattr(inner, "__getitems__", None))
 
-    def __getitem__(self, pieces: list[Piece]) -> Any:
+    def __getitem__(self, pieces: list[Piece]) -> object:
         """The samples of the pieces, collated as torch does."""
         if self._tensors is not None:
             return self._select(pieces)
-        found: list[Any] = []
+        found: list[object] = []
         numpy = sys.modules.get("numpy")
         for epoch, indices in pieces:
             base = mix(self._seed, epoch)
@@ -108,7 +109,7 @@ class Fetch:
             yield from map(list, zip(*(torch.split(tensor, sizes) for tensor in block)))
             ahead = max(1, min(_MOST_AHEAD, _BLOCK // (sizes[0] * sample or 1)))
 
-    def here(self, keys: Iterable[list[Piece]]) -> Iterator[Any]:
+    def here(self, keys: Iterable[list[Piece]]) -> Iterator[object]:
         """The batches fetched in this process, whose own random state stays as it is."""
         if self._tensors is not None:
             yield from self._selected(keys)
@@ -136,14 +137,14 @@ def _no_batch(kinds: list[str], indices: list[int], error: Exception) -> str:
     )
 
 
-def _seed_sample(seed: int, numpy: Any) -> None:
+def _seed_sample(seed: int, numpy: Optional[ModuleType]) -> None:
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     if numpy is not None:
         numpy.random.seed(seed)
 
 
-def _numpy_state() -> Any:
+def _numpy_state() -> object:
     numpy = sys.modules.get("numpy")
     return None if numpy is None else numpy.random.get_state()
 
@@ -160,8 +161,8 @@ class _Keys:
 
 
 def train_batches(
-    dataset: Any, order: Order, chosen: Iterable[Share], group: Group, *, seed: int, workers: int
-) -> Iterator[Any]:
+    dataset: Data, order: Order, chosen: Iterable[Share], group: Group, *, seed: int, workers: int
+) -> Iterator[object]:
     """The batches of a rank's shares, on its device; on a GPU the next one is copied during the step."""
     keys = (order.pieces(start, stop) for start, stop, _ in chosen)
     batches = _batches(Fetch(dataset, seed), keys, group, workers, persistent=False)
@@ -169,8 +170,8 @@ def train_batches(
 
 
 def eval_batches(
-    dataset: Any, micro_batch: int, group: Group, *, seed: int, workers: int
-) -> tuple[Iterable[Any], list[int]]:
+    dataset: Data, micro_batch: int, group: Group, *, seed: int, workers: int
+) -> tuple[Iterable[object], list[int]]:
     """The batches of this rank's share of the test split, and their sizes: every sample on exactly one rank."""
     own = torch.arange(group.ranks.rank, len(dataset), group.ranks.world_size)
     parts = torch.split(own, micro_batch) if len(own) else ()
@@ -181,10 +182,10 @@ def eval_batches(
 
 def _batches(
     fetch: Fetch, keys: Iterable[list[Piece]], group: Group, workers: int, *, persistent: bool
-) -> Iterable[Any]:
+) -> Iterable[object]:
     if not workers:
         return _Here(fetch, keys, pin=group.device.type == "cuda")
-    loader: DataLoader[Any] = DataLoader(
+    loader: DataLoader[object] = DataLoader(
         fetch,  # type: ignore[arg-type]  # all that a loader needs of a dataset
         batch_size=None,
         sampler=_Keys(keys),
@@ -205,12 +206,12 @@ class _Here:
     def __init__(self, fetch: Fetch, keys: Iterable[list[Piece]], pin: bool) -> None:
         self._fetch, self._keys, self._pin = fetch, keys, pin
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         batches = self._fetch.here(self._keys)
         return map(_pinned, batches) if self._pin else batches
 
 
-def _as_it_is(batch: Any) -> Any:
+def _as_it_is(batch: object) -> object:
     return batch
 
 
@@ -237,7 +238,7 @@ class _StartWorker:
             os._exit(0)
 
 
-def count_workers(wanted: Union[int, str], group: Group, dataset: Any = None) -> int:
+def count_workers(wanted: Union[int, str], group: Group, dataset: object = None) -> int:
     """Loader processes for this rank; ``auto``: its CPUs but one.
 
     None where the CPUs do the training, or for data on the GPU, which another process cannot read.
@@ -261,11 +262,11 @@ def count_workers(wanted: Union[int, str], group: Group, dataset: Any = None) ->
     return min(_MOST_WORKERS, own_cpus(group.ranks) - 1)
 
 
-def _gpu_tensor(value: Any, depth: int) -> Optional[torch.Tensor]:
+def _gpu_tensor(value: object, depth: int) -> Optional[torch.Tensor]:
     """A tensor on a GPU in what a data set keeps: in its attributes, the data sets in it, the first of its lists."""
     if isinstance(value, torch.Tensor):
         return value if value.is_cuda else None
-    inner: Iterable[Any] = ()
+    inner: Iterable[object] = ()
     if isinstance(value, (list, tuple)):
         inner = value
     elif isinstance(value, Mapping):
@@ -281,22 +282,22 @@ def _gpu_tensor(value: Any, depth: int) -> Optional[torch.Tensor]:
 class _Ahead:
     """Copies the next batch to the GPU on a stream of its own while the step runs."""
 
-    def __init__(self, batches: Iterator[Any], device: torch.device) -> None:
+    def __init__(self, batches: Iterator[object], device: torch.device) -> None:
         self._batches, self._device = batches, device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call, unused-ignore]
-        self._next: Optional[Any] = None
+        self._next: object = None
         self._load()
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         batch = self._next
         if batch is None:
             raise StopIteration
         current = torch.cuda.current_stream(self._device)
         current.wait_stream(self._stream)
-        for tensor in _tensors(batch):
+        for tensor in gpu_tensors(batch):
             tensor.record_stream(current)  # or its memory could be given away while the step still reads it
         self._load()
         return batch
@@ -309,30 +310,18 @@ class _Ahead:
         self._next = batch
 
 
-def _tensors(batch: Any) -> Iterator[torch.Tensor]:
-    if isinstance(batch, torch.Tensor):
-        if batch.is_cuda:
-            yield batch
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from _tensors(value)
-    elif isinstance(batch, (list, tuple)):
-        for value in batch:
-            yield from _tensors(value)
-
-
-def _pinned(batch: Any) -> Any:
+def _pinned(batch: object) -> object:
     return _each(batch, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory())
 
 
-def to_device(batch: Any, device: torch.device) -> Any:
+def to_device(batch: object, device: torch.device) -> object:
     """The batch on the device; from pinned memory the copy does not wait."""
     if device.type == "cpu":
         return batch
     return _each(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
-def _each(batch: Any, act: Any) -> Any:
+def _each(batch: object, act: Callable[[torch.Tensor], torch.Tensor]) -> object:
     if isinstance(batch, torch.Tensor):
         return act(batch)
     if isinstance(batch, Mapping):
@@ -343,7 +332,8 @@ def _each(batch: Any, act: Any) -> Any:
         changed.update(moved)
         return changed
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_each(value, act) for value in batch))
+        named: Callable[..., object] = type(batch)
+        return named(*(_each(value, act) for value in batch))
     if isinstance(batch, (list, tuple)):
         return type(batch)(_each(value, act) for value in batch)
     return batch

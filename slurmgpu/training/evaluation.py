@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable
-from typing import Any, NamedTuple, Optional, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, Optional, TypeVar
 
 import torch
 
@@ -36,7 +36,7 @@ class _Part(NamedTuple):
 def evaluate(
     task: Task,
     model: torch.nn.Module,
-    batches: Iterable[Any],
+    batches: Iterable[object],
     sizes: list[int],
     group: Group,
     precision: Precision,
@@ -52,6 +52,11 @@ def evaluate(
         EvaluationFailed: on every rank, when it has failed on any; the random state is as before, and so is the
             model, or the error says that it is not.
     """
+
+    def measure(batch: object, size: int) -> Mapping[str, tuple[Scalar, Scalar]]:
+        with precision.autocast():
+            return task.evaluate(model, to_device(batch, group.device), size)
+
     group.share_buffers(model)
     before = trained_sums(model) if group.ranks.first else []  # what is saved is rank 0's
     random_state = randomness.capture(group.device)  # when and how one tests must not change what is learned
@@ -60,7 +65,7 @@ def evaluate(
     failure: Optional[Exception] = None
     broken = changed = False
     try:
-        own = _sums(task, model, batches, sizes, group, precision, watch)
+        own = _sums(measure, zip(batches, sizes), watch)
     except Exception as error:
         failure = error
     try:
@@ -122,23 +127,17 @@ def _gather_in_time(group: Group, value: T, failure: Exception, hang_timeout: Op
 
 
 def _sums(
-    task: Task,
-    model: torch.nn.Module,
-    batches: Iterable[Any],
-    sizes: list[int],
-    group: Group,
-    precision: Precision,
+    measure: Callable[[object, int], Mapping[str, tuple[Scalar, Scalar]]],
+    batches: Iterable[tuple[object, int]],
     watch: Watch,
 ) -> dict[str, tuple[float, float]]:
     """Sums and counts by name over this rank's batches, up to where a stop is wanted."""
     sums: dict[str, list[Scalar]] = {}
     with torch.no_grad():
-        for batch, size in zip(batches, sizes):
+        for batch, size in batches:
             if watch.wanted:
                 break
-            with precision.autocast():
-                measures = task.evaluate(model, to_device(batch, group.device), size)
-            for name, (total, count) in measures.items():
+            for name, (total, count) in measure(batch, size).items():
                 entry = sums.setdefault(name, [0.0, 0.0])
                 entry[0] = entry[0] + _wide(total)
                 entry[1] = entry[1] + _wide(count)

@@ -9,50 +9,58 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, Optional, Union
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Optional, Union
 
 import torch
 
 from .data import count_workers, eval_batches, train_batches
 from .errors import NotFinite, SettingsError
 from .evaluation import evaluate, trained_sums
-from .order import Order, mix, shares
+from .order import Order, Share, mix, shares
 from .precision import Precision
-from .processes.group import Group
-from .saving.bound import Bound
 from .saving.randomness import seed_all
+from .session import Session
 from .settings import Config, Settings, micro_batch
 from .setup import make_model, make_optimizer, make_schedule, set_backends, spread
-from .step import Position, Step
+from .step import Step, Trained
 from .task import Task
-from .watching.console import Console, duration
+from .watching.console import duration
 from .watching.gauges import Gauges
 from .watching.meter import Meter, Reading
 from .watching.metrics import Metrics
 from .watching.pace import Pace, forward_timer
-from .watching.watch import Watch
+from .watching.profiling import Profile
 
-__all__ = ["Loop"]
+__all__ = ["Loop", "Position"]
+
+_FIRST_SAMPLES = 8  # of each rank, in the metrics of a start
+
+
+@dataclass
+class Position:
+    """How far a training is: optimizer steps, samples of all ranks, and the epoch last evaluated."""
+
+    step: int = 0
+    samples: int = 0
+    evaluated: int = 0
 
 
 class Loop:
-    """One rank's part of a training, built and ready; ``limit`` is the step to stop at, if there is one."""
+    """One rank's part of a training, built and ready; ``limit`` is the step to stop at, if there is one.
+
+    Built, it is at the first step, and a checkpoint may be put back; ``connect`` starts it from where it is then.
+    """
 
     def __init__(
-        self,
-        task: Task,
-        settings: Settings,
-        group: Group,
-        console: Console,
-        metrics: Metrics,
-        watch: Watch,
-        bound: Bound,
-        limit: Optional[int],
+        self, task: Task, settings: Settings, session: Session, metrics: Metrics, limit: Optional[int]
     ) -> None:
-        self.task, self.settings, self.group, self.watch = task, settings, group, watch
-        self.console, self.metrics, self.bound, self.limit = console, metrics, bound, limit
+        self.task, self.settings, self.limit, self.metrics = task, settings, limit, metrics
+        self.session, self.console, self.watch = session, session.console, session.watch
+        self.group = group = session.group
         self.position = Position()
         self.results: dict[str, float] = {}
         self.micro = micro_batch(settings, group.ranks.world_size)
@@ -71,8 +79,8 @@ class Loop:
         self.total_steps = self.remaining_steps()
         self._cfg = cfg
         self._rates = [
-            copy.deepcopy({name: group[name] for name in group if name != "params"})
-            for group in self.optimizer.param_groups
+            copy.deepcopy({name: each[name] for name in each if name != "params"})
+            for each in self.optimizer.param_groups
         ]
         self.renew_schedule()
         seed_all(mix(settings.seed, 1 + group.ranks.rank) >> 1)
@@ -92,10 +100,11 @@ class Loop:
         self.schedule = make_schedule(self.task, self.optimizer, self._cfg, self.settings, self.total_steps)
 
     def _load_data(self, cfg: Config) -> None:
-        self._train = self.task.dataset(cfg, "train")
-        workers = self.settings.workers
-        self._workers = count_workers(workers, self.group, self._train)
-        self.samples = len(self._train)
+        train = self.task.dataset(cfg, "train")
+        assert train is not None  # only the test split may be
+        self._train = train
+        self._workers = count_workers(self.settings.workers, self.group, train)
+        self.samples = len(train)
         if self.settings.drop_last and self.settings.epochs * self.samples < self.settings.batch_size:
             raise SettingsError(
                 f"drop_last leaves nothing to train on: batch_size is {self.settings.batch_size}, and the "
@@ -104,50 +113,44 @@ class Loop:
             )
         self.order = Order(self.samples, self.settings.seed)
         test = self.task.dataset(cfg, "test")
-        self._test: Iterable[Any] = []
+        self._test: Iterable[object] = []
         self._test_sizes: list[int] = []
         self.tests = test is not None
         if test is not None:
+            seed, workers = self.settings.seed, count_workers(self.settings.workers, self.group, test)
             self._test, self._test_sizes = eval_batches(
-                test,
-                self.micro,
-                self.group,
-                seed=self.settings.seed,
-                workers=count_workers(workers, self.group, test),
+                test, self.micro, self.group, seed=seed, workers=workers
             )
 
     def connect(self) -> None:
         """Tie the ranks' models together, and start the data at the position."""
         self.wrapped = spread(self.model, self.settings, self.group)
-        ranks, batch = self.group.ranks, self.settings.batch_size
-        chosen = shares(
-            self.position.samples,
-            self._end(),
-            batch,
-            self.micro,
-            rank=ranks.rank,
-            world_size=ranks.world_size,
-        )
         workers, seed = self._workers, self.settings.seed
-        batches = train_batches(self._train, self.order, chosen, self.group, seed=seed, workers=workers)
-        timer = forward_timer(self.wrapped, self.group, self.settings.accumulate)
-        self.step = Step(
-            self.task,
-            self.settings,
-            self.group,
-            self.console,
-            self.meter,
-            self.precision,
-            self.wrapped,
-            self.optimizer,
-            self.schedule,
-            batches,
-            self.position,
-            timer,
+        batches = train_batches(
+            self._train, self.order, self._shares(), self.group, seed=seed, workers=workers
         )
-        self.take = self.step.take
+        timer = forward_timer(self.wrapped, self.group, self.settings.accumulate)
+        trained = Trained(self.wrapped, self.optimizer, self.schedule, self.precision)
+        self.step = Step(self.task, self.settings, self.session, trained, batches, self.meter, timer)
         self.watch.step = self.position.step
-        self.pace = Pace(self.group, self.watch, self.meter, timer)
+        self.places = self.group.gather(self._place())
+        hosts = [str(each["host"]) for each in self.places]
+        self.pace = Pace(self.group, self.watch, self.meter, timer, hosts)
+
+    def _shares(self) -> Iterator[Share]:
+        """What this rank takes from here to the end."""
+        ranks, batch = self.group.ranks, self.settings.batch_size
+        start, end = self.position.samples, self._end()
+        return shares(start, end, batch, self.micro, rank=ranks.rank, world_size=ranks.world_size)
+
+    def _place(self) -> dict[str, object]:
+        """Who this rank is, and the first samples that it takes from here, at most those of a micro-batch."""
+        low, high, counts = next(self._shares(), (0, 0, False))
+        pieces = self.order.pieces(low, min(high, low + _FIRST_SAMPLES)) if counts else []
+        first = [int(index) for _, piece in pieces for index in piece]
+        ranks, device = self.group.ranks, str(self.group.device)
+        place = {"rank": ranks.rank, "host": ranks.host, "pid": os.getpid(), "device": device}
+        return {**place, "first_samples": first}
 
     def close(self) -> None:
         """End the data-loader workers."""
@@ -172,35 +175,24 @@ class Loop:
             steps = min(steps, self.settings.max_steps - self.position.step)
         return max(0, steps)
 
-    def first_samples(self, most: int = 8) -> list[int]:
-        """The first samples that this rank takes from here, at most those of a micro-batch."""
-        ranks, batch = self.group.ranks, self.settings.batch_size
-        rows = shares(
-            self.position.samples,
-            self._end(),
-            batch,
-            self.micro,
-            rank=ranks.rank,
-            world_size=ranks.world_size,
-        )
-        low, high, counts = next(rows, (0, 0, False))
-        pieces = self.order.pieces(low, min(high, low + most)) if counts else []
-        return [int(index) for _, piece in pieces for index in piece]
-
     def last_step(self) -> int:
         """The number of the step at which this start ends."""
         end = self.position.step + self.remaining_steps()
         return end if self.limit is None else min(self.limit, end)
 
     def run(
-        self, save: Callable[[], None], wait_for_save: Callable[[], None], report: Callable[[], None]
+        self,
+        save: Callable[[], None],
+        wait_for_save: Callable[[], None],
+        report: Callable[[], None],
+        profile: Optional[Profile] = None,
     ) -> bool:
         """Train to the end; False when all ranks have agreed to stop before it.
 
         ``save`` is called where a checkpoint is due, ``wait_for_save`` where the one under way must count before
-        another step, ``report`` after each evaluation.
+        another step, ``report`` after each evaluation. Steps go through ``profile`` until it is through.
         """
-        settings, position, watch, bound = self.settings, self.position, self.watch, self.bound
+        settings, position, watch, bound = self.settings, self.position, self.watch, self.session.bound
         last = self.last_step()
         self.wrapped.train()
         self.meter.start_clock()  # what was built and joined before is no part of a step
@@ -225,7 +217,8 @@ class Loop:
                 save()
             if watch.step >= watch.line and watch.stop():
                 return False
-            self._steps(min(last, self._next_event()))
+            take = self.step.take if profile is None or profile.through else profile.take
+            self._steps(min(last, self._next_event()), take)
             if position.step % settings.log_every == 0:
                 self._log()
 
@@ -234,16 +227,16 @@ class Loop:
         step, batch, settings = self.position.step, self.settings.batch_size, self.settings
         left_in_epoch = self.samples - self.position.samples % self.samples
         event = min(step - step % settings.log_every + settings.log_every, step - (-left_in_epoch // batch))
-        return min(event, self.bound.next(step))
+        return min(event, self.session.bound.next(step))
 
-    def _steps(self, until: int) -> None:
+    def _steps(self, until: int, take: Callable[[int], None]) -> None:
         """Train up to a step, or to the line that the watch has drawn."""
         position, watch, meter = self.position, self.watch, self.meter
         batch = self.settings.batch_size
         end = self._end()
         while position.step < until:
             size = min(batch, end - position.samples)
-            self.take(size)
+            take(size)
             meter.steps += 1
             meter.samples += size
             position.samples += size

@@ -17,8 +17,9 @@ from .order import Order, shares
 from .processes.given import check, visible
 from .processes.group import Group
 from .processes.ranks import from_environment
+from .saving.saver import Saving
 from .saving.snapshot import plain_state
-from .session import Session
+from .session import Limits, Session
 from .watching.console import Console
 from .watching.signals import Signals
 
@@ -79,16 +80,9 @@ class Run:
         run_dir = Path(folder or environment.get("SLURMGPU_RUN_DIR") or "run")
         run_dir.mkdir(parents=True, exist_ok=True)
         self._group = Group(ranks, self.device)
-        self._session = Session(
-            run_dir,
-            self._group,
-            environment,
-            console,
-            interval=save_every,
-            keep=keep,
-            keep_every=keep_every,
-            hang_timeout=hang_timeout,
-        )
+        saving = Saving(save_every, keep, keep_every)
+        limits = Limits(hang_timeout=hang_timeout)
+        self._session = Session(run_dir, self._group, environment, console, saving, limits)
         atexit.register(self._session.close)
         self._seed = seed
         self._event = 0
@@ -126,8 +120,7 @@ class Run:
             self.step, self._samples = found.manifest["step"], found.manifest["samples"]
             self._session.read_own()
         self._session.watch.step = self.step
-        self._session.handle(Signals(os._exit))
-        self._session.begin()
+        self._session.begin(Signals(os._exit))
         return self.step
 
     def batches(self, dataset: Any, batch_size: int, epochs: int, *, workers: int = 0) -> Iterator[Any]:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from .errors import TrainingError
-from .loop import Loop
+from .loop import Loop, Position
 from .order import mix
 from .saving import randomness
-from .session import Session
-from .step import Position
-from .task import Task
 
-__all__ = ["restore", "restore_rank", "task_sha256"]
+__all__ = ["restore", "restore_rank"]
 
 # What may differ after a resume without changing what is computed; a changed schedule says so itself.
 _FREE = {
@@ -40,12 +36,13 @@ _FREE = {
 }
 
 
-def restore(loop: Loop, session: Session) -> None:
+def restore(loop: Loop) -> None:
     """Put model, optimizer, schedule, scaler and position back, and say what is not as it was.
 
     Raises:
         TrainingError: the checkpoint does not fit the model or the optimizer.
     """
+    session = loop.session
     assert session.found is not None
     name, facts = session.found.path.name, session.found.manifest
     try:
@@ -85,15 +82,15 @@ def _samples(loop: Loop, facts: Mapping[str, Any]) -> int:
     return epoch * now + min(inside, now)
 
 
-def restore_rank(loop: Loop, session: Session) -> None:
+def restore_rank(loop: Loop) -> None:
     """Put back what each rank has of its own: its random state, and the losses not logged yet.
 
     With another number of ranks these mean nothing any more, and the random states begin anew from the step.
     """
-    own = session.read_own()
+    own, found = loop.session.read_own(), loop.session.found
     if own:
         # With a complete one all losses are logged, those that its parts were saved with too.
-        if session.found is not None and not session.found.manifest["complete"]:
+        if found is not None and not found.manifest["complete"]:
             loop.meter.restore(own["meter"])
             loop.meter.open = any(loop.group.gather(bool(loop.meter.losses)))
     else:
@@ -123,16 +120,11 @@ def _changes(loop: Loop, facts: Mapping[str, Any]) -> list[str]:
     """What matters and is not as it was when the checkpoint was written, as ``name old -> new``."""
     before, now = dict(facts["settings"]), loop.settings.as_dict()
     pairs = [(name, before.get(name), now[name]) for name in now if name not in _FREE | {"config"}]
-    old, new = before.get("config", {}), now["config"]
+    old, new = before.get("config", {}), loop.settings.config
     pairs += [(f"config.{name}", old.get(name), new.get(name)) for name in {**old, **new}]
     pairs.append(("world size", facts["world_size"], loop.group.ranks.world_size))
     pairs.append(("the data's size", facts["dataset_samples"], loop.samples))
     changed = [f"{name} {old} -> {new}" for name, old, new in pairs if old != new]
-    if facts["task_sha256"] != task_sha256(loop.task):
+    if facts["task_sha256"] != loop.task.sha256():
         changed.append(f"the text of {loop.task.path.name}")
     return changed
-
-
-def task_sha256(task: Task) -> str:
-    """The SHA-256 of the task's file."""
-    return hashlib.sha256(task.path.read_bytes()).hexdigest()

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 
 from .errors import EvaluationFailed, NotFinite, Paused, SettingsError, TrainingError
 from .loop import Loop
 from .processes.group import Group
-from .resume import restore, restore_rank, task_sha256
-from .saving.saver import Saved
+from .resume import restore, restore_rank
+from .saving.saver import Saved, Saving
 from .saving.snapshot import plain_state, reserve
-from .session import Session
+from .session import Limits, Session
 from .settings import Config, Settings
 from .task import load
 from .watching import profiling
@@ -58,24 +56,20 @@ def train(
     """
     started = time.perf_counter()
     console = Console(group.ranks.first)
-    limit, limit_name = _step_limit(settings, environment)
+    limit = _step_limit(settings, environment)
     group.on_first(lambda: require(settings.track))
-    session = Session(
-        run_dir,
-        group,
-        environment,
-        console,
-        signals,
+    saving = Saving(
         interval=settings.checkpoint_steps,
         keep=settings.keep,
         keep_every=settings.keep_every,
         resume=settings.resume,
-        timeout=settings.timeout,
-        stop_margin=settings.stop_margin,
-        hang_timeout=settings.hang_timeout,
     )
+    limits = Limits(settings.timeout, settings.stop_margin, settings.hang_timeout)
+    session = Session(run_dir, group, environment, console, saving, limits)
+    if signals is not None:
+        signals.before_leaving(session.leave_early)
     try:
-        _Run(settings, session, limit, limit_name).train(started)
+        _Run(settings, session, limit, signals).train(started)
     except NotFinite:
         session.mark("nonfinite", session.watch.step)
         raise
@@ -86,72 +80,71 @@ def train(
 class _Run:
     """One start of a training, from the checkpoint found to the one it leaves."""
 
-    def __init__(self, settings: Settings, session: Session, limit: Optional[int], limit_name: str) -> None:
-        self.settings, self.session = settings, session
+    def __init__(
+        self, settings: Settings, session: Session, limit: _Limit, signals: Optional[Signals]
+    ) -> None:
+        self.settings, self.session, self.limit, self.signals = settings, session, limit, signals
         self.group, self.console, self.found = session.group, session.console, session.found
-        self.limit, self.limit_name = limit, limit_name
         self._reserved = self._noted = False
 
     def train(self, started: float) -> None:
         """Everything between the opening of the run directory and its closing."""
-        if self.found is not None and _finished(self.found.manifest, self.settings, self.limit):
+        if self.found is not None and _finished(self.found.manifest, self.settings, self.limit.step):
             self.console.say(_already_finished(self.found.path.name, self.found.manifest))
             return
-        first = self.group.ranks.first
-        path = self.session.run_dir / "metrics.jsonl"
-        try:
-            metrics = Metrics(path if first else None, self.session.restart)
-        except OSError as error:
-            raise TrainingError(f"{path} cannot be written: {error.strerror}") from error
+        tracking = self._tracking()
+        metrics = self._metrics(tracking)
         task = load(self.settings.task)
         self.group.on_first(lambda: task.prepare(Config(self.settings)))
-        watch = self.session.watch
-        bound = self.session.bound
-        arguments = self.settings, self.group, self.console, metrics, watch, bound, self.limit
-        loop = self.loop = Loop(task, *arguments)
+        loop = self.loop = Loop(task, self.settings, self.session, metrics, self.limit.step)
         if self.found is not None:
-            restore(loop, self.session)
+            restore(loop)
         loop.connect()
         if self.found is not None:
-            restore_rank(loop, self.session)  # last, for all that was built before may have drawn
-        with self._track(metrics):
+            restore_rank(loop)  # last, for all that was built before may have drawn
+        with tracking:
             self._announce()
-            self.session.on_saved = self._note
-            watch.at_each_look = lambda: self._in_background(metrics)
-            self.session.begin()
-            profile = profiling.begin(loop, self.session.run_dir) if self.settings.profile else None
-            failed: Optional[EvaluationFailed] = None
-            try:
-                complete = loop.run(self._save, self._wait_for_save, self._report_epoch)
-            except EvaluationFailed as error:
-                failed = error
-                self._save_unevaluated(error)
-            finally:
-                metrics.flush()
-                if profile is not None:
-                    profile.close()
-            if failed is not None:
-                raise failed if failed.own is None else failed.own
+            self.session.begin(self.signals, self._note, self._in_background)
+            complete = self._run()
             self._save_for_good(complete)
             loop.close()
             self._end(complete, time.perf_counter() - started)
         self.group.barrier()  # nobody leaves before the last checkpoint counts: srun ends the rest soon after
         if not complete:
-            raise Paused(watch.reason)
+            raise Paused(self.session.watch.reason)
 
-    def _track(self, metrics: Metrics) -> AbstractContextManager[None]:
-        """Hand the lines on to what the settings name (rank 0)."""
-        names, session = self.settings.track, self.session
-        if not (names and self.group.ranks.first):
-            return contextlib.nullcontext()
-        settings, say = self.settings.as_dict(), self.console.say
-        tracking = Tracking(names, session.run_dir, session.first_step, settings, say)
-        metrics.also = tracking.put
-        return tracking
+    def _tracking(self) -> Tracking:
+        """Where lines go beside ``metrics.jsonl``: to what the settings name (rank 0)."""
+        names = self.settings.track if self.group.ranks.first else ()
+        session, settings = self.session, self.settings.as_dict()
+        return Tracking(names, session.run_dir, session.first_step, settings, self.console.say)
 
-    def _in_background(self, metrics: Metrics) -> None:
+    def _metrics(self, tracking: Tracking) -> Metrics:
+        path = self.session.run_dir / "metrics.jsonl"
+        try:
+            return Metrics(path if self.group.ranks.first else None, self.session.restart, tracking.put)
+        except OSError as error:
+            raise TrainingError(f"{path} cannot be written: {error.strerror}") from error
+
+    def _run(self) -> bool:
+        """Train to the end (True), or to where all have agreed to stop; also after a failure no line is lost."""
+        loop, profile = self.loop, None
+        if self.settings.profile:
+            profile = profiling.begin(loop.step, self.session, loop.last_step())
+        try:
+            return loop.run(self._save, self._wait_for_save, self._report_epoch, profile)
+        except EvaluationFailed as error:
+            failed = error
+            self._save_unevaluated(error)
+        finally:
+            loop.metrics.flush()
+            if profile is not None:
+                profile.close()
+        raise failed if failed.own is None else failed.own
+
+    def _in_background(self) -> None:
         """What the watch's thread does a few times a second."""
-        metrics.flush_held()
+        self.loop.metrics.flush_held()
         self.loop.meter.look()
         self.loop.gauges.look()
         self.loop.pace.look()
@@ -165,10 +158,6 @@ class _Run:
     def _announce(self) -> None:
         """Say and write down who trains what, and where it starts."""
         loop, ranks, device = self.loop, self.group.ranks, self.group.device
-        place = {"rank": ranks.rank, "host": ranks.host, "pid": os.getpid(), "device": str(device)}
-        place["first_samples"] = loop.first_samples()
-        everyone = self.group.gather(place)
-        loop.pace.hosts = [str(each["host"]) for each in everyone]
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
         resumed = None if self.found is None else self.found.path.name
         values = {
@@ -176,7 +165,7 @@ class _Run:
             "launcher": ranks.launcher,
             "device_name": name,
             "torch": torch.__version__,
-            "ranks": everyone,
+            "ranks": loop.places,
             "micro_batch": loop.micro,
             "dataset_samples": loop.samples,
             "total_steps": loop.total_steps,
@@ -186,7 +175,7 @@ class _Run:
             "absent": loop.gauges.absent,
         }
         loop.metrics.write("start", loop.position.step, values)
-        nodes = len({each["host"] for each in everyone})
+        nodes = len({each["host"] for each in loop.places})
         self.console.say(
             f"training {self.settings.task}: processes: {ranks.world_size}, nodes: {nodes}, {name}, "
             f"{self.settings.precision}, {self.settings.epochs} epochs of {loop.samples} samples, "
@@ -238,7 +227,7 @@ class _Run:
         began = time.perf_counter()
         self._note_changes()
 
-        def common() -> dict[str, Any]:
+        def common() -> dict[str, object]:
             return {
                 "model.pt": loop.model.state_dict(),
                 "training.pt": {
@@ -255,7 +244,7 @@ class _Run:
             "evaluated": position.evaluated,
             "complete": complete,
             "total_steps": loop.total_steps,
-            "task_sha256": task_sha256(loop.task),
+            "task_sha256": loop.task.sha256(),
             "results": loop.results,
             "settings": settings.as_dict(),
         }
@@ -333,25 +322,32 @@ class _Run:
             self.session.stopped(step)
             return
         cut = not _used_up(loop.position.samples, loop.samples, self.settings)
-        reason = self.limit_name if cut else "epochs"
+        reason = self.limit.name if cut else "epochs"
         values = {"reason": reason, "epochs": loop.epoch, "seconds": seconds, **loop.results}
         loop.metrics.write("end", step, values)
         self.console.say(
             f"done: {loop.epoch} epochs, {step} steps, {duration(seconds)}, {describe(loop.results)}"
-            + (f" (stopped by {self.limit_name})" if cut else "")
+            + (f" (stopped by {self.limit.name})" if cut else "")
         )
 
 
-def _step_limit(settings: Settings, environment: Mapping[str, str]) -> tuple[Optional[int], str]:
-    """The step to stop at and the setting that says so; ``SLURMGPU_MAX_STEPS`` cuts a run short."""
+class _Limit(NamedTuple):
+    """The step to stop at, if there is one, and the setting that says so."""
+
+    step: Optional[int]
+    name: str
+
+
+def _step_limit(settings: Settings, environment: Mapping[str, str]) -> _Limit:
+    """``max_steps``, unless ``SLURMGPU_MAX_STEPS`` cuts the run shorter."""
     text = environment.get("SLURMGPU_MAX_STEPS", "")
     if not text:
-        return settings.max_steps, "max_steps"
+        return _Limit(settings.max_steps, "max_steps")
     if not text.isdecimal() or not int(text):
         raise SettingsError(f"SLURMGPU_MAX_STEPS is {text!r}; it must be a whole number of at least 1")
     if settings.max_steps is not None and settings.max_steps <= int(text):
-        return settings.max_steps, "max_steps"
-    return int(text), "SLURMGPU_MAX_STEPS"
+        return _Limit(settings.max_steps, "max_steps")
+    return _Limit(int(text), "SLURMGPU_MAX_STEPS")
 
 
 def _finished(manifest: Mapping[str, Any], settings: Settings, limit: Optional[int]) -> bool:

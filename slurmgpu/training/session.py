@@ -8,8 +8,9 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Optional
+from typing import Any, NoReturn, Optional, Union
 
 import torch
 
@@ -21,29 +22,43 @@ from .saving import checkpoint, randomness
 from .saving.bound import Bound
 from .saving.checkpoint import Generation
 from .saving.lock import Hold, Lock
-from .saving.saver import NOT_FINITE, Saved, Saver
+from .saving.saver import Saved, Saver, Saving
 from .saving.snapshot import Snapshot
 from .watching.console import Console
 from .watching.signals import Signals
-from .watching.watch import Watch, dump_stacks
+from .watching.watch import Duties, Watch, dump_stacks
 
-__all__ = ["STOP_SCHEMA", "Session"]
+__all__ = ["STOP_SCHEMA", "Limits", "Session"]
 
 STOP_SCHEMA = "slurmgpu.stop/1"
 # Slurm ends a job for these, and a person may too; whether it goes on afterwards is for the batch script to say.
 _ORDERLY = {"SIGTERM", "SIGUSR1", "SIGUSR2", "time"}
 
 
+@dataclass(frozen=True)
+class Limits:
+    """How long a session waits, in seconds.
+
+    Args:
+        timeout: For other ranks, at most.
+        stop_margin: To be ready before the time limit (at most a tenth of what is left at the start).
+        hang_timeout: For a sign of life, after which a rank ends the job; None: for ever.
+    """
+
+    timeout: float = 1800.0
+    stop_margin: float = 60.0
+    hang_timeout: Optional[float] = 1800.0
+
+
+def _ignore(_saved: Saved) -> None:
+    """Do nothing: a loop of the user's own keeps no record of its checkpoints."""
+
+
 class Session:
     """A run directory in use by one training; the same calls in the same order on every rank.
 
-    Args:
-        interval: Steps beyond the newest checkpoint that a kill may cost (see ``bound``).
-        keep: Newest checkpoints to keep; ``keep_every``: those of steps it divides stay for good.
-        resume: False sets earlier checkpoints aside.
-        timeout: Longest wait for other ranks, in seconds.
-        stop_margin: Seconds to be ready before the time limit (at most a tenth of what is left now).
-        hang_timeout: Seconds without a sign of life after which a rank ends the job; None: never.
+    Opened, it holds the lock and knows what to go on from; ``begin`` when all is built, then ``save`` and ``collect``
+    as the steps go, ``finish`` after the last one, and ``close``.
     """
 
     def __init__(
@@ -52,50 +67,29 @@ class Session:
         group: Group,
         environment: Mapping[str, str],
         console: Console,
-        signals: Optional[Signals] = None,
-        *,
-        interval: Optional[int] = None,
-        keep: int = 2,
-        keep_every: Optional[int] = None,
-        resume: bool = True,
-        timeout: float = 1800.0,
-        stop_margin: float = 60.0,
-        hang_timeout: Optional[float] = 1800.0,
+        saving: Saving,
+        limits: Limits,
     ) -> None:
         self.run_dir, self.group, self.console = run_dir, group, console
-        self._folder, self._environment, self._signals = run_dir / "checkpoints", environment, signals
+        self._folder, self._environment = run_dir / "checkpoints", environment
         self._lock = Lock(self._folder, environment, console.say) if group.ranks.first else None
-        end = _end_time(environment)
+        self._end = _end_time(environment)
         try:
-            opened = group.on_first(lambda: self._open(resume))
+            opened = group.on_first(lambda: self._open(saving.resume))
         except OSError as error:
             raise TrainingError(f"cannot use the run directory {run_dir}: {error}") from error
         self.found, notes, self.restart, token = opened
-        self._hold = Hold(self._folder, token)
         for note in notes:
             console.say(f"note: {note}")
-        self.watch = Watch(group.ranks, timeout)
-        self.watch.hang_timeout = hang_timeout
-        self.watch.on_hang = self._hang
-        found = self.found
-        self.saver = Saver(
-            self._folder,
-            group.ranks,
-            Channel(group.ranks, timeout),
-            self._hold,
-            keep=keep,
-            keep_every=keep_every,
-            last_step=None if found is None else found.manifest["step"],
-        )
-        self.first_step = 0 if found is None else int(found.manifest["step"])
-        self.bound = Bound(interval, keep_every, self.first_step)
-        self.saver.lead = lambda seconds: self.bound.lead(seconds, self.watch.step_seconds())
-        self.saver.longest = 0.0 if found is None else float(found.manifest.get("save_seconds") or 0.0)
-        self._margin = min(stop_margin, max(0.0, end - time.time()) / 10)
-        self.watch.deadline = lambda: end - self._margin - 1.5 * self.saver.longest - 2 * self.watch.pace()
-        if signals is not None:
-            signals.before_leaving = self._leave_early
-        self.on_saved: Callable[[Saved], None] = lambda _saved: None
+        self.first_step = 0 if self.found is None else int(self.found.manifest["step"])
+        self.watch = Watch(group.ranks, limits.timeout, limits.hang_timeout)
+        self.bound = Bound(saving.interval, saving.keep_every, self.first_step)
+        self._hold = Hold(self._folder, token)
+        channel = Channel(group.ranks, limits.timeout)
+        self.saver = Saver(self._folder, group.ranks, channel, self._hold, saving, self.found, self._lead)
+        self._margin = min(limits.stop_margin, max(0.0, self._end - time.time()) / 10)
+        self._signals: Optional[Signals] = None
+        self._on_saved: Callable[[Saved], None] = _ignore
 
     def _open(self, resume: bool) -> tuple[Optional[Generation], list[str], int, str]:
         """Lock, clear away what a kill left, and find where to go on (rank 0 only)."""
@@ -132,29 +126,42 @@ class Session:
             path.rename(target / path.name)
         return target
 
-    def _leave_early(self, name: str) -> None:
+    def _lead(self, seconds: float) -> Optional[int]:
+        """Steps that the next save is begun early, after one that has taken so many seconds."""
+        return self.bound.lead(seconds, self.watch.step_seconds())
+
+    def _deadline(self) -> float:
+        """When to stop, so that the last step and its checkpoint are through before the time limit."""
+        return self._end - self._margin - 1.5 * self.saver.longest - 2 * self.watch.pace()
+
+    def leave_early(self, name: str) -> None:
         """A signal came before the training: nothing to save, but the next start need not wonder."""
         self.mark(name, self.first_step)
         if self._lock is not None:
             self._lock.release()
 
-    def handle(self, signals: Signals) -> None:
-        """Signals are handled from now on."""
-        self._signals = signals
+    def begin(
+        self,
+        signals: Optional[Signals],
+        on_saved: Callable[[Saved], None] = _ignore,
+        at_each_look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Everything is built and restored: from now on signals stop the run in good order.
 
-    def begin(self) -> None:
-        """Everything is built and restored: from now on signals stop the run in good order."""
-        self.watch.start()
-        if self._signals is not None:
-            self._signals.give_to(self.watch)
+        ``on_saved`` is told how each save ended; ``at_each_look`` is what the watch's thread does beside watching.
+        """
+        self._signals, self._on_saved = signals, on_saved
+        self.watch.start(Duties(self._deadline, self._hang, at_each_look))
+        if signals is not None:
+            signals.give_to(self.watch)
 
     def save(
         self,
         step: int,
-        common: Callable[[], Mapping[str, Any]],
-        own: Callable[[], Mapping[str, Any]],
-        facts: Mapping[str, Any],
-        losses: Any = None,
+        common: Callable[[], Mapping[str, object]],
+        own: Callable[[], Mapping[str, object]],
+        facts: Mapping[str, object],
+        losses: Union[torch.Tensor, list[float], None] = None,
     ) -> None:
         """Begin to save a step, after the save before it has come to its end.
 
@@ -166,7 +173,7 @@ class Session:
         began = time.perf_counter()
         if step != self.saver.last_step:
             snapshot = Snapshot()
-            parts: dict[str, Any] = {}
+            parts: dict[str, object] = {}
             if self.group.ranks.first:
                 parts = {name: snapshot.take(part, name) for name, part in common().items()}
             rank = {"random": randomness.capture(self.group.device), **own()}
@@ -189,7 +196,7 @@ class Session:
         if self.bound.must_wait(step):
             self.collect()
 
-    def _complete(self, step: int, facts: Mapping[str, Any]) -> None:
+    def _complete(self, step: int, facts: Mapping[str, object]) -> None:
         """The checkpoint that was found lacked the last evaluation alone: now it is the training's end."""
         if self.found is None or self.found.manifest["step"] != step:
             return
@@ -213,7 +220,7 @@ class Session:
         if saved is None:
             return None
         self.bound.ended(saved.lead)
-        if saved.error is not None and saved.error.endswith(NOT_FINITE):
+        if not saved.finite:
             raise NotFinite(saved.step, "the loss or a parameter")
         if saved.taken:
             raise TakenOver(saved.error)
@@ -224,7 +231,7 @@ class Session:
                 "Training goes on, and the next checkpoint is tried when it is due; until one succeeds, "
                 "a kill costs all steps since the newest"
             )
-        self.on_saved(saved)
+        self._on_saved(saved)
         return saved
 
     def finish(self, step: int) -> None:
@@ -240,10 +247,11 @@ class Session:
                 f"step {step} could not be saved ({reason}); an earlier checkpoint is what counts"
             )
 
-    def read(self, part: str) -> Any:
+    def read(self, part: str) -> dict[str, Any]:
         """A part of the checkpoint that was found."""
         assert self.found is not None
-        return checkpoint.read(self.found, part)
+        values: dict[str, Any] = checkpoint.read(self.found, part)
+        return values
 
     def read_own(self) -> dict[str, Any]:
         """What this rank saved beside the common parts; its random state is put back. Empty with other ranks."""
@@ -251,7 +259,7 @@ class Session:
         rank = self.group.ranks.rank
         if self.found.manifest["world_size"] != self.group.ranks.world_size:
             return {}
-        own: dict[str, Any] = self.read(f"rank-{rank}.pt")
+        own = self.read(f"rank-{rank}.pt")
         randomness.restore(own.pop("random"), self.group.device)
         return own
 

@@ -10,7 +10,7 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
@@ -69,16 +69,16 @@ class Settings:
     track: Sequence[str] = field(default_factory=list)
     peak_flops: Optional[float] = None
     timeout: float = 1800.0
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, object] = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """The settings as plain JSON values."""
         return asdict(self)
 
 
 class _Rule(NamedTuple):
     valid: str
-    holds: Callable[[Any], bool]
+    holds: Callable[[object], bool]
 
 
 def _whole(minimum: int) -> _Rule:
@@ -86,10 +86,10 @@ def _whole(minimum: int) -> _Rule:
 
 
 def _number(positive: bool) -> _Rule:
-    def holds(value: Any) -> bool:
-        if type(value) not in (int, float) or not math.isfinite(value):
+    def holds(value: object) -> bool:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             return False
-        return bool(value > 0 if positive else value >= 0)
+        return value > 0 if positive else value >= 0
 
     return _Rule("a number above 0" if positive else "a number of at least 0", holds)
 
@@ -127,7 +127,10 @@ _RULES = {
         "a list of patterns of parameter names",
         lambda v: isinstance(v, list) and all(isinstance(each, str) and each for each in v),
     ),
-    "seed": _Rule("a whole number from 0 to 2**64 - 1", lambda v: _whole(0).holds(v) and v < 2**64),
+    "seed": _Rule(
+        "a whole number from 0 to 2**64 - 1",
+        lambda v: _whole(0).holds(v) and isinstance(v, int) and v < 2**64,
+    ),
     "deterministic": _SWITCH,
     "workers": _Rule("'auto' or a whole number of at least 0", lambda v: v == "auto" or _whole(0).holds(v)),
     "tf32": _SWITCH,
@@ -176,7 +179,7 @@ def load(path: Path) -> Settings:
     return parse(document, str(path))
 
 
-def parse(document: Any, source: str = "train.json") -> Settings:
+def parse(document: object, source: str = "train.json") -> Settings:
     """Check a decoded ``train.json`` and fill in the defaults."""
     if not isinstance(document, dict):
         raise SettingsError(f"{source} holds a {type(document).__name__}; it must hold a mapping")
@@ -202,7 +205,7 @@ def parse(document: Any, source: str = "train.json") -> Settings:
     return Settings(**values)
 
 
-def _check_config(config: Mapping[str, Any], source: str) -> None:
+def _check_config(config: Iterable[str], source: str) -> None:
     for name in config:
         if not name.isidentifier():
             raise SettingsError(
@@ -215,7 +218,7 @@ def _check_config(config: Mapping[str, Any], source: str) -> None:
             )
 
 
-def _nearest(name: str, names: Mapping[str, Any]) -> str:
+def _nearest(name: str, names: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, names, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; valid are {', '.join(names)}"
 
@@ -251,7 +254,7 @@ class Config:
             f"cfg.{name} is neither a setting nor a key of config{_nearest(name, vars(self))}"
         )
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"cfg.{name} cannot be set: cfg is read-only")
 
     def __repr__(self) -> str:

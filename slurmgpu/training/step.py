@@ -6,30 +6,31 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Optional
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LRScheduler
 
 from .order import shares
 from .precision import Precision
-from .processes.group import Group
+from .processes.group import shared_by
+from .session import Session
 from .settings import Settings, micro_batch
 from .task import Task
-from .watching.console import Console
 from .watching.meter import Meter, on_device
 from .watching.pace import Forward
 
-__all__ = ["Position", "Step"]
+__all__ = ["Step", "Trained"]
 
 
-@dataclass
-class Position:
-    """How far a training is: optimizer steps, samples of all ranks, and the epoch last evaluated."""
+@dataclass(frozen=True)
+class Trained:
+    """What a step trains, and what it trains it with; ``wrapped`` is the model spread over the ranks."""
 
-    step: int = 0
-    samples: int = 0
-    evaluated: int = 0
+    wrapped: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: Optional[LRScheduler]
+    precision: Precision
 
 
 class Step:
@@ -39,35 +40,27 @@ class Step:
         self,
         task: Task,
         settings: Settings,
-        group: Group,
-        console: Console,
+        session: Session,
+        trained: Trained,
+        batches: Iterator[object],
         meter: Meter,
-        precision: Precision,
-        wrapped: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        schedule: Optional[Any],
-        batches: Iterator[Any],
-        position: Position,
-        timer: Optional[Forward] = None,
+        timer: Optional[Forward],
     ) -> None:
-        self.position, self._timer = position, timer
+        self.task, self.settings, self.session, self.group = task, settings, session, session.group
+        self.batches, self.meter, self._timer = batches, meter, timer
+        self.wrapped, self.optimizer, self.schedule = trained.wrapped, trained.optimizer, trained.schedule
         self._counts = False
-        self.task, self.settings, self.group, self.console = task, settings, group, console
-        self.meter, self.precision, self.wrapped, self.batches = meter, precision, wrapped, batches
-        self.optimizer, self.schedule = optimizer, schedule
-        inner = getattr(wrapped, "_orig_mod", wrapped)  # torch.compile keeps what it compiles there
-        self._ddp = inner if isinstance(inner, DistributedDataParallel) else None
+        wrapped, precision = trained.wrapped, trained.precision
+        self._ddp = shared_by(wrapped)
         self._loss = task.raw_loss
         self._autocast = None if settings.precision == "fp32" else precision.autocast
         self._trained = [parameter for parameter in wrapped.parameters() if parameter.requires_grad]
-        self._micro = micro_batch(settings, group.ranks.world_size)
+        self._micro = micro_batch(settings, self.group.ranks.world_size)
         # Looked up once, not in every step.
         self._batch = settings.batch_size
-        self._scaler, self._guards = (
-            precision.scaler,
-            settings.clip_norm is not None or settings.nonfinite == "skip",
-        )
+        self._scaler = precision.scaler
         self._skips = settings.nonfinite == "skip"
+        self._guards = self._skips or settings.clip_norm is not None
         self._before: list[torch.Tensor] = []
         self._keep, self._losses, self._sizes = meter.keep, meter.losses, meter.sizes
         self._whole = [(1 / settings.accumulate, self._micro)] * settings.accumulate
@@ -100,7 +93,7 @@ class Step:
             self._weigh_by_count(_own(rounds), size)
         self._update(rounds)
 
-    def _backward(self, batch: Any, weight: float, samples: int, size: int) -> None:
+    def _backward(self, batch: object, weight: float, samples: int, size: int) -> None:
         timer = self._timer
         if timer is not None:
             timer.begin()
@@ -154,9 +147,8 @@ class Step:
                 skip = True
                 self._put_buffers_back()
                 self.meter.drop_last(_own(rounds))
-                self.console.say(
-                    f"warning: step {self.position.step + 1} is left out: its gradient is not finite"
-                )
+                step = self.session.watch.step + 1
+                self.session.console.say(f"warning: step {step} is left out: its gradient is not finite")
         if scaler is not None:
             scaler.step(optimizer)
             scaler.update()

@@ -6,6 +6,7 @@ A task is any class with ``model(cfg)``, ``dataset(cfg, split)`` and ``loss(mode
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import inspect
 import math
@@ -13,16 +14,17 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Protocol, Union
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import IterableDataset
 
 from .beside import Beside
 from .errors import TrainingError
 from .settings import Config
 
-__all__ = ["Loss", "Scalar", "Task", "describe_value", "load"]
+__all__ = ["Data", "Loss", "Scalar", "Task", "describe_value", "load"]
 
 Scalar = Union[float, torch.Tensor]
 
@@ -35,6 +37,14 @@ _OPTIONAL = {
     "prepare": "(cfg)",
     "flops": "(cfg)",
 }
+
+
+class Data(Protocol):
+    """The samples of a split, by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
 
 
 class Loss(NamedTuple):
@@ -126,10 +136,14 @@ class Task:
                 f"{self.path}: {self._name}.{method} must take {method}{parameters}, but: {error}"
             ) from None
 
-    def _wrong(self, method: str, expected: str, got: Any) -> TrainingError:
+    def _wrong(self, method: str, expected: str, got: object) -> TrainingError:
         return TrainingError(
             f"{self.path}: {self._name}.{method} must be or return {expected}; got {describe_value(got)}"
         )
+
+    def sha256(self) -> str:
+        """The SHA-256 of the task's file."""
+        return hashlib.sha256(self.path.read_bytes()).hexdigest()
 
     def has(self, method: str) -> bool:
         """Whether the task has this optional method."""
@@ -162,9 +176,9 @@ class Task:
             raise self._wrong("model", "a torch.nn.Module with parameters that require a gradient", model)
         return model
 
-    def dataset(self, cfg: Config, split: str) -> Any:
+    def dataset(self, cfg: Config, split: str) -> Optional[Data]:
         """The samples of a split, ``train`` or ``test``; a task without a test split returns None for it."""
-        dataset = self._user.dataset(cfg, split)
+        dataset: Optional[Data] = self._user.dataset(cfg, split)
         if dataset is None and split == "test":
             return None
         indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
@@ -173,6 +187,7 @@ class Task:
             expected = "a dataset with __len__ and __getitem__"
             expected += ", for samples are taken by number, not one to iterate over" if streams else ""
             raise self._wrong("dataset", expected + (", or None" if split == "test" else ""), dataset)
+        assert dataset is not None  # it has a __len__
         if not len(dataset):
             raise self._wrong("dataset", f"at least one sample for the split {split!r}", dataset)
         return dataset
@@ -199,9 +214,11 @@ class Task:
             raise self._wrong("optimizer", expected, optimizer)
         return optimizer
 
-    def schedule(self, optimizer: torch.optim.Optimizer, cfg: Config, total_steps: int) -> Optional[Any]:
+    def schedule(
+        self, optimizer: torch.optim.Optimizer, cfg: Config, total_steps: int
+    ) -> Optional[LRScheduler]:
         """The task's learning-rate schedule, moved on after every optimizer step; None keeps the rate."""
-        schedule = self._user.schedule(optimizer, cfg, total_steps)
+        schedule: Optional[LRScheduler] = self._user.schedule(optimizer, cfg, total_steps)
         if schedule is None:
             return None
         if not all(hasattr(schedule, name) for name in ("step", "state_dict", "load_state_dict")):
@@ -212,19 +229,19 @@ class Task:
         return schedule
 
     @property
-    def raw_loss(self) -> Callable[[torch.nn.Module, Any], Any]:
+    def raw_loss(self) -> Callable[[torch.nn.Module, object], object]:
         """The task's own method, for the step's path; its answer is yet to be checked."""
-        method: Callable[[torch.nn.Module, Any], Any] = self._user.loss
+        method: Callable[[torch.nn.Module, object], object] = self._user.loss
         return method
 
-    def loss(self, model: torch.nn.Module, batch: Any) -> Loss:
+    def loss(self, model: torch.nn.Module, batch: object) -> Loss:
         """The loss of one micro-batch."""
         answer = self._user.loss(model, batch)
         if isinstance(answer, torch.Tensor) and answer.dim() == 0:
             return Loss(answer, None)
         return self.counted_loss(answer)
 
-    def counted_loss(self, answer: Any) -> Loss:
+    def counted_loss(self, answer: object) -> Loss:
         """What ``loss`` returned when it was no tensor without dimensions."""
         if isinstance(answer, tuple) and len(answer) == 2:
             total, count = answer
@@ -240,7 +257,7 @@ class Task:
             raise self._wrong("loss", "a loss that depends on the model's parameters", loss)
 
     def evaluate(
-        self, model: torch.nn.Module, batch: Any, samples: int
+        self, model: torch.nn.Module, batch: object, samples: int
     ) -> Mapping[str, tuple[Scalar, Scalar]]:
         """Sums and counts by name over one batch of the test split; without the method: the loss."""
         if not self.has("evaluate"):
@@ -262,7 +279,7 @@ class Task:
         return answer
 
 
-def _needs_nothing(method: Callable[..., Any]) -> bool:
+def _needs_nothing(method: Callable[..., object]) -> bool:
     """Whether it can be called without arguments, as far as Python knows its signature."""
     try:
         signature = inspect.signature(method)
@@ -275,18 +292,19 @@ def _needs_nothing(method: Callable[..., Any]) -> bool:
     return True
 
 
-def _is_scalar(value: Any) -> bool:
+def _is_scalar(value: object) -> bool:
     if isinstance(value, torch.Tensor):
         return value.dim() == 0
     return isinstance(value, (int, float))
 
 
-def describe_value(value: Any) -> str:
+def describe_value(value: object) -> str:
     """What a value is, in a few words: its type, and the shapes and lengths that matter in a batch."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
-    if isinstance(getattr(value, "shape", None), tuple):
-        return f"a {type(value).__name__} of shape {value.shape}"
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        return f"a {type(value).__name__} of shape {shape}"
     if isinstance(value, list):
         return f"a list of {len(value)}"
     if isinstance(value, tuple):

@@ -23,7 +23,7 @@ from slurmgpu.training import Run, files
 from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.saving.bound import Bound
-from slurmgpu.training.saving.saver import Saved, Saver
+from slurmgpu.training.saving.saver import Saved, Saver, Saving
 from slurmgpu.training.saving.snapshot import Snapshot
 from slurmgpu.training.watching.watch import NEVER
 
@@ -213,10 +213,14 @@ class Shared:
         del self._values[name]
 
 
-def two_savers(folder: Path) -> list[Saver]:
+def two_savers(folder: Path, *leads: Callable[[float], int]) -> list[Saver]:
     channel: Any = Shared()
     both = [Ranks(rank=rank, world_size=2) for rank in (0, 1)]
-    return [Saver(folder, ranks, channel, None, keep=9, keep_every=None) for ranks in both]
+    leads = leads or (lambda _seconds: 0,) * 2
+    return [
+        Saver(folder, ranks, channel, None, Saving(keep=9), None, lead)
+        for ranks, lead in zip(both, leads, strict=True)
+    ]
 
 
 def save(savers: list[Saver], *steps: int) -> list[Saved | None]:
@@ -226,10 +230,8 @@ def save(savers: list[Saver], *steps: int) -> list[Saved | None]:
 
 
 def test_all_ranks_learn_the_lead_that_rank_0_has_measured(tmp_path: Path) -> None:
-    savers = two_savers(tmp_path)
     leads = iter([4, 7])
-    savers[0].lead = lambda _seconds: next(leads)
-    savers[1].lead = lambda _seconds: 99
+    savers = two_savers(tmp_path, lambda _seconds: next(leads), lambda _seconds: 99)
     for step, lead in ((10, 4), (16, 7)):
         assert [saved.lead for saved in save(savers, step, step) if saved] == [lead, lead]
 

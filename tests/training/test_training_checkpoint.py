@@ -22,14 +22,14 @@ from slurmgpu.training.processes.channel import Channel
 from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.saving import checkpoint
 from slurmgpu.training.saving.checkpoint import Generation, newest_intact, read, sweep
-from slurmgpu.training.saving.saver import Saved, Saver
+from slurmgpu.training.saving.saver import Saved, Saver, Saving
 from slurmgpu.training.saving.snapshot import Snapshot
 
 
 def save(
     folder: Path, step: int, parts: dict[str, Any], keep: int = 2, keep_every: int | None = None
 ) -> Saved:
-    saver = Saver(folder, Ranks(), Channel(Ranks(), 5), None, keep=keep, keep_every=keep_every)
+    saver = Saver(folder, Ranks(), Channel(Ranks(), 5), None, Saving(keep=keep, keep_every=keep_every))
     saver.start(step, Snapshot(), parts, {"epoch": step})
     saved = saver.collect()
     assert saved is not None
@@ -289,7 +289,7 @@ def test_a_full_disk_costs_the_checkpoint_and_leaves_nothing_behind(
 
 
 def test_a_state_with_a_loss_that_is_no_number_is_not_saved(tmp_path: Path) -> None:
-    saver = Saver(tmp_path, Ranks(), Channel(Ranks(), 5), None, keep=2, keep_every=None)
+    saver = Saver(tmp_path, Ranks(), Channel(Ranks(), 5), None, Saving())
     saver.start(5, Snapshot(), {"a.pt": 1}, {}, torch.tensor([1.0, float("nan")]))
     saved = saver.collect()
     assert saved is not None

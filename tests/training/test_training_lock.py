@@ -23,7 +23,7 @@ from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.saving import checkpoint
 from slurmgpu.training.saving import lock as module
 from slurmgpu.training.saving.lock import Hold, Lock
-from slurmgpu.training.saving.saver import Saved, Saver
+from slurmgpu.training.saving.saver import Saved, Saver, Saving
 from slurmgpu.training.saving.snapshot import Snapshot
 from slurmgpu.training.watching.console import Console
 
@@ -194,7 +194,7 @@ def test_an_owner_that_cannot_be_seen_for_a_moment_is_looked_for_again(
 
 
 def saver(folder: Path, hold: Hold, keep: int = 2) -> Saver:
-    return Saver(folder, Ranks(), Channel(Ranks(), 5), hold, keep=keep, keep_every=None)
+    return Saver(folder, Ranks(), Channel(Ranks(), 5), hold, Saving(keep=keep))
 
 
 def save(saver: Saver, step: int, content: str) -> Saved:
@@ -268,8 +268,9 @@ def test_a_start_that_has_lost_the_lock_sweeps_nothing(
         pretend(tmp_path / "checkpoints", token="theirs")
 
     monkeypatch.setattr(session, "write_json", supersede)
+    group = Group(Ranks(), torch.device("cpu"))
     with pytest.raises(TrainingError, match="taken over by"):
-        session.Session(tmp_path, Group(Ranks(), torch.device("cpu")), {}, Console(speaks=False))
+        session.Session(tmp_path, group, {}, Console(speaks=False), Saving(), session.Limits())
     assert torn.exists()
 
 
@@ -294,8 +295,7 @@ def test_a_takeover_that_one_rank_sees_is_known_to_all(tmp_path: Path, said: lis
     channel: Any = Shared()
     holds = [Hold(tmp_path, "old" if rank == sees else lock.token) for rank in (0, 1)]
     savers = [
-        Saver(tmp_path, Ranks(rank=rank, world_size=2), channel, holds[rank], keep=2, keep_every=None)
-        for rank in (0, 1)
+        Saver(tmp_path, Ranks(rank=rank, world_size=2), channel, holds[rank], Saving()) for rank in (0, 1)
     ]
     for rank, each in enumerate(savers):
         each.start(5, Snapshot(), {f"rank-{rank}.pt": 1}, {})

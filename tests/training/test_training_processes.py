@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -24,9 +24,10 @@ from slurmgpu.training import __main__ as entrypoint
 from slurmgpu.training import evaluation, session
 from slurmgpu.training.processes.group import Group
 from slurmgpu.training.processes.ranks import Ranks
-from slurmgpu.training.session import Session
+from slurmgpu.training.saving.saver import Saving
+from slurmgpu.training.session import Limits, Session
 from slurmgpu.training.watching.console import Console
-from slurmgpu.training.watching.watch import Watch
+from slurmgpu.training.watching.watch import Duties, Watch
 
 from .alone import python_with
 from .conftest import ROOT, RunFolder, clean_environment, new_run
@@ -224,12 +225,12 @@ def test_a_rank_that_hangs_ends_the_job_also_where_it_cannot_say_so(
     def leave(code: int) -> None:
         raise SystemExit(code)
 
-    found = Session(tmp_path, Group(Ranks(), torch.device("cpu")), {}, Console(False))
+    found = Session(tmp_path, Group(Ranks(), torch.device("cpu")), {}, Console(False), Saving(), Limits())
     monkeypatch.setattr(session, "dump_stacks", lambda _folder, _ranks: "stderr")
     monkeypatch.setattr(os, "write", full)
     monkeypatch.setattr(os, "_exit", leave)
     with pytest.raises(SystemExit) as ended:
-        found.watch.on_hang(9.0)
+        found._hang(9.0)
     assert ended.value.code == 1
     found.close()
 
@@ -240,13 +241,14 @@ def test_the_watch_outlives_what_it_does_in_passing_and_says_it_once(
     """After two looks that failed it still sees that the time is up."""
     watch, looks = Watch(Ranks(), 5), []
 
+    def found_hanging(_seconds: float) -> NoReturn:
+        raise AssertionError("without hang_timeout nobody looks for a hang")
+
     def fail() -> None:
         looks.append("a look")
         raise ValueError("no such gauge")
 
-    watch.at_each_look = fail
-    watch.deadline = lambda: 0.0 if len(looks) > 1 else math.inf
-    watch.start()
+    watch.start(Duties(lambda: 0.0 if len(looks) > 1 else math.inf, found_hanging, fail))
     until = time.monotonic() + 100
     while not watch.wanted and time.monotonic() < until:
         time.sleep(0.01)
@@ -368,7 +370,7 @@ def test_the_data_say_how_to_make_them_where_scikit_learn_is_missing(tmp_path: P
 
 
 def test_the_entrypoint_imports_torch_and_the_standard_library_alone() -> None:
-    for file in TRAINING.glob("*.py"):
+    for file in TRAINING.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(), feature_version=(3, 9))):
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]

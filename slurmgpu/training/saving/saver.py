@@ -11,21 +11,37 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 from ..errors import TakenOver, TrainingError
+from ..files import Facts
 from ..processes.channel import Channel
 from ..processes.ranks import Ranks
 from . import checkpoint
+from .checkpoint import Generation
 from .lock import Hold
 from .snapshot import Snapshot
 
-__all__ = ["NOT_FINITE", "Saved", "Saver"]
+__all__ = ["Saved", "Saver", "Saving"]
 
-NOT_FINITE = "the loss or a parameter is not finite"
+
+@dataclass(frozen=True)
+class Saving:
+    """When checkpoints are written, which stay, and whether they are gone on from.
+
+    Args:
+        interval: Steps beyond the newest checkpoint that a kill may cost (see ``bound``).
+        keep: Newest checkpoints to keep; ``keep_every``: those of steps that it divides stay for good.
+        resume: False sets earlier checkpoints aside.
+    """
+
+    interval: Optional[int] = None
+    keep: int = 2
+    keep_every: Optional[int] = None
+    resume: bool = True
 
 
 @dataclass
@@ -33,7 +49,8 @@ class Saved:
     """How a save ended: ``error`` is None for one that counts; ``seconds`` from copying to commit.
 
     ``lead`` is rank 0's word on how many steps early the next one is to begin (see ``bound``).
-    ``taken`` says that another run has the checkpoints now: no further save can succeed.
+    ``taken`` says that another run has the checkpoints now: no further save can succeed. Without ``finite`` the
+    state was not worth a checkpoint: the loss or a parameter is no finite number.
     """
 
     step: int
@@ -42,11 +59,23 @@ class Saved:
     size: int = 0
     lead: Optional[int] = None
     taken: bool = False
+    finite: bool = True
 
     @property
     def name(self) -> str:
         """The generation's folder, as people and metrics name it."""
         return f"checkpoints/step-{self.step}"
+
+
+@dataclass
+class _Part:
+    """What one rank has written of a save, as it tells rank 0."""
+
+    step: int
+    parts: dict[str, Facts] = field(default_factory=dict)
+    error: Optional[str] = None
+    taken: bool = False
+    finite: bool = True
 
 
 class Saver:
@@ -58,28 +87,26 @@ class Saver:
         ranks: Ranks,
         channel: Channel,
         lock: Optional[Hold],
-        *,
-        keep: int,
-        keep_every: Optional[int],
-        last_step: Optional[int] = None,
+        saving: Saving,
+        found: Optional[Generation] = None,
+        lead: Callable[[float], Optional[int]] = lambda _seconds: None,
     ) -> None:
         self._folder, self._ranks, self._channel, self._lock = folder, ranks, channel, lock
-        self._keep, self._keep_every = keep, keep_every
+        self._saving, self._lead = saving, lead
         self._thread: Optional[threading.Thread] = None
         self._result: Optional[Saved] = None
         self._number = 0
         self._began = 0.0
-        self.lead: Callable[[float], Optional[int]] = lambda _seconds: None
-        self.last_step = last_step
-        self.longest = 0.0
+        self.last_step: Optional[int] = None if found is None else found.manifest["step"]
+        self.longest = 0.0 if found is None else float(found.manifest.get("save_seconds") or 0.0)
 
     def start(
         self,
         step: int,
         snapshot: Snapshot,
-        parts: Mapping[str, Any],
-        facts: Mapping[str, Any],
-        losses: Optional[Sequence[Any]] = None,
+        parts: Mapping[str, object],
+        facts: Mapping[str, object],
+        losses: Optional[Iterable[float]] = None,
     ) -> None:
         """Begin to write this rank's ``parts``; ``facts`` (rank 0's count) go into the manifest.
 
@@ -116,31 +143,32 @@ class Saver:
         self,
         step: int,
         snapshot: Snapshot,
-        parts: Mapping[str, Any],
-        facts: Mapping[str, Any],
-        losses: Optional[Sequence[Any]],
+        parts: Mapping[str, object],
+        facts: Mapping[str, object],
+        losses: Optional[Iterable[float]],
     ) -> Saved:
-        own: dict[str, Any] = {"step": step, "parts": {}, "error": None, "taken": False}
+        own = _Part(step)
         path = self._folder / f"step-{step}"
         try:
             snapshot.wait()
-            if losses is not None and not all(map(math.isfinite, losses)):
-                raise ValueError(NOT_FINITE)
+            own.finite = losses is None or all(map(math.isfinite, losses))
+            if not own.finite:
+                raise ValueError("the loss or a parameter is not finite")
             for name, content in parts.items():
                 # A run that was thought dead may be as far as its successor: it must not write over its files.
                 # What remains is the time to write one part. A successor that starts, trains up to this very
                 # step and commits it within that time would find its part replaced; its checksum tells.
                 self._check()
-                own["parts"][name] = checkpoint.write_part(path, name, content)
+                own.parts[name] = checkpoint.write_part(path, name, content)
         except TakenOver as error:
-            own.update(error=str(error), taken=True)
+            own.error, own.taken = str(error), True
         except Exception as error:
-            own["error"] = f"{self._ranks}: {_reason(error)}"
+            own.error = f"{self._ranks}: {_reason(error)}"
         try:
             return self._agree(step, path, own, facts)
         except Exception as error:
-            if own["taken"]:  # rank 0 has seen it, too, and left
-                return Saved(step, own["error"], taken=True)
+            if own.taken:  # rank 0 has seen it, too, and left
+                return Saved(step, own.error, taken=True)
             return Saved(step, f"lost the other ranks ({_reason(error)})")
 
     def _check(self) -> None:
@@ -148,19 +176,19 @@ class Saver:
         if self._lock is not None:
             self._lock.check()
 
-    def _agree(self, step: int, path: Path, own: dict[str, Any], facts: Mapping[str, Any]) -> Saved:
+    def _agree(self, step: int, path: Path, own: _Part, facts: Mapping[str, object]) -> Saved:
         """Rank 0 gathers what all have written, commits it or takes it back, and tells the others."""
         before, place = f"save/{self._number - 1}", f"save/{self._number}"
         if not self._ranks.first:
-            self._channel.put(f"{place}/{self._ranks.rank}", own)
-            answer = self._channel.get(f"{place}/result")
-            return Saved(step, **answer)
+            self._channel.put(f"{place}/{self._ranks.rank}", asdict(own))
+            return replace(Saved(**self._channel.get(f"{place}/result")), step=step)
         others = range(1, self._ranks.world_size)
-        everyone = [own, *(self._channel.get(f"{place}/{rank}") for rank in others)]
-        parts = {name: entry for each in everyone for name, entry in each["parts"].items()}
-        error = next((each["error"] for each in everyone if each["error"]), None)
-        taken = next((each["error"] for each in everyone if each["taken"]), None)
-        steps = [each["step"] for each in everyone]
+        everyone = [own, *(_Part(**self._channel.get(f"{place}/{rank}")) for rank in others)]
+        parts = {name: entry for each in everyone for name, entry in each.parts.items()}
+        failed = next((each for each in everyone if each.error), own)
+        error, finite = failed.error, failed.finite
+        taken = next((each.error for each in everyone if each.taken), None)
+        steps = [each.step for each in everyone]
         if error is None and set(steps) != {step}:
             error = f"the ranks saved different steps: {', '.join(map(str, steps))}"
         if error is None:
@@ -169,19 +197,19 @@ class Saver:
             except TakenOver as refusal:
                 taken = str(refusal)
         if taken is not None:
-            error = taken
+            error, finite = taken, True
         elif error is not None:
             self._take_back(path)
         size = sum(entry["bytes"] for entry in parts.values())
-        lead = None if error is not None else self.lead(time.monotonic() - self._began)
+        lead = None if error is not None else self._lead(time.monotonic() - self._began)
         if self._number > 1:
             for name in ("result", *map(str, others)):
                 self._channel.drop(f"{before}/{name}")
-        answer = {"error": error, "size": size, "lead": lead, "taken": taken is not None}
-        self._channel.put(f"{place}/result", answer)
-        return Saved(step, **answer)
+        saved = Saved(step, error, size=size, lead=lead, taken=taken is not None, finite=finite)
+        self._channel.put(f"{place}/result", asdict(saved))
+        return saved
 
-    def _commit(self, step: int, parts: Mapping[str, Any], facts: Mapping[str, Any]) -> Optional[str]:
+    def _commit(self, step: int, parts: Mapping[str, Facts], facts: Mapping[str, object]) -> Optional[str]:
         """Let the new generation count, and remove what is too old then; why it does not count."""
         try:
             self._check()
@@ -193,7 +221,7 @@ class Saver:
         # From here on the new generation counts; what cannot be removed now can be later.
         with contextlib.suppress(OSError, TakenOver):  # the next save says it
             self._check()
-            checkpoint.prune(self._folder, self._keep, self._keep_every)
+            checkpoint.prune(self._folder, self._saving.keep, self._saving.keep_every)
         return None
 
     def _take_back(self, path: Path) -> None:

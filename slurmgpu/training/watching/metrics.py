@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 from .track import Line
 
@@ -25,17 +25,22 @@ _HELD = 1.0  # seconds for which a line may be held back, for many at once cost 
 class Metrics:
     """Appends lines to the run's metrics; without a path (all ranks but 0) it writes nothing.
 
-    ``time`` is in seconds since 1970 (UTC). Where a step stands twice, the highest ``restart`` counts.
+    ``time`` is in seconds since 1970 (UTC). Where a step stands twice, the highest ``restart`` counts. ``also`` gets
+    the lines that are written.
     """
 
-    def __init__(self, path: Optional[Path], restart: int) -> None:
-        self._restart = restart
+    def __init__(
+        self,
+        path: Optional[Path],
+        restart: int,
+        also: Callable[[Sequence[Line]], None] = lambda _lines: None,
+    ) -> None:
+        self._restart, self._also = restart, also
         self._failed = False
         self._rest = b""  # of a line that a full disk cut off
         self._lock = threading.Lock()
         self._lines: list[Line] = []
         self._written = 0.0
-        self.also: Callable[[Sequence[Line]], None] = lambda _lines: None
         self._file: Optional[int] = None
         if path is not None:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
@@ -43,7 +48,7 @@ class Metrics:
             if size and os.pread(self._file, 1, size - 1) != b"\n":
                 os.write(self._file, b"\n")  # a line that was cut off when an earlier start was killed
 
-    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+    def write(self, kind: str, step: int, values: Mapping[str, object]) -> None:
         """Append one line; a number that is not finite becomes null, for JSON knows none."""
         if self._file is None:
             return
@@ -67,7 +72,7 @@ class Metrics:
             self._written = time.monotonic()
             if not text or self._file is None:
                 return
-            self.also(lines)
+            self._also(lines)
             self._append(self._file, text.encode())
 
     def _append(self, file: int, text: bytes) -> None:
@@ -105,7 +110,7 @@ class Metrics:
             return _ENCODE(_finite(line)) + "\n"
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

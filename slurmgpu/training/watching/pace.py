@@ -9,12 +9,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
-from ..processes.group import Group
+from ..processes.group import Group, shared_by
 from .meter import Meter
 from .watch import Watch
 
@@ -33,7 +32,7 @@ class Forward:
 
     def __init__(self, device: torch.device, accumulate: int) -> None:
         self._accumulate = accumulate
-        self._events: Optional[tuple[Any, Any]] = None
+        self._events: Optional[tuple[torch.cuda.Event, torch.cuda.Event]] = None
         if device.type == "cuda":
             event = torch.cuda.Event
             self._events = event(enable_timing=True), event(enable_timing=True)  # type: ignore[no-untyped-call, unused-ignore]
@@ -66,7 +65,7 @@ class Forward:
         """Seconds of a mean step; ``seconds`` and ``steps`` since the last call. From the watch's thread."""
         if self._events is None:
             return seconds / steps
-        if self._on_its_way and self._events[1].query():
+        if self._on_its_way and self._events[1].query():  # type: ignore[no-untyped-call, unused-ignore]
             self._sampled = self._events[0].elapsed_time(self._events[1]) / 1000 * self._accumulate
             self._on_its_way = False
             self._armed = True  # last, too
@@ -77,8 +76,8 @@ def forward_timer(wrapped: torch.nn.Module, group: Group, accumulate: int) -> Op
     """A timer for a model spread over ranks; None where there is nobody to compare with, or no honest measure."""
     if not group.together:
         return None
-    inner = getattr(wrapped, "_orig_mod", wrapped)  # torch.compile keeps what it compiles there
-    if not isinstance(inner, DistributedDataParallel):
+    inner = shared_by(wrapped)
+    if inner is None:
         return None
     timer = Forward(group.device, accumulate)
     if next(inner.module.buffers(), None) is not None:
@@ -100,8 +99,11 @@ class Slowest(NamedTuple):
 class Pace:
     """This rank's message to the others, and on rank 0 what they add up to."""
 
-    def __init__(self, group: Group, watch: Watch, meter: Meter, timer: Optional[Forward]) -> None:
+    def __init__(
+        self, group: Group, watch: Watch, meter: Meter, timer: Optional[Forward], hosts: Sequence[str]
+    ) -> None:
         self._group, self._watch, self._meter, self._timer = group, watch, meter, timer
+        self._hosts = hosts
         self._period = _PERIOD * (1 + group.ranks.world_size // 64)
         self._sent = (time.monotonic(), watch.step, 0.0, 0.0)
         self._number = 0
@@ -113,7 +115,6 @@ class Pace:
         self._said_at = -_AGAIN
         self._remark: Optional[str] = None
         self._lost = False
-        self.hosts: Sequence[str] = ()
 
     def look(self) -> None:
         """Send and compare, when it is time to; from the watch's thread."""
@@ -159,7 +160,7 @@ class Pace:
         if self._in_a_row < _TIMES or known:
             return
         self._said, self._said_at = found.rank, time.monotonic()
-        place = f" on {self.hosts[found.rank]}" if self.hosts else ""
+        place = f" on {self._hosts[found.rank]}"
         self._remark = (
             f"warning: all wait for rank {found.rank}{place}: its steps take {100 * share:.0f} % longer than the "
             f"other ranks', {found.cause}"

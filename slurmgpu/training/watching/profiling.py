@@ -7,19 +7,20 @@ the first one when there is no profile.
 
 from __future__ import annotations
 
-import os
-import resource
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from ..files import write_json
-from ..loop import Loop
+from .gauges import peak_memory
+
+if TYPE_CHECKING:
+    from ..session import Session
+    from ..step import Step
 
 __all__ = ["SCHEMA", "Profile", "begin"]
 
@@ -28,36 +29,33 @@ _WARM_UP = 3  # steps in which the profiler runs already and nothing of it count
 _ROWS = 60  # of an operator table
 
 
-def begin(loop: Loop, run_dir: Path) -> Optional[Profile]:
-    """Let the loop's steps go through a profile; None when an earlier start has finished one."""
-    folder = run_dir / "profile"
+def begin(step: Step, session: Session, last_step: int) -> Optional[Profile]:
+    """A profile for the steps of this start; None when an earlier one has finished it, or there are too few."""
+    folder, settings = session.run_dir / "profile", step.settings
     # One answer for all: with another world size the ranks would not agree on whose files are there.
-    if loop.group.on_first(lambda: any(folder.glob("rank-*.steps.json"))):
-        loop.console.say("note: profile/ is there from an earlier start; remove it to have a new one")
+    if session.group.on_first(lambda: any(folder.glob("rank-*.steps.json"))):
+        session.console.say("note: profile/ is there from an earlier start; remove it to have a new one")
         return None
-    found = Profile(loop, folder)
-    wanted = found.needs
-    if loop.position.step + wanted > loop.last_step():
-        loop.console.say(
-            f"note: no profile: it takes {wanted} steps (profile_after {loop.settings.profile_after} + 2 x "
-            f"profile_steps {loop.settings.profile_steps} + {_WARM_UP}), and this start has "
-            f"{loop.last_step() - loop.position.step}"
+    found, left = Profile(step, session), last_step - session.watch.step
+    if found.needs > left:
+        session.console.say(
+            f"note: no profile: it takes {found.needs} steps (profile_after {settings.profile_after} + 2 x "
+            f"profile_steps {settings.profile_steps} + {_WARM_UP}), and this start has {left}"
         )
         return None
-    loop.take = found.take
     return found
 
 
 class Profile:
-    """One rank's profile; ``take`` stands in for the loop's step until it is through."""
+    """One rank's profile; ``take`` stands in for the step's until it is ``through``."""
 
-    def __init__(self, loop: Loop, folder: Path) -> None:
-        self._loop, self._folder = loop, folder
-        self._device, self._rank = loop.group.device, loop.group.ranks.rank
+    def __init__(self, step: Step, session: Session) -> None:
+        self._step, self._session, self._folder = step, session, session.run_dir / "profile"
+        self._device, self._rank = session.group.device, session.group.ranks.rank
         self._on_gpu = self._device.type == "cuda"
-        self._after, self._steps = loop.settings.profile_after, loop.settings.profile_steps
+        self._after, self._steps = step.settings.profile_after, step.settings.profile_steps
         self._taken = 0
-        self._first = loop.position.step + 1
+        self._first = session.watch.step + 1
         self._marks: list[Any] = []
         self._profiler: Optional[profile] = None
 
@@ -66,13 +64,18 @@ class Profile:
         """Steps from the first one of this start to the last one recorded."""
         return self._after + 2 * self._steps + _WARM_UP
 
+    @property
+    def through(self) -> bool:
+        """Whether all is recorded."""
+        return self._taken >= self.needs
+
     def take(self, size: int) -> None:
-        """One step of the loop, and what is due around it."""
+        """One step, and what is due around it."""
         if self._after <= self._taken <= self._after + self._steps:
             self._mark()
         if self._taken == self._after + self._steps:
             self._start()
-        self._loop.step.take(size)
+        self._step.take(size)
         self._taken += 1
         if self._profiler is not None:
             _quietly(self._profiler.step)
@@ -103,22 +106,21 @@ class Profile:
     def _finish(self) -> None:
         """Write everything down; a disk that is full costs the profile, not the training."""
         began = time.perf_counter()
-        self._loop.take = self._loop.step.take
         if self._on_gpu:
             torch.cuda.synchronize(self._device)
         try:
             self._folder.mkdir(exist_ok=True)
             _quietly(self._write)
         except OSError as error:
-            self._loop.console.say(f"warning: the profile could not be written: {error.strerror}")
+            self._session.console.say(f"warning: the profile could not be written: {error.strerror}")
         else:
             last = self._first + self.needs - 1
-            self._loop.console.say(
+            self._session.console.say(
                 f"profile of steps {last - self._steps + 1} to {last} written to {self._folder.name}/"
             )
         self._profiler = None
-        self._loop.watch.beats += 1
-        self._loop.meter.pause(time.perf_counter() - began)
+        self._session.watch.beats += 1
+        self._step.meter.pause(time.perf_counter() - began)
 
     def _write(self) -> None:
         assert self._profiler is not None
@@ -144,14 +146,11 @@ class Profile:
     def _memory(self, averages: Any) -> str:
         if self._on_gpu:
             return torch.cuda.memory_summary(self._device)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        peak *= 1 if os.uname().sysname == "Darwin" else 1024
-        table = averages.table(sort_by="self_cpu_memory_usage", row_limit=_ROWS, max_name_column_width=80)
-        return (
-            f"most memory that this process has had so far: {peak} bytes\nby self_cpu_memory_usage\n{table}"
-        )
+        peak, key = peak_memory(self._device), "self_cpu_memory_usage"
+        table = averages.table(sort_by=key, row_limit=_ROWS, max_name_column_width=80)
+        return f"most memory that this process has had so far: {peak} bytes\nby {key}\n{table}"
 
-    def _times(self) -> dict[str, Any]:
+    def _times(self) -> dict[str, object]:
         pairs = zip(self._marks, self._marks[1:])
         seconds = [one.elapsed_time(two) / 1000 if self._on_gpu else two - one for one, two in pairs]
         timed = self._first + self._after
@@ -172,8 +171,10 @@ class Profile:
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
             _quietly(profiler.stop)
-        if self._taken < self.needs:
-            self._loop.console.say("note: stopped before the profile was complete; the next start makes it")
+        if not self.through:
+            self._session.console.say(
+                "note: stopped before the profile was complete; the next start makes it"
+            )
 
 
 def _quietly(act: Callable[[], object]) -> None:

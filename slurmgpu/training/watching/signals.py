@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, Optional
+from typing import TYPE_CHECKING, NoReturn, Optional
 
 if TYPE_CHECKING:
     from .watch import Watch
@@ -25,23 +25,27 @@ class Signals:
     def __init__(self, leave: Callable[[int], NoReturn]) -> None:
         self._leave = leave
         self._watch: Optional[Watch] = None
-        self.before_leaving: Callable[[str], None] = lambda _name: None
+        self._farewell: Callable[[str], None] = lambda _name: None
         self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+
+    def before_leaving(self, act: Callable[[str], None]) -> None:
+        """From now on a signal that ends the process calls this first, with its name."""
+        self._farewell = act
 
     def hand_back(self) -> None:
         """Signals do again what they did before."""
         for number, before in self._before.items():
             signal.signal(number, signal.SIG_DFL if before is None else before)
 
-    def give_to(self, watch: Optional[Watch]) -> None:
+    def give_to(self, watch: Watch) -> None:
         """From now on signals are the watch's."""
         self._watch = watch
 
-    def _handle(self, number: int, _frame: Optional[FrameType]) -> Any:
+    def _handle(self, number: int, _frame: Optional[FrameType]) -> None:
         if self._watch is None:
             for each in SIGNALS:
                 signal.signal(each, signal.SIG_IGN)  # launchers repeat themselves: once is enough
-            self.before_leaving(signal.Signals(number).name)
+            self._farewell(signal.Signals(number).name)
             self._leave(128 + number)
         if number == signal.SIGINT and self._watch.wanted:
             self._leave(128 + number)  # someone at a terminal who will not wait

@@ -19,7 +19,7 @@ from ..errors import SettingsError
 
 __all__ = ["Line", "Tracking", "require"]
 
-Line = tuple[float, str, int, Mapping[str, Any]]
+Line = tuple[float, str, int, Mapping[str, object]]
 """When, kind, step, values."""
 _MODULES = {"tensorboard": ("torch.utils.tensorboard", "SummaryWriter"), "wandb": ("wandb", "init")}
 _PATIENCE, _HASTE = 60.0, 5.0  # seconds for what is still on its way, at the end and after an error
@@ -54,39 +54,43 @@ def require(names: Sequence[str]) -> None:
 
 
 class Tracking:
-    """Hands lines on; a context on rank 0, left when the last line is written."""
+    """Hands lines on to the trackers named; a context that starts them, left when the last line is written."""
 
     def __init__(
         self,
         names: Sequence[str],
         run_dir: Path,
         first_step: int,
-        settings: Mapping[str, Any],
+        settings: Mapping[str, object],
         say: Callable[[str], None],
     ) -> None:
-        self._say = say
+        self._names, self._run_dir, self._first_step = names, run_dir, first_step
+        self._settings, self._say = settings, say
         self._lines: queue.SimpleQueue[Optional[list[Line]]] = queue.SimpleQueue()
         self._trackers: dict[str, Tracker] = {}
-        for name in names:
-            try:
-                if name == "tensorboard":
-                    self._trackers[name] = _TensorBoard(run_dir, first_step)
-                else:
-                    self._trackers[name] = _Wandb(run_dir, settings)
-            except Exception as error:
-                self._drop(name, error)
         self._thread = threading.Thread(target=self._run, name="track", daemon=True)
-        self._thread.start()
 
     def put(self, lines: Sequence[Line]) -> None:
         """Hand on lines; returns at once."""
-        self._lines.put(list(lines))
+        if self._names:
+            self._lines.put(list(lines))
 
     def __enter__(self) -> None:
-        """Nothing to do: it runs already."""
+        for name in self._names:
+            try:
+                if name == "tensorboard":
+                    self._trackers[name] = _TensorBoard(self._run_dir, self._first_step)
+                else:
+                    self._trackers[name] = _Wandb(self._run_dir, self._settings)
+            except Exception as error:
+                self._drop(name, error)
+        if self._names:
+            self._thread.start()
 
     def __exit__(self, kind: Optional[type[BaseException]], *_rest: object) -> None:
         """Wait until all is handed on, for a minute at most."""
+        if not self._names:
+            return
         patience = _PATIENCE if kind is None else _HASTE
         self._lines.put(None)
         self._thread.join(patience)
@@ -116,7 +120,7 @@ class Tracking:
         self._say(f"warning: {name} fails ({first}); the training goes on without it, and with metrics.jsonl")
 
 
-def _numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _numbers(values: Mapping[str, object]) -> Iterator[tuple[str, float]]:
     for name, value in values.items():
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             yield name, value
@@ -142,13 +146,13 @@ class _TensorBoard:
 class _Wandb:
     """One run for all starts; its id is kept in ``state/wandb_id``. WANDB_MODE, WANDB_PROJECT and so on hold."""
 
-    def __init__(self, run_dir: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, run_dir: Path, settings: Mapping[str, object]) -> None:
         file = run_dir / "state" / "wandb_id"
         name = file.read_text().strip() if file.exists() and settings["resume"] else ""
         if not name:
             name = os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
             file.write_text(name)
-        options: dict[str, Any] = {"console": "off"}  # the log is in the run directory
+        options = {"console": "off"}  # the log is in the run directory
         if "WANDB_NAME" not in os.environ:
             options["run_name"] = run_dir.resolve().name
         self._run: Any = importlib.import_module("wandb").init(

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import math
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, Optional
+from typing import NamedTuple, NoReturn, Optional
 
 import torch
 
@@ -24,18 +23,29 @@ from ..errors import TrainingError
 from ..processes.channel import Channel
 from ..processes.ranks import Ranks
 
-__all__ = ["NEVER", "Watch", "dump_stacks"]
+__all__ = ["NEVER", "Duties", "Watch", "dump_stacks"]
 
 _PERIOD = 0.2  # seconds between two looks
 _GRACE = 5.0  # seconds for the other ranks to write down their stacks too
 NEVER = sys.maxsize
 
 
+class Duties(NamedTuple):
+    """What a watch acts by, once everything is built."""
+
+    deadline: Callable[[], float]
+    """When the time is up, in seconds since 1970."""
+    on_hang: Callable[[float], NoReturn]
+    """Ends this rank, which has given no sign of life for so many seconds."""
+    at_each_look: Callable[[], None] = lambda: None
+    """What else is done a few times a second."""
+
+
 class Watch:
     """Watches over one rank. The loop counts its steps in ``step``, and asks ``stop`` where ``step >= line``."""
 
-    def __init__(self, ranks: Ranks, timeout: float) -> None:
-        self._ranks, self._timeout = ranks, timeout
+    def __init__(self, ranks: Ranks, timeout: float, hang_timeout: Optional[float] = None) -> None:
+        self._ranks, self._timeout, self.hang_timeout = ranks, timeout, hang_timeout
         self.channel = Channel(ranks, timeout)
         self.step = 0
         self.beats = 0  # moved on by whatever is no step, and shows life
@@ -48,20 +58,17 @@ class Watch:
         self._stop_at: Optional[int] = None
         self._failure: Optional[Exception] = None
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-        self.deadline: Callable[[], float] = lambda: math.inf
-        self.hang_timeout: Optional[float] = None
-        self.on_hang: Callable[[float], NoReturn] = _no_handler
-        self.at_each_look: Callable[[], None] = lambda: None
+        self._thread: Optional[threading.Thread] = None
         self._complained = False
         self._alive = (-1, -1)
         self._alive_since = self._began = 0.0
         self._first_step = 0
 
-    def start(self) -> None:
+    def start(self, duties: Duties) -> None:
         """Begin to watch; signals that came before ended the process, from now on they stop it in order."""
         self._alive_since = self._began = time.monotonic()
         self._first_step = self.step
+        self._thread = threading.Thread(target=self._run, args=(duties,), name="watch", daemon=True)
         self._thread.start()
 
     def pace(self) -> float:
@@ -77,7 +84,7 @@ class Watch:
     def close(self) -> None:
         """Look no more."""
         self._closed.set()
-        if self._thread.is_alive():
+        if self._thread is not None and self._thread.is_alive():
             self._thread.join(timeout=10)
 
     def want(self, reason: str) -> None:
@@ -101,11 +108,11 @@ class Watch:
             time.sleep(0.002)
         return self.step >= self._stop_at
 
-    def _run(self) -> None:
+    def _run(self, duties: Duties) -> None:
         while not self._closed.wait(_PERIOD):
-            self._look_for_hang()
-            self._in_passing()
-            if not self._wanted and time.time() >= self.deadline():
+            self._look_for_hang(duties.on_hang)
+            self._in_passing(duties.at_each_look)
+            if not self._wanted and time.time() >= duties.deadline():
                 self.want("time")
             if self._ranks.world_size == 1 or self._failure is not None:
                 continue
@@ -114,10 +121,10 @@ class Watch:
             except Exception as error:  # the store is gone: so is rank 0, and the loop will find out
                 self._failure = error
 
-    def _in_passing(self) -> None:
+    def _in_passing(self, act: Callable[[], None]) -> None:
         """What else is done at each look; that it fails must not end the watch."""
         try:
-            self.at_each_look()
+            act()
         except Exception as error:
             if not self._complained:
                 self._complained = True
@@ -156,16 +163,12 @@ class Watch:
             if self.step < ahead:
                 return self.step if self.finished else ahead
 
-    def _look_for_hang(self) -> None:
+    def _look_for_hang(self, on_hang: Callable[[float], NoReturn]) -> None:
         alive, now = (self.step, self.beats), time.monotonic()
         if alive != self._alive:
             self._alive, self._alive_since = alive, now
         elif self.hang_timeout is not None and now - self._alive_since > self.hang_timeout:
-            self.on_hang(now - self._alive_since)
-
-
-def _no_handler(seconds: float) -> NoReturn:
-    raise AssertionError(seconds)
+            on_hang(now - self._alive_since)
 
 
 def dump_stacks(folder: Path, ranks: Ranks) -> str:
