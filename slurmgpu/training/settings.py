@@ -13,67 +13,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Union
+from typing import Annotated, Any, NamedTuple, Optional, Union, get_type_hints
 
 from .errors import SettingsError
 
 __all__ = ["SCHEMA", "Config", "Settings", "load", "micro_batch", "parse"]
 
 SCHEMA = "slurmgpu.train/1"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of one training; each one's meaning stands in ``slurmgpu.models.train``."""
-
-    task: str
-    strategy: str = "auto"
-    device: str = "auto"
-    precision: str = "fp32"
-    epochs: int = 1
-    max_steps: Optional[int] = None
-    batch_size: int = 32
-    accumulate: int = 1
-    drop_last: bool = False
-    lr: float = 1e-3
-    weight_decay: float = 0.01
-    schedule: str = "constant"
-    warmup_steps: int = 0
-    clip_norm: Optional[float] = None
-    nonfinite: str = "stop"
-    freeze: Sequence[str] = field(default_factory=list)
-    seed: int = 0
-    deterministic: bool = False
-    workers: Union[int, str] = "auto"
-    tf32: bool = True
-    cudnn_benchmark: bool = True
-    channels_last: bool = False
-    compile: bool = False
-    activation_checkpointing: bool = False
-    init_scale: float = 65536.0
-    find_unused_parameters: bool = False
-    gradient_as_bucket_view: bool = True
-    static_graph: bool = False
-    bucket_cap_mb: float = 25.0
-    checkpoint_every: int = 1
-    checkpoint_steps: Optional[int] = None
-    keep: int = 2
-    keep_every: Optional[int] = None
-    resume: bool = True
-    stop_margin: float = 60.0
-    hang_timeout: Optional[float] = 1800.0
-    log_every: int = 10
-    profile: bool = False
-    profile_after: int = 10
-    profile_steps: int = 5
-    track: Sequence[str] = field(default_factory=list)
-    peak_flops: Optional[float] = None
-    timeout: float = 1800.0
-    config: Mapping[str, object] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, object]:
-        """The settings as plain JSON values."""
-        return asdict(self)
 
 
 class _Rule(NamedTuple):
@@ -103,64 +49,85 @@ def _or_null(rule: _Rule) -> _Rule:
 
 
 _SWITCH = _Rule("true or false", lambda v: type(v) is bool)
+_COUNT = _whole(1)
+_POSITIVE = _number(positive=True)
+_TASK = _Rule(
+    "FILE.py:CLASS, as in 'task.py:Digits'",
+    lambda v: isinstance(v, str) and re.fullmatch(r"(?s).+\.py:[^\W\d]\w*", v) is not None,
+)
+_PATTERNS = _Rule(
+    "a list of patterns of parameter names",
+    lambda v: isinstance(v, list) and all(isinstance(each, str) and each for each in v),
+)
+_SEED = _Rule(
+    "a whole number from 0 to 2**64 - 1",
+    lambda v: _whole(0).holds(v) and isinstance(v, int) and v < 2**64,
+)
+_WORKERS = _Rule("'auto' or a whole number of at least 0", lambda v: v == "auto" or _whole(0).holds(v))
+_TRACKERS = _Rule(
+    "a list of tensorboard, wandb",
+    lambda v: isinstance(v, list) and all(each in ("tensorboard", "wandb") for each in v),
+)
 
-_RULES = {
-    "task": _Rule(
-        "FILE.py:CLASS, as in 'task.py:Digits'",
-        lambda v: isinstance(v, str) and re.fullmatch(r"(?s).+\.py:[^\W\d]\w*", v) is not None,
-    ),
-    "strategy": _one_of("auto", "single", "ddp", "dp"),
-    "device": _one_of("auto", "cpu"),
-    "precision": _one_of("fp32", "bf16", "fp16"),
-    "epochs": _whole(1),
-    "max_steps": _or_null(_whole(1)),
-    "batch_size": _whole(1),
-    "accumulate": _whole(1),
-    "drop_last": _SWITCH,
-    "lr": _number(positive=True),
-    "weight_decay": _number(positive=False),
-    "schedule": _one_of("constant", "linear", "cosine"),
-    "warmup_steps": _whole(0),
-    "clip_norm": _or_null(_number(positive=True)),
-    "nonfinite": _one_of("stop", "skip", "ignore"),
-    "freeze": _Rule(
-        "a list of patterns of parameter names",
-        lambda v: isinstance(v, list) and all(isinstance(each, str) and each for each in v),
-    ),
-    "seed": _Rule(
-        "a whole number from 0 to 2**64 - 1",
-        lambda v: _whole(0).holds(v) and isinstance(v, int) and v < 2**64,
-    ),
-    "deterministic": _SWITCH,
-    "workers": _Rule("'auto' or a whole number of at least 0", lambda v: v == "auto" or _whole(0).holds(v)),
-    "tf32": _SWITCH,
-    "cudnn_benchmark": _SWITCH,
-    "channels_last": _SWITCH,
-    "compile": _SWITCH,
-    "activation_checkpointing": _SWITCH,
-    "init_scale": _number(positive=True),
-    "find_unused_parameters": _SWITCH,
-    "gradient_as_bucket_view": _SWITCH,
-    "static_graph": _SWITCH,
-    "bucket_cap_mb": _number(positive=True),
-    "checkpoint_every": _whole(1),
-    "checkpoint_steps": _or_null(_whole(1)),
-    "keep": _whole(1),
-    "keep_every": _or_null(_whole(1)),
-    "resume": _SWITCH,
-    "stop_margin": _number(positive=False),
-    "hang_timeout": _or_null(_number(positive=True)),
-    "log_every": _whole(1),
-    "profile": _SWITCH,
-    "profile_after": _whole(0),
-    "profile_steps": _whole(1),
-    "track": _Rule(
-        "a list of tensorboard, wandb",
-        lambda v: isinstance(v, list) and all(each in ("tensorboard", "wandb") for each in v),
-    ),
-    "peak_flops": _or_null(_number(positive=True)),
-    "timeout": _number(positive=True),
-    "config": _Rule("a mapping", lambda v: isinstance(v, dict)),
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one training with their rules; what each means stands in ``slurmgpu.models.train``."""
+
+    task: Annotated[str, _TASK]
+    strategy: Annotated[str, _one_of("auto", "single", "ddp", "dp")] = "auto"
+    device: Annotated[str, _one_of("auto", "cpu")] = "auto"
+    precision: Annotated[str, _one_of("fp32", "bf16", "fp16")] = "fp32"
+    epochs: Annotated[int, _COUNT] = 1
+    max_steps: Annotated[Optional[int], _or_null(_COUNT)] = None
+    batch_size: Annotated[int, _COUNT] = 32
+    accumulate: Annotated[int, _COUNT] = 1
+    drop_last: Annotated[bool, _SWITCH] = False
+    lr: Annotated[float, _POSITIVE] = 1e-3
+    weight_decay: Annotated[float, _number(positive=False)] = 0.01
+    schedule: Annotated[str, _one_of("constant", "linear", "cosine")] = "constant"
+    warmup_steps: Annotated[int, _whole(0)] = 0
+    clip_norm: Annotated[Optional[float], _or_null(_POSITIVE)] = None
+    nonfinite: Annotated[str, _one_of("stop", "skip", "ignore")] = "stop"
+    freeze: Annotated[Sequence[str], _PATTERNS] = field(default_factory=list)
+    seed: Annotated[int, _SEED] = 0
+    deterministic: Annotated[bool, _SWITCH] = False
+    workers: Annotated[Union[int, str], _WORKERS] = "auto"
+    tf32: Annotated[bool, _SWITCH] = True
+    cudnn_benchmark: Annotated[bool, _SWITCH] = True
+    channels_last: Annotated[bool, _SWITCH] = False
+    compile: Annotated[bool, _SWITCH] = False
+    activation_checkpointing: Annotated[bool, _SWITCH] = False
+    init_scale: Annotated[float, _POSITIVE] = 65536.0
+    find_unused_parameters: Annotated[bool, _SWITCH] = False
+    gradient_as_bucket_view: Annotated[bool, _SWITCH] = True
+    static_graph: Annotated[bool, _SWITCH] = False
+    bucket_cap_mb: Annotated[float, _POSITIVE] = 25.0
+    checkpoint_every: Annotated[int, _COUNT] = 1
+    checkpoint_steps: Annotated[Optional[int], _or_null(_COUNT)] = None
+    keep: Annotated[int, _COUNT] = 2
+    keep_every: Annotated[Optional[int], _or_null(_COUNT)] = None
+    resume: Annotated[bool, _SWITCH] = True
+    stop_margin: Annotated[float, _number(positive=False)] = 60.0
+    hang_timeout: Annotated[Optional[float], _or_null(_POSITIVE)] = 1800.0
+    log_every: Annotated[int, _COUNT] = 10
+    profile: Annotated[bool, _SWITCH] = False
+    profile_after: Annotated[int, _whole(0)] = 10
+    profile_steps: Annotated[int, _COUNT] = 5
+    track: Annotated[Sequence[str], _TRACKERS] = field(default_factory=list)
+    peak_flops: Annotated[Optional[float], _or_null(_POSITIVE)] = None
+    timeout: Annotated[float, _POSITIVE] = 1800.0
+    config: Annotated[Mapping[str, object], _Rule("a mapping", lambda v: isinstance(v, dict))] = field(
+        default_factory=dict
+    )
+
+    def as_dict(self) -> dict[str, object]:
+        """The settings as plain JSON values."""
+        return asdict(self)
+
+
+_RULES: dict[str, _Rule] = {
+    name: hint.__metadata__[0] for name, hint in get_type_hints(Settings, include_extras=True).items()
 }
 
 
