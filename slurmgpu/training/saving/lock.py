@@ -19,13 +19,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional, Union
 
 from ..errors import TakenOver, TrainingError
 from ..files import patiently, write_json
 
 __all__ = ["Hold", "Lock"]
 
+_Record = dict[str, Union[str, float]]  # of an owner, as JSON holds it
 _OWNER = "owner.json"
 BEAT = 15.0  # seconds between two heartbeats
 _SILENT = 4 * BEAT  # an owner that is silent for so long is dead
@@ -57,19 +58,19 @@ class Hold:
         )
         raise TakenOver(f"the checkpoints were taken over by {whom}: nothing more is written")
 
-    def _owner_there(self) -> dict[str, Any]:
+    def _owner_there(self) -> _Record:
         owner = self._signed()
         if not owner:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._path / _OWNER))
         return owner
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> _Record:
         try:
             return self._signed()
         except OSError:
             return {}
 
-    def _signed(self) -> dict[str, Any]:
+    def _signed(self) -> _Record:
         """Who has the lock; empty: not written yet, or by a process that died in between."""
         try:
             owner = json.loads((self._path / _OWNER).read_bytes())
@@ -84,7 +85,7 @@ class Lock(Hold):
     def __init__(self, folder: Path, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
         super().__init__(folder, secrets.token_hex(8))
         self._say = say
-        self._owner = {
+        self._owner: _Record = {
             "token": self.token,
             "host": socket.gethostname(),
             "machine": _machine(),
@@ -141,17 +142,16 @@ class Lock(Hold):
         self._say(f"note: took the checkpoints over from {_describe(owner)}: {dead}")
         return True
 
-    def _verdict(self, owner: Mapping[str, Any]) -> Optional[str]:
+    def _verdict(self, owner: _Record) -> Optional[str]:
         """Why the owner is dead; None when the lock has changed; an error when it is alive."""
         own = self._owner
         if own["machine"] and owner.get("machine") == own["machine"]:
             if _start_of(int(owner["pid"])) != owner["started"]:
                 return "its process is gone"
             raise self._taken(owner)
-        if owner.get("job_id") and owner.get("job_id") == own["job_id"]:
-            earlier = int(owner.get("restart", 0)) < int(str(own["restart"]))
-            if earlier:
-                return "it is an earlier start of this job"
+        same = owner.get("job_id") and owner.get("job_id") == own["job_id"]
+        if same and int(owner.get("restart", 0)) < int(own["restart"]):
+            return "it is an earlier start of this job"
         self._say(f"note: checkpoints are locked by {_describe(owner)}; waiting to see whether it is alive")
         if not self._silent(self._path / _OWNER):
             if self._read().get("token") == owner.get("token"):
@@ -169,7 +169,7 @@ class Lock(Hold):
                 return False
         return True
 
-    def _taken(self, owner: Mapping[str, Any]) -> TrainingError:
+    def _taken(self, owner: _Record) -> TrainingError:
         return TrainingError(
             f"{self._path.parent} is being written by {_describe(owner)}, which is alive: two runs cannot share "
             "a run directory; wait for it or cancel it, or use another run directory"
@@ -235,7 +235,7 @@ def _changed(path: Path) -> int:
         os.close(descriptor)
 
 
-def _describe(owner: Mapping[str, Any]) -> str:
+def _describe(owner: _Record) -> str:
     if not owner:
         return "an unknown process"
     job = f"job {owner['job_id']}, " if owner.get("job_id") else ""

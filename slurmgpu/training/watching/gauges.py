@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 from collections.abc import Mapping
 from typing import Optional
@@ -11,11 +12,6 @@ import torch
 from ..processes.group import Group
 from ..settings import Settings
 from .gpus import Utilisation, peak_flops
-
-try:
-    import resource
-except ImportError:  # no such thing on this system
-    resource = None  # type: ignore[assignment]
 
 __all__ = ["Gauges", "peak_memory"]
 
@@ -78,11 +74,9 @@ class Gauges:
         return found
 
 
-def peak_memory(device: torch.device) -> Optional[int]:
+def peak_memory(device: torch.device) -> int:
     """Bytes: the most that torch has had in use on the GPU; on the CPU the largest resident set of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    if resource is None:
-        return None
     unit = 1 if sys.platform == "darwin" else 1024  # getrusage(2): kilobytes, but on macOS bytes
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -23,7 +23,7 @@ class Reading:
         self.step = step
         self.times = times
         self._totals = totals
-        self._event: Optional[Any] = None
+        self._event: Optional[torch.cuda.Event] = None
         if isinstance(totals, torch.Tensor):
             self._totals = torch.empty_like(totals, device="cpu", pin_memory=True)
             self._totals.copy_(totals, non_blocking=True)
@@ -59,7 +59,6 @@ class Meter:
         self.counts: list[Scalar] = []  # as long as losses when the task counts, empty when it gives means
         self.sizes: list[int] = []
         self.waited = 0.0  # in all, so that other threads may look at it
-        self._memory: Optional[int] = None
         self.look()
         self.start()
 
@@ -136,12 +135,11 @@ class Meter:
         }
         if isinstance(totals, torch.Tensor):
             self.look()
-        if self._memory is not None:
-            times["peak_memory_bytes"] = self._memory
+        times["peak_memory_bytes"] = self._memory
         self.start()
         return Reading(step, totals, times)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """The losses of the interval so far, so that a resumed run's next line has the same mean."""
         return {"losses": self.losses, "counts": self.counts, "sizes": self.sizes}
 

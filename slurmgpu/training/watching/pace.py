@@ -74,8 +74,6 @@ class Forward:
 
 def forward_timer(wrapped: torch.nn.Module, group: Group, accumulate: int) -> Optional[Forward]:
     """A timer for a model spread over ranks; None where there is nobody to compare with, or no honest measure."""
-    if not group.together:
-        return None
     inner = shared_by(wrapped)
     if inner is None:
         return None
@@ -160,10 +158,9 @@ class Pace:
         if self._in_a_row < _TIMES or known:
             return
         self._said, self._said_at = found.rank, time.monotonic()
-        place = f" on {self._hosts[found.rank]}"
         self._remark = (
-            f"warning: all wait for rank {found.rank}{place}: its steps take {100 * share:.0f} % longer than the "
-            f"other ranks', {found.cause}"
+            f"warning: all wait for rank {found.rank} on {self._hosts[found.rank]}: "
+            f"its steps take {100 * share:.0f} % longer than the other ranks', {found.cause}"
         )
 
     def values(self, step_seconds: float) -> dict[str, float]:
