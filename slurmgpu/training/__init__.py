@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .own import Run
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["Run"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # torch takes a second to import: only when it is needed.
     if name == "Run":
         from .own import Run

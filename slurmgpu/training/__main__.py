@@ -24,8 +24,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Optional
 
+from . import settings
 from .errors import EvaluationFailed, Paused, SettingsError, TakenOver, TrainingError
 from .processes.ranks import Ranks, from_environment
+from .watching.console import duration
 from .watching.signals import Signals
 
 # What gloo and nccl say when another rank has gone; that rank's own error is the one to read.
@@ -96,7 +98,7 @@ def _run(
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # it is not needed here
     # torch takes a second to import: not before the command line is known to make sense.
     _require_torch()
-    from . import run, settings
+    from . import run
     from .processes import given, group
     from .watching import memory
 
@@ -115,12 +117,9 @@ def _run(
 
 def _prepare(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     settings_file, _ = _locate(arguments, environment)
-    from . import settings
-
     values = settings.load(settings_file)
     _require_torch()
     from . import task
-    from .watching import console
 
     loaded = task.load(values.task)
     if not loaded.has("prepare"):
@@ -128,7 +127,7 @@ def _prepare(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         return
     began = time.monotonic()
     loaded.prepare(settings.Config(values))
-    took = console.duration(time.monotonic() - began)
+    took = duration(time.monotonic() - began)
     _say(f"prepared {values.task} in {took}, on {socket.gethostname()} with {sys.executable}")
 
 

@@ -10,7 +10,7 @@ import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from .errors import TrainingError
 from .files import sync_folder, write_whole
@@ -42,7 +42,7 @@ def export(folder: Path, target: Path, part: str = "model") -> dict[str, int]:
     return {"tensors": len(sizes), "values": sum(sizes), "bytes": facts["bytes"]}
 
 
-def _sizes(value: Any) -> Iterator[int]:
+def _sizes(value: object) -> Iterator[int]:
     """The number of values in each tensor, however deep it lies."""
     if isinstance(value, Mapping):
         value = list(value.values())
@@ -53,7 +53,7 @@ def _sizes(value: Any) -> Iterator[int]:
         yield value.numel()
 
 
-def _find(folder: Path, part: str) -> Mapping[str, Any]:
+def _find(folder: Path, part: str) -> Mapping[object, object]:
     """A task's model is a file of its own; everything else stands by name in a file with others."""
     own_loop = folder / "state.pt"
     if part == "model" and not own_loop.exists():
@@ -66,7 +66,7 @@ def _find(folder: Path, part: str) -> Mapping[str, Any]:
     return plain_names(_mapping(saved[part], folder, part), wrapped=own_loop.exists())
 
 
-def _mapping(state: Any, folder: Path, part: str) -> Mapping[str, Any]:
+def _mapping(state: object, folder: Path, part: str) -> Mapping[object, object]:
     if not isinstance(state, Mapping):
         raise TrainingError(
             f"{folder.name} has nothing under {part!r}: this training had none, or it is no state_dict"
@@ -74,32 +74,33 @@ def _mapping(state: Any, folder: Path, part: str) -> Mapping[str, Any]:
     return state
 
 
-def _load(path: Path) -> Any:
+def _load(path: Path) -> Mapping[object, object]:
     import torch
 
     try:
         # Mapped, not read: a model that is larger than the memory here can be exported, too.
-        return torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
+        found = torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
     except FileNotFoundError:
         raise TrainingError(f"{path} is not there (any more): list the checkpoints again") from None
     except Exception as error:
         raise TrainingError(f"cannot load {path}: {error}") from error
+    return cast("Mapping[object, object]", found)
 
 
-def plain_names(state: Mapping[str, Any], *, wrapped: bool) -> dict[str, Any]:
+def plain_names(state: Mapping[object, object], *, wrapped: bool) -> dict[object, object]:
     """The state under the plain model's names: without torch.compile's, and if ``wrapped`` without DDP's.
 
     DDP's is only taken away where all names begin with it: a model may have a part that is called module.
     """
     plain = {_without_compiled(name): value for name, value in state.items()}
     if wrapped and plain and all(str(name).startswith(_WRAPPED) for name in plain):
-        plain = {name[len(_WRAPPED) :]: value for name, value in plain.items()}
+        plain = {str(name)[len(_WRAPPED) :]: value for name, value in plain.items()}
     if len(plain) != len(state):
         raise TrainingError("two tensors would get one name: the state has them compiled and not compiled")
     return plain
 
 
-def _without_compiled(name: Any) -> Any:
+def _without_compiled(name: object) -> object:
     if not isinstance(name, str):
         return name
     return ".".join(part for part in name.split(".") if part != _COMPILED)

@@ -199,11 +199,10 @@ class Loop:
         while True:
             done = position.step >= last
             due = False
-            if done or position.samples // self.samples > position.evaluated:
+            if done or self.epoch > position.evaluated:
                 epochs = range(position.evaluated + 1, self.epoch + 1)
-                due = due or any(epoch % settings.checkpoint_every == 0 for epoch in epochs)
-                evaluated = self._evaluate()
-                if not evaluated:
+                due = any(epoch % settings.checkpoint_every == 0 for epoch in epochs)
+                if not self._evaluate():
                     watch.stop()  # only to wait until all know why; they are all here
                     return False
                 report()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from contextlib import AbstractContextManager
-from typing import Any, Optional
+from typing import Optional
 
 import torch
 
@@ -23,7 +23,7 @@ class Precision:
     def __init__(self, name: str, device: torch.device, init_scale: float) -> None:
         self._device = device
         self._dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
-        self.scaler: Optional[Any] = None
+        self.scaler: Optional[torch.amp.GradScaler] = None
         if name == "fp16":
             if device.type == "cpu" and not _cpu_computes_fp16():
                 raise SettingsError(
@@ -57,7 +57,7 @@ class Precision:
             "checkpoint, values too large for fp16; it shows neither the speed nor a GPU's last digits"
         )
 
-    def autocast(self) -> AbstractContextManager[Any]:
+    def autocast(self) -> AbstractContextManager[object]:
         """The context for the forward pass and the loss."""
         if self._dtype is None:
             return _PLAIN

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
 
 from .errors import TrainingError
 from .loop import Loop, Position
 from .order import mix
 from .saving import randomness
+from .saving.checkpoint import Generation
 
 __all__ = ["restore", "restore_rank"]
 
@@ -42,13 +42,13 @@ def restore(loop: Loop) -> None:
     Raises:
         TrainingError: the checkpoint does not fit the model or the optimizer.
     """
-    session = loop.session
-    assert session.found is not None
-    name, facts = session.found.path.name, session.found.manifest
+    session, found = loop.session, loop.session.found
+    assert found is not None
+    name, facts = found.path.name, found.manifest
     try:
         loop.model.load_state_dict(session.read("model.pt"))
         state = session.read("training.pt")
-        loop.position = Position(facts["step"], _samples(loop, facts), facts["evaluated"])
+        loop.position = Position(facts["step"], _samples(loop, found), facts["evaluated"])
         loop.total_steps = facts["step"] + loop.remaining_steps()
         anew = loop.schedule is not None and facts["total_steps"] != loop.total_steps
         if anew:
@@ -65,7 +65,7 @@ def restore(loop: Loop) -> None:
             "undo the change, or set resume to false in the run directory's train.json to start anew"
         ) from error
     loop.results = dict(facts["results"])
-    changed = _changes(loop, facts)
+    changed = _changes(loop, found)
     if changed:
         kept = (
             "" if anew else "; what optimizer and schedule saved, such as the learning rate, stays in force"
@@ -73,9 +73,10 @@ def restore(loop: Loop) -> None:
         loop.console.say(f"note: changed since {name}: {', '.join(changed)}. Training goes on{kept}")
 
 
-def _samples(loop: Loop, facts: Mapping[str, Any]) -> int:
+def _samples(loop: Loop, found: Generation) -> int:
     """The position in samples; with data of another size, as far into the same epoch as there is."""
-    samples, size, now = int(facts["samples"]), int(facts["dataset_samples"]), loop.samples
+    samples, size = int(found.manifest["samples"]), int(found.manifest["dataset_samples"])
+    now = loop.samples
     if size == now:
         return samples
     epoch, inside = divmod(samples, size)
@@ -98,7 +99,7 @@ def restore_rank(loop: Loop) -> None:
         randomness.seed_all(mix(loop.settings.seed, 1 + rank, loop.position.step) >> 1)
 
 
-def _restart_schedule(loop: Loop, saved: dict[str, Any], done: int) -> None:
+def _restart_schedule(loop: Loop, saved: Mapping[str, object], done: int) -> None:
     """For a training of another length: the new schedule moved on to here, with the optimizer's saved state.
 
     The old one would end too early, or fail when it is asked for more steps than it was made for.
@@ -116,8 +117,9 @@ def _restart_schedule(loop: Loop, saved: dict[str, Any], done: int) -> None:
     )
 
 
-def _changes(loop: Loop, facts: Mapping[str, Any]) -> list[str]:
+def _changes(loop: Loop, found: Generation) -> list[str]:
     """What matters and is not as it was when the checkpoint was written, as ``name old -> new``."""
+    facts = found.manifest
     before, now = dict(facts["settings"]), loop.settings.as_dict()
     pairs = [(name, before.get(name), now[name]) for name in now if name not in _FREE | {"config"}]
     old, new = before.get("config", {}), loop.settings.config

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import torch
 
@@ -14,6 +14,7 @@ from .errors import EvaluationFailed, NotFinite, Paused, SettingsError, Training
 from .loop import Loop
 from .processes.group import Group
 from .resume import restore, restore_rank
+from .saving.checkpoint import Generation
 from .saving.saver import Saved, Saving
 from .saving.snapshot import plain_state, reserve
 from .session import Limits, Session
@@ -58,12 +59,7 @@ def train(
     console = Console(group.ranks.first)
     limit = _step_limit(settings, environment)
     group.on_first(lambda: require(settings.track))
-    saving = Saving(
-        interval=settings.checkpoint_steps,
-        keep=settings.keep,
-        keep_every=settings.keep_every,
-        resume=settings.resume,
-    )
+    saving = Saving(settings.checkpoint_steps, settings.keep, settings.keep_every, settings.resume)
     limits = Limits(settings.timeout, settings.stop_margin, settings.hang_timeout)
     session = Session(run_dir, group, environment, console, saving, limits)
     if signals is not None:
@@ -89,8 +85,8 @@ class _Run:
 
     def train(self, started: float) -> None:
         """Everything between the opening of the run directory and its closing."""
-        if self.found is not None and _finished(self.found.manifest, self.settings, self.limit.step):
-            self.console.say(_already_finished(self.found.path.name, self.found.manifest))
+        if self.found is not None and _finished(self.found, self.settings, self.limit.step):
+            self.console.say(_already_finished(self.found))
             return
         tracking = self._tracking()
         metrics = self._metrics(tracking)
@@ -350,8 +346,9 @@ def _step_limit(settings: Settings, environment: Mapping[str, str]) -> _Limit:
     return _Limit(int(text), "SLURMGPU_MAX_STEPS")
 
 
-def _finished(manifest: Mapping[str, Any], settings: Settings, limit: Optional[int]) -> bool:
+def _finished(found: Generation, settings: Settings, limit: Optional[int]) -> bool:
     """Whether a checkpoint is the end of what the settings ask for, with its evaluation."""
+    manifest = found.manifest
     if not manifest["complete"]:
         return False
     if _used_up(manifest["samples"], manifest["dataset_samples"], settings):
@@ -365,8 +362,9 @@ def _used_up(samples: int, dataset_samples: int, settings: Settings) -> bool:
     return samples + room > settings.epochs * dataset_samples
 
 
-def _already_finished(name: str, facts: Mapping[str, Any]) -> str:
+def _already_finished(found: Generation) -> str:
+    facts = found.manifest
     return (
         f"already done: {facts['epoch']} epochs, {facts['step']} steps, {describe(facts['results'])} "
-        f"(checkpoints/{name}); to train on, raise epochs or max_steps in the run directory's train.json"
+        f"(checkpoints/{found.path.name}); to train on, raise epochs or max_steps in the run directory's train.json"
     )

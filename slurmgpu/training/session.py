@@ -50,10 +50,6 @@ class Limits:
     hang_timeout: Optional[float] = 1800.0
 
 
-def _ignore(_saved: Saved) -> None:
-    """Do nothing: a loop of the user's own keeps no record of its checkpoints."""
-
-
 class Session:
     """A run directory in use by one training; the same calls in the same order on every rank.
 
@@ -89,7 +85,7 @@ class Session:
         self.saver = Saver(self._folder, group.ranks, channel, self._hold, saving, self.found, self._lead)
         self._margin = min(limits.stop_margin, max(0.0, self._end - time.time()) / 10)
         self._signals: Optional[Signals] = None
-        self._on_saved: Callable[[Saved], None] = _ignore
+        self._on_saved: Callable[[Saved], None] = lambda _saved: None
 
     def _open(self, resume: bool) -> tuple[Optional[Generation], list[str], int, str]:
         """Lock, clear away what a kill left, and find where to go on (rank 0 only)."""
@@ -143,7 +139,7 @@ class Session:
     def begin(
         self,
         signals: Optional[Signals],
-        on_saved: Callable[[Saved], None] = _ignore,
+        on_saved: Callable[[Saved], None] = lambda _saved: None,
         at_each_look: Callable[[], None] = lambda: None,
     ) -> None:
         """Everything is built and restored: from now on signals stop the run in good order.
@@ -250,8 +246,7 @@ class Session:
     def read(self, part: str) -> dict[str, Any]:
         """A part of the checkpoint that was found."""
         assert self.found is not None
-        values: dict[str, Any] = checkpoint.read(self.found, part)
-        return values
+        return checkpoint.read(self.found, part)
 
     def read_own(self) -> dict[str, Any]:
         """What this rank saved beside the common parts; its random state is put back. Empty with other ranks."""

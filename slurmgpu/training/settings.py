@@ -49,6 +49,7 @@ def _or_null(rule: _Rule) -> _Rule:
 
 
 _SWITCH = _Rule("true or false", lambda v: type(v) is bool)
+_MAPPING = _Rule("a mapping", lambda v: isinstance(v, dict))
 _COUNT = _whole(1)
 _POSITIVE = _number(positive=True)
 _TASK = _Rule(
@@ -59,10 +60,7 @@ _PATTERNS = _Rule(
     "a list of patterns of parameter names",
     lambda v: isinstance(v, list) and all(isinstance(each, str) and each for each in v),
 )
-_SEED = _Rule(
-    "a whole number from 0 to 2**64 - 1",
-    lambda v: _whole(0).holds(v) and isinstance(v, int) and v < 2**64,
-)
+_SEED = _Rule("a whole number from 0 to 2**64 - 1", lambda v: type(v) is int and 0 <= v < 2**64)
 _WORKERS = _Rule("'auto' or a whole number of at least 0", lambda v: v == "auto" or _whole(0).holds(v))
 _TRACKERS = _Rule(
     "a list of tensorboard, wandb",
@@ -117,9 +115,7 @@ class Settings:
     track: Annotated[Sequence[str], _TRACKERS] = field(default_factory=list)
     peak_flops: Annotated[Optional[float], _or_null(_POSITIVE)] = None
     timeout: Annotated[float, _POSITIVE] = 1800.0
-    config: Annotated[Mapping[str, object], _Rule("a mapping", lambda v: isinstance(v, dict))] = field(
-        default_factory=dict
-    )
+    config: Annotated[Mapping[str, object], _MAPPING] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, object]:
         """The settings as plain JSON values."""

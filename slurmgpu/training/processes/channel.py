@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from datetime import timedelta
-from typing import Any, Optional
+from typing import Any
 
 import torch.distributed as dist
 
@@ -22,15 +22,8 @@ class Channel:
     """Small values by name, common to all ranks; with one process a mere dictionary."""
 
     def __init__(self, ranks: Ranks, timeout: float) -> None:
-        self._store: Optional[Any] = None
+        self._store = _connect(timeout) if ranks.world_size > 1 else None
         self._own: dict[str, object] = {}
-        if ranks.world_size > 1:
-            store = _connect(timeout)
-            # torchrun keeps its store when it starts the ranks again.
-            start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-            self._store = dist.PrefixStore(  # type: ignore[attr-defined, unused-ignore]
-                f"slurmgpu/{start}", store
-            )
 
     def put(self, name: str, value: object) -> None:
         """Publish a value (JSON)."""
@@ -67,7 +60,11 @@ class Channel:
 def _connect(timeout: float) -> Any:
     """A connection of its own to the store that the ranks met by."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    options: dict[str, Any] = {"is_master": False, "wait_for_workers": False}
+    options = {"is_master": False, "wait_for_workers": False}
     if os.environ.get("USE_LIBUV") == "0" and "use_libuv" in str(dist.TCPStore.__init__.__doc__):  # type: ignore[attr-defined, unused-ignore]
         options["use_libuv"] = False  # known from torch 2.3 on
-    return dist.TCPStore(host, port, timeout=timedelta(seconds=timeout), **options)  # type: ignore[attr-defined, unused-ignore]
+    store = dist.TCPStore(host, port, timeout=timedelta(seconds=timeout), **options)  # type: ignore[attr-defined, unused-ignore]
+    start = os.environ.get(
+        "TORCHELASTIC_RESTART_COUNT", "0"
+    )  # torchrun keeps its store when it starts ranks again
+    return dist.PrefixStore(f"slurmgpu/{start}", store)  # type: ignore[attr-defined, unused-ignore]

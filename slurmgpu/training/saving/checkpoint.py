@@ -186,7 +186,7 @@ def set_aside(path: Path, why: str) -> Path:
     return target
 
 
-def read(generation: Generation, part: str) -> Any:
+def read(generation: Generation, part: str) -> dict[str, Any]:
     """Load one part to the CPU.
 
     Raises:
@@ -194,7 +194,7 @@ def read(generation: Generation, part: str) -> Any:
     """
     path = generation.path / part
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        values: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise TrainingError(
             f"{path} is not visible from here: "
@@ -202,3 +202,4 @@ def read(generation: Generation, part: str) -> Any:
         ) from None
     except Exception as error:
         raise TrainingError(f"cannot load {path}: {error}") from error
+    return values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,9 +21,9 @@ def seed_all(seed: int) -> None:
         numpy.random.seed(seed % 2**32)
 
 
-def capture(device: torch.device) -> dict[str, Any]:
+def capture(device: torch.device) -> dict[str, object]:
     """The random state as plain values and tensors, so that ``weights_only`` can read it back."""
-    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    state: dict[str, object] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
         if torch.cuda.device_count() > 1:  # DataParallel's replicas draw from those of their own devices
@@ -34,7 +35,7 @@ def capture(device: torch.device) -> dict[str, Any]:
     return state
 
 
-def restore(state: dict[str, Any], device: torch.device) -> None:
+def restore(state: Mapping[str, Any], device: torch.device) -> None:
     """Put a captured random state back; parts that do not exist here are left out."""
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"])

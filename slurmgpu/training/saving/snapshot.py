@@ -21,7 +21,8 @@ class Snapshot:
 
     def __init__(self) -> None:
         self._copies: dict[object, torch.Tensor] = {}
-        self._events: dict[torch.device, Any] = {}
+        self._devices: set[torch.device] = set()
+        self._events: dict[torch.device, torch.cuda.Event] = {}
 
     def take(self, value: object, where: str) -> Any:
         """A copy of the value; tensors that share memory (tied weights) share it in the copy too.
@@ -52,7 +53,7 @@ class Snapshot:
             if tensor.is_cuda:
                 copy = torch.empty_like(tensor, device="cpu", pin_memory=True)
                 copy.copy_(tensor, non_blocking=True)
-                self._events[tensor.device] = None
+                self._devices.add(tensor.device)
             else:
                 copy = tensor.clone()
             self._copies[key] = copy
@@ -60,7 +61,7 @@ class Snapshot:
 
     def finish(self) -> Snapshot:
         """Mark the end of the copying; call it where the copies were taken."""
-        for device in self._events:
+        for device in self._devices:
             # Of the stream that copied, which is that of the copied tensors' device.
             self._events[device] = torch.cuda.current_stream(device).record_event()
         return self

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import re
 import time
-from typing import Any, Optional
+from types import ModuleType
+from typing import Optional
 
 import torch
 
@@ -56,13 +57,13 @@ class Utilisation:
         self.missing: Optional[str] = None
         self._samples: list[float] = []
         self._looked = -_PERIOD
-        self._nvml: Any = None
-        self._handle: Any = None
+        self._nvml = ModuleType("pynvml")
+        self._handle: object = None
         try:
             if device.type != "cuda" or torch.version.hip:
                 raise LookupError("there is no NVIDIA GPU here")
             self._nvml = _nvml()
-            self._handle = _handle(self._nvml, torch.cuda.get_device_properties(device))
+            self._handle = _handle(self._nvml, device)
             self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
         except Exception as error:  # of a driver, a container or a part of a GPU: no reason to stop
             self._handle = None
@@ -84,7 +85,7 @@ class Utilisation:
         return sum(samples) / len(samples) if samples else None
 
 
-def _nvml() -> Any:
+def _nvml() -> ModuleType:
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:
@@ -93,8 +94,9 @@ def _nvml() -> Any:
     return nvml
 
 
-def _handle(nvml: Any, properties: Any) -> Any:
+def _handle(nvml: ModuleType, device: torch.device) -> object:
     """NVML's handle of torch's device, by UUID: the numbers differ where CUDA_VISIBLE_DEVICES picks some."""
+    properties = torch.cuda.get_device_properties(device)
     uuid = getattr(properties, "uuid", None)
     if uuid is None:
         raise LookupError("this torch does not tell the GPU's UUID (2.4 and newer do)")

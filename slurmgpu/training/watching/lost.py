@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional, TypedDict, cast
 
 from ..files import write_json
 
@@ -17,14 +17,24 @@ __all__ = ["account"]
 _BLOCK = 1 << 16
 
 
+class _Line(TypedDict):
+    """What is read here of a line of metrics."""
+
+    kind: str
+    restart: int
+    step: int
+    time: float
+    values: Mapping[str, float]
+
+
 def account(run_dir: Path, restart: int, first_step: int) -> Optional[dict[str, float]]:
     """The values of a ``restart`` line, from what earlier starts wrote; None when they never trained.
 
     Sums over all restarts are kept in ``state/lost.json``. Read from the end of ``metrics.jsonl``, no further back
     than the step from which this start goes on.
     """
-    last: Optional[Mapping[str, Any]] = None
-    later: Optional[Mapping[str, Any]] = None
+    last: Optional[_Line] = None
+    later: Optional[_Line] = None
     newest, seconds = first_step, 0.0
     for line in _backwards(run_dir / "metrics.jsonl"):
         if line["kind"] == "start" or line["restart"] >= restart:
@@ -34,7 +44,7 @@ def account(run_dir: Path, restart: int, first_step: int) -> Optional[dict[str, 
             break  # what that start had lost, the one after it has counted
         if line["kind"] != "train":
             continue
-        newest = max(newest, int(line["step"]))
+        newest = max(newest, line["step"])
         if later is not None:
             seconds += _seconds(later, max(first_step, line["step"]))
         later = line
@@ -45,7 +55,7 @@ def account(run_dir: Path, restart: int, first_step: int) -> Optional[dict[str, 
     if later is not None:
         seconds += _seconds(later, first_step)
     steps = newest - first_step
-    down = max(0.0, time.time() - float(last["time"]))
+    down = max(0.0, time.time() - last["time"])
     file = run_dir / "state" / "lost.json"
     before = _read(file)
     lost_seconds = float(before.get("lost_seconds", 0.0)) + down + seconds
@@ -62,12 +72,12 @@ def account(run_dir: Path, restart: int, first_step: int) -> Optional[dict[str, 
     }
 
 
-def _seconds(line: Mapping[str, Any], before: int) -> float:
+def _seconds(line: _Line, before: int) -> float:
     """The time of the steps that a line is the mean of, or of those of them that came after a step."""
-    return float(line["values"]["step_seconds"]) * max(0, int(line["step"]) - before)
+    return line["values"]["step_seconds"] * max(0, line["step"] - before)
 
 
-def _read(file: Path) -> Mapping[str, Any]:
+def _read(file: Path) -> Mapping[str, float]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -75,7 +85,7 @@ def _read(file: Path) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _backwards(path: Path) -> Iterator[Mapping[str, Any]]:
+def _backwards(path: Path) -> Iterator[_Line]:
     """The lines of a file of JSON objects, the last one first; what is cut off is left out."""
     try:
         file = path.open("rb")
@@ -97,4 +107,4 @@ def _backwards(path: Path) -> Iterator[Mapping[str, Any]]:
                 except ValueError:
                     continue
                 if isinstance(found, dict) and found.keys() >= {"kind", "restart", "step", "time"}:
-                    yield found
+                    yield cast("_Line", found)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Optional
 
 import torch
+from torch.autograd.profiler_util import EventList
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from ..files import write_json
@@ -132,23 +133,19 @@ class Profile:
         (self._folder / f"{name}.memory.txt").write_text(self._memory(averages), encoding="utf-8")
         write_json(self._folder / f"{name}.steps.json", self._times())  # last: now the profile is whole
 
-    def _operators(self, averages: Any) -> str:
+    def _operators(self, averages: EventList) -> str:
         keys = ["self_cpu_time_total"]
         if self._on_gpu:
             # torch 2.3 gave it another name.
             new = hasattr(averages[0], "self_device_time_total") if len(averages) else True
             keys.insert(0, "self_device_time_total" if new else "self_cuda_time_total")
-        return "\n".join(
-            f"by {key}\n{averages.table(sort_by=key, row_limit=_ROWS, max_name_column_width=80)}"
-            for key in keys
-        )
+        return "\n".join(_table(averages, key) for key in keys)
 
-    def _memory(self, averages: Any) -> str:
+    def _memory(self, averages: EventList) -> str:
         if self._on_gpu:
             return torch.cuda.memory_summary(self._device)
-        peak, key = peak_memory(self._device), "self_cpu_memory_usage"
-        table = averages.table(sort_by=key, row_limit=_ROWS, max_name_column_width=80)
-        return f"most memory that this process has had so far: {peak} bytes\nby {key}\n{table}"
+        table = _table(averages, "self_cpu_memory_usage")
+        return f"most memory that this process has had so far: {peak_memory(self._device)} bytes\n{table}"
 
     def _times(self) -> dict[str, object]:
         pairs = zip(self._marks, self._marks[1:])
@@ -175,6 +172,11 @@ class Profile:
             self._session.console.say(
                 "note: stopped before the profile was complete; the next start makes it"
             )
+
+
+def _table(averages: EventList, key: str) -> str:
+    table = averages.table(sort_by=key, row_limit=_ROWS, max_name_column_width=80)  # type: ignore[no-untyped-call, unused-ignore]
+    return f"by {key}\n{table}"
 
 
 def _quietly(act: Callable[[], object]) -> None:

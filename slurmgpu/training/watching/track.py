@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Optional, Protocol
+from typing import Optional, Protocol
 
 from ..errors import SettingsError
 
@@ -133,7 +133,7 @@ class _TensorBoard:
         module = importlib.import_module("torch.utils.tensorboard")
         folder = run_dir / "tensorboard"
         purge = first_step + 1 if folder.is_dir() else None
-        self._writer: Any = module.SummaryWriter(str(folder), purge_step=purge, flush_secs=10)
+        self._writer = module.SummaryWriter(str(folder), purge_step=purge, flush_secs=10)
 
     def write(self, when: float, kind: str, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
@@ -155,7 +155,7 @@ class _Wandb:
         options = {"console": "off"}  # the log is in the run directory
         if "WANDB_NAME" not in os.environ:
             options["run_name"] = run_dir.resolve().name
-        self._run: Any = importlib.import_module("wandb").init(
+        self._run = importlib.import_module("wandb").init(
             id=name,
             resume="allow",
             dir=str(run_dir),
