@@ -142,6 +142,11 @@ def _submission(
         made = Submission(plan=before, script=script, folder=folder, cwd=cwd, hold=hold, told=note)
         return made, None
     prepared = prepare({**given, "job__file": str(run_dir / "job.yaml")})
+    train = prepared.loaded.job.train
+    if train is not None and before.train is not None:
+        # What nobody says stays as it was: this version of slurmgpu may have other defaults.
+        said = {key: value for key, value in train.document().items() if key in train.model_fields_set}
+        prepared = prepared._replace(plan=prepared.plan.model_copy(update={"train": before.train | said}))
     if (prepared.plan.option("array") is None) != (before.option("array") is None):
         raise InvalidInput(
             f"{run_dir}: its job is {'no' if before.option('array') is None else 'an'} array, and stays so",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 from slurmgpu.launchers import launcher
 from slurmgpu.models.plan import Plan
-from slurmgpu.quoting import directive_value, job_path, path_variables, shell_word
+from slurmgpu.models.train import TRAIN_SCHEMA, TrainSettings
+from slurmgpu.quoting import directive_value, job_path, path_variables, shell_word, shellcheck_remarks
 from slurmgpu.rendering.launch import container_words, launch_lines
 
 __all__ = ["SCRIPT_NAME", "VARIABLES", "context"]
@@ -41,7 +44,9 @@ VARIABLES = {
     "rendezvous.nodes": "`one` or `many`: on how many nodes they are.",
     "rendezvous.suffix": "What is appended to the first host's name.",
     "train": "The training task, or `none`.",
-    "train.settings": "The text of `train.json`.",
+    "train.settings": "What `train.json` is to hold: the settings that differ from their defaults.",
+    "train.quoted": "The same, quoted.",
+    "train.shellcheck": "ShellCheck's remarks to silence above it; empty without any.",
     "run": "The run directory; `none` for a command that needs none.",
     "run.name": "The start of a run directory's name, quoted.",
     "run.array": "Whether the job is an array.",
@@ -54,7 +59,11 @@ VARIABLES = {
     "tended.by_code": "Whether exit code 75 is a reason to start again.",
     "needed_variables": "List of the variables without which the image cannot be found.",
     "container": "What stands before the command to run it in an image, quoted, in one text; `none` without a container.",
-    "sections": "List of the templates that follow the options, in order.",
+    "sections": "List of the templates that follow the options, in the order in which they run.",
+    "shown": "Those of them that stand in the open; all of them in a script without machinery.",
+    "steps": "What the function `run_job` does, in order; empty in a script without machinery.",
+    "steps.function": "The function that does a step; `none` for the launcher, which stands in `run_job` itself.",
+    "steps.sections": "List of the templates that the step is made of.",
     "launch.launcher": "Who starts the processes, as in `launch: srun`.",
     "launch.multi_node": "Whether the job has several nodes.",
     "launch.srun": "`srun` with its options; `none` where the batch shell itself starts the command.",
@@ -89,7 +98,7 @@ def context(plan: Plan, script_name: str) -> dict[str, Any]:
         "threads": _threads(plan),
         "rendezvous": _rendezvous(plan),
         "run": _run(plan),
-        "train": None if plan.train is None else {"settings": _settings(plan.train)},
+        "train": None if plan.train is None else _train(plan.train),
         "own_loop": None if plan.own_loop is None else shell_word(plan.own_loop),
         "tended": _tended(plan),
         "container": container_words(plan),
@@ -98,31 +107,52 @@ def context(plan: Plan, script_name: str) -> dict[str, Any]:
         else [],
         "launch": launch_lines(plan),
     }
-    return {**context, "sections": list(_sections(plan, context))}
+    sections = list(_sections(plan, context))
+    functions = _functions(plan)
+    # Where there is machinery, the launcher stands in the function that calls it.
+    first = next((at for at, name in enumerate(sections) if name in functions), len(sections))
+    steps = [
+        {"function": function, "sections": list(names)}
+        for function, names in groupby(sections[first:], key=functions.get)
+    ]
+    return {**context, "sections": sections, "shown": sections[:first], "steps": steps}
+
+
+def _functions(plan: Plan) -> dict[str, str]:
+    """The templates of a script's machinery, and the functions that they make up there."""
+    limits = {"restart.sh.j2": "check_limits", "time.sh.j2": "check_limits"} if plan.tended else {}
+    return limits | {
+        "rendezvous.sh.j2": "find_meeting_point",
+        "run.sh.j2": "set_up_run_directory",
+        "train.sh.j2": "set_up_run_directory",
+        "own.sh.j2": "set_up_run_directory",
+        "signals.sh.j2": "pass_signals_on",
+        "ending.sh.j2": "wait_for_the_end" if plan.restart_limit is None else "wait_and_requeue",
+    }
 
 
 def _sections(plan: Plan, context: Mapping[str, Any]) -> Iterator[str]:
-    """The templates that this script consists of, below its options, in order."""
+    """The templates that this script consists of, below its options, in the order in which they run."""
     wanted = {
-        "restart.sh.j2": plan.restart_limit is not None,
-        "time.sh.j2": context["tended"],
         "environment/modules.sh.j2": context["modules"],
         "environment/conda.sh.j2": context["conda"],
         "environment/venv.sh.j2": context["venv"],
         "environment/variables.sh.j2": context["exports"],
         "environment/secrets.sh.j2": context["secrets"],
         "steps.sh.j2": context["keep_environment_in_steps"] or plan.cpus_per_task is not None,
+        "container/image.sh.j2": context["needed_variables"],
+        "settings.sh.j2": context["train"],
+        "restart.sh.j2": plan.restart_limit is not None,
+        "time.sh.j2": context["tended"],
         "rendezvous.sh.j2": context["rendezvous"],
         "run.sh.j2": context["run"],
         "train.sh.j2": context["train"],
         "own.sh.j2": context["own_loop"],
-        "container/image.sh.j2": context["needed_variables"],
         "signals.sh.j2": context["tended"],
+        launcher(plan.launcher).template: True,
+        "ending.sh.j2": plan.tended,
     }
-    yield from (name for name, present in wanted.items() if present)
-    yield launcher(plan.launcher).template
-    if plan.tended:
-        yield "ending.sh.j2"
+    return (name for name, present in wanted.items() if present)
 
 
 def _options(plan: Plan) -> Iterator[str]:
@@ -190,8 +220,18 @@ def _run(plan: Plan) -> dict[str, object] | None:
     return {"name": shell_word(plan.slug), "array": plan.option("array") is not None}
 
 
-def _settings(train: Mapping[str, object]) -> str:
-    return json.dumps(train, indent=2, ensure_ascii=False)
+def _train(settings: Mapping[str, object]) -> dict[str, str]:
+    """What differs from the defaults; the first start writes down the rest."""
+    differs = TrainSettings.model_construct(**settings).model_dump(mode="json", exclude_defaults=True)
+    lines = [f"  {json.dumps(name)}: {_json(value)}" for name, value in differs.items()]
+    text = "\n".join(["{", ",\n".join([f'  "schema": "{TRAIN_SCHEMA}"', *lines]), "}"])
+    return {"settings": text, "quoted": shlex.quote(text), "shellcheck": ",".join(shellcheck_remarks([text]))}
+
+
+def _json(value: object) -> str:
+    """On one line where it fits."""
+    line = json.dumps(value, ensure_ascii=False)
+    return line if len(line) <= 80 else json.dumps(value, indent=2, ensure_ascii=False).replace("\n", "\n  ")
 
 
 def _tended(plan: Plan) -> dict[str, object] | None:
@@ -211,7 +251,9 @@ def _tended(plan: Plan) -> dict[str, object] | None:
 def _traps(plan: Plan) -> Iterator[dict[str, str]]:
     """What the shell does for which signals; TERM asks for an end, whoever sends it."""
     passed = launcher(plan.launcher).passes_on(plan)
+    signals: dict[str, list[str]] = {}
     for name in ("TERM", "USR1", "USR2"):
         does = ["told_to_end=yes"] if name == "TERM" and plan.restart_limit is not None else []
         does += [f'kill -s {passed[name]} "$launched" 2>/dev/null || true'] if passed else []
-        yield {"signal": name, "does": "; ".join(does) or ":"}
+        signals.setdefault("; ".join(does) or ":", []).append(name)
+    return ({"signal": " ".join(names), "does": does} for does, names in signals.items())

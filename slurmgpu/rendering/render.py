@@ -31,6 +31,7 @@ def render_script(plan: Plan, templates: Mapping[str, str], *, script_name: str 
         keep_trailing_newline=True,
         autoescape=False,
     )
+    environment.filters["indented"] = _indented
     main = MAIN_TEMPLATE if plan.script is None else BODY_TEMPLATE
     try:
         text = environment.get_template(main).render(context(plan, script_name))
@@ -42,6 +43,15 @@ def render_script(plan: Plan, templates: Mapping[str, str], *, script_name: str 
         ) from None
     # A script of the user's own stays as it is to its last byte.
     return text if plan.script is not None else text.rstrip("\n") + "\n"
+
+
+def _indented(text: str) -> str:
+    """A function's body; at the margin where lines may belong to a here-document or a quotation, which blanks would change."""
+    lines = text.splitlines(keepends=True)
+    code = [line for line in lines if not line.startswith("#")]
+    if "<<" in text or any(line.count(quote) % 2 for line in code for quote in "\"'"):
+        return text
+    return "".join(f"    {line}" if line.strip() else line for line in lines)
 
 
 def _source(templates: Mapping[str, str], name: str) -> tuple[str, str, None] | None:

@@ -70,7 +70,8 @@ def train_settings(run_dir: Path, task: str, before: Plan, after: Plan) -> dict[
         return after.train
     file = run_dir / task / _TRAIN_FILE
     try:
-        now = json.loads(file.read_text(encoding="utf-8"))
+        # A first start that did not come far has left it without the defaults.
+        now = before.train | json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return after.train  # no start has come so far
     except (OSError, ValueError) as error:

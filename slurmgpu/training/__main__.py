@@ -107,6 +107,9 @@ def _run(
     if values.device != "cpu":
         given.check(ranks, environment, _say, how_on_cpu="train.device: cpu", one_each=True)
     with group.join(ranks, values.timeout, values.device) as joined:
+        if ranks.first and settings_file.parent == run_dir:
+            with contextlib.suppress(OSError, ValueError):  # the next start does it
+                settings.complete(settings_file, values)
         try:
             run.train(values, run_dir, joined, environment, signals)
         except Exception as error:

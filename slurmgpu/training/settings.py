@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Optional, Union, get_type_hints
 
 from .errors import SettingsError
+from .files import write_whole
 
-__all__ = ["SCHEMA", "Config", "Settings", "load", "micro_batch", "parse"]
+__all__ = ["SCHEMA", "Config", "Settings", "complete", "load", "micro_batch", "parse"]
 
 SCHEMA = "slurmgpu.train/1"
 
@@ -140,6 +141,15 @@ def load(path: Path) -> Settings:
     except ValueError as error:
         raise SettingsError(f"{path} is not valid JSON: {error}") from None
     return parse(document, str(path))
+
+
+def complete(path: Path, settings: Settings) -> None:
+    """Add to the file what it leaves to the defaults: a later start must not take those of another version."""
+    told = json.loads(path.read_text(encoding="utf-8"))
+    document = {"schema": SCHEMA, **settings.as_dict(), **told}
+    if document.keys() != told.keys():
+        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        write_whole(path, lambda file: file.write(text.encode()))
 
 
 def parse(document: object, source: str = "train.json") -> Settings:
