@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shlex
@@ -11,6 +12,7 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from slurmgpu import errors
@@ -20,6 +22,8 @@ from slurmgpu.files.settings import Settings
 from slurmgpu.files.yaml import read_yaml, validate
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
+from slurmgpu.models.run import JobState
+from slurmgpu.monitoring.table import header
 from slurmgpu.rendering.context import VARIABLES, context
 from tests.test_rendering_golden import CASES, golden_plan
 
@@ -104,6 +108,32 @@ def test_the_pictures_are_small_and_load_nothing() -> None:
         assert len(svg) < 150_000
         assert "url(http" not in svg
         assert "<image" not in svg
+
+
+def drawn(picture: str) -> list[str]:
+    """The lines of a picture of a terminal, by where their words stand."""
+    pattern = r'<text class="[^"]+" x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)</text>'
+    lines: dict[float, str] = {}
+    for x, y, text in re.findall(pattern, text_of(f"docs/pictures/{picture}.svg")):
+        line = lines.get(float(y), "")
+        lines[float(y)] = line.ljust(round(float(x) / 12.2)) + html.unescape(text)  # the width of a character
+    return [line for _, line in sorted(lines.items())]
+
+
+def test_the_picture_of_a_script_is_what_its_command_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    command, *shown = drawn("script")
+    monkeypatch.chdir(ROOT / "docs" / "pictures")
+    printed = CliRunner().invoke(cli, shlex.split(command)[2:]).stdout
+    assert shown == [line for line in printed.splitlines() if line]
+
+
+def test_the_picture_of_a_status_has_its_columns_of_today() -> None:
+    command, _, columns, *jobs = drawn("status")
+    assert command == "$ slurmgpu status"
+    assert tuple(re.split(r" {2,}", columns)) == header(use=False)
+    states = [re.split(r" {2,}", line)[2] for line in jobs if line[0].isdigit()]
+    assert states
+    assert set(states) <= {state.value for state in JobState}
 
 
 # The forge

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurmgpu.models.run import Run
+from slurmgpu.models.train import TrainSettings
 from slurmgpu.slurm.sacct import FIELDS
 from tests.test_submission import Faulty
 
@@ -64,6 +65,35 @@ def test_the_same_script_is_submitted_again_and_the_history_kept(faulty: Faulty)
     assert (record.job_id, [one.job_id for one in record.earlier]) == (9, [7])
     assert record.as_of(7).job_id == 7
     assert not (run / "resume.lock").exists()
+
+
+def test_a_run_that_is_planned_anew_keeps_the_defaults_of_the_version_that_began_it(tmp_path: Path) -> None:
+    faulty = Faulty(tmp_path)
+    faulty.command("sbatch", "echo 7")
+    (faulty.work / "task.py").write_text("class T: pass\n")
+    task = ("--set", "train.task=task.py:T", "--set", "train.batch_size=64")
+    assert faulty.slurmgpu("submit", "--gpus", "1", *task).returncode == 0
+    (run,) = faulty.runs
+    plan = json.loads((run / "plan.json").read_text())
+    plan["train"]["log_every"] = 7  # as if that had been the default
+    (run / "plan.json").write_text(json.dumps(plan))
+    (run / "train.json").write_text(json.dumps(plan["train"]))
+    done = faulty.slurmgpu("resume", str(run), "--set", "train.epochs=5")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((run / "train.json").read_text()) == {**plan["train"], "epochs": 5}
+    assert '"log_every": 7' in (run / "script.sbatch").read_text()  # for tasks of an array that have not begun
+
+
+def test_a_run_whose_first_start_did_not_come_far_is_planned_anew_with_all_its_settings(tmp_path: Path) -> None:
+    faulty = Faulty(tmp_path)
+    faulty.command("sbatch", "echo 7")
+    (faulty.work / "task.py").write_text("class T: pass\n")
+    assert faulty.slurmgpu("submit", "--gpus", "1", "--set", "train.task=task.py:T").returncode == 0
+    (run,) = faulty.runs
+    (run / "train.json").write_text('{"schema": "slurmgpu.train/1", "task": "task.py:T"}')
+    assert faulty.slurmgpu("resume", str(run), "--set", "train.epochs=5").returncode == 0
+    settings = json.loads((run / "train.json").read_text())
+    assert settings == TrainSettings(task="task.py:T", epochs=5).document()
 
 
 def test_a_job_is_shown_and_resumed_by_its_number_from_another_folder(faulty: Faulty) -> None:

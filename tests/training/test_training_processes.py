@@ -26,6 +26,7 @@ from slurmgpu.training.processes.group import Group
 from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.saving.saver import Saving
 from slurmgpu.training.session import Limits, Session
+from slurmgpu.training.settings import SCHEMA, load
 from slurmgpu.training.watching.console import Console
 from slurmgpu.training.watching.watch import Duties, Watch
 
@@ -267,6 +268,31 @@ def test_what_a_task_leaves_for_the_exit_is_done(run: RunFolder) -> None:
     ended = run.ranks(1, PYTHONPATH=f"{ROOT}:{Path(__file__).parent}")
     assert ended.codes == [0], ended.err
     assert ended.out.endswith("good-bye\n")
+
+
+def test_the_first_start_writes_down_every_setting_and_later_ones_change_none(run: RunFolder) -> None:
+    """So that a start by another version, which may have other defaults, goes on as this one began."""
+    run.write(epochs=1, config={"width": 1})
+    assert run.ranks(2).codes == [0, 0]
+    file = run.path / "train.json"
+    written = json.loads(file.read_text())
+    assert written == {"schema": SCHEMA, **load(file).as_dict()}
+    assert (written["epochs"], written["config"], written["log_every"]) == (1, {"width": 1}, 10)
+    file.write_text(json.dumps({**written, "log_every": 7, "epochs": 2}))
+    before = file.read_bytes()
+    assert run.ranks(2).codes == [0, 0]
+    assert file.read_bytes() == before
+    assert run.metrics("start")[-1]["values"]["settings"]["log_every"] == 7
+
+
+def test_a_file_of_settings_that_lies_elsewhere_stays_as_it_is(run: RunFolder, tmp_path: Path) -> None:
+    run.write(epochs=1)
+    elsewhere = tmp_path / "mine.json"
+    (run.path / "train.json").rename(elsewhere)
+    before = elsewhere.read_bytes()
+    command = [sys.executable, "-m", "slurmgpu.training", str(elsewhere)]
+    subprocess.run(command, env=clean_environment(run.path), check=True, timeout=150)
+    assert (elsewhere.read_bytes(), (run.path / "train.json").exists()) == (before, False)
 
 
 def test_settings_that_do_not_fit_end_every_rank_with_one_sentence(run: RunFolder) -> None:

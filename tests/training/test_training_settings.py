@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slurmgpu.training.errors import SettingsError
-from slurmgpu.training.settings import SCHEMA, Config, Settings, load, micro_batch, parse
+from slurmgpu.training.settings import SCHEMA, Config, Settings, complete, load, micro_batch, parse
 
 try:
     from pydantic import ValidationError
@@ -181,6 +181,16 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 @twin
+def test_a_file_is_completed_once_and_what_it_says_stays(tmp_path: Path) -> None:
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps({"schema": SCHEMA, "lr": 0.5, "task": "task.py:T"}))
+    complete(path, load(path))
+    first = path.read_bytes()
+    assert json.loads(first) == {"schema": SCHEMA, **Settings("task.py:T", lr=0.5).as_dict()}
+    complete(path, Settings("task.py:T", epochs=9))  # a version with other defaults
+    assert path.read_bytes() == first
+
+
 def test_the_batch_is_divided_by_processes_and_accumulation_on_both_sides() -> None:
     values: dict[str, Any] = {"task": "task.py:Digits", "batch_size": 96, "accumulate": 3}
     assert micro_batch(Settings(**values), 4) == TrainSettings(**values).micro_batch(4) == 8
