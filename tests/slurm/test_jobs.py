@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from slurmgpu.models.train import TrainSettings
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import ROOT, Submitted, Tool
 
@@ -113,6 +114,8 @@ def test_the_run_directory_of_the_digits_job_is_complete(digits: Digits) -> None
     assert names >= {"job.yaml", "plan.json", "script.sbatch", "run.json", "logs", "checkpoints", "code"}
     assert [path.name for path in (run_dir / "logs").iterdir()] == [f"{digits.job.job_id}.out"]
     assert "accuracy" in digits.job.log
+    settings = json.loads((run_dir / "train.json").read_text())
+    assert settings.keys() == TrainSettings(task="t.py:T").document().keys()  # though the script tells a few of them
     record = json.loads((run_dir / "run.json").read_text())
     assert (record["state"], record["cluster"]) == ("submitted", "throwaway")
     assert record["stdout"] == f"{run_dir}/logs/%j.out"
@@ -371,7 +374,7 @@ def test_srun_hands_each_task_its_cpus(tool: Tool, slurm: ThrowawaySlurm) -> Non
     assert slurm.run([*ask, "NTasks,AllocCPUS"]).stdout.strip() == "2|8"
     # The tasks above inherit the variable from the job anyway; srun itself counts only what it is told.
     script = (job.run_dir / "script.sbatch").read_text()
-    told = next(line for line in script.splitlines() if line.startswith("srun "))
+    told = next(line for line in script.splitlines() if line.split()[:1] == ["srun"])
     if slurm.release >= (21, 8):  # before, accounting does not keep the line
         told = slurm.run([*ask, "SubmitLine"]).stdout
     assert "--cpus-per-task=4" in told.split()
