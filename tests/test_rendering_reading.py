@@ -101,7 +101,9 @@ def test_what_a_script_asks_and_starts_is_read_the_same_inside_a_function(name: 
     plan = golden_plan(name)
     script = (GOLDEN / "scripts" / f"{name}.sbatch").read_text(encoding="utf-8")
     assert {option.name for option in plan.options} <= set(read_script(script).effective())
-    started = [words for words in read_for_a_local_run(script).calls("srun") if "--kill-on-bad-exit=1" in words]
+    started = [
+        words for words in read_for_a_local_run(script).calls("srun") if "--kill-on-bad-exit=1" in words
+    ]
     assert len(started) == script.count("--kill-on-bad-exit=1")
 
 
@@ -117,11 +119,18 @@ def test_a_script_holds_only_the_settings_that_differ_from_the_defaults() -> Non
 
 
 def test_settings_arrive_as_they_were_written_whatever_they_hold(tmp_path: Path) -> None:
-    config = {"words": "it's \"$(touch no)\" `touch no` \\ ~ # \n é", "many": list(range(50)), "nested": {"a": None}}
+    config = {
+        "words": 'it\'s "$(touch no)" `touch no` \\ ~ # \n é',
+        "many": list(range(50)),
+        "nested": {"a": None},
+    }
     script = rendered(training(config=config))
     only = script[script.index("# What the training is told") : script.index("\nrun_job() {")]
     done = subprocess.run(
-        ["bash", "-euc", only + "\nprintf '%s\\n' \"$settings\""], cwd=tmp_path, stdout=subprocess.PIPE, check=True
+        ["bash", "-euc", only + "\nprintf '%s\\n' \"$settings\""],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        check=True,
     )
     settings = json.loads(done.stdout)
     assert (settings["config"], list(tmp_path.iterdir())) == (config, [])
@@ -155,5 +164,13 @@ def test_text_over_several_lines_of_a_template_of_ones_own_is_not_indented() -> 
 def test_a_main_template_that_lists_the_sections_itself_has_them_in_the_order_in_which_they_run() -> None:
     main = "{% for section in sections %}{% include section %}{% endfor %}"
     script = rendered(training(), own={"script.sh.j2": main})
-    steps = ["settings='{", "SLURMGPU_END_TIME", "run_dir=", "entrypoint=", "launched=''", "launched=$!", "wait "]
+    steps = [
+        "settings='{",
+        "SLURMGPU_END_TIME",
+        "run_dir=",
+        "entrypoint=",
+        "launched=''",
+        "launched=$!",
+        "wait ",
+    ]
     assert sorted(steps, key=script.index) == steps

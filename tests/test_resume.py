@@ -81,10 +81,13 @@ def test_a_run_that_is_planned_anew_keeps_the_defaults_of_the_version_that_began
     done = faulty.slurmgpu("resume", str(run), "--set", "train.epochs=5")
     assert done.returncode == 0, done.stderr
     assert json.loads((run / "train.json").read_text()) == {**plan["train"], "epochs": 5}
-    assert '"log_every": 7' in (run / "script.sbatch").read_text()  # for tasks of an array that have not begun
+    # For tasks of an array that have not begun.
+    assert '"log_every": 7' in (run / "script.sbatch").read_text()
 
 
-def test_a_run_whose_first_start_did_not_come_far_is_planned_anew_with_all_its_settings(tmp_path: Path) -> None:
+def test_a_run_whose_first_start_did_not_come_far_is_planned_anew_with_all_its_settings(
+    tmp_path: Path,
+) -> None:
     faulty = Faulty(tmp_path)
     faulty.command("sbatch", "echo 7")
     (faulty.work / "task.py").write_text("class T: pass\n")

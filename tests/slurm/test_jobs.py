@@ -115,7 +115,9 @@ def test_the_run_directory_of_the_digits_job_is_complete(digits: Digits) -> None
     assert [path.name for path in (run_dir / "logs").iterdir()] == [f"{digits.job.job_id}.out"]
     assert "accuracy" in digits.job.log
     settings = json.loads((run_dir / "train.json").read_text())
-    assert settings.keys() == TrainSettings(task="t.py:T").document().keys()  # though the script tells a few of them
+    assert (
+        settings.keys() == TrainSettings(task="t.py:T").document().keys()
+    )  # though the script tells a few of them
     record = json.loads((run_dir / "run.json").read_text())
     assert (record["state"], record["cluster"]) == ("submitted", "throwaway")
     assert record["stdout"] == f"{run_dir}/logs/%j.out"
