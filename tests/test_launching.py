@@ -38,8 +38,8 @@ def of_textbook(name: str, **values: Any) -> Plan:
 
 
 def started(text: str, made: Plan, **environment: str) -> list[str]:
-    """What the last command of the script is handed, word by word, when srun is a program that prints its words."""
-    body = text[text.index("\nsrun --") :]
+    """What srun of the script is handed, word by word, when srun is a program that prints its words."""
+    body = text[text.index("srun --") :].partition("\n}\n")[0]  # to the end of the function that it stands in
     done = subprocess.run(
         ["bash", "-c", "srun() { printf '%s\\n' \"$@\"; }\n" + body],
         capture_output=True,
@@ -76,8 +76,8 @@ def test_the_textbooks_scripts_are_started_as_they_want_without_a_warning(
 
 def test_a_spawning_script_finds_where_its_processes_meet() -> None:
     text = rendered(of_textbook("spawn.py", resources={"gpus": 4, "nodes": 1}))
-    assert "export MASTER_ADDR=127.0.0.1" in text
-    assert "export MASTER_PORT" in text
+    assert "MASTER_ADDR=127.0.0.1\n" in text
+    assert "export MASTER_ADDR MASTER_PORT=" in text
 
 
 def test_the_processes_of_a_spawning_script_share_the_threads_of_its_node() -> None:
@@ -99,7 +99,7 @@ def test_data_parallel_is_one_process_with_all_threads_and_meets_nobody() -> Non
 
 
 def test_a_spawning_script_on_one_gpu_finds_its_rendezvous_too() -> None:
-    assert "export MASTER_PORT" in rendered(of_textbook("spawn.py", resources={"gpus": 1}))
+    assert "export MASTER_ADDR MASTER_PORT=" in rendered(of_textbook("spawn.py", resources={"gpus": 1}))
 
 
 @pytest.mark.parametrize(

@@ -347,12 +347,13 @@ def test_preparing_enters_the_jobs_container_without_its_gpus_and_ranks(folder: 
 
     plan = golden_plan("train-in-container")
     assert world_size(plan) == 8
-    last = render_script(prepare_plan(plan, None), read_templates()).splitlines()[-1]
-    assert last.startswith('apptainer exec --bind "$SLURMGPU_RUN_DIR" ')
-    assert last.endswith(' python3 -m "$entrypoint" --prepare')
+    script = render_script(prepare_plan(plan, None), read_templates())
+    (line,) = [line.strip() for line in script.splitlines() if "--prepare" in line]
+    assert line.startswith('apptainer exec --bind "$SLURMGPU_RUN_DIR" ')
+    assert line.endswith(' python3 -m "$entrypoint" --prepare')
     script = render_script(prepare_plan(plan, Path("/opt/my python")), read_templates())
     assert "apptainer" not in script
-    assert script.splitlines()[-1] == '"/opt/my python" -m "$entrypoint" --prepare'
+    assert '\n    "/opt/my python" -m "$entrypoint" --prepare\n' in script
 
 
 def test_what_slurm_itself_sets_up_is_said_to_be_missing(folder: Path) -> None:
