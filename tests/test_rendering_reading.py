@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slurmgpu.submission.local_reading import read_script as read_for_a_local_run
 
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder, read_templates
@@ -23,7 +24,6 @@ from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.surroundings import Surroundings
 from slurmgpu.rendering.render import render_script
 from slurmgpu.scripts.reading import read_script
-from slurmgpu.submission.local_reading import read_script as read_for_a_local_run
 from tests.test_rendering_golden import CASES, GOLDEN, golden_plan
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -218,7 +218,7 @@ def _run(plan: Plan) -> dict[str, object] | None:
     return {"name": shell_word(plan.slug), "array": plan.option("array") is not None}
 
 
-def _train(settings: Mapping[str, object]) -> dict[str, str]:
+def _train(settings: Mapping[str, Any]) -> dict[str, str]:
     """What differs from the defaults; the first start writes down the rest."""
     differs = TrainSettings.model_construct(**settings).model_dump(mode="json", exclude_defaults=True)
     lines = [f"  {json.dumps(name)}: {_json(value)}" for name, value in differs.items()]
