@@ -17,6 +17,7 @@ from slurmgpu.submission.local_reading import read_script as read_for_a_local_ru
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.yaml import Layered, read_file, validate
+from slurmgpu.local.script import read_script as read_for_a_local_run
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.train import TrainSettings
@@ -27,17 +28,15 @@ from slurmgpu.scripts.reading import read_script
 from tests.test_rendering_golden import CASES, GOLDEN, golden_plan
 
 ROOT = Path(__file__).resolve().parent.parent
-DIGITS = read_file(ROOT / "examples" / "digits" / "job.yaml")
+DIGITS: dict[str, Any] = dict(read_file(ROOT / "examples" / "digits" / "job.yaml").data)
 # Where nodes and partitions fit it, and an account's name is free to choose.
 SITES = ["cineca-leonardo", "csc-mahti", "idris-jean-zay", "nersc-perlmutter", "surf-snellius", "uva-afton"]
 MACHINERY = "# What follows is slurmgpu's machinery: the functions that are called above, in that order."
 
 
-def rendered(
-    job: Layered | dict[str, Any], cluster: Cluster = GENERIC, own: Mapping[str, str] | None = None
-) -> str:
-    layered = job if isinstance(job, Layered) else Layered(job, {})
-    plan = make_plan(validate(Job, layered, "job"), cluster, Surroundings(work_dir="/home/me/project"))
+def rendered(job: dict[str, Any], cluster: Cluster = GENERIC, own: Mapping[str, str] | None = None) -> str:
+    made = validate(Job, Layered(job, {}), "job")
+    plan = make_plan(made, cluster, Surroundings(work_dir="/home/me/project"))
     return render_script(plan, ChainMap(dict(own or {}), read_templates()))
 
 
@@ -46,9 +45,9 @@ def training(**settings: Any) -> dict[str, Any]:
 
 
 def digits(site: str) -> list[str]:
-    resources = DIGITS.data["resources"] | {"account": "mygroup"}
+    resources = {**DIGITS["resources"], "account": "mygroup"}
     cluster = load_cluster(data_folder("clusters") / f"{site}.yaml")
-    return rendered(Layered(DIGITS.data | {"resources": resources}, {}), cluster).splitlines()
+    return rendered({**DIGITS, "resources": resources}, cluster).splitlines()
 
 
 def functions(script: str) -> list[str]:
