@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slurmgpu.submission.local_reading import read_script as read_for_a_local_run
 
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder, read_templates
-from slurmgpu.files.yaml import Layered, read_file, validate
+from slurmgpu.files.layered import Layered
+from slurmgpu.files.yaml import read_file, validate
 from slurmgpu.local.script import read_script as read_for_a_local_run
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job
