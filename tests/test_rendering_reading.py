@@ -156,7 +156,7 @@ def test_a_here_document_of_a_template_of_ones_own_stays_whole_in_a_function(tmp
 
 
 def test_text_over_several_lines_of_a_template_of_ones_own_is_not_indented() -> None:
-    script = rendered(training(), own={"launcher/plain.sh.j2": "python -c 'import a\na.run()'\n"})
+    script = rendered(training(), own={"launcher/start.sh.j2": "python -c 'import a\na.run()'\n"})
     assert "\npython -c 'import a\na.run()'\n" in script
 
 

@@ -21,10 +21,12 @@ class Launcher:
     what a job writes as ``launch``. A subclass overrides what differs.
     """
 
-    template = "launcher/step.sh.j2"
+    template = "launcher/start.sh.j2"
     """What lays out the start of the processes in a script."""
+    by_srun = True
+    """Whether srun starts it, a task or more on each node; if not, the batch shell does, once, on the first."""
     on_every_node = True
-    """Whether srun starts it on every node; if not, the batch shell does, once, on the first."""
+    """Whether its processes are on every node, or on the first alone."""
     one_task_each = True
     """Whether srun starts one task of it on each node, and no other number may be asked for."""
     needs_python = False

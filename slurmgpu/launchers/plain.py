@@ -16,7 +16,7 @@ __all__ = ["LAUNCHER"]
 class Plain(Launcher):
     """No launcher: one process, or a command that starts its own."""
 
-    template = "launcher/plain.sh.j2"
+    by_srun = False
     on_every_node = False
     one_task_each = False
 

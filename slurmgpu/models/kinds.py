@@ -26,13 +26,13 @@ class Kind:
         self._loaded: dict[str, ModuleType] = {}
 
     def names(self) -> list[str]:
-        """The names that a job may give, in alphabetical order."""
+        """The names that a job may give, in alphabetical order; a file's underscore is a name's dash."""
         shipped = (Path(__file__).parents[1] / self.folder).glob("[a-z]*.py")
-        return sorted({path.stem for path in shipped} | self._own.keys())
+        return sorted({_name(path) for path in shipped} | self._own.keys())
 
     def add(self, sources: Mapping[Path, str]) -> None:
         """Add a user's own modules, or replace shipped ones; ``sources`` maps a module's file to its text."""
-        self._own |= {path.stem: (path, text) for path, text in sources.items()}
+        self._own |= {_name(path): (path, text) for path, text in sources.items()}
         self._loaded.clear()
 
     def load(self, name: str) -> ModuleType:
@@ -40,9 +40,15 @@ class Kind:
         if name not in self._loaded:
             own = self._own.get(name)
             self._loaded[name] = (
-                importlib.import_module(f"slurmgpu.{self.folder}.{name}") if own is None else _run(*own)
+                importlib.import_module(f"slurmgpu.{self.folder}.{name.replace('-', '_')}")
+                if own is None
+                else _run(*own)
             )
         return self._loaded[name]
+
+
+def _name(path: Path) -> str:
+    return path.stem.replace("_", "-")
 
 
 def _run(path: Path, text: str) -> ModuleType:

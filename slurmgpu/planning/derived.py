@@ -182,7 +182,7 @@ def _own_gpus(cluster: Cluster, starter: Launcher, layout: Layout, tasks: int) -
     style = cluster.dialect.gpus
     if not layout.gpus_per_node or style not in ("srun", "gpus-per-task"):
         return None
-    if style == "srun" and not starter.on_every_node:
+    if style == "srun" and not starter.by_srun:
         return None  # the batch shell has all GPUs of its node (seen on 20.11 to 26.05)
     if layout.gpus_per_node % tasks:
         raise PlanError(

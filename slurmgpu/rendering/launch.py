@@ -19,7 +19,7 @@ def launch_lines(plan: Plan) -> dict[str, object]:
     return {
         "launcher": plan.launcher,
         "multi_node": plan.nodes > 1,
-        "srun": _srun(plan, starter.srun_options(plan)) if starter.on_every_node else None,
+        "srun": _srun(plan, starter.srun_options(plan)) if starter.by_srun else None,
         "lines": lines,
         "command": " ".join(lines),
         "shellcheck": ",".join(_remarks(plan, lines[:-1])),

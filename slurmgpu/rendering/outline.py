@@ -10,7 +10,7 @@ from slurmgpu.rendering.context import SCRIPT_NAME, context
 __all__ = ["outline"]
 
 _LAID_OUT = {
-    "environment/variables.sh.j2", "steps.sh.j2", "launcher/plain.sh.j2", "launcher/torchrun.sh.j2",
+    "environment/variables.sh.j2", "steps.sh.j2", "launcher/start.sh.j2", "launcher/torchrun.sh.j2",
 }  # fmt: skip
 
 

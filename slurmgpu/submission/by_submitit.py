@@ -112,7 +112,7 @@ def pack_command(plan: Plan) -> Packed:
     # The standard library's own function: the job's side needs submitit and nothing of ours.
     payload = _pickled(plan, subprocess.run, (["bash", "-uc", _shell_line(plan)],), {"check": True})
     made = _under_submitit(plan, shell_word(sys.executable))
-    alone = not launcher(plan.launcher).on_every_node
+    alone = not launcher(plan.launcher).by_srun
     made = made.model_copy(
         update={
             "launcher": "plain" if alone else "srun",
