@@ -17,6 +17,11 @@ class Option(Model):
     value: str | None
     why: str
 
+    @classmethod
+    def of(cls, name: str, value: str | None, why: str) -> "Option":
+        """One whose values are known to be text."""
+        return cls.model_construct(name=name, value=value, why=why)
+
     def __str__(self) -> str:
         return f"--{self.name}" if self.value is None else f"--{self.name}={self.value}"
 
@@ -27,6 +32,11 @@ class Reason(Model):
     what: str
     value: str
     why: str
+
+    @classmethod
+    def of(cls, what: str, value: str, why: str) -> "Reason":
+        """One whose values are known to be text."""
+        return cls.model_construct(what=what, value=value, why=why)
 
 
 class Plan(Model):

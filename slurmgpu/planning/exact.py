@@ -180,7 +180,7 @@ def exact_options(job: Job) -> Iterator[Option]:
                 hint=f"leave sbatch.{name} out, or the field",
             )
         seen.add(name)
-        yield Option.model_construct(name=name, value=value, why=_WHY)
+        yield Option.of(name, value, _WHY)
 
 
 def _own_options(job: Job) -> Iterator[tuple[str, str | None]]:
@@ -223,7 +223,7 @@ def component_options(component: Component) -> Iterator[Option]:
     """The options that stand in a further component."""
     given = [*_of_resources(component.resources), *_others(component.sbatch)]
     for name, value in given:
-        yield Option.model_construct(name=name, value=value, why=_WHY)
+        yield Option.of(name, value, _WHY)
 
 
 def _log_folders(options: Mapping[str, str | None]) -> tuple[tuple[str, ...], tuple[str, ...]]:

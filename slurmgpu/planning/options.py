@@ -56,25 +56,19 @@ def partition_named(cluster: Cluster, asked: str | None, partition: str | None) 
 
 def _identity(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     resources, draft = job.resources, made.draft
-    yield Option.model_construct(
-        name="job-name", value=made.name, why=_AS_ASKED if job.name else _NAMELESS[job.script is not None]
-    )
+    yield Option.of("job-name", made.name, _AS_ASKED if job.name else _NAMELESS[job.script is not None])
     if draft.account.value:
         why = made.asked("resources.account") if draft.account.asked else draft.account.why
-        yield Option.model_construct(
-            name="account", value=draft.account.value, why=why + draft.account.ending
-        )
+        yield Option.of("account", draft.account.value, why + draft.account.ending)
     partition = partition_named(cluster, resources.partition, draft.partition)
     if partition:
         why = made.asked("resources.partition") if resources.partition else made.partition_why
-        yield Option.model_construct(name="partition", value=partition, why=why)
+        yield Option.of("partition", partition, why)
     if draft.qos.value:
         why = made.asked("resources.qos") if draft.qos.asked else draft.qos.why
-        yield Option.model_construct(name="qos", value=draft.qos.value, why=why)
+        yield Option.of("qos", draft.qos.value, why)
     if resources.reservation:
-        yield Option.model_construct(
-            name="reservation", value=resources.reservation, why=made.asked("resources.reservation")
-        )
+        yield Option.of("reservation", resources.reservation, made.asked("resources.reservation"))
 
 
 def _constraint(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
@@ -90,28 +84,24 @@ def _constraint(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     reasons = [made.asked("resources.constraint")] if asked else []
     reasons += ["what jobs there name"] if made.draft.constraint != asked else []
     reasons += [f"{feature} selects GPUs of type {wanted}"] if feature else []
-    yield Option.model_construct(name="constraint", value=value, why=", and ".join(reasons))
+    yield Option.of("constraint", value, ", and ".join(reasons))
 
 
 def _size(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     layout = made.draft.layout
-    yield Option.model_construct(name="nodes", value=str(layout.nodes), why=layout.why)
+    yield Option.of("nodes", str(layout.nodes), layout.why)
     if cluster.dialect.tasks:
-        yield Option.model_construct(
-            name="ntasks-per-node", value=str(made.draft.tasks_per_node), why=made.tasks_why
-        )
+        yield Option.of("ntasks-per-node", str(made.draft.tasks_per_node), made.tasks_why)
     yield from _gpus(job, cluster, made)
     yield from _cpus(cluster, made)
     yield from _memory(cluster, made)
     qos = cluster.qos.get(made.draft.qos.value or "")
     if job.resources.exclusive:
-        yield Option.model_construct(name="exclusive", value=None, why=_AS_ASKED)
+        yield Option.of("exclusive", None, _AS_ASKED)
     elif qos is not None and qos.exclusive:
-        yield Option.model_construct(
-            name="exclusive", value=None, why=f"QOS {made.draft.qos.value} gives whole nodes"
-        )
+        yield Option.of("exclusive", None, f"QOS {made.draft.qos.value} gives whole nodes")
     elif cluster.dialect.whole_nodes:
-        yield Option.model_construct(name="exclusive", value=None, why="nodes are given whole here")
+        yield Option.of("exclusive", None, "nodes are given whole here")
 
 
 def _gpus(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
@@ -128,33 +118,25 @@ def _gpus(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     per_node = f"{layout.gpus_per_node} on each node"
     if layout.gpus_per_node and style == "gres":
         value = ",".join([f"gpu:{typed(layout.gpus_per_node)}", *others])
-        yield Option.model_construct(
-            name="gres", value=value, why=per_node + (", and the resources asked for" if others else "")
-        )
+        yield Option.of("gres", value, per_node + (", and the resources asked for" if others else ""))
         return
     if layout.gpus_per_node and style == "gpus-per-node":
-        yield Option.model_construct(name="gpus-per-node", value=typed(layout.gpus_per_node), why=per_node)
+        yield Option.of("gpus-per-node", typed(layout.gpus_per_node), per_node)
     elif layout.gpus_per_node and style == "gpus":
         total = layout.nodes * layout.gpus_per_node
-        yield Option.model_construct(
-            name="gpus", value=typed(total), why=f"{total} in all, as this site counts"
-        )
+        yield Option.of("gpus", typed(total), f"{total} in all, as this site counts")
         # Slurm splits a total over nodes as it likes (7 and 1 of 8, seen on 22.05), and the launcher counts on
         # equal shares: a share that is less than a node is said as well.
         free = any(group.gpu_count != layout.gpus_per_node for group in made.draft.groups)
         if layout.nodes > 1 and free and "gpus-per-node" not in cluster.dialect.forbidden:
-            yield Option.model_construct(
-                name="gpus-per-node", value=typed(layout.gpus_per_node), why="equal shares of the nodes"
-            )
+            yield Option.of("gpus-per-node", typed(layout.gpus_per_node), "equal shares of the nodes")
     elif layout.gpus_per_node and style == "gpus-per-task":
         tasks = made.draft.tasks_per_node if cluster.dialect.tasks else 1
-        yield Option.model_construct(
-            name="gpus-per-task",
-            value=typed(layout.gpus_per_node // tasks),
-            why="this site counts GPUs by task",
+        yield Option.of(
+            "gpus-per-task", typed(layout.gpus_per_node // tasks), "this site counts GPUs by task"
         )
     if others:
-        yield Option.model_construct(name="gres", value=",".join(others), why=_AS_ASKED)
+        yield Option.of("gres", ",".join(others), _AS_ASKED)
 
 
 def _cpus(cluster: Cluster, made: Layouted) -> Iterator[Option]:
@@ -162,15 +144,11 @@ def _cpus(cluster: Cluster, made: Layouted) -> Iterator[Option]:
         return
     gpus = made.draft.layout.gpus_per_node
     if cluster.dialect.cpus == "cpus-per-gpu" and gpus:
-        yield Option.model_construct(
-            name="cpus-per-gpu", value=str(made.draft.cpus.amount // gpus), why=made.draft.cpus.why
-        )
+        yield Option.of("cpus-per-gpu", str(made.draft.cpus.amount // gpus), made.draft.cpus.why)
     elif cluster.dialect.cpus not in ("none", "srun"):
         # Where tasks may not be named, Slurm counts one a node, and srun divides that one's CPUs.
         tasks = made.draft.tasks_per_node if cluster.dialect.tasks else 1
-        yield Option.model_construct(
-            name="cpus-per-task", value=str(made.draft.cpus.amount // tasks), why=made.draft.cpus.why
-        )
+        yield Option.of("cpus-per-task", str(made.draft.cpus.amount // tasks), made.draft.cpus.why)
 
 
 def _share(memory: Sized, parts: int) -> Memory:
@@ -184,46 +162,40 @@ def _memory(cluster: Cluster, made: Layouted) -> Iterator[Option]:
     if mib is None:
         return
     if style == "mem" or mib == 0:
-        yield Option.model_construct(name="mem", value=str(Memory(mib)), why=made.draft.memory.why)
+        yield Option.of("mem", str(Memory(mib)), made.draft.memory.why)
     elif style == "mem-per-gpu" and made.draft.layout.gpus_per_node:
         share = _share(made.draft.memory, made.draft.layout.gpus_per_node)
-        yield Option.model_construct(name="mem-per-gpu", value=str(share), why=made.draft.memory.why)
+        yield Option.of("mem-per-gpu", str(share), made.draft.memory.why)
     elif style == "mem-per-cpu" and made.draft.cpus.amount:
-        yield Option.model_construct(
-            name="mem-per-cpu",
-            value=str(_share(made.draft.memory, made.draft.cpus.amount)),
-            why=made.draft.memory.why,
+        yield Option.of(
+            "mem-per-cpu", str(_share(made.draft.memory, made.draft.cpus.amount)), made.draft.memory.why
         )
     elif style != "none":
-        yield Option.model_construct(name="mem", value=str(Memory(mib)), why=made.draft.memory.why)
+        yield Option.of("mem", str(Memory(mib)), made.draft.memory.why)
 
 
 def _life(job: Job, made: Layouted) -> Iterator[Option]:
     if job.resources.time:
-        yield Option.model_construct(
-            name="time", value=str(job.resources.time), why=made.asked("resources.time")
-        )
+        yield Option.of("time", str(job.resources.time), made.asked("resources.time"))
     if job.array:
-        yield Option.model_construct(name="array", value=str(job.array), why=_AS_ASKED)
+        yield Option.of("array", str(job.array), _AS_ASKED)
     if job.dependency:
-        yield Option.model_construct(name="dependency", value=str(job.dependency), why=_AS_ASKED)
+        yield Option.of("dependency", str(job.dependency), _AS_ASKED)
     if made.restarts:
-        yield Option.model_construct(name="requeue", value=None, why=made.restart_why)
-        yield Option.model_construct(name="open-mode", value="append", why="a restarted job keeps its log")
+        yield Option.of("requeue", None, made.restart_why)
+        yield Option.of("open-mode", "append", "a restarted job keeps its log")
     else:
-        yield Option.model_construct(name="no-requeue", value=None, why=made.restart_why)
+        yield Option.of("no-requeue", None, made.restart_why)
     if made.chdir:
-        yield Option.model_construct(
-            name="chdir", value=made.chdir, why="the work folder, so that relative log files are found"
-        )
+        yield Option.of("chdir", made.chdir, "the work folder, so that relative log files are found")
     if job.output:
-        yield Option.model_construct(name="output", value=job.output, why=_AS_ASKED)
+        yield Option.of("output", job.output, _AS_ASKED)
     if job.error:
-        yield Option.model_construct(name="error", value=job.error, why=_AS_ASKED)
+        yield Option.of("error", job.error, _AS_ASKED)
     if job.mail:
-        yield Option.model_construct(name="mail-type", value=",".join(job.mail.type), why=_AS_ASKED)
+        yield Option.of("mail-type", ",".join(job.mail.type), _AS_ASKED)
         if job.mail.user:
-            yield Option.model_construct(name="mail-user", value=job.mail.user, why=_AS_ASKED)
+            yield Option.of("mail-user", job.mail.user, _AS_ASKED)
 
 
 def _passed(job: Job, made: Layouted) -> Iterator[Option]:
@@ -236,7 +208,7 @@ def _passed(job: Job, made: Layouted) -> Iterator[Option]:
             value = getattr(value, part)
         if value is not None and value is not False:
             text = None if value is True else str(value)
-            yield Option.model_construct(name=row.option, value=text, why=made.asked(row.key))
+            yield Option.of(row.option, text, made.asked(row.key))
 
 
 def _others(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
@@ -251,7 +223,7 @@ def _others(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
         merged.update({name: (value, why) for name, value in options.items()})
     for name, (value, why) in merged.items():
         if value is not False:
-            yield Option.model_construct(name=name, value=None if value is True else str(value), why=why)
+            yield Option.of(name, None if value is True else str(value), why)
 
 
 def _not_needed(name: str, cluster: Cluster) -> bool:

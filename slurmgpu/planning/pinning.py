@@ -106,12 +106,12 @@ def type_reasons(draft: Draft) -> tuple[Reason, ...]:
     if not draft.layout.gpus_per_node or (draft.gpu_type and not draft.gpu_type_why):
         return ()
     if draft.gpu_type:
-        return (Reason.model_construct(what="GPU type", value=draft.gpu_type, why=draft.gpu_type_why),)
+        return (Reason.of("GPU type", draft.gpu_type, draft.gpu_type_why),)
     types = names_of(draft.groups)
     if len(types) < 2:
         return ()
     why = "none is asked for: Slurm gives what is free first; gpu_type names one"
-    return (Reason.model_construct(what="GPU type", value=f"any of {', '.join(types)}", why=why),)
+    return (Reason.of("GPU type", f"any of {', '.join(types)}", why),)
 
 
 def loose_types(cluster: Cluster, draft: Draft) -> list[str]:

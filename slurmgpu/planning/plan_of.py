@@ -114,11 +114,11 @@ def _is_tended(job: Job, made: Settled) -> bool:
 
 
 def _reasons(made: Settled) -> Iterator[Reason]:
-    yield Reason.model_construct(what="launcher", value=made.launching.launcher, why=made.launching.why)
+    yield Reason.of("launcher", made.launching.launcher, made.launching.why)
     yield from made.reasons
     if made.own_loop is not None:
         why = f"into the run directory, since {made.own_loop} imports it"
-        yield Reason.model_construct(what="slurmgpu.training", value="copied", why=why)
+        yield Reason.of("slurmgpu.training", "copied", why)
     cost = made.cost
     if cost is None:
         return
@@ -126,10 +126,10 @@ def _reasons(made: Settled) -> Iterator[Reason]:
 
     if cost.gpu_hours:
         hours = f"{figure(cost.gpu_hours)} at most"
-        yield Reason.model_construct(what="GPU-hours", value=hours, why=cost.gpu_hours_why)
+        yield Reason.of("GPU-hours", hours, cost.gpu_hours_why)
     if cost.charge is not None:
         charge = f"{figure(cost.charge)} {cost.unit} at most"
-        yield Reason.model_construct(what="charge", value=charge, why=cost.charge_why)
+        yield Reason.of("charge", charge, cost.charge_why)
 
 
 def name_of(job: Job) -> str:

@@ -34,7 +34,7 @@ def reasons(
     yield from _type_reasons(draft)
     if job.environment is None and job.script is None and cluster.default_environment is not None:
         why = "the profile's default_environment; environment: {} in the job sets up nothing"
-        yield Reason.model_construct(what="environment", value=cluster.default_environment, why=why)
+        yield Reason.of("environment", cluster.default_environment, why)
     yield from _left_out(job, cluster, draft)
 
 
@@ -45,7 +45,7 @@ def _processes_reason(launching: Launching, layout: Layout, processes: int) -> R
         total, why = processes, "on the first of the nodes"
     else:
         total, why = layout.nodes * processes, f"{count(layout.nodes, 'node')} x {processes}"
-    return Reason.model_construct(what="processes", value=str(total), why=why)
+    return Reason.of("processes", str(total), why)
 
 
 def _step_reasons(cluster: Cluster, own_gpus: int | None) -> tuple[Reason, ...]:
@@ -57,7 +57,7 @@ def _step_reasons(cluster: Cluster, own_gpus: int | None) -> tuple[Reason, ...]:
     else:
         value = f"{own_gpus} for each task"
         why = f"{cluster.name} gives GPUs to the tasks of a step: srun asks for them, not the job"
-    return (Reason.model_construct(what="GPUs", value=value, why=why),)
+    return (Reason.of("GPUs", value, why),)
 
 
 def _type_reasons(draft: Draft) -> tuple[Reason, ...]:
@@ -72,9 +72,9 @@ def _left_out(job: Job, cluster: Cluster, draft: Draft) -> tuple[Reason, ...]:
     """The reasons for what is not asked of Slurm."""
     left: list[Reason] = []
     if draft.cpus.amount is None:
-        left.append(Reason.model_construct(what="CPUs", value="not asked for", why=draft.cpus.why))
+        left.append(Reason.of("CPUs", "not asked for", draft.cpus.why))
     if draft.memory.amount is None:
-        left.append(Reason.model_construct(what="memory", value="not asked for", why=draft.memory.why))
+        left.append(Reason.of("memory", "not asked for", draft.memory.why))
     if job.resources.time is None:
         partition = cluster.partitions.get(draft.partition or "")
         default = partition.limits.default_time if partition else None
@@ -83,7 +83,7 @@ def _left_out(job: Job, cluster: Cluster, draft: Draft) -> tuple[Reason, ...]:
             if default
             else "the partition's default applies; -t sets it"
         )
-        left.append(Reason.model_construct(what="time", value="not asked for", why=why))
+        left.append(Reason.of("time", "not asked for", why))
     return tuple(left)
 
 
