@@ -191,6 +191,7 @@ def test_a_file_is_completed_once_and_what_it_says_stays(tmp_path: Path) -> None
     assert path.read_bytes() == first
 
 
+@twin
 def test_the_batch_is_divided_by_processes_and_accumulation_on_both_sides() -> None:
     values: dict[str, Any] = {"task": "task.py:Digits", "batch_size": 96, "accumulate": 3}
     assert micro_batch(Settings(**values), 4) == TrainSettings(**values).micro_batch(4) == 8
