@@ -18,10 +18,7 @@ from slurmgpu.models.resources import ResourceSettings
 if TYPE_CHECKING:
     import submitit
 
-    from slurmgpu.files.jobs import LoadedJob
     from slurmgpu.files.layered import Layered
-    from slurmgpu.models.cluster import Cluster
-    from slurmgpu.models.plan import Plan
     from slurmgpu.planning.reading import ScriptFacts
 
 __all__ = ["JobSettings", "submit"]
@@ -74,71 +71,32 @@ def submit(
     Raises InvalidInput for settings that are not valid, for what cannot be pickled, and without submitit;
     PlanError, SlurmRefused, SlurmUnreachable and OutcomeUnknown as ``slurmgpu submit`` does.
     """
-    from slurmgpu.files.jobs import folder_here
+    from slurmgpu.files.jobs import load_job
     from slurmgpu.files.settings import runs_folder
-    from slurmgpu.rendering.render import render_script
     from slurmgpu.slurm.call import Slurm
     from slurmgpu.submission.by_submitit import attach, pack_function, require_submitit
     from slurmgpu.submission.judging import judge
-    from slurmgpu.submission.requested import Requested
+    from slurmgpu.submission.preparing import prepare
     from slurmgpu.submission.submitting import Submission, submit_plan
 
     require_submitit()
     cwd = Path.cwd()
-    loaded, found, plan = _planned(
-        function, dict(settings), None if cluster is None else os.fspath(cluster), cwd
-    )
-    packed = pack_function(plan, function, args, kwargs or {})
-    for other in loaded.settings.unused:
-        warnings.warn(f"{other.path} is not used: it {other.why}", UserWarning, stacklevel=2)
-    folder = folder_here(loaded.work_dir, cwd)
-    chosen = os.fspath(runs) if runs is not None else loaded.settings.settings.runs
-    script = render_script(packed.plan, loaded.settings.read_templates(os.environ))
-    verdict = judge(Requested(packed.plan, script, loaded, found), cwd)
-    for remark in verdict.warnings:
-        warnings.warn(f"{remark.message}; {remark.hint}", UserWarning, stacklevel=2)
+    loaded = load_job(None, _layer(function, dict(settings)), cwd=cwd, environ=os.environ)
+    prepared = prepare(loaded, None if cluster is None else os.fspath(cluster), _read(function))
+    unused = [f"{other.path} is not used: it {other.why}" for other in loaded.settings.unused]
+    packed = pack_function(prepared.plan, function, args, kwargs or {})
+    prepared = prepared._replace(plan=packed.plan)
+    script = prepared.render()
+    verdict = judge(prepared, script, cwd)
+    remarks = [f"{remark.message}; {remark.hint}" for remark in verdict.warnings]
+    for text in filter(None, (prepared.unchosen, *packed.plan.warnings, *unused, *remarks)):
+        warnings.warn(text, UserWarning, stacklevel=2)
     verdict.refuse()
-    submission = Submission(
-        plan=packed.plan,
-        script=script,
-        folder=folder,
-        cwd=cwd,
-        files=packed.files,
-    )
-    folder_of_runs = runs_folder(chosen, folder or cwd, os.environ)
-    run, _ = submit_plan(submission, loaded.job, folder_of_runs, Slurm(), os.environ)
+    folder = prepared.folder
+    submission = Submission(plan=packed.plan, script=script, folder=folder, cwd=cwd, files=packed.files)
+    of_runs = prepared.runs if runs is None else runs_folder(os.fspath(runs), folder or cwd, os.environ)
+    run, _ = submit_plan(submission, loaded.job, of_runs, Slurm(), os.environ)
     return attach(packed, run)
-
-
-def _planned(
-    function: Callable[..., object], settings: dict[str, object], cluster_name: str | None, cwd: Path
-) -> tuple[LoadedJob, Cluster, Plan]:
-    from slurmgpu.files.clusters import choose_cluster
-    from slurmgpu.files.jobs import load_job
-    from slurmgpu.planning.planner import make_plan
-    from slurmgpu.planning.surroundings import Surroundings
-
-    loaded = load_job(None, _layer(function, settings), cwd=cwd, environ=os.environ)
-    cluster, chooser = choose_cluster(cluster_name, loaded.settings, os.environ)
-    around = Surroundings(
-        work_dir=loaded.work_dir,
-        environments=loaded.settings.settings.environments,
-        script=_read(function),
-    )
-    plan = make_plan(loaded.job, cluster, around)
-    if chooser is None:
-        _warn(
-            "no cluster profile is chosen, so a plain generic one is used and nothing is checked against "
-            "limits; choose one by cluster=NAME or `slurmgpu cluster use NAME`"
-        )
-    for warning in plan.warnings:
-        _warn(warning)
-    return loaded, cluster, plan
-
-
-def _warn(text: str) -> None:
-    # The line that called submit(): above this function, _planned and submit.
-    warnings.warn(text, UserWarning, stacklevel=4)
 
 
 def _layer(function: Callable[..., object], settings: dict[str, object]) -> Layered:

@@ -23,8 +23,8 @@ from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.surroundings import Surroundings
 from slurmgpu.rendering.outline import outline
 from slurmgpu.rendering.render import render_script
-from slurmgpu.submission.judging import judge
-from slurmgpu.submission.requested import Requested, Verdict
+from slurmgpu.submission.judging import Verdict, judge
+from slurmgpu.submission.preparing import Prepared
 from tests.test_cli import slurmgpu
 from tests.test_profiles import asked
 from tests.test_rendering_golden import CASES, GOLDEN, SHIPPED, named_cluster
@@ -39,11 +39,12 @@ def verdict(path: Path | None, cluster: Cluster, cwd: Path, **job: object) -> Ve
     layer = Layered(dict(job), {(): Origin("the test")})
     loaded = load_job(path, layer, cwd=cwd, environ={"SLURMGPU_SITE": "/nonexistent"})
     script = read_user_script(loaded.job, loaded.work_dir, cwd)
-    plan = make_plan(loaded.job, cluster, Surroundings(work_dir=loaded.work_dir, script=script))
-    request = Requested(plan, render_script(plan, read_templates()), loaded, cluster, script)
-    found = judge(request, cwd)
+    around = Surroundings(work_dir=loaded.work_dir, script=script)
+    plan = make_plan(loaded.job, cluster, around)
+    request = Prepared(loaded, cluster, plan, around)
+    found = judge(request, render_script(plan, read_templates()), cwd)
     short = outline(plan)  # what `plan` judges says the same
-    assert short is None or judge(request._replace(script=short), cwd) == found
+    assert short is None or judge(request, short, cwd) == found
     return found
 
 

@@ -16,13 +16,13 @@ from click.testing import CliRunner, Result
 from pydantic.fields import FieldInfo
 
 from slurmgpu.cli.group import cli
-from slurmgpu.cli.preparing import Prepared
 from slurmgpu.cli.running import Local
 from slurmgpu.cli.train import command
 from slurmgpu.cli.train_options import _option, layer_of, train_options
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.launchers import world_size
 from slurmgpu.models.train import TrainSettings
+from slurmgpu.submission.preparing import Prepared
 
 ROOT = Path(__file__).resolve().parent.parent
 Call = Callable[..., Result]

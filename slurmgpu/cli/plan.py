@@ -13,9 +13,9 @@ import click
 from slurmgpu.cli.job_options import JobCommand, job_options
 
 if TYPE_CHECKING:
-    from slurmgpu.cli.preparing import Prepared
     from slurmgpu.models.plan import Plan
     from slurmgpu.submission.estimating import When
+    from slurmgpu.submission.preparing import Prepared
 
 
 def plan_text(plan: Plan, columns: int | None = None) -> str:

@@ -5,99 +5,30 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import click
 
 from slurmgpu.cli.job_options import parameter
 from slurmgpu.cli.job_source import Source, find_source
 from slurmgpu.errors import InvalidInput, PlanError
-from slurmgpu.files.clusters import choose_cluster, foreign_profiles
-from slurmgpu.files.data import data_folder, read_templates
-from slurmgpu.files.jobs import LoadedJob, folder_here, load_job, read_user_script, words_as_spelled
+from slurmgpu.files.clusters import foreign_profiles
+from slurmgpu.files.data import data_folder
+from slurmgpu.files.jobs import LoadedJob, load_job, read_user_script, words_as_spelled
 from slurmgpu.files.layered import Layered, Origin
-from slurmgpu.files.settings import expand_here, load_settings, runs_folder
+from slurmgpu.files.settings import load_settings
 from slurmgpu.files.trust import Trust
 from slurmgpu.files.yaml import read_file, read_yaml
-from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.options import ROWS
-from slurmgpu.models.plan import Plan
-from slurmgpu.models.run import RUN_FILE
 from slurmgpu.models.units import parse_gres_list
-from slurmgpu.planning.derived import partitions_that_fit
-from slurmgpu.planning.planner import make_plan
-from slurmgpu.planning.surroundings import Surroundings
+from slurmgpu.submission import preparing
+from slurmgpu.submission.preparing import Prepared
 
-__all__ = ["Prepared", "check_whose", "note", "prepare", "put_any"]
-
+__all__ = ["check_whose", "note", "prepare", "put_any"]
 
 Start = Literal["submit", "run"]
 _VARIABLE = re.compile(r"(?:\A|\.)variables\.\w+\Z")
-
-
-class Prepared(NamedTuple):
-    """A planned job and what it came from."""
-
-    loaded: LoadedJob
-    cluster: Cluster
-    plan: Plan
-    template: str | None
-    around: Surroundings
-    rendered: tuple[Plan, str] | None = None
-    """The script of this plan, once it is rendered."""
-
-    def render(self, script_name: str | None = None) -> str:
-        """The script's text."""
-        from slurmgpu.rendering.context import SCRIPT_NAME
-        from slurmgpu.rendering.render import render_script
-
-        if script_name in (None, SCRIPT_NAME) and self.rendered and self.rendered[0] is self.plan:
-            return self.rendered[1]
-        return render_script(self.plan, self.templates(), script_name=script_name or SCRIPT_NAME)
-
-    @property
-    def folder(self) -> Path | None:
-        """The work folder, where it is known on this machine."""
-        return folder_here(self.loaded.work_dir, Path.cwd())
-
-    @property
-    def runs(self) -> Path:
-        """The folder of run directories: as set, else runs/ in the work folder."""
-        return runs_folder(self.loaded.settings.settings.runs, self.folder or Path.cwd(), os.environ)
-
-    def fitting(self) -> list[str]:
-        """The partitions that would start the job, the best first: the one asked for, or any."""
-        return partitions_that_fit(self.loaded.job, self.cluster, self.around)
-
-    def on_partition(self, name: str | None) -> Prepared:
-        """The same job on another partition."""
-        if name is None or name == self.plan.partition:
-            return self
-        resources = self.loaded.job.resources.model_copy(update={"partition": name})
-        job = self.loaded.job.model_copy(update={"resources": resources})
-        return self._replace(plan=make_plan(job, self.cluster, self.around))
-
-    def check_test_only(self, asker: str) -> None:
-        """InvalidInput when the site wants no estimates asked for."""
-        if not self.loaded.settings.settings.policy.test_only:
-            raise InvalidInput(
-                f"{asker}: this site does not want `sbatch --test-only` to be asked (policy.test_only)",
-                hint="slurmgpu plan shows what the profile says, without asking Slurm",
-            )
-
-    def outline(self) -> str | None:
-        """The lines of the script that the job decides; None where only the templates tell."""
-        from slurmgpu.rendering.outline import outline
-
-        return None if self.template or self.loaded.settings.templates else outline(self.plan)
-
-    def templates(self) -> Mapping[str, str]:
-        """The shipped templates, with the user's laid over them."""
-        if self.template:
-            return read_templates(expand_here(self.template, os.environ, "templates"))
-        return self.loaded.settings.read_templates(os.environ)
 
 
 def note(text: str) -> None:
@@ -116,47 +47,37 @@ def prepare(given: dict[str, Any], *, starts: Start | None = None, renders: bool
     cwd = Path.cwd()
     source = find_source(given, cwd, os.environ)
     loaded = _loaded(given, source, cwd)
-    cluster, chooser = choose_cluster(given.get("job__cluster"), loaded.settings, os.environ)
-    around = Surroundings(
-        work_dir=loaded.work_dir,
-        environments=loaded.settings.settings.environments,
-        origins=loaded.from_settings(),
-        script=read_user_script(loaded.job, loaded.work_dir, cwd),
-        force=bool(given.get("job__force")),
+    script = read_user_script(loaded.job, loaded.work_dir, cwd)
+    force = bool(given.get("job__force"))
+    prepared = preparing.prepare(loaded, given.get("job__cluster"), script, force=force)._replace(
+        template=given.get("job__template"),
+        batch=(source.batch.name, source.batch.text) if source.batch else None,
     )
-    plan = make_plan(loaded.job, cluster, around)
-    if chooser is None:
-        note(
-            "no cluster profile is chosen: a plain generic one is used, and nothing is checked against limits "
-            "(`slurmgpu cluster list` shows profiles, --cluster NAME chooses one)"
-        )
+    if prepared.unchosen:
+        note(prepared.unchosen)
     _mention_others(loaded)
     _mention_misplaced(given.get("command") or ())
-    for warning in plan.warnings:
+    for warning in prepared.plan.warnings:
         note(f"warning: {warning}")
-    _judge(loaded, plan, cwd, starts, around.force)
-    prepared = Prepared(loaded, cluster, plan, given.get("job__template"), around)
-    script = None if renders else prepared.outline()
-    if script is None:
-        script = prepared.render()
-        prepared = prepared._replace(rendered=(plan, script))
-    _judge_script(prepared, script, source, cwd, starts)
+    _judge(prepared, cwd, starts)
+    text = None if renders else prepared.outline()
+    if text is None:
+        text = prepared.render()
+        prepared = prepared._replace(rendered=(prepared.plan, text))
+    _judge_script(prepared, text, cwd, starts)
     return prepared
 
 
-def _judge_script(prepared: Prepared, script: str, source: Source, cwd: Path, starts: Start | None) -> None:
+def _judge_script(prepared: Prepared, script: str, cwd: Path, starts: Start | None) -> None:
     """Say what the rules of `slurmgpu check` find; PlanError for what cannot work, where the job starts now."""
     from slurmgpu.submission.judging import judge
-    from slurmgpu.submission.requested import Requested
 
-    batch = (source.batch.name, source.batch.text) if source.batch else None
-    loaded, around = prepared.loaded, prepared.around
-    requested = Requested(prepared.plan, script, loaded, prepared.cluster, around.script, batch)
-    verdict = judge(requested, cwd)
-    if starts and not around.force:
+    verdict = judge(prepared, script, cwd)
+    force = prepared.around.force
+    if starts and not force:
         verdict.refuse("--force starts the job all the same")
     for remark in verdict.errors:
-        note(f"{'warning' if around.force else 'error'}: {remark.message}; {remark.hint}")
+        note(f"{'warning' if force else 'error'}: {remark.message}; {remark.hint}")
     for remark in verdict.warnings:
         note(f"warning: {remark.message}; {remark.hint}")
 
@@ -193,18 +114,19 @@ def _loaded(given: dict[str, Any], source: Source, cwd: Path) -> LoadedJob:
     return load_job(None, options, cwd=cwd, environ=os.environ, script=source.batch.layer)
 
 
-def _judge(loaded: LoadedJob, plan: Plan, cwd: Path, starts: Start | None, force: bool) -> None:
+def _judge(prepared: Prepared, cwd: Path, starts: Start | None) -> None:
     """Say what is wrong with the command; PlanError for what cannot work, where the job starts now."""
     from slurmgpu.submission.preflight import check_task, command_of
     from slurmgpu.submission.slips.judging import slips
 
+    loaded, plan = prepared.loaded, prepared.plan
     origin = loaded.layered.origin(("command",))
     in_file = loaded.path is not None and origin is not None and origin.where == str(loaded.path)
     command = command_of(plan, loaded.job, loaded.work_dir, cwd, os.environ, in_file=in_file)
     if starts == "run" and command.folder is not None and not command.folder.is_dir():
         command = command._replace(folder=cwd)  # a run here stands in for a folder that is not here
     for slip in slips(command):
-        if slip.sure and starts and not (force and slip.forceable):
+        if slip.sure and starts and not (prepared.around.force and slip.forceable):
             overrule = "\n--force starts the job all the same" if slip.forceable else ""
             raise PlanError(slip.message, hint=slip.hint + overrule)
         note(f"warning: {slip.message}; {slip.hint}")
@@ -232,6 +154,7 @@ def _mention_others(loaded: LoadedJob) -> None:
 
 def check_whose(run_dir: Path, word: str) -> None:
     """Say so where others wrote what lies in a run directory; InvalidInput where ``word`` does not name it by its path."""
+    from slurmgpu.models.run import RUN_FILE
     from slurmgpu.monitoring.select import names_folder
 
     trust = load_settings(Path.cwd()).trust

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from slurmgpu.cli.preparing import Prepared
     from slurmgpu.local.gpus import Gpus
     from slurmgpu.local.running import LocalRequest
+    from slurmgpu.submission.preparing import Prepared
 
 __all__ = [
     "LOGIN_NICE",

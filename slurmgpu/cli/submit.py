@@ -14,9 +14,9 @@ from slurmgpu.cli.job_options import JobCommand, job_options
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from slurmgpu.cli.preparing import Prepared
     from slurmgpu.models.run import Run
     from slurmgpu.slurm.call import Slurm
+    from slurmgpu.submission.preparing import Prepared
 
 
 @click.command(cls=JobCommand)

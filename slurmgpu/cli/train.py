@@ -15,7 +15,7 @@ from slurmgpu.cli.running import Local, device_option, on_login_node, run_dir_op
 from slurmgpu.cli.train_options import layer_of, train_options
 
 if TYPE_CHECKING:
-    from slurmgpu.cli.preparing import Prepared
+    from slurmgpu.submission.preparing import Prepared
 
 
 class Asked(NamedTuple):
@@ -106,14 +106,11 @@ def command(
 
 def _planned(asked: Asked, settings: dict[str, object], gpus: int) -> Prepared:
     """The job, in its environment on the cluster; what else the cluster wants does not matter on this machine."""
-    from slurmgpu.cli.preparing import Prepared, put_any
+    from slurmgpu.cli.preparing import put_any
     from slurmgpu.errors import InvalidInput
-    from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.files.jobs import find_job_file, load_job
     from slurmgpu.files.layered import Origin
-    from slurmgpu.models.cluster import GENERIC
-    from slurmgpu.planning.planner import make_plan
-    from slurmgpu.planning.surroundings import Surroundings, resolve_environment
+    from slurmgpu.submission.preparing import plan_here
 
     what, layer = asked.what, layer_of(settings)
 
@@ -135,12 +132,7 @@ def _planned(asked: Asked, settings: dict[str, object], gpus: int) -> Prepared:
             f"{what}: has no train:, and there is nothing to train",
             hint="slurmgpu run runs a job's command on this machine",
         )
-    known, _ = choose_cluster(asked.cluster, loaded.settings, os.environ)
-    _, environment = resolve_environment(loaded.job, known, loaded.settings.settings.environments)
-    job = loaded.job.model_copy(update={"environment": environment})
-    around = Surroundings(work_dir=loaded.work_dir, force=True)  # the GPUs of this machine are what counts
-    plan = make_plan(job, GENERIC, around).model_copy(update={"login_shell": known.dialect.login_shell})
-    return Prepared(loaded._replace(job=job), GENERIC, plan, None, around)
+    return plan_here(loaded, asked.cluster)
 
 
 def _prepare(prepared: Prepared, python: Path | None) -> int:

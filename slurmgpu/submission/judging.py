@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from slurmgpu.errors import PlanError
 from slurmgpu.files.jobs import LoadedJob, folder_here, read_python
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.resources import Resources
@@ -18,25 +19,40 @@ from slurmgpu.scripts.checking import check_script, paths_of, python_scripts
 from slurmgpu.scripts.reading import Directive, Script, read_script
 from slurmgpu.scripts.rules import RULES
 from slurmgpu.scripts.rules.base import Facts, Finding
-from slurmgpu.submission.requested import Requested, Verdict
+from slurmgpu.submission.preparing import Prepared
 
 if TYPE_CHECKING:
     from slurmgpu.planning.reading import ScriptFacts
+    from slurmgpu.submission.judging_words import Remark
 
-__all__ = ["facts_here", "judge"]
+__all__ = ["Verdict", "facts_here", "judge"]
 
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 
 
-def judge(request: Requested, cwd: Path) -> Verdict:
-    """Hold the script of a request against the rules; hints are left to ``slurmgpu check``."""
-    script = read_script(request.script)
+class Verdict(NamedTuple):
+    """What the rules say of a request."""
+
+    errors: tuple[Remark, ...] = ()
+    warnings: tuple[Remark, ...] = ()
+
+    def refuse(self, otherwise: str | None = None) -> None:
+        """PlanError where something cannot work; ``otherwise`` says how to send it all the same."""
+        if self.errors:
+            hints = [*dict.fromkeys(one.hint for one in self.errors), *([otherwise] if otherwise else [])]
+            raise PlanError("; ".join(one.message for one in self.errors), hint="; ".join(hints))
+
+
+def judge(request: Prepared, text: str, cwd: Path) -> Verdict:
+    """Hold a job's script, or an outline of it, against the rules; hints are left to ``slurmgpu check``."""
+    script = read_script(text)
     if request.batch is None:
         script = _with_units_as_written(script, request.loaded)
     else:
         script = _laid_over(read_script(request.batch[1]), script)
     folder = folder_here(request.loaded.work_dir, cwd) or cwd
-    known = {request.python.path: request.python} if request.python else {}
+    python = request.around.script
+    known = {python.path: python} if python else {}
     facts = facts_here(script, folder, request.cluster, known)
     found = check_script(script, facts, ignore=_judged_before(request), least="warning")
     if request.batch is not None:
@@ -84,7 +100,7 @@ def _of_ones_own(one: Finding) -> Finding:
     return one._replace(severity="warning") if RULES[one.rule].taken else one
 
 
-def _judged_before(request: Requested) -> set[str]:
+def _judged_before(request: Prepared) -> set[str]:
     """The rules whose facts somebody else judges: of how a command is launched, the planner."""
     ignored = {name for name, rule in RULES.items() if rule.judged_before}
     if request.plan.command is not None:

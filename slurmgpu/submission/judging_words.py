@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
+from slurmgpu.files.jobs import LoadedJob
 from slurmgpu.files.layered import Key, Origin
 from slurmgpu.models.options import OWN_OPTIONS
 from slurmgpu.scripts.reading import Directive, Script
 from slurmgpu.scripts.rules.base import Finding
-from slurmgpu.submission.requested import Remark
+from slurmgpu.submission.preparing import Prepared
 
-if TYPE_CHECKING:
-    from slurmgpu.files.jobs import LoadedJob
-    from slurmgpu.submission.requested import Requested
-
-__all__ = ["gpu_memory_in_megabytes", "in_words_of_the_request"]
+__all__ = ["Remark", "gpu_memory_in_megabytes", "in_words_of_the_request"]
 
 _GPUS = ("gpus", "gpus_per_node", "gpus_per_task", "gpu_type", "gres")
 _GPU_OPTIONS = {"gpus", "gpus-per-node", "gpus-per-task", "gres"}
@@ -28,7 +25,14 @@ _VALUE = re.compile(r"(?<![\w:-])\d[\w:-]*")
 Spell = Callable[[str], str]
 
 
-def in_words_of_the_request(finding: Finding, script: Script, request: Requested) -> Remark:
+class Remark(NamedTuple):
+    """What is wrong with a request, in the words in which it was made, and what to write instead."""
+
+    message: str
+    hint: str
+
+
+def in_words_of_the_request(finding: Finding, script: Script, request: Prepared) -> Remark:
     """Where it was written, what is wrong with it, and what to write instead."""
     directive = next((one for one in script.directives if one.line == finding.line), None)
     said: str
@@ -36,7 +40,7 @@ def in_words_of_the_request(finding: Finding, script: Script, request: Requested
     if finding.rule in _OF_THE_WHOLE:
         said, spell = "the job", _as_it_is
     elif directive is None:
-        said, spell = _of_the_body(finding.line, request), _as_it_is
+        said, spell = _of_the_body(finding.line, script, request), _as_it_is
     else:
         said, spell = _of_the_option(_meant(directive, finding, script), request)
     fix = finding.fix
@@ -52,7 +56,7 @@ def in_words_of_the_request(finding: Finding, script: Script, request: Requested
     return Remark(f"{said}: {finding.message} [{finding.rule}]", fix)
 
 
-def gpu_memory_in_megabytes(request: Requested) -> Iterator[Remark]:
+def gpu_memory_in_megabytes(request: Prepared) -> Iterator[Remark]:
     """The same slip as with --mem, in a field that is no option of sbatch."""
     value = request.loaded.job.resources.gpu_memory
     if value is None or value.written is None or not value.written.isdigit() or value.mib > 512:
@@ -74,7 +78,7 @@ def _meant(first: Directive, finding: Finding, script: Script) -> Directive:
     return next(iter(spoken or mended), first)
 
 
-def _of_the_option(one: Directive, request: Requested) -> tuple[str, Spell]:
+def _of_the_option(one: Directive, request: Prepared) -> tuple[str, Spell]:
     """An option as it was asked for, and how another value of it is written there."""
     for key in _keys(one):
         origin = request.loaded.layered.origins.get(key)
@@ -95,7 +99,7 @@ def _keys(one: Directive) -> Iterator[Key]:
     yield (*inside, "sbatch", one.name)
 
 
-def _written(key: Key, origin: Origin, one: Directive, request: Requested) -> tuple[str, Spell]:
+def _written(key: Key, origin: Origin, one: Directive, request: Prepared) -> tuple[str, Spell]:
     where, field = origin.where, ".".join(map(str, key))
     value = str(_value_at(request.loaded, key, one.value))
     if where.startswith("option --set "):
@@ -131,15 +135,15 @@ def _value_at(loaded: LoadedJob, key: Key, otherwise: str | None) -> object:
     return ",".join(map(str, here)) if isinstance(here, list) else here
 
 
-def _of_the_body(line: int, request: Requested) -> str:
+def _of_the_body(line: int, script: Script, request: Prepared) -> str:
     """A line that runs: of the batch script, of ``script:``, or of what was made of a command."""
-    plan, text = request.plan, request.script
+    plan = request.plan
     if request.batch is not None:
         return f"{request.batch[0]}:{line}"
-    if plan.script is not None and text.endswith(plan.script):
-        above = text[: len(text) - len(plan.script)].count("\n")
+    if plan.script is not None and script.text.endswith(plan.script):
+        above = script.text[: len(script.text) - len(plan.script)].count("\n")
         return f"script: line {max(1, line - above)}"
-    here = text.splitlines()[line - 1]
+    here = script.lines[line - 1]
     for name in plan.variables:
         if f"{name}=" in here:
             return f"variables.{name}"

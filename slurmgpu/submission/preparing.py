@@ -1,0 +1,124 @@
+"""A loaded job becomes a prepared one: cluster chosen, planned, ready to render. Every way to start a job begins here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from slurmgpu.errors import InvalidInput
+from slurmgpu.files.clusters import choose_cluster
+from slurmgpu.files.data import read_templates
+from slurmgpu.files.jobs import LoadedJob, folder_here
+from slurmgpu.files.settings import expand_here, runs_folder
+from slurmgpu.models.cluster import GENERIC, Cluster
+from slurmgpu.models.plan import Plan
+from slurmgpu.planning.derived import partitions_that_fit
+from slurmgpu.planning.planner import make_plan
+from slurmgpu.planning.reading import ScriptFacts
+from slurmgpu.planning.surroundings import Surroundings, resolve_environment
+
+__all__ = ["Prepared", "plan_here", "prepare"]
+
+
+class Prepared(NamedTuple):
+    """A planned job and what it came from."""
+
+    loaded: LoadedJob
+    cluster: Cluster
+    plan: Plan
+    around: Surroundings
+    unchosen: str | None = None
+    """That nobody chose a cluster, and what follows from it."""
+    template: str | None = None
+    """The folder or file of templates that the command line names."""
+    batch: tuple[str, str] | None = None
+    """Name and text of the batch script that was taken as a job."""
+    rendered: tuple[Plan, str] | None = None
+    """The script of this plan, once it is rendered."""
+
+    def render(self, script_name: str | None = None) -> str:
+        """The script's text."""
+        from slurmgpu.rendering.context import SCRIPT_NAME
+        from slurmgpu.rendering.render import render_script
+
+        if script_name in (None, SCRIPT_NAME) and self.rendered and self.rendered[0] is self.plan:
+            return self.rendered[1]
+        return render_script(self.plan, self.templates(), script_name=script_name or SCRIPT_NAME)
+
+    def outline(self) -> str | None:
+        """The lines of the script that the job decides; None where only the templates tell."""
+        from slurmgpu.rendering.outline import outline
+
+        return None if self.template or self.loaded.settings.templates else outline(self.plan)
+
+    def templates(self) -> Mapping[str, str]:
+        """The shipped templates, with the user's laid over them."""
+        if self.template:
+            return read_templates(expand_here(self.template, os.environ, "templates"))
+        return self.loaded.settings.read_templates(os.environ)
+
+    @property
+    def folder(self) -> Path | None:
+        """The work folder, where it is known on this machine."""
+        return folder_here(self.loaded.work_dir, Path.cwd())
+
+    @property
+    def runs(self) -> Path:
+        """The folder of run directories: as set, else runs/ in the work folder."""
+        return runs_folder(self.loaded.settings.settings.runs, self.folder or Path.cwd(), os.environ)
+
+    def fitting(self) -> list[str]:
+        """The partitions that would start the job, the best first: the one asked for, or any."""
+        return partitions_that_fit(self.loaded.job, self.cluster, self.around)
+
+    def on_partition(self, name: str | None) -> Prepared:
+        """The same job on another partition."""
+        if name is None or name == self.plan.partition:
+            return self
+        resources = self.loaded.job.resources.model_copy(update={"partition": name})
+        job = self.loaded.job.model_copy(update={"resources": resources})
+        return self._replace(plan=make_plan(job, self.cluster, self.around))
+
+    def check_test_only(self, asker: str) -> None:
+        """InvalidInput when the site wants no estimates asked for."""
+        if not self.loaded.settings.settings.policy.test_only:
+            raise InvalidInput(
+                f"{asker}: this site does not want `sbatch --test-only` to be asked (policy.test_only)",
+                hint="slurmgpu plan shows what the profile says, without asking Slurm",
+            )
+
+
+def prepare(
+    loaded: LoadedJob, cluster: str | None, script: ScriptFacts | None, *, force: bool = False
+) -> Prepared:
+    """Choose the cluster and plan the job on it.
+
+    ``cluster`` is the profile that the caller names, if any; ``script`` what the user's Python shows; ``force``
+    plans what cannot run all the same. Raises InvalidInput and PlanError.
+    """
+    found, chooser = choose_cluster(cluster, loaded.settings, os.environ)
+    around = Surroundings(
+        work_dir=loaded.work_dir,
+        environments=loaded.settings.settings.environments,
+        origins=loaded.from_settings(),
+        script=script,
+        force=force,
+    )
+    unchosen = (
+        "no cluster profile is chosen: a plain generic one is used, and nothing is checked against limits "
+        "(`slurmgpu cluster list` shows profiles, `slurmgpu cluster use NAME` chooses one)"
+    )
+    plan = make_plan(loaded.job, found, around)
+    return Prepared(loaded, found, plan, around, unchosen if chooser is None else None)
+
+
+def plan_here(loaded: LoadedJob, cluster: str | None) -> Prepared:
+    """Plan the job for this machine: in its environment on the cluster, whose other rules do not matter here."""
+    known, _ = choose_cluster(cluster, loaded.settings, os.environ)
+    _, environment = resolve_environment(loaded.job, known, loaded.settings.settings.environments)
+    job = loaded.job.model_copy(update={"environment": environment})
+    around = Surroundings(work_dir=loaded.work_dir, force=True)  # the GPUs of this machine are what counts
+    plan = make_plan(job, GENERIC, around).model_copy(update={"login_shell": known.dialect.login_shell})
+    return Prepared(loaded._replace(job=job), GENERIC, plan, around)
