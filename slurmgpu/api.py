@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import submitit
 
     from slurmgpu.files.layered import Layered
-    from slurmgpu.planning.reading import ScriptFacts
+    from slurmgpu.planning.python_script import ScriptFacts
 
 __all__ = ["JobSettings", "submit"]
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from slurmgpu.files.yaml import read_yaml, validate
 from slurmgpu.models.cluster import Cluster
-from slurmgpu.planning.reading import read_script as read_python
+from slurmgpu.planning.python_script import parse_python_script as read_python
 
 
 class Example(NamedTuple):

@@ -16,8 +16,8 @@ from slurmgpu.models.job import Job
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.surroundings import Surroundings
 from slurmgpu.rendering.render import render_script
+from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.importing_options import options_to_data
-from slurmgpu.scripts.reading import read_script
 from tests.published import Case, published, wanted
 
 TABLE = Path(__file__).parent.parent / "docs" / "published-scripts.md"
@@ -28,7 +28,7 @@ def asked_by(text: str) -> list[dict[str, str | None]]:
     """What the rendered script of a job file asks for, as sbatch reads it."""
     job = validate(Job, read_yaml(text, "job.yaml"), "job")
     script = render_script(make_plan(job, GENERIC, Surroundings(work_dir="/w")), read_templates())
-    read = read_script(script)
+    read = parse_batch_script(script)
     assert [one for one in read.refusals if one.why != "unknown-option"] == []
     return [
         {name: one.value for name, one in read.effective(number).items()} for number in range(read.components)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.checking import check_script, python_scripts
-from slurmgpu.scripts.reading import read_script
 from slurmgpu.scripts.rules import RULES
 from slurmgpu.scripts.rules.base import SEVERITIES, Facts
 from tests.check_examples import CLUSTER, EXAMPLES, PATHS, PYTHON
@@ -208,7 +208,7 @@ srun --cpu-bind=cores ./solver input.in > solver.log 2>&1
 def findings(text: str, facts: Facts | None = None) -> list[str]:
     return [
         f"{one.line}: {one.rule}"
-        for one in check_script(read_script(text), facts or Facts(), least="warning")
+        for one in check_script(parse_batch_script(text), facts or Facts(), least="warning")
     ]
 
 
@@ -401,7 +401,7 @@ def test_bytes_that_are_no_text_do_not_break_it(tmp_path: Path) -> None:
     )
 )
 def test_no_script_breaks_a_rule(parts: list[str]) -> None:
-    script = read_script("#!/bin/bash\n" + "\n".join(parts))
+    script = parse_batch_script("#!/bin/bash\n" + "\n".join(parts))
     facts = Facts("/work", PATHS, PYTHON, CLUSTER)
     for one in check_script(script, facts):
         assert 1 <= one.line <= max(1, len(script.lines))
@@ -413,7 +413,7 @@ def test_the_python_scripts_are_those_that_are_started() -> None:
     text = (
         "#!/bin/bash\npython a.py\nsrun torchrun --nproc-per-node 2 b.py x.py\npython -m c\npython $D/d.py\n"
     )
-    assert python_scripts(read_script(text)) == {"a.py", "b.py"}
+    assert python_scripts(parse_batch_script(text)) == {"a.py", "b.py"}
 
 
 def test_what_is_far_too_large_for_a_batch_script_is_not_read(tmp_path: Path) -> None:

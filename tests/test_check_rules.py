@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.checking import check_script, paths_of
-from slurmgpu.scripts.reading import read_script
 from slurmgpu.scripts.rules import RULES
 from slurmgpu.scripts.rules.base import Facts, Finding
 from slurmgpu.scripts.rules.calls import calls_of
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 
 def found(text: str, *, cluster: bool = False) -> list[Finding]:
     facts = Facts("/data", PATHS, PYTHON, CLUSTER if cluster else None)
-    return check_script(read_script(script(text)), facts)
+    return check_script(parse_batch_script(script(text)), facts)
 
 
 def test_every_rule_has_an_example_and_every_example_a_rule() -> None:
@@ -62,7 +62,7 @@ def test_a_rule_speaks_in_whole_sentences_of_one_line(name: str) -> None:
     "options", ["--msg-timeout 10", "--nice", "$OPTIONS -n1", "--slurmd-debug 3 -I", "-luK1 --"]
 )
 def test_the_program_is_found_behind_sruns_options(options: str) -> None:
-    (simple,) = read_script(f"#!/bin/bash\nsrun {options} python train.py\n").simple_commands()
+    (simple,) = parse_batch_script(f"#!/bin/bash\nsrun {options} python train.py\n").simple_commands()
     assert [call.words for call in calls_of(simple)] == [("python", "train.py")]
 
 
@@ -95,14 +95,14 @@ def test_the_documentation_of_a_rule_is_true(name: str) -> None:
 
 def test_the_paths_that_are_looked_at_are_those_of_logs_and_work_folder() -> None:
     text = "#!/bin/bash\n#SBATCH -D sub\n#SBATCH -o logs/%j.out\n#SBATCH -e /abs/x.err\n#SBATCH -i $HOME/in\n"
-    assert paths_of(read_script(text), "/data/me") >= {
+    assert paths_of(parse_batch_script(text), "/data/me") >= {
         "/data/me/sub",
         "/data/me/sub/logs",
         "/abs/x.err",
         "/abs",
     }
-    assert all(path.startswith("/") for path in paths_of(read_script(text), "/data/me"))
-    assert not any("$" in path for path in paths_of(read_script(text), "/data/me"))
+    assert all(path.startswith("/") for path in paths_of(parse_batch_script(text), "/data/me"))
+    assert not any("$" in path for path in paths_of(parse_batch_script(text), "/data/me"))
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_an_array_is_held_against_the_largest_of_the_cluster() -> None:
     slurm = CLUSTER.slurm.model_copy(update={"max_array_size": 1001})
     facts = Facts(cluster=CLUSTER.model_copy(update={"slurm": slurm}))
     for array, hits in (("0-1000", 0), ("0-1001", 1), ("0-9:1001", 1)):
-        script = read_script(f"#!/bin/bash\n#SBATCH --array={array}\n\nhostname\n")
+        script = parse_batch_script(f"#!/bin/bash\n#SBATCH --array={array}\n\nhostname\n")
         assert [one.rule for one in check_script(script, facts)].count("bad-array") == hits
 
 

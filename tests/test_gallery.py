@@ -19,8 +19,8 @@ from slurmgpu.models.job import Job
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.surroundings import Surroundings
 from slurmgpu.rendering.render import render_script
+from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.checking import check_script
-from slurmgpu.scripts.reading import read_script
 from slurmgpu.submission.judging import facts_here
 from tests.test_cli import slurmgpu
 
@@ -67,7 +67,7 @@ def test_a_copied_job_is_without_findings_on_at_least_three_clusters(
         plan = make_plan(job, cluster, Surroundings(work_dir=str(tmp_path), script=facts))
         path = tmp_path / f"{cluster_name}.sbatch"
         path.write_text(render_script(plan, read_templates()))
-        read = read_script(path.read_text())
+        read = parse_batch_script(path.read_text())
         assert check_script(read, facts_here(read, tmp_path, cluster)) == [], cluster_name
         scripts.append(str(path))
     assert len(scripts) >= 3

@@ -22,8 +22,8 @@ from slurmgpu.models.job import Job
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.surroundings import Surroundings
 from slurmgpu.rendering.render import render_script
+from slurmgpu.scripts.batch_script import Script, parse_batch_script
 from slurmgpu.scripts.importing import Imported, import_script
-from slurmgpu.scripts.reading import Script, read_script
 from tests.published import published, script_of, wanted
 
 CASES = sorted(published())
@@ -74,9 +74,9 @@ def refusal(text: str) -> str:
 @pytest.mark.parametrize("name", CASES)
 def test_a_rendered_import_asks_for_the_same(name: str) -> None:
     text = script_of(published()[name])
-    original = read_script(text)
+    original = parse_batch_script(text)
     assert asked(original) == wanted(published()[name])  # the script is what it is meant to be
-    assert asked(read_script(round_trip(text))) == asked(original)
+    assert asked(parse_batch_script(round_trip(text))) == asked(original)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -92,7 +92,7 @@ def test_no_line_is_lost(name: str) -> None:
 
 def body_lines(text: str) -> list[str]:
     """What is neither shebang nor option, without blank lines on top."""
-    read = read_script(text)
+    read = parse_batch_script(text)
     lines = [
         line
         for number, line in enumerate(read.lines, 1)
@@ -106,7 +106,7 @@ def body_lines(text: str) -> list[str]:
 
 def lines_left_out(text: str, made: Imported) -> list[str]:
     """The lines that are neither in the body, nor the shebang, nor options, nor named in a comment."""
-    read = read_script(text)
+    read = parse_batch_script(text)
     body = made.data["script"].split("\n")
     said = {one.line for one in read.directives} | set(read.separators)
     return [
@@ -440,7 +440,7 @@ def test_of_options_that_stand_twice_the_last_counts_and_the_first_is_told() -> 
 def test_options_that_undo_each_other_keep_their_order() -> None:
     text = "#!/bin/bash\n#SBATCH --oversubscribe --mem=1G\n#SBATCH --exclusive --requeue\n"
     text += "#SBATCH --no-requeue --mem-per-cpu=2G\n:\n"
-    names = [one.name for one in read_script(round_trip(text)).directives]
+    names = [one.name for one in parse_batch_script(round_trip(text)).directives]
     assert names.index("oversubscribe") < names.index("exclusive")
     assert names.index("requeue") < names.index("no-requeue")
     assert names.index("mem") < names.index("mem-per-cpu")
@@ -489,7 +489,7 @@ def test_options_that_undo_each_other_keep_their_order() -> None:
 )
 def test_any_option_is_kept_to_the_letter(option: str) -> None:
     text = f"#!/bin/bash\n#SBATCH {option}\nhostname\nhostname\n"
-    assert asked(read_script(round_trip(text))) == asked(read_script(text))
+    assert asked(parse_batch_script(round_trip(text))) == asked(parse_batch_script(text))
 
 
 def test_a_plug_ins_option_is_kept_and_told() -> None:
@@ -520,7 +520,7 @@ srun --het-group=0 ./a : --het-group=1 ./b
     assert made.data["components"] == [
         {"resources": {"nodes": 2, "partition": "gpu", "gres": ["gpu:4"]}, "sbatch": {"output": "two.log"}}
     ]
-    assert asked(read_script(round_trip(text))) == asked(read_script(text))
+    assert asked(parse_batch_script(round_trip(text))) == asked(parse_batch_script(text))
 
 
 def test_what_sbatch_passes_over_is_kept() -> None:
@@ -546,7 +546,7 @@ hostname
         "line 6: '#SBATCH' has no option of its own",
         "line 9: 'hostname' keeps the lines text (script:): something follows the command",
     )
-    assert asked(read_script(round_trip(text))) == [{"time": "4", "nice": "5"}]
+    assert asked(parse_batch_script(round_trip(text))) == [{"time": "4", "nice": "5"}]
 
 
 # What sbatch refuses
@@ -617,7 +617,7 @@ def test_any_comment_leaves_a_job_file_that_can_be_read(comments: str, remark: s
     lines = [f"# {line}".strip() for line in comments.split("\n")]
     text = "\n".join(["#!/bin/bash", *lines, f"#SBATCH --nice=5 #{remark}", "python train.py", *lines])
     made = imported(text)
-    assert asked(read_script(rendered(file_of(made)))) == [{"nice": "5"}]
+    assert asked(parse_batch_script(rendered(file_of(made)))) == [{"nice": "5"}]
     if "script" not in made.data:
         assert [line for line in file_of(made).splitlines() if line in lines] == lines * 2
 

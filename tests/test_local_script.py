@@ -9,7 +9,7 @@ import pytest
 from slurmgpu.lines.container import read_container
 from slurmgpu.lines.slurm import SRUN
 from slurmgpu.lines.torchrun import TORCHRUN
-from slurmgpu.local.script import expand, read_script
+from slurmgpu.local.script import expand, read_needs
 from slurmgpu.local.standins.commands import expand_hosts
 from slurmgpu.local.standins.srun_output import output_file
 from slurmgpu.local.standins.step_shape import StepShape, shape_step
@@ -29,17 +29,17 @@ from slurmgpu.local.standins.torchrun_words import fit_torchrun, is_pretended_ho
     ],
 )
 def test_the_scripts_own_shape_is_read(options: str, nodes: int, tasks_per_node: int) -> None:
-    reading = read_script("#!/bin/bash\n" + options)
+    reading = read_needs("#!/bin/bash\n" + options)
     assert (reading.nodes, reading.tasks_per_node) == (nodes, tasks_per_node)
 
 
 @pytest.mark.parametrize("line", ["#SBATCH", "#SBATCH  # all of it"])
 def test_a_line_without_an_option_is_passed_over(line: str) -> None:
-    assert read_script(f"#!/bin/bash\n{line}\n#SBATCH --nodes 2\n").nodes == 2
+    assert read_needs(f"#!/bin/bash\n{line}\n#SBATCH --nodes 2\n").nodes == 2
 
 
 def test_commands_within_substitutions_are_found() -> None:
-    reading = read_script('. "$(conda info --base)/etc/profile.d/conda.sh"\nA=$(srun hostname)\n')
+    reading = read_needs('. "$(conda info --base)/etc/profile.d/conda.sh"\nA=$(srun hostname)\n')
     assert reading.mentions("conda")
     assert reading.mentions("srun")
 
@@ -57,11 +57,11 @@ def test_only_variables_that_the_script_itself_uses_and_never_sets_are_missing()
 END
         echo $AFTER
     """
-    assert read_script(script).variables == ("USED", "BRACED", "NEEDED", "CUT", "AFTER")
+    assert read_needs(script).variables == ("USED", "BRACED", "NEEDED", "CUT", "AFTER")
 
 
 def test_commands_are_found_behind_conditions_and_assignments() -> None:
-    reading = read_script(
+    reading = read_needs(
         "if ! module load a b; then exit 1; fi\nml c\n"
         "X=1 cd '/a b' || { exit 1; }\n. /x/bin/activate && conda activate e\n"
     )
@@ -72,7 +72,7 @@ def test_commands_are_found_behind_conditions_and_assignments() -> None:
 
 
 def test_quoted_dollars_do_not_expand() -> None:
-    reading = read_script("""cd '/a/$HOME'"/\\$HOME/$HOME"\n""")
+    reading = read_needs("""cd '/a/$HOME'"/\\$HOME/$HOME"\n""")
     assert expand(reading.work_folder(), {"HOME": "/h"}) == "/a/$HOME/$HOME//h"
 
 

@@ -14,7 +14,7 @@ from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
-from slurmgpu.planning.reading import read_script
+from slurmgpu.planning.python_script import parse_python_script
 from slurmgpu.planning.surroundings import Surroundings
 
 CLUSTER: dict[str, Any] = {
@@ -52,7 +52,7 @@ def job(**values: Any) -> Job:
 
 
 def plan(on: Cluster | None = None, script: str | None = None, **values: Any) -> Plan:
-    facts = None if script is None else read_script("train.py", script)
+    facts = None if script is None else parse_python_script("train.py", script)
     return make_plan(job(**values), on or cluster(), Surroundings(work_dir="/w", script=facts))
 
 
@@ -422,7 +422,7 @@ def test_a_comment_or_a_docstring_is_no_sign_of_distribution() -> None:
 
 
 def test_a_script_of_another_python_is_read_as_text() -> None:
-    facts = read_script("old.py", "print 'x'\nimport torch.distributed\n")
+    facts = parse_python_script("old.py", "print 'x'\nimport torch.distributed\n")
     assert not facts.parsed
     assert facts.distributed == ("torch.distributed", 2)
 

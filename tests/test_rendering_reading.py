@@ -17,14 +17,14 @@ from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.yaml import read_file, validate
-from slurmgpu.local.script import read_script as read_for_a_local_run
+from slurmgpu.local.script import parse_batch_script as read_for_a_local_run
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.train import TrainSettings
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.surroundings import Surroundings
 from slurmgpu.rendering.render import render_script
-from slurmgpu.scripts.reading import read_script
+from slurmgpu.scripts.batch_script import parse_batch_script
 from tests.test_rendering_golden import CASES, GOLDEN, golden_plan
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -99,7 +99,7 @@ def test_the_machinery_is_functions_below_the_command_in_the_order_of_their_call
 def test_what_a_script_asks_and_starts_is_read_the_same_inside_a_function(name: str) -> None:
     plan = golden_plan(name)
     script = (GOLDEN / "scripts" / f"{name}.sbatch").read_text(encoding="utf-8")
-    assert {option.name for option in plan.options} <= set(read_script(script).effective())
+    assert {option.name for option in plan.options} <= set(parse_batch_script(script).effective())
     started = [
         words for words in read_for_a_local_run(script).calls("srun") if "--kill-on-bad-exit=1" in words
     ]

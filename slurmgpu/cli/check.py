@@ -50,8 +50,8 @@ def command(
 
     from slurmgpu.errors import InvalidInput, did_you_mean
     from slurmgpu.files.batch import read_batch_script
+    from slurmgpu.scripts.batch_script import parse_batch_script
     from slurmgpu.scripts.checking import check_script
-    from slurmgpu.scripts.reading import read_script
     from slurmgpu.scripts.rules import RULES
     from slurmgpu.submission.judging import facts_here
 
@@ -66,7 +66,7 @@ def command(
             f"{script}: is not a batch script; its ending says that it is a job file",
             hint=f"slurmgpu plan {script} checks a job file; slurmgpu render {script} prints its batch script",
         )
-    read = read_script(read_batch_script(Path(script), any_bytes=True))
+    read = parse_batch_script(read_batch_script(Path(script), any_bytes=True))
     facts = facts_here(read, Path.cwd(), _cluster(cluster_name))
     found = check_script(read, facts, ignore=ignore, least=severity)
     shown = "<stdin>" if script == "-" else script

@@ -94,9 +94,9 @@ def _is_batch(name: str) -> bool:
         return False
     if "#SBATCH" not in text:
         return False
-    from slurmgpu.scripts.reading import read_script
+    from slurmgpu.scripts.batch_script import parse_batch_script
 
-    return bool(read_script(text).directives)
+    return bool(parse_batch_script(text).directives)
 
 
 def _batch(name: str, arguments: tuple[str, ...], environ: Mapping[str, str]) -> BatchScript:
@@ -125,7 +125,7 @@ def _batch(name: str, arguments: tuple[str, ...], environ: Mapping[str, str]) ->
 
 def _with_arguments(name: str, shebang: str | None, script: str, arguments: tuple[str, ...]) -> str:
     """The script's lines, with the arguments that sbatch would hand to it."""
-    from slurmgpu.scripts.reading import SHELLS
+    from slurmgpu.scripts.batch_script import SHELLS
 
     shell = (shebang or "/bin/bash").split()
     if not any(word.rsplit("/", 1)[-1] in SHELLS for word in shell[:2]):

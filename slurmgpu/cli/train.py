@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from slurmgpu.submission.preparing import Prepared
 
 
-class Asked(NamedTuple):
+class Training(NamedTuple):
     """What is trained, and where its environment is described."""
 
     what: str
@@ -41,7 +41,7 @@ class Machine(NamedTuple):
 @train_options
 @gathered(
     "asked",
-    Asked,
+    Training,
     click.argument("what", metavar="TASK.py:CLASS|JOB.yaml"),
     click.option("--config", multiple=True, metavar="KEY=VALUE", help="What the task reads as cfg.KEY."),
     click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any other part of the job file."),
@@ -74,7 +74,7 @@ class Machine(NamedTuple):
 )
 @click.pass_context
 def command(
-    ctx: click.Context, settings: dict[str, object], asked: Asked, only_prepare: bool, machine: Machine
+    ctx: click.Context, settings: dict[str, object], asked: Training, only_prepare: bool, machine: Machine
 ) -> None:
     """Train a task on this machine, without Slurm; or prepare it for jobs.
 
@@ -104,7 +104,7 @@ def command(
     ctx.exit(run_prepared(prepared, local))
 
 
-def _planned(asked: Asked, settings: dict[str, object], gpus: int) -> Prepared:
+def _planned(asked: Training, settings: dict[str, object], gpus: int) -> Prepared:
     """The job, in its environment on the cluster; what else the cluster wants does not matter on this machine."""
     from slurmgpu.cli.preparing import put_any
     from slurmgpu.errors import InvalidInput

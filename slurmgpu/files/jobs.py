@@ -17,7 +17,7 @@ from slurmgpu.models.job import Job
 from slurmgpu.models.options import OWN_OPTIONS
 
 if TYPE_CHECKING:
-    from slurmgpu.planning.reading import ScriptFacts
+    from slurmgpu.planning.python_script import ScriptFacts
 
 __all__ = [
     "LoadedJob",
@@ -214,12 +214,14 @@ def read_python(names: Iterable[str], folder: Path) -> ScriptFacts | None:
     for name in names:
         text = _read_text(folder / name)
         if text is not None:
-            from slurmgpu.planning.reading import read_script
+            from slurmgpu.planning.python_script import parse_python_script
 
             roots = [(folder / name).parent, folder]
             direct = _imported([(folder / name, text)], roots)
             deeper = _imported(direct, roots, deeper=True)
-            return read_script(name, text, [inner for _, inner in direct], [inner for _, inner in deeper])
+            return parse_python_script(
+                name, text, [inner for _, inner in direct], [inner for _, inner in deeper]
+            )
     return None
 
 
@@ -231,7 +233,7 @@ def _imported(
     files: list[tuple[Path, str]], roots: list[Path], *, deeper: bool = False
 ) -> list[tuple[Path, str]]:
     """The modules of the user's own that these files import; with ``deeper`` what those import, too, and so on."""
-    from slurmgpu.planning.reading import local_imports
+    from slurmgpu.planning.python_script import local_imports
 
     found: list[tuple[Path, str]] = []
     seen = {path for path, _ in files}

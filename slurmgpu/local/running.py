@@ -20,7 +20,7 @@ from typing import Any
 
 from ..errors import RunFailed
 from .environment import batch_environment, pretended_job
-from .script import ScriptReading, read_script
+from .script import ScriptReading, read_needs
 from .site import LocalRequest, StandIn, find_site, stand_ins
 from .standins.folder import write_folder
 
@@ -46,7 +46,7 @@ def run_here(request: LocalRequest) -> int:
         raise RunFailed("bash is not on PATH; the script needs it", hint="install bash, or add it to PATH")
     folder = _executable_folder()
     try:
-        reading = read_script(request.script)
+        reading = read_needs(request.script)
         site = find_site(request, reading, os.environ)
         job = pretended_job(request, reading, bash, script)
         pretended = write_folder(folder, job, site, sys.executable)

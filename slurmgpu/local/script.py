@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ..scripts.reading import read_script as read_batch_script
+from ..scripts.batch_script import parse_batch_script
 from ..scripts.shell import Command, pieces, read_shell, simple_commands, substitutions
 from .standins.step_shape import number
 
-__all__ = ["ScriptReading", "expand", "read_script"]
+__all__ = ["ScriptReading", "expand", "read_needs"]
 
 # Takes the place of a dollar sign that quoting keeps from expanding, until `expand` puts it back.
 _LITERAL_DOLLAR = "\ue000"
@@ -111,9 +111,9 @@ def expand(word: str, environment: Mapping[str, str]) -> str:
     return re.sub(r"\$(?:(\w+)|\{(\w+)\})", value, word).replace(_LITERAL_DOLLAR, "$")
 
 
-def read_script(script: str) -> ScriptReading:
+def read_needs(script: str) -> ScriptReading:
     """Read a batch script's options, commands and variables."""
-    options = {name: one.value or "" for name, one in read_batch_script(script).effective().items()}
+    options = {name: one.value or "" for name, one in parse_batch_script(script).effective().items()}
     nodes = number(options, "nodes") or 1
     tasks = number(options, "ntasks")
     commands = read_shell(script)

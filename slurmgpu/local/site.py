@@ -15,7 +15,7 @@ from pathlib import Path
 from ..errors import PlanError
 from ..lines.container import PROGRAMS
 from .gpus import Gpus
-from .script import ScriptReading, expand, read_script
+from .script import ScriptReading, expand, read_needs
 from .standins.folder import Site
 
 __all__ = ["LocalRequest", "StandIn", "find_site", "local_python", "python_with_torch", "stand_ins"]
@@ -67,7 +67,7 @@ def stand_ins(request: LocalRequest, environment: Mapping[str, str] | None = Non
         PlanError: the script cannot be spread over that many pretended nodes.
     """
     environment = os.environ if environment is None else environment
-    reading = read_script(request.script)
+    reading = read_needs(request.script)
     if request.nodes > 1 and reading.mentions("--standalone"):
         raise PlanError(
             f"nodes: {request.nodes} pretended nodes do not fit a script for one node "

@@ -16,7 +16,7 @@ from slurmgpu.planning.ask import SHARED
 from slurmgpu.planning.choosing import by_preference, candidates, choose
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.gpus import as_spelled
-from slurmgpu.planning.launching import Launching, choose_launcher, outside_the_container, own_loop
+from slurmgpu.planning.launcher_choice import Launching, choose_launcher, outside_the_container, own_loop
 from slurmgpu.planning.options import Layouted, options_of
 from slurmgpu.planning.plan_of import Settled, Size, name_of
 from slurmgpu.planning.remarks import reasons, same_in_all_tasks, warnings
@@ -26,7 +26,7 @@ from slurmgpu.planning.surroundings import Surroundings, resolve_environment
 
 if TYPE_CHECKING:
     from slurmgpu.planning.cost import Cost
-    from slurmgpu.planning.reading import ScriptFacts
+    from slurmgpu.planning.python_script import ScriptFacts
 
 __all__ = ["partitions_that_fit", "settle"]
 

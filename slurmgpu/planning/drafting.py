@@ -14,7 +14,7 @@ from slurmgpu.planning.features import joined
 from slurmgpu.planning.gpus import Pin, entry_of, is_slice, selectable
 from slurmgpu.planning.request import Layout, Misfit, Request, spread
 from slurmgpu.planning.rules import limits_for
-from slurmgpu.planning.sizing import Place, Sized, cpus_asked, cpus_per_node, memory_asked, memory_per_node
+from slurmgpu.planning.sizing import Setting, Sized, cpus_asked, cpus_per_node, memory_asked, memory_per_node
 
 __all__ = ["Draft", "draft"]
 
@@ -151,7 +151,7 @@ def _sized(
     partition = cluster.partitions.get(name or "")
     asked = _asked(cluster, resources, partition, layout, tasks)
     account = Chosen(resources.account, "as asked", asked=True)
-    place = Place(layout, groups, _tightest(cluster, name, qos.value, account.value))
+    place = Setting(layout, groups, _tightest(cluster, name, qos.value, account.value))
     cpus = cpus_per_node(cluster, resources, place, tasks)
     memory = memory_per_node(cluster, resources, place, cpus.amount)
     made = Draft(

@@ -16,8 +16,8 @@ from slurmgpu.models.plan import Option
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.train import TrainSettings
 from slurmgpu.models.units import Duration, GpuRequest, Memory
-from slurmgpu.planning.asking import judge_options
-from slurmgpu.planning.launching import Launching, choose_launcher, outside_the_container, own_loop
+from slurmgpu.planning.judging_options import judge_options
+from slurmgpu.planning.launcher_choice import Launching, choose_launcher, outside_the_container, own_loop
 from slurmgpu.planning.plan_of import Settled, Size, name_of
 from slurmgpu.planning.restarting import refuse_timeout, restart_of
 from slurmgpu.planning.surroundings import Surroundings, resolve_environment

@@ -13,7 +13,7 @@ from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job, Restart
 from slurmgpu.models.plan import Option, Plan, Reason
 from slurmgpu.models.units import Memory
-from slurmgpu.planning.launching import Launching
+from slurmgpu.planning.launcher_choice import Launching
 
 if TYPE_CHECKING:
     from slurmgpu.planning.cost import Cost

@@ -13,11 +13,11 @@ from slurmgpu.models.resources import Resources
 from slurmgpu.planning.ask import SHARED
 from slurmgpu.planning.choosing import Chosen
 from slurmgpu.planning.drafting import Draft
-from slurmgpu.planning.launching import Launching
+from slurmgpu.planning.launcher_choice import Launching
 from slurmgpu.planning.request import Layout, count
 
 if TYPE_CHECKING:
-    from slurmgpu.planning.reading import ScriptFacts
+    from slurmgpu.planning.python_script import ScriptFacts
 
 __all__ = ["reasons", "same_in_all_tasks", "warnings"]
 

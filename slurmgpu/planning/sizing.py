@@ -11,10 +11,10 @@ from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Memory
 from slurmgpu.planning.request import Layout, count
 
-__all__ = ["Place", "Sized", "cpus_asked", "cpus_per_node", "memory_asked", "memory_per_node"]
+__all__ = ["Setting", "Sized", "cpus_asked", "cpus_per_node", "memory_asked", "memory_per_node"]
 
 
-class Place(NamedTuple):
+class Setting(NamedTuple):
     """Where something is sized: the layout, the kinds of node that hold it, and the limits there."""
 
     layout: Layout
@@ -54,7 +54,7 @@ def _smallest(groups: tuple[NodeGroup, ...], what: str) -> tuple[NodeGroup, floa
     return min(shares, key=lambda pair: pair[1]) if shares else None
 
 
-def _describe(place: Place, group: NodeGroup, whole: str, own: str | None) -> str:
+def _describe(place: Setting, group: NodeGroup, whole: str, own: str | None) -> str:
     gpus = place.layout.gpus_per_node
     if own is not None:
         return f"{count(gpus, 'GPU')} x {own}, a GPU's share there"
@@ -80,7 +80,7 @@ def cpus_asked(resources: Resources, layout: Layout, tasks_per_node: int) -> Siz
     return None
 
 
-def cpus_per_node(cluster: Cluster, resources: Resources, place: Place, tasks_per_node: int) -> Sized:
+def cpus_per_node(cluster: Cluster, resources: Resources, place: Setting, tasks_per_node: int) -> Sized:
     """CPUs on each node, over all tasks there: as many for each task, or for each GPU where CPUs are asked by GPU."""
     if cluster.dialect.cpus == "none" and (resources.cpus_per_task or resources.cpus_per_gpu):
         name = "cpus_per_task" if resources.cpus_per_task else "cpus_per_gpu"
@@ -101,7 +101,7 @@ def cpus_per_node(cluster: Cluster, resources: Resources, place: Place, tasks_pe
     return sized._replace(amount=cpus, why=sized.why + rounded)
 
 
-def _cpus_share(cluster: Cluster, place: Place) -> Sized:
+def _cpus_share(cluster: Cluster, place: Setting) -> Sized:
     gpus = place.layout.gpus_per_node
     if not gpus:
         return Sized(None, "no GPU, so no share to derive: Slurm gives 1 CPU a task; set cpus_per_task")
@@ -146,7 +146,7 @@ def memory_asked(resources: Resources, layout: Layout, cpus: int | None) -> Size
     return None
 
 
-def memory_per_node(cluster: Cluster, resources: Resources, place: Place, cpus: int | None) -> Sized:
+def memory_per_node(cluster: Cluster, resources: Resources, place: Setting, cpus: int | None) -> Sized:
     """Memory on each node, in MiB; 0 is all of it."""
     for name in ("memory", "memory_per_cpu", "memory_per_gpu"):
         if getattr(resources, name) is not None and cluster.dialect.memory == "none":
@@ -157,7 +157,7 @@ def memory_per_node(cluster: Cluster, resources: Resources, place: Place, cpus: 
     return memory_asked(resources, place.layout, cpus) or _memory_share(cluster, place, cpus)
 
 
-def _memory_share(cluster: Cluster, place: Place, cpus: int | None) -> Sized:
+def _memory_share(cluster: Cluster, place: Setting, cpus: int | None) -> Sized:
     gpus = place.layout.gpus_per_node
     if not cluster.dialect.memory_share or cluster.dialect.memory == "none":
         return Sized(None, "the site gives memory by itself")
@@ -182,7 +182,7 @@ def _memory_share(cluster: Cluster, place: Place, cpus: int | None) -> Sized:
     return Sized(mib, _describe(place, group, group.memory.readable if group.memory else "", own))
 
 
-def _most_memory(place: Place, cpus: int | None) -> int | None:
+def _most_memory(place: Setting, cpus: int | None) -> int | None:
     """The most memory on a node that limits allow, in MiB."""
     limits = place.limits
     most = [limits.max_memory.mib] if limits.max_memory else []

@@ -11,7 +11,7 @@ from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
 
 if TYPE_CHECKING:
-    from slurmgpu.planning.reading import ScriptFacts
+    from slurmgpu.planning.python_script import ScriptFacts
 
 __all__ = ["Surroundings", "resolve_environment"]
 

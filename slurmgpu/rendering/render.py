@@ -30,6 +30,7 @@ def render_script(plan: Plan, templates: Mapping[str, str], *, script_name: str 
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
+        optimized=False,  # a template is laid out once
     )
     environment.filters["indented"] = _indented
     main = MAIN_TEMPLATE if plan.script is None else BODY_TEMPLATE

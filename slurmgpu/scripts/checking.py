@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from slurmgpu.scripts.reading import Script
+from slurmgpu.scripts.batch_script import Script
 from slurmgpu.scripts.rules import RULES
 from slurmgpu.scripts.rules.base import SEVERITIES, Facts, Finding, Severity
 from slurmgpu.scripts.rules.logs import paths_to_look_at

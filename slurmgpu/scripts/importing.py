@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.models.job import Job
+from slurmgpu.scripts.batch_script import Directive, Refusal, Script, parse_batch_script
 from slurmgpu.scripts.importing_body import Kept, understand
 from slurmgpu.scripts.importing_options import PLACEHOLDER, Key, asked_of, place, valid
-from slurmgpu.scripts.reading import Directive, Refusal, Script, read_script
 
 __all__ = ["Imported", "import_script"]
 
@@ -48,7 +48,7 @@ def import_script(text: str, name: str, *, verbatim: bool = False) -> Imported:
     ``verbatim`` keeps what runs as the script's own text, also where it would be understood.
     InvalidInput for what is no batch script, or one that sbatch refuses for more than its first line.
     """
-    script = read_script(text)
+    script = parse_batch_script(text)
     _refuse(script, name)
     shebang, notes = _shebang(script, name)
     numbers, body = _body(script)

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from slurmgpu.models.job import Job
 from slurmgpu.planning.exact import ExactSize
+from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.importing_command import Unsure, read_command
 from slurmgpu.scripts.importing_words import literal, path
-from slurmgpu.scripts.reading import read_script
 from slurmgpu.scripts.shell import Command, simple_commands
 
 __all__ = ["Understood", "understand"]
@@ -60,7 +60,7 @@ def understand(shebang: str, body: str, data: Mapping[str, Any]) -> Understood |
         return Kept(None, "--chdir has them run elsewhere")
     job = Job.model_validate_json(json.dumps({**data, "script": "true"}))
     reader = _Body(job, ExactSize(job.resources))
-    script = read_script(f"#!{shebang}\n{body}")
+    script = parse_batch_script(f"#!{shebang}\n{body}")
     commands = {command.line: command for command in script.commands()}
     try:
         return reader.read(body.split("\n"), commands)

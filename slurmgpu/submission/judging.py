@@ -15,14 +15,14 @@ from slurmgpu.errors import PlanError
 from slurmgpu.files.jobs import LoadedJob, folder_here, read_python
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.resources import Resources
+from slurmgpu.scripts.batch_script import Directive, Script, parse_batch_script
 from slurmgpu.scripts.checking import check_script, paths_of, python_scripts
-from slurmgpu.scripts.reading import Directive, Script, read_script
 from slurmgpu.scripts.rules import RULES
 from slurmgpu.scripts.rules.base import Facts, Finding
 from slurmgpu.submission.preparing import Prepared
 
 if TYPE_CHECKING:
-    from slurmgpu.planning.reading import ScriptFacts
+    from slurmgpu.planning.python_script import ScriptFacts
     from slurmgpu.submission.judging_words import Remark
 
 __all__ = ["Verdict", "facts_here", "judge"]
@@ -45,11 +45,11 @@ class Verdict(NamedTuple):
 
 def judge(request: Prepared, text: str, cwd: Path) -> Verdict:
     """Hold a job's script, or an outline of it, against the rules; hints are left to ``slurmgpu check``."""
-    script = read_script(text)
+    script = parse_batch_script(text)
     if request.batch is None:
         script = _with_units_as_written(script, request.loaded)
     else:
-        script = _laid_over(read_script(request.batch[1]), script)
+        script = _laid_over(parse_batch_script(request.batch[1]), script)
     folder = folder_here(request.loaded.work_dir, cwd) or cwd
     python = request.around.script
     known = {python.path: python} if python else {}

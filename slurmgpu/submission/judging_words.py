@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from slurmgpu.files.jobs import LoadedJob
 from slurmgpu.files.layered import Key, Origin
 from slurmgpu.models.options import OWN_OPTIONS
-from slurmgpu.scripts.reading import Directive, Script
+from slurmgpu.scripts.batch_script import Directive, Script
 from slurmgpu.scripts.rules.base import Finding
 from slurmgpu.submission.preparing import Prepared
 

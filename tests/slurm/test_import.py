@@ -24,8 +24,8 @@ from slurmgpu.rendering.render import render_script
 from slurmgpu.sandbox.programs import slurm_release, slurm_version
 from slurmgpu.sandbox.shape import Gpus, NodeKind, PartitionShape, Shape
 from slurmgpu.sandbox.starting import client_env, start
+from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.importing import import_script
-from slurmgpu.scripts.reading import read_script
 from tests.published import Case, Option, published, script_of
 from tests.slurm.conftest import need_slurm
 from tests.slurm.throwaway import ThrowawaySlurm
@@ -260,7 +260,7 @@ def test_lines_that_slurm_reads_for_other_schedulers_stay(site: Site, tmp_path: 
 def test_every_script_of_the_test_is_read_as_it_is_meant() -> None:
     for case in published().values():
         options = submittable(case, (22, 5))
-        read = read_script(script_of(case, options))
+        read = parse_batch_script(script_of(case, options))
         assert [dict(component) for component in options] == [
             {name: one.value for name, one in read.effective(number).items()}
             for number in range(read.components)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurmgpu.models.units import Duration
-from slurmgpu.scripts.reading import Script, read_script
+from slurmgpu.scripts.batch_script import Script, parse_batch_script
 from tests.check_examples import EXAMPLES, script
 from tests.slurm.throwaway import ThrowawaySlurm
 
@@ -116,7 +116,7 @@ def script_of(head: str, folder: Path) -> tuple[Path, Script, str]:
     text = f"#!/bin/bash\n{head}\ntrue\n"
     path = folder / "script.sbatch"
     path.write_bytes(text.encode())
-    return path, read_script(text), text
+    return path, parse_batch_script(text), text
 
 
 def option_names(said: str) -> list[set[str]]:
@@ -153,7 +153,7 @@ def expected(script: Script) -> dict[str, str]:
 @pytest.mark.parametrize("head", HEADS, ids=ids)
 def test_a_script_is_read_as_sbatch_reads_it(slurm: ThrowawaySlurm, tmp_path: Path, head: str) -> None:
     path, _, text = script_of(head, tmp_path)
-    script = read_script(text, slurm.release)
+    script = parse_batch_script(text, slurm.release)
     answer = slurm.run(["sbatch", "-vvv", "--hold", "--output=/dev/null", f"--chdir={tmp_path}", str(path)])
     if script.refusals:
         assert answer.returncode != 0, (answer.stdout, script.refusals)
@@ -173,7 +173,7 @@ def test_components_are_told_apart_as_sbatch_does(slurm: ThrowawaySlurm, tmp_pat
     if slurm.release < (21, 8):
         head = HETEROGENEOUS[0]
     path, _, text = script_of(head, tmp_path)
-    script = read_script(text, slurm.release)
+    script = parse_batch_script(text, slurm.release)
     answer = slurm.run(["sbatch", "-vvv", "--hold", "--output=/dev/null", f"--chdir={tmp_path}", str(path)])
     assert (answer.returncode != 0) == bool(script.refusals), (answer.stderr, script.refusals)
     if answer.returncode == 0:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurmgpu.models.units import Duration
-from slurmgpu.scripts.reading import Directive
+from slurmgpu.scripts.batch_script import Directive
 
 __all__ = ["Asked", "gpu_entries", "is_placeholder"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from slurmgpu.models.cluster import Cluster
-    from slurmgpu.planning.reading import ScriptFacts
+    from slurmgpu.planning.python_script import ScriptFacts
     from slurmgpu.scripts.rules.view import View
 
 __all__ = ["SEVERITIES", "Facts", "Finding", "Hit", "Rule", "Severity", "rule"]

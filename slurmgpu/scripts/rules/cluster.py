@@ -1,6 +1,6 @@
 """Rules that know the cluster: what its profile says against what the script asks for.
 
-Whether Slurm would start a component is judged by the planner's own rules (``planning.asking``); each rule here tells
+Whether Slurm would start a component is judged by the planner's own rules (``planning.judging_options``); each rule here tells
 of one part of a request.
 """
 
@@ -85,7 +85,7 @@ def _judged(view: View, about: About) -> Iterator[tuple[Asked, Problem]]:
     cluster = _cluster(view)
     if cluster is None:
         return
-    from slurmgpu.planning.asking import judge_options  # only a described cluster pays for it
+    from slurmgpu.planning.judging_options import judge_options  # only a described cluster pays for it
 
     for place in _places(view):
         options = {name: place.asked.value(name) for name in place.asked.options}

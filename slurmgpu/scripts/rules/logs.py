@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from slurmgpu.scripts.reading import Directive
+from slurmgpu.scripts.batch_script import Directive
 from slurmgpu.scripts.rules.asked import Asked, is_placeholder
 from slurmgpu.scripts.rules.base import Hit, rule
 from slurmgpu.scripts.rules.view import View

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from slurmgpu.lines.slurm import SBATCH
-from slurmgpu.scripts.reading import Passed
+from slurmgpu.scripts.batch_script import Passed
 from slurmgpu.scripts.rules.base import Hit, Severity, rule
 from slurmgpu.scripts.rules.view import View
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from slurmgpu.errors import nearest
 from slurmgpu.lines.slurm import SBATCH
-from slurmgpu.scripts.reading import Refused
+from slurmgpu.scripts.batch_script import Refused
 from slurmgpu.scripts.rules.base import Hit, rule
 from slurmgpu.scripts.rules.view import View
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from slurmgpu.lines.options import NEWEST, OLDEST
 from slurmgpu.lines.slurm import SBATCH
-from slurmgpu.scripts.reading import Directive
+from slurmgpu.scripts.batch_script import Directive
 from slurmgpu.scripts.rules.asked import is_placeholder
 from slurmgpu.scripts.rules.base import Hit, rule
 from slurmgpu.scripts.rules.view import View

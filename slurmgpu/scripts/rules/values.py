@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from slurmgpu.lines.constraint import read_constraint
 from slurmgpu.models.job import LARGEST_INDEX
 from slurmgpu.models.units import Duration, time_meant
-from slurmgpu.scripts.reading import Directive
+from slurmgpu.scripts.batch_script import Directive
 from slurmgpu.scripts.rules.asked import Asked, is_placeholder
 from slurmgpu.scripts.rules.base import Hit, rule
 from slurmgpu.scripts.rules.view import View

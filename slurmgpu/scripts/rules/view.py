@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cached_property, lru_cache
 
-from slurmgpu.scripts.reading import Script
+from slurmgpu.scripts.batch_script import Script
 from slurmgpu.scripts.rules.asked import Asked
 from slurmgpu.scripts.rules.base import Facts
 from slurmgpu.scripts.rules.calls import Call, calls_of

@@ -16,7 +16,7 @@ from slurmgpu.lines.command import (
     python_command,
     runner_length,
 )
-from slurmgpu.scripts.reading import SHELLS
+from slurmgpu.scripts.batch_script import SHELLS
 from slurmgpu.submission.slips.command import (
     Command,
     Slip,

@@ -9,7 +9,7 @@ import pytest
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.yaml import validate
 from slurmgpu.models.cluster import GENERIC, Cluster
-from slurmgpu.planning.asking import ask_of, judge_options
+from slurmgpu.planning.judging_options import ask_of, judge_options
 
 HERE: dict[str, Any] = {
     "name": "here",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from slurmgpu.planning.signs import OUR_RUN, Finding, Signs, signs_of
 
-__all__ = ["ScriptFacts", "local_imports", "read_script"]
+__all__ = ["ScriptFacts", "local_imports", "parse_python_script"]
 
 # Libraries that start no training of their own.
 _PLAIN = {
@@ -92,7 +92,9 @@ def _read_as_text(path: str, text: str) -> ScriptFacts:
     )
 
 
-def read_script(path: str, text: str, modules: Iterable[str] = (), deeper: Iterable[str] = ()) -> ScriptFacts:
+def parse_python_script(
+    path: str, text: str, modules: Iterable[str] = (), deeper: Iterable[str] = ()
+) -> ScriptFacts:
     """Find the signs of distribution in a script; ``modules`` are the texts of what it imports from beside it.
 
     A finding in an imported module counts with line 0. Of what those import in turn (``deeper``) only a process

@@ -15,11 +15,11 @@ from slurmgpu.launchers import world_size
 from slurmgpu.lines.command import python_command, python_files
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
-from slurmgpu.planning.reading import read_script
+from slurmgpu.planning.python_script import parse_python_script
 from slurmgpu.planning.surroundings import Surroundings
 from slurmgpu.rendering.render import render_script
+from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.checking import check_script
-from slurmgpu.scripts.reading import read_script as read_batch_script
 from slurmgpu.scripts.rules.base import Facts
 from tests.test_planning import cluster, job, plan
 
@@ -32,7 +32,7 @@ def rendered(made: Plan) -> str:
 
 
 def of_textbook(name: str, **values: Any) -> Plan:
-    facts = read_script(name, (TEXTBOOK / name).read_text())
+    facts = parse_python_script(name, (TEXTBOOK / name).read_text())
     values.setdefault("command", ["python", name])
     return make_plan(job(**values), cluster(), Surroundings(work_dir="/w", script=facts))
 
@@ -389,8 +389,8 @@ def test_a_script_that_lists_its_requirements_is_run_by_uv_in_each_task() -> Non
 
 def rules_that_hit(line: str, script: str) -> set[str]:
     text = f"#!/bin/bash\n#SBATCH --gpus-per-node=2\n#SBATCH --nodes=1\n{line}\n"
-    facts = Facts("/data", {}, {"train.py": read_script("train.py", script)})
-    return {one.rule for one in check_script(read_batch_script(text), facts)}
+    facts = Facts("/data", {}, {"train.py": parse_python_script("train.py", script)})
+    return {one.rule for one in check_script(parse_batch_script(text), facts)}
 
 
 @pytest.mark.parametrize("script", [SPAWNS, "model.to('cuda:1')\n", TOLD, "import jax\n"])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmgpu.lines.slurm import SBATCH
-from slurmgpu.scripts.reading import read_script
+from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.shell import read_shell, simple_commands
 from tests.test_rendering_golden import CASES
 
@@ -17,7 +17,7 @@ GOLDEN = Path(__file__).parent / "golden" / "scripts"
 
 
 def options(head: str) -> list[tuple[str, str | None]]:
-    return [(one.name, one.value) for one in read_script(f"#!/bin/bash\n{head}\n").directives]
+    return [(one.name, one.value) for one in parse_batch_script(f"#!/bin/bash\n{head}\n").directives]
 
 
 @pytest.mark.parametrize(
@@ -38,19 +38,19 @@ def test_options_are_named_by_their_long_names(head: str, found: list[tuple[str,
 
 
 def test_the_last_of_two_options_is_the_one_that_counts() -> None:
-    script = read_script("#!/bin/bash\n#SBATCH -o a\n#SBATCH --output=b\n")
+    script = parse_batch_script("#!/bin/bash\n#SBATCH -o a\n#SBATCH --output=b\n")
     assert script.effective()["output"].value == "b"
     assert script.effective()["output"].line == 3
 
 
 def test_components_have_their_own_options() -> None:
-    script = read_script("#!/bin/bash\n#SBATCH -n 1\n#SBATCH hetjob\n#SBATCH -n 2\n")
+    script = parse_batch_script("#!/bin/bash\n#SBATCH -n 1\n#SBATCH hetjob\n#SBATCH -n 2\n")
     assert (script.components, script.separators) == (2, (3,))
     assert [script.effective(one)["ntasks"].value for one in (0, 1)] == ["1", "2"]
 
 
 def test_a_plug_ins_option_is_kept_and_said_to_be_none_of_sbatchs() -> None:
-    script = read_script("#!/bin/bash\n#SBATCH --container-image=x\n#SBATCH --site-own=y\n")
+    script = parse_batch_script("#!/bin/bash\n#SBATCH --container-image=x\n#SBATCH --site-own=y\n")
     assert [one.known for one in script.directives] == [False, False]
     assert [one.text for one in script.refusals] == ["--site-own=y"]
 
@@ -71,7 +71,7 @@ def test_a_plug_ins_option_is_kept_and_said_to_be_none_of_sbatchs() -> None:
     ],
 )
 def test_what_sbatch_passes_over_is_told_with_the_reason(line: str, why: str) -> None:
-    script = read_script(f"#!/bin/bash\n{line}\n")
+    script = parse_batch_script(f"#!/bin/bash\n{line}\n")
     assert script.directives == ()
     assert [one.why for one in script.ignored] == [why]
 
@@ -86,13 +86,13 @@ def test_what_sbatch_passes_over_is_told_with_the_reason(line: str, why: str) ->
     ],
 )
 def test_the_rest_of_a_line_that_is_not_read_is_told(head: str, rest: str, why: str) -> None:
-    (ignored,) = read_script(f"#!/bin/bash\n{head}\n").ignored
+    (ignored,) = parse_batch_script(f"#!/bin/bash\n{head}\n").ignored
     assert (ignored.line, ignored.text, ignored.why) == (2, rest, why)
 
 
 @pytest.mark.parametrize("line", ["# SBATCH options follow", "# the #SBATCH lines", "#SBATCH", "#!/bin/sh"])
 def test_a_comment_in_words_is_no_option(line: str) -> None:
-    assert read_script(f"#!/bin/bash\n{line}\n").ignored == ()
+    assert parse_batch_script(f"#!/bin/bash\n{line}\n").ignored == ()
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_a_comment_in_words_is_no_option(line: str) -> None:
     ],
 )
 def test_what_sbatch_refuses_is_told_with_the_reason(text: str, why: str) -> None:
-    assert [one.why for one in read_script(text).refusals] == [why]
+    assert [one.why for one in parse_batch_script(text).refusals] == [why]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_our_own_scripts_are_read_without_a_remark(case: str) -> None:
-    script = read_script((GOLDEN / f"{case}.sbatch").read_text())
+    script = parse_batch_script((GOLDEN / f"{case}.sbatch").read_text())
     assert script.refusals == ()
     assert script.ignored == ()
     assert script.commands()
@@ -134,7 +134,7 @@ def test_our_own_scripts_are_read_without_a_remark(case: str) -> None:
     ],
 )
 def test_the_interpreter_is_known_by_name(shebang: str, name: str) -> None:
-    script = read_script(f"{shebang}\nprint('# no shell')\n")
+    script = parse_batch_script(f"{shebang}\nprint('# no shell')\n")
     assert script.interpreter == name
     assert bool(script.commands()) == (name == "bash")
 
@@ -199,7 +199,7 @@ def test_abbreviations_mean_what_every_release_finds() -> None:
 
 @given(st.text(alphabet=st.sampled_from("#SBATCH -=abN1\"'\\\n\t$(){}[]<>|&;:`hetjob "), max_size=80))
 def test_any_text_is_read(text: str) -> None:
-    script = read_script("#!/bin/bash\n" + text)
+    script = parse_batch_script("#!/bin/bash\n" + text)
     commands = script.commands()
     assert all(script.body_start <= one.line <= one.end <= len(script.lines) for one in commands)
     assert all(one.line <= len(script.lines) for one in script.simple_commands())

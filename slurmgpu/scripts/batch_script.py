@@ -15,7 +15,7 @@ from slurmgpu.lines.options import NEWEST, Option, Release
 from slurmgpu.lines.slurm import SBATCH, SPACE, read_head
 from slurmgpu.scripts.shell import Command, Simple, read_shell, simple_commands
 
-__all__ = ["SHELLS", "Directive", "Ignored", "Passed", "Refusal", "Refused", "Script", "read_script"]
+__all__ = ["SHELLS", "Directive", "Ignored", "Passed", "Refusal", "Refused", "Script", "parse_batch_script"]
 
 Passed = Literal[
     "disabled", "blank", "indented", "spelling", "after-command", "here-document", "comment", "empty-word",
@@ -124,7 +124,7 @@ class Script:
         return self._simple
 
 
-def read_script(text: str, release: Release = NEWEST) -> Script:
+def parse_batch_script(text: str, release: Release = NEWEST) -> Script:
     """Read a script; never fails: what sbatch would refuse stands in ``refusals``."""
     return _Reader(text, release).read()
 
