@@ -12,7 +12,7 @@ DEMO_CLUSTER := uva-afton
 help:
 	@echo "make demo       train the digits example here with 2 CPU processes (HERE=1 on a login node)"
 	@echo "make test       ruff, mypy, import contracts and tests, on a real Slurm too where it can be had: about ten minutes"
-	@echo "make test-long  the tests that train in many processes: some five minutes more"
+	@echo "make test-long  the tests that train in many processes: about 13 minutes more"
 	@echo "make test-releases  the tests on a real Slurm, on every release (RELEASES='24.11 26.05': on these)"
 	@echo "make test-torch-alone  the training entrypoint's tests, in a Python with torch alone"
 	@echo "make check      ruff, mypy, import contracts and stale reference pages alone"
@@ -81,11 +81,13 @@ reference: $(VENV)/.test
 
 # Three files at a time, those on a real Slurm first: they mostly wait for it, and take longest.
 test: $(VENV)/.test slurm-packages check
+	@echo "some 7,500 tests, on a real Slurm too: about ten minutes on 2 cores" >&2
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long"
 
 # Trainings in several processes, killed, stopped and compared; the shipped jobs on a real Slurm.
 .PHONY: test-long
 test-long: $(VENV)/.long slurm-packages
+	@echo "some 250 tests that train in many processes: about 13 minutes on 2 cores" >&2
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m long
 
 # The entrypoint's tests where there is torch and nothing else of what slurmgpu needs. QUICK=1: without the
@@ -102,6 +104,7 @@ OF_SLURM := tests/slurm/test_requeue.py tests/slurm/test_hostile.py
 .PHONY: test-releases
 test-releases: $(VENV)/.test
 	@.ci/install-slurm --releases || [ $$? -eq 3 ]
+	@echo "the tests on a real Slurm, on each release: 7 to 10 minutes a release on 2 cores; output comes at the end" >&2
 	@logs=$$(mktemp -d) && for files in 'tests/slurm -m "not long"' '$(OF_SLURM)'; do \
 	        for release in $(or $(RELEASES),20.11 22.05 24.11 26.05); do echo "$$release $$files"; done; done | \
 	    LOGS=$$logs PYTHON=$(BIN)/python xargs -P 5 -L 1 sh -c '\
