@@ -223,7 +223,9 @@ def test_the_parser_of_this_test_can_fail() -> None:
 
 
 def test_the_reference_has_every_command() -> None:
-    listed = {heading for heading in sections("docs/reference/commands.md") if heading.startswith("slurmgpu ")}
+    listed = {
+        heading for heading in sections("docs/reference/commands.md") if heading.startswith("slurmgpu ")
+    }
     expected = set()
     for name in COMMANDS:
         found = cli.get_command(click.Context(cli), name)
