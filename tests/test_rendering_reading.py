@@ -17,7 +17,7 @@ from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.yaml import read_file, validate
-from slurmgpu.local.script import parse_batch_script as read_for_a_local_run
+from slurmgpu.local.script import read_needs
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.train import TrainSettings
@@ -100,9 +100,7 @@ def test_what_a_script_asks_and_starts_is_read_the_same_inside_a_function(name: 
     plan = golden_plan(name)
     script = (GOLDEN / "scripts" / f"{name}.sbatch").read_text(encoding="utf-8")
     assert {option.name for option in plan.options} <= set(parse_batch_script(script).effective())
-    started = [
-        words for words in read_for_a_local_run(script).calls("srun") if "--kill-on-bad-exit=1" in words
-    ]
+    started = [words for words in read_needs(script).calls("srun") if "--kill-on-bad-exit=1" in words]
     assert len(started) == script.count("--kill-on-bad-exit=1")
 
 
