@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ from slurmgpu.sandbox.state import (
     locked,
     note_parents,
     read_state,
-    supervising,
     write_state,
 )
 
@@ -60,7 +60,7 @@ def written(name: str, pid: int, **update: object) -> tuple[Path, State]:
         shape=SHAPE,
         ports=(),
         token="0" * 32,
-        supervisor=supervising(process),
+        supervisor=process,
         ready=True,
     ).model_copy(update=update)
     folder = folder_of(name)
@@ -88,8 +88,8 @@ def test_a_process_with_the_same_id_is_not_taken_for_the_supervisor() -> None:
     _, state = written("x", os.getpid())
     assert state.condition == "alive"
     ours = state.supervisor
-    later = state.model_copy(update={"supervisor": ours.model_copy(update={"started": ours.started + 1})})
-    after_reboot = state.model_copy(update={"supervisor": ours.model_copy(update={"boot": "another"})})
+    later = state.model_copy(update={"supervisor": replace(ours, started=ours.started + 1)})
+    after_reboot = state.model_copy(update={"supervisor": replace(ours, boot="another")})
     assert (later.condition, after_reboot.condition) == ("crashed", "crashed")
 
 

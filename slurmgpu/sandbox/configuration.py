@@ -11,8 +11,8 @@ from pathlib import Path
 from slurmgpu.sandbox.shape import NodeKind, Shape
 
 __all__ = [
+    "DATABASE_SQL",
     "Place",
-    "database_sql",
     "gres_conf",
     "host_name",
     "is_on_loopback",
@@ -23,9 +23,11 @@ __all__ = [
 ]
 
 DATABASE = "slurm"
+DATABASE_SQL = f"CREATE DATABASE IF NOT EXISTS {DATABASE};\n"
+"""What the database server runs first. slurmdbd could make it, but 26.05's then fails to connect at first and waits 5 s."""
 
 BY_ACCOUNTING = frozenset({"QOS", "AllowQos", "DenyQos", "AllowAccounts", "DenyAccounts"})
-"""Options of a partition that Slurm takes no heed of without accounting, or refuses to start with."""
+"""Options of a partition that Slurm ignores without accounting, or refuses to start with."""
 
 
 @dataclass(frozen=True)
@@ -143,13 +145,10 @@ JobAcctGatherFrequency=2
 def _partition_lines(place: Place, shape: Shape) -> str:
     lines = []
     for partition in shape.partitions:
-        options = "".join(
-            f" {key}={value}"
-            for key, value in partition.options
-            if place.accounting or key not in BY_ACCOUNTING
-        )
-        state = "" if "State" in dict(partition.options) else " State=UP"
-        lines.append(f"PartitionName={partition.name} Nodes={partition.nodes}{options}{state}\n")
+        options = {"PartitionName": partition.name, "Nodes": partition.nodes, **dict(partition.options)}
+        options.setdefault("State", "UP")
+        known = (f"{key}={options[key]}" for key in options if place.accounting or key not in BY_ACCOUNTING)
+        lines.append(" ".join(known) + "\n")
     return "".join(lines)
 
 
@@ -194,16 +193,14 @@ def _node_lines(place: Place, shape: Shape) -> str:
     ports = iter(place.node_ports)
     for kind in shape.kinds:
         about = _about(kind)
-        if not shape.live:
-            lines.append(
-                f"NodeName={kind.hostlist} NodeAddr=127.0.0.1 Port={place.node_ports[0]} {about} State=CLOUD\n"
-            )
-            continue
-        for name in kind.names:
-            lines.append(
-                f"NodeName={name} NodeHostname={place.host} NodeAddr=127.0.0.1 Port={next(ports)} {about}"
-                " State=UNKNOWN\n"
-            )
+        if shape.live:
+            lines += [
+                f"NodeName={name} NodeHostname={place.host} NodeAddr=127.0.0.1 Port={next(ports)} {about} State=UNKNOWN\n"
+                for name in kind.names
+            ]
+        else:
+            where = f"NodeAddr=127.0.0.1 Port={place.node_ports[0]}"
+            lines.append(f"NodeName={kind.hostlist} {where} {about} State=CLOUD\n")
     return "".join(lines)
 
 
@@ -238,14 +235,6 @@ StorageUser={place.user}
 StorageLoc={DATABASE}
 CommitDelay=1
 {_plugin_line(place)}"""
-
-
-def database_sql() -> str:
-    """What the database server runs first: slurmdbd finds its database, and need not make it.
-
-    It could, but the one of 26.05 then fails to connect at first and waits 5 s.
-    """
-    return f"CREATE DATABASE IF NOT EXISTS {DATABASE};\n"
 
 
 def task_prolog(without_gpus: Path) -> str:

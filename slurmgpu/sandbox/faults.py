@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
+from slurmgpu.files.run_record import write_atomically
 from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.keeper import Keeper
 from slurmgpu.sandbox.ports import reserved_ports
@@ -67,15 +68,6 @@ class _Faults:
         faults = (*(one for one in state.faults if one != fault), fault)
         preemptors = state.preemptors + ((preemptor,) if preemptor else ())
         write_state(self.folder, state.model_copy(update={"faults": faults, "preemptors": preemptors}))
-
-    def controller_down(self) -> None:
-        self.keeper.stop("slurmctld")
-
-    def controller_hang(self) -> None:
-        self.keeper.signal("slurmctld", signal.SIGSTOP)
-
-    def database_down(self) -> None:
-        self.keeper.stop("slurmdbd")
 
     def check(self, fault: str, target: str | None) -> None:
         """Refuse what cannot be, before anything is done or noted."""
@@ -169,32 +161,15 @@ class _Faults:
         proxy = Path(__file__).with_name("proxy.py")
         log = self.folder / "log" / "proxy.out"
         with reserved_ports(1) as (listen,):
-            self.keeper.start(
-                "proxy",
-                [sys.executable, "-I", "-S", str(proxy), str(listen), str(self.state.ports[0])],
-                listen,
-            )
+            command = [sys.executable, "-I", "-S", str(proxy), str(listen), str(self.state.ports[0])]
+            self.keeper.start("proxy", command, listen)
             self.keeper.wait("the proxy", lambda: log.exists() and "ready" in log.read_text(), 60)
         self.point_at(listen)
 
-    def point_at(self, port: int) -> None:
-        """Write the controller's port into slurm.conf; daemons that run keep what they have read."""
-        self.replace("slurm.conf", self.configuration(port))
-
-    def configuration(self, port: int, of: str = "SlurmctldPort") -> str:
-        """The text of slurm.conf with another port of the controller's, or of the database's."""
-        lines = [
-            f"{of}={port}" if line.startswith(f"{of}=") else line
-            for line in (self.folder / "slurm.conf").read_text().split("\n")
-        ]
-        return "\n".join(lines)
-
-    def replace(self, name: str, text: str) -> None:
-        """Write one of the configuration files, so that nobody reads half of it."""
-        scratch = self.folder / f"{name}.new"
-        scratch.touch(mode=0o600)
-        scratch.write_text(text)
-        scratch.replace(self.folder / name)
+    def point_at(self, port: int, of: str = "SlurmctldPort", *, file: str = "slurm.conf") -> None:
+        """Write slurm.conf, or its copy ``file``, with another port; daemons that run keep what they have read."""
+        text = (self.folder / "slurm.conf").read_text()
+        write_atomically(self.folder / file, re.sub(rf"(?m)^{of}=.*", f"{of}={port}", text))
 
     def later(self, *names: str) -> list[str]:
         """The daemons that have ended, but for these: they are started later."""
@@ -227,9 +202,9 @@ class _Faults:
         port = self.state.ports[1]
         if "slurmdbd" not in self.keeper.running():
             with self.controller_held():
-                self.replace("slurm.conf", self.configuration(NOBODYS_PORT, of="AccountingStoragePort"))
+                self.point_at(NOBODYS_PORT, "AccountingStoragePort")
                 self.restart_where_it_listens("slurmdbd", port)
-        self.replace("slurm.conf", self.configuration(port, of="AccountingStoragePort"))
+        self.point_at(port, "AccountingStoragePort")
         # slurmctld ends at once when it is started without its database.
         self.keeper.wait("the database", self.database_answers, 120, despite=self.later())
 
@@ -251,7 +226,7 @@ class _Faults:
         port = self.state.ports[0]
         later = self.later("slurmctld")
         if "slurmctld" not in self.keeper.running():
-            self.replace(CONTROLLER_CONF, self.configuration(port))
+            self.point_at(port, file=CONTROLLER_CONF)
             self.point_at(NOBODYS_PORT)
             self.restart_where_it_listens("slurmctld", port)
         self.point_at(port)
@@ -281,9 +256,9 @@ def cause(state: State, folder: Path, fault: str, target: str | None) -> str:
         faults.note("preempt", preemptor=job)
         return f"job {job} takes the nodes of job {target}; heal cancels it"
     plain: dict[str, Callable[[], None]] = {
-        "controller-down": faults.controller_down,
-        "controller-hang": faults.controller_hang,
-        "database-down": faults.database_down,
+        "controller-down": partial(faults.keeper.stop, "slurmctld"),
+        "controller-hang": partial(faults.keeper.signal, "slurmctld", signal.SIGSTOP),
+        "database-down": partial(faults.keeper.stop, "slurmdbd"),
         "drop-replies": faults.drop_replies,
     }
     faults.note(fault)

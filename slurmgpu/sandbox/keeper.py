@@ -128,10 +128,8 @@ class Keeper:
                 if error.errno not in {errno.ENXIO, errno.ENOENT} or time.monotonic() > deadline:
                     raise self.failure("its supervisor does not answer") from None
                 time.sleep(0.02)
-        try:
-            os.write(handle, line)
-        finally:
-            os.close(handle)
+        with os.fdopen(handle, "wb", buffering=0) as requests:
+            requests.write(line)
 
 
 def tail_of_logs(folder: Path, lines: int, daemon: str | None = None) -> list[str]:

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmgpu.sandbox.errors import SandboxFailed
-from slurmgpu.sandbox.ports import listening, sockets_of
-from slurmgpu.sandbox.processes import end_processes, is_running, processes_of
+from slurmgpu.sandbox.processes import end_processes, is_running, processes_of, sockets_of
 from slurmgpu.sandbox.programs import find_program, missing_programs, require_programs, scrubbed
 from slurmgpu.sandbox.shape import Shape
 from slurmgpu.sandbox.starting import Started, client_env, start
 from slurmgpu.sandbox.state import State, folder_of, known_sandboxes, locked, note_parents, read_state
-from slurmgpu.sandbox.supervisor import parents_of, remove_empty
+from slurmgpu.sandbox.supervisor import listening, parents_of, remove_empty
 from slurmgpu.sandbox.telling import size_of
 
 __all__ = [
@@ -168,8 +167,7 @@ def _clean(name: str, folder: Path, state: State | None, seconds: float = 20) ->
             folder=folder if folder.exists() else None,
             crashed=True,
         )
-    crashed = state.condition == "crashed"
-    process = state.process
+    crashed, process = state.condition == "crashed", state.supervisor
     # By their sockets: a port alone may have a new owner by the time it is looked at.
     own = sockets_of(processes_of(folder, state.token))
     # What another start of the machine left are files alone.
@@ -185,7 +183,7 @@ def _clean(name: str, folder: Path, state: State | None, seconds: float = 20) ->
     return Ended(
         name,
         processes=processes_of(folder, state.token),
-        ports=sorted(port for inode, port in listening().items() if inode in own),
+        ports=sorted(port for port, _, inode in listening() if inode in own),
         folder=folder if folder.exists() else None,
         crashed=crashed,
     )

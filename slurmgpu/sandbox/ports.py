@@ -1,25 +1,20 @@
-"""TCP ports for a sandbox's daemons, and who listens on them, read from /proc (proc(5))."""
+"""TCP ports for a sandbox's daemons."""
 
 from __future__ import annotations
 
 import contextlib
 import random
-import re
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from slurmgpu.sandbox.processes import open_files
-
-__all__ = ["listening", "reserved_ports", "sockets_of"]
+__all__ = ["reserved_ports"]
 
 CANDIDATES = range(30_000, 65_536)
 """Above the ports under which jobs meet (templates/rendezvous.sh.j2)."""
 
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-_LISTENS = "0A"
 
 
 @contextlib.contextmanager
@@ -65,21 +60,3 @@ def _named(port: int) -> socket.socket:
         made.close()
         raise
     return made
-
-
-def listening() -> dict[int, int]:
-    """The port of each TCP socket on this machine that listens, by the socket's inode."""
-    found = {}
-    for table in _TABLES:
-        with contextlib.suppress(OSError):
-            for row in table.read_text().splitlines()[1:]:
-                _, local, _, state, _, _, _, _, _, inode, *_ = row.split()
-                if state == _LISTENS:
-                    found[int(inode)] = int(local.rpartition(":")[2], 16)
-    return found
-
-
-def sockets_of(pids: Iterable[int]) -> set[int]:
-    """The inodes of the sockets that these processes hold, as far as they can be read."""
-    held = (re.fullmatch(r"socket:\[(\d+)\]", name) for pid in pids for name in open_files(pid))
-    return {int(match[1]) for match in held if match}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +21,8 @@ __all__ = [
     "identify",
     "is_running",
     "is_stopped",
-    "open_files",
     "processes_of",
+    "sockets_of",
     "tasks_on",
 ]
 
@@ -60,13 +62,12 @@ def identify(pid: int) -> Process | None:
 
 def is_running(process: Process) -> bool:
     """Whether this very process still runs (a zombie does not)."""
-    fields = _stat(process.pid)
-    return (
-        fields is not None
-        and fields[0] != "Z"
-        and int(fields[19]) == process.started
-        and process.boot == boot_id()
-    )
+    return _lives(process.pid) and identify(process.pid) == process
+
+
+def _lives(pid: int) -> bool:
+    fields = _stat(pid)
+    return fields is not None and fields[0] != "Z"
 
 
 def is_stopped(pid: int) -> bool:
@@ -80,10 +81,8 @@ def _environments() -> dict[int, set[bytes]]:
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
+            with contextlib.suppress(OSError):
                 found[int(entry.name)] = set((entry / "environ").read_bytes().split(b"\0"))
-            except OSError:
-                continue
     return found
 
 
@@ -107,7 +106,7 @@ def processes_of(folder: Path, token: str | None) -> list[int]:
             found |= {pid, *descendants(pid)}
     for pid in _step_daemons(folder):
         found |= {pid, *descendants(pid)}
-    return sorted(pid for pid in found if (fields := _stat(pid)) and fields[0] != "Z")
+    return sorted(filter(_lives, found))
 
 
 def _step_daemons(folder: Path) -> list[int]:
@@ -123,17 +122,19 @@ def _step_daemons(folder: Path) -> list[int]:
             work_dir = str((entry / "cwd").readlink())
         except OSError:
             continue
-        targets = [work_dir, *open_files(int(entry.name))]
-        if any(_is_in(target.removesuffix(" (deleted)"), folder) for target in targets):
+        targets = [work_dir, *_open_files(int(entry.name))]
+        if any(Path(target.removesuffix(" (deleted)")).is_relative_to(folder) for target in targets):
             found.append(int(entry.name))
     return found
 
 
-def _is_in(path: str, folder: Path) -> bool:
-    return path == str(folder) or path.startswith(f"{folder}/")
+def sockets_of(pids: Iterable[int]) -> set[int]:
+    """The inodes of the sockets that these processes hold, as far as they can be read."""
+    held = (re.fullmatch(r"socket:\[(\d+)\]", name) for pid in pids for name in _open_files(pid))
+    return {int(match[1]) for match in held if match}
 
 
-def open_files(pid: int) -> list[str]:
+def _open_files(pid: int) -> list[str]:
     """What a process has open, as proc(5) names it in fd: paths, ``socket:[INODE]``; what can be read of it."""
     found = []
     # The process, and what it holds, may be gone at any moment.
@@ -167,10 +168,8 @@ def _name(pid: int) -> str:
 def end_processes(pids: list[int], seconds: float = 5) -> None:
     """Kill them, and wait until they are gone."""
     for pid in pids:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and any((fields := _stat(pid)) and fields[0] != "Z" for pid in pids):
+    while time.monotonic() < deadline and any(map(_lives, pids)):
         time.sleep(0.02)

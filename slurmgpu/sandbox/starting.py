@@ -19,8 +19,8 @@ from typing import Literal
 
 from slurmgpu.files.data import WITHOUT_GPUS
 from slurmgpu.sandbox.configuration import (
+    DATABASE_SQL,
     Place,
-    database_sql,
     gres_conf,
     host_name,
     plugin_folder,
@@ -34,7 +34,7 @@ from slurmgpu.sandbox.ports import reserved_ports
 from slurmgpu.sandbox.processes import TOKEN, identify
 from slurmgpu.sandbox.programs import program, scrubbed, slurm_release, slurm_version
 from slurmgpu.sandbox.shape import Shape
-from slurmgpu.sandbox.state import State, supervising, write_state
+from slurmgpu.sandbox.state import State, write_state
 
 __all__ = ["CONTROLLER_CONF", "Started", "client_env", "start"]
 
@@ -147,7 +147,7 @@ class _Start:
                 shape=self.shape,
                 ports=self._listened_on(),
                 token=token,
-                supervisor=supervising(process),
+                supervisor=process,
             )
             started = Started(folder, state, self.keeper, supervisor)
             on_failure.callback(started.end)
@@ -180,7 +180,7 @@ class _Start:
         (folder / CONTROLLER_CONF).symlink_to("slurm.conf")
         if place.accounting:
             _write(folder / "slurmdbd.conf", slurmdbd_conf(place).encode())
-            _write(folder / "database.sql", database_sql().encode())
+            _write(folder / "database.sql", DATABASE_SQL.encode())
         _write(folder / "gres.conf", gres_conf(folder, shape).encode())
         _write(folder / "plugstack.conf", b"")
         _write(folder / "task_prolog", task_prolog(WITHOUT_GPUS).encode())

@@ -9,13 +9,13 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
 
 from slurmgpu.errors import InvalidInput
+from slurmgpu.files.run_record import write_atomically
 from slurmgpu.files.trust import Trust
 from slurmgpu.models.base import Model
 from slurmgpu.sandbox.errors import SandboxFailed
@@ -39,14 +39,6 @@ NAME = re.compile(r"[a-z][a-z0-9-]{0,29}\Z")
 LONGEST_FOLDER = 107 - len("/mariadb.sock")
 
 
-class Supervising(Model):
-    """The supervisor's process, as `Process` has it."""
-
-    pid: int
-    started: int
-    boot: str
-
-
 class State(Model):
     """A sandbox as its starter wrote it down."""
 
@@ -61,28 +53,18 @@ class State(Model):
     ports: tuple[int, ...]
     """Those that its daemons listen on, the controller's first."""
     token: str
-    supervisor: Supervising
+    supervisor: Process
     ready: bool = False
     faults: tuple[str, ...] = ()
     preemptors: tuple[str, ...] = ()
     """Jobs that a fault has submitted, to be cancelled when it is healed."""
 
     @property
-    def process(self) -> Process:
-        """The supervisor's process."""
-        return Process(**self.supervisor.model_dump())
-
-    @property
     def condition(self) -> Literal["alive", "starting", "crashed"]:
         """Whether it lives: its supervisor does, or it has crashed."""
-        if not is_running(self.process):
+        if not is_running(self.supervisor):
             return "crashed"
         return "alive" if self.ready else "starting"
-
-
-def supervising(process: Process) -> Supervising:
-    """The process as it is written down."""
-    return Supervising(**asdict(process))
 
 
 def base_folder() -> Path:
@@ -179,7 +161,7 @@ def note_parents(folder: Path, made: list[Path]) -> None:
     innermost_first = sorted(mine, key=lambda path: -len(path.parts))
     for each in (folder, *others):
         try:
-            _write_whole(each / PARENTS, json.dumps([str(path) for path in innermost_first]))
+            write_atomically(each / PARENTS, json.dumps([str(path) for path in innermost_first]))
         except FileNotFoundError:  # another one that has just ended
             if each == folder:
                 raise
@@ -187,13 +169,7 @@ def note_parents(folder: Path, made: list[Path]) -> None:
 
 def write_state(folder: Path, state: State) -> None:
     """Write ``state.json``, whole or not at all."""
-    _write_whole(folder / "state.json", json.dumps(state.model_dump(mode="json"), indent=2) + "\n")
-
-
-def _write_whole(path: Path, text: str) -> None:
-    scratch = path.with_name(f"{path.name}.new")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(path)
+    write_atomically(folder / "state.json", state.model_dump_json(indent=2) + "\n")
 
 
 def read_state(folder: Path) -> State | None:

@@ -14,6 +14,7 @@ there would be sent what is meant for it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -25,6 +26,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +72,9 @@ def parents_of(folder: Path) -> list[Path]:
 
 def remove_empty(folders: list[Path]) -> None:
     """Remove these folders as long as they are empty; to be called with the folder of all sandboxes locked."""
-    for folder in folders:
-        try:
+    with contextlib.suppress(OSError):
+        for folder in folders:
             folder.rmdir()
-        except OSError:
-            return
 
 
 class Door:
@@ -105,18 +105,19 @@ class Door:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
 
 
-def listener(port: int) -> int | None:
-    """The user whose socket listens on a TCP port of this machine, from /proc (proc(5)); None where nobody does."""
+def listening() -> Iterator[tuple[int, int, int]]:
+    """Port, user and inode of each TCP socket that listens on this machine, from /proc (proc(5))."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            rows = Path(table).read_text().splitlines()[1:]
-        except OSError:
-            continue
-        for row in rows:
-            _, local, _, state, _, _, _, user, *_ = row.split()
-            if state == "0A" and int(local.rpartition(":")[2], 16) == port:
-                return int(user)
-    return None
+        with contextlib.suppress(OSError):
+            for row in Path(table).read_text().splitlines()[1:]:
+                _, local, _, state, _, _, _, user, _, inode, *_ = row.split()
+                if state == "0A":
+                    yield int(local.rpartition(":")[2], 16), int(user), int(inode)
+
+
+def listener(port: int) -> int | None:
+    """The user whose socket listens on a TCP port of this machine; None where nobody does."""
+    return next((user for known, user, _ in listening() if known == port), None)
 
 
 class Supervisor:
@@ -158,18 +159,12 @@ class Supervisor:
             self._reap()
         parents = parents_of(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
-        try:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as opened:
             handle = os.open(self.folder.parent, os.O_RDONLY)
-        except OSError:
-            return
-        try:
+            opened.callback(os.close, handle)
             # Held by another command: that one starts a sandbox there, or removes the folders itself.
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove_empty(parents)
-        except BlockingIOError:
-            return
-        finally:
-            os.close(handle)
 
     def _wanted(self) -> bool:
         if self.parent is not None and os.getppid() != self.parent:
@@ -254,16 +249,14 @@ class Supervisor:
                     self._note()
 
     def _note(self) -> None:
-        scratch = self.folder / "daemons.json.new"
-        scratch.write_text(json.dumps(self.daemons), encoding="utf-8")
-        scratch.replace(self.folder / "daemons.json")
+        draft = self.folder / "daemons.json.new"
+        draft.write_text(json.dumps(self.daemons), encoding="utf-8")
+        draft.replace(self.folder / "daemons.json")
 
 
 def _kill(pid: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        return
 
 
 def _leave(*_: object) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.cluster import Cluster, GpuType, NodeGroup, Partition
 from slurmgpu.models.limits import Limits
 from slurmgpu.models.units import Memory
-from slurmgpu.sandbox.qos import allowed_qos, declared_qos, limiting_qos
-from slurmgpu.sandbox.rules import accounts_of, not_enforced
+from slurmgpu.sandbox.rules import accounts_of, allowed_qos, declared_qos, limiting_qos, not_enforced
 from slurmgpu.sandbox.shape import Gpus, NodeKind, PartitionShape, QosShape, Shape
 
 __all__ = ["twin_of"]
@@ -76,15 +76,14 @@ class _Twin:
         return options
 
     def _partition(self, name: str, partition: Partition) -> PartitionShape:
-        seen: dict[str, int] = {}
+        seen = Counter[str]()
         hostlists = []
         for group in _groups(partition):
             key = group.model_dump_json()
-            hostlists.append(self._kind(name, group, key, seen.get(key, 0)).hostlist)
-            seen[key] = seen.get(key, 0) + 1
-        return PartitionShape(
-            name=name, nodes=",".join(hostlists), options=tuple(self._options(name, partition))
-        )
+            hostlists.append(self._kind(name, group, key, seen[key]).hostlist)
+            seen[key] += 1
+        options = tuple(self._options(name, partition))
+        return PartitionShape(name=name, nodes=",".join(hostlists), options=options)
 
     def _options(self, name: str, partition: Partition) -> list[tuple[str, str]]:
         limits = partition.limits
@@ -97,23 +96,18 @@ class _Twin:
             "MinNodes": limits.min_nodes,
             "MaxNodes": limits.max_nodes,
             "MaxCPUsPerNode": limits.max_cpus_per_node,
-            "MaxMemPerNode": limits.max_memory.mib if limits.max_memory else None,
-            "DefMemPerCPU": partition.default_memory_per_cpu.mib
-            if partition.default_memory_per_cpu
-            else None,
+            "MaxMemPerNode": _mib(limits.max_memory),
+            # Slurm knows one of the two for a partition.
+            "MaxMemPerCPU": None if limits.max_memory else _mib(limits.max_memory_per_cpu),
+            "DefMemPerCPU": _mib(partition.default_memory_per_cpu),
             "DefCpuPerGPU": partition.default_cpus_per_gpu,
-            "DefMemPerGPU": partition.default_memory_per_gpu.mib
-            if partition.default_memory_per_gpu
-            else None,
+            "DefMemPerGPU": _mib(partition.default_memory_per_gpu),
             "OverSubscribe": "EXCLUSIVE" if self._gives_whole_nodes(partition) else None,
             "QOS": self._qos_of(name, partition),
             "AllowAccounts": ",".join(partition.accounts),
             "DenyAccounts": ",".join(partition.denied_accounts),
             "State": partition.state.upper() if partition.state != "up" else None,
         }
-        # Slurm knows one of the two for a partition.
-        if limits.max_memory_per_cpu and not limits.max_memory:
-            stated["MaxMemPerCPU"] = limits.max_memory_per_cpu.mib
         allowed = allowed_qos(self.cluster, name)
         options = [(key, str(value)) for key, value in stated.items() if value]
         tier, mode = ("1", "REQUEUE") if partition.preemptible else ("10", "OFF")
@@ -192,17 +186,16 @@ class _Twin:
         # A type may be selected by several features together: hopper&80gb.
         known = [self.cluster.gpu_types.get(name or "", GpuType()) for name in types]
         selecting = [one for gpu in known for one in (gpu.constraint or "").split("&")]
-        return tuple(
-            dict.fromkeys([*group.features, *(one for one in selecting if re.fullmatch(r"[\w.:+-]+", one))])
-        )
+        named = (one for one in selecting if re.fullmatch(r"[\w.:+-]+", one))
+        return tuple(dict.fromkeys([*group.features, *named]))
 
     def _enough(self, key: str) -> int:
         """A number of nodes that no job within the limits of the group's partitions is too large for."""
-        users = [
+        users = (
             one
             for one in self.cluster.partitions.values()
-            if any(group.model_dump_json() == key for group in _groups(one))
-        ]
+            if key in (group.model_dump_json() for group in _groups(one))
+        )
         return max([NODES, *(one.limits.max_nodes or 0 for one in users)])
 
     def _prefix(self, what: str) -> str:
@@ -212,10 +205,10 @@ class _Twin:
         return next(f"{stem}{one}-" for one in letters if f"{stem}{one}-" not in self.kinds)
 
     def _say_who_shares(self) -> None:
-        shared: dict[tuple[str, ...], int] = {}
+        shared = Counter[tuple[str, ...]]()
         for prefix, users in self.users.items():
             if len(users) > 1:
-                shared[tuple(users)] = shared.get(tuple(users), 0) + self.kinds[prefix].count
+                shared[tuple(users)] += self.kinds[prefix].count
         self.notes += [
             f"{' and '.join(users)} describe {count} nodes alike: taken to share them"
             for users, count in shared.items()
@@ -233,6 +226,10 @@ class _Twin:
         ]
         if endless:
             self.notes.append(f"no longest time stated, so none is set: {', '.join(endless)}")
+
+
+def _mib(memory: Memory | None) -> int | None:
+    return memory.mib if memory else None
 
 
 def _groups(partition: Partition) -> tuple[NodeGroup, ...]:

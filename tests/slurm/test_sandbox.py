@@ -166,7 +166,7 @@ def test_after_kill_9_of_everything_up_cleans_and_starts(user: User) -> None:
         f"touch {user.home}/task; exec sleep 302", name="doomed",
     )  # fmt: skip
     wait_until((user.home / "task").exists)
-    os.kill(state.process.pid, signal.SIGKILL)
+    os.kill(state.supervisor.pid, signal.SIGKILL)
     wait_until(lambda: user.conditions()["doomed"] == "crashed")
     used = user("exec", "--name", "doomed", "--", "sinfo")
     assert used.returncode == 1
@@ -177,7 +177,7 @@ def test_after_kill_9_of_everything_up_cleans_and_starts(user: User) -> None:
     assert processes_of(folder, state.token) == [] or user.state("doomed").token != state.token
     assert not any(" sleep" in process for process in processes_that_mention(str(folder)))
     fresh = user.state("doomed")
-    for pid in [fresh.process.pid, *processes_of(folder, fresh.token)]:
+    for pid in [fresh.supervisor.pid, *processes_of(folder, fresh.token)]:
         with suppress(ProcessLookupError):  # the supervisor's daemons end with it
             os.kill(pid, signal.SIGKILL)
     wait_until(lambda: user.conditions()["doomed"] == "crashed")
