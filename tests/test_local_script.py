@@ -11,9 +11,8 @@ from slurmgpu.lines.slurm import SRUN
 from slurmgpu.lines.torchrun import TORCHRUN
 from slurmgpu.local.script import expand, read_needs
 from slurmgpu.local.standins.commands import expand_hosts
+from slurmgpu.local.standins.fitting import StepShape, fit_torchrun, is_pretended_host, shape_step
 from slurmgpu.local.standins.srun_output import output_file
-from slurmgpu.local.standins.step_shape import StepShape, shape_step
-from slurmgpu.local.standins.torchrun_words import fit_torchrun, is_pretended_host
 
 
 @pytest.mark.parametrize(

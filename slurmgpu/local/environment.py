@@ -72,7 +72,8 @@ def batch_environment(
 ) -> dict[str, str]:
     """Return what a batch script sees on a node: this environment, with the pretended job for Slurm's."""
     functions = ("BASH_FUNC_module", "BASH_FUNC_ml", "BASH_FUNC__module", "BASH_FUNC_conda")
-    dropped = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "BASH_ENV", *functions)
+    ours = ("SLURMGPU_PRETENDED_GPUS", "SLURMGPU_MAX_STEPS")
+    dropped = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "BASH_ENV", *functions, *ours)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     for name in ("USER", "LOGNAME"):
         environment.setdefault(name, _user())
@@ -80,21 +81,18 @@ def batch_environment(
     environment |= _slurm_variables(request, reading, job)
     environment["PATH"] = os.pathsep.join([str(folder / "bin"), environment.get("PATH", os.defpath)])
     environment |= job.shown_devices(0)
-    for name in _KEPT if is_on_a_node(os.environ) else ():
-        if name in os.environ:
-            environment[name] = os.environ[name]
+    if is_on_a_node(os.environ):
+        environment |= {name: os.environ[name] for name in _KEPT if name in os.environ}
     environment.setdefault("OMP_NUM_THREADS", str(job.threads))
     if job.loopback:
         # Otherwise gloo looks the host's own name up, which can take for ever without a network.
         environment["GLOO_SOCKET_IFNAME"] = job.loopback
     environment["PYTHONPATH"] = job.with_python_path(environment.get("PYTHONPATH", ""))
-    environment.pop("SLURMGPU_PRETENDED_GPUS", None)
     if request.spawned_per_node:
         environment["SLURMGPU_PRETENDED_GPUS"] = str(request.spawned_per_node)
     environment["SLURMGPU_RUN_DIR"] = str(request.run_dir.absolute())
     # With the number, so that a real job submitted from within is not taken for this one.
     environment["SLURMGPU_LOCAL_JOB"] = str(job.job_id)
-    environment.pop("SLURMGPU_MAX_STEPS", None)
     if request.max_steps is not None:
         environment["SLURMGPU_MAX_STEPS"] = str(request.max_steps)
     return environment

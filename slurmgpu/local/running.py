@@ -63,10 +63,8 @@ def _script_file(request: LocalRequest) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     elif path.read_bytes() != data:
-        raise RunFailed(
-            f"{path} is not the script that was asked for",
-            hint="run in another directory, or remove that file",
-        )
+        hint = "run in another directory, or remove that file"
+        raise RunFailed(f"{path} is not the script that was asked for", hint=hint)
     return path
 
 

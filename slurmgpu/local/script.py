@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..scripts.batch_script import parse_batch_script
 from ..scripts.shell import Command, pieces, read_shell, simple_commands, substitutions
-from .standins.step_shape import number
+from .standins.fitting import number
 
 __all__ = ["ScriptReading", "expand", "read_needs"]
 
@@ -65,10 +65,8 @@ class ScriptReading:
 
     def work_folder(self) -> str:
         """Return the argument of the first ``cd``, empty without one."""
-        for words in self.calls("cd"):
-            arguments = [word for word in words[1:] if not word.startswith("-")]
-            return arguments[0] if arguments else ""
-        return ""
+        words = next(self.calls("cd"), ())
+        return next((word for word in words[1:] if not word.startswith("-")), "")
 
     def sourced(self) -> list[str]:
         """Return the files that are sourced."""
@@ -83,12 +81,7 @@ class ScriptReading:
         """Return the environment that is activated or run in, empty without one."""
         for words in self.commands:
             match words:
-                case ("conda" | "mamba" | "micromamba", "activate", name, *_) | (
-                    "source" | ".",
-                    "activate",
-                    name,
-                    *_,
-                ):
+                case ("conda" | "mamba" | "micromamba" | "source" | ".", "activate", name, *_):
                     return name
                 case ("conda" | "mamba" | "micromamba", "run", "-n" | "--name" | "-p" | "--prefix", name, *_):
                     return name

@@ -129,15 +129,11 @@ def find_site(request: LocalRequest, reading: ScriptReading, environment: Mappin
 
     def absent(words: Sequence[str]) -> list[str]:
         paths = (expand(word, environment) for word in words)
-        return [
-            path for path in paths if path.startswith("/") and "$" not in path and not Path(path).exists()
-        ]
+        return [path for path in paths if path[:1] == "/" and "$" not in path and not Path(path).exists()]
 
     sourced = reading.sourced()
     unsure = [word for word in sourced if "$" in expand(word, environment)]
-    defines_module = [
-        word for word in sourced if "modules" in word or "lmod" in word or word == "/etc/profile"
-    ]
+    defines_module = any("modules" in word or "lmod" in word or word == "/etc/profile" for word in sourced)
     conda = _conda_is_missing(reading, environment)
     files = absent(sourced)
     venvs = [path.removesuffix("/bin/activate") for path in files if path.endswith("/bin/activate")]
@@ -171,9 +167,7 @@ def _conda_is_missing(reading: ScriptReading, environment: Mapping[str, str]) ->
 
 def local_python(request: LocalRequest, environment: Mapping[str, str]) -> str:
     """Return the Python that stands in for the site's: the user's own if it has torch, else slurmgpu's."""
-    if request.python is not None:
-        return str(request.python.absolute())
-    return python_with_torch(environment)
+    return str(request.python.absolute()) if request.python else python_with_torch(environment)
 
 
 def python_with_torch(environment: Mapping[str, str]) -> str:

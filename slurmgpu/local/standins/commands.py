@@ -9,8 +9,8 @@ import shutil
 from pathlib import Path
 from typing import NoReturn
 
+from .fitting import fit_torchrun, is_pretended_host
 from .job import PretendedJob, node_names, say, say_once
-from .torchrun_words import fit_torchrun, is_pretended_host
 
 __all__ = ["expand_hosts", "main"]
 
@@ -26,10 +26,8 @@ def expand_hosts(nodelist: str) -> list[str]:
         ranges, _, suffix = tail.partition("]")
         for span in ranges.split(","):
             low, _, high = span.partition("-")
-            numbers = range(int(low), int(high or low) + 1)
-            hosts += [
-                host for number in numbers for host in expand_hosts(f"{head}{number:0{len(low)}}{suffix}")
-            ]
+            for number in range(int(low), int(high or low) + 1):
+                hosts += expand_hosts(f"{head}{number:0{len(low)}}{suffix}")
     return hosts
 
 
@@ -51,8 +49,7 @@ def _scontrol(_folder: str, job: PretendedJob, arguments: list[str]) -> int:
         case ["show", "job" | "jobs", *_]:
             print(f"JobId={job.job_id} JobName={job.job_name} JobState=RUNNING NumNodes={job.nodes}")
         case _:
-            say(f"scontrol {shlex.join(arguments)}: there is no Slurm in a local run; nothing was done")
-            return 1
+            return _refuse("scontrol", arguments)
     return 0
 
 
@@ -81,10 +78,8 @@ def _conda(folder: str, _job: PretendedJob, arguments: list[str]) -> int:
         case ["run", *rest]:
             return _conda_run(folder, rest)
         case _:
-            say_once(
-                folder,
-                f"{shlex.join(['conda', *arguments])}: that environment is not here, nothing is changed",
-            )
+            said = shlex.join(["conda", *arguments])
+            say_once(folder, f"{said}: that environment is not here, nothing is changed")
     return 0
 
 
@@ -110,10 +105,7 @@ def _nvidia_smi(folder: str, job: PretendedJob, arguments: list[str]) -> int:
 
 def _torchrun(folder: str, job: PretendedJob, arguments: list[str]) -> int:
     words, changes = fit_torchrun(
-        ["torchrun", *arguments],
-        nodes=job.nodes,
-        processes_per_node=job.processes_per_node,
-        hosts=node_names(job.nodes),
+        ["torchrun", *arguments], job.nodes, job.processes_per_node, node_names(job.nodes)
     )
     say_once(folder, f"torchrun: {job.python} -m torch.distributed.run ({', '.join(changes) or 'as it is'})")
     return _execute([job.python, "-m", "torch.distributed.run", *words[1:]])

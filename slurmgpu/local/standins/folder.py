@@ -15,19 +15,9 @@ __all__ = ["Site", "write_folder"]
 
 _MAIN = Path(__file__).with_name("__main__.py")
 
-# wrapper's name -> the stand-in and its first arguments
-_ALWAYS = {
-    "srun": "srun",
-    "scontrol": "commands",
-    "getent": "commands",
-    "module": "commands",
-    "nvidia-smi": "commands",
-    "sbatch": "commands",
-    "salloc": "commands",
-    "scancel": "commands",
-    **dict.fromkeys(PROGRAMS, "container"),
-    "torchrun": "commands",
-}
+_SHORT = ("scontrol", "getent", "module", "nvidia-smi", "sbatch", "salloc", "scancel", "torchrun")
+# The stand-in's module by the wrapper's name.
+_ALWAYS = {"srun": "srun", **dict.fromkeys(PROGRAMS, "container"), **dict.fromkeys(_SHORT, "commands")}
 
 _BASH_ENV = """\
 # Read once by the batch shell of a local run; the processes that it starts do not see it.
@@ -122,10 +112,11 @@ def write_folder(folder: Path, job: PretendedJob, site: Site, interpreter: str) 
     job.save(str(folder))
     wrappers = dict(_ALWAYS)
     if site.conda:
-        wrappers |= {"conda": "commands", "mamba": "commands", "micromamba": "commands"}
+        wrappers |= dict.fromkeys(("conda", "mamba", "micromamba"), "commands")
+        hooks = folder / "conda/etc/profile.d"
+        hooks.mkdir(parents=True)
         for hook in ("conda.sh", "mamba.sh"):
-            (folder / "conda/etc/profile.d").mkdir(parents=True, exist_ok=True)
-            (folder / "conda/etc/profile.d" / hook).touch()
+            (hooks / hook).touch()
     if job.devices:
         del wrappers["nvidia-smi"]
     for name, module in wrappers.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -75,18 +76,16 @@ def node_names(nodes: int) -> list[str]:
 
 def say(text: str) -> None:
     """Tell the user on stderr, in one write so that lines of several processes do not mix."""
-    try:
+    with contextlib.suppress(OSError):  # nobody reads any more; the job goes on
         sys.stderr.write(f"slurmgpu run: {text}\n")
         sys.stderr.flush()
-    except OSError:
-        pass  # nobody reads any more; the job goes on
 
 
 def say_once(folder: str, text: str) -> None:
     """Tell the user the first time only, however many processes of the run say the same."""
     mark = Path(folder, "said-" + hashlib.sha256(text.encode()).hexdigest()[:24])
     try:
-        os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        mark.touch(mode=0o600, exist_ok=False)
     except FileExistsError:
         return
     except OSError:

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...lines.slurm import SRUN
+from .fitting import StepShape, fit_local_world_size, fit_torchrun, is_pretended_host, number, shape_step
 from .job import PretendedJob, node_names, say, say_once
 from .processes import Wakeups, become_subreaper, exit_code, kill_all, reap
 from .srun_output import Labels, output_file
-from .step_shape import StepShape, number, shape_step
-from .torchrun_words import fit_local_world_size, fit_torchrun, is_pretended_host
 
 __all__ = ["main", "task_environment"]
 
@@ -119,12 +118,9 @@ class _Step:
             nodes=job.nodes,
             processes_per_node=job.processes_per_node,
         )
-        self.command, changes = fit_torchrun(
-            fit_local_world_size(_resolve(command, job), self.shape.tasks_per_node),
-            nodes=self.shape.nodes,
-            processes_per_node=job.processes_per_node,
-            hosts=node_names(job.nodes),
-        )
+        words = fit_local_world_size(_resolve(command, job), self.shape.tasks_per_node)
+        hosts = node_names(job.nodes)
+        self.command, changes = fit_torchrun(words, self.shape.nodes, job.processes_per_node, hosts)
         self.step_id = _next_step(folder)
         tasks, nodes = self.shape.tasks, self.shape.nodes
         where = f" on {nodes} pretended nodes" if nodes > 1 else ""
