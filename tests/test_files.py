@@ -117,7 +117,7 @@ def test_each_mistake_is_named_with_its_place_and_what_is_valid(text: str, expec
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("variables: {A: true}", "job.yaml:1: variables.A: true is no text; put it in quotes"),
+        ("variables: {A: true}", "job.yaml:1: variables.A: true is not text; put it in quotes"),
         ("command: {python: x.py}", "job.yaml:1: command: {'python': 'x.py'}: a list is expected here"),
         ("resources: 3", "job.yaml:1: resources: 3: `key: value` lines are expected here"),
         ("name: x\n\tcomment: y", "job.yaml:2: a tab stands where YAML wants spaces"),

@@ -30,15 +30,11 @@ def read_batch_script(script: Path, *, any_bytes: bool = False) -> str:
             with script.open("rb") as file:
                 data = file.read(LARGEST_SCRIPT + 1)
     except FileNotFoundError:
-        raise InvalidInput(
-            f"{shown}: there is no such file",
-            hint="give the path of a batch script, or - for standard input",
-        ) from None
+        hint = "give the path of a batch script, or - for standard input"
+        raise InvalidInput(f"{shown}: there is no such file", hint=hint) from None
     except OSError as error:
-        raise InvalidInput(
-            f"{shown}: {error.strerror}",
-            hint="give the path of a batch script that you may read, or - for standard input",
-        ) from None
+        hint = "give the path of a batch script that you may read, or - for standard input"
+        raise InvalidInput(f"{shown}: {error.strerror}", hint=hint) from None
     if len(data) > LARGEST_SCRIPT:
         raise InvalidInput(
             f"{shown}: is larger than {LARGEST_SCRIPT:,} bytes, and sbatch takes no script of that size",

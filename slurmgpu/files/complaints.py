@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
 from slurmgpu.errors import did_you_mean, nearest
-from slurmgpu.files.layered import Key, Layered
+from slurmgpu.files.layered import Key, Layered, dotted
 from slurmgpu.files.mending import mended_lines, model_in, places_of
 
 __all__ = ["complaint"]
@@ -20,13 +20,12 @@ def complaint(
     model: type[BaseModel],
     layered: Layered,
     errors: list[dict[str, object]],
-    wrap: Callable[[Key], Key],
     others: Mapping[str, str],
 ) -> tuple[str, str | None]:
     """The message for a model's errors, one a line, and the next act where one is known."""
     misplaced = _misplaced(model, errors, others)
-    problems = [_problem(model, layered, one, wrap, misplaced) for one in errors]
-    hint = _mended(layered, misplaced, wrap) or next(filter(None, map(_hint, errors)), None)
+    problems = [_problem(model, layered, one, misplaced) for one in errors]
+    hint = _mended(layered, misplaced) or next(filter(None, map(_hint, errors)), None)
     if hint is None and "sbatch" in model.model_fields and _strange(model, errors):
         name, value = _strange(model, errors)[0]
         hint = f"any other option of sbatch goes under sbatch: {{{name}: {_shown(value)}}}"
@@ -34,9 +33,7 @@ def complaint(
 
 
 def _misplaced(
-    model: type[BaseModel],
-    errors: list[dict[str, Any]],
-    others: Mapping[str, str],
+    model: type[BaseModel], errors: list[dict[str, Any]], others: Mapping[str, str]
 ) -> dict[Key, tuple[str, ...]]:
     """Unknown keys that are valid elsewhere in the model, and where."""
     found: dict[Key, tuple[str, ...]] = {}
@@ -69,27 +66,20 @@ def _without_branches(location: tuple[str | int, ...]) -> Key:
     return tuple(part for part in location if not (isinstance(part, str) and _is_branch(part)))
 
 
-def _mended(
-    layered: Layered, misplaced: Mapping[Key, tuple[str, ...]], wrap: Callable[[Key], Key]
-) -> str | None:
-    """The next act for keys in the wrong place."""
-    if not misplaced:
-        return None
+def _mended(layered: Layered, misplaced: Mapping[Key, tuple[str, ...]]) -> str:
+    """The next act for keys in the wrong place; empty without any."""
     options, values = [], {}
     for key, place in misplaced.items():
         value: Any = layered.data
         for part in key:
             value = value[part]
-        origin = layered.origin(wrap(key))
+        origin = layered.origin(key)
         if origin is not None and origin.where.startswith("option --set"):
-            options.append(f"--set {'.'.join(place)}={value}")
+            options.append(f"--set {dotted(place)}={value}")
         else:
             values[place] = value
-    return "\n".join(
-        filter(
-            None, ("write " + " ".join(options) if options else "", mended_lines(values) if values else "")
-        )
-    )
+    lines = [f"write {' '.join(options)}"] if options else []
+    return "\n".join([*lines, mended_lines(values)] if values else lines)
 
 
 def _hint(error: Mapping[str, Any]) -> str | None:
@@ -107,8 +97,7 @@ def _hint(error: Mapping[str, Any]) -> str | None:
     if error["type"] == "model_type" and isinstance(error["input"], str):
         glued = re.match(r"([A-Za-z_]\w*)[:=](\S.*)\Z", error["input"])
         if glued:
-            name = ".".join(str(part) for part in error["loc"])
-            return f"a blank is missing after the colon: write\n{name}:\n  {glued[1]}: {glued[2]}"
+            return f"a blank is missing after the colon: write\n{dotted(error['loc'])}:\n  {glued[1]}: {glued[2]}"
     if error["type"] == "string_type" and isinstance(error["input"], (bool, int, float)):
         return f"write it in quotes: {error['loc'][-1]}: '{_shown(error['input'])}'"
     return None
@@ -132,36 +121,45 @@ def _problem(
     model: type[BaseModel],
     layered: Layered,
     error: Mapping[str, Any],
-    wrap: Callable[[Key], Key],
     misplaced: Mapping[Key, tuple[str, ...]],
 ) -> str | None:
     key = _without_branches(error["loc"])
-    origin = layered.origin(wrap(key))
-    place_of = f"{origin}: " if origin else ""
-    name = ".".join(str(part) for part in key)
-    if _may_be_secret(key, error["input"]):
-        return f"{place_of}secrets: a list of variable names is expected here (letters, digits and _), without their values"
-    message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    if key in misplaced:
-        place = misplaced[key]
-        where = f"under {'.'.join(place[:-1])}:" if place[:-1] else "at the top, not indented"
-        if place[:-1] == key[:-1]:
-            return f"{place_of}{name}: unknown key; it is called {place[-1]} here"
-        known_as = "" if place[-1] == key[-1] else f" as {place[-1]}"
-        return f"{place_of}{name}: unknown key; it belongs {where}{known_as}"
-    if error["input"] is None and any(belongs[: len(key)] == key for belongs in misplaced.values()):
+    if (
+        key not in misplaced
+        and error["input"] is None
+        and any(one[: len(key)] == key for one in misplaced.values())
+    ):
         return None  # empty, because what belongs under it stands elsewhere
+    if _may_be_secret(key, error["input"]):
+        said = (
+            "secrets: a list of variable names is expected here (letters, digits and _), without their values"
+        )
+    else:
+        said = _said(model, error, key, misplaced.get(key))
+        said = f"{dotted(key)}: {said}" if key else said
+    return f"{layered.place(key)}{said}"
+
+
+def _said(model: type[BaseModel], error: Mapping[str, Any], key: Key, belongs: tuple[str, ...] | None) -> str:
+    """What is wrong at a key, without its place and name; ``belongs``: where it would be valid."""
+    message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if belongs is not None:
+        if belongs[:-1] == key[:-1]:
+            return f"unknown key; it is called {belongs[-1]} here"
+        where = f"under {dotted(belongs[:-1])}:" if belongs[:-1] else "at the top, not indented"
+        known_as = "" if belongs[-1] == key[-1] else f" as {belongs[-1]}"
+        return f"unknown key; it belongs {where}{known_as}"
     if error["type"] == "extra_forbidden":
-        return f"{place_of}{name}: {_unknown_key(model, key)}"
+        valid = _keys_at(model, key[:-1])
+        return f"unknown key; {did_you_mean(str(key[-1]), valid)}valid here: {', '.join(valid)}"
     if error["type"] == "missing":
-        return f"{place_of}{name}: is missing"
+        return "is missing"
     if error["type"] == "value_error":
-        return f"{place_of}{name}: {message}" if name else f"{place_of}{message}"
+        return str(message)
     shown = _shown(error["input"])
-    wanted = _WANTED.get(error["type"])
     if error["type"] == "string_type" and not isinstance(error["input"], (dict, list)):
-        return f"{place_of}{name}: {shown} is no text; put it in quotes"
-    return f"{place_of}{name}: {shown}: {wanted or message[:1].lower() + message[1:]}"
+        return f"{shown} is not text; put it in quotes"
+    return f"{shown}: {_WANTED.get(error['type']) or message[:1].lower() + message[1:]}"
 
 
 # In YAML's words, where Pydantic speaks of JSON's.
@@ -185,19 +183,11 @@ def _is_branch(part: str) -> bool:
     return part.startswith("<")
 
 
-def _unknown_key(model: type[BaseModel], key: Key) -> str:
-    valid = _keys_at(model, key[:-1])
-    return f"unknown key; {did_you_mean(str(key[-1]), valid)}valid here: {', '.join(valid)}"
-
-
 def _keys_at(model: type[BaseModel], key: Key) -> list[str]:
     """The names of the fields of the model that stands at a key."""
     current: type[BaseModel] | None = model
     for part in key:
-        if current is None:
-            return []
-        field_info = current.model_fields.get(str(part))
-        if field_info is None:
-            continue  # an index, or the name of an entry of a mapping: the model stays
-        current = model_in(field_info.annotation)
+        # An index, or the name of an entry of a mapping, is not a field: the model stays.
+        if current is not None and str(part) in current.model_fields:
+            current = model_in(current.model_fields[str(part)].annotation)
     return list(current.model_fields) if current else []

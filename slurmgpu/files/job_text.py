@@ -14,10 +14,6 @@ from slurmgpu.files.layered import Key
 
 __all__ = ["block_text", "job_text"]
 
-_INDENT = 2
-# Lists that read best on one line.
-_WIDTH = 110
-
 
 def job_text(
     data: Mapping[str, object],
@@ -51,7 +47,7 @@ def block_text(text: str) -> str:
 def _dump(node: object) -> str:
     writer = YAML(pure=True)
     writer.width = 10**6  # a folded line would be hard to read, and a shell line must not break
-    writer.indent(mapping=_INDENT, sequence=4, offset=2)
+    writer.indent(mapping=2, sequence=4, offset=2)
     stream = io.StringIO()
     writer.dump(node, stream)
     return stream.getvalue()

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slurmgpu.errors import InvalidInput, nearest
 from slurmgpu.files.data import data_folder
-from slurmgpu.files.layered import Layered, Origin
+from slurmgpu.files.gallery import example_names
+from slurmgpu.files.layered import Layered, Origin, dotted
 from slurmgpu.files.settings import EXCLUSIVE_JOB_KEYS, LoadedSettings, layer_files, load_settings
 from slurmgpu.files.yaml import read_text, read_yaml, spelled, validate
 from slurmgpu.lines.command import python_files
@@ -49,7 +50,7 @@ class LoadedJob(NamedTuple):
         """The keys of the job whose values come from a settings file, and where they stand there."""
         files = {str(file) for _, file in layer_files(self.settings)}
         return {
-            ".".join(map(str, key)): str(origin)
+            dotted(key): str(origin)
             for key, origin in self.layered.origins.items()
             if origin.where in files and key
         }
@@ -74,10 +75,9 @@ def find_job_file(name: str) -> Path:
             f"{name}: is a folder, where a job file is expected",
             hint=f"give a file in it, such as {path / 'job.yaml'}",
         )
-    names = sorted(file.stem for file in shipped.glob("*.yaml"))
     raise InvalidInput(
         f"{name}: there is no such job file (`slurmgpu jobs` lists those that ship with slurmgpu)",
-        hint=_meant_file(path, names),
+        hint=_meant_file(path, example_names()),
     )
 
 
@@ -142,12 +142,12 @@ def load_job(
     return LoadedJob(job, work_dir, settings, path, text, layered)
 
 
-def words_as_spelled(layer: Layered, text: str, key: str = "command", in_text: str = "command") -> None:
+def words_as_spelled(layer: Layered, text: str, in_text: str = "command") -> None:
     """Numbers in a command are words, spelled as ``text`` spells them."""
-    words = layer.data.get(key)
+    words = layer.data.get("command")
     if isinstance(words, list) and any(isinstance(word, (int, float)) for word in words):
         as_written = spelled(text, in_text) or words
-        layer.data[key] = [
+        layer.data["command"] = [
             written if isinstance(word, (int, float)) else word
             for word, written in zip(words, as_written, strict=True)
         ]

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["Key", "Layered", "Origin"]
+__all__ = ["Key", "Layered", "Origin", "dotted"]
 
 Key = tuple[str | int, ...]
 """The path of a value in nested mappings and lists."""
+
+
+def dotted(key: Key) -> str:
+    """A key as messages name it: ``resources.gpus``."""
+    return ".".join(map(str, key))
 
 
 class Origin(NamedTuple):
@@ -64,6 +69,11 @@ class Layered:
             if key[:end] in self.origins:
                 return self.origins[key[:end]]
         return None
+
+    def place(self, key: Key) -> str:
+        """How a message begins that is about a key: where it was written, and a colon; empty where that is unknown."""
+        origin = self.origin(key)
+        return f"{origin}: " if origin else ""
 
     def _drop(self, key: Key) -> None:
         here: object = self.data

@@ -280,6 +280,8 @@ def write_user_settings(settings: LoadedSettings, values: Mapping[tuple[str, ...
     from ruamel.yaml import YAML
     from ruamel.yaml.comments import CommentedMap
 
+    from slurmgpu.files.run_record import write_atomically
+
     path = settings.folders["user"] / LAYER_FILE
     writer = YAML()
     data = writer.load(path.read_text(encoding="utf-8")) if path.is_file() else None
@@ -295,9 +297,7 @@ def write_user_settings(settings: LoadedSettings, values: Mapping[tuple[str, ...
     writer.dump(data, text)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.write_text(text.getvalue(), encoding="utf-8")
-        draft.replace(path)
+        write_atomically(path, text.getvalue())
     except OSError as error:
         raise InvalidInput(f"{path} cannot be written: {error.strerror}") from None
     return path

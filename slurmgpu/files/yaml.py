@@ -6,14 +6,14 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.files.layered import Key, Layered, Origin
+from slurmgpu.files.layered import Key, Layered, Origin, dotted
 from slurmgpu.files.trust import Foreign, Trust, opened
 
 __all__ = [
@@ -37,6 +37,13 @@ def read_yaml(text: str, where: str) -> Layered:
 
     YAML 1.2: ``no`` is a word and ``12:30:00`` is text, not 45000.
     """
+    try:
+        return _parse(text, where)
+    except RecursionError:
+        raise InvalidInput(f"{where}: is nested too deeply to be read") from None
+
+
+def _parse(text: str, where: str) -> Layered:
     # Imported here: a job given by options alone needs no YAML.
     from ruamel.yaml import YAML
     from ruamel.yaml.comments import CommentedMap
@@ -46,8 +53,6 @@ def read_yaml(text: str, where: str) -> Layered:
     loader.allow_duplicate_keys = False
     try:
         node = loader.load(io.StringIO(text))
-    except RecursionError:
-        raise InvalidInput(f"{where}: is nested too deeply to be read") from None
     except MarkedYAMLError as error:
         from slurmgpu.files.mending import yaml_slip
 
@@ -71,12 +76,8 @@ def read_yaml(text: str, where: str) -> Layered:
             f"{where}:1: holds {_kind(node)}, where `key: value` lines are expected",
             hint=_instead(node, text),
         )
-    layered = Layered({}, {(): Origin(where)})
-    try:
-        layered.data = _plain(node, (), where, layered.origins)
-    except RecursionError:
-        raise InvalidInput(f"{where}: is nested too deeply to be read") from None
-    return layered
+    origins: dict[Key, Origin] = {(): Origin(where)}
+    return Layered(_plain(node, (), where, origins), origins)
 
 
 def _kind(node: object) -> str:
@@ -134,15 +135,15 @@ def _plain(node: object, key: Key, where: str, origins: dict[Key, Origin]) -> An
     if isinstance(node, dict):
         result: dict[str, object] = {}
         for name, value in node.items():
-            line = _line(lines, "key", name)
-            _check_tag(name, Origin(where, line))
+            origin = Origin(where, _line(lines, "key", name))
+            _check_tag(name, origin)
             if not isinstance(name, str):
                 raise InvalidInput(
-                    f"{Origin(where, line)}: the key {name!r} is no text; put it in quotes",
+                    f"{origin}: the key {name!r} is not text; put it in quotes",
                     hint=f'write "{name}": as the key',
                 )
             inside: Key = (*key, str(name))
-            origins[inside] = Origin(where, line)
+            origins[inside] = origin
             result[str(name)] = _plain(value, inside, where, origins)
         return result
     if isinstance(node, list):
@@ -159,47 +160,34 @@ def _plain(node: object, key: Key, where: str, origins: dict[Key, Origin]) -> An
     return node if node is None else str(node)
 
 
-def validate(
-    model: type[M],
-    layered: Layered,
-    what: str,
-    wrap: Callable[[Key], Key] = lambda key: key,
-    others: Mapping[str, str] = {},
-) -> M:
+def validate(model: type[M], layered: Layered, what: str, others: Mapping[str, str] = {}) -> M:
     """Make the model of plain values; InvalidInput names every wrong field with its file and line.
 
-    Values go through JSON, where strict models still read lists as tuples and text as dates. ``wrap`` turns
-    a key of the model into the key under which its origin is known; ``others`` are names that people use for keys
-    of the model (sbatch's), and the dotted keys that they stand for.
+    Values go through JSON, where strict models still read lists as tuples and text as dates. ``others`` are names
+    that people use for keys of the model (sbatch's), and the dotted keys that they stand for.
     """
-    _refuse_what_is_no_text(layered, layered.data, (), wrap)
+    _refuse_what_is_not_text(layered, layered.data, ())
     try:
         return model.model_validate_json(json.dumps(layered.data))
     except ValidationError as error:
         errors = [dict(one) for one in error.errors(include_url=False)]
     from slurmgpu.files.complaints import complaint
 
-    message, hint = complaint(model, layered, errors, wrap, others)
+    message, hint = complaint(model, layered, errors, others)
     raise InvalidInput(message, hint=hint or f"`slurmgpu schema {what}` describes every field")
 
 
-def _refuse_what_is_no_text(layered: Layered, value: object, key: Key, wrap: Callable[[Key], Key]) -> None:
-    """InvalidInput for text that UTF-8 cannot hold: a word of the command line that was in another encoding."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            _refuse_what_is_no_text(layered, inner, (*key, name), wrap)
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            _refuse_what_is_no_text(layered, inner, (*key, index), wrap)
+def _refuse_what_is_not_text(layered: Layered, value: object, key: Key) -> None:
+    """InvalidInput for text that UTF-8 cannot hold: a word of the command line in another encoding."""
+    if isinstance(value, (dict, list)):
+        for part, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            _refuse_what_is_not_text(layered, inner, (*key, part))
     elif isinstance(value, str) and not value.isascii():
         try:
             value.encode("utf-8")
         except UnicodeEncodeError:
-            origin = layered.origin(wrap(key))
-            place = f"{origin}: " if origin else ""
-            name = ".".join(str(part) for part in key)
             raise InvalidInput(
-                f"{place}{name}: {value!a} is not UTF-8",
+                f"{layered.place(key)}{dotted(key)}: {value!a} is not UTF-8",
                 hint="write it in UTF-8; a terminal with another encoding needs a UTF-8 locale (locale -a lists them)",
             ) from None
 
