@@ -369,7 +369,7 @@ def test_a_run_survives_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{}", '{"schema": "slurmgpu.run/2"}', "[1]", "\x00"])
 def test_a_damaged_run_file_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
-    with pytest.raises(InvalidInput, match=r"run\.json is no record of a run"):
+    with pytest.raises(InvalidInput, match=r"run\.json is not the record of a run"):
         select([str(tmp_path)])
 
 

@@ -12,7 +12,7 @@ from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput
 from slurmgpu.sandbox import programs
 from slurmgpu.sandbox.configuration import Place, gres_conf, slurm_conf
-from slurmgpu.sandbox.errors import ProgramsMissing, SandboxFailed
+from slurmgpu.sandbox.programs import ProgramsMissing, SandboxFailed
 from slurmgpu.sandbox.shape import Gpus, NodeKind, default_shape
 from slurmgpu.sandbox.state import folder_of, locked
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from slurmgpu.sandbox import life
-from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.keeper import Keeper
 from slurmgpu.sandbox.ports import reserved_ports
 from slurmgpu.sandbox.processes import boot_id, identify, is_running, processes_of
+from slurmgpu.sandbox.programs import SandboxFailed
 from slurmgpu.sandbox.shape import default_shape
 from slurmgpu.sandbox.state import (
     State,

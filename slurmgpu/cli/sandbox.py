@@ -207,8 +207,8 @@ def status(as_json: bool) -> None:
 def down(name: str | None, everything: bool, name_option: str | None) -> None:
     """End a sandbox (default: `default`) and its jobs; looks afterwards whether anything is left."""
     from slurmgpu.errors import InvalidInput
-    from slurmgpu.sandbox.errors import SandboxFailed
     from slurmgpu.sandbox.life import bring_down
+    from slurmgpu.sandbox.programs import SandboxFailed
     from slurmgpu.sandbox.state import known_sandboxes
 
     if everything and name:
@@ -243,8 +243,8 @@ def exec_(name: str, words: tuple[str, ...]) -> None:
     import os
     import shutil
 
-    from slurmgpu.sandbox.errors import SandboxFailed
     from slurmgpu.sandbox.life import running_sandbox, user_env
+    from slurmgpu.sandbox.programs import SandboxFailed
 
     env = user_env(*running_sandbox(name))
     path = shutil.which(words[0], path=env["PATH"])
@@ -280,8 +280,8 @@ def env(name: str, unset: bool) -> None:
 def logs(daemon: str | None, name: str, lines: int) -> None:
     """Show the end of the daemons' logs; DAEMON is slurmctld, slurmdbd, slurmd-node1, munged, mariadbd, ..."""
     from slurmgpu.errors import InvalidInput
-    from slurmgpu.sandbox.errors import SandboxFailed
     from slurmgpu.sandbox.keeper import tail_of_logs
+    from slurmgpu.sandbox.programs import SandboxFailed
     from slurmgpu.sandbox.state import folder_of
 
     folder = folder_of(name)

@@ -17,7 +17,7 @@ def read_batch_script(script: Path, *, any_bytes: bool = False) -> str:
     """A batch script's text, no line end translated; `-` is standard input.
 
     Args:
-        any_bytes: Keep bytes that are no UTF-8 as they are (surrogateescape) instead of refusing them.
+        any_bytes: Keep bytes that are not UTF-8 as they are (surrogateescape) instead of refusing them.
 
     Raises:
         InvalidInput: it cannot be read, is not UTF-8, or is too large to be a batch script.

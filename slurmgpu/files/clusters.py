@@ -29,10 +29,7 @@ _WHOLE = ("partitions", "qos", "environments")
 
 
 def profile_folders(settings: LoadedSettings) -> list[Path]:
-    """Where profiles are looked for: the site's own are authoritative, then the lab's, the user's, the project's.
-
-    A folder that holds a file of somebody else whom nobody trusts is left out.
-    """
+    """The folders of profiles by rank: site, lab, user, project, shipped; without those that hold an untrusted file."""
     named = [folder / "clusters" for folder in settings.folders.values()]
     return [*(folder for folder in named if not foreign_profiles(settings, folder)), data_folder("clusters")]
 

@@ -17,10 +17,7 @@ __all__ = ["complaint"]
 
 
 def complaint(
-    model: type[BaseModel],
-    layered: Layered,
-    errors: list[dict[str, object]],
-    others: Mapping[str, str],
+    model: type[BaseModel], layered: Layered, errors: list[dict[str, object]], others: Mapping[str, str]
 ) -> tuple[str, str | None]:
     """The message for a model's errors, one a line, and the next act where one is known."""
     misplaced = _misplaced(model, errors, others)
@@ -104,7 +101,7 @@ def _hint(error: Mapping[str, Any]) -> str | None:
 
 
 def _may_be_secret(key: Key, value: object) -> bool:
-    """Whether the value itself may stand where only its name belongs; then no message repeats it."""
+    """Whether a secret's value may be where only its name belongs; then no message repeats it."""
     return key[:1] == ("secrets",) and not (
         isinstance(value, str) and re.fullmatch(r"[A-Za-z_-]{1,40}", value)
     )
@@ -129,7 +126,7 @@ def _problem(
         and error["input"] is None
         and any(one[: len(key)] == key for one in misplaced.values())
     ):
-        return None  # empty, because what belongs under it stands elsewhere
+        return None  # empty, because what belongs under it is elsewhere
     if _may_be_secret(key, error["input"]):
         said = (
             "secrets: a list of variable names is expected here (letters, digits and _), without their values"
@@ -184,7 +181,7 @@ def _is_branch(part: str) -> bool:
 
 
 def _keys_at(model: type[BaseModel], key: Key) -> list[str]:
-    """The names of the fields of the model that stands at a key."""
+    """The names of the fields of the model at a key."""
     current: type[BaseModel] | None = model
     for part in key:
         # An index, or the name of an entry of a mapping, is not a field: the model stays.

@@ -15,15 +15,14 @@ __all__ = ["WITHOUT_GPUS", "data_folder", "read_extensions", "read_templates"]
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 WITHOUT_GPUS = _PACKAGE / "without_gpus"
-"""What stands on PYTHONPATH of programs whose GPUs are only pretended."""
+"""What is on PYTHONPATH of programs whose GPUs are only pretended."""
 _CHECKOUT = {"templates": "templates", "jobs": "jobs", "clusters": "examples/clusters"}
 
 
 def data_folder(name: str) -> Path:
-    """The folder of shipped ``templates``, ``jobs`` or ``clusters``.
+    """The folder of shipped ``templates``, ``jobs`` or ``clusters``: in the package, else in the checkout around it.
 
-    The package's own ``_data`` first, then the checkout around it; never sys.path, where an editable
-    install leaves stale copies.
+    Never on sys.path, where an editable install leaves stale copies.
     """
     packaged = _PACKAGE / "_data" / name
     if packaged.is_dir():
@@ -104,6 +103,5 @@ def _read(path: Path, trust: Trust, what: str = "template", hint: str = _TEMPLAT
             return file.read().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(
-            f"{what} {str(path)!r}: {getattr(error, 'strerror', None) or error}",
-            hint=hint,
+            f"{what} {str(path)!r}: {getattr(error, 'strerror', None) or error}", hint=hint
         ) from None

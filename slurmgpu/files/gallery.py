@@ -9,7 +9,7 @@ from typing import NamedTuple
 from slurmgpu.errors import InvalidInput, did_you_mean
 from slurmgpu.files.data import data_folder
 
-__all__ = ["Example", "copy_example", "example_named", "example_names", "examples"]
+__all__ = ["copy_example", "example_named", "example_names", "examples"]
 
 _COMMAND = re.compile(r"#\s{2,}(\S.*)")
 
@@ -68,9 +68,9 @@ def _named_in(path: Path) -> list[Path]:
 
 
 def copy_example(example: Example, folder: Path) -> list[Path]:
-    """Copy its files into a folder, which is made where it is missing; those already there as they are stay.
+    """Copy its files into a folder, made if missing; return the new ones.
 
-    Returns the new files. InvalidInput, and nothing copied, where another file has one of their names.
+    InvalidInput, and nothing copied, where another file has one of their names.
     """
     targets = {source: folder / source.name for source in example.files}
     new = [source for source, target in targets.items() if not _is_there(source, target, example.name)]

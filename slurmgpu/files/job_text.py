@@ -12,7 +12,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarStri
 
 from slurmgpu.files.layered import Key
 
-__all__ = ["block_text", "job_text"]
+__all__ = ["job_text"]
 
 
 def job_text(

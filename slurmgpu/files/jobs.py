@@ -47,7 +47,7 @@ class LoadedJob(NamedTuple):
     layered: Layered
 
     def from_settings(self) -> dict[str, str]:
-        """The keys of the job whose values come from a settings file, and where they stand there."""
+        """The keys of the job whose values come from a settings file, and where they are there."""
         files = {str(file) for _, file in layer_files(self.settings)}
         return {
             dotted(key): str(origin)
@@ -195,7 +195,7 @@ def _check_name(folder: Path) -> None:
 
 
 def folder_here(work_dir: str, cwd: Path) -> Path | None:
-    """The work folder as a folder of this machine; None when a variable only the job has stands in it."""
+    """The work folder as a folder of this machine; None if it has a variable that only the job knows."""
     if work_dir == "~" or work_dir.startswith("~/"):
         return Path(work_dir).expanduser()
     if work_dir in {"$SLURM_SUBMIT_DIR", "${SLURM_SUBMIT_DIR}"}:

@@ -14,9 +14,11 @@ from slurmgpu.errors import nearest
 __all__ = ["mended_lines", "model_in", "places_of", "yaml_slip"]
 
 _KEY = r"(?P<indent>\s*)(?P<key>[A-Za-z_][\w.-]*)"
-_GLUED = re.compile(rf"{_KEY}:(?P<value>[^\s:/].*)\Z")
-_EQUALS = re.compile(rf"{_KEY}\s*=\s*(?P<value>[^\s=].*)\Z")
-_NO_COLON = re.compile(rf"{_KEY}(?:[ \t]+(?P<value>[^\s:#][^:]*))?\s*\Z")
+_SLIPS = {
+    re.compile(rf"{_KEY}:(?P<value>[^\s:/].*)\Z"): "has no blank after its colon",
+    re.compile(rf"{_KEY}\s*=\s*(?P<value>[^\s=].*)\Z"): "has = where YAML wants a colon",
+    re.compile(rf"{_KEY}(?:[ \t]+(?P<value>[^\s:#][^:]*))?\s*\Z"): "has no colon",
+}
 _PAIR = re.compile(rf"{_KEY}[ ]*:[ ]+(?P<value>\S.*)\Z")
 _UNSAID = "mapping values are not allowed here"
 
@@ -28,16 +30,13 @@ def yaml_slip(text: str, problem: str, line: int | None, context: int | None) ->
     here = lines[at] if lines else ""
     if "duplicate key" in problem:
         name = re.search(r'duplicate key "([^"]*)"', problem)
-        return (
-            line,
-            f"the key {name[1] if name else ''!r} stands twice; keep one",
-            "take one of the two lines out",
-        )
+        said = f"the key {name[1] if name else ''!r} is there twice; keep one"
+        return line, said, "take one of the two lines out"
     if "another document" in problem:
         return line, "a second document begins here (---); keep one", "write one job a file"
     if "'\\t'" in problem:
         mended = re.sub(r"^[\t ]+", lambda found: found[0].replace("\t", "  "), here)
-        return line, "a tab stands where YAML wants spaces; replace it by spaces", _write(mended)
+        return line, "a tab is where YAML wants spaces; replace it with spaces", _write(mended)
     if "cannot start any token" in problem:
         return line, f"a value cannot begin with {problem.split()[2]} in YAML", _write(_quoted(here))
     if context is not None and (
@@ -55,16 +54,10 @@ def yaml_slip(text: str, problem: str, line: int | None, context: int | None) ->
         if found:
             return found
     if "sequence entries are not allowed" in problem:
-        return (
-            line,
-            "a list begins on the line of its key",
-            "write it as [a, b], or each - on a line of its own",
-        )
-    return (
-        line,
-        problem,
-        "`key: value` lines are expected, values with signs of YAML's own ([]{}:#,&*!|>'\"%@`) in quotes",
-    )
+        hint = "write it as [a, b], or each - on a line of its own"
+        return line, "a list begins on the line of its key", hint
+    hint = "`key: value` lines are expected, values with signs of YAML's own ([]{}:#,&*!|>'\"%@`) in quotes"
+    return line, problem, hint
 
 
 def _key_slip(lines: list[str], at: int, context: int | None) -> tuple[int, str, str] | None:
@@ -73,47 +66,27 @@ def _key_slip(lines: list[str], at: int, context: int | None) -> tuple[int, str,
         (n for n in range(at - 1, -1, -1) if lines[n].strip() and not lines[n].lstrip().startswith("#")), at
     )
     for number in dict.fromkeys((at, before, at if context is None else min(context, len(lines) - 1))):
-        line = lines[number]
-        glued = _GLUED.match(line)
-        if glued:
-            return number, f"{line.strip()!r} has no blank after its colon", _write(_pair(glued))
-        equals = _EQUALS.match(line)
-        if equals:
-            return number, f"{line.strip()!r} has = where YAML wants a colon", _write(_pair(equals))
-        bare = _NO_COLON.match(line)
-        if bare:
-            return number, f"{line.strip()!r} has no colon", _write(_pair(bare))
+        for pattern, what in _SLIPS.items():
+            if slip := pattern.match(lines[number]):
+                mended = f"{slip['indent']}{slip['key']}: {(slip['value'] or '').rstrip()}".rstrip()
+                return number, f"{lines[number].strip()!r} {what}", _write(mended)
     indent, above = _indent(lines[at]), _indent(lines[before])
     pair = _PAIR.match(lines[at])
     if pair and ": " in pair["value"]:
-        inner = re.match(r"[a-z_]+: +\S", pair["value"])
-        said = f"{lines[at].strip()!r} has two colons"
-        return (
-            at,
-            said,
-            _write(
-                f"{pair['indent']}{pair['key']}:\n{pair['indent']}  {pair['value']}"
-                if inner
-                else _quoted(lines[at])
-            ),
-        )
+        mended = _quoted(lines[at])
+        if re.match(r"[a-z_]+: +\S", pair["value"]):
+            mended = f"{pair['indent']}{pair['key']}:\n{pair['indent']}  {pair['value']}"
+        return at, f"{lines[at].strip()!r} has two colons", _write(mended)
     if before != at and indent != above:
         way = "deeper" if indent > above else "less deep"
         what = "which has a value of its own" if indent > above else "and like none above it"
-        return (
-            at,
-            f"{lines[at].strip()!r} is indented {way} than the line above, {what}",
-            _write(f"{lines[before].rstrip()}\n{' ' * above}{lines[at].strip()}"),
-        )
+        said = f"{lines[at].strip()!r} is indented {way} than the line above, {what}"
+        return at, said, _write(f"{lines[before].rstrip()}\n{' ' * above}{lines[at].strip()}")
     return None
 
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
-
-
-def _pair(match: re.Match[str]) -> str:
-    return f"{match['indent']}{match['key']}: {(match['value'] or '').rstrip()}".rstrip()
 
 
 def _quoted(line: str) -> str:

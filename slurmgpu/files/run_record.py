@@ -26,7 +26,7 @@ def read_run(directory: Path) -> Run:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         first = str(error).split("\n")
-        raise InvalidInput(f"{path} is no record of a run: {' '.join(first[:3])}") from None
+        raise InvalidInput(f"{path} is not the record of a run: {' '.join(first[:3])}") from None
     _check_whose(directory, run)
     return run
 
@@ -50,10 +50,9 @@ def write_run(path: Path, run: Run) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file by rename, flushed to disk; as open to others as the umask says.
+    """Write a file by rename, flushed to disk, with the umask's permissions.
 
-    The folder may be somebody else's, who can put a link in the draft's place at any moment: once it is made, it is not
-    gone to by its name.
+    The folder may be somebody else's, who can replace the draft by a link at any moment: it is not opened again by name.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:

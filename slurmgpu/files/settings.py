@@ -20,7 +20,6 @@ from slurmgpu.models.environment import Environment
 __all__ = [
     "EXCLUSIVE_JOB_KEYS",
     "LoadedSettings",
-    "Policy",
     "Settings",
     "expand_here",
     "layer_files",
@@ -91,7 +90,7 @@ class LoadedSettings(NamedTuple):
     folders: dict[str, Path]
     """Layer name -> its folder, in rising precedence."""
     trust: Trust = Trust()
-    """Whose files count besides one's own."""
+    """Whose files count besides the user's own."""
     unused: tuple[Foreign, ...] = ()
     """Files of others that were found and are not used."""
     of_others: tuple[Foreign, ...] = ()
@@ -233,7 +232,7 @@ def _extend(layer: Layered, environ: Mapping[str, str], trust: Trust, *, is_proj
     if not isinstance(named, str) or origin is None:
         return
     folder = Path(origin.where).parent / expand_here(named, environ, "extensions")
-    # The user, the site or the lab names it, and trusts it by that; a project's must be one's own or trusted.
+    # The user, the site or the lab names it, and trusts it by that; a project's must be the user's own, or trusted.
     read_extensions(folder, trust if is_project else Trust((*trust.folders, *Trust.of([folder]).folders)))
 
 

@@ -1,4 +1,4 @@
-"""Whose files are read without being named: one's own, root's, and those in folders that one trusts by name.
+"""Whose files are read without being named: the user's, root's, and those in folders that the user trusts by name.
 
 What a settings file or a template says runs as whoever submits. As git has it for repositories (safe.directory), a file
 that somebody else wrote, or may write, counts only where its folder is trusted.
@@ -84,7 +84,7 @@ def _reached(path: Path, group: int | None) -> bool:
 
 
 def _owner(there: os.stat_result) -> str | None:
-    """Whose it is, if neither one's own nor root's; under sudo the files of who called it are one's own, as for git."""
+    """Whose it is, if neither the user's nor root's; under sudo the caller's files count as the user's, as for git."""
     mine = {0, os.geteuid()}
     if os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdecimal():
         mine.add(int(os.environ["SUDO_UID"]))
@@ -98,7 +98,7 @@ def _owner(there: os.stat_result) -> str | None:
 
 
 def _is_ones_own_group(number: int) -> bool:
-    """Whether a group is root's, or one's own alone, as many systems make one for each user."""
+    """Whether a group is root's, or the user's alone: many systems make one for each user."""
     if number == 0:
         return True
     try:

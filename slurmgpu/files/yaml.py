@@ -1,4 +1,4 @@
-"""YAML 1.2 on disk -> plain values, each with the line it stands on; and models' errors in those words."""
+"""YAML 1.2 on disk -> plain values, each with its line; and models' errors in those words."""
 
 from __future__ import annotations
 
@@ -16,16 +16,7 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.files.layered import Key, Layered, Origin, dotted
 from slurmgpu.files.trust import Foreign, Trust, opened
 
-__all__ = [
-    "LARGEST_FILE",
-    "IsForeign",
-    "read_file",
-    "read_text",
-    "read_yaml",
-    "spelled",
-    "utf8",
-    "validate",
-]
+__all__ = ["IsForeign", "read_file", "read_text", "read_yaml", "spelled", "validate"]
 
 # YAML 1.1 had them for newlines, and the reader makes blanks of them.
 _BREAKS = ("\x85", "\u2028", "\u2029")
@@ -94,12 +85,12 @@ def _instead(node: object, text: str) -> str:
     return f"write {glued[1]}: {glued[2]}" if glued else "write such as command: python train.py"
 
 
-# A few lines of aliases of aliases stand for more values than any memory holds.
+# A few lines of aliases of aliases mean more values than any memory holds.
 _MOST_VALUES = 100_000
 
 
 def _line(lines: Any, of: str, part: object) -> int | None:
-    """The line of a key or an item; a key that a merge (<<) brings in stands on none of its own."""
+    """The line of a key or an item; a key from a merge (<<) has none of its own."""
     try:
         return int(getattr(lines, of)(part)[0]) + 1
     except (KeyError, TypeError):
@@ -129,7 +120,7 @@ def _check_tag(node: object, origin: Origin) -> None:
 
 def _plain(node: object, key: Key, where: str, origins: dict[Key, Origin]) -> Any:
     if len(origins) > _MOST_VALUES:
-        raise InvalidInput(f"{where}: stands for more than {_MOST_VALUES} values; use fewer aliases (*name)")
+        raise InvalidInput(f"{where}: has more than {_MOST_VALUES} values; use fewer aliases (*name)")
     _check_tag(node, origins[key])
     lines: object = getattr(node, "lc", None)  # ruamel's mappings and lists know their lines
     if isinstance(node, dict):
@@ -164,7 +155,7 @@ def validate(model: type[M], layered: Layered, what: str, others: Mapping[str, s
     """Make the model of plain values; InvalidInput names every wrong field with its file and line.
 
     Values go through JSON, where strict models still read lists as tuples and text as dates. ``others`` are names
-    that people use for keys of the model (sbatch's), and the dotted keys that they stand for.
+    that people use for keys of the model (sbatch's), and the dotted keys that they mean.
     """
     _refuse_what_is_not_text(layered, layered.data, ())
     try:
@@ -226,7 +217,7 @@ def read_file(path: Path, trust: Trust | None = None) -> Layered:
 def read_text(path: Path, trust: Trust | None = None) -> str:
     """A file's text; InvalidInput when it cannot be read.
 
-    With ``trust``, IsForeign where it does not count by that: the file that is read, whatever lay there before.
+    With ``trust``, IsForeign if the open file does not count by it.
     """
     try:
         with opened(path, trust or Trust()) as (file, foreign):
@@ -245,7 +236,7 @@ def read_text(path: Path, trust: Trust | None = None) -> str:
 
 
 LARGEST_FILE = 1 << 18
-"""Bytes: far more than any of these files has, and as much as is read in some seconds, whatever stands in it."""
+"""Bytes: far more than any of these files has, and as much as is read within seconds, whatever is in it."""
 
 
 def utf8(data: bytes, path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Which GPUs a local run may use: those of the Slurm job that it runs in, or those of a machine of one's own."""
+"""Which GPUs a local run may use: those of the Slurm job that it runs in, or those of the user's own machine."""
 
 from __future__ import annotations
 

@@ -21,10 +21,10 @@ from typing import Any
 from ..errors import RunFailed
 from .environment import batch_environment, pretended_job
 from .script import ScriptReading, read_needs
-from .site import LocalRequest, StandIn, find_site, stand_ins
+from .site import LocalRequest, find_site, stand_ins
 from .standins.folder import write_folder
 
-__all__ = ["LocalRequest", "StandIn", "run_here", "stand_ins"]
+__all__ = ["LocalRequest", "run_here", "stand_ins"]
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

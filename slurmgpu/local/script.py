@@ -1,6 +1,6 @@
 """Reads a batch script, without running it: what of the cluster does it count on?
 
-What it misses, the stand-ins still meet when the script runs; only the list that is printed beforehand is then shorter.
+The stand-ins still meet what it misses; only the list that is printed before the run is shorter then.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ScriptReading:
         return (words for words in self.commands if words[0] in names)
 
     def mentions(self, *names: str) -> bool:
-        """Whether one of the words stands anywhere in a command (behind srun, too)."""
+        """Whether one of the words is anywhere in a command (behind srun, too)."""
         return any(name in words for words in self.commands for name in names)
 
     def asks(self, *names: str) -> str:

@@ -50,10 +50,7 @@ class Place:
 
 
 def plugin_folder(daemon: Path) -> Path | None:
-    """Where the plugins of the Slurm lie that a daemon belongs to; None for the system's, which finds them itself.
-
-    A Slurm that was unpacked into some folder, and not installed, has to be told.
-    """
+    """Where a daemon's plugins are if its Slurm was unpacked into some folder; None for the system's."""
     prefix = daemon.resolve().parent.parent
     if prefix in {Path("/"), Path("/usr")}:
         return None
@@ -71,9 +68,8 @@ def host_name() -> str:
 def is_on_loopback(host: str) -> bool:
     """Whether the daemons can be kept on 127.0.0.1.
 
-    Kept off the wildcard, daemon and srun alike listen on what the host's name resolves to, and only there.
-    With any other address (Debian likes 127.0.1.1) they no longer find each other. Then they do listen
-    everywhere, and munge's key alone keeps strangers out.
+    Without the wildcard, daemon and srun listen only on the address of the host's name. If that is another one (Debian's
+    127.0.1.1), they do not find each other. They then listen everywhere, and only munge's key keeps strangers out.
     """
     try:
         return socket.gethostbyname(host) == "127.0.0.1"
@@ -253,7 +249,7 @@ esac
 def gres_conf(folder: Path, shape: Shape) -> str:
     """The text of gres.conf: each GPU is a symlink to /dev/null, so that jobs get CUDA_VISIBLE_DEVICES.
 
-    Nodes without a daemon have a mere count: nobody opens their devices.
+    Nodes without a daemon only have a count: nobody opens their devices.
     """
     lines = []
     for kind in shape.kinds:

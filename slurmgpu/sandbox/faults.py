@@ -14,11 +14,10 @@ from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.run_record import write_atomically
-from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.keeper import Keeper
 from slurmgpu.sandbox.ports import reserved_ports
 from slurmgpu.sandbox.processes import end_processes, is_stopped, tasks_on
-from slurmgpu.sandbox.programs import program
+from slurmgpu.sandbox.programs import SandboxFailed, program
 from slurmgpu.sandbox.starting import CONTROLLER_CONF, client_env
 from slurmgpu.sandbox.state import State, read_state, write_state
 from slurmgpu.sandbox.supervisor import listener
@@ -33,7 +32,6 @@ FAULTS = {
     "preempt": "JOB: a job of more priority takes its nodes (JOB must be in a preemptible partition)",
     "drop-replies": "the controller does what it is asked, and its replies are lost",
 }
-
 
 NOBODYS_PORT = 1
 """Only root may listen there (ip(7), ip_unprivileged_port_start): whoever asks is refused."""
@@ -109,9 +107,8 @@ class _Faults:
             raise InvalidInput(f"JOB {job!r}: write the id of one job, such as 12 or 12_3")
         # Of a job that it does not know squeue says nothing, or that its id is invalid, by age.
         rows = self.ask("squeue", "-h", "-o", "%i|%T|%P|%N").split("\n")
-        row = next((row.partition("|")[2] for row in rows if row.startswith(f"{job}|")), "")
-        state, _, rest = row.partition("|")
-        partition, _, nodes = rest.partition("|")
+        found = (row.split("|") for row in rows if row.startswith(f"{job}|"))
+        _, state, partition, nodes = next(found, [""] * 4)
         if state != "RUNNING":
             raise SandboxFailed(
                 f"JOB {job}: only a running job can be preempted; it is {state or 'not in the queue'}",

@@ -1,4 +1,4 @@
-"""Talks to a sandbox's supervisor: requests go through a FIFO, what became of them stands in a file."""
+"""Talks to a sandbox's supervisor: requests go through a FIFO, and a file says what became of them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from slurmgpu.sandbox.errors import SandboxFailed
-from slurmgpu.sandbox.programs import ONE_NODE_ONLY
+from slurmgpu.sandbox.programs import ONE_NODE_ONLY, SandboxFailed
 
 __all__ = ["Keeper", "launch", "tail_of_logs"]
 
@@ -95,10 +94,7 @@ class Keeper:
     def wait(
         self, what: str, ready: Callable[[], bool], seconds: float, despite: Collection[str] = ()
     ) -> None:
-        """Wait until something is so; SandboxFailed with the ends of the logs when a daemon ends before.
-
-        ``despite`` names daemons that may have ended: they are to be started later.
-        """
+        """Wait for ``ready``; SandboxFailed, with the ends of the logs, if a daemon not in ``despite`` ends before."""
         deadline = time.monotonic() + seconds
         while not ready():
             for name, how in self.lost().items():

@@ -13,26 +13,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.processes import end_processes, is_running, processes_of, sockets_of
-from slurmgpu.sandbox.programs import find_program, missing_programs, require_programs, scrubbed
+from slurmgpu.sandbox.programs import (
+    SandboxFailed,
+    find_program,
+    missing_programs,
+    require_programs,
+    scrubbed,
+)
 from slurmgpu.sandbox.shape import Shape
 from slurmgpu.sandbox.starting import Started, client_env, start
 from slurmgpu.sandbox.state import State, folder_of, known_sandboxes, locked, note_parents, read_state
 from slurmgpu.sandbox.supervisor import listening, parents_of, remove_empty
 from slurmgpu.sandbox.telling import size_of
 
-__all__ = [
-    "Ended",
-    "bring_down",
-    "bring_up",
-    "can_account",
-    "entering",
-    "environment_of",
-    "leaving",
-    "running_sandbox",
-    "user_env",
-]
+__all__ = ["bring_down", "bring_up", "can_account", "entering", "leaving", "running_sandbox", "user_env"]
 
 Describe = Callable[[Mapping[str, str]], str]
 
@@ -41,6 +36,7 @@ BEFORE = "SLURMGPU_BEFORE_SANDBOX"
 
 # What a sandbox's folder takes: 193 MiB with a database, under 1 MiB without, and what its jobs leave in it.
 MIB_WITH_DATABASE, MIB_WITHOUT = 256, 16
+ENDING_SECONDS = 20.0
 
 
 @dataclass
@@ -66,7 +62,6 @@ def bring_up(
     *,
     accounting: bool,
     lasting: float | None = None,
-    seconds: float = 180,
 ) -> tuple[State, bool]:
     """Start the sandbox of this name; its state, and whether it is new (False: it ran already, in this shape).
 
@@ -91,7 +86,7 @@ def bring_up(
             note_parents(folder, made)
             # Once its state is written, others see that it is starting, and need not wait for it.
             started = start(
-                folder, name=name, cluster=cluster, shape=shape, accounting=accounting, seconds=seconds,
+                folder, name=name, cluster=cluster, shape=shape, accounting=accounting,
                 on={"starting": held.close},
             )  # fmt: skip
             return _let_stay(started, folder, describe, lasting), True
@@ -144,45 +139,37 @@ def _same(state: State, shape: Shape, accounting: bool) -> State:
     return state
 
 
-def bring_down(name: str, seconds: float = 20) -> Ended | None:
+def bring_down(name: str) -> Ended | None:
     """End the sandbox of this name, crashed or alive, and look for what is left; None when there is none."""
     folder = folder_of(name)
     if not folder.is_dir():
         return None
     with locked():
         parents = parents_of(folder)
-        ended = _clean(name, folder, read_state(folder), seconds) if folder.is_dir() else None
+        ended = _clean(name, folder, read_state(folder)) if folder.is_dir() else None
         remove_empty(parents)
         return ended
 
 
-def _clean(name: str, folder: Path, state: State | None, seconds: float = 20) -> Ended:
-    if state is None:
-        # Its starter died before it had started anything that outlives it, or another release started it.
-        end_processes(processes_of(folder, None))
-        shutil.rmtree(folder, ignore_errors=True)
-        return Ended(
-            name,
-            processes=processes_of(folder, None),
-            folder=folder if folder.exists() else None,
-            crashed=True,
-        )
-    crashed, process = state.condition == "crashed", state.supervisor
+def _clean(name: str, folder: Path, state: State | None) -> Ended:
+    # Without a state its starter died before it had started anything that outlives it, or another release started it.
+    token = state.token if state else None
+    crashed = state is None or state.condition == "crashed"
     # By their sockets: a port alone may have a new owner by the time it is looked at.
-    own = sockets_of(processes_of(folder, state.token))
-    # What another start of the machine left are files alone.
-    if is_running(process):
-        os.kill(process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + seconds
-        while is_running(process) and time.monotonic() < deadline:
+    own = sockets_of(processes_of(folder, token))
+    # What is left from before the machine's last start are files alone.
+    if state is not None and is_running(state.supervisor):
+        os.kill(state.supervisor.pid, signal.SIGTERM)
+        deadline = time.monotonic() + ENDING_SECONDS
+        while is_running(state.supervisor) and time.monotonic() < deadline:
             time.sleep(0.02)
-        if is_running(process):
-            end_processes([process.pid])
-    end_processes(processes_of(folder, state.token))
+        if is_running(state.supervisor):
+            end_processes([state.supervisor.pid])
+    end_processes(processes_of(folder, token))
     shutil.rmtree(folder, ignore_errors=True)
     return Ended(
         name,
-        processes=processes_of(folder, state.token),
+        processes=processes_of(folder, token),
         ports=sorted(port for port, _, inode in listening() if inode in own),
         folder=folder if folder.exists() else None,
         crashed=crashed,

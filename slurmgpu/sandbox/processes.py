@@ -16,7 +16,6 @@ from slurmgpu.sandbox.supervisor import descendants
 __all__ = [
     "TOKEN",
     "Process",
-    "boot_id",
     "end_processes",
     "identify",
     "is_running",
@@ -50,7 +49,7 @@ def _stat(pid: int) -> list[str] | None:
         text = (Path("/proc") / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
-    # The command's name stands in parentheses and may hold blanks and parentheses itself.
+    # The command's name is in parentheses, and may itself hold blanks and parentheses.
     return text.rpartition(")")[2].split()
 
 
@@ -94,7 +93,7 @@ def processes_of(folder: Path, token: str | None) -> list[int]:
     """The daemons with this token, tasks and step daemons of jobs in this sandbox, and everything below these.
 
     A shell that merely talks to the sandbox has its SLURM_CONF, too, but no token and no node of its own.
-    Without a token (nothing can be read of it any more) the daemons are those with any.
+    Without a token (it can no longer be read) the daemons are those with any.
     """
     mark = None if token is None else _variable(TOKEN, token)
     conf = _variable("SLURM_CONF", str(folder / "slurm.conf"))
@@ -110,9 +109,9 @@ def processes_of(folder: Path, token: str | None) -> list[int]:
 
 
 def _step_daemons(folder: Path) -> list[int]:
-    """The step daemons that have a file of the folder open, or work in it, also when it is gone.
+    """The step daemons that have a file of the folder open or work in it, even after it is deleted.
 
-    Newer releases' write their title over their environment; and with slurmd killed they stay for ever.
+    Newer releases write their title over their environment, and without slurmd they never end.
     """
     found = []
     for entry in Path("/proc").iterdir():

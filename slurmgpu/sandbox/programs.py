@@ -1,4 +1,4 @@
-"""The programs a sandbox runs: where they are, which release, and how to install what is missing."""
+"""The programs a sandbox runs: where they are, which release, how to install what is missing; and its errors."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
-from slurmgpu.sandbox.errors import ProgramsMissing, SandboxFailed
+from slurmgpu.errors import SlurmGpuError, SlurmUnreachable
 
 __all__ = [
     "ONE_NODE_ONLY",
+    "ProgramsMissing",
+    "SandboxFailed",
     "find_program",
     "missing_programs",
     "program",
@@ -46,6 +48,14 @@ On a machine that belongs to a cluster, install none of them: ask its administra
 
 ONE_NODE_ONLY = "Duplicated NodeHostName"
 """What slurmctld says of several nodes on a host when it was built without --enable-multiple-slurmd."""
+
+
+class SandboxFailed(SlurmGpuError):
+    """A sandbox that did not start, is not there, or cannot do what was asked (exit code 1)."""
+
+
+class ProgramsMissing(SlurmUnreachable):
+    """Slurm's or munge's programs are not installed on this machine (exit code 4)."""
 
 
 def find_program(name: str) -> str | None:

@@ -28,16 +28,14 @@ from slurmgpu.sandbox.configuration import (
     slurmdbd_conf,
     task_prolog,
 )
-from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.keeper import Keeper, launch
 from slurmgpu.sandbox.ports import reserved_ports
 from slurmgpu.sandbox.processes import TOKEN, identify
-from slurmgpu.sandbox.programs import program, scrubbed, slurm_release, slurm_version
+from slurmgpu.sandbox.programs import SandboxFailed, program, scrubbed, slurm_release, slurm_version
 from slurmgpu.sandbox.shape import Shape
 from slurmgpu.sandbox.state import State, write_state
 
 __all__ = ["CONTROLLER_CONF", "Started", "client_env", "start"]
-
 
 CONTROLLER_CONF = "slurmctld.conf"
 BY_ITSELF_SECONDS = 15.0
@@ -85,10 +83,6 @@ def client_env(folder: Path) -> dict[str, str]:
 Stage = Literal["starting", "configured"]
 
 
-def _nothing() -> None:
-    """What is called where nobody waits for a stage."""
-
-
 def start(
     folder: Path,
     *,
@@ -101,8 +95,7 @@ def start(
 ) -> Started:
     """Start a Slurm in ``folder``, which exists, is empty and private; SandboxFailed leaves nothing behind.
 
-    ``on["starting"]`` is called when the folder says that it is starting, ``on["configured"]`` when Slurm's files are
-    written and nothing of it runs yet.
+    ``on["starting"]`` is called when the folder says so, ``on["configured"]`` between Slurm's files and its first daemon.
     """
     return _Start(folder, cluster, shape, accounting, seconds).run(name, on)
 
@@ -152,9 +145,9 @@ class _Start:
             started = Started(folder, state, self.keeper, supervisor)
             on_failure.callback(started.end)
             write_state(folder, state)
-            on.get("starting", _nothing)()
+            on.get("starting", lambda: None)()
             self._configure()
-            on.get("configured", _nothing)()
+            on.get("configured", lambda: None)()
             self._start()
             on_failure.pop_all()
         return started
@@ -185,7 +178,7 @@ class _Start:
         _write(folder / "plugstack.conf", b"")
         _write(folder / "task_prolog", task_prolog(WITHOUT_GPUS).encode())
         (folder / "task_prolog").chmod(0o700)
-        # Without root there are no cgroups to be had; releases before 23.02 do not know the word.
+        # There are no cgroups without root; releases before 23.02 do not know the option.
         if place.release >= (23, 2):
             _write(folder / "cgroup.conf", b"CgroupPlugin=disabled\n")
 

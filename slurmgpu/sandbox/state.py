@@ -18,21 +18,12 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.files.run_record import write_atomically
 from slurmgpu.files.trust import Trust
 from slurmgpu.models.base import Model
-from slurmgpu.sandbox.errors import SandboxFailed
 from slurmgpu.sandbox.processes import Process, is_running
+from slurmgpu.sandbox.programs import SandboxFailed
 from slurmgpu.sandbox.shape import Shape
 from slurmgpu.sandbox.supervisor import PARENTS, parents_of
 
-__all__ = [
-    "State",
-    "base_folder",
-    "folder_of",
-    "known_sandboxes",
-    "locked",
-    "note_parents",
-    "read_state",
-    "write_state",
-]
+__all__ = ["State", "folder_of", "known_sandboxes", "locked", "note_parents", "read_state", "write_state"]
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,29}\Z")
 # A Unix socket's path may have 107 bytes; the longest of ours is mariadb.sock.
@@ -68,9 +59,9 @@ class State(Model):
 
 
 def base_folder() -> Path:
-    """The folder of all sandboxes of this user: XDG_STATE_HOME, or ~/.local/state, then slurmgpu/sandbox.
+    """The folder of this user's sandboxes: slurmgpu/sandbox in XDG_STATE_HOME, or in ~/.local/state.
 
-    Not XDG_RUNTIME_DIR: that one is emptied when the user logs out, while the daemons go on.
+    Not in XDG_RUNTIME_DIR, which is emptied when the user logs out, while the daemons go on.
     """
     state = os.environ.get("XDG_STATE_HOME") or ""
     home = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
@@ -81,9 +72,9 @@ def base_folder() -> Path:
 
 
 def _check_own(folder: Path) -> None:
-    """SandboxFailed for a folder that somebody else has made: whoever owns it can put another sandbox in one's place.
+    """SandboxFailed for a folder that somebody else made, and could put another sandbox in.
 
-    What lies in a sandbox's folder runs as its user: Slurm's commands load what its slurm.conf names.
+    What is in a sandbox's folder runs as its user: Slurm's commands load what its slurm.conf names.
     """
     foreign = Trust().foreign(folder)
     if foreign is not None:
@@ -117,10 +108,9 @@ def folder_of(name: str) -> Path:
 
 @contextmanager
 def locked() -> Iterator[list[Path]]:
-    """Hold all sandboxes of this user, so that two commands do not claim or clean up the same one.
+    """Lock all sandboxes of this user, so that two commands do not claim or clean up the same one.
 
-    Gives the folders that had to be made for that, the innermost first. The folder of all sandboxes itself is
-    locked: no lock file stays behind.
+    Gives the folders that had to be made, the innermost first. The lock is on the folder itself: no lock file is left.
     """
     base = base_folder()
     while True:
@@ -150,10 +140,10 @@ def _opened(base: Path, attempts: int = 5) -> int:
 
 
 def note_parents(folder: Path, made: list[Path]) -> None:
-    """Write down in a sandbox's new folder which folders around it are slurmgpu's to remove again.
+    """Note in a new sandbox's folder which folders around it slurmgpu has to remove again.
 
-    The other sandboxes learn of them too: any of them may be the last to go. And whoever made the folders may
-    come second, for it makes them before it waits for the lock.
+    The other sandboxes are told, too: any may be the last to go. Whoever made the folders may come second, because they
+    are made before the lock is held.
     """
     others = [path for path in known_sandboxes().values() if path != folder]
     known = [one for other in others for one in parents_of(other)]

@@ -8,7 +8,7 @@ and nothing is left behind. Requests are JSON objects, one a line, written to th
 - ``{"do": "stop", "name": ...}`` ends one, ``{"do": "signal", "name": ..., "signal": 19}`` signals one,
 - ``{"do": "stay", "until": SECONDS_SINCE_1970 or null}`` lets it outlive its starter.
 
-What became of them stands in ``daemons.json``. While a daemon is down its port is kept: another user who listened
+``daemons.json`` says what became of them. While a daemon is down its port is kept: another user who listened
 there would be sent what is meant for it.
 """
 
@@ -47,7 +47,7 @@ def descendants(root: int) -> list[int]:
         if not entry.name.isdigit():
             continue
         try:
-            # The command's name stands in parentheses and may hold blanks and parentheses itself.
+            # The command's name is in parentheses, and may itself hold blanks and parentheses.
             state, parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
         except (OSError, ValueError):
             continue
@@ -78,10 +78,9 @@ def remove_empty(folders: list[Path]) -> None:
 
 
 class Door:
-    """A port that is kept for a daemon: beside the daemon's own socket lies one that never listens.
+    """A port kept for a daemon by a second socket, which never listens.
 
-    While the daemon is down, whoever connects is refused, and no other user can listen there and be sent what is meant
-    for it. OSError where somebody else has the port.
+    While the daemon is down, connections are refused, and no other user can listen there. OSError if the port is taken.
     """
 
     def __init__(self, port: int) -> None:

@@ -23,7 +23,7 @@ MOST_NODES = 20_000
 def twin_of(cluster: Cluster) -> tuple[Shape, list[str]]:
     """A shape like the described cluster, and what had to be assumed for it.
 
-    What the profile says and the shape cannot enforce stands in the shape itself. Nodes that two partitions
+    The shape itself lists what the profile says and it cannot enforce. Nodes that two partitions
     describe alike are taken to be the same ones: sites put several partitions over one set of nodes. Raises
     InvalidInput for a profile without partitions.
     """
@@ -68,12 +68,12 @@ class _Twin:
 
     def _setup(self) -> list[tuple[str, str]]:
         # Where it is not known what the site does: what is over a limit is refused, not left waiting for ever.
-        options = [("EnforcePartLimits", (self.cluster.slurm.refuses_over_limits or "all").upper())]
-        if self.cluster.slurm.max_array_size:
-            options.append(("MaxArraySize", str(self.cluster.slurm.max_array_size)))
-        if self.cluster.licenses:
-            options.append(("Licenses", ",".join(f"{name}:{n}" for name, n in self.cluster.licenses.items())))
-        return options
+        options = {
+            "EnforcePartLimits": (self.cluster.slurm.refuses_over_limits or "all").upper(),
+            "MaxArraySize": self.cluster.slurm.max_array_size,
+            "Licenses": ",".join(f"{name}:{count}" for name, count in self.cluster.licenses.items()),
+        }
+        return [(name, str(value)) for name, value in options.items() if value]
 
     def _partition(self, name: str, partition: Partition) -> PartitionShape:
         seen = Counter[str]()
@@ -120,7 +120,7 @@ class _Twin:
         """The QOS that hangs on the partition: by it Slurm limits what the partition's own line cannot."""
         own = self.cluster.qos[partition.own_qos].limits if partition.own_qos else Limits()
         here = {key: getattr(partition.limits, key) for key in partition.limits.model_fields_set}
-        # The first three stand on the partition's line.
+        # These three are on the partition's line.
         here |= {key: getattr(own, key) for key in ("max_time", "max_nodes", "min_nodes")}
         limits = own.model_copy(update=here)
         if partition.requires_gpu and not limits.min_gpus:

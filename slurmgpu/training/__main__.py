@@ -100,7 +100,7 @@ def _run(
     _require_torch()
     from . import run
     from .processes import given, group
-    from .watching import memory
+    from .watching.advice import is_full, memory_advice
 
     values = settings.load(settings_file)
     run.check_strategy(values, ranks.world_size)
@@ -113,8 +113,8 @@ def _run(
         try:
             run.train(values, run_dir, joined, environment, signals)
         except Exception as error:
-            if memory.is_full(error):
-                advice.append(memory.advice(error, values, joined))
+            if is_full(error):
+                advice.append(memory_advice(error, values, joined))
             raise
 
 
@@ -160,7 +160,7 @@ def _locate(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[P
 
 
 def _explain(ranks: Ranks, error: BaseException, advice: Sequence[str]) -> None:
-    """Print the traceback; for a lost connection only that, for its cause is printed by another rank."""
+    """Print the traceback; for a lost connection only that: another rank prints its cause."""
     text = str(error)
     if isinstance(error, RuntimeError) and any(sign in text for sign in _LOST):
         time.sleep(1)  # the signal that ended the other rank may be on its way here too
@@ -182,7 +182,7 @@ def _from_the_users_code(trace: Optional[TracebackType]) -> Optional[TracebackTy
     found = trace
     while found is not None:
         file = found.tb_frame.f_code.co_filename
-        # By name: a library may be this user's own, or stand in a module's folder on PYTHONPATH.
+        # By name: a library may be this user's own, or in a module's folder on PYTHONPATH.
         installed = {"site-packages", "dist-packages"}.intersection(Path(file).parts)
         if not installed and not file.startswith((*ours, "<")):
             return found
@@ -196,10 +196,7 @@ def _say(text: str) -> None:
 
 
 def _complain(ranks: Ranks, text: str) -> None:
-    """Write to stderr in one piece, each line marked with its rank where there are several.
-
-    Where that cannot be written the exit code still says what it says.
-    """
+    """Write to stderr in one piece, each line marked with its rank where there are several."""
     prefix = f"[{ranks}] " if ranks.world_size > 1 else ""
     with contextlib.suppress(OSError):
         sys.stdout.flush()

@@ -19,10 +19,10 @@ _MOST = 64
 
 
 class Beside:
-    """What ``loss`` and ``evaluate`` of a task name that is a module and not the model's, on the device.
+    """The modules that ``loss`` and ``evaluate`` use and that are not the model's, moved to the device.
 
-    They are found by the names in these methods and in those that they call, not by looking at all attributes: a
-    module that the data set alone uses stays on the CPU, where the data-loader workers are.
+    They are found by the names in these methods and in those they call. A module that only the dataset uses stays on
+    the CPU, where the data-loader workers are.
     """
 
     def __init__(self, user: object, model: nn.Module, device: torch.device) -> None:
@@ -90,7 +90,7 @@ def _meanings(user: object, name: str) -> Iterator[tuple[object, Mapping[str, ob
             if isinstance(value, (staticmethod, classmethod)):
                 value = value.__func__
             if inspect.isfunction(value):
-                value = inspect.unwrap(value)  # evaluate often stands under torch.no_grad()
+                value = inspect.unwrap(value)  # evaluate is often wrapped by torch.no_grad()
             yield value, getattr(value, "__globals__", {})
     inner = user._modules if isinstance(user, nn.Module) else {}
     if name in inner:

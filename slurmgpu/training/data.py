@@ -18,7 +18,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from types import FrameType, ModuleType
-from typing import Any, Optional, Union
+from typing import Any, Generic, Optional, TypeVar, Union
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
@@ -30,7 +30,9 @@ from .saving.snapshot import gpu_tensors
 from .task import Data, describe_value
 from .watching.signals import SIGNALS
 
-__all__ = ["Fetch", "count_workers", "eval_batches", "to_device", "train_batches"]
+__all__ = ["count_workers", "eval_batches", "to_device", "train_batches"]
+
+T = TypeVar("T")
 
 # A loader beyond this many workers a rank is rarely short of CPUs, but of disk or network.
 _MOST_WORKERS = 8
@@ -41,10 +43,10 @@ _DEPTH, _FIRST = 4, 32
 
 
 class Fetch:
-    """Turns pieces of the order into a batch; a dataset of its own for torch's loader.
+    """Turns pieces of the order into a batch; a dataset for torch's loader.
 
-    A ``TensorDataset`` and a dataset with ``__getitems__`` are asked for a whole batch at once; the latter's
-    randomness is seeded by the batch's first sample.
+    A ``TensorDataset`` and a dataset with ``__getitems__`` are asked for a whole batch at once; the randomness of the
+    latter is seeded by the batch's first sample.
     """
 
     def __init__(self, dataset: Data, seed: int) -> None:
@@ -149,15 +151,14 @@ def _numpy_state() -> object:
     return None if numpy is None else numpy.random.get_state()
 
 
-class _Keys:
-    """An iterable that may be gone through again, as torch's loader wants its sampler."""
+class _Again(Generic[T]):
+    """An iterable that may be gone through again; torch's loader wants its sampler so."""
 
-    def __init__(self, keys: Iterable[list[Piece]]) -> None:
-        self._keys = keys
+    def __init__(self, begin: Callable[[], Iterator[T]]) -> None:
+        self._begin = begin
 
-    def __iter__(self) -> Iterator[list[Piece]]:
-        for pieces in self._keys:
-            yield [(epoch, torch.as_tensor(indices).tolist()) for epoch, indices in pieces]
+    def __iter__(self) -> Iterator[T]:
+        return self._begin()
 
 
 def train_batches(
@@ -183,15 +184,16 @@ def eval_batches(
 def _batches(
     fetch: Fetch, keys: Iterable[list[Piece]], group: Group, workers: int, *, persistent: bool
 ) -> Iterable[object]:
+    pin = group.device.type == "cuda"
     if not workers:
-        return _Here(fetch, keys, pin=group.device.type == "cuda")
+        return _Again(lambda: map(_pinned, fetch.here(keys)) if pin else fetch.here(keys))
     loader: DataLoader[object] = DataLoader(
         fetch,  # type: ignore[arg-type]  # all that a loader needs of a dataset
         batch_size=None,
-        sampler=_Keys(keys),
+        sampler=_Again(lambda: map(_as_lists, keys)),
         num_workers=workers,
         collate_fn=_as_it_is,
-        pin_memory=group.device.type == "cuda",
+        pin_memory=pin,
         persistent_workers=persistent,
         worker_init_fn=_StartWorker(),
         # Its own generator, so that starting a loader does not move the random state that a resume restores.
@@ -200,15 +202,8 @@ def _batches(
     return loader
 
 
-class _Here:
-    """Batches fetched in the training process, in place of a loader with its workers."""
-
-    def __init__(self, fetch: Fetch, keys: Iterable[list[Piece]], pin: bool) -> None:
-        self._fetch, self._keys, self._pin = fetch, keys, pin
-
-    def __iter__(self) -> Iterator[object]:
-        batches = self._fetch.here(self._keys)
-        return map(_pinned, batches) if self._pin else batches
+def _as_lists(pieces: list[Piece]) -> list[Piece]:
+    return [(epoch, torch.as_tensor(indices).tolist()) for epoch, indices in pieces]
 
 
 def _as_it_is(batch: object) -> object:
@@ -216,10 +211,7 @@ def _as_it_is(batch: object) -> object:
 
 
 class _StartWorker:
-    """Makes a worker deaf to the signals of its rank, whose save it would spoil by dying of them.
-
-    But when the rank's interpreter exits it ends its workers with TERM, and waits for them.
-    """
+    """Lets a worker ignore its rank's signals, which would end it during a save, until the rank exits and sends TERM."""
 
     def __init__(self) -> None:
         self._leaving = multiprocessing.RawValue("b", 0)

@@ -24,8 +24,8 @@ class NotFinite(TrainingError):
 
     def __init__(self, step: int, what: str = "the loss") -> None:
         super().__init__(
-            f"{what} is no finite number at step {step}, or in the steps logged with it: the training ends "
-            "here, for nothing more can be learned; a checkpoint, if there is one, is from before. A smaller lr, "
+            f"{what} is not finite at step {step}, or in the steps logged with it: the training ends here, "
+            "because nothing more can be learned; a checkpoint, if there is one, is from before. A smaller lr, "
             "clip_norm or a warm-up may help; nonfinite: skip leaves such steps out, nonfinite: ignore goes on. "
             "A start in this run directory takes them from its train.json"
         )

@@ -77,7 +77,7 @@ def evaluate(
             raise
         broken = True
     if failure is not None and broken:
-        raise failure  # some errors leave a GPU on which nothing works any more: the first says why
+        raise failure  # some errors leave a GPU unusable: the first says why
     if failure is None:
         everyone = group.gather(_Part(own, watch.wanted))
     else:
@@ -105,10 +105,10 @@ def _differ(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
 
 
 def _gather_in_time(group: Group, value: T, failure: Exception, hang_timeout: Optional[float]) -> list[T]:
-    """Gather after this rank's failure; the failure itself where the others do not come.
+    """Gather after this rank's failure; raise the failure if the others do not come.
 
-    They may wait for this rank in a collective of the task's own, and only its end releases them: before the
-    hang watch ends this rank, and nobody learns of the failure.
+    They may be waiting for this rank in a collective of the task, which only its end releases. It has to end before the
+    hang watch ends it, or the failure is never shown.
     """
     found: list[list[T]] = []
 

@@ -25,7 +25,7 @@ def export(folder: Path, target: Path, part: str = "model") -> dict[str, int]:
     """Write a part of the generation in ``folder`` to a file, whole or not at all; tensors, values and bytes.
 
     Raises:
-        TrainingError: there is no such part, or it is nothing that ``load_state_dict`` takes.
+        TrainingError: there is no such part, or ``load_state_dict`` would not take it.
     """
     import torch
 
@@ -54,7 +54,7 @@ def _sizes(value: object) -> Iterator[int]:
 
 
 def _find(folder: Path, part: str) -> Mapping[object, object]:
-    """A task's model is a file of its own; everything else stands by name in a file with others."""
+    """A task's model has its own file; everything else is in a file with others, by name."""
     own_loop = folder / "state.pt"
     if part == "model" and not own_loop.exists():
         return plain_names(_mapping(_load(folder / "model.pt"), folder, part), wrapped=False)
@@ -69,7 +69,7 @@ def _find(folder: Path, part: str) -> Mapping[object, object]:
 def _mapping(state: object, folder: Path, part: str) -> Mapping[object, object]:
     if not isinstance(state, Mapping):
         raise TrainingError(
-            f"{folder.name} has nothing under {part!r}: this training had none, or it is no state_dict"
+            f"{folder.name} has nothing under {part!r}: this training had none, or it is not a state_dict"
         )
     return state
 
@@ -81,7 +81,9 @@ def _load(path: Path) -> Mapping[object, object]:
         # Mapped, not read: a model that is larger than the memory here can be exported, too.
         found = torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
     except FileNotFoundError:
-        raise TrainingError(f"{path} is not there (any more): list the checkpoints again") from None
+        raise TrainingError(
+            f"{path} is not there; it may have been removed: list the checkpoints again"
+        ) from None
     except Exception as error:
         raise TrainingError(f"cannot load {path}: {error}") from error
     return cast("Mapping[object, object]", found)
@@ -90,7 +92,7 @@ def _load(path: Path) -> Mapping[object, object]:
 def plain_names(state: Mapping[object, object], *, wrapped: bool) -> dict[object, object]:
     """The state under the plain model's names: without torch.compile's, and if ``wrapped`` without DDP's.
 
-    DDP's is only taken away where all names begin with it: a model may have a part that is called module.
+    DDP's is removed only where all names begin with it: a model may have a part named module.
     """
     plain = {_without_compiled(name): value for name, value in state.items()}
     if wrapped and plain and all(str(name).startswith(_WRAPPED) for name in plain):
@@ -111,18 +113,16 @@ def main(arguments: Sequence[str]) -> int:
     folder, target, part = arguments
     try:
         print(json.dumps(export(Path(folder), Path(target), part)))
+        return 0
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         print(f"{sys.executable} has no torch", file=sys.stderr)
-        return 1
     except OSError as error:
         print(f"{target} cannot be written: {error.strerror}", file=sys.stderr)
-        return 1
     except TrainingError as error:
         print(error, file=sys.stderr)
-        return 1
-    return 0
+    return 1
 
 
 if __name__ == "__main__":

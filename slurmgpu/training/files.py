@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, TypedDict, TypeVar
+from typing import IO, Any, TypedDict, TypeVar
 
 __all__ = [
     "TEMPORARY",
     "Facts",
+    "free_name",
     "is_there",
     "patiently",
+    "read_json",
     "sha256",
     "sync_folder",
     "write_json",
@@ -60,7 +63,7 @@ class Digest:
 
 
 def write_whole(path: Path, fill: Callable[[Digest], object]) -> Facts:
-    """Write a file by ``fill`` under a temporary name, sync it to the disk and rename it; size and SHA-256.
+    """Write a file by ``fill`` under a temporary name, sync and rename it; return its size and SHA-256.
 
     The folder is not synced: one sync serves several files. After an error the temporary file is gone.
     """
@@ -84,6 +87,21 @@ def write_json(path: Path, document: Mapping[str, object]) -> None:
     sync_folder(path.parent)
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty where there is none, or it cannot be read."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def free_name(path: Path) -> Path:
+    """The path with a number behind it, the first for which nothing is there."""
+    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(1))
+    return next(each for each in numbered if not each.exists())
+
+
 def _sync(file: IO[bytes]) -> None:
     file.flush()
     os.fsync(file.fileno())
@@ -103,10 +121,7 @@ def sync_folder(path: Path) -> None:
 
 
 def is_there(path: Path) -> bool:
-    """Whether a path exists; an error of the file server is raised.
-
-    ``Path.exists`` says no to every error from Python 3.14 on.
-    """
+    """Whether a path exists; raises a file server's error, where ``Path.exists`` says no (Python 3.14 and newer)."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

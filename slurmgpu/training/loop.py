@@ -50,9 +50,9 @@ class Position:
 
 
 class Loop:
-    """One rank's part of a training, built and ready; ``limit`` is the step to stop at, if there is one.
+    """One rank's part of a training; ``limit`` is the step to stop at, if there is one.
 
-    Built, it is at the first step, and a checkpoint may be put back; ``connect`` starts it from where it is then.
+    It is built at the first step, so that a checkpoint can be restored; ``connect`` starts it from where it is then.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class Loop:
         settings, position, watch, bound = self.settings, self.position, self.watch, self.session.bound
         last = self.last_step()
         self.wrapped.train()
-        self.meter.start_clock()  # what was built and joined before is no part of a step
+        self.meter.start_clock()  # what was built and joined before is not part of a step
         while True:
             done = position.step >= last
             due = False
@@ -288,7 +288,7 @@ class Loop:
     def health(self) -> Union[torch.Tensor, list[float]]:
         """The open losses' totals and, on rank 0, a number that is finite as long as all trained parameters are.
 
-        A finite loss may have a gradient that is not: then the parameters tell, a step before the next loss.
+        A finite loss may have a gradient that is not: the parameters show it a step before the next loss does.
         """
         totals = self.meter.totals()
         sums = trained_sums(self.model) if self.group.ranks.first else []

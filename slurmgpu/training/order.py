@@ -36,7 +36,7 @@ def sample_seed(base: int, index: int) -> int:
     return ((base + index * _GOLDEN) & _MASK) >> 32
 
 
-# Plain tuples, for they are made in every step.
+# Plain tuples, because they are made in every step.
 Piece = tuple[int, Union[torch.Tensor, list[int]]]
 """An epoch and samples of it, in order; on their way to a worker as a list, which is cheaper to send."""
 
@@ -45,7 +45,7 @@ Share = tuple[int, int, bool]
 
 
 class Order:
-    """Which sample stands at which position; ``samples`` is the size of the data, in samples."""
+    """Which sample is at which position; ``samples`` is the size of the data, in samples."""
 
     def __init__(self, samples: int, seed: int) -> None:
         self.samples = samples

@@ -39,8 +39,8 @@ class Run:
         seed: Seed of the order of samples, and of what is drawn for each.
         device: ``"cpu"`` to run on the CPU in a job that has GPUs, on purpose; default: the current CUDA device, and
             an error where Slurm gave GPUs that torch does not see.
-        hang_timeout: Seconds between two calls of ``should_stop`` after which a rank writes where it stands, and
-            ends the job; None: never, for what else the script does in a step nobody knows.
+        hang_timeout: Seconds between two calls of ``should_stop`` after which a rank writes where it is, and
+            ends the job; None: never, because nobody knows what else the script does in a step.
 
     Attributes:
         device: This rank's: the current CUDA device, else the CPU.
@@ -168,9 +168,9 @@ class Run:
         self._event = bound.next(self.step)
 
     def save(self) -> None:
-        """Save this step, if it is not saved yet, and wait until the checkpoint counts on all ranks.
+        """Save this step unless it is saved already, and wait until the checkpoint counts on all ranks.
 
-        After the last of ``batches`` signals do what they did before ``state``: nobody asks ``should_stop`` any more.
+        After the last of ``batches`` signals do again what they did before ``state``: no step asks ``should_stop``.
         """
         self._begin_save()
         self._session.finish(self.step)

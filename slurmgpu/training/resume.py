@@ -15,25 +15,10 @@ __all__ = ["restore", "restore_rank"]
 
 # What may differ after a resume without changing what is computed; a changed schedule says so itself.
 _FREE = {
-    "strategy",
-    "epochs",
-    "max_steps",
-    "workers",
-    "checkpoint_every",
-    "checkpoint_steps",
-    "keep",
-    "keep_every",
-    "resume",
-    "stop_margin",
-    "hang_timeout",
-    "log_every",
-    "profile",
-    "profile_after",
-    "profile_steps",
-    "track",
-    "peak_flops",
-    "timeout",
-}
+    "strategy", "epochs", "max_steps", "workers", "checkpoint_every", "checkpoint_steps", "keep", "keep_every",
+    "resume", "stop_margin", "hang_timeout", "log_every", "profile", "profile_after", "profile_steps", "track",
+    "peak_flops", "timeout",
+}  # fmt: skip
 
 
 def restore(loop: Loop) -> None:
@@ -84,9 +69,9 @@ def _samples(loop: Loop, found: Generation) -> int:
 
 
 def restore_rank(loop: Loop) -> None:
-    """Put back what each rank has of its own: its random state, and the losses not logged yet.
+    """Restore this rank's random state, and the losses that are not logged yet.
 
-    With another number of ranks these mean nothing any more, and the random states begin anew from the step.
+    With another number of ranks these mean nothing, and the random states are seeded anew from the step.
     """
     own, found = loop.session.read_own(), loop.session.found
     if own:
@@ -100,9 +85,9 @@ def restore_rank(loop: Loop) -> None:
 
 
 def _restart_schedule(loop: Loop, saved: Mapping[str, object], done: int) -> None:
-    """For a training of another length: the new schedule moved on to here, with the optimizer's saved state.
+    """Make the schedule for a training of another length and move it to this step; keep the optimizer's saved state.
 
-    The old one would end too early, or fail when it is asked for more steps than it was made for.
+    The old schedule would end too early, or fail when asked for more steps than it was made for.
     """
     loop.renew_schedule()
     with warnings.catch_warnings():

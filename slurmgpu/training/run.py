@@ -21,12 +21,11 @@ from .session import Limits, Session
 from .settings import Config, Settings
 from .task import load
 from .watching import profiling
+from .watching.advice import awkward_sizes, tensor_core_multiple
 from .watching.console import Console, describe, duration
 from .watching.lost import account
-from .watching.metrics import Metrics
-from .watching.shapes import awkward_sizes, tensor_core_multiple
+from .watching.metrics import Metrics, Tracking, require
 from .watching.signals import Signals
-from .watching.track import Tracking, require
 
 __all__ = ["check_strategy", "train"]
 
@@ -97,7 +96,7 @@ class _Run:
             restore(loop)
         loop.connect()
         if self.found is not None:
-            restore_rank(loop)  # last, for all that was built before may have drawn
+            restore_rank(loop)  # last, because all that was built before may have drawn
         with tracking:
             self._announce()
             self.session.begin(self.signals, self._note, self._in_background)
@@ -300,7 +299,8 @@ class _Run:
 
     def _note(self, saved: Saved) -> None:
         if saved.error is None:
-            values = {"path": saved.name, "seconds": saved.seconds, "bytes": saved.size}
+            path = f"checkpoints/step-{saved.step}"
+            values = {"path": path, "seconds": saved.seconds, "bytes": saved.size}
             self.loop.metrics.write("checkpoint", saved.step, values)
 
     def _report_epoch(self) -> None:
@@ -337,23 +337,20 @@ class _Limit(NamedTuple):
 def _step_limit(settings: Settings, environment: Mapping[str, str]) -> _Limit:
     """``max_steps``, unless ``SLURMGPU_MAX_STEPS`` cuts the run shorter."""
     text = environment.get("SLURMGPU_MAX_STEPS", "")
-    if not text:
-        return _Limit(settings.max_steps, "max_steps")
-    if not text.isdecimal() or not int(text):
+    if text and not (text.isdecimal() and int(text)):
         raise SettingsError(f"SLURMGPU_MAX_STEPS is {text!r}; it must be a whole number of at least 1")
-    if settings.max_steps is not None and settings.max_steps <= int(text):
-        return _Limit(settings.max_steps, "max_steps")
-    return _Limit(int(text), "SLURMGPU_MAX_STEPS")
+    if text and (settings.max_steps is None or int(text) < settings.max_steps):
+        return _Limit(int(text), "SLURMGPU_MAX_STEPS")
+    return _Limit(settings.max_steps, "max_steps")
 
 
 def _finished(found: Generation, settings: Settings, limit: Optional[int]) -> bool:
     """Whether a checkpoint is the end of what the settings ask for, with its evaluation."""
-    manifest = found.manifest
-    if not manifest["complete"]:
-        return False
-    if _used_up(manifest["samples"], manifest["dataset_samples"], settings):
-        return True
-    return limit is not None and bool(manifest["step"] >= limit)
+    facts = found.manifest
+    at_limit = limit is not None and facts["step"] >= limit
+    return bool(
+        facts["complete"] and (at_limit or _used_up(facts["samples"], facts["dataset_samples"], settings))
+    )
 
 
 def _used_up(samples: int, dataset_samples: int, settings: Settings) -> bool:

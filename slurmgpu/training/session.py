@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import time
@@ -15,9 +14,8 @@ from typing import Any, NoReturn, Optional, Union
 import torch
 
 from .errors import NotFinite, SettingsError, TakenOver, TrainingError
-from .files import write_json
-from .processes.channel import Channel
-from .processes.group import Group
+from .files import free_name, read_json, write_json
+from .processes.group import Channel, Group
 from .saving import checkpoint, randomness
 from .saving.bound import Bound
 from .saving.checkpoint import Generation
@@ -28,7 +26,7 @@ from .watching.console import Console
 from .watching.signals import Signals
 from .watching.watch import Duties, Watch, dump_stacks
 
-__all__ = ["STOP_SCHEMA", "Limits", "Session"]
+__all__ = ["Limits", "Session"]
 
 STOP_SCHEMA = "slurmgpu.stop/1"
 # Slurm ends a job for these, and a person may too; whether it goes on afterwards is for the batch script to say.
@@ -102,25 +100,20 @@ class Session:
         state = self.run_dir / "state"
         state.mkdir(exist_ok=True)
         (state / "stop.json").unlink(missing_ok=True)  # it spoke of an earlier start
-        restart = max(_starts(state), int(self._environment.get("SLURM_RESTART_COUNT") or 0))
+        earlier = int(read_json(state / "starts.json").get("starts", 0))
+        restart = max(earlier, int(self._environment.get("SLURM_RESTART_COUNT") or 0))
         write_json(state / "starts.json", {"starts": restart + 1})
         self._lock.check()
         checkpoint.sweep(self._folder)
         if not resume and checkpoint.folders(self._folder):
-            aside = self._set_aside()
+            aside = free_name(self.run_dir / "earlier-checkpoints")
+            aside.mkdir()
+            for path in self._folder.glob("*step-*"):
+                path.rename(aside / path.name)
             note = f"resume is false: the earlier checkpoints are now in {aside.name}, training starts anew"
             return None, [note], restart
         found, notes = checkpoint.newest_intact(self._folder)
         return found, notes, restart
-
-    def _set_aside(self) -> Path:
-        number = 1
-        while (target := self.run_dir / f"earlier-checkpoints-{number}").exists():
-            number += 1
-        target.mkdir()
-        for path in self._folder.glob("*step-*"):
-            path.rename(target / path.name)
-        return target
 
     def _lead(self, seconds: float) -> Optional[int]:
         """Steps that the next save is begun early, after one that has taken so many seconds."""
@@ -142,9 +135,9 @@ class Session:
         on_saved: Callable[[Saved], None] = lambda _saved: None,
         at_each_look: Callable[[], None] = lambda: None,
     ) -> None:
-        """Everything is built and restored: from now on signals stop the run in good order.
+        """From now on, with everything built and restored, signals stop the run in order.
 
-        ``on_saved`` is told how each save ended; ``at_each_look`` is what the watch's thread does beside watching.
+        ``on_saved`` is told how each save ended; ``at_each_look`` runs in the watch's thread.
         """
         self._signals, self._on_saved = signals, on_saved
         self.watch.start(Duties(self._deadline, self._hang, at_each_look))
@@ -293,7 +286,7 @@ class Session:
         name = dump_stacks(self.run_dir / "state", ranks)
         text = (
             f"error: {ranks}: no step for {seconds:.0f} s (hang_timeout) after step {step}: the job ends here; "
-            f"where each thread is stands in state/{name}\n"
+            f"state/{name} shows where each thread is\n"
         )
         with contextlib.suppress(OSError):
             os.write(2, text.encode())
@@ -301,24 +294,15 @@ class Session:
 
     def let_go(self) -> None:
         """There is nothing more to stop: signals end the process again, and nobody looks for a hang."""
-        self.watch.finished = True
         self.watch.close()
         if self._signals is not None:
             self._signals.hand_back()
 
     def close(self) -> None:
-        """Everything is done and nobody writes any more."""
-        self.watch.finished = True
+        """Everything is done, and nothing more is written."""
         self.watch.close()
         if self._lock is not None:
             self._lock.release()
-
-
-def _starts(state: Path) -> int:
-    try:
-        return int(json.loads((state / "starts.json").read_text(encoding="utf-8"))["starts"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0
 
 
 def _end_time(environment: Mapping[str, str]) -> float:

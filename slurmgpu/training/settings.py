@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Optional, Union, get_type_hints
 
@@ -71,7 +71,7 @@ _TRACKERS = _Rule(
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of one training with their rules; what each means stands in ``slurmgpu.models.train``."""
+    """The settings of one training with their rules; ``slurmgpu.models.train`` says what each means."""
 
     task: Annotated[str, _TASK]
     strategy: Annotated[str, _one_of("auto", "single", "ddp", "dp")] = "auto"
@@ -132,7 +132,7 @@ def load(path: Path) -> Settings:
     """Read the settings from a JSON file.
 
     Raises:
-        SettingsError: the file is missing, is no JSON, or holds a key or value that is not valid.
+        SettingsError: the file is missing, is not JSON, or holds an invalid key or value.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -217,8 +217,7 @@ class Config:
     """What a task gets as ``cfg``: each setting and each key of ``config``, as a read-only attribute."""
 
     def __init__(self, settings: Settings) -> None:
-        values = {each.name: getattr(settings, each.name) for each in fields(settings)}
-        self.__dict__.update(values, **settings.config)
+        self.__dict__.update(vars(settings), **settings.config)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # copy and pickle look for such names, and expect a plain refusal

@@ -50,9 +50,9 @@ def make_model(task: Task, cfg: Config, settings: Settings, device: torch.device
 
 
 def _around_forward(module: torch.nn.Module, around: Callable[..., object]) -> None:
-    """Let ``around(forward, ...)`` stand for the module's forward, by a class of its own.
+    """Replace the module's forward by ``around(forward, ...)``, in a subclass.
 
-    Not by an attribute: DataParallel's replicas would take over that of the original, with its parameters.
+    Not by an attribute: DataParallel's replicas would call the original's, with its parameters.
     """
     kind = type(module)
 
@@ -104,10 +104,7 @@ def spread(model: torch.nn.Module, settings: Settings, group: Group) -> torch.nn
 
 
 def _cast_in_replicas(model: torch.nn.Module, settings: Settings, device: torch.device) -> None:
-    """Let the forward pass itself enter autocast: DataParallel tells its threads that, but not the type.
-
-    They would compute in torch's default, fp16, instead of bf16.
-    """
+    """Enter autocast in the forward pass itself: DataParallel's threads would use torch's default, fp16, and not bf16."""
     precision = Precision(settings.precision, device, settings.init_scale)
 
     def cast(forward: Callable[..., object], *arguments: object, **named: object) -> object:

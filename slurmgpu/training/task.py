@@ -6,6 +6,7 @@ A task is any class with ``model(cfg)``, ``dataset(cfg, split)`` and ``loss(mode
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import inspect
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, Optional, Protocol, Union
+from typing import Any, NamedTuple, NoReturn, Optional, Protocol, Union
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
@@ -75,9 +76,9 @@ def load(reference: str) -> Task:
 
 
 def _import(path: Path) -> ModuleType:
-    """Import the file under its own name, its folder first on the path, as ``python FILE`` would.
+    """Import the file with its folder first on the path, as ``python FILE`` would.
 
-    Under its own name, because data-loader workers may have to import it again.
+    It keeps its own name, because data-loader workers may have to import it again.
     """
     name = path.stem
     if name in sys.modules or name in sys.builtin_module_names:
@@ -107,7 +108,6 @@ class Task:
     def __init__(self, kind: type, path: Path) -> None:
         self.path = path
         self._name = kind.__name__
-        self._checked: set[str] = set()
         for method, parameters in {**_REQUIRED, **_OPTIONAL}.items():
             self._check_method(kind, method, parameters)
         try:
@@ -127,10 +127,10 @@ class Task:
         if not callable(function):
             raise self._wrong(method, "a method", function)
         static = isinstance(inspect.getattr_static(kind, method), (staticmethod, classmethod))
-        arguments = [] if static else ["self"]
-        arguments += parameters.strip("()").split(", ")
         try:
-            inspect.signature(function).bind(*arguments)
+            inspect.signature(function).bind(
+                *([] if static else ["self"]), *parameters.strip("()").split(", ")
+            )
         except TypeError as error:
             raise TrainingError(
                 f"{self.path}: {self._name}.{method} must take {method}{parameters}, but: {error}"
@@ -185,7 +185,7 @@ class Task:
         streams = isinstance(dataset, IterableDataset)  # it inherits a __getitem__, which only raises
         if streams or not indexed:
             expected = "a dataset with __len__ and __getitem__"
-            expected += ", for samples are taken by number, not one to iterate over" if streams else ""
+            expected += ", because samples are taken by number, not one to iterate over" if streams else ""
             raise self._wrong("dataset", expected + (", or None" if split == "test" else ""), dataset)
         assert dataset is not None  # it has a __len__
         if not len(dataset):
@@ -224,7 +224,7 @@ class Task:
         if not all(hasattr(schedule, name) for name in ("step", "state_dict", "load_state_dict")):
             raise self._wrong("schedule", "a schedule of torch.optim.lr_scheduler, or None", schedule)
         if not _needs_nothing(schedule.step):
-            expected = "a schedule whose step() needs no arguments, for it moves on after every step"
+            expected = "a schedule whose step() needs no arguments, because it moves on after every step"
             raise self._wrong("schedule", expected, schedule)
         return schedule
 
@@ -251,20 +251,17 @@ class Task:
             "loss", "the mean loss as a tensor without dimensions, or a pair (sum, count)", answer
         )
 
-    def refuse_constant(self, loss: torch.Tensor) -> None:
+    def refuse_constant(self, loss: torch.Tensor) -> NoReturn:
         """Raise for a loss from which nothing can be learned."""
-        if not loss.requires_grad:
-            raise self._wrong("loss", "a loss that depends on the model's parameters", loss)
+        raise self._wrong("loss", "a loss that depends on the model's parameters", loss)
 
     def evaluate(
         self, model: torch.nn.Module, batch: object, samples: int
     ) -> Mapping[str, tuple[Scalar, Scalar]]:
         """Sums and counts by name over one batch of the test split; without the method: the loss."""
         if not self.has("evaluate"):
-            loss = self.loss(model, batch)
-            if loss.counted is None:
-                return {"loss": (loss.value * samples, samples)}
-            return {"loss": (loss.value, loss.counted)}
+            value, counted = self.loss(model, batch)
+            return {"loss": (value * samples, samples) if counted is None else (value, counted)}
         answer = self._user.evaluate(model, batch)
         expected = "a mapping of name -> (sum, count)"
         if not isinstance(answer, Mapping):
@@ -281,14 +278,11 @@ class Task:
 
 def _needs_nothing(method: Callable[..., object]) -> bool:
     """Whether it can be called without arguments, as far as Python knows its signature."""
-    try:
-        signature = inspect.signature(method)
-    except ValueError:  # written in C
-        return True
-    try:
-        signature.bind()
-    except TypeError:
-        return False
+    with contextlib.suppress(ValueError):  # written in C: it has no signature
+        try:
+            inspect.signature(method).bind()
+        except TypeError:
+            return False
     return True
 
 

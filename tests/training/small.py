@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from slurmgpu.training import files, run
-from slurmgpu.training.processes.channel import Channel
+from slurmgpu.training.processes.group import Channel
 
 RANK = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
 

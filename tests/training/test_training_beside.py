@@ -18,7 +18,7 @@ from slurmgpu.training.errors import SettingsError, TrainingError
 from slurmgpu.training.processes.group import Group
 from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.settings import Settings
-from slurmgpu.training.watching import memory
+from slurmgpu.training.watching.advice import is_full, memory_advice
 
 from .conftest import RunFolder
 from .test_training_gpu_paths import CPU, GPU, OnGpu
@@ -237,7 +237,7 @@ def test_the_figures_are_the_gpus_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (gib, 40 * gib))
     group = Group(Ranks(0, 0, 4, 4), torch.device("cuda", 0))
     settings = Settings(task="task.py:T", batch_size=12, precision="fp16", activation_checkpointing=True)
-    text = memory.advice(torch.cuda.OutOfMemoryError("CUDA out of memory"), settings, group)
+    text = memory_advice(torch.cuda.OutOfMemoryError("CUDA out of memory"), settings, group)
     assert text.startswith(
         "the GPU's memory is full: NVIDIA A100-SXM4-40GB with 40.0 GiB, of which this process had 30.0 GiB at its peak, "
         "and other processes and CUDA itself have 8.0 GiB; micro-batch 3 (batch_size 12 = 4 x 1 x 3), fp16\n"
@@ -247,9 +247,9 @@ def test_the_figures_are_the_gpus_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_errors_of_a_gpus_memory_are_known_by_more_than_their_class() -> None:
-    assert memory.is_full(RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be ..."))
-    assert memory.is_full(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"))
-    assert not memory.is_full(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
+    assert is_full(RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be ..."))
+    assert is_full(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"))
+    assert not is_full(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import torch
 from slurmgpu.training import files
 from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.files import sha256
-from slurmgpu.training.processes.channel import Channel
+from slurmgpu.training.processes.group import Channel
 from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.saving import checkpoint
 from slurmgpu.training.saving.checkpoint import Generation, newest_intact, read, sweep

@@ -17,8 +17,7 @@ import torch
 
 from slurmgpu.training import session
 from slurmgpu.training.errors import TrainingError
-from slurmgpu.training.processes.channel import Channel
-from slurmgpu.training.processes.group import Group
+from slurmgpu.training.processes.group import Channel, Group
 from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.saving import checkpoint
 from slurmgpu.training.saving import lock as module

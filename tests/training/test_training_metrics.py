@@ -18,9 +18,8 @@ import torch
 
 from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.run import _Run
-from slurmgpu.training.watching import gpus, meter
-from slurmgpu.training.watching.gauges import peak_memory
-from slurmgpu.training.watching.gpus import PEAKS, Utilisation, peak_flops
+from slurmgpu.training.watching import gauges, meter
+from slurmgpu.training.watching.gauges import PEAKS, Utilisation, peak_flops, peak_memory
 from slurmgpu.training.watching.lost import account
 from slurmgpu.training.watching.metrics import Metrics
 
@@ -288,7 +287,7 @@ def utilisation(monkeypatch: pytest.MonkeyPatch, nvml: Any, **properties: Any) -
 def test_utilisation_is_the_mean_of_samples_of_the_gpu_with_torchs_uuid(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gpus, "_PERIOD", 0.0)
+    monkeypatch.setattr(gauges, "_PERIOD", 0.0)
     nvml = Nvml(0, 90, 70)
     gauge = utilisation(monkeypatch, nvml)
     assert (gauge.missing, nvml.asked) == (None, ["GPU-1234-5678"])

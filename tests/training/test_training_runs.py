@@ -356,7 +356,7 @@ def test_a_line_of_metrics_cut_off_by_a_kill_spoils_no_other(run: RunFolder) -> 
 
 def test_a_loss_that_is_no_number_ends_the_training_and_is_never_saved(run: RunFolder) -> None:
     run.write("Restless", epochs=2, batch_size=20, lr=1e30, checkpoint_steps=1, keep=99)
-    with pytest.raises(NotFinite, match=r"the loss or a parameter is no finite number at step [23]"):
+    with pytest.raises(NotFinite, match=r"the loss or a parameter is not finite at step [23]"):
         run.here()
     assert run.stop()["reason"] == "nonfinite"
     assert run.stop()["requeue"] is False
@@ -368,7 +368,7 @@ def test_a_loss_that_is_no_number_ends_the_training_and_is_never_saved(run: RunF
 @pytest.mark.parametrize("steep", [3, 5], ids=["on the way", "in the very last step"])
 def test_a_gradient_of_nan_below_a_finite_loss_is_never_saved(run: RunFolder, steep: int) -> None:
     run.write("Steep", batch_size=20, checkpoint_steps=1, keep=99, config={"steep": steep})
-    with pytest.raises(NotFinite, match=f"a parameter is no finite number at step {steep}"):
+    with pytest.raises(NotFinite, match=f"a parameter is not finite at step {steep}"):
         run.here()
     assert run.checkpoints() == [f"step-{step}" for step in range(1, steep)]
     assert all(torch.isfinite(value).all() for value in run.parameters().values())
@@ -439,7 +439,7 @@ def test_a_wrong_step_limit_is_named(run: RunFolder, value: str) -> None:
 
 def test_a_loss_that_is_no_number_is_found_where_it_is_logged(run: RunFolder) -> None:
     run.write("Restless", epochs=2, batch_size=20, lr=1e30, checkpoint_every=9)
-    with pytest.raises(NotFinite, match=r"the loss is no finite number at step 10"):
+    with pytest.raises(NotFinite, match=r"the loss is not finite at step 10"):
         run.here()
     assert run.losses() == [None]
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from slurmgpu.training.settings import SCHEMA, parse
-from slurmgpu.training.watching.shapes import awkward_sizes, tensor_core_multiple
+from slurmgpu.training.watching.advice import awkward_sizes, tensor_core_multiple
 
 
 def test_layers_vocabulary_and_batch_are_named_with_the_next_multiple() -> None:

@@ -152,7 +152,7 @@ WRONG: list[tuple[str, str, list[Any], str]] = [
         "schedule",
         "schedule(self, o, cfg, total): return torch.optim.lr_scheduler.ReduceLROnPlateau(o)",
         [torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1), CFG, 1],
-        "whose step() needs no arguments, for it moves on after every step; got a ReduceLROnPlateau",
+        "whose step() needs no arguments, because it moves on after every step; got a ReduceLROnPlateau",
     ),
 ]
 

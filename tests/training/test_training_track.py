@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slurmgpu.training.errors import SettingsError
-from slurmgpu.training.watching import track
+from slurmgpu.training.watching import metrics
 
 from .conftest import RunFolder
 
@@ -120,7 +120,7 @@ def test_a_tracker_that_hangs_at_the_end_is_not_waited_for_long(
     run: RunFolder, wandb: Wandb, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     going = threading.Event()
-    monkeypatch.setattr(track, "_PATIENCE", 0.2)
+    monkeypatch.setattr(metrics, "_PATIENCE", 0.2)
     monkeypatch.setattr(wandb, "finish", lambda: going.wait(60))
     run.write(batch_size=20, track=["wandb"])
     run.here()

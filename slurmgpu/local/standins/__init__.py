@@ -1,6 +1,6 @@
 """What takes Slurm's and the site's place in a local run: srun, scontrol, module, conda, containers.
 
 Each is a small program of the standard library and the readers in ``slurmgpu/lines/`` alone, started by a wrapper in
-a folder that stands first on PATH. They run isolated (``python -I -S``), so they start fast and neither see nor
+a folder that is first on PATH. They run isolated (``python -I -S``), so they start fast and neither see nor
 disturb what the job puts on PYTHONPATH. ``job.json`` in the same folder tells them what job they pretend.
 """

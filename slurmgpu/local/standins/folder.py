@@ -1,4 +1,4 @@
-"""Writes the folder that stands first on PATH, and what bash reads before the script (BASH_ENV)."""
+"""Writes the folder that is first on PATH, and what bash reads before the script (BASH_ENV)."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class PretendedJob:
     grace: float
     """Seconds between asking the processes to end and killing them."""
     python_path: str = ""
-    """What stands first on PYTHONPATH."""
+    """What comes first on PYTHONPATH."""
     devices: Sequence[str] = ()
     """The GPUs that are used, as many for each node; empty: the CPU stands in for them."""
     devices_variable: str = ""
@@ -76,7 +76,7 @@ def node_names(nodes: int) -> list[str]:
 
 def say(text: str) -> None:
     """Tell the user on stderr, in one write so that lines of several processes do not mix."""
-    with contextlib.suppress(OSError):  # nobody reads any more; the job goes on
+    with contextlib.suppress(OSError):  # nobody reads; the job goes on
         sys.stderr.write(f"slurmgpu run: {text}\n")
         sys.stderr.flush()
 

@@ -99,11 +99,10 @@ def _is_srun(pid: int) -> bool:
 
 
 def processes_to_ask(root: int) -> list[int]:
-    """Return whom Slurm would send the TERM of a cancelled job below ``root``.
+    """Return the processes below ``root`` to which Slurm would send a cancelled job's TERM.
 
-    Of a step these are the tasks alone, not what the tasks started: a launcher passes the signal on itself
-    and must not get it twice, and a data loader's workers have to live while their trainer saves. The
-    stand-in for srun ends when its tasks do.
+    Of a step these are only the tasks: a launcher passes the signal on and must not get it twice, and a data loader's
+    workers must live while their trainer saves. The stand-in for srun ends when its tasks do.
     """
     children = _children()
     found: list[int] = []
@@ -145,21 +144,17 @@ def exit_code(status: int) -> int:
 
 
 def kill_below(known: Iterable[int] = ()) -> bool:
-    """Kill every process below this one; return whether there was any.
-
-    Where there is no subreaper, processes that have lost their parent are found among those ``known`` to
-    have been there.
-    """
+    """Kill every process below this one, and without a subreaper the ``known`` ones; return whether there was any."""
     left = descendants(os.getpid())
     send(signal.SIGKILL, left if sys.platform.startswith("linux") else {*left, *known})
     return bool(left)
 
 
 def kill_all(limit: float = 10.0) -> None:
-    """Kill what is below this process until nothing is left, and reap it: nobody may wait for it any more.
+    """Kill and reap what is below this process until nothing is left, for ``limit`` seconds at most.
 
-    In a loop, because a process may start another while it is being killed; ``limit`` seconds at most,
-    because one that waits for a dead file server cannot be killed.
+    In a loop, because a process may start another one meanwhile; limited, because one that waits for a dead file server
+    cannot be killed.
     """
     deadline = time.monotonic() + limit
     while kill_below() and time.monotonic() < deadline:

@@ -22,7 +22,7 @@ from .job import PretendedJob, node_names, say, say_once
 from .processes import Wakeups, become_subreaper, exit_code, kill_all, reap
 from .srun_output import Labels, output_file
 
-__all__ = ["main", "task_environment"]
+__all__ = ["main"]
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 

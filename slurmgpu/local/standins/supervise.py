@@ -1,6 +1,6 @@
 """Runs the batch script, and sees to it that no process outlives the run.
 
-It stands for slurmstepd: it is the parent of everything, passes an interruption on, and ends what is left
+It stands in for slurmstepd: it is the parent of everything, passes an interruption on, and ends what is left
 when the script has ended. It also ends everything when ``slurmgpu run`` itself is killed.
 """
 

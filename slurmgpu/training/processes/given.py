@@ -55,10 +55,11 @@ def check(
     given = _given(environment)
     if not given or _pretended(environment):
         return
-    off = next((f"{name}={environment[name]}" for name in _counting() if _hides(environment.get(name))), None)
-    if off is not None:
+    # Empty, -1, or a word such as Slurm's NoDevFiles: then no GPU at all is shown.
+    off = [f"{name}={environment[name]}" for name in _counting() if _shown(environment.get(name, "0")) == 0]
+    if off:
         if ranks.first and not _local(environment):
-            say(f"note: {off} hides this node's GPUs (Slurm gave {given}): this runs on the CPU")
+            say(f"note: {off[0]} hides this node's GPUs (Slurm gave {given}): this runs on the CPU")
         return
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -86,9 +87,9 @@ def require_one_each(ranks: Ranks, seen: int) -> None:
 
 
 def _given(environment: Mapping[str, str]) -> int:
-    """GPUs of this step on this node; 0 where Slurm says nothing of any.
+    """GPUs of this step on this node; 0 where Slurm names none.
 
-    SLURM_JOB_GPUS is handed down by the batch script to steps, which may have none: it counts outside of them alone.
+    Steps without GPUs inherit SLURM_JOB_GPUS from the batch script, so it counts only outside of steps.
     """
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_SHARDS_ON_NODE"):
         text = environment.get(name, "")
@@ -110,11 +111,6 @@ def _length(text: str) -> int:
 def _counting() -> tuple[str, ...]:
     """The variables by which GPUs are hidden from this torch."""
     return _HIDING if torch.version.hip else _HIDING[:1]
-
-
-def _hides(value: Optional[str]) -> bool:
-    """Whether this value shows no GPU at all: empty, -1, or a word such as Slurm's NoDevFiles."""
-    return value is not None and not _shown(value)
 
 
 def _shown(value: str) -> int:
@@ -145,13 +141,6 @@ def _local(environment: Mapping[str, str]) -> bool:
     return environment.get("SLURMGPU_LOCAL_JOB", "") == environment.get("SLURM_JOB_ID", "none")
 
 
-class _Cause(NamedTuple):
-    why: str
-    """What is wrong, as far as it is known."""
-    next: str
-    """What to do about it."""
-
-
 def _missing(
     given: int, seen: int, said: Sequence[str], environment: Mapping[str, str], how_on_cpu: str
 ) -> str:
@@ -161,23 +150,22 @@ def _missing(
         if name in environment
     ]
     driver = _Driver.here()
-    cause = _why_fewer(said) if seen else _why_none(driver, said)
+    why, what_next = _why_fewer(said) if seen else _why_none(driver, said)
     giver = "Slurm gave this node"
     if _local(environment):
         giver, how_on_cpu = "this local run was given", f"the option --cpu, or {how_on_cpu}"
     return (
-        f"{giver} {given} GPU(s), and torch sees {seen or 'none'}: {cause.why}\n"
+        f"{giver} {given} GPU(s), and torch sees {seen or 'none'}: {why}\n"
         f"  torch: {torch.__version__} in {sys.executable}, built for {_built_for()}\n"
         f"  driver: {driver}\n"
         f"  Slurm: {', '.join(slurm)}\n"
-        f"  next: {cause.next}; to train on the CPU all the same: {how_on_cpu}"
+        f"  next: {what_next}; to train on the CPU all the same: {how_on_cpu}"
     )
 
 
 def _built_for() -> str:
-    for name, made in (("CUDA", torch.version.cuda), ("ROCm", torch.version.hip)):
-        if made:
-            return f"{name} {made}"
+    if torch.version.cuda or torch.version.hip:
+        return f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}"
     if getattr(torch.version, "xpu", None):
         return "Intel GPUs, which the training entrypoint does not use (torch.version.cuda is None)"
     return "the CPU only (torch.version.cuda is None)"
@@ -222,36 +210,37 @@ def _newest_cuda() -> Optional[tuple[int, int]]:
     return None if failed or not version.value else (version.value // 1000, version.value % 1000 // 10)
 
 
-def _why_none(driver: _Driver, said: Sequence[str]) -> _Cause:
+def _why_none(driver: _Driver, said: Sequence[str]) -> tuple[str, str]:
+    """What is wrong, as far as it is known, and what to do about it."""
     other = f"use an environment whose torch is built for {{}}: {_WHICH_TORCH}"
     kind = "ROCm" if driver.amd else f"CUDA {driver.cuda[0]}" if driver.cuda else "CUDA"
     nvidia = driver.nvidia is not None or driver.cuda is not None
     if not (torch.version.cuda or torch.version.hip):
-        return _Cause("this torch is built without CUDA", other.format(kind))
+        return "this torch is built without CUDA", other.format(kind)
     if torch.version.hip and nvidia:
-        return _Cause("this torch is built for AMD's GPUs, and the node's are NVIDIA's", other.format(kind))
+        return "this torch is built for AMD's GPUs, and the node's are NVIDIA's", other.format(kind)
     if torch.version.cuda and driver.amd and not nvidia:
-        return _Cause("this torch is built for NVIDIA's GPUs, and the node's are AMD's", other.format(kind))
+        return "this torch is built for NVIDIA's GPUs, and the node's are AMD's", other.format(kind)
     if torch.version.hip:
-        return _Cause(
+        return (
             _torchs_words(said),
             "look at rocm-smi, and at /dev/kfd and /dev/dri, in a job with this environment",
         )
     if driver.cuda and driver.cuda[0] < int(str(torch.version.cuda).split(".")[0]):
-        return _Cause("the node's driver is too old for this torch", other.format(kind))
+        return "the node's driver is too old for this torch", other.format(kind)
     if nvidia and not driver.cuda:
-        return _Cause(
+        return (
             "the driver's library is not to be found: a container was not given the node's driver, "
             "or LD_LIBRARY_PATH leads past it",
             "with a container of your own making, start it with its GPU option (--nv with Apptainer)",
         )
     if not nvidia:
-        return _Cause("this node shows no driver", _ASK_THE_DRIVER)
-    return _Cause(_torchs_words(said), _ASK_THE_DRIVER)
+        return "this node shows no driver", _ASK_THE_DRIVER
+    return _torchs_words(said), _ASK_THE_DRIVER
 
 
-def _why_fewer(said: Sequence[str]) -> _Cause:
-    return _Cause(
+def _why_fewer(said: Sequence[str]) -> tuple[str, str]:
+    return (
         _torchs_words(said, "some are hidden, or out of order"),
         "look at nvidia-smi (AMD: rocm-smi) in a job on this node; if it shows fewer, too, tell the site, "
         "and leave the node out (--exclude)",

@@ -1,13 +1,19 @@
-"""The processes of a run together: the device of each, and what they tell each other."""
+"""The processes of a run together: the device of each, and what they tell each other.
+
+The process group may be used by one thread only, and on a GPU a collective would wait for the step. So background
+threads talk by ``Channel`` over torch's TCP store, through connections of their own: a few bytes, none of it on the path
+of a step.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pickle
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Optional, TypeVar, cast
+from typing import Any, Optional, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -17,7 +23,7 @@ from ..errors import TrainingError
 from .given import require_one_each, visible
 from .ranks import Ranks
 
-__all__ = ["Group", "choose_device", "join", "own_cpus", "shared_by"]
+__all__ = ["Channel", "Group", "choose_device", "join", "own_cpus", "shared_by"]
 
 T = TypeVar("T")
 
@@ -35,10 +41,7 @@ class Group:
         return self.ranks.world_size > 1
 
     def gather(self, value: T) -> list[T]:
-        """Each rank's value, by rank, on every rank (pickled, over the ranks' own connections).
-
-        torch's own ``all_gather_object`` fails where numpy is missing.
-        """
+        """Each rank's value, by rank, on every rank; torch's own ``all_gather_object`` fails without numpy."""
         if not self.together:
             return [value]
         data = pickle.dumps(value)
@@ -74,10 +77,7 @@ class Group:
                         buffer.copy_(whole)
 
     def on_first(self, act: Callable[[], T]) -> T:
-        """Run ``act`` on rank 0 while the others wait, and give all of them its result.
-
-        If it fails there, every rank raises: nobody waits for a rank that is gone.
-        """
+        """Run ``act`` on rank 0 and return its result on every rank; if it fails, every rank raises and none waits."""
         if not self.together:
             return act()
         result: T | None = None
@@ -102,6 +102,58 @@ class Group:
             dist.barrier(device_ids=[self.device.index] if on_gpu else None)
 
 
+class Channel:
+    """Small values by name, common to all ranks; with one process a mere dictionary."""
+
+    def __init__(self, ranks: Ranks, timeout: float) -> None:
+        self._store = _connect(timeout) if ranks.world_size > 1 else None
+        self._own: dict[str, object] = {}
+
+    def put(self, name: str, value: object) -> None:
+        """Publish a value (JSON)."""
+        if self._store is None:
+            self._own[name] = value
+        else:
+            self._store.set(name, json.dumps(value))
+
+    def put_first(self, name: str, value: object) -> None:
+        """Publish a value unless there is one already."""
+        if self._store is None:
+            self._own.setdefault(name, value)
+        else:
+            self._store.compare_set(name, "", json.dumps(value))
+
+    def has(self, *names: str) -> bool:
+        """Whether all of the names have a value; does not wait."""
+        if self._store is None:
+            return all(name in self._own for name in names)
+        return bool(self._store.check(list(names)))
+
+    def get(self, name: str) -> Any:
+        """The value, once it is there (RuntimeError after the time-out, or when rank 0 is gone)."""
+        return self._own[name] if self._store is None else json.loads(self._store.get(name))
+
+    def drop(self, name: str) -> None:
+        """Forget a value."""
+        if self._store is None:
+            self._own.pop(name, None)
+        else:
+            self._store.delete_key(name)
+
+
+def _connect(timeout: float) -> Any:
+    """A connection of its own to the store that the ranks met by."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    options = {"is_master": False, "wait_for_workers": False}
+    if os.environ.get("USE_LIBUV") == "0" and "use_libuv" in str(dist.TCPStore.__init__.__doc__):  # type: ignore[attr-defined, unused-ignore]
+        options["use_libuv"] = False  # known from torch 2.3 on
+    store = dist.TCPStore(host, port, timeout=timedelta(seconds=timeout), **options)  # type: ignore[attr-defined, unused-ignore]
+    start = os.environ.get(
+        "TORCHELASTIC_RESTART_COUNT", "0"
+    )  # torchrun keeps its store when it starts ranks again
+    return dist.PrefixStore(f"slurmgpu/{start}", store)  # type: ignore[attr-defined, unused-ignore]
+
+
 def shared_by(wrapped: torch.nn.Module) -> Optional[DistributedDataParallel]:
     """The wrapper in a model by which the ranks share gradients, if there is one."""
     inner = getattr(wrapped, "_orig_mod", wrapped)  # torch.compile keeps what it compiles there
@@ -112,9 +164,8 @@ def shared_by(wrapped: torch.nn.Module) -> Optional[DistributedDataParallel]:
 def join(ranks: Ranks, timeout: float, device: str = "auto") -> Iterator[Group]:
     """Choose the device, join the process group (nccl on GPUs, gloo on CPUs), and leave it at the end.
 
-    ``device`` is ``cpu``, or ``auto`` for a GPU where one is visible; ``timeout`` the longest wait for another rank, in
-    seconds. After an error the group is left as it is:
-    taking it down can wait for ranks that are gone, and the process ends anyway.
+    ``device`` is ``cpu``, or ``auto`` for a GPU if one is visible; ``timeout`` is the longest wait for another rank, in
+    seconds. After an error the group is not left: that can wait for ranks that are gone, and the process ends anyway.
     """
     chosen = choose_device(ranks, 0 if device == "cpu" else visible())
     if chosen.type == "cuda":
@@ -163,9 +214,9 @@ def _start(ranks: Ranks, device: torch.device, timeout: float) -> None:
 
 
 def choose_device(ranks: Ranks, seen: int) -> torch.device:
-    """The GPU with the number of the local rank, or the only one where Slurm hides the others'; the CPU without any.
+    """The GPU numbered as the local rank, or the only one where Slurm hides the others; the CPU without any.
 
-    No modulo: it would put two ranks on one GPU without a word.
+    Not modulo the number of GPUs: that would silently put two ranks on one.
     """
     if seen == 0:
         return torch.device("cpu")
@@ -179,10 +230,10 @@ def _threads_are_chosen(text: str) -> bool:
 
 
 def own_cpus(ranks: Ranks) -> int:
-    """CPUs that this rank may use: its affinity mask, divided among the ranks under the same mask.
+    """CPUs that this rank may use: its affinity mask, divided among the ranks that share it.
 
-    srun gives each task a mask of its own where CPUs per task are known; torchrun's ranks share the node's, and so
-    do those of a node that Slurm thinks larger than it is.
+    srun gives each task its own mask where CPUs per task are known; torchrun's ranks share the node's, and so do those of
+    a node that Slurm believes to be larger than it is.
     """
     try:
         mask = len(os.sched_getaffinity(0))

@@ -39,10 +39,9 @@ class Bound:
             self._lead = lead
 
     def lead(self, seconds: float, step_seconds: float) -> int:
-        """Steps that a save of so many seconds is begun early, with as many again in reserve.
+        """Steps by which a save of so many seconds begins early, with as many again in reserve; at most half the bound.
 
-        At most half of the bound. None when a save takes longer than the whole of it: a save at every half would
-        then only be waited for twice as often.
+        0 if a save takes longer than the whole bound: saving at every half would only be waited for twice as often.
         """
         if self._steps is None:
             return 0
@@ -74,5 +73,5 @@ class Bound:
             return NEVER
         if self._begun is None:
             return self._from + self._steps - self._lead
-        # Where a save came early, at the end of an epoch say, the next one shall have its lead all the same.
+        # Where a save came early, at the end of an epoch say, the next one still gets its lead.
         return min(self._from + self._steps, self._begun + self._steps - self._lead)

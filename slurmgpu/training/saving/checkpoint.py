@@ -19,21 +19,9 @@ from typing import IO, Any, Optional, cast
 import torch
 
 from ..errors import TrainingError
-from ..files import TEMPORARY, Facts, is_there, patiently, sha256, sync_folder, write_whole
+from ..files import TEMPORARY, Facts, free_name, is_there, patiently, sha256, sync_folder, write_whole
 
-__all__ = [
-    "SCHEMA",
-    "Generation",
-    "commit",
-    "folders",
-    "newest_intact",
-    "prune",
-    "read",
-    "remove",
-    "set_aside",
-    "sweep",
-    "write_part",
-]
+__all__ = ["Generation", "commit", "folders", "newest_intact", "prune", "read", "sweep", "write_part"]
 
 SCHEMA = "slurmgpu.checkpoint/1"
 _MANIFEST = "manifest.json"
@@ -84,9 +72,9 @@ def _generations(folder: Path) -> list[Path]:
 
 
 def folders(folder: Path) -> list[Path]:
-    """All that is named as a generation, whole or not.
+    """All folders named as a generation, complete or not.
 
-    Not by ``glob``: it takes what cannot be listed for empty, and the training would begin anew.
+    Not by ``glob``: it takes a folder that cannot be listed for an empty one, and the training would start over.
     """
     return [path for path in patiently(partial(_entries, folder)) if path.name.startswith("step-")]
 
@@ -99,12 +87,12 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _has_manifest(path: Path) -> bool:
-    """Whether a generation counts; raises what stays unclear, for a wrong no would cost a good one."""
+    """Whether a generation counts; raises where that is unclear, because a wrong no would lose a good one."""
     return patiently(partial(is_there, path / _MANIFEST))
 
 
 def remove(path: Path) -> None:
-    """Remove a generation, its manifest first: what is left over by a kill is no checkpoint any more."""
+    """Remove a generation, its manifest first: what a kill leaves over is not a checkpoint."""
     (path / _MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(path)
 
@@ -138,16 +126,14 @@ def newest_intact(folder: Path) -> tuple[Optional[Generation], list[str]]:
             ) from None
         except (OSError, ValueError) as error:
             damaged.append((path, str(error)))
-            continue
         except (KeyError, TypeError, AttributeError):
             damaged.append((path, f"{_MANIFEST} is incomplete"))
-            continue
-        notes = [
-            f"checkpoint {bad.name} is damaged ({reason}), set aside as {set_aside(bad, 'damaged').name}; "
-            f"falling back to {path.name}"
-            for bad, reason in damaged
-        ]
-        return generation, notes
+        else:
+            return generation, [
+                f"checkpoint {bad.name} is damaged ({reason}), set aside as {set_aside(bad, 'damaged').name}; "
+                f"falling back to {path.name}"
+                for bad, reason in damaged
+            ]
     if damaged:
         listed = "; ".join(f"{path.name}: {reason}" for path, reason in damaged)
         raise TrainingError(
@@ -179,11 +165,7 @@ def _verified(path: Path) -> Generation:
 
 def set_aside(path: Path, why: str) -> Path:
     """Rename a file or folder to a free name beside it, so that nothing is lost."""
-    number = 1
-    while (target := path.with_name(f"{why}-{path.name}-{number}")).exists():
-        number += 1
-    path.rename(target)
-    return target
+    return path.rename(free_name(path.with_name(f"{why}-{path.name}")))
 
 
 def read(generation: Generation, part: str) -> dict[str, Any]:

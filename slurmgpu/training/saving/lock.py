@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Optional, Union
 
 from ..errors import TakenOver, TrainingError
-from ..files import patiently, write_json
+from ..files import patiently, read_json, write_json
 
 __all__ = ["Hold", "Lock"]
 
@@ -44,7 +44,7 @@ class Hold:
 
         Raises:
             TakenOver: another run has it, or has had it.
-            OSError: who has it cannot be read; that is no takeover, but nothing may be written either.
+            OSError: who has it cannot be read; nothing may be written then, either.
         """
         try:
             owner = patiently(self._owner_there)
@@ -58,25 +58,17 @@ class Hold:
         )
         raise TakenOver(f"the checkpoints were taken over by {whom}: nothing more is written")
 
-    def _owner_there(self) -> _Record:
-        owner = self._signed()
-        if not owner:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._path / _OWNER))
-        return owner
-
     def _read(self) -> _Record:
-        try:
-            return self._signed()
-        except OSError:
-            return {}
+        return read_json(self._path / _OWNER)
 
-    def _signed(self) -> _Record:
-        """Who has the lock; empty: not written yet, or by a process that died in between."""
-        try:
-            owner = json.loads((self._path / _OWNER).read_bytes())
-        except (FileNotFoundError, NotADirectoryError, ValueError):
-            return {}
-        return owner if isinstance(owner, dict) else {}
+    def _owner_there(self) -> _Record:
+        """Who has the lock; FileNotFoundError: not written yet, or by a process that died in between."""
+        path = self._path / _OWNER
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError):
+            owner = json.loads(path.read_bytes())
+            if owner and isinstance(owner, dict):
+                return owner
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
 
 class Lock(Hold):
@@ -111,7 +103,7 @@ class Lock(Hold):
 
     def _try(self) -> bool:
         """One attempt; False: things have changed meanwhile, look again."""
-        with contextlib.suppress(FileExistsError):  # what follows shall not have this error as its cause
+        with contextlib.suppress(FileExistsError):  # or what follows would have this error as its cause
             self._path.mkdir()
             write_json(self._path / _OWNER, self._owner)
             return True
@@ -202,10 +194,7 @@ def _job(environment: Mapping[str, str]) -> str:
 
 
 def _machine() -> str:
-    """This machine since it was started, and its space of process ids, for ids mean nothing outside it.
-
-    Empty where the system has no /proc: then only heartbeats tell.
-    """
+    """This boot of this machine, and its PID namespace, outside of which ids mean nothing; empty without /proc."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         space = os.readlink("/proc/self/ns/pid")  # noqa: PTH115  # no file, only a text in angle brackets

@@ -18,7 +18,7 @@ from typing import Optional
 
 from ..errors import TakenOver, TrainingError
 from ..files import Facts
-from ..processes.channel import Channel
+from ..processes.group import Channel
 from ..processes.ranks import Ranks
 from . import checkpoint
 from .checkpoint import Generation
@@ -46,11 +46,10 @@ class Saving:
 
 @dataclass
 class Saved:
-    """How a save ended: ``error`` is None for one that counts; ``seconds`` from copying to commit.
+    """How a save ended: ``error`` is None if it counts; ``seconds`` from copying to commit.
 
-    ``lead`` is rank 0's word on how many steps early the next one is to begin (see ``bound``).
-    ``taken`` says that another run has the checkpoints now: no further save can succeed. Without ``finite`` the
-    state was not worth a checkpoint: the loss or a parameter is no finite number.
+    ``lead``: rank 0's word on how many steps early the next one begins (see ``bound``). ``taken``: another run has the
+    checkpoints now, and no further save can succeed. ``finite``: False if the loss or a parameter is not.
     """
 
     step: int
@@ -60,11 +59,6 @@ class Saved:
     lead: Optional[int] = None
     taken: bool = False
     finite: bool = True
-
-    @property
-    def name(self) -> str:
-        """The generation's folder, as people and metrics name it."""
-        return f"checkpoints/step-{self.step}"
 
 
 @dataclass
@@ -110,8 +104,7 @@ class Saver:
     ) -> None:
         """Begin to write this rank's ``parts``; ``facts`` (rank 0's count) go into the manifest.
 
-        With a number that is not finite among ``losses`` nothing is written: such a state helps nobody.
-        The save before must have been collected.
+        Nothing is written if one of ``losses`` is not finite. The save before must have been collected.
         """
         assert self._thread is None
         self._number += 1

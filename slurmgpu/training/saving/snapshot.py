@@ -75,10 +75,7 @@ class Snapshot:
 
 
 def reserve(value: object) -> None:
-    """Let torch set aside the pinned memory that copies of the value will need: the first save is no slower then.
-
-    Freed at once, it stays in torch's cache of pinned memory. To be called from a background thread.
-    """
+    """Fill torch's cache of pinned memory with what copies of the value need; call it from a background thread."""
     found: list[torch.Tensor] = []
     for tensor in gpu_tensors(value):
         torch.cuda.set_device(tensor.device)  # this thread's own, which begins with device 0

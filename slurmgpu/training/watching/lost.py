@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Optional, TypedDict, cast
 
-from ..files import write_json
+from ..files import read_json, write_json
 
 __all__ = ["account"]
 
@@ -57,7 +57,7 @@ def account(run_dir: Path, restart: int, first_step: int) -> Optional[dict[str, 
     steps = newest - first_step
     down = max(0.0, time.time() - last["time"])
     file = run_dir / "state" / "lost.json"
-    before = _read(file)
+    before = read_json(file)
     lost_seconds = float(before.get("lost_seconds", 0.0)) + down + seconds
     lost_steps = int(before.get("lost_steps", 0)) + steps
     with contextlib.suppress(OSError):  # a full disk costs the sums, not the training
@@ -75,14 +75,6 @@ def account(run_dir: Path, restart: int, first_step: int) -> Optional[dict[str, 
 def _seconds(line: _Line, before: int) -> float:
     """The time of the steps that a line is the mean of, or of those of them that came after a step."""
     return line["values"]["step_seconds"] * max(0, line["step"] - before)
-
-
-def _read(file: Path) -> Mapping[str, float]:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _backwards(path: Path) -> Iterator[_Line]:

@@ -40,14 +40,14 @@ class Reading:
 
 
 def on_device(value: Scalar, device: torch.device) -> torch.Tensor:
-    """The number as a tensor in double precision; filled in there, for copying a number to a GPU waits for it."""
+    """The number as a tensor in double precision; filled in there, because copying a number to a GPU waits."""
     if isinstance(value, torch.Tensor):
         return value.detach().to(device, torch.float64)
     return torch.full((), float(value), dtype=torch.float64, device=device)
 
 
 class Meter:
-    """Collects without waiting for the device; the loop appends to it directly, for it is on a step's path."""
+    """Collects without waiting for the device; the loop appends to it directly, on a step's path."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -63,7 +63,7 @@ class Meter:
         self.start()
 
     def look(self) -> None:
-        """Read the memory in use; on the CPU from a background thread, for that is a call into the system."""
+        """Read the memory in use; on the CPU from a background thread, because it is a system call."""
         self._memory = peak_memory(self._group.device)
 
     def start(self) -> None:

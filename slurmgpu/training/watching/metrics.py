@@ -1,39 +1,47 @@
-"""``metrics.jsonl``: one JSON object a line (schema ``slurmgpu.metrics/1``), in SI units."""
+"""``metrics.jsonl``: one JSON object a line (schema ``slurmgpu.metrics/1``), in SI units; and trackers beside it.
+
+TensorBoard and Weights & Biases get the same lines from a thread of their own. One that fails costs its curves, never
+the training: ``metrics.jsonl`` has everything.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import math
 import os
+import queue
+import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Protocol
 
-from .track import Line
+from ..errors import SettingsError
 
-__all__ = ["SCHEMA", "Metrics"]
+__all__ = ["Metrics", "Tracking", "require"]
 
 SCHEMA = "slurmgpu.metrics/1"
 _ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-_HELD = 1.0  # seconds for which a line may be held back, for many at once cost less than one by one
+_HELD = 1.0  # seconds for which a line may be held back: many at once cost less
+_MODULES = {"tensorboard": ("torch.utils.tensorboard", "SummaryWriter"), "wandb": ("wandb", "init")}
+_PATIENCE, _HASTE = 60.0, 5.0  # seconds for what is still on its way, at the end and after an error
+Line = tuple[float, str, int, Mapping[str, object]]
+"""When, kind, step, values."""
 
 
 class Metrics:
     """Appends lines to the run's metrics; without a path (all ranks but 0) it writes nothing.
 
-    ``time`` is in seconds since 1970 (UTC). Where a step stands twice, the highest ``restart`` counts. ``also`` gets
+    ``time`` is in seconds since 1970 (UTC). Where a step is there twice, the highest ``restart`` counts. ``also`` gets
     the lines that are written.
     """
 
     def __init__(
-        self,
-        path: Optional[Path],
-        restart: int,
-        also: Callable[[Sequence[Line]], None] = lambda _lines: None,
+        self, path: Optional[Path], restart: int, also: Callable[[Sequence[Line]], None] = lambda _lines: None
     ) -> None:
         self._restart, self._also = restart, also
         self._failed = False
@@ -49,7 +57,7 @@ class Metrics:
                 os.write(self._file, b"\n")  # a line that was cut off when an earlier start was killed
 
     def write(self, kind: str, step: int, values: Mapping[str, object]) -> None:
-        """Append one line; a number that is not finite becomes null, for JSON knows none."""
+        """Append one line; a number that is not finite becomes null, because JSON has none."""
         if self._file is None:
             return
         with self._lock:
@@ -118,3 +126,147 @@ def _finite(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [_finite(each) for each in value]
     return value
+
+
+class Tracker(Protocol):
+    """Where lines go."""
+
+    def write(self, when: float, kind: str, step: int, values: Mapping[str, float]) -> None:
+        """Take the numbers of a line."""
+
+    def close(self) -> None:
+        """Send what is left."""
+
+
+def require(names: Sequence[str]) -> None:
+    """Import what the trackers need, before anything has begun.
+
+    Raises:
+        SettingsError: a package is missing.
+    """
+    for name in names:
+        module, attribute = _MODULES[name]
+        try:
+            # A folder wandb/ with earlier runs imports too, as a package with nothing in it.
+            getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise SettingsError(
+                f"track names {name}, which is not installed for {sys.executable} ({error}): "
+                f"pip install {name}, or leave it out of track"
+            ) from None
+
+
+class Tracking:
+    """Hands lines on to the trackers named; a context that starts them, left when the last line is written."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        run_dir: Path,
+        first_step: int,
+        settings: Mapping[str, object],
+        say: Callable[[str], None],
+    ) -> None:
+        self._names, self._run_dir, self._first_step = names, run_dir, first_step
+        self._settings, self._say = settings, say
+        self._lines: queue.SimpleQueue[Optional[list[Line]]] = queue.SimpleQueue()
+        self._trackers: dict[str, Tracker] = {}
+        self._thread = threading.Thread(target=self._run, name="track", daemon=True)
+
+    def put(self, lines: Sequence[Line]) -> None:
+        """Hand on lines; returns at once."""
+        if self._names:
+            self._lines.put(list(lines))
+
+    def __enter__(self) -> None:
+        for name in self._names:
+            try:
+                if name == "tensorboard":
+                    self._trackers[name] = _TensorBoard(self._run_dir, self._first_step)
+                else:
+                    self._trackers[name] = _Wandb(self._run_dir, self._settings)
+            except Exception as error:
+                self._drop(name, error)
+        if self._names:
+            self._thread.start()
+
+    def __exit__(self, kind: Optional[type[BaseException]], *_rest: object) -> None:
+        """Wait until all is handed on, for a minute at most."""
+        if not self._names:
+            return
+        patience = _PATIENCE if kind is None else _HASTE
+        self._lines.put(None)
+        self._thread.join(patience)
+        if self._thread.is_alive():
+            late = ", ".join(self._trackers)
+            self._say(
+                f"warning: {late} takes more than {patience:g} s at the end; its last points may be missing"
+            )
+
+    def _run(self) -> None:
+        while (lines := self._lines.get()) is not None:
+            for when, kind, step, values in lines:
+                numbers = dict(_numbers(values))
+                self._each(lambda to, w=when, k=kind, s=step, n=numbers: to.write(w, k, s, n))  # type: ignore[misc]
+        self._each(lambda to: to.close())
+
+    def _each(self, act: Callable[[Tracker], None]) -> None:
+        for name, tracker in list(self._trackers.items()):
+            try:
+                act(tracker)
+            except Exception as error:
+                del self._trackers[name]
+                self._drop(name, error)
+
+    def _drop(self, name: str, error: Exception) -> None:
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        self._say(f"warning: {name} fails ({first}); the training goes on without it, and with metrics.jsonl")
+
+
+def _numbers(values: Mapping[str, object]) -> Iterator[tuple[str, float]]:
+    for name, value in values.items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield name, value
+
+
+class _TensorBoard:
+    """Event files in ``tensorboard/``; what a resumed run takes again replaces what was there."""
+
+    def __init__(self, run_dir: Path, first_step: int) -> None:
+        module = importlib.import_module("torch.utils.tensorboard")
+        folder = run_dir / "tensorboard"
+        purge = first_step + 1 if folder.is_dir() else None
+        self._writer = module.SummaryWriter(str(folder), purge_step=purge, flush_secs=10)
+
+    def write(self, when: float, kind: str, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(f"{kind}/{name}", value, step, walltime=when)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Wandb:
+    """One run for all starts; its id is kept in ``state/wandb_id``. WANDB_MODE, WANDB_PROJECT and so on hold."""
+
+    def __init__(self, run_dir: Path, settings: Mapping[str, object]) -> None:
+        file = run_dir / "state" / "wandb_id"
+        name = file.read_text().strip() if file.exists() and settings["resume"] else ""
+        if not name:
+            name = os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
+            file.write_text(name)
+        options = {"console": "off"}  # the log is in the run directory
+        if "WANDB_NAME" not in os.environ:
+            options["run_name"] = run_dir.resolve().name
+        self._run = importlib.import_module("wandb").init(
+            id=name, resume="allow", dir=str(run_dir), config={"slurmgpu": dict(settings)}, settings=options
+        )
+        # Not wandb's own count of steps: it refuses those that a resumed run takes again.
+        self._run.define_metric("*", step_metric="step")
+
+    def write(self, when: float, kind: str, step: int, values: Mapping[str, float]) -> None:
+        named = {f"{kind}/{name}": value for name, value in values.items()}
+        self._run.log({"step": step, "time": when, **named})
+
+    def close(self) -> None:
+        self._run.finish()

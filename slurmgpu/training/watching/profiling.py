@@ -164,7 +164,7 @@ class Profile:
         }
 
     def close(self) -> None:
-        """The loop has ended: a profile that is not through is given up, for the next start to make."""
+        """The loop has ended: an unfinished profile is given up; the next start makes it."""
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
             _quietly(profiler.stop)

@@ -20,7 +20,7 @@ from typing import NamedTuple, NoReturn, Optional
 import torch
 
 from ..errors import TrainingError
-from ..processes.channel import Channel
+from ..processes.group import Channel
 from ..processes.ranks import Ranks
 
 __all__ = ["NEVER", "Duties", "Watch", "dump_stacks"]
@@ -48,7 +48,7 @@ class Watch:
         self._ranks, self._timeout, self.hang_timeout = ranks, timeout, hang_timeout
         self.channel = Channel(ranks, timeout)
         self.step = 0
-        self.beats = 0  # moved on by whatever is no step, and shows life
+        self.beats = 0  # counts whatever is not a step and shows life
         self.paused = 0.0  # seconds that went into something other than steps
         self.line = NEVER
         self.reason = ""
@@ -82,7 +82,8 @@ class Watch:
         return max(0.0, time.monotonic() - self._began - self.paused) / steps if steps > 0 else 0.0
 
     def close(self) -> None:
-        """Look no more."""
+        """Watch no longer: this rank takes no more steps."""
+        self.finished = True
         self._closed.set()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(timeout=10)
@@ -152,11 +153,7 @@ class Watch:
         self.line = self._stop_at
 
     def _draw(self) -> int:
-        """A step that this rank has not ended yet, and will not go beyond.
-
-        The loop counts a step before it looks at the line, so a line that is still ahead after it was drawn
-        will be seen.
-        """
+        """A step ahead that this rank will not cross: the loop counts a step before it looks at the line."""
         while True:
             ahead = self.step + 1
             self.line = ahead
