@@ -23,14 +23,11 @@ def introduction(state: State, took: str) -> list[str]:
     if state.accounting:
         qos = ", ".join(["normal", *(one.name for one in state.shape.qos if one.given)])
         lines.append(f"  accounts    {', '.join(state.shape.accounts)}; QOS {qos}")
-    if not state.shape.live:
-        lines.append(
-            "  its nodes have no daemons: jobs are judged as there (sbatch --test-only), but never run"
-        )
-    else:
-        lines.append(
-            "  memory      is counted when a job starts, not watched: one that uses more than it asked for goes on"
-        )
+    lines.append(
+        "  memory      is counted when a job starts, not watched: one that uses more than it asked for goes on"
+        if state.shape.live
+        else "  its nodes have no daemons: jobs are judged as there (sbatch --test-only), but never run"
+    )
     lines += [f"  not enforced {one}" for one in _not_enforced(state)]
     if state.until:
         lines.append(f"  ends        {state.until.astimezone():%Y-%m-%d %H:%M}")

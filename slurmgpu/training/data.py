@@ -117,12 +117,13 @@ class Fetch:
             yield from self._selected(keys)
             return
         for pieces in keys:
-            before = torch.get_rng_state(), random.getstate(), _numpy_state()
+            numpy = sys.modules.get("numpy")
+            before = torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
             batch = self[pieces]
             torch.set_rng_state(before[0])
             random.setstate(before[1])
-            if before[2] is not None:
-                sys.modules["numpy"].random.set_state(before[2])
+            if numpy is not None:
+                numpy.random.set_state(before[2])
             yield batch
 
 
@@ -144,11 +145,6 @@ def _seed_sample(seed: int, numpy: Optional[ModuleType]) -> None:
     random.seed(seed)
     if numpy is not None:
         numpy.random.seed(seed)
-
-
-def _numpy_state() -> object:
-    numpy = sys.modules.get("numpy")
-    return None if numpy is None else numpy.random.get_state()
 
 
 class _Again(Generic[T]):
