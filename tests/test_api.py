@@ -22,7 +22,7 @@ from slurmgpu.files.clusters import load_cluster
 from slurmgpu.models.job import Job, Resources
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
-from slurmgpu.planning.surroundings import Surroundings
+from slurmgpu.planning.settled import Surroundings
 from slurmgpu.quoting import directive_value
 from slurmgpu.submission.by_submitit import pack_command
 

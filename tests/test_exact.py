@@ -21,7 +21,7 @@ from slurmgpu.models.options import ROWS
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.resources import Resources, ResourceSettings
 from slurmgpu.planning.planner import make_plan
-from slurmgpu.planning.surroundings import Surroundings
+from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
 
 ROOT = Path(__file__).parent.parent

@@ -17,7 +17,7 @@ from slurmgpu.files.jobs import read_user_script
 from slurmgpu.files.yaml import read_file, validate
 from slurmgpu.models.job import Job
 from slurmgpu.planning.planner import make_plan
-from slurmgpu.planning.surroundings import Surroundings
+from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
 from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.checking import check_script

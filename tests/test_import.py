@@ -20,7 +20,7 @@ from slurmgpu.files.yaml import read_yaml, validate
 from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.job import Job
 from slurmgpu.planning.planner import make_plan
-from slurmgpu.planning.surroundings import Surroundings
+from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
 from slurmgpu.scripts.batch_script import Script, parse_batch_script
 from slurmgpu.scripts.importing import Imported, import_script

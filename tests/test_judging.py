@@ -20,7 +20,7 @@ from slurmgpu.files.jobs import load_job, read_user_script
 from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.planning.planner import make_plan
-from slurmgpu.planning.surroundings import Surroundings
+from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.outline import outline
 from slurmgpu.rendering.render import render_script
 from slurmgpu.submission.judging import Verdict, judge

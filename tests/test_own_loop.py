@@ -16,7 +16,7 @@ from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
-from slurmgpu.planning.surroundings import Surroundings
+from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
 from slurmgpu.submission.run_directory import new_run_directory
 from tests.own_loop_page import EXAMPLE, ROOT, User, blocks, commands, without_slurm

@@ -14,9 +14,9 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.derived import partitions_that_fit
-from slurmgpu.planning.features import joined, matches
+from slurmgpu.planning.nodes import joined, matches
 from slurmgpu.planning.planner import make_plan
-from slurmgpu.planning.surroundings import Surroundings
+from slurmgpu.planning.settled import Surroundings
 
 A100 = {"count": 8, "gpus": 4, "gpu_type": "a100", "cpus": 64, "memory": "512G"}
 

@@ -13,7 +13,7 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
-from slurmgpu.planning.surroundings import Surroundings
+from slurmgpu.planning.settled import Surroundings
 
 WHOLE = {"count": 2, "gpus": 4, "gpu_type": "a100", "cpus": 64, "memory": "512G"}
 SLICES = {"count": 9, "gpus": 28, "gpu_type": "a100_1g.5gb", "cpus": 64, "memory": "512G"}

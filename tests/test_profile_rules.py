@@ -22,7 +22,7 @@ from slurmgpu.files.yaml import read_yaml, validate
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
-from slurmgpu.planning.surroundings import Surroundings
+from slurmgpu.planning.settled import Surroundings
 
 # What the message of a refusal matches, by what is refused.
 REFUSALS = {

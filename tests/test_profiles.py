@@ -23,9 +23,9 @@ from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
 from slurmgpu.models.job import Job
 from slurmgpu.models.limits import Limits, QosRule
 from slurmgpu.models.plan import Plan
-from slurmgpu.planning.gpus import gpu_type_matches
+from slurmgpu.planning.nodes import gpu_type_matches
 from slurmgpu.planning.planner import make_plan
-from slurmgpu.planning.surroundings import Surroundings
+from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
 
 ROOT = Path(__file__).resolve().parent.parent

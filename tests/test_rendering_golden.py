@@ -17,7 +17,7 @@ from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
-from slurmgpu.planning.surroundings import Surroundings
+from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
 
 GOLDEN = Path(__file__).parent / "golden"

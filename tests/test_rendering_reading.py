@@ -22,7 +22,7 @@ from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.train import TrainSettings
 from slurmgpu.planning.planner import make_plan
-from slurmgpu.planning.surroundings import Surroundings
+from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
 from slurmgpu.scripts.batch_script import parse_batch_script
 from tests.test_rendering_golden import CASES, GOLDEN, golden_plan

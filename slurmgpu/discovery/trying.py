@@ -13,7 +13,7 @@ from slurmgpu.models.dialect import Dialect
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
 from slurmgpu.planning.planner import make_plan
-from slurmgpu.planning.surroundings import Surroundings
+from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
 from slurmgpu.slurm.call import Answer, Runner, call, submission_env
 

@@ -10,7 +10,7 @@ from slurmgpu.models.cluster import Cluster, Partition
 from slurmgpu.models.dialect import AccountRule
 from slurmgpu.models.limits import QosRule
 from slurmgpu.models.resources import Resources
-from slurmgpu.planning.rules import effective_qos
+from slurmgpu.planning.verdict import effective_qos
 
 __all__ = ["Chosen", "account_of", "qos_candidates"]
 

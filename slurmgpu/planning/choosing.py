@@ -9,10 +9,9 @@ from slurmgpu.errors import PlanError
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration
-from slurmgpu.planning.ask import Problem
 from slurmgpu.planning.drafting import Draft, Tasks, draft
-from slurmgpu.planning.gpus import gpu_type_matches, is_slice, names_of, selectable
-from slurmgpu.planning.request import Misfit, Request
+from slurmgpu.planning.nodes import gpu_type_matches, is_slice, names_of, selectable
+from slurmgpu.planning.request import Misfit, Problem, Request
 
 __all__ = ["Candidates", "Chosen", "by_preference", "candidates", "choose", "preferred"]
 

@@ -9,8 +9,7 @@ from slurmgpu.models.component import Component
 from slurmgpu.models.job import Job, Launch
 from slurmgpu.planning import derived
 from slurmgpu.planning.cost import Cost, figure
-from slurmgpu.planning.plan_of import Settled
-from slurmgpu.planning.surroundings import Surroundings
+from slurmgpu.planning.settled import Settled, Surroundings
 
 __all__ = ["settle"]
 

@@ -12,17 +12,22 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
 from slurmgpu.models.units import Duration, Memory
-from slurmgpu.planning.ask import SHARED
 from slurmgpu.planning.choosing import by_preference, candidates, choose
 from slurmgpu.planning.drafting import Draft
-from slurmgpu.planning.gpus import as_spelled
 from slurmgpu.planning.launcher_choice import Launching, choose_launcher, outside_the_container, own_loop
+from slurmgpu.planning.nodes import as_spelled
 from slurmgpu.planning.options import Layouted, options_of
-from slurmgpu.planning.plan_of import Settled, Size, name_of
 from slurmgpu.planning.remarks import reasons, same_in_all_tasks, warnings
-from slurmgpu.planning.request import Layout, count
-from slurmgpu.planning.restarting import refuse_timeout, restart_of
-from slurmgpu.planning.surroundings import Surroundings, resolve_environment
+from slurmgpu.planning.request import SHARED, Layout, count
+from slurmgpu.planning.settled import (
+    Settled,
+    Size,
+    Surroundings,
+    name_of,
+    refuse_timeout,
+    resolve_environment,
+    restart_of,
+)
 
 if TYPE_CHECKING:
     from slurmgpu.planning.cost import Cost
@@ -168,7 +173,7 @@ def _size(draft: Draft, tasks: int, processes: int) -> Size:
 def _judged_precision(job: Job, draft: Draft, force: bool) -> tuple[str, ...]:
     if job.train is None or job.train.precision == "fp32":
         return ()
-    from slurmgpu.planning.precision import judge_precision  # only a training pays for it
+    from slurmgpu.planning.settled import judge_precision  # only a training pays for it
 
     pinned = draft.gpu_type
     types = {pinned} if pinned else {group.gpu_type or "unnamed" for group in draft.groups}

@@ -9,12 +9,10 @@ from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
 from slurmgpu.models.limits import Limits
 from slurmgpu.models.resources import Resources
 from slurmgpu.planning.accounts import Chosen, account_of, qos_candidates
-from slurmgpu.planning.ask import Ask, Problem
-from slurmgpu.planning.features import joined
-from slurmgpu.planning.gpus import Pin, entry_of, is_slice, selectable
-from slurmgpu.planning.request import Layout, Misfit, Request, spread
-from slurmgpu.planning.rules import limits_for
+from slurmgpu.planning.nodes import Pin, entry_of, is_slice, joined, selectable
+from slurmgpu.planning.request import Ask, Layout, Misfit, Problem, Request, spread
 from slurmgpu.planning.sizing import Setting, Sized, cpus_asked, cpus_per_node, memory_asked, memory_per_node
+from slurmgpu.planning.verdict import limits_for
 
 __all__ = ["Draft", "draft"]
 

@@ -18,9 +18,15 @@ from slurmgpu.models.train import TrainSettings
 from slurmgpu.models.units import Duration, GpuRequest, Memory
 from slurmgpu.planning.judging_options import judge_options
 from slurmgpu.planning.launcher_choice import Launching, choose_launcher, outside_the_container, own_loop
-from slurmgpu.planning.plan_of import Settled, Size, name_of
-from slurmgpu.planning.restarting import refuse_timeout, restart_of
-from slurmgpu.planning.surroundings import Surroundings, resolve_environment
+from slurmgpu.planning.settled import (
+    Settled,
+    Size,
+    Surroundings,
+    name_of,
+    refuse_timeout,
+    resolve_environment,
+    restart_of,
+)
 
 __all__ = [
     "ExactSize",
@@ -97,7 +103,7 @@ def _never_starts(
 def _judged_precision(train: TrainSettings, size: ExactSize, force: bool) -> tuple[str, ...]:
     if train.precision == "fp32":
         return ()
-    from slurmgpu.planning.precision import judge_precision  # only a training pays for it
+    from slurmgpu.planning.settled import judge_precision  # only a training pays for it
 
     # Of GPUs that the options do not name nothing is known: whole nodes bring them, or a gres of another name.
     types = {size.gpu_type} if size.gpu_type else ()

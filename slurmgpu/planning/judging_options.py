@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.units import Duration, GpuRequest, Gres, Memory
-from slurmgpu.planning.ask import Ask, Problem
+from slurmgpu.planning.request import Ask, Problem
 from slurmgpu.planning.verdict import problems
 
 __all__ = ["ask_of", "judge_options"]

@@ -19,8 +19,7 @@ from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
 
 if TYPE_CHECKING:
-    from slurmgpu.planning.python_script import ScriptFacts
-    from slurmgpu.planning.signs import Finding
+    from slurmgpu.planning.python_script import Finding, ScriptFacts
 
 __all__ = ["Launching", "choose_launcher", "outside_the_container", "own_loop"]
 

@@ -14,8 +14,7 @@ from slurmgpu.models.plan import Option
 from slurmgpu.models.slurm_text import LONGEST_OPTION
 from slurmgpu.models.units import Memory
 from slurmgpu.planning.drafting import Draft
-from slurmgpu.planning.features import joined
-from slurmgpu.planning.gpus import entry_of, gres_type
+from slurmgpu.planning.nodes import entry_of, gres_type, joined
 from slurmgpu.planning.sizing import Sized
 
 __all__ = ["Layouted", "options_of", "partition_named"]

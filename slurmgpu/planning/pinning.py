@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
 from slurmgpu.models.plan import Reason
 from slurmgpu.models.resources import Resources
-from slurmgpu.planning.ask import Ask
-from slurmgpu.planning.gpus import Pin, gpu_type_matches, is_slice, names_of, selectable
-from slurmgpu.planning.nodes import suits
-from slurmgpu.planning.request import Layout
+from slurmgpu.planning.nodes import Pin, gpu_type_matches, is_slice, names_of, selectable, suits
+from slurmgpu.planning.request import Ask, Layout
 
 if TYPE_CHECKING:
     from slurmgpu.planning.drafting import Draft

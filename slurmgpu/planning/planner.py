@@ -9,8 +9,7 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning import derived
-from slurmgpu.planning.plan_of import Settled, plan_of
-from slurmgpu.planning.surroundings import Surroundings
+from slurmgpu.planning.settled import Settled, Surroundings, plan_of
 
 __all__ = ["make_plan"]
 

@@ -10,11 +10,10 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Reason
 from slurmgpu.models.resources import Resources
-from slurmgpu.planning.ask import SHARED
 from slurmgpu.planning.choosing import Chosen
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.launcher_choice import Launching
-from slurmgpu.planning.request import Layout, count
+from slurmgpu.planning.request import SHARED, Layout, count
 
 if TYPE_CHECKING:
     from slurmgpu.planning.python_script import ScriptFacts

@@ -3,14 +3,253 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
-from slurmgpu.planning.ask import SHARED, Ask, Clause, Problem
-from slurmgpu.planning.nodes import fitting_nodes
-from slurmgpu.planning.over import over_limits, used_of
-from slurmgpu.planning.rules import associations_for, effective_qos, enforced, limits_for
+from slurmgpu.models.limits import Association, Limits, Totals
+from slurmgpu.models.units import Duration, Memory
+from slurmgpu.planning.nodes import fitting_nodes, gpu_type_matches
+from slurmgpu.planning.request import SHARED, Ask, Clause, Problem, count
 
-__all__ = ["problems"]
+__all__ = [
+    "Rule",
+    "Used",
+    "associations_for",
+    "effective_qos",
+    "enforced",
+    "limits_for",
+    "over_limits",
+    "problems",
+    "used_of",
+]
+
+
+class Rule(NamedTuple):
+    """Limits, and whose they are."""
+
+    subject: str
+    limits: Limits
+
+
+def enforced(cluster: Cluster, what: str) -> bool:
+    """Whether accounting enforces this (AccountingStorageEnforce); taken as enforced where nothing is known of it."""
+    if cluster.slurm.release is None and not cluster.slurm.enforces:
+        return True
+    names = set(cluster.slurm.enforces)
+    implied = {"associations": {"associations", "limits", "qos", "safe", "wckeys", "all"}}
+    implied["limits"] = {"limits", "safe", "all"}
+    implied["qos"] = {"qos", "safe", "all"}
+    return bool(names & implied[what])
+
+
+def associations_for(cluster: Cluster, account: str | None, partition: str | None) -> tuple[Association, ...]:
+    """The user's associations that an account and a partition select; the default account's where none is named."""
+    account = account or cluster.default_account
+    own = [row for row in cluster.associations if account is None or row.account == account]
+    here = [row for row in own if row.partition is not None and row.partition == partition]
+    return tuple(here or [row for row in own if row.partition is None])
+
+
+def effective_qos(
+    cluster: Cluster, qos: str | None, account: str | None, partition: str | None
+) -> str | None:
+    """The QOS that a job gets; None where that is not known.
+
+    Without one of its own: the association's default, or its only one, or `normal` (slurmctld's order, seen on 22.05).
+    """
+    rows = associations_for(cluster, account, partition)
+    if qos is not None or not rows:
+        return qos
+    if rows[0].default_qos is not None:
+        return rows[0].default_qos
+    if len(rows[0].qos) == 1:
+        return rows[0].qos[0]
+    return "normal" if "normal" in cluster.qos else None
+
+
+def limits_for(cluster: Cluster, partition: str | None, qos: str | None, account: str | None) -> list[Rule]:
+    """All limits of a job, the partition's own first; of a limit that several set, the one that Slurm takes."""
+    described = cluster.partitions.get(partition or "")
+    rule = cluster.qos.get(qos or "")
+    rules: list[Rule] = []
+    if described is not None:
+        update: dict[str, object] = dict.fromkeys(rule.lifts if rule else ())
+        if "max_time" in update:
+            update["max_time_by_nodes"] = ()
+        rules.append(Rule(f"partition {partition!r}", described.limits.model_copy(update=update)))
+    if enforced(cluster, "limits"):
+        rules += _first_of_each(_by_accounting(cluster, described, qos, account, partition))
+    return rules
+
+
+def _by_accounting(
+    cluster: Cluster, described: Partition | None, qos: str | None, account: str | None, partition: str | None
+) -> list[Rule]:
+    found: list[Rule] = []
+    own = described.own_qos if described else None
+    if own in cluster.qos:
+        found.append(Rule(f"QOS {own!r} of partition {partition!r}", cluster.qos[own or ""].limits))
+    if qos in cluster.qos:
+        rule = cluster.qos[qos or ""]
+        found.insert(0 if rule.over_partition_qos else len(found), Rule(f"QOS {qos!r}", rule.limits))
+    rows = associations_for(cluster, account, partition)
+    if len(rows) == 1:
+        found.append(Rule(f"account {rows[0].account!r}", rows[0].limits))
+    return found
+
+
+def _first_of_each(rules: list[Rule]) -> list[Rule]:
+    """Each limit once: where an earlier rule sets it, a later one's does not count."""
+    seen: set[str] = set()
+    reduced: list[Rule] = []
+    for rule in rules:
+        update: dict[str, object] = {}
+        for name in Limits.model_fields:
+            value = getattr(rule.limits, name)
+            if isinstance(value, Totals):
+                update[name] = _without(value, name, seen)
+            elif name in seen:
+                update[name] = _unset(value)
+            elif value not in (None, (), {}):
+                seen.add(name)
+        reduced.append(Rule(rule.subject, rule.limits.model_copy(update=update)))
+    return reduced
+
+
+def _unset(value: object) -> object:
+    return type(value)() if isinstance(value, (tuple, dict)) else None
+
+
+def _without(totals: Totals, owner: str, seen: set[str]) -> Totals:
+    update: dict[str, object] = {}
+    for name in Totals.model_fields:
+        value, key = getattr(totals, name), f"{owner}.{name}"
+        if key in seen:
+            update[name] = _unset(value)
+        elif value not in (None, {}):
+            seen.add(key)
+    return totals.model_copy(update=update)
+
+
+class Used(NamedTuple):
+    """What limits count: whole nodes count whole."""
+
+    gpus: int
+    cpus_per_node: int
+    memory_per_node: int | None
+    """As a partition counts it: of all of a node, the smallest that would do."""
+    memory_accounted: int | None
+    """As accounting counts it: of all of a node, the largest of the partition (seen on 22.05)."""
+
+
+def used_of(cluster: Cluster, ask: Ask, fitting: list[NodeGroup]) -> Used:
+    """What limits count of a request on the nodes that fit it."""
+    gpus, cpus = ask.gpus_per_node, ask.cpus_per_node
+    partition = cluster.partitions.get(ask.partition or "")
+    whole = ask.whole or bool(partition and partition.whole_nodes)
+    if whole:
+        # Slurm takes a node first and counts it whole then: any of those that fit must be within the limits.
+        cpus = max([cpus, *(group.cpus or 0 for group in fitting)])
+        gpus = max([gpus, *(group.gpu_count or 0 for group in fitting)])
+    elif fitting:
+        threads = min(group.threads_per_core or 1 for group in fitting)
+        cpus = -(-cpus // threads) * threads
+    memory = accounted = ask.memory_per_node
+    if memory == 0:  # all of a node's: Slurm takes one whose memory the limits allow
+        everywhere = partition.nodes if partition else ()
+        accounted = max((group.memory.mib for group in everywhere if group.memory), default=0)
+        memory = min((group.memory.mib for group in fitting if group.memory), default=0)
+    per_cpu = partition.limits.max_memory_per_cpu if partition else None
+    if per_cpu is not None and ask.memory_per_node:  # Slurm gives further CPUs for memory over this
+        cpus = max(cpus, -(-ask.memory_per_node // per_cpu.mib))
+    return Used(ask.nodes * gpus, cpus, memory, accounted)
+
+
+def over_limits(cluster: Cluster, limits: Limits, ask: Ask, used: Used) -> Iterator[Clause]:
+    """The limits that a request is over, or under."""
+    yield from _over_time(limits, ask)
+    if limits.min_nodes is not None and ask.nodes < limits.min_nodes:
+        yield Clause(
+            "nodes", f"wants at least {count(limits.min_nodes, 'node')} a job, {ask.nodes} are asked for"
+        )
+    if limits.max_nodes is not None and ask.nodes > limits.max_nodes:
+        yield Clause(
+            "nodes", f"allows at most {count(limits.max_nodes, 'node')} a job, {ask.nodes} are needed"
+        )
+    asked = ask.nodes * ask.gpus_per_node
+    if limits.min_gpus is not None and asked < limits.min_gpus:
+        yield Clause("gpus", f"wants at least {count(limits.min_gpus, 'GPU')} a job, {asked} are asked for")
+    cpus = ask.nodes * used.cpus_per_node
+    memory = None if used.memory_accounted is None else ask.nodes * used.memory_accounted
+    per_node = Totals.model_construct(
+        gpus=limits.max_gpus_per_node, cpus=limits.max_cpus_per_node, memory=limits.max_memory
+    )
+    job = Totals.model_construct(
+        gpus=limits.max_gpus,
+        gpus_by_type=limits.max_gpus_by_type,
+        cpus=limits.max_cpus,
+        memory=limits.max_memory_in_all,
+    )
+    on_a_node = (used.gpus // max(1, ask.nodes), used.cpus_per_node, used.memory_per_node, 1)
+    in_all = (used.gpus, cpus, memory, ask.nodes)
+    for totals, amounts, what in (
+        (per_node, on_a_node, "a node"),
+        (job, in_all, "a job"),
+        (limits.per_user, in_all, "a user"),
+        (limits.in_all, in_all, "in all"),
+    ):
+        yield from _over_totals(cluster, totals, amounts, ask, what)
+
+
+def _over_time(limits: Limits, ask: Ask) -> Iterator[Clause]:
+    time = ask.time or limits.default_time
+    if time is None:
+        return
+    by_nodes = next((row for row in limits.max_time_by_nodes if ask.nodes <= row.nodes), None)
+    if by_nodes is not None and time.exceeds(by_nodes.max_time):
+        yield Clause(
+            "time",
+            f"allows at most {by_nodes.max_time} on up to {count(by_nodes.nodes, 'node')}, {time} is asked for",
+        )
+    elif limits.max_time is not None and ask.time is not None and time.exceeds(limits.max_time):
+        yield Clause("time", f"allows at most {limits.max_time}, {time} is asked for")
+    most = limits.max_node_time
+    if most is not None and most.seconds is not None:
+        used = Duration(None if time.seconds is None else time.seconds * ask.nodes)
+        if used.exceeds(most):
+            yield Clause(
+                "time", f"allows {most} of nodes times time, {count(ask.nodes, 'node')} x {time} are {used}"
+            )
+
+
+def _over_totals(
+    cluster: Cluster, totals: Totals, amounts: tuple[int, int, int | None, int], ask: Ask, what: str
+) -> Iterator[Clause]:
+    gpus, cpus, memory, nodes = amounts
+    if totals.gpus is not None and gpus > totals.gpus:
+        yield Clause("gpus", f"allows at most {count(totals.gpus, 'GPU')} {what}, {gpus} are asked for")
+    for gpu_type, most in (totals.gpus_by_type or {}).items():
+        same = ask.gpu_type is not None and (
+            ask.gpu_type == gpu_type or gpu_type_matches(cluster, gpu_type, ask.gpu_type)
+        )
+        if same and gpus > most:
+            yield Clause(
+                "gpus", f"allows at most {count(most, f'{gpu_type} GPU')} {what}, {gpus} are asked for"
+            )
+    if totals.cpus is not None and cpus > totals.cpus:
+        detail = f" ({ask.detail})" if ask.detail else ""
+        yield Clause(
+            "cpus", f"allows at most {count(totals.cpus, 'CPU')} {what}, {cpus} are asked for{detail}"
+        )
+    if totals.memory is not None and memory is not None and memory > totals.memory.mib:
+        yield Clause(
+            "memory",
+            f"allows at most {totals.memory.readable} {what}, {Memory(memory).readable} are asked for",
+        )
+    if totals.nodes is not None and nodes > totals.nodes:
+        yield Clause("nodes", f"allows at most {count(totals.nodes, 'node')} {what}, {nodes} are asked for")
+    if totals.jobs == 0:
+        yield Clause("qos", "allows no job to run")
 
 
 def problems(cluster: Cluster, ask: Ask) -> list[Problem]:

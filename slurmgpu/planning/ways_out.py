@@ -12,7 +12,7 @@ from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration, GpuRequest
 from slurmgpu.planning.choosing import candidates, preferred
 from slurmgpu.planning.drafting import Tasks
-from slurmgpu.planning.gpus import retyped
+from slurmgpu.planning.nodes import retyped
 
 __all__ = ["ways_out"]
 

@@ -17,7 +17,7 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.planning.derived import partitions_that_fit
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.python_script import ScriptFacts
-from slurmgpu.planning.surroundings import Surroundings, resolve_environment
+from slurmgpu.planning.settled import Surroundings, resolve_environment
 
 __all__ = ["Prepared", "plan_here", "prepare"]
 

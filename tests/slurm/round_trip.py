@@ -19,7 +19,7 @@ from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.options import OWN_OPTIONS
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
-from slurmgpu.planning.surroundings import Surroundings
+from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
 from slurmgpu.slurm.call import Slurm
 from slurmgpu.submission.submitting import Submission, submit_plan

@@ -19,7 +19,7 @@ from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.models.cluster import GENERIC
 from slurmgpu.models.job import Job
 from slurmgpu.planning.planner import make_plan
-from slurmgpu.planning.surroundings import Surroundings
+from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
 from slurmgpu.sandbox.programs import slurm_release, slurm_version
 from slurmgpu.sandbox.shape import Gpus, NodeKind, PartitionShape, Shape

@@ -15,7 +15,7 @@ from slurmgpu.files.yaml import validate
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.planning.planner import make_plan
-from slurmgpu.planning.surroundings import Surroundings
+from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
 from slurmgpu.training.processes.group import choose_device
 from slurmgpu.training.processes.ranks import from_environment

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from slurmgpu.errors import nearest
 from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
-from slurmgpu.planning.ask import About, Problem
+from slurmgpu.planning.request import About, Problem
 from slurmgpu.scripts.rules.asked import Asked, is_placeholder
 from slurmgpu.scripts.rules.base import Hit, Rule, rule
 from slurmgpu.scripts.rules.view import View

@@ -1,0 +1,297 @@
+"""What jobs derived from a cluster and exact ones have in common: environment, restart, precision; and their Plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, NamedTuple
+
+from slurmgpu.errors import PlanError
+from slurmgpu.lines.command import python_command
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.environment import Environment
+from slurmgpu.models.gpu_models import well_known
+from slurmgpu.models.job import Job, Restart
+from slurmgpu.models.plan import Option, Plan, Reason
+from slurmgpu.models.units import Memory
+from slurmgpu.planning.launcher_choice import Launching
+
+if TYPE_CHECKING:
+    from slurmgpu.planning.cost import Cost
+    from slurmgpu.planning.python_script import ScriptFacts
+
+__all__ = [
+    "Settled",
+    "Size",
+    "Surroundings",
+    "judge_precision",
+    "name_of",
+    "plan_of",
+    "refuse_timeout",
+    "resolve_environment",
+    "restart_of",
+]
+
+
+class Surroundings(NamedTuple):
+    """What the planner needs from outside, read at the border and handed in."""
+
+    work_dir: str
+    """The work folder, absolute; $NAME in it expands when the job runs."""
+    environments: Mapping[str, Environment] = {}
+    """Named environments of the settings; they win over the cluster's."""
+    origins: Mapping[str, str] = {}
+    """Where a value of the job was written that is in no job file and no option: `resources.account` -> file:line."""
+    script: ScriptFacts | None = None
+    """What the user's script shows; None: not read."""
+    force: bool = False
+    """Plan what cannot run all the same, and say why it cannot."""
+
+
+def resolve_environment(
+    job: Job, cluster: Cluster, named: Mapping[str, Environment]
+) -> tuple[str | None, Environment]:
+    """The environment's name, if it has one, and what it is; an unknown name is an error."""
+    choice = job.environment
+    if choice is None and not job.exact and job.script is None:
+        choice = cluster.default_environment
+    if choice is None:
+        return None, Environment.model_construct()
+    if isinstance(choice, Environment):
+        return None, choice
+    known = {**cluster.environments, **named}
+    if choice not in known:
+        has = f"it has {', '.join(sorted(known))}" if known else "none is defined"
+        raise PlanError(
+            f"environment: {choice!r} is not defined for cluster {cluster.name!r}; {has}",
+            hint=f"--environment takes a name; for a folder: --set environment.python.venv={choice} (or conda=)"
+            if "/" in choice
+            else "define it under environments: in the cluster's profile or in slurmgpu.yaml beside the job, "
+            "or write it inline: environment: {modules: {load: [...]}}",
+        )
+    return choice, known[choice]
+
+
+# Slurm has one switch for these (sbatch(1), --requeue), and without it scontrol requeue is refused, too.
+_BY_SLURM = {"preemption": "preemption", "node_failure": "node failure"}
+
+
+def restart_of(job: Job, own_loop: str | None = None) -> tuple[Restart, str]:
+    """When the job starts again, and why; PlanError when a new start could not go on from the last one.
+
+    ``own_loop``: where the script imports slurmgpu.training, if it does.
+    """
+    train = job.train
+    if job.restart is not None:
+        restart, why = job.restart, "as asked (restart)"
+    elif train is not None and train.resume:
+        restart = Restart.model_construct(on=("timeout", "preemption", "node_failure"))
+        why = "the training entrypoint resumes from its last checkpoint"
+    else:
+        restart = Restart.model_construct()
+        why = (
+            f"{own_loop} imports slurmgpu.training; if it resumes, restart: {{on: [timeout, preemption, node_failure]}} "
+            "starts it again"
+            if own_loop
+            else "nothing says that the command can resume, so it must not run twice; restart: {on: [preemption]} allows it"
+        )
+    if "timeout" in restart.on:
+        if train is not None and not train.resume:
+            raise PlanError(
+                "restart.on: timeout and train.resume: false exclude each other: every start would begin anew",
+                hint="leave one of the two out",
+            )
+        why += (
+            "; when the time is up the script requeues it"
+            if train is not None
+            else "; the script requeues it when slurmgpu.training.Run has stopped it, or it ends with code 75"
+        )
+    others = [name for key, name in _BY_SLURM.items() if key not in restart.on]
+    if restart.on and others:
+        why += f"; Slurm's --requeue covers {' and '.join(others)} too"
+    return restart, why
+
+
+def refuse_timeout(job: Job, field: str) -> None:
+    """PlanError when a job asks for a new start at the time limit whose script cannot see to it."""
+    if job.restart is not None and "timeout" in job.restart.on:
+        raise PlanError(
+            f"restart.on: timeout and {field}: exclude each other: what ends a job's own steps in time is the job's",
+            hint="leave timeout out; let the steps save and end before the limit (--signal), and call "
+            'scontrol requeue Incomplete "$SLURM_JOB_ID" yourself when they have',
+        )
+
+
+_AMPERE = (8, 0)  # the first compute capability with bf16 in hardware
+
+
+def judge_precision(
+    precision: str, types: Collection[str], *, has_gpus: bool, force: bool = False
+) -> tuple[str, ...]:
+    """Warnings; PlanError where none of the GPUs that it may get (``types``) can do it.
+
+    Types of which nothing is known pass. ``force`` makes a warning of a refusal.
+    """
+    if precision == "fp16" and not has_gpus:
+        return (
+            "train.precision: fp16 on CPUs is a trial of what GPUs do, and needs torch 2.3 or newer there; "
+            "to train on CPUs, use fp32 or bf16",
+        )
+    if precision != "bf16" or not has_gpus:
+        return ()
+    known = {name: capability for name in sorted(types) if (capability := _capability(name))}
+    older = {name: capability for name, capability in known.items() if capability < _AMPERE}
+    if not older:
+        return ()
+    said = ", ".join(f"{name} has {major}.{minor}" for name, (major, minor) in older.items())
+    needs = "train.precision: bf16 needs GPUs of compute capability 8.0 or newer (A100 and later)"
+    newer = [name for name in sorted(types) if name not in older]
+    if newer:
+        return (f"{needs}, and the job may get others: {said}; gpu_type: {newer[0]} keeps to one",)
+    return _refused(
+        f"{needs}, and {said}", "use precision: fp16 or fp32, or another type of GPU (--gpu-type)", force
+    )
+
+
+def _refused(message: str, hint: str, force: bool) -> tuple[str, ...]:
+    if not force:
+        raise PlanError(message, hint=f"{hint}; --force submits it as it is")
+    return (message,)
+
+
+def _capability(name: str) -> tuple[int, int] | None:
+    model = well_known(name)
+    return model.capability if model else None
+
+
+_SHELL = "/bin/bash"
+
+
+class Size(NamedTuple):
+    """What the launcher counts with."""
+
+    nodes: int
+    gpus_per_node: int
+    gpu_type: str | None
+    tasks_per_node: int
+    processes_per_node: int
+    cpus_per_task: int | None
+    memory: Memory | None
+    """On each node."""
+
+
+class Settled(NamedTuple):
+    """What was derived for a job, or taken from it as it stands."""
+
+    name: str
+    options: tuple[Option, ...]
+    size: Size
+    launching: Launching
+    environment_name: str | None
+    environment: Environment
+    restart: Restart
+    own_loop: str | None
+    log_folders: tuple[str, ...]
+    srun_options: tuple[str, ...]
+    components: tuple[tuple[Option, ...], ...] = ()
+    own_gpus: int | None = None
+    cost: Cost | None = None
+    reasons: tuple[Reason, ...] = ()
+    """Besides those of the launcher, of the loop that travels and of the cost."""
+    warnings: tuple[str, ...] = ()
+
+
+def plan_of(job: Job, cluster: Cluster, work_dir: str, made: Settled) -> Plan:
+    """The plan of a job.
+
+    Every value comes from a validated job and cluster: nothing is checked a second time.
+    """
+    size, launching, restart, cost = made.size, made.launching, made.restart, made.cost
+    asked = {option.name: option.value for option in made.options}
+    login_shell = cluster.dialect.login_shell and not job.exact
+    shell = _SHELL + (" -l" if login_shell else "")
+    return Plan.model_construct(
+        cluster=cluster.name,
+        name=made.name,
+        partition=asked.get("partition"),
+        **size._asdict(),
+        spawned_per_node=max(1, size.gpus_per_node) if launching.spawns else 0,
+        time=job.resources.time,
+        options=made.options,
+        components=made.components,
+        launcher=launching.launcher,
+        own_gpus=made.own_gpus,
+        srun_options=made.srun_options,
+        command=job.command,
+        train=job.train.document() if job.train is not None else None,
+        script=job.script,
+        shebang=(job.shebang or shell) if job.exact or job.script is not None else None,
+        environment=made.environment,
+        environment_name=made.environment_name,
+        variables={**made.environment.variables, **job.variables},
+        secrets=job.secrets,
+        work_dir=work_dir,
+        enters_work_dir=job.work_dir is not None if job.exact else job.script is None,
+        exact=job.exact,
+        output=asked.get("output"),
+        error=asked.get("error"),
+        log_folders=made.log_folders,
+        restart_limit=restart.limit if restart.on else None,
+        restart_on=restart.on,
+        own_loop=made.own_loop,
+        tended=_is_tended(job, made),
+        login_shell=login_shell,
+        address_suffix=None if job.exact else cluster.dialect.address_suffix,
+        gpu_hours=cost.gpu_hours if cost else None,
+        charge=cost.charge if cost else None,
+        charge_unit=cost.unit if cost and cost.charge is not None else None,
+        reasons=tuple(_reasons(made)),
+        warnings=made.warnings,
+    )
+
+
+def _is_tended(job: Job, made: Settled) -> bool:
+    if job.components and not job.exact:
+        return False  # what ends the steps of its components in time is the job's
+    own_loop = made.own_loop is not None and not job.exact
+    return job.train is not None or own_loop or "timeout" in made.restart.on
+
+
+def _reasons(made: Settled) -> Iterator[Reason]:
+    yield Reason.of("launcher", made.launching.launcher, made.launching.why)
+    yield from made.reasons
+    if made.own_loop is not None:
+        why = f"into the run directory, since {made.own_loop} imports it"
+        yield Reason.of("slurmgpu.training", "copied", why)
+    cost = made.cost
+    if cost is None:
+        return
+    from slurmgpu.planning.cost import figure
+
+    if cost.gpu_hours:
+        hours = f"{figure(cost.gpu_hours)} at most"
+        yield Reason.of("GPU-hours", hours, cost.gpu_hours_why)
+    if cost.charge is not None:
+        charge = f"{figure(cost.charge)} {cost.unit} at most"
+        yield Reason.of("charge", charge, cost.charge_why)
+
+
+def name_of(job: Job) -> str:
+    """What the job is called: as it says itself, or after its script."""
+    if job.name or job.script is not None:
+        return job.name or "job"
+    if job.train is not None:
+        return PurePosixPath(job.train.task.split(":")[0]).stem
+    assert job.command is not None
+    python = python_command(job.command)
+    word = (python.script or python.module) if python else _script_in(job.command)
+    return PurePosixPath(word or job.command[0]).name.removesuffix(".py") or "job"
+
+
+def _script_in(words: tuple[str, ...]) -> str | None:
+    """The Python file in a shell's ``-c`` text: every ``bash -c 'python train.py ...'`` would be called bash."""
+    if len(words) < 3 or not re.fullmatch(r"-[a-z]*c", words[-2]):
+        return None
+    found = re.search(r"[\w./-]+\.py\b", words[-1])
+    return found[0] if found else None
