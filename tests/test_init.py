@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from slurmgpu.cli.cluster import command as cluster_command
 from slurmgpu.cli.init import command as init
 from slurmgpu.cli.init_choices import EnvironmentQuestion
-from slurmgpu.cli.questions import Questions
+from slurmgpu.cli.init_terminal import Questions
 from slurmgpu.discovery.completing import completed
 from slurmgpu.discovery.first_job import first_job_text
 from slurmgpu.discovery.places import places_for_runs
@@ -28,10 +28,9 @@ from slurmgpu.files.data import read_templates
 from slurmgpu.files.settings import load_settings
 from slurmgpu.files.yaml import read_yaml, validate
 from slurmgpu.models.cluster import GENERIC, Cluster
-from slurmgpu.models.dialect import Dialect
 from slurmgpu.models.environment import Container, Environment, Modules, PythonEnvironment, Venv
 from slurmgpu.models.job import Job
-from slurmgpu.models.site import Software
+from slurmgpu.models.site import Dialect, Software
 from slurmgpu.slurm.call import Answer, Slurm, call
 from tests.test_discovery import slurm_of
 
@@ -316,7 +315,7 @@ class Person:
 
     def asked(self, *options: str, typed: str) -> Result:
         """On a terminal."""
-        self.monkeypatch.setattr("slurmgpu.cli.questions._is_terminal", lambda: True)
+        self.monkeypatch.setattr("slurmgpu.cli.init_terminal._is_terminal", lambda: True)
         return self(*options, typed=typed)
 
     def files(self) -> list[str]:

@@ -21,7 +21,7 @@ from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
-from slurmgpu.rendering.outline import outline
+from slurmgpu.rendering.context import outline
 from slurmgpu.rendering.render import render_script
 from slurmgpu.submission.judging import Verdict, judge
 from slurmgpu.submission.preparing import Prepared

@@ -16,9 +16,8 @@ from click.testing import CliRunner, Result
 from pydantic.fields import FieldInfo
 
 from slurmgpu.cli.group import cli
-from slurmgpu.cli.running import Local
-from slurmgpu.cli.train import command
-from slurmgpu.cli.train_options import _option, layer_of, train_options
+from slurmgpu.cli.run import Local
+from slurmgpu.cli.train import _option, command, layer_of, train_options
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.launchers import world_size
 from slurmgpu.models.train import TrainSettings

@@ -303,7 +303,7 @@ def list_(words: tuple[str, ...], as_json: bool) -> None:
     """
     import os
 
-    from slurmgpu.cli.cluster_list import Row, listed, matches
+    from slurmgpu.cli.cluster_text import Row, listed, matches
     from slurmgpu.errors import InvalidInput
     from slurmgpu.files.clusters import choose_cluster, load_cluster, profile_folders, profiles
     from slurmgpu.files.settings import load_settings

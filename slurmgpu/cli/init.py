@@ -13,7 +13,7 @@ from slurmgpu.cli.completing import clusters
 
 if TYPE_CHECKING:
     from slurmgpu.cli.init_files import Drafts, Key, Target
-    from slurmgpu.cli.questions import Questions
+    from slurmgpu.cli.init_terminal import Questions
     from slurmgpu.discovery.building import Discovered
     from slurmgpu.files.settings import LoadedSettings
     from slurmgpu.models.cluster import Cluster
@@ -70,7 +70,7 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     writes a profile, your settings and a first job. Nothing that is there is overwritten, and nothing at all is
     written before the last question.
     """
-    from slurmgpu.cli.questions import Questions, say
+    from slurmgpu.cli.init_terminal import Questions, say
     from slurmgpu.files.settings import load_settings
 
     options = _Options(**given)
@@ -91,8 +91,7 @@ def _drafts(ctx: click.Context, options: _Options, settings: LoadedSettings, que
     from slurmgpu.cli.cluster import check_name, discover_here, likely_documented, named_profile
     from slurmgpu.cli.init_choices import choose_base
     from slurmgpu.cli.init_files import Drafts, check_places, find_target
-    from slurmgpu.cli.init_text import found_lines
-    from slurmgpu.cli.questions import say
+    from slurmgpu.cli.init_terminal import found_lines, say
 
     check_name(options.name)
     job = Path(options.job).expanduser()
@@ -177,7 +176,7 @@ def _ask(drafts: Drafts, options: _Options, settings: LoadedSettings, questions:
 def _standing(settings: LoadedSettings, keys: list[Key]) -> dict[Key, str]:
     """What the settings say already, of these; told to the person."""
     from slurmgpu.cli.init_choices import check_runs
-    from slurmgpu.cli.questions import say
+    from slurmgpu.cli.init_terminal import say
     from slurmgpu.errors import InvalidInput
 
     found = {key: str(value) for key in keys if (value := _at(settings, key)) is not None}
@@ -202,7 +201,7 @@ def _ask_environment(
     drafts: Drafts, rules: Cluster, options: _Options, settings: LoadedSettings, questions: Questions
 ) -> None:
     from slurmgpu.cli.init_choices import ENVIRONMENT, EnvironmentQuestion
-    from slurmgpu.cli.questions import say
+    from slurmgpu.cli.init_terminal import say
     from slurmgpu.discovery.completing import environment_data
     from slurmgpu.errors import InvalidInput
 
@@ -230,8 +229,8 @@ def _ask_environment(
 def _tell_next(drafts: Drafts) -> None:
     """Whether the first job would be accepted, and what to type next."""
     from slurmgpu.cli.init_files import typed
+    from slurmgpu.cli.init_terminal import say
     from slurmgpu.cli.preparing import prepare
-    from slurmgpu.cli.questions import say
     from slurmgpu.errors import InvalidInput, SlurmGpuError
     from slurmgpu.files.clusters import choose_cluster
     from slurmgpu.files.settings import load_settings
@@ -267,7 +266,7 @@ def _tell_next(drafts: Drafts) -> None:
 
 def _is_of(target: Target, chosen: Cluster, settings: LoadedSettings) -> bool:
     """Whether jobs are planned on the profile that this is about."""
-    from slurmgpu.cli.questions import say
+    from slurmgpu.cli.init_terminal import say
     from slurmgpu.files.clusters import load_cluster, profile_folders, profiles
 
     counts = profiles(settings).get(target.name, target.path)

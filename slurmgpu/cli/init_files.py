@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurmgpu.cli.questions import Questions, say
+from slurmgpu.cli.init_terminal import Questions, say
 from slurmgpu.discovery.building import Discovered
 from slurmgpu.discovery.completing import add, completed
 from slurmgpu.discovery.first_job import first_job_text

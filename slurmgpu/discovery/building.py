@@ -16,8 +16,7 @@ from slurmgpu.discovery.partitions import partition_of, preemptible_partitions
 from slurmgpu.discovery.surroundings import Surroundings
 from slurmgpu.discovery.words import sound, words
 from slurmgpu.models.cluster import Cluster, Partition
-from slurmgpu.models.dialect import Dialect
-from slurmgpu.models.site import Reservation, SlurmSetup, Source
+from slurmgpu.models.site import Dialect, Reservation, SlurmSetup, Source
 from slurmgpu.models.units import Duration
 from slurmgpu.slurm.hostlist import expand
 from slurmgpu.slurm.text import known, moment, whole

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.cluster import GENERIC, Cluster
-from slurmgpu.models.dialect import Dialect
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
+from slurmgpu.models.site import Dialect
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script

@@ -6,10 +6,9 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from slurmgpu.models.base import LowerWord, Model, OptionValue, Text, Word
-from slurmgpu.models.dialect import AccountRule, Dialect
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.limits import Association, Billing, Limits, QosRule
-from slurmgpu.models.site import Reservation, Retired, SlurmSetup, Software, Source
+from slurmgpu.models.site import AccountRule, Dialect, Reservation, Retired, SlurmSetup, Software, Source
 from slurmgpu.models.units import Memory
 
 __all__ = ["GENERIC", "Cluster", "GpuType", "NodeGroup", "Partition", "Unit"]

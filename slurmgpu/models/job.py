@@ -19,10 +19,9 @@ from typing_extensions import Self
 from slurmgpu.lines.slurm import MARKS, read_head
 from slurmgpu.models.base import EnvName, JobOption, JobPath, JobText, Model, Text, Word, Words
 from slurmgpu.models.command import CommandSchema, check_words, to_words
-from slurmgpu.models.component import Component, check_options, check_resources
 from slurmgpu.models.environment import EnvironmentChoice, Secrets
 from slurmgpu.models.kinds import LAUNCHERS, OneOf
-from slurmgpu.models.resources import Positive, Resources
+from slurmgpu.models.resources import Component, Positive, Resources, check_options, check_resources
 from slurmgpu.models.slurm_text import (
     Comment,
     JobName,

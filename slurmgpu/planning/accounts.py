@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from slurmgpu.errors import PlanError
 from slurmgpu.models.cluster import Cluster, Partition
-from slurmgpu.models.dialect import AccountRule
 from slurmgpu.models.limits import QosRule
 from slurmgpu.models.resources import Resources
+from slurmgpu.models.site import AccountRule
 from slurmgpu.planning.verdict import effective_qos
 
 __all__ = ["Chosen", "account_of", "qos_candidates"]

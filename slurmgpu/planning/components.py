@@ -5,8 +5,8 @@ from __future__ import annotations
 from slurmgpu.errors import PlanError
 from slurmgpu.launchers import launcher
 from slurmgpu.models.cluster import Cluster
-from slurmgpu.models.component import Component
 from slurmgpu.models.job import Job, Launch
+from slurmgpu.models.resources import Component
 from slurmgpu.planning import derived
 from slurmgpu.planning.cost import Cost, figure
 from slurmgpu.planning.settled import Settled, Surroundings

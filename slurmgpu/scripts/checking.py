@@ -7,9 +7,8 @@ from collections.abc import Collection
 
 from slurmgpu.scripts.batch_script import Script
 from slurmgpu.scripts.rules import RULES
-from slurmgpu.scripts.rules.base import SEVERITIES, Facts, Finding, Severity
+from slurmgpu.scripts.rules.base import SEVERITIES, Facts, Finding, Severity, View
 from slurmgpu.scripts.rules.logs import paths_to_look_at
-from slurmgpu.scripts.rules.view import View
 
 __all__ = ["check_script", "paths_of", "python_scripts"]
 

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from slurmgpu.models.job import Job
 from slurmgpu.planning.exact import ExactSize
 from slurmgpu.scripts.batch_script import parse_batch_script
-from slurmgpu.scripts.importing_command import Unsure, read_command
-from slurmgpu.scripts.importing_words import literal, path
+from slurmgpu.scripts.importing_command import Unsure, literal, path, read_command
 from slurmgpu.scripts.shell import Command, simple_commands
 
 __all__ = ["Understood", "understand"]

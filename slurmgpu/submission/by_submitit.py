@@ -24,7 +24,7 @@ from slurmgpu.launchers import launcher
 from slurmgpu.models.plan import Option, Plan
 from slurmgpu.models.run import SUBMITIT_FOLDER, Run
 from slurmgpu.quoting import job_path, shell_word
-from slurmgpu.rendering.launch import container_words
+from slurmgpu.rendering.context import container_words
 
 if TYPE_CHECKING:
     import submitit

@@ -49,7 +49,7 @@ class Prepared(NamedTuple):
 
     def outline(self) -> str | None:
         """The lines of the script that the job decides; None where only the templates tell."""
-        from slurmgpu.rendering.outline import outline
+        from slurmgpu.rendering.context import outline
 
         return None if self.template or self.loaded.settings.templates else outline(self.plan)
 

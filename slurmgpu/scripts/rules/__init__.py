@@ -1,6 +1,9 @@
-"""The rules of ``slurmgpu check``: one small function each, pure, in modules by subject; all of them in one table."""
+"""The rules of ``slurmgpu check``: one small function each, pure, in modules by subject."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
 
 from slurmgpu.scripts.rules import (
     cluster,
@@ -8,30 +11,22 @@ from slurmgpu.scripts.rules import (
     environment,
     launching,
     logs,
-    passed,
-    refused,
+    reading,
     resources,
     spelling,
     values,
-    words,
 )
 from slurmgpu.scripts.rules.base import Rule
 
 __all__ = ["RULES"]
 
-_MODULES = (
-    passed,
-    refused,
-    spelling,
-    values,
-    words,
-    resources,
-    logs,
-    environment,
-    launching,
-    ending,
-    cluster,
-)
 
-RULES: dict[str, Rule] = {rule.name: rule for module in _MODULES for rule in module.RULES}
+def _rules(module: ModuleType) -> Iterator[Rule]:
+    """The rules of a module and of the lists in it, as they are written there."""
+    for one in vars(module).values():
+        yield from (each for each in (one if isinstance(one, list) else [one]) if isinstance(each, Rule))
+
+
+_MODULES = (reading, spelling, values, resources, logs, environment, launching, ending, cluster)
+RULES = {rule.name: rule for module in _MODULES for rule in _rules(module)}
 """By name, in the order of the documentation."""

@@ -2,16 +2,154 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from slurmgpu.models.units import Duration
+from slurmgpu.scripts.batch_script import Directive, Script
+from slurmgpu.scripts.rules.calls import Call, calls_of
+from slurmgpu.scripts.shell import Simple
 
 if TYPE_CHECKING:
     from slurmgpu.models.cluster import Cluster
     from slurmgpu.planning.python_script import ScriptFacts
-    from slurmgpu.scripts.rules.view import View
 
-__all__ = ["SEVERITIES", "Facts", "Finding", "Hit", "Rule", "Severity", "rule"]
+__all__ = [
+    "SEVERITIES",
+    "Asked",
+    "Facts",
+    "Finding",
+    "Hit",
+    "Rule",
+    "Severity",
+    "View",
+    "gpu_entries",
+    "is_placeholder",
+    "rule",
+]
+
+
+class Asked(NamedTuple):
+    """The options of one component; numbers are None where none stands, or none can be read."""
+
+    options: Mapping[str, Directive]
+
+    def line(self, *names: str) -> int:
+        """The line of the first of these options that stands there, else 1."""
+        return next((self.options[name].line for name in names if name in self.options), 1)
+
+    def value(self, name: str) -> str | None:
+        """An option's value; None where it has none or is not given."""
+        return self.options[name].value if name in self.options else None
+
+    def number(self, name: str) -> int | None:
+        """A whole number; of a range such as ``2-4`` the first."""
+        match = re.match(r"(\d+)(?:-\d+)?\Z", self.value(name) or "")
+        return int(match[1]) if match else None
+
+    @property
+    def nodes(self) -> int | None:
+        """How many nodes, where they are named."""
+        return self.number("nodes")
+
+    @property
+    def tasks_per_node(self) -> int | None:
+        """How many tasks on a node, where that follows from the options."""
+        if "ntasks-per-node" in self.options:
+            return self.number("ntasks-per-node")
+        tasks = self.number("ntasks")
+        if tasks is not None and (self.nodes or 1) == 1:
+            return tasks if self.nodes else (1 if tasks == 1 else None)
+        return tasks // self.nodes if tasks and self.nodes and tasks % self.nodes == 0 else None
+
+    @property
+    def tasks(self) -> int | None:
+        """How many tasks in all, where the options say it."""
+        if "ntasks" in self.options:
+            return self.number("ntasks")
+        per_node = self.number("ntasks-per-node")
+        if per_node is not None:
+            return per_node * (self.nodes or 1)
+        return self.nodes if "nodes" in self.options else 1
+
+    @property
+    def gpu_options(self) -> list[str]:
+        """The options that ask for GPUs."""
+        names = [
+            name
+            for name in ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
+            if name in self.options
+        ]
+        if gpu_entries(self.value("gres") or ""):
+            names.insert(0, "gres")
+        if re.search(r"\bgres/gpu", self.value("tres-per-task") or ""):
+            names.append("tres-per-task")
+        return names
+
+    def gpus_in(self, name: str) -> int | None:
+        """The number of GPUs that one of the GPU options names; entries of several types are added up."""
+        entries = gpu_entries(self.value(name) or "", typed=name != "gres")
+        return sum(count for _, count in entries) if entries else None
+
+    @property
+    def gpu_types(self) -> set[str]:
+        """The types of GPU that are named."""
+        return {
+            kind
+            for name in self.gpu_options
+            for kind, _ in gpu_entries(self.value(name) or "", typed=name != "gres")
+            if kind
+        }
+
+    @property
+    def gpus_per_node(self) -> int | None:
+        """GPUs on each node, where that follows from the options."""
+        for name in ("gres", "gpus-per-node"):
+            if name in self.gpu_options:
+                return self.gpus_in(name)
+        if "gpus" in self.gpu_options:
+            total, nodes = self.gpus_in("gpus"), self.nodes or 1
+            return total // nodes if total and total % nodes == 0 else None
+        if "gpus-per-task" in self.gpu_options:
+            each, tasks = self.gpus_in("gpus-per-task"), self.tasks_per_node
+            return each * tasks if each and tasks else None
+        return None
+
+    @property
+    def time(self) -> Duration | None:
+        """The time limit."""
+        try:
+            return Duration.parse(self.value("time") or "")
+        except ValueError:
+            return None
+
+
+def gpu_entries(value: str, *, typed: bool = False) -> list[tuple[str | None, int]]:
+    """The GPUs in an option's value as (type, count); ``typed``: the value of --gpus and its like, without ``gpu:``."""
+    found: list[tuple[str | None, int]] = []
+    for entry in value.split(","):
+        parts = entry.strip().removeprefix("gres/").removeprefix("gres:").split(":")
+        if parts[0] == "gpu":
+            parts = parts[1:]
+        elif not typed:
+            continue
+        parts = [part.partition("(")[0] for part in parts]  # gpu:2(S:0-1)
+        count = parts.pop() if parts and parts[-1].isdecimal() else "1"
+        if entry.strip():
+            found.append((parts[0] if parts and parts[0] else None, int(count)))
+    return found
+
+
+def is_placeholder(value: str) -> bool:
+    """Whether a value still waits to be filled in: ``<project>``, ``{{ name }}``, ``{name}``, ``!NAME``."""
+    return not set("<{!#.").isdisjoint(value) and (
+        re.search(r"<[A-Za-z][\w .@/-]*>|\{\{.*\}\}|(?<!\$)\{[A-Za-z_]\w*\}|^!\w+$|^#+$|^\.\.\.$", value)
+        is not None
+    )
+
 
 Severity = Literal["error", "warning", "hint"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "hint")
@@ -65,13 +203,72 @@ class Finding(NamedTuple):
 
 
 def rule(
-    name: str,
-    severity: Severity,
-    about: str,
-    *,
-    needs_cluster: bool = False,
-    judged_before: bool = False,
-    taken: bool = False,
+    severity: Severity, *, needs_cluster: bool = False, judged_before: bool = False, taken: bool = False
 ) -> Callable[[Callable[[View], Iterator[Hit]]], Rule]:
-    """Make a rule of the function below it."""
-    return lambda find: Rule(name, severity, about, find, needs_cluster, judged_before, taken)
+    """Make a rule of the function below it, which gives it its name (with dashes) and what it says (its docstring)."""
+
+    def made(find: Callable[[View], Iterator[Hit]]) -> Rule:
+        name = find.__name__.replace("_", "-")
+        return Rule(name, severity, find.__doc__ or "", find, needs_cluster, judged_before, taken)
+
+    return made
+
+
+class View:
+    """A script with what the rules want to know of it."""
+
+    def __init__(self, script: Script, facts: Facts) -> None:
+        self.script = script
+        self.facts = facts
+
+    @cached_property
+    def components(self) -> list[Asked]:
+        """The options of each component."""
+        return [Asked(self.script.effective(one)) for one in range(self.script.components)]
+
+    @cached_property
+    def asked(self) -> Asked:
+        """The options of the (first) component."""
+        return self.components[0]
+
+    @property
+    def simple(self) -> tuple[Simple, ...]:
+        """The body's simple commands."""
+        return self.script.simple_commands()
+
+    @cached_property
+    def calls(self) -> tuple[Call, ...]:
+        """The programs that the body starts, those within ``bash -c`` texts after the one that holds them."""
+        return _calls(self.simple)
+
+    @cached_property
+    def sure(self) -> bool:
+        """Whether every command is one that we know: no other script or program could start processes."""
+        return all(call.housekeeping or call.trains or call.srun is not None for call in self.calls)
+
+    @property
+    def launches(self) -> bool:
+        """Whether anything starts several processes: srun, mpirun, torchrun, ..."""
+        return any(call.srun is not None or call.by_launcher for call in self.calls)
+
+    @cached_property
+    def body(self) -> str:
+        """The body's text."""
+        return "\n".join(self.script.lines[self.script.body_start - 1 :])
+
+    @cached_property
+    def comments(self) -> str:
+        """The comment lines."""
+        return "\n".join(
+            line for line in self.script.lines if line.startswith("#") and not line.startswith("#SBATCH")
+        )
+
+    def sets(self, variable: str) -> bool:
+        """Whether the body sets a variable."""
+        return re.search(rf"(?m)(?:^|[\s;]){variable}=", self.body) is not None
+
+
+@lru_cache(maxsize=1)
+def _calls(commands: tuple[Simple, ...]) -> tuple[Call, ...]:
+    """The same for every view of a script: before and after its facts are known."""
+    return tuple(call for simple in commands for call in calls_of(simple))

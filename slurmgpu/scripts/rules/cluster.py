@@ -6,17 +6,14 @@ of one part of a request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import starmap
 from typing import NamedTuple
 
 from slurmgpu.errors import nearest
 from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
 from slurmgpu.planning.request import About, Problem
-from slurmgpu.scripts.rules.asked import Asked, is_placeholder
-from slurmgpu.scripts.rules.base import Hit, Rule, rule
-from slurmgpu.scripts.rules.view import View
-
-__all__ = ["RULES"]
+from slurmgpu.scripts.rules.base import Asked, Hit, Rule, View, is_placeholder, rule
 
 
 class _Place(NamedTuple):
@@ -61,14 +58,9 @@ def _places(view: View) -> Iterator[_Place]:
             yield _Place(asked, names, [cluster.partitions[name] for name in names])
 
 
-@rule(
-    "unknown-partition",
-    "error",
-    "A partition that the cluster does not have.",
-    needs_cluster=True,
-    judged_before=True,
-)
+@rule("error", needs_cluster=True, judged_before=True)
 def unknown_partition(view: View) -> Iterator[Hit]:
+    """A partition that the cluster does not have."""
     cluster = _cluster(view)
     for asked in view.components if cluster else ():
         for name in _named(asked):
@@ -94,86 +86,43 @@ def _judged(view: View, about: About) -> Iterator[tuple[Asked, Problem]]:
                 yield place.asked, problem
 
 
-_OPTIONS: dict[About, tuple[str, ...]] = {
-    "time": ("time",),
-    "nodes": ("nodes", "ntasks"),
-    "gpus": ("gres", "gpus-per-node", "gpus", "gpus-per-task", "nodes", "partition"),
-    "gpu_type": ("gres", "gpus-per-node", "gpus", "gpus-per-task"),
-    "cpus": ("cpus-per-task", "cpus-per-gpu", "ntasks-per-node", "exclusive"),
-    "memory": ("mem", "mem-per-cpu", "mem-per-gpu"),
-    "qos": ("qos", "partition"),
-    "account": ("account", "partition"),
-    "constraint": ("constraint",),
-    "gres": ("gres",),
-    "partition": ("partition",),
-}
-
-
-def _rule_about(name: str, about: About, summary: str, fix: str) -> Rule:
+def _rule_about(name: str, about: About, options: str, says: str, fix: str) -> Rule:
     def find(view: View) -> Iterator[Hit]:
         for asked, problem in _judged(view, about):
-            line = asked.line(*_OPTIONS[about])
+            line = asked.line(*options.split())
             yield Hit(line, f"{problem}; such a job is refused, or waits for ever", fix)
 
-    wrapped: Callable[[View], Iterator[Hit]] = find
-    return rule(name, "error", summary, needs_cluster=True, judged_before=True)(wrapped)
+    return Rule(name, "error", says, find, needs_cluster=True, judged_before=True)
 
 
-over_time = _rule_about(
-    "over-time",
-    "time",
-    "More time than is allowed.",
-    "ask for less, and let the job continue from its checkpoint",
-)
-over_nodes = _rule_about(
-    "over-nodes", "nodes", "More nodes than are allowed or there.", "ask for fewer nodes"
-)
-unknown_gpu_type = _rule_about(
-    "unknown-gpu-type",
-    "gpu_type",
-    "A type of GPU that the partition does not have.",
-    "ask for a type that is there",
-)
-gpus_not_there = _rule_about(
-    "gpus-not-there",
-    "gpus",
-    "More GPUs than a node has or a job may have, or none where one is required.",
-    "ask for as many as are there, on more nodes, or in another partition",
-)
-over_cpus = _rule_about(
-    "over-cpus",
-    "cpus",
-    "More CPUs than a node has, or than its GPUs bring.",
-    "ask for fewer CPUs, or more GPUs",
-)
-over_memory = _rule_about(
-    "over-memory", "memory", "More memory than a node has or a job may have.", "ask for less memory"
-)
-unknown_feature = _rule_about(
-    "unknown-feature",
-    "constraint",
-    "A constraint that none of the nodes meets.",
-    "leave it out, or name another",
-)
-not_enough_gres = _rule_about(
-    "too-much-gres", "gres", "More of a generic resource than a node has.", "ask for less of it"
-)
-not_allowed_qos = _rule_about(
-    "qos-not-allowed",
-    "qos",
-    "A QOS that is not there, or not legal for the partition or account.",
-    "name another QOS",
-)
-not_allowed_account = _rule_about(
-    "account-not-allowed", "account", "An account that may not be charged there.", "name an account of yours"
-)
-closed_partition = _rule_about(
-    "partition-closed", "partition", "A partition that takes no jobs.", "use another partition"
-)
+# What each is called, of which part of a request it tells, and whose line it names: that of the first option given.
+JUDGED = list(starmap(_rule_about, (
+    ("over-time", "time", "time",
+     "More time than is allowed.", "ask for less, and let the job continue from its checkpoint"),
+    ("over-nodes", "nodes", "nodes ntasks", "More nodes than are allowed or there.", "ask for fewer nodes"),
+    ("unknown-gpu-type", "gpu_type", "gres gpus-per-node gpus gpus-per-task",
+     "A type of GPU that the partition does not have.", "ask for a type that is there"),
+    ("gpus-not-there", "gpus", "gres gpus-per-node gpus gpus-per-task nodes partition",
+     "More GPUs than a node has or a job may have, or none where one is required.",
+     "ask for as many as are there, on more nodes, or in another partition"),
+    ("over-cpus", "cpus", "cpus-per-task cpus-per-gpu ntasks-per-node exclusive",
+     "More CPUs than a node has, or than its GPUs bring.", "ask for fewer CPUs, or more GPUs"),
+    ("over-memory", "memory", "mem mem-per-cpu mem-per-gpu",
+     "More memory than a node has or a job may have.", "ask for less memory"),
+    ("unknown-feature", "constraint", "constraint",
+     "A constraint that none of the nodes meets.", "leave it out, or name another"),
+    ("too-much-gres", "gres", "gres", "More of a generic resource than a node has.", "ask for less of it"),
+    ("qos-not-allowed", "qos", "qos partition",
+     "A QOS that is not there, or not legal for the partition or account.", "name another QOS"),
+    ("account-not-allowed", "account", "account partition",
+     "An account that may not be charged there.", "name an account of yours"),
+    ("partition-closed", "partition", "partition", "A partition that takes no jobs.", "use another partition"),
+)))  # fmt: skip
 
 
-@rule("cpu-share", "warning", "CPUs far from the GPUs' share of the node.", needs_cluster=True)
+@rule("warning", needs_cluster=True)
 def cpu_share(view: View) -> Iterator[Hit]:
+    """CPUs far from the GPUs' share of the node."""
     for place in _places(view):
         gpus, each = place.asked.gpus_per_node, place.asked.number("cpus-per-task")
         if not gpus or not each or "exclusive" in place.asked.options or place.groups is None:
@@ -196,8 +145,9 @@ def cpu_share(view: View) -> Iterator[Hit]:
             )
 
 
-@rule("option-required", "error", "An option without which the site refuses every job.", needs_cluster=True)
+@rule("error", needs_cluster=True)
 def option_required(view: View) -> Iterator[Hit]:
+    """An option without which the site refuses every job."""
     cluster = view.facts.cluster
     if cluster is None:
         return
@@ -212,13 +162,9 @@ def option_required(view: View) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "login-shell-required",
-    "warning",
-    "`module` at a site that has it only in login shells.",
-    needs_cluster=True,
-)
+@rule("warning", needs_cluster=True)
 def login_shell_required(view: View) -> Iterator[Hit]:
+    """`module` at a site that has it only in login shells."""
     cluster = view.facts.cluster
     if cluster is None or not cluster.dialect.login_shell or " -" in (view.script.shebang or ""):
         return
@@ -229,10 +175,3 @@ def login_shell_required(view: View) -> Iterator[Hit]:
             message = f"{cluster.name} has `module` only in login shells"
             yield Hit(simple.line, message, "start the script with #!/bin/bash -l")
             return
-
-
-RULES = (
-    unknown_partition, over_time, over_nodes, unknown_gpu_type, gpus_not_there, over_cpus, over_memory, unknown_feature,
-    not_enough_gres, not_allowed_qos, not_allowed_account, closed_partition, cpu_share, option_required,
-    login_shell_required,
-)  # fmt: skip

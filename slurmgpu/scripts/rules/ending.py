@@ -6,12 +6,9 @@ import re
 from collections.abc import Iterator
 
 from slurmgpu.lines.container import PROGRAMS
-from slurmgpu.scripts.rules.base import Hit, rule
+from slurmgpu.scripts.rules.base import Hit, View, rule
 from slurmgpu.scripts.rules.calls import Call
-from slurmgpu.scripts.rules.view import View
 from slurmgpu.scripts.shell import Simple, unquoted
-
-__all__ = ["RULES"]
 
 _NOT_SIGNALS = {"EXIT", "ERR", "DEBUG", "RETURN", "0"}
 # Of a trap for TERM or INT nobody expects more than to tidy up.
@@ -38,12 +35,9 @@ def _work(view: View) -> list[Call]:
     return [call for call in view.calls if not call.nested and not call.housekeeping]
 
 
-@rule(
-    "trap-waits",
-    "warning",
-    "A trap, and the program in the foreground: bash runs the trap when the program has ended.",
-)
+@rule("warning")
 def trap_waits(view: View) -> Iterator[Hit]:
+    """A trap, and the program in the foreground: bash runs the trap when the program has ended."""
     asked_for = re.sub(r"^[BR]+:(?:SIG)?|@.*", "", (view.asked.value("signal") or "").upper())
     traps = [one for one in _traps(view) if one[1] & (_IN_TIME | {asked_for}) and not _only_notes(one[0])]
     if not traps or any(simple.name == "wait" for simple in view.simple):
@@ -60,8 +54,9 @@ def trap_waits(view: View) -> Iterator[Hit]:
             return
 
 
-@rule("signal-too-late", "warning", "A signal less than 60 seconds before the end.")
+@rule("warning")
 def signal_too_late(view: View) -> Iterator[Hit]:
+    """A signal less than 60 seconds before the end."""
     match = re.fullmatch(r"(?:[BR]+:)?\w+@(\d+)", view.asked.value("signal") or "")
     if match and int(match[1]) < 60:
         yield Hit(
@@ -71,8 +66,9 @@ def signal_too_late(view: View) -> Iterator[Hit]:
         )
 
 
-@rule("signal-misses-trap", "warning", "The script has a trap, and the signal goes to the steps only.")
+@rule("warning")
 def signal_misses_trap(view: View) -> Iterator[Hit]:
+    """The script has a trap, and the signal goes to the steps only."""
     value = view.asked.value("signal") or ""
     name = re.sub(r"^(?:[BR]+:)?(?:SIG)?|@.*", "", value.upper())
     to_shell = re.match(r"R?B", value.upper()) is not None and ":" in value
@@ -88,12 +84,9 @@ def signal_misses_trap(view: View) -> Iterator[Hit]:
             return
 
 
-@rule(
-    "signal-without-trap",
-    "warning",
-    "The signal goes to the batch shell, which has no trap: the job ends there.",
-)
+@rule("warning")
 def signal_without_trap(view: View) -> Iterator[Hit]:
+    """The signal goes to the batch shell, which has no trap: the job ends there."""
     value = (view.asked.value("signal") or "").upper()
     name = re.sub(r"^[BR]+:(?:SIG)?|@.*", "", value)
     deadly = {"USR1", "USR2", "TERM", "INT", "HUP", "ALRM", "10", "12", "15"}
@@ -111,8 +104,9 @@ def signal_without_trap(view: View) -> Iterator[Hit]:
         )
 
 
-@rule("background-lost", "error", "The last program runs in the background, and nothing waits for it.")
+@rule("error")
 def background_lost(view: View) -> Iterator[Hit]:
+    """The last program runs in the background, and nothing waits for it."""
     work = [call for call in _work(view) if call.srun is not None or call.trains]
     if not work or work[-1].simple.ender != "&" or not view.sure:
         return
@@ -132,8 +126,9 @@ def _in_a_loop(view: View, line: int) -> bool:
     return any(re.match(r"\s*(while|until)\b", text) for text in later)
 
 
-@rule("failure-hidden", "hint", "A pipe hides that the program failed: the job is COMPLETED.")
+@rule("hint")
 def failure_hidden(view: View) -> Iterator[Hit]:
+    """A pipe hides that the program failed: the job is COMPLETED."""
     if "pipefail" in view.body or "PIPESTATUS" in view.body:
         return
     for call in _work(view):
@@ -146,8 +141,9 @@ def failure_hidden(view: View) -> Iterator[Hit]:
             return
 
 
-@rule("slurm-in-container", "warning", "A Slurm command within a container, which has none.")
+@rule("warning")
 def slurm_in_container(view: View) -> Iterator[Hit]:
+    """A Slurm command within a container, which has none."""
     for call in view.calls:
         if not call.container or call.nested:
             continue
@@ -165,9 +161,3 @@ def slurm_in_container(view: View) -> Iterator[Hit]:
 def _as_it_arrives(raw: str) -> str:
     """A word without what the batch shell runs before: substitutions outside of single quotes."""
     return unquoted(raw) if raw.startswith("'") else unquoted(re.sub(r"\$\([^()]*\)|`[^`]*`", "", raw))
-
-
-RULES = (
-    trap_waits, signal_too_late, signal_misses_trap, signal_without_trap, background_lost, failure_hidden,
-    slurm_in_container,
-)  # fmt: skip

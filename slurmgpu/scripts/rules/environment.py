@@ -5,22 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from slurmgpu.scripts.rules.asked import is_placeholder
-from slurmgpu.scripts.rules.base import Hit, rule
-from slurmgpu.scripts.rules.view import View
+from slurmgpu.scripts.rules.base import Hit, View, is_placeholder, rule
 from slurmgpu.scripts.secret_words import in_address, is_known_key, looks_random, names_secret
-
-__all__ = ["RULES"]
 
 # One of these stands in every line in which a secret is found: most scripts have none, and need no pattern.
 _OF_SECRETS = ("_KEY=", "APIKEY=", "TOKEN=", "SECRET=", "PASSWORD=", "PASSWD=", "_PAT=", "wandb login", "hf_", "sk-",
                "AKIA", "xox", "glpat-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "://")  # fmt: skip
 
 
-@rule(
-    "source-activate", "warning", "`source activate` is conda's way of old, and misses in many installations."
-)
+@rule("warning")
 def source_activate(view: View) -> Iterator[Hit]:
+    """`source activate` is conda's way of old, and misses in many installations."""
     for simple in view.simple:
         if simple.name in {"source", "."} and simple.words[1:2] == ("activate",):
             name = simple.words[2] if len(simple.words) > 2 else "NAME"
@@ -31,8 +26,9 @@ def source_activate(view: View) -> Iterator[Hit]:
             )
 
 
-@rule("conda-not-ready", "warning", "`conda activate` in a shell that has no conda function.")
+@rule("warning")
 def conda_not_ready(view: View) -> Iterator[Hit]:
+    """`conda activate` in a shell that has no conda function."""
     if " -" in (view.script.shebang or "") and re.search(
         r"\s-(\w*[li]\w*)\b|--login", view.script.shebang or ""
     ):
@@ -60,8 +56,9 @@ def conda_not_ready(view: View) -> Iterator[Hit]:
             return
 
 
-@rule("module-in-sh", "warning", "`module` in a #!/bin/sh script: the function does not come over.")
+@rule("warning")
 def module_in_sh(view: View) -> Iterator[Hit]:
+    """`module` in a #!/bin/sh script: the function does not come over."""
     if view.script.interpreter not in {"sh", "dash"}:
         return
     for simple in view.simple:
@@ -76,8 +73,9 @@ def module_in_sh(view: View) -> Iterator[Hit]:
             return
 
 
-@rule("module-without-login", "hint", "`module` in a shell that inherits nothing and is no login shell.")
+@rule("hint")
 def module_without_login(view: View) -> Iterator[Hit]:
+    """`module` in a shell that inherits nothing and is no login shell."""
     login = re.search(r"\s-\w*[li]\b|--login", view.script.shebang or "")
     export = (view.asked.value("export") or "ALL").upper().split(",")
     if view.script.interpreter != "bash" or login or "ALL" in export or "get-user-env" in view.asked.options:
@@ -94,8 +92,9 @@ def module_without_login(view: View) -> Iterator[Hit]:
             return
 
 
-@rule("secret-in-script", "warning", "A key or password stands in the script.")
+@rule("warning")
 def secret_in_script(view: View) -> Iterator[Hit]:
+    """A key or password stands in the script."""
     for number, text in enumerate(view.script.lines, 1):
         if not any(part in text for part in _OF_SECRETS):
             continue
@@ -132,12 +131,9 @@ def _is_no_secret(value: str) -> bool:
     return is_placeholder(value) or re.search(r"[/\\]|xxx|your|\.\.\.|\*\*", value, re.IGNORECASE) is not None
 
 
-@rule(
-    "steps-without-environment",
-    "warning",
-    "--export=NONE reaches the steps: srun's tasks lose what the script sets.",
-)
+@rule("warning")
 def steps_without_environment(view: View) -> Iterator[Hit]:
+    """--export=NONE reaches the steps: srun's tasks lose what the script sets."""
     if (view.asked.value("export") or "").upper() != "NONE" or view.sets("SLURM_EXPORT_ENV"):
         return
     if re.search(r"\bunset\s+([\w\s]*\s)?SLURM_EXPORT_ENV", view.body):
@@ -152,10 +148,9 @@ def steps_without_environment(view: View) -> Iterator[Hit]:
             return
 
 
-@rule(
-    "visible-devices", "warning", "CUDA_VISIBLE_DEVICES is overwritten: Slurm has set it to the job's GPUs."
-)
+@rule("warning")
 def visible_devices(view: View) -> Iterator[Hit]:
+    """CUDA_VISIBLE_DEVICES is overwritten: Slurm has set it to the job's GPUs."""
     if "exclusive" in view.asked.options or not view.asked.gpu_options:
         return
     for simple in view.simple:
@@ -168,9 +163,3 @@ def visible_devices(view: View) -> Iterator[Hit]:
                     f"{word}: Slurm has set this to the job's GPUs; these may be another job's",
                     "remove it",
                 )
-
-
-RULES = (
-    source_activate, conda_not_ready, module_in_sh, module_without_login, secret_in_script, steps_without_environment,
-    visible_devices,
-)  # fmt: skip

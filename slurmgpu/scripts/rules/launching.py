@@ -7,11 +7,8 @@ from collections.abc import Iterator
 
 from slurmgpu.lines.command import torchrun_processes
 from slurmgpu.models.gpu_models import names_a_slice
-from slurmgpu.scripts.rules.base import Hit, rule
+from slurmgpu.scripts.rules.base import Hit, View, rule
 from slurmgpu.scripts.rules.calls import Call, expanded
-from slurmgpu.scripts.rules.view import View
-
-__all__ = ["RULES"]
 
 _TASK_VARIABLES = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"}
 _RENDEZVOUS = r"--?(?:rdzv[-_]endpoint|master[-_]addr)\b|\bPET_(?:RDZV_ENDPOINT|MASTER_ADDR)="
@@ -40,8 +37,9 @@ def _tasks_on_a_node(view: View, call: Call) -> int | None:
     return view.asked.tasks_per_node
 
 
-@rule("nodes-unused", "warning", "Several nodes, and nothing starts a process on the others.")
+@rule("warning")
 def nodes_unused(view: View) -> Iterator[Hit]:
+    """Several nodes, and nothing starts a process on the others."""
     nodes = view.asked.nodes
     if view.script.components > 1 or not nodes or nodes < 2 or not view.sure:
         return
@@ -56,8 +54,9 @@ def nodes_unused(view: View) -> Iterator[Hit]:
         return
 
 
-@rule("tasks-unused", "warning", "Several tasks, and no srun that starts them.")
+@rule("warning")
 def tasks_unused(view: View) -> Iterator[Hit]:
+    """Several tasks, and no srun that starts them."""
     tasks = view.asked.tasks
     if view.script.components > 1 or not tasks or tasks < 2 or (view.asked.nodes or 1) > 1:
         return
@@ -72,8 +71,9 @@ def tasks_unused(view: View) -> Iterator[Hit]:
         return
 
 
-@rule("srun-cpus", "hint", "srun without --cpus-per-task: from 22.05 to 23.02 it does not take the job's.")
+@rule("hint")
 def srun_cpus(view: View) -> Iterator[Hit]:
+    """srun without --cpus-per-task: from 22.05 to 23.02 it does not take the job's."""
     cpus = view.asked.number("cpus-per-task")
     if view.script.components > 1 or not cpus or cpus < 2 or "SRUN_CPUS_PER_TASK" in view.body:
         return
@@ -92,8 +92,9 @@ def srun_cpus(view: View) -> Iterator[Hit]:
         return
 
 
-@rule("rank-too-early", "error", "$SLURM_PROCID is expanded by the batch shell, where it is always 0.")
+@rule("error")
 def rank_too_early(view: View) -> Iterator[Hit]:
+    """$SLURM_PROCID is expanded by the batch shell, where it is always 0."""
     for call in view.calls:
         if call.srun is None or call.nested:
             continue
@@ -125,8 +126,9 @@ def _exported_ranks(view: View) -> Iterator[Hit]:
                 )
 
 
-@rule("fixed-port", "warning", "A fixed MASTER_PORT: two jobs on a node take each other's.")
+@rule("warning")
 def fixed_port(view: View) -> Iterator[Hit]:
+    """A fixed MASTER_PORT: two jobs on a node take each other's."""
     if "exclusive" in view.asked.options:
         return
     for number, text in enumerate(view.script.lines[view.script.body_start - 1 :], view.script.body_start):
@@ -143,8 +145,9 @@ def fixed_port(view: View) -> Iterator[Hit]:
             return
 
 
-@rule("loopback-address", "error", "MASTER_ADDR is the own machine, and the job has several nodes.")
+@rule("error")
 def loopback_address(view: View) -> Iterator[Hit]:
+    """MASTER_ADDR is the own machine, and the job has several nodes."""
     if (view.asked.nodes or 1) < 2:
         return
     if view.calls and not re.search(r"\b(?:srun|mpirun|mpiexec|ssh|pdsh|clush)\b", view.script.text):
@@ -163,8 +166,9 @@ def loopback_address(view: View) -> Iterator[Hit]:
             return
 
 
-@rule("no-rendezvous", "error", "torchrun over several nodes without an address where its processes meet.")
+@rule("error")
 def no_rendezvous(view: View) -> Iterator[Hit]:
+    """torchrun over several nodes without an address where its processes meet."""
     nodes = view.asked.nodes
     if view.script.components > 1 or not nodes or nodes < 2 or re.search(_RENDEZVOUS, view.script.text):
         return
@@ -183,10 +187,9 @@ def no_rendezvous(view: View) -> Iterator[Hit]:
             return
 
 
-@rule(
-    "torchrun-in-each-task", "warning", "torchrun in every task of a node: each of them starts all processes."
-)
+@rule("warning")
 def torchrun_in_each_task(view: View) -> Iterator[Hit]:
+    """torchrun in every task of a node: each of them starts all processes."""
     for call in view.calls:
         if call.torchrun is None or call.srun is None or view.script.components > 1:
             continue
@@ -200,12 +203,9 @@ def torchrun_in_each_task(view: View) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "spawns-itself",
-    "warning",
-    "torchrun or srun around a script that starts its own processes, or uses all GPUs from one.",
-)
+@rule("warning")
 def spawns_itself(view: View) -> Iterator[Hit]:
+    """torchrun or srun around a script that starts its own processes, or uses all GPUs from one."""
     for call in view.calls:
         script = call.script
         if script is None or script not in view.facts.python:
@@ -230,8 +230,9 @@ def spawns_itself(view: View) -> Iterator[Hit]:
             )
 
 
-@rule("one-process", "hint", "Several GPUs and one Python process.")
+@rule("hint")
 def one_process(view: View) -> Iterator[Hit]:
+    """Several GPUs and one Python process."""
     gpus = view.asked.gpus_per_node
     if view.script.components > 1 or not gpus or gpus < 2 or not view.sure or view.launches:
         return
@@ -254,12 +255,9 @@ def one_process(view: View) -> Iterator[Hit]:
         return
 
 
-@rule(
-    "gpus-hidden",
-    "warning",
-    "--gpus-per-task hides the tasks' GPUs from each other, which NCCL needs to see.",
-)
+@rule("warning")
 def gpus_hidden(view: View) -> Iterator[Hit]:
+    """--gpus-per-task hides the tasks' GPUs from each other, which NCCL needs to see."""
     asked = view.asked
     if view.script.components > 1 or "gpus-per-task" not in asked.options or (asked.tasks_per_node or 1) < 2:
         return
@@ -278,12 +276,9 @@ def gpus_hidden(view: View) -> Iterator[Hit]:
         return
 
 
-@rule(
-    "gpu-slices",
-    "error",
-    "Several processes of one training on slices of GPUs (MIG), which cannot work together.",
-)
+@rule("error")
 def gpu_slices(view: View) -> Iterator[Hit]:
+    """Several processes of one training on slices of GPUs (MIG), which cannot work together."""
     asked = view.asked
     kinds = _slices(view)
     if view.script.components > 1 or not kinds or (asked.gpus_per_node or 0) < 2:
@@ -329,8 +324,9 @@ def _processes_on_a_node(view: View, call: Call) -> str | None:
     return str(tasks) if tasks and tasks > 1 else None
 
 
-@rule("step-gpus", "hint", "srun asks for GPUs without a type, where the job has asked for a type.")
+@rule("hint")
 def step_gpus(view: View) -> Iterator[Hit]:
+    """srun asks for GPUs without a type, where the job has asked for a type."""
     if not view.asked.gpu_types:
         return
     for call in view.calls:
@@ -344,8 +340,9 @@ def step_gpus(view: View) -> Iterator[Hit]:
                 )
 
 
-@rule("dead-rank", "hint", "srun over several tasks waits for the rest when one has died.")
+@rule("hint")
 def dead_rank(view: View) -> Iterator[Hit]:
+    """srun over several tasks waits for the rest when one has died."""
     if (view.asked.tasks or 1) < 2 or "SLURM_KILL_BAD_EXIT" in view.body:
         return
     for call in _trainings(view):
@@ -356,9 +353,3 @@ def dead_rank(view: View) -> Iterator[Hit]:
                 "srun --kill-on-bad-exit=1 ...",
             )
             return
-
-
-RULES = (
-    nodes_unused, tasks_unused, srun_cpus, rank_too_early, fixed_port, loopback_address, no_rendezvous,
-    torchrun_in_each_task, spawns_itself, one_process, gpus_hidden, gpu_slices, step_gpus, dead_rank,
-)  # fmt: skip

@@ -7,11 +7,9 @@ import re
 from collections.abc import Iterator
 
 from slurmgpu.scripts.batch_script import Directive
-from slurmgpu.scripts.rules.asked import Asked, is_placeholder
-from slurmgpu.scripts.rules.base import Hit, rule
-from slurmgpu.scripts.rules.view import View
+from slurmgpu.scripts.rules.base import Asked, Hit, View, is_placeholder, rule
 
-__all__ = ["RULES", "paths_to_look_at"]
+__all__ = ["paths_to_look_at"]
 
 _PATTERN = r"%\d*([A-Za-z])"
 _OWN_EACH_JOB = set("jJA")
@@ -56,13 +54,9 @@ def _logs(view: View, asked: Asked) -> Iterator[tuple[Directive, str]]:
             yield one, posixpath.normpath(joined) + ("/" if one.value.endswith("/") else "")
 
 
-@rule(
-    "log-folder-missing",
-    "error",
-    "The folder of a log does not exist: the job fails at once and leaves no log at all.",
-    judged_before=True,
-)
+@rule("error", judged_before=True)
 def log_folder_missing(view: View) -> Iterator[Hit]:
+    """The folder of a log does not exist: the job fails at once and leaves no log at all."""
     for asked in view.components:
         for one, path in _logs(view, asked):
             folder = _folder_of(path)
@@ -100,8 +94,9 @@ def _missing_folder(view: View, one: Directive, folder: str) -> Hit:
     )
 
 
-@rule("log-is-a-folder", "error", "The log's path is a folder: the job fails without a log.")
+@rule("error")
 def log_is_a_folder(view: View) -> Iterator[Hit]:
+    """The log's path is a folder: the job fails without a log."""
     for asked in view.components:
         for one, path in _logs(view, asked):
             if path.endswith("/") or view.facts.paths.get(path) == "folder":
@@ -112,13 +107,9 @@ def log_is_a_folder(view: View) -> Iterator[Hit]:
                 )
 
 
-@rule(
-    "work-folder-missing",
-    "error",
-    "The work folder does not exist: the job runs in /tmp and is COMPLETED.",
-    judged_before=True,
-)
+@rule("error", judged_before=True)
 def work_folder_missing(view: View) -> Iterator[Hit]:
+    """The work folder does not exist: the job runs in /tmp and is COMPLETED."""
     for asked in view.components:
         one = asked.options.get("chdir")
         if one is None or not _written_out(one.value or "") or not view.facts.folder:
@@ -141,8 +132,9 @@ def work_folder_missing(view: View) -> Iterator[Hit]:
             )
 
 
-@rule("log-shared-by-tasks", "warning", "All tasks of a job array write into one log.")
+@rule("warning")
 def log_shared_by_tasks(view: View) -> Iterator[Hit]:
+    """All tasks of a job array write into one log."""
     for asked in view.components:
         if "array" not in asked.options:
             continue
@@ -160,8 +152,9 @@ def log_shared_by_tasks(view: View) -> Iterator[Hit]:
                 )
 
 
-@rule("log-overwritten-by-requeue", "warning", "The log of a requeued job is overwritten.")
+@rule("warning")
 def log_overwritten_by_requeue(view: View) -> Iterator[Hit]:
+    """The log of a requeued job is overwritten."""
     requeues = [
         *(simple.line for simple in view.simple if simple.name == "scontrol" and "requeue" in simple.words),
         *(one.line for one in view.script.directives if one.name == "requeue"),
@@ -175,8 +168,9 @@ def log_overwritten_by_requeue(view: View) -> Iterator[Hit]:
         )
 
 
-@rule("log-overwritten-by-next", "hint", "The log's name is the same for every job.")
+@rule("hint")
 def log_overwritten_by_next(view: View) -> Iterator[Hit]:
+    """The log's name is the same for every job."""
     for asked in view.components:
         if "array" in asked.options or (asked.value("open-mode") or "").startswith("a"):
             continue
@@ -193,9 +187,3 @@ def log_overwritten_by_next(view: View) -> Iterator[Hit]:
                     f"the next job overwrites {value!r}",
                     "put the job's number into the name: %j",
                 )
-
-
-RULES = (
-    log_folder_missing, log_is_a_folder, work_folder_missing, log_shared_by_tasks, log_overwritten_by_requeue,
-    log_overwritten_by_next,
-)  # fmt: skip

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slurmgpu.models.gpu_models import names_a_slice
-from slurmgpu.scripts.rules.asked import Asked
-from slurmgpu.scripts.rules.base import Hit, rule
-from slurmgpu.scripts.rules.view import View
-
-__all__ = ["RULES"]
+from slurmgpu.scripts.rules.base import Asked, Hit, View, rule
 
 
 def _both(asked: Asked, one: str, other: str) -> bool:
@@ -20,8 +16,9 @@ def _last_line(asked: Asked, *names: str) -> int:
     return max(asked.options[name].line for name in names if name in asked.options)
 
 
-@rule("memory-options", "error", "Two of --mem, --mem-per-cpu and --mem-per-gpu: sbatch refuses the script.")
+@rule("error")
 def memory_options(view: View) -> Iterator[Hit]:
+    """Two of --mem, --mem-per-cpu and --mem-per-gpu: sbatch refuses the script."""
     for asked in view.components:
         given = [name for name in ("mem", "mem-per-cpu", "mem-per-gpu") if name in asked.options]
         if len(given) > 1:
@@ -32,8 +29,9 @@ def memory_options(view: View) -> Iterator[Hit]:
             )
 
 
-@rule("tasks-per-gpu", "error", "--ntasks-per-gpu with options that it excludes.")
+@rule("error")
 def tasks_per_gpu(view: View) -> Iterator[Hit]:
+    """--ntasks-per-gpu with options that it excludes."""
     for asked in view.components:
         for other in ("gpus-per-task", "ntasks-per-node"):
             if _both(asked, "ntasks-per-gpu", other):
@@ -51,8 +49,9 @@ def tasks_per_gpu(view: View) -> Iterator[Hit]:
             )
 
 
-@rule("cpus-per-gpu-and-task", "error", "--cpus-per-gpu with --cpus-per-task: Slurm refuses the job.")
+@rule("error")
 def cpus_per_gpu_and_task(view: View) -> Iterator[Hit]:
+    """--cpus-per-gpu with --cpus-per-task: Slurm refuses the job."""
     for asked in view.components:
         if _both(asked, "cpus-per-gpu", "cpus-per-task"):
             yield Hit(
@@ -62,8 +61,9 @@ def cpus_per_gpu_and_task(view: View) -> Iterator[Hit]:
             )
 
 
-@rule("contradiction", "warning", "Two options that say the opposite.")
+@rule("warning")
 def contradiction(view: View) -> Iterator[Hit]:
+    """Two options that say the opposite."""
     for asked in view.components:
         if _both(asked, "requeue", "no-requeue"):
             yield Hit(
@@ -79,8 +79,9 @@ def contradiction(view: View) -> Iterator[Hit]:
             )
 
 
-@rule("several-gpu-options", "warning", "GPUs are asked for in several ways, which need not agree.")
+@rule("warning")
 def several_gpu_options(view: View) -> Iterator[Hit]:
+    """GPUs are asked for in several ways, which need not agree."""
     for asked in view.components:
         names = asked.gpu_options
         # These two together are how Slurm's manual shows them; each says another thing.
@@ -118,10 +119,9 @@ def _disagreeing(asked: Asked, names: list[str]) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "gpus-without-nodes", "hint", "Several GPUs by --gpus, and no --nodes: they may come from several nodes."
-)
+@rule("hint")
 def gpus_without_nodes(view: View) -> Iterator[Hit]:
+    """Several GPUs by --gpus, and no --nodes: they may come from several nodes."""
     for asked in view.components:
         total = asked.gpus_in("gpus") if asked.gpu_options == ["gpus"] else None
         if total and total > 1 and asked.nodes is None:
@@ -132,8 +132,9 @@ def gpus_without_nodes(view: View) -> Iterator[Hit]:
             )
 
 
-@rule("gpus-per-task-alone", "error", "--gpus-per-task without a number of tasks: Slurm refuses the job.")
+@rule("error")
 def gpus_per_task_alone(view: View) -> Iterator[Hit]:
+    """--gpus-per-task without a number of tasks: Slurm refuses the job."""
     for asked in view.components:
         if asked.gpu_options == ["gpus-per-task"] and not {"ntasks", "ntasks-per-node", "nodes"} & set(
             asked.options
@@ -145,8 +146,9 @@ def gpus_per_task_alone(view: View) -> Iterator[Hit]:
             )
 
 
-@rule("fewer-tasks-than-nodes", "error", "Fewer tasks than nodes: Slurm gives fewer nodes.", taken=True)
+@rule("error", taken=True)
 def fewer_tasks_than_nodes(view: View) -> Iterator[Hit]:
+    """Fewer tasks than nodes: Slurm gives fewer nodes."""
     for asked in view.components:
         tasks, nodes = asked.number("ntasks"), asked.nodes
         if tasks and nodes and tasks < nodes and "-" not in (asked.value("nodes") or ""):
@@ -157,8 +159,9 @@ def fewer_tasks_than_nodes(view: View) -> Iterator[Hit]:
             )
 
 
-@rule("tasks-disagree", "warning", "--ntasks is more than --nodes x --ntasks-per-node.")
+@rule("warning")
 def tasks_disagree(view: View) -> Iterator[Hit]:
+    """--ntasks is more than --nodes x --ntasks-per-node."""
     for asked in view.components:
         tasks, nodes, each = asked.number("ntasks"), asked.nodes, asked.number("ntasks-per-node")
         if tasks and nodes and each and tasks > nodes * each and "-" not in (asked.value("nodes") or ""):
@@ -169,8 +172,9 @@ def tasks_disagree(view: View) -> Iterator[Hit]:
             )
 
 
-@rule("few-cpus", "warning", "Fewer than 2 CPUs for a GPU: its data loader starves it.")
+@rule("warning")
 def few_cpus(view: View) -> Iterator[Hit]:
+    """Fewer than 2 CPUs for a GPU: its data loader starves it."""
     python = any(call.trains or any(word.endswith(".py") for word in call.words) for call in view.calls)
     for asked in view.components:
         gpus = asked.gpus_per_node
@@ -194,8 +198,9 @@ def few_cpus(view: View) -> Iterator[Hit]:
         )
 
 
-@rule("no-time", "hint", "No --time: the job gets the partition's default, often short, or its maximum.")
+@rule("hint")
 def no_time(view: View) -> Iterator[Hit]:
+    """No --time: the job gets the partition's default, often short, or its maximum."""
     if "time" not in view.asked.options and view.script.directives:
         yield Hit(
             view.script.directives[0].line,
@@ -204,8 +209,9 @@ def no_time(view: View) -> Iterator[Hit]:
         )
 
 
-@rule("no-gpu", "hint", "The partition's or feature's name speaks of GPUs, and none is asked for.")
+@rule("hint")
 def no_gpu(view: View) -> Iterator[Hit]:
+    """The partition's or feature's name speaks of GPUs, and none is asked for."""
     if view.facts.cluster is not None and view.facts.cluster.known:
         return  # the cluster's own rules know better
     for asked in view.components:
@@ -221,9 +227,3 @@ def no_gpu(view: View) -> Iterator[Hit]:
                 f"partition {name!r}, and no GPU is asked for: most sites then give none",
                 "add --gres=gpu:COUNT, unless your site gives whole nodes",
             )
-
-
-RULES = (
-    memory_options, tasks_per_gpu, cpus_per_gpu_and_task, contradiction, several_gpu_options, gpus_without_nodes,
-    gpus_per_task_alone, fewer_tasks_than_nodes, tasks_disagree, few_cpus, no_time, no_gpu,
-)  # fmt: skip

@@ -8,11 +8,7 @@ from collections.abc import Iterator
 from slurmgpu.lines.options import NEWEST, OLDEST
 from slurmgpu.lines.slurm import SBATCH
 from slurmgpu.scripts.batch_script import Directive
-from slurmgpu.scripts.rules.asked import is_placeholder
-from slurmgpu.scripts.rules.base import Hit, rule
-from slurmgpu.scripts.rules.view import View
-
-__all__ = ["RULES"]
+from slurmgpu.scripts.rules.base import Hit, View, is_placeholder, rule
 
 # A variable, or a command of those that people put there: other $() may stand in a name on purpose.
 _COMMANDS = (
@@ -21,8 +17,9 @@ _COMMANDS = (
 _EXPANDABLE = rf"\$\w+|\$\{{[^}}]*\}}|\$\(\(.*|\$\(\s*(?:{_COMMANDS})\b.*|`\s*(?:{_COMMANDS})\b.*"
 
 
-@rule("several-on-a-line", "hint", "Several options on one #SBATCH line.")
+@rule("hint")
 def several_on_a_line(view: View) -> Iterator[Hit]:
+    """Several options on one #SBATCH line."""
     for number in sorted({one.line for one in view.script.directives}):
         names = [one.spelling for one in view.script.directives if one.line == number]
         if len(names) > 1:
@@ -33,8 +30,9 @@ def several_on_a_line(view: View) -> Iterator[Hit]:
             )
 
 
-@rule("duplicate-option", "warning", "An option stands there twice: the last one counts.")
+@rule("warning")
 def duplicate_option(view: View) -> Iterator[Hit]:
+    """An option stands there twice: the last one counts."""
     for component in range(view.script.components):
         last: dict[str, Directive] = {}
         for one in view.script.directives:
@@ -53,8 +51,9 @@ def duplicate_option(view: View) -> Iterator[Hit]:
             last[one.name] = one
 
 
-@rule("abbreviated-option", "hint", "An abbreviated option: another release may have two that begin so.")
+@rule("hint")
 def abbreviated_option(view: View) -> Iterator[Hit]:
+    """An abbreviated option: another release may have two that begin so."""
     for one in view.script.directives:
         word = one.spelling.lstrip("-")
         if not one.spelling.startswith("--") or word in SBATCH.options or not one.known:
@@ -71,13 +70,9 @@ def abbreviated_option(view: View) -> Iterator[Hit]:
             yield Hit(one.line, f"{one.spelling} is short for --{one.name}", f"write --{one.name}")
 
 
-@rule(
-    "equals-after-letter",
-    "error",
-    "`-p=gpu`: a letter takes its value without `=`, which becomes a part of it.",
-    taken=True,
-)
+@rule("error", taken=True)
 def equals_after_letter(view: View) -> Iterator[Hit]:
+    """`-p=gpu`: a letter takes its value without `=`, which becomes a part of it."""
     for one in view.script.directives:
         if (
             not one.spelling.startswith("--")
@@ -92,8 +87,9 @@ def equals_after_letter(view: View) -> Iterator[Hit]:
             )
 
 
-@rule("single-dash", "error", "`-time=10`: with one dash this is the letter t with the value `ime=10`.")
+@rule("error")
 def single_dash(view: View) -> Iterator[Hit]:
+    """`-time=10`: with one dash this is the letter t with the value `ime=10`."""
     for one in view.script.directives:
         if one.spelling.startswith("--") or not one.value:
             continue
@@ -104,13 +100,9 @@ def single_dash(view: View) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "variable-in-directive",
-    "error",
-    "A shell variable, command or ~ in a #SBATCH line: Slurm expands none of them.",
-    taken=True,
-)
+@rule("error", taken=True)
 def variable_in_directive(view: View) -> Iterator[Hit]:
+    """A shell variable, command or ~ in a #SBATCH line: Slurm expands none of them."""
     for one in view.script.directives:
         value = one.value or ""
         if one.name in {"comment", "wrap", "extra"} or is_placeholder(value):
@@ -142,8 +134,9 @@ def variable_in_directive(view: View) -> Iterator[Hit]:
             )
 
 
-@rule("placeholder", "warning", "A value that still waits to be filled in.")
+@rule("warning")
 def placeholder(view: View) -> Iterator[Hit]:
+    """A value that still waits to be filled in."""
     for one in view.script.directives:
         if one.value and is_placeholder(one.value):
             yield Hit(one.line, f"--{one.name} still has the placeholder {one.value!r}", "fill it in")
@@ -153,12 +146,9 @@ def placeholder(view: View) -> Iterator[Hit]:
 _TRANSLATED = {"PBS": "aAcCehIjJklmMNopqrStuvVWz", "BSUB": "ceJmMnoqWx"}
 
 
-@rule(
-    "pbs-lines",
-    "hint",
-    "#PBS or #BSUB lines: sbatch reads those, too, wherever they stand, and translates some.",
-)
+@rule("hint")
 def pbs_lines(view: View) -> Iterator[Hit]:
+    """#PBS or #BSUB lines: sbatch reads those, too, wherever they stand, and translates some."""
     if "ignore-pbs" in view.asked.options:
         return
     found: list[int] = []
@@ -187,8 +177,9 @@ def pbs_lines(view: View) -> Iterator[Hit]:
         )
 
 
-@rule("old-name", "hint", "An old name: packjob, --pack-group, --cpu_bind, #SLURM.")
+@rule("hint")
 def old_name(view: View) -> Iterator[Hit]:
+    """An old name: packjob, --pack-group, --cpu_bind, #SLURM."""
     for number in view.script.separators:
         if "packjob" in view.script.lines[number - 1]:
             yield Hit(
@@ -205,25 +196,12 @@ def old_name(view: View) -> Iterator[Hit]:
             yield Hit(call.line, "srun has no --mem_bind", "write --mem-bind", "error")
 
 
-@rule("never-submitted", "error", "--test-only in the script: the job is never submitted.")
+@rule("error")
 def never_submitted(view: View) -> Iterator[Hit]:
+    """--test-only in the script: the job is never submitted."""
     if "test-only" in view.asked.options:
         yield Hit(
             view.asked.line("test-only"),
             "with --test-only sbatch only tells when the job would start, and submits nothing",
             "remove it, and call sbatch --test-only SCRIPT instead",
         )
-
-
-RULES = (
-    several_on_a_line,
-    duplicate_option,
-    abbreviated_option,
-    equals_after_letter,
-    single_dash,
-    variable_in_directive,
-    placeholder,
-    pbs_lines,
-    old_name,
-    never_submitted,
-)

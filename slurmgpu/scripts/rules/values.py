@@ -1,4 +1,4 @@
-"""Rules about single values: what sbatch refuses, and what it takes otherwise than it is meant."""
+"""Rules about values: what sbatch refuses (seen on 22.05), and what it takes otherwise than it is meant."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from slurmgpu.lines.constraint import read_constraint
 from slurmgpu.models.job import LARGEST_INDEX
 from slurmgpu.models.units import Duration, time_meant
 from slurmgpu.scripts.batch_script import Directive
-from slurmgpu.scripts.rules.asked import Asked, is_placeholder
-from slurmgpu.scripts.rules.base import Hit, rule
-from slurmgpu.scripts.rules.view import View
-
-__all__ = ["RULES", "given"]
+from slurmgpu.scripts.rules.base import Asked, Hit, View, is_placeholder, rule
 
 _TIME = r"\d+|\d+:\d+|\d+:\d+:\d+|\d+-\d*(:\d+){0,2}|(?i:unlimited|infinite)"
 # MiB that a Python process takes that has imported torch: 223 seen of 2.13 for CPUs, and those for GPUs take more.
@@ -57,8 +53,9 @@ def given(view: View, *names: str) -> Iterator[tuple[Directive, str]]:
             yield one, one.value
 
 
-@rule("bad-time", "error", "A time limit that sbatch refuses.")
+@rule("error")
 def bad_time(view: View) -> Iterator[Hit]:
+    """A time limit that sbatch refuses."""
     for one, value in given(view, "time", "time-min"):
         if not re.fullmatch(_TIME, value):
             yield Hit(one.line, f"{value!r} is no time to sbatch", _better_time(value))
@@ -73,8 +70,9 @@ def _like_hours(minutes: int) -> bool:
     return minutes % 12 == 0 and minutes != 60
 
 
-@rule("time-in-minutes", "warning", "A bare number, or `MM:SS`, is minutes.")
+@rule("warning")
 def time_in_minutes(view: View) -> Iterator[Hit]:
+    """A bare number, or `MM:SS`, is minutes."""
     for one, value in given(view, "time"):
         if re.fullmatch(r"[1-9]\d*", value) and int(value) <= 96:
             yield Hit(
@@ -97,8 +95,9 @@ def time_in_minutes(view: View) -> Iterator[Hit]:
             )
 
 
-@rule("bad-memory", "error", "An amount of memory that sbatch refuses.")
+@rule("error")
 def bad_memory(view: View) -> Iterator[Hit]:
+    """An amount of memory that sbatch refuses."""
     for one, value in given(view, "mem", "mem-per-cpu", "mem-per-gpu", "tmp"):
         if not re.fullmatch(_MEMORY, value.lstrip()):
             fraction = re.fullmatch(r"(\d+\.\d+)\s*([GT])i?B?", value, re.IGNORECASE)
@@ -110,8 +109,9 @@ def bad_memory(view: View) -> Iterator[Hit]:
             yield Hit(one.line, f"{value!r} is no amount of memory to sbatch", fix)
 
 
-@rule("memory-in-megabytes", "warning", "A small bare number of memory: it counts megabytes.")
+@rule("warning")
 def memory_in_megabytes(view: View) -> Iterator[Hit]:
+    """A small bare number of memory: it counts megabytes."""
     trains = any(call.trains for call in view.calls)
     for one, value in given(view, "mem", "mem-per-cpu", "mem-per-gpu"):
         if re.fullmatch(r"\d+", value) and 0 < int(value) <= 512:
@@ -136,8 +136,9 @@ def _on_a_node(asked: Asked, name: str, mib: int) -> float:
     return mib * (cpus or 1) * (asked.tasks_per_node or math.inf)
 
 
-@rule("bad-number", "error", "A count that sbatch refuses.")
+@rule("error")
 def bad_number(view: View) -> Iterator[Hit]:
+    """A count that sbatch refuses."""
     for one, value in given(view, *_NUMBERS):
         if not re.fullmatch(r"[1-9]\d*", value) and "," not in value and "=" not in value:
             yield Hit(one.line, f"{value!r} is no count for --{one.name}", "write a whole number, 1 or more")
@@ -152,8 +153,9 @@ def bad_number(view: View) -> Iterator[Hit]:
             yield Hit(one.line, f"{value!r}: the most nodes are fewer than the least", "write MIN-MAX")
 
 
-@rule("bad-gres", "error", "A request for GPUs that Slurm refuses, or reads as another count.")
+@rule("error")
 def bad_gres(view: View) -> Iterator[Hit]:
+    """A request for GPUs that Slurm refuses, or reads as another count."""
     for one, value in given(view, "gres", "gpus", "gpus-per-node", "gpus-per-task"):
         for entry in value.split(","):
             if (
@@ -191,8 +193,9 @@ def bad_gres(view: View) -> Iterator[Hit]:
                 )
 
 
-@rule("bad-mail-type", "error", "A --mail-type that sbatch refuses or passes over.")
+@rule("error")
 def bad_mail_type(view: View) -> Iterator[Hit]:
+    """A --mail-type that sbatch refuses or passes over."""
     for one, value in given(view, "mail-type"):
         for kind in value.split(","):
             if kind.strip().lower() not in _MAIL:
@@ -203,8 +206,9 @@ def bad_mail_type(view: View) -> Iterator[Hit]:
                 )
 
 
-@rule("mail-without-type", "warning", "--mail-user without --mail-type: no mail is ever sent.")
+@rule("warning")
 def mail_without_type(view: View) -> Iterator[Hit]:
+    """--mail-user without --mail-type: no mail is ever sent."""
     if "mail-user" in view.asked.options and "mail-type" not in view.asked.options:
         yield Hit(
             view.asked.line("mail-user"),
@@ -213,8 +217,9 @@ def mail_without_type(view: View) -> Iterator[Hit]:
         )
 
 
-@rule("bad-signal", "error", "A --signal that sbatch refuses.")
+@rule("error")
 def bad_signal(view: View) -> Iterator[Hit]:
+    """A --signal that sbatch refuses."""
     for one, value in given(view, "signal"):
         match = re.fullmatch(r"(?:[BR]+:)?(?:SIG)?(\w+)(?:@\d+)?", value, re.IGNORECASE)
         if not match or not (match[1].isdigit() or match[1].lower() in _SIGNALS):
@@ -225,8 +230,9 @@ def bad_signal(view: View) -> Iterator[Hit]:
             )
 
 
-@rule("bad-constraint", "error", "A --constraint that Slurm refuses, whatever features the nodes have.")
+@rule("error")
 def bad_constraint(view: View) -> Iterator[Hit]:
+    """A --constraint that Slurm refuses, whatever features the nodes have."""
     for one, value in given(view, "constraint"):
         # An operator at the end is passed over (seen on 22.05).
         try:
@@ -235,8 +241,9 @@ def bad_constraint(view: View) -> Iterator[Hit]:
             yield Hit(one.line, f"{value!r}: {fault}", "write features such as a100&nvlink or [a100|h100]")
 
 
-@rule("bad-array", "error", "A job array that Slurm refuses.")
+@rule("error")
 def bad_array(view: View) -> Iterator[Hit]:
+    """A job array that Slurm refuses."""
     most = view.facts.cluster.slurm.max_array_size if view.facts.cluster else None
     for one, value in given(view, "array"):
         # `%` without a number is no limit, and a comma without one no task (seen on 22.05).
@@ -259,7 +266,90 @@ def bad_array(view: View) -> Iterator[Hit]:
                 )  # fmt: skip
 
 
-RULES = (
-    bad_time, time_in_minutes, bad_memory, memory_in_megabytes, bad_number, bad_gres, bad_mail_type, mail_without_type,
-    bad_signal, bad_constraint, bad_array,
-)  # fmt: skip
+_HINT = "compute_bound|memory_bound|multithread|nomultithread"
+_ORDER = r"block|cyclic|fcyclic|\*|"
+_LIMIT = "(?:RLIMIT_)?(?:AS|CORE|CPU|DATA|FSIZE|MEMLOCK|NOFILE|NPROC|RSS|STACK)"
+_PROFILE = "energy|lustre|network|task"
+_SHARING = "multiple-tasks-per-sharing|one-task-per-sharing|allow-task-sharing"
+_WORDS = {
+    "exclusive": ("(?i:user|mcs|topo|exclusive)?", "--exclusive alone, or =user or =mcs"),
+    "kill-on-invalid-dep": ("(?i:yes|no)", "yes or no"),
+    "no-kill": ("(?i:off)?", "--no-kill alone, or =off"),
+    "open-mode": ("(?i:a|t).*", "append or truncate"),
+    "hint": (rf"(?i:(?:{_HINT})(?:,(?:{_HINT}))*)", _HINT.replace("|", ", ")),
+    "distribution": (
+        rf"(?i:plane=0*[1-9]\d*|arbitrary(?:,.*)?|(?:no)?pack|(?:block|cyclic|\*|)(?::(?:{_ORDER})){{0,2}}(?:,(?:(?:no)?pack)?)?)",
+        "such as block:cyclic, cyclic or plane=4",
+    ),
+    "gpu-bind": (
+        r"(?i:(?:verbose,)?(?:n.*|c.*|(?:single|per_task):.*|map_gpu:[\d,*]*|mask_gpu:(?:0x)?[\da-f](?:0x|[\da-f,*])*))",
+        "closest, none, single:1, per_task:1 or map_gpu:0,1,2,3",
+    ),
+    "core-spec": (r"\d+", "a whole number"),
+    "switches": (r"\d+(?:@.*)?", "a number of switches, and @ with the longest wait: 1@12:00:00"),
+    "gres-flags": (
+        rf"(?i:disable-binding|enforce-binding|(?:{_SHARING})(?:,.*)?)",
+        "enforce-binding or disable-binding",
+    ),
+    "profile": (
+        rf"(?i:all|none|(?:{_PROFILE})(?:,.*)?)",
+        "all, none, or of energy, task, lustre and network",
+    ),
+    "propagate": (
+        rf"(?:ALL|NONE|{_LIMIT}(?:,{_LIMIT})*)?",
+        "ALL, NONE, or limits such as MEMLOCK,STACK, in capitals",
+    ),
+}
+"""What each option takes, and the words for it."""
+
+
+@rule("error")
+def bad_word(view: View) -> Iterator[Hit]:
+    """A word that its option does not have: sbatch refuses the script."""
+    for one, value in given(view, *_WORDS):
+        pattern, valid = _WORDS[one.name]
+        if not re.fullmatch(pattern, value):
+            yield Hit(one.line, f"{value!r} is no value of --{one.name}", f"write {valid}")
+
+
+_UNIT = r"(?i:second|minute|hour|day|week)s?"
+_CLOCK = r"(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d)?|(?:0?\d|1[0-2]):[0-5]\d(?::[0-5]\d)?\s*(?i:[ap]m)"
+_MONTH, _DAY = "(?:0?[1-9]|1[0-2])", "(?:0?[1-9]|[12]\\d|3[01])"
+_DATE = (
+    rf"\d{{4}}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])|{_MONTH}[/.]{_DAY}(?:[/.]\d\d)?"
+    r"|(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])(?:\d\d)?"
+)
+_NAMED = "today|tomorrow|(?i:midnight|noon|fika|teatime)"
+_MOMENT = rf"(?:{_CLOCK}|{_DATE}|{_NAMED})"
+_WHEN = rf"(?i:uts)\d+|(?i:now)(?:\s*[+-]\s*\d+\s*(?:{_UNIT})?)?|{_MOMENT}(?:[T\s-]+{_MOMENT})*[T\s]*"
+
+
+@rule("error")
+def bad_begin(view: View) -> Iterator[Hit]:
+    """A moment for --begin or --deadline that sbatch refuses."""
+    for one, value in given(view, "begin", "deadline"):
+        if not re.fullmatch(_WHEN, value):
+            yield Hit(
+                one.line,
+                f"{value!r} is no moment to sbatch",
+                "write 2026-12-01T16:00, 16:00, tomorrow, or now+2hours (minutes, hours, days, weeks in full)",
+            )
+
+
+_JOB = r"0*[1-9]\d*(?:_(?:\d*|\*))?(?:\+\d+)?"
+_AFTER = "after|afterany|afterburstbuffer|aftercorr|afternotok|afterok|expand"
+_ONE = rf"(?i:singleton|(?:{_AFTER})(?::\s*{_JOB})+)|\d+(?:_\d+)?"
+
+
+@rule("error")
+def bad_dependency(view: View) -> Iterator[Hit]:
+    """A dependency that Slurm refuses."""
+    for one, value in given(view, "dependency"):
+        wrong = next((part for part in re.split("[,?]", value) if not re.fullmatch(_ONE, part)), None)
+        if wrong is not None:
+            said = f"{wrong!r} is no dependency" if wrong else "a dependency is missing beside a comma"
+            yield Hit(
+                one.line,
+                said,
+                "write afterok:JOBID (or after, afterany, afternotok, aftercorr), or singleton; several with commas",
+            )

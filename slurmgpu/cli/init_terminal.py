@@ -1,14 +1,19 @@
-"""What `slurmgpu init` says of the cluster it found."""
+"""What `slurmgpu init` says of the cluster it found, and how it asks: each question has a default, which `--yes` takes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+import click
 
 from slurmgpu.discovery.building import Discovered
+from slurmgpu.errors import InvalidInput
 from slurmgpu.models.cluster import Cluster, Partition
 from slurmgpu.slurm.hostlist import expand
 
-__all__ = ["accounts_here", "found_lines", "gpu_partitions", "in_short"]
+__all__ = ["Questions", "accounts_here", "found_lines", "gpu_partitions", "in_short", "say"]
+
 
 _MOST = 8
 
@@ -93,3 +98,60 @@ def _gpus(partition: Partition) -> str:
             kind = group.gpu_type or "GPU"
             totals[kind] = totals.get(kind, 0) + count * (group.count or 0)
     return ", ".join(f"{number or '?'} x {kind}" for kind, number in totals.items()) or "no GPUs"
+
+
+def say(text: str = "") -> None:
+    """Tell the person something."""
+    click.echo(text, err=True)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+class Questions:
+    """Asks on the terminal; without one, and without ``yes``, InvalidInput."""
+
+    def __init__(self, *, yes: bool, asker: str) -> None:
+        if not yes and not _is_terminal():
+            raise InvalidInput(
+                f"{asker} asks questions, and there is no terminal to ask on",
+                hint=f"{asker} --yes takes every default; each question has an option, too: {asker} --help",
+            )
+        self.yes = yes
+
+    def confirm(self, question: str, default: bool) -> bool:
+        """Yes or no."""
+        if self.yes:
+            say(f"{question} {'yes' if default else 'no'}")
+            return default
+        return click.confirm(question, default=default, err=True)
+
+    def choose(self, question: str, entries: Sequence[str], default: int = 0) -> int:
+        """One of the entries, by its number or its first word; its index."""
+        if self.yes:
+            say(f"{question} {entries[default]}")
+            return default
+        say(question)
+        for number, entry in enumerate(entries, 1):
+            say(f"  {number}  {entry}")
+        names = [entry.split(" ")[0].rstrip(":") for entry in entries]
+
+        def check(answer: str) -> None:
+            if answer not in numbered and names.count(answer) != 1:
+                raise InvalidInput(f"{answer!r} is none of them: 1 to {len(entries)}, or a name")
+
+        numbered = [str(number) for number in range(1, len(entries) + 1)]
+        answer = self.text("number", check, str(default + 1))
+        return numbered.index(answer) if answer in numbered else names.index(answer)
+
+    def text(self, question: str, check: Callable[[str], None], default: str | None = None) -> str:
+        """A text that ``check`` does not refuse (by InvalidInput); asked again until it is one."""
+        while True:
+            answer: str = click.prompt(question, default=default, err=True)
+            try:
+                check(answer.strip())
+            except InvalidInput as error:
+                say(f"  {error.message}" + (f" ({error.hint})" if error.hint else ""))
+                continue
+            return answer.strip()

@@ -1,4 +1,4 @@
-"""Rules about what makes sbatch refuse a script."""
+"""Rules about how sbatch reads a script: what it passes over in silence, and what it refuses."""
 
 from __future__ import annotations
 
@@ -7,11 +7,141 @@ from collections.abc import Iterator
 
 from slurmgpu.errors import nearest
 from slurmgpu.lines.slurm import SBATCH
-from slurmgpu.scripts.batch_script import Refused
-from slurmgpu.scripts.rules.base import Hit, rule
-from slurmgpu.scripts.rules.view import View
+from slurmgpu.scripts.batch_script import Passed, Refused
+from slurmgpu.scripts.rules.base import Hit, Severity, View, rule
 
-__all__ = ["RULES"]
+
+def _passed(view: View, *why: Passed) -> Iterator[tuple[int, str, Passed]]:
+    for one in view.script.ignored:
+        if one.why in why:
+            yield one.line, one.text.strip(), one.why
+
+
+def _option_in(text: str) -> str:
+    """The long name of the first option in a line that sbatch does not read; empty where there is none."""
+    match = re.search(r"\s--?([A-Za-z][\w-]*)", text)
+    if not match:
+        return ""
+    found = SBATCH.meanings(match[1])
+    return SBATCH.canonical(found[0]) if len(found) == 1 else match[1]
+
+
+@rule("error", taken=True)
+def after_command(view: View) -> Iterator[Hit]:
+    """An option after the first command: sbatch stops reading there."""
+    for line, text, _ in _passed(view, "after-command"):
+        yield Hit(
+            line,
+            f"sbatch stopped reading at line {view.script.body_start}, the first command: {text!r} is a mere comment",
+            f"move it above line {view.script.body_start}",
+        )
+
+
+@rule("error", taken=True)
+def indented(view: View) -> Iterator[Hit]:
+    """An indented #SBATCH line: sbatch reads only those that start the line."""
+    for line, text, _ in _passed(view, "indented"):
+        yield Hit(
+            line,
+            f"{text!r} does not start in the first column, so sbatch passes over it",
+            "remove the blanks before #SBATCH",
+        )
+
+
+@rule("error", taken=True)
+def misspelled(view: View) -> Iterator[Hit]:
+    """A misspelled #SBATCH: sbatch passes over it in silence."""
+    for line, text, _ in _passed(view, "spelling"):
+        yield Hit(
+            line, f"{text.split()[0]!r} is not #SBATCH, so sbatch passes over the line", "write #SBATCH"
+        )
+
+
+@rule("warning")
+def blank_in_sbatch(view: View) -> Iterator[Hit]:
+    """`# SBATCH` with a blank: a comment to sbatch."""
+    given = {one.name for one in view.script.directives}
+    for line, text, _ in _passed(view, "blank"):
+        # Beside the same option in force it is an alternative that was switched off.
+        severity: Severity | None = "hint" if _option_in(text) in given else None
+        yield Hit(
+            line,
+            f"{text!r} is a comment to sbatch",
+            "write #SBATCH without the blank, or ##SBATCH to switch it off plainly",
+            severity,
+        )
+
+
+@rule("hint")
+def switched_off(view: View) -> Iterator[Hit]:
+    """`##SBATCH` is a comment to sbatch."""
+    for line, text, _ in _passed(view, "disabled"):
+        yield Hit(line, f"{text!r} is switched off", "remove the line, or one # if it is meant")
+
+
+@rule("error", taken=True)
+def cut_by_comment(view: View) -> Iterator[Hit]:
+    """An unquoted # cuts a #SBATCH line: what follows is not read."""
+    for line, text, _ in _passed(view, "comment"):
+        before = view.script.lines[line - 1].split(text, 1)[0]
+        if before and not before[-1].isspace() and not re.match(r"#(\s|$)", text):
+            yield Hit(
+                line,
+                f"sbatch takes {text!r} for a comment: the value ends before it",
+                'put the value into double quotes: --option="a#b"',
+            )
+        elif re.match(r"#\s*--?[A-Za-z]", text):
+            yield Hit(
+                line, f"sbatch takes {text!r} for a comment", "put the option on a line of its own", "hint"
+            )
+
+
+@rule("error", taken=True)
+def rest_not_read(view: View) -> Iterator[Hit]:
+    """The rest of a #SBATCH line is not read, after `""` or `hetjob`."""
+    for line, text, why in _passed(view, "empty-word", "after-separator"):
+        after = 'an empty word ("")' if why == "empty-word" else "hetjob"
+        yield Hit(
+            line,
+            f"after {after} sbatch reads no further: {text!r} is lost",
+            "put it on a #SBATCH line of its own",
+        )
+
+
+@rule("error", taken=True)
+def value_on_next_line(view: View) -> Iterator[Hit]:
+    """An option without a value takes the first word of the next #SBATCH line for it."""
+    for one in view.script.directives:
+        value = one.value or ""
+        if not value or value in one.text.partition(one.spelling)[2]:
+            continue
+        alone = re.search(rf"(?:^#SBATCH\s*|\s){re.escape(one.spelling)}\s*(?:#.*|\\)?$", one.text)
+        if alone and value.split()[0] not in one.text.split(one.spelling, 1)[1]:
+            yield Hit(
+                one.line,
+                f"{one.spelling} has no value on its line, and takes {value!r} from the next one for it",
+                "write the value beside it",
+            )
+
+
+@rule("error", taken=True)
+def continued_line(view: View) -> Iterator[Hit]:
+    """A #SBATCH line ends in a backslash: sbatch knows no continuation."""
+    lines = view.script.lines
+    for number, text in enumerate(lines[: view.script.body_start - 1], 1):
+        if text.startswith("#SBATCH") and text.rstrip().endswith("\\"):
+            follows = lines[number] if number < len(lines) else ""
+            if not follows.startswith("#SBATCH"):
+                yield Hit(
+                    number,
+                    f"sbatch knows no continuation: {follows.strip()!r} is not read as options",
+                    "start each line with #SBATCH, without the backslash",
+                )
+            else:
+                yield Hit(
+                    number, "sbatch knows no continuation, and drops the backslash", "remove it", "hint"
+                )
+
 
 _SRUN_ONLY = {
     *("cpu-bind", "cpu_bind", "kill-on-bad-exit", "label", "mpi", "multi-prog", "overlap", "unbuffered", "het-group"),
@@ -42,13 +172,9 @@ def _refused(view: View, *why: Refused) -> Iterator[tuple[int, str, Refused]]:
             yield one.line, one.text.strip(), one.why
 
 
-@rule(
-    "no-shebang",
-    "error",
-    "The first line is not `#!` with an interpreter: sbatch refuses the script.",
-    judged_before=True,
-)
+@rule("error", judged_before=True)
 def no_shebang(view: View) -> Iterator[Hit]:
+    """The first line is not `#!` with an interpreter: sbatch refuses the script."""
     for line, text, _ in _refused(view, "no-shebang", "empty"):
         later = next(
             (
@@ -64,8 +190,9 @@ def no_shebang(view: View) -> Iterator[Hit]:
         yield Hit(line, "sbatch refuses a script whose first line does not start with #!", where)
 
 
-@rule("crlf", "error", "Line ends of Windows: sbatch refuses the script.")
+@rule("error")
 def crlf(view: View) -> Iterator[Hit]:
+    """Line ends of Windows: sbatch refuses the script."""
     for line, _, why in _refused(view, "crlf", "nul"):
         if why == "crlf":
             yield Hit(
@@ -79,14 +206,16 @@ def crlf(view: View) -> Iterator[Hit]:
             )
 
 
-@rule("open-quote", "error", "A quote that is not closed in a #SBATCH line: sbatch refuses the script.")
+@rule("error")
 def open_quote(view: View) -> Iterator[Hit]:
+    """A quote that is not closed in a #SBATCH line: sbatch refuses the script."""
     for line, text, _ in _refused(view, "unmatched-quote"):
         yield Hit(line, f"the quote in {text!r} is not closed", "close it, or write \\' for an apostrophe")
 
 
-@rule("stray-word", "error", "A word that belongs to no option: sbatch refuses the script.")
+@rule("error")
 def stray_word(view: View) -> Iterator[Hit]:
+    """A word that belongs to no option: sbatch refuses the script."""
     for line, text, why in _refused(view, "bare-word", "colon"):
         if re.search(_UNUSUAL, view.script.lines[line - 1]) or _blank_after_equals(view, line):
             continue  # the rules for these say more
@@ -116,8 +245,9 @@ def _blank_after_equals(view: View, line: int) -> bool:
     return re.search(r"\s--[\w-]+\s*=\s|\s--[\w-]+\s+=", view.script.lines[line - 1] + " ") is not None
 
 
-@rule("blank-at-equals", "error", "A blank beside `=` parts an option from its value.")
+@rule("error")
 def blank_at_equals(view: View) -> Iterator[Hit]:
+    """A blank beside `=` parts an option from its value."""
     for one in view.script.directives:
         if (
             one.known
@@ -136,12 +266,9 @@ def blank_at_equals(view: View) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "unknown-option",
-    "hint",
-    "An option that sbatch does not have: an error if it is a mistake, fine if a plug-in of the site has it.",
-)
+@rule("hint")
 def unknown_option(view: View) -> Iterator[Hit]:
+    """An option that sbatch does not have: an error if it is a mistake, fine if a plug-in of the site has it."""
     for line, text, _ in _refused(view, "unknown-option"):
         if re.search(_UNUSUAL, view.script.lines[line - 1]):
             continue
@@ -165,10 +292,9 @@ def unknown_option(view: View) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "ambiguous-option", "error", "An abbreviation that several options begin with: sbatch refuses the script."
-)
+@rule("error")
 def ambiguous_option(view: View) -> Iterator[Hit]:
+    """An abbreviation that several options begin with: sbatch refuses the script."""
     for line, text, _ in _refused(view, "ambiguous-option"):
         name = text.lstrip("-").partition("=")[0]
         yield Hit(
@@ -178,10 +304,9 @@ def ambiguous_option(view: View) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "value-missing", "error", "An option without the value that it needs, or with one that it does not take."
-)
+@rule("error")
 def value_missing(view: View) -> Iterator[Hit]:
+    """An option without the value that it needs, or with one that it does not take."""
     for line, text, why in _refused(view, "missing-value", "unwanted-value"):
         if why == "missing-value":
             yield Hit(
@@ -198,8 +323,9 @@ def value_missing(view: View) -> Iterator[Hit]:
             yield Hit(one.line, "--requeue takes no value before Slurm 26.05", "write --requeue alone")
 
 
-@rule("unusual-character", "error", "A typographic dash, quote or no-break space, pasted from a web page.")
+@rule("error")
 def unusual_character(view: View) -> Iterator[Hit]:
+    """A typographic dash, quote or no-break space, pasted from a web page."""
     for number, text in enumerate(view.script.lines[: view.script.body_start - 1], 1):
         options = text.split("#", 2)
         if text.startswith("#SBATCH") and not text.isascii() and re.search(_UNUSUAL, "#" + options[1]):
@@ -210,16 +336,3 @@ def unusual_character(view: View) -> Iterator[Hit]:
                 f"{found[0].strip() or found[0]!a} is no plain character: sbatch takes it for a part of the word",
                 "type the dashes, quotes and blanks anew",
             )
-
-
-RULES = (
-    no_shebang,
-    crlf,
-    open_quote,
-    stray_word,
-    blank_at_equals,
-    unknown_option,
-    ambiguous_option,
-    value_missing,
-    unusual_character,
-)
