@@ -164,22 +164,11 @@ JobText = Annotated[
 ]
 """The value of a variable, expanded as a :data:`JobPath` is."""
 
+_OF_AN_OPTION = "A value; true for an option without one, false to leave out an option of the cluster's."
 OptionValue = Annotated[
-    str | int | bool,
-    SkipValidation,
-    Checked(_option_value),
-    Field(
-        description="A value; true for an option without one, false to leave out an option of the cluster's."
-    ),
+    str | int | bool, SkipValidation, Checked(_option_value), Field(description=_OF_AN_OPTION)
 ]
 """The value of an sbatch option that is passed on as it is."""
 
-JobOption = Annotated[
-    str | int | bool,
-    SkipValidation,
-    Checked(_any_value),
-    Field(
-        description="A value; true for an option without one, false to leave out an option of the cluster's."
-    ),
-]
+JobOption = Annotated[str | int | bool, SkipValidation, Checked(_any_value), Field(description=_OF_AN_OPTION)]
 """The same in a job, where an exact one may leave a value empty."""

@@ -20,7 +20,17 @@ from typing_extensions import Self
 from slurmgpu.models.base import EnvName, JobPath, JobText, Model, OptionValue, Text, Word, Words
 from slurmgpu.models.kinds import RUNTIMES, OneOf
 
-__all__ = ["Conda", "Container", "Environment", "Modules", "PythonEnvironment", "Secrets", "Venv"]
+__all__ = [
+    "Conda",
+    "Container",
+    "Environment",
+    "Modules",
+    "Or",
+    "PythonEnvironment",
+    "Secrets",
+    "Venv",
+    "alone",
+]
 
 Secrets = tuple[EnvName, ...]
 """Names of variables whose values never stand in a script, an argument or a listing."""
@@ -43,22 +53,23 @@ def _modules_alone(value: object) -> object:
     return {"load": tuple(value)} if isinstance(value, (list, tuple)) else value
 
 
-class _Or:
+class Or:
     """JSON Schema of a model that a file may write shorter."""
 
-    def __init__(self, *shorter: dict[str, object]) -> None:
+    def __init__(self, *shorter: dict[str, object] | OneOf) -> None:
         self._shorter = shorter
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        return {"anyOf": [handler(schema), *self._shorter]}
+        shorter = [one.json_schema() if isinstance(one, OneOf) else one for one in self._shorter]
+        return {"anyOf": [handler(schema), *shorter]}
 
 
 _TEXT: dict[str, object] = {"type": "string"}
 
 
-def _alone(field: str) -> BeforeValidator:
+def alone(field: str) -> BeforeValidator:
     """A text stands for a model in which only this field is given."""
     return BeforeValidator(lambda value: {field: value} if isinstance(value, str) else value)
 
@@ -109,9 +120,9 @@ class Venv(Model):
 class PythonEnvironment(Model):
     """Which Python runs the command: a conda environment, a virtual environment, or the one on PATH."""
 
-    conda: Annotated[Conda | None, _alone("env"), _Or(_TEXT)] = None
+    conda: Annotated[Conda | None, alone("env"), Or(_TEXT)] = None
     """A conda environment to activate; its name or folder alone will do, as in `conda: torch`."""
-    venv: Annotated[Venv | None, _alone("path"), _Or(_TEXT)] = None
+    venv: Annotated[Venv | None, alone("path"), Or(_TEXT)] = None
     """A virtual environment to activate; its folder alone will do, as in `venv: $HOME/venvs/torch`."""
     interpreter: JobPath = "python3"
     """The interpreter that runs a training task, as in `interpreter: python3.12`; a command names its own."""
@@ -129,10 +140,10 @@ class Environment(Model):
     description: Text | None = None
     """What it is, for people who read the profile or a listing."""
     modules: Annotated[
-        Modules | None, BeforeValidator(_modules_alone), _Or(_TEXT, {"type": "array", "items": _TEXT})
+        Modules | None, BeforeValidator(_modules_alone), Or(_TEXT, {"type": "array", "items": _TEXT})
     ] = None
     """Environment modules to load; a name or a list of names alone will do, as in `modules: cuda/12.4`."""
-    container: Annotated[Container | None, _alone("image"), _Or(_TEXT)] = None
+    container: Annotated[Container | None, alone("image"), Or(_TEXT)] = None
     """The container that the command runs in; its image alone will do, as in `container: torch.sif`."""
     python: PythonEnvironment = PythonEnvironment.model_construct()
     """The Python that runs the command. A container has its own: conda or venv are then activated on the host before it."""

@@ -19,15 +19,10 @@ from typing_extensions import Self
 from slurmgpu.lines.slurm import MARKS, read_head
 from slurmgpu.models.base import EnvName, JobOption, JobPath, JobText, Model, Text, Word, Words
 from slurmgpu.models.command import CommandSchema, check_words, to_words
-from slurmgpu.models.environment import EnvironmentChoice, Secrets
+from slurmgpu.models.environment import EnvironmentChoice, Or, Secrets, alone
 from slurmgpu.models.kinds import LAUNCHERS, OneOf
-from slurmgpu.models.resources import Component, Positive, Resources, check_options, check_resources
-from slurmgpu.models.slurm_text import (
-    Comment,
-    JobName,
-    LogPattern,
-    MailUser,
-)
+from slurmgpu.models.resources import Component, Positive, Resources, check_options
+from slurmgpu.models.slurm_text import Comment, JobName, LogPattern, MailUser
 from slurmgpu.models.train import TrainSettings
 
 __all__ = [
@@ -177,36 +172,12 @@ class Mail(Model):
     """Who gets the mail (`--mail-user`): an address or a user's name, or several with commas; left out, the submitting user."""
     type: tuple[
         Literal[
-            "NONE",
-            "BEGIN",
-            "END",
-            "FAIL",
-            "REQUEUE",
-            "ALL",
-            "STAGE_OUT",
-            "TIME_LIMIT",
-            "TIME_LIMIT_90",
-            "TIME_LIMIT_80",
-            "TIME_LIMIT_50",
-            "ARRAY_TASKS",
-            "INVALID_DEPEND",
+            "NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "STAGE_OUT", "TIME_LIMIT", "TIME_LIMIT_90",
+            "TIME_LIMIT_80", "TIME_LIMIT_50", "ARRAY_TASKS", "INVALID_DEPEND",
         ],
         ...,
-    ] = ("END", "FAIL")
+    ] = ("END", "FAIL")  # fmt: skip
     """The events to write about (`--mail-type`), as in `type: [BEGIN, TIME_LIMIT_80]`."""
-
-
-class _NameOrLaunch:
-    """JSON Schema of a launcher: its name, or all of it."""
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        return {"anyOf": [handler(schema), _LAUNCHER.json_schema()]}
-
-
-def _launcher_alone(value: object) -> object:
-    return {"launcher": value} if isinstance(value, str) else value
 
 
 class Job(Model):
@@ -238,7 +209,7 @@ class Job(Model):
     """Instead of a command: the script's own lines, run as they stand below the options."""
     shebang: Text | None = None
     """What runs `script`, without `#!`: /bin/bash when left out, or such as /bin/bash -l or /bin/zsh."""
-    launch: Annotated[Launch, BeforeValidator(_launcher_alone), _NameOrLaunch()] = Launch.model_construct()
+    launch: Annotated[Launch, alone("launcher"), Or(_LAUNCHER)] = Launch.model_construct()
     """How the processes start; the launcher's name alone will do, as in `launch: srun`."""
     restart: Restart | None = None
     """When Slurm may start the job again; left out, only a training that resumes starts again."""
@@ -271,7 +242,7 @@ class Job(Model):
     @field_validator("resources")
     @classmethod
     def _resources_fit(cls, resources: Resources, info: ValidationInfo) -> Resources:
-        return check_resources(resources, info.data.get("exact", True))
+        return resources.check(info.data.get("exact", True))
 
     @field_validator("components")
     @classmethod
@@ -281,7 +252,7 @@ class Job(Model):
         exact = info.data.get("exact", True)
         for number, component in enumerate(components, start=1):
             try:
-                check_resources(component.resources, exact)
+                component.resources.check(exact)
                 check_options(component.sbatch, exact)
             except ValueError as error:
                 raise ValueError(f"component {number}: {error}") from None

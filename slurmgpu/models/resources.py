@@ -20,7 +20,7 @@ from slurmgpu.models.slurm_text import (
 )
 from slurmgpu.models.units import Duration, GpuRequest, Gres, Memory
 
-__all__ = ["Component", "Positive", "ResourceSettings", "Resources", "check_options", "check_resources"]
+__all__ = ["Component", "Positive", "ResourceSettings", "Resources", "check_options"]
 
 
 Positive = Annotated[int, Field(ge=1)]
@@ -119,8 +119,17 @@ class Resources(Model):
                 return request.type
         return self.gpu_type
 
-    def check_planned(self) -> None:
-        """ValueError for what only an exact job may say: the planner writes such options itself."""
+    def check(self, exact: bool) -> Self:
+        """ValueError for what only an exact job may say, or only a planned one."""
+        if exact:
+            # No option of sbatch says these by itself.
+            for name in ("gpu_type", "gpu_memory"):
+                if getattr(self, name) is not None:
+                    raise ValueError(
+                        f"{name}: {getattr(self, name)} is no option of sbatch, and an exact job has nothing derived; "
+                        "write the type into the request (gpus_per_node: a100:2) or a constraint"
+                    )
+            return self
         for entry in self.gres:
             if entry.name == "gpu":
                 raise ValueError(
@@ -131,15 +140,7 @@ class Resources(Model):
                 raise ValueError(
                     f"{name}: {getattr(self, name)} is for exact jobs; write {instead}, or add exact: true"
                 )
-
-    def check_exact(self) -> None:
-        """ValueError for what no option of sbatch says by itself."""
-        for name in ("gpu_type", "gpu_memory"):
-            if getattr(self, name) is not None:
-                raise ValueError(
-                    f"{name}: {getattr(self, name)} is no option of sbatch, and an exact job has nothing derived; "
-                    "write the type into the request (gpus_per_node: a100:2) or a constraint"
-                )
+        return self
 
 
 class ResourceSettings(TypedDict, total=False):
@@ -200,15 +201,6 @@ def check_options(options: dict[str, str | int | bool], exact: bool) -> dict[str
             # Slurm cuts such values at commas and keeps quotes (seen on 22.05).
             raise ValueError("export takes ALL, NONE or names of variables; write values under variables:")
     return options
-
-
-def check_resources(resources: Resources, exact: bool) -> Resources:
-    """ValueError for what does not go with an exact job, or with a planned one."""
-    if exact:
-        resources.check_exact()
-    else:
-        resources.check_planned()
-    return resources
 
 
 class Component(Model):

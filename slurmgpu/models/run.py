@@ -78,20 +78,10 @@ class JobState(str, Enum):
         return self in (JobState.PENDING, JobState.REQUEUED)
 
 
-_FINAL = frozenset(
-    {
-        JobState.COMPLETED,
-        JobState.FAILED,
-        JobState.TIMEOUT,
-        JobState.CANCELLED,
-        JobState.PREEMPTED,
-        JobState.NODE_FAIL,
-        JobState.OUT_OF_MEMORY,
-        JobState.BOOT_FAIL,
-        JobState.DEADLINE,
-        JobState.REVOKED,
-    }
-)
+_FINAL = frozenset(JobState(name) for name in (
+    "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE",
+    "REVOKED",
+))  # fmt: skip
 
 # Compact codes and passing flags, from the "JOB STATE CODES" of squeue's and sacct's manual pages.
 _ALIASES = {

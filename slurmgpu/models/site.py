@@ -4,12 +4,17 @@ import datetime
 import re
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from slurmgpu.models.base import Model, OptionValue, Text, Word
 from slurmgpu.models.units import Duration
 
 __all__ = ["AccountRule", "Dialect", "Reservation", "Retired", "SlurmSetup", "Software", "Source"]
+
+_Day = Annotated[
+    datetime.date,
+    BeforeValidator(lambda value: datetime.date.fromisoformat(value) if isinstance(value, str) else value),
+]
 
 
 class Source(Model):
@@ -17,27 +22,17 @@ class Source(Model):
 
     text: Text
     """The page, file or command."""
-    date: datetime.date
+    date: _Day
     """The day on which it was read (YYYY-MM-DD)."""
-
-    @field_validator("date", mode="before")
-    @classmethod
-    def _read_date(cls, value: object) -> object:
-        return datetime.date.fromisoformat(value) if isinstance(value, str) else value
 
 
 class Retired(Model):
     """The end of a cluster, as its site says."""
 
-    date: datetime.date
+    date: _Day
     """The day from which no job runs there (YYYY-MM-DD)."""
     successor: Word | None = None
     """The profile of the cluster that follows it; left out, none does."""
-
-    @field_validator("date", mode="before")
-    @classmethod
-    def _read_date(cls, value: object) -> object:
-        return datetime.date.fromisoformat(value) if isinstance(value, str) else value
 
 
 class SlurmSetup(Model):

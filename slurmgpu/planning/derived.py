@@ -23,6 +23,7 @@ from slurmgpu.planning.settled import (
     Settled,
     Size,
     Surroundings,
+    judge_precision,
     name_of,
     refuse_timeout,
     resolve_environment,
@@ -171,10 +172,8 @@ def _size(draft: Draft, tasks: int, processes: int) -> Size:
 
 
 def _judged_precision(job: Job, draft: Draft, force: bool) -> tuple[str, ...]:
-    if job.train is None or job.train.precision == "fp32":
+    if job.train is None:
         return ()
-    from slurmgpu.planning.settled import judge_precision  # only a training pays for it
-
     pinned = draft.gpu_type
     types = {pinned} if pinned else {group.gpu_type or "unnamed" for group in draft.groups}
     shared = draft.ask.whole or any(gres.name in SHARED for gres in draft.ask.gres)

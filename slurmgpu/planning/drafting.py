@@ -9,10 +9,19 @@ from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
 from slurmgpu.models.limits import Limits
 from slurmgpu.models.resources import Resources
 from slurmgpu.planning.accounts import Chosen, account_of, qos_candidates
-from slurmgpu.planning.nodes import Pin, entry_of, is_slice, joined, selectable
+from slurmgpu.planning.nodes import (
+    Pin,
+    entry_of,
+    gpu_type_matches,
+    is_slice,
+    joined,
+    names_of,
+    selectable,
+    suits,
+)
 from slurmgpu.planning.request import Ask, Layout, Misfit, Problem, Request, spread
 from slurmgpu.planning.sizing import Setting, Sized, cpus_asked, cpus_per_node, memory_asked, memory_per_node
-from slurmgpu.planning.verdict import limits_for
+from slurmgpu.planning.verdict import limits_for, problems
 
 __all__ = ["Draft", "draft"]
 
@@ -64,23 +73,6 @@ def draft(cluster: Cluster, resources: Resources, name: str | None, tasks: Tasks
     return first
 
 
-def _pins(
-    cluster: Cluster,
-    resources: Resources,
-    partition: Partition | None,
-    layout: Layout,
-    groups: tuple[NodeGroup, ...],
-    tasks: int,
-) -> list[Pin]:
-    if not groups or resources.wanted_gpu_type or not layout.gpus_per_node:
-        return [Pin(resources.wanted_gpu_type, groups)]
-    from slurmgpu.planning.pinning import pins  # only a described cluster pays for it
-
-    return pins(
-        cluster, resources, partition, layout, groups, _asked(cluster, resources, partition, layout, tasks)
-    )
-
-
 def _layouts(
     cluster: Cluster, resources: Resources, partition: Partition | None, tasks: Tasks
 ) -> Iterator[tuple[Layout, tuple[NodeGroup, ...]]]:
@@ -89,8 +81,6 @@ def _layouts(
     if partition is None or not partition.nodes:
         yield spread(request, None), ()
         return
-    from slurmgpu.planning.nodes import suits  # only a described cluster pays for it
-
     fitting: dict[tuple[int, int], tuple[Layout, list[NodeGroup]]] = {}
     others: dict[tuple[int, int], tuple[Layout, list[NodeGroup]]] = {}
     misfits: dict[str, None] = {}
@@ -112,6 +102,89 @@ def _layouts(
         whole = [kind for kind in kinds if not is_slice(cluster, kind)]
         chosen = whole if whole and request.wants_gpus and not request.gpu_type else kinds
         yield layout, tuple(chosen) if fitting else ()
+
+
+_MIXED = "without a type Slurm may mix"
+
+
+def _pins(
+    cluster: Cluster,
+    resources: Resources,
+    partition: Partition | None,
+    layout: Layout,
+    groups: tuple[NodeGroup, ...],
+    tasks: int,
+) -> list[Pin]:
+    """The types to try on a layout, the best first; ``groups`` are the kinds of node that are meant.
+
+    A type is named where one is asked for, where the site requires one, and where Slurm could hand out something
+    else than is meant: a slice, GPUs of too little memory, or several types in one job.
+    """
+    wanted = resources.wanted_gpu_type
+    if wanted or partition is None or not groups or not layout.gpus_per_node:
+        return [Pin(wanted, groups)]
+    pool = _pool(cluster, partition, _asked(cluster, resources, partition, layout, tasks))
+    why = _why(cluster, layout, groups, pool)
+    if not why:
+        return [Pin(None, groups)]
+    nodes: dict[str, int] = {}
+    for kind in groups:
+        if kind.gpu_type is not None and selectable(cluster, partition.kinds, kind.gpu_type):
+            nodes[kind.gpu_type] = nodes.get(kind.gpu_type, 0) + (kind.count or 0)
+    if not nodes:  # nothing names one: then whatever is there may come
+        return [Pin(None, tuple(kind for group in pool for kind in group.kinds) or groups)]
+    # Of several types the one with the most nodes: it starts soonest. Of as many, the profile's first.
+    best = sorted(nodes, key=lambda name: -nodes[name])
+    commonest = f"; the commonest of {', '.join(best)}" if len(best) > 1 else ""
+    named = [
+        Pin(
+            name,
+            tuple(kind for kind in groups if gpu_type_matches(cluster, name, kind.gpu_type)),
+            why + (commonest if name == best[0] else f"; a type that fits, of {', '.join(best)}"),
+        )
+        for name in best
+    ]
+    # So many nodes as no type alone has can be had mixed: better than none, with a warning.
+    too_few = all(0 < number < layout.nodes for number in nodes.values())
+    return [*named, Pin(None, groups)] if too_few and why.startswith(_MIXED) else named
+
+
+def _pool(cluster: Cluster, partition: Partition, asked: Ask) -> list[NodeGroup]:
+    """The nodes that Slurm could hand out when no type is named.
+
+    GPUs of any type count together there, and what a site allows for a GPU need not be Slurm's own rule.
+    """
+    any_type = asked._replace(
+        gpu_type=None, gpu_memory=asked.gpu_memory if cluster.dialect.gpu_memory_gres else None
+    )
+
+    def as_slurm_sees_it(group: NodeGroup) -> NodeGroup:
+        return group.model_copy(
+            update={"gpus": group.gpu_count, "max_cpus_per_gpu": None, "max_memory_per_gpu": None}
+        )
+
+    return [group for group in partition.nodes if suits(cluster, as_slurm_sees_it(group), any_type) is None]
+
+
+def _why(cluster: Cluster, layout: Layout, groups: tuple[NodeGroup, ...], pool: list[NodeGroup]) -> str:
+    """Why a type must be named; nothing: need not."""
+    if "gpu_type" in cluster.dialect.required:
+        return f"{cluster.name} wants a type in every request"
+    kinds = tuple(kind for group in pool for kind in group.kinds)
+    meant = set(names_of(groups))
+    others = [
+        kind for kind in kinds if names_of((kind,)) and kind.gpu_type not in {one.gpu_type for one in groups}
+    ]
+    slices = names_of(tuple(kind for kind in others if is_slice(cluster, kind)))
+    if slices and not all(is_slice(cluster, kind) for kind in groups):
+        return f"without a type Slurm may give slices ({', '.join(slices)})"
+    if others:
+        return f"without a type Slurm may give {', '.join(names_of(tuple(others)))}"
+    types = sorted(meant | set(names_of(kinds)))
+    mixed_node = layout.gpus_per_node > 1 and any(len(group.kinds) > 1 for group in pool)
+    if len(types) > 1 and (mixed_node or layout.nodes > 1):
+        return f"{_MIXED} {', '.join(types)}"
+    return ""
 
 
 def _asked(
@@ -174,7 +247,7 @@ def _sized(
         or bool(cluster.dialect.whole_nodes if whole is None else whole),
         detail=cpus.why if cpus.counted else "",
     )
-    found = _problems(cluster, ask)
+    found = problems(cluster, ask) if cluster.judges else []
     everywhere = partition.kinds if partition else ()
     there = not any(one.about == "gpu_type" for one in found)
     if pinned and there and not resources.constraint and not selectable(cluster, everywhere, pinned):
@@ -187,14 +260,6 @@ def _sized(
             )
         )
     return made._replace(account=account, ask=ask, problems=tuple(found))
-
-
-def _problems(cluster: Cluster, ask: Ask) -> list[Problem]:
-    if not cluster.judges:
-        return []
-    from slurmgpu.planning.verdict import problems  # only a described cluster pays for it
-
-    return problems(cluster, ask)
 
 
 def _tightest(cluster: Cluster, partition: str | None, qos: str | None, account: str | None) -> Limits:

@@ -14,7 +14,6 @@ from slurmgpu.models.job import Component, Job, Restart
 from slurmgpu.models.options import ROWS
 from slurmgpu.models.plan import Option
 from slurmgpu.models.resources import Resources
-from slurmgpu.models.train import TrainSettings
 from slurmgpu.models.units import Duration, GpuRequest, Memory
 from slurmgpu.planning.judging_options import judge_options
 from slurmgpu.planning.launcher_choice import Launching, choose_launcher, outside_the_container, own_loop
@@ -22,6 +21,7 @@ from slurmgpu.planning.settled import (
     Settled,
     Size,
     Surroundings,
+    judge_precision,
     name_of,
     refuse_timeout,
     resolve_environment,
@@ -62,7 +62,10 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
     launching = _launching(job, environment, size, around)
     if job.train is not None:
         job.train.micro_batch(size.nodes * size.processes(launching))
-        overruled += _judged_precision(job.train, size, around.force)
+        # Nothing is known of GPUs that the options do not name: whole nodes bring them, or a gres of another name.
+        types = {size.gpu_type} if size.gpu_type else ()
+        has_gpus = job.train.device != "cpu"
+        overruled += judge_precision(job.train.precision, types, has_gpus=has_gpus, force=around.force)
     text = {option.name: option.value for option in options}
     folders, warnings = _log_folders(text)
     return Settled(
@@ -98,16 +101,6 @@ def _never_starts(
             "or --force asks for it all the same",
         )
     return tuple(found)
-
-
-def _judged_precision(train: TrainSettings, size: ExactSize, force: bool) -> tuple[str, ...]:
-    if train.precision == "fp32":
-        return ()
-    from slurmgpu.planning.settled import judge_precision  # only a training pays for it
-
-    # Of GPUs that the options do not name nothing is known: whole nodes bring them, or a gres of another name.
-    types = {size.gpu_type} if size.gpu_type else ()
-    return judge_precision(train.precision, types, has_gpus=train.device != "cpu", force=force)
 
 
 class ExactSize:

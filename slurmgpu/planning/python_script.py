@@ -7,7 +7,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = ["OUR_RUN", "Finding", "ScriptFacts", "Signs", "local_imports", "parse_python_script", "signs_of"]
 
@@ -31,15 +31,9 @@ _FRAMEWORKS = {
 _OWN_DEVICES = {"tensorflow": "TensorFlow", "keras": "TensorFlow", "jax": "JAX", "flax": "JAX"}
 _DISTRIBUTED_MODULES = ("torch.distributed", "torchtitan", "megatron", "fairscale")
 _DISTRIBUTED_NAMES = {
-    *(
-        "init_process_group",
-        "init_device_mesh",
-        "DistributedDataParallel",
-        "FullyShardedDataParallel",
-        "fully_shard",
-    ),
+    "init_process_group", "init_device_mesh", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard",
     "DistributedSampler",
-}
+}  # fmt: skip
 _SPAWNING_CALLS = {"spawn", "start_processes", "notebook_launcher"}
 # tf.distribute's strategies that use all GPUs of a node from one process.
 _ONE_NODE_STRATEGIES = {"MirroredStrategy", "CentralStorageStrategy"}
@@ -262,20 +256,12 @@ _TEXT_SIGNS: tuple[tuple[str, str, str], ...] = (
 
 
 def _read_as_text(path: str, text: str) -> ScriptFacts:
-    found: dict[str, tuple[str, int]] = {}
+    found: dict[str, Any] = {}
     for kind, what, pattern in _TEXT_SIGNS:
         match = re.search(pattern, text)
         if match and kind not in found:
             found[kind] = (what, text.count("\n", 0, match.start()) + 1)
-    return ScriptFacts(
-        path,
-        framework=found.get("framework"),
-        distributed=found.get("distributed"),
-        spawns=found.get("spawns"),
-        drives=found.get("drives"),
-        own_loop=found.get("own_loop"),
-        parsed=False,
-    )
+    return ScriptFacts(path, **found, parsed=False)
 
 
 def parse_python_script(
@@ -297,17 +283,11 @@ def parse_python_script(
         visitor.take(signs_of(module))
     for module in deeper:
         visitor.take(signs_of(module), ("distributed", "own_loop"))
-    found = visitor.concluded()
+    found: dict[str, Any] = visitor.concluded()
     return ScriptFacts(
         path,
-        framework=found.get("framework"),
-        distributed=found.get("distributed"),
-        spawns=found.get("spawns"),
-        drives=found.get("drives"),
-        joins=found.get("joins"),
+        **found,
         told="told" in visitor.marks,
-        slurm_rank=found.get("slurm_rank"),
-        own_loop=found.get("own_loop"),
         trains_elsewhere=_elsewhere(text, modules, deeper),
         own_requirements=re.search(r"(?m)^# /// script\s*$", text) is not None,
         same_in_all_tasks=_same_in_all_tasks([text, *modules, *deeper]),
@@ -316,9 +296,8 @@ def parse_python_script(
 
 def _same_in_all_tasks(texts: list[str]) -> bool:
     """Whether no file names a variable of Slurm, and none imports what hands out trials (wandb) or is not known."""
-    imported = {name.split(".")[0] for one in texts for name in local_imports(one)}
-    unknown = imported - _PLAIN - set(sys.stdlib_module_names)
-    return not unknown and "wandb" not in imported and not any("SLURM_" in one for one in texts)
+    unknown = _imported(texts) - (_PLAIN - {"wandb"})
+    return not unknown and not any("SLURM_" in one for one in texts)
 
 
 def _elsewhere(text: str, modules: list[str], deeper: list[str]) -> bool:
@@ -326,8 +305,13 @@ def _elsewhere(text: str, modules: list[str], deeper: list[str]) -> bool:
         return False
     if any("import_module" in one for one in (text, *modules)):
         return True
-    imported = {name.split(".")[0] for one in (text, *modules) for name in local_imports(one)}
-    return bool(imported - _PLAIN - set(sys.stdlib_module_names))
+    return bool(_imported([text, *modules]) - _PLAIN)
+
+
+def _imported(texts: Iterable[str]) -> set[str]:
+    """The libraries that some files import, without Python's own."""
+    found = {name.split(".")[0] for one in texts for name in local_imports(one)}
+    return found - set(sys.stdlib_module_names)
 
 
 def local_imports(text: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from slurmgpu.models.resources import Resources
 from slurmgpu.planning.choosing import Chosen
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.launcher_choice import Launching
+from slurmgpu.planning.nodes import is_slice, names_of, selectable
 from slurmgpu.planning.request import SHARED, Layout, count
 
 if TYPE_CHECKING:
@@ -60,11 +61,16 @@ def _step_reasons(cluster: Cluster, own_gpus: int | None) -> tuple[Reason, ...]:
 
 
 def _type_reasons(draft: Draft) -> tuple[Reason, ...]:
-    if not draft.groups:
+    """Which type of GPU a job gets that names none, and why."""
+    if not draft.layout.gpus_per_node or (draft.gpu_type and not draft.gpu_type_why):
         return ()
-    from slurmgpu.planning.pinning import type_reasons  # only a described cluster pays for it
-
-    return type_reasons(draft)
+    if draft.gpu_type:
+        return (Reason.of("GPU type", draft.gpu_type, draft.gpu_type_why),)
+    types = names_of(draft.groups)
+    if len(types) < 2:
+        return ()
+    why = "none is asked for: Slurm gives what is free first; gpu_type names one"
+    return (Reason.of("GPU type", f"any of {', '.join(types)}", why),)
 
 
 def _left_out(job: Job, cluster: Cluster, draft: Draft) -> tuple[Reason, ...]:
@@ -102,11 +108,29 @@ def warnings(cluster: Cluster, chosen: Chosen, resources: Resources) -> tuple[st
         found.append(
             "no CPUs are asked for, and Slurm's usual default is 1 a task; --cpus-per-gpu asks for more"
         )
-    if draft.groups:
-        from slurmgpu.planning.pinning import loose_types  # only a described cluster pays for it
+    return (*found, *_loose_types(cluster, draft))
 
-        found += loose_types(cluster, draft)
-    return tuple(found)
+
+def _loose_types(cluster: Cluster, draft: Draft) -> list[str]:
+    """What Slurm may hand out that is not meant, where no type can be named."""
+    layout, types = draft.layout, names_of(draft.groups)
+    if draft.ask.gpu_type is not None or not layout.gpus_per_node or len(types) < 2:
+        return []
+    no_way = f"the profile of {cluster.name!r} has no way to name a type (gpu_types: {{TYPE: {{constraint: ...}}}})"
+    slices = names_of(tuple(kind for kind in draft.groups if is_slice(cluster, kind)))
+    if slices and slices != types:
+        return [f"Slurm may give a slice of a GPU ({', '.join(slices)}), and {no_way}"]
+    if layout.nodes > 1:
+        selected = [
+            kind
+            for kind in draft.groups
+            if kind.gpu_type and selectable(cluster, draft.groups, kind.gpu_type)
+        ]
+        why = "no type alone has as many" if selected else no_way
+        return [
+            f"Slurm may mix {', '.join(types)} over the {layout.nodes} nodes, and {why}: all would wait for the slowest"
+        ]
+    return []
 
 
 def same_in_all_tasks(job: Job, script: ScriptFacts | None) -> tuple[str, ...]:

@@ -129,9 +129,10 @@ _AMPERE = (8, 0)  # the first compute capability with bf16 in hardware
 def judge_precision(
     precision: str, types: Collection[str], *, has_gpus: bool, force: bool = False
 ) -> tuple[str, ...]:
-    """Warnings; PlanError where none of the GPUs that it may get (``types``) can do it.
+    """Warnings; PlanError where no GPU that a training may get (``types``) can compute in its precision.
 
-    Types of which nothing is known pass. ``force`` makes a warning of a refusal.
+    The entrypoint refuses the same (slurmgpu/training/precision.py), but only after the wait in the queue. Types of
+    which nothing is known pass. ``force`` turns a refusal into a warning.
     """
     if precision == "fp16" and not has_gpus:
         return (
@@ -140,7 +141,9 @@ def judge_precision(
         )
     if precision != "bf16" or not has_gpus:
         return ()
-    known = {name: capability for name in sorted(types) if (capability := _capability(name))}
+    known = {
+        name: model.capability for name in sorted(types) if (model := well_known(name)) and model.capability
+    }
     older = {name: capability for name, capability in known.items() if capability < _AMPERE}
     if not older:
         return ()
@@ -149,23 +152,12 @@ def judge_precision(
     newer = [name for name in sorted(types) if name not in older]
     if newer:
         return (f"{needs}, and the job may get others: {said}; gpu_type: {newer[0]} keeps to one",)
-    return _refused(
-        f"{needs}, and {said}", "use precision: fp16 or fp32, or another type of GPU (--gpu-type)", force
-    )
-
-
-def _refused(message: str, hint: str, force: bool) -> tuple[str, ...]:
     if not force:
-        raise PlanError(message, hint=f"{hint}; --force submits it as it is")
-    return (message,)
-
-
-def _capability(name: str) -> tuple[int, int] | None:
-    model = well_known(name)
-    return model.capability if model else None
-
-
-_SHELL = "/bin/bash"
+        raise PlanError(
+            f"{needs}, and {said}",
+            hint="use precision: fp16 or fp32, or another type of GPU (--gpu-type); --force submits it as it is",
+        )
+    return (f"{needs}, and {said}",)
 
 
 class Size(NamedTuple):
@@ -203,14 +195,11 @@ class Settled(NamedTuple):
 
 
 def plan_of(job: Job, cluster: Cluster, work_dir: str, made: Settled) -> Plan:
-    """The plan of a job.
-
-    Every value comes from a validated job and cluster: nothing is checked a second time.
-    """
+    """The plan of a job: its values come from a validated job and cluster, so nothing is checked again."""
     size, launching, restart, cost = made.size, made.launching, made.restart, made.cost
     asked = {option.name: option.value for option in made.options}
     login_shell = cluster.dialect.login_shell and not job.exact
-    shell = _SHELL + (" -l" if login_shell else "")
+    shell = "/bin/bash -l" if login_shell else "/bin/bash"
     return Plan.model_construct(
         cluster=cluster.name,
         name=made.name,
