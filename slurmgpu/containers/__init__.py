@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from slurmgpu.containers._base import Runtime
-from slurmgpu.errors import InvalidInput
 from slurmgpu.models.kinds import RUNTIMES
 
 __all__ = ["Runtime", "runtime"]
@@ -11,11 +10,4 @@ __all__ = ["Runtime", "runtime"]
 
 def runtime(name: str) -> Runtime:
     """The container runtime of that name; InvalidInput where a user's own module has none."""
-    module = RUNTIMES.load(name)
-    found = getattr(module, "RUNTIME", None)
-    if not isinstance(found, Runtime):
-        raise InvalidInput(
-            f"{module.__file__}: RUNTIME is {found!r}, which is not a slurmgpu.containers.Runtime",
-            hint="define a subclass of Runtime, and RUNTIME = ThatClass()",
-        )
-    return found
+    return RUNTIMES.instance(name, Runtime)

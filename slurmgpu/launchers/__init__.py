@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from slurmgpu.errors import InvalidInput
 from slurmgpu.launchers._base import Launcher, whole_command
 from slurmgpu.models.kinds import LAUNCHERS
 from slurmgpu.models.plan import Plan
@@ -12,14 +11,7 @@ __all__ = ["Launcher", "launcher", "whole_command", "world_size"]
 
 def launcher(name: str) -> Launcher:
     """The launcher of that name; InvalidInput where a user's own module has none."""
-    module = LAUNCHERS.load(name)
-    found = getattr(module, "LAUNCHER", None)
-    if not isinstance(found, Launcher):
-        raise InvalidInput(
-            f"{module.__file__}: LAUNCHER is {found!r}, which is not a slurmgpu.launchers.Launcher",
-            hint="define a subclass of Launcher, and LAUNCHER = ThatClass()",
-        )
-    return found
+    return LAUNCHERS.instance(name, Launcher)
 
 
 def world_size(plan: Plan) -> int:

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
@@ -15,6 +15,8 @@ from pydantic_core import CoreSchema, core_schema
 from slurmgpu.errors import InvalidInput, did_you_mean
 
 __all__ = ["LAUNCHERS", "RUNTIMES", "Kind", "OneOf"]
+
+T = TypeVar("T")
 
 
 class Kind:
@@ -45,6 +47,17 @@ class Kind:
                 else _run(*own)
             )
         return self._loaded[name]
+
+    def instance(self, name: str, of: type[T]) -> T:
+        """What the module of that name holds under its class's name in capitals; InvalidInput where that is not one."""
+        module, holder = self.load(name), of.__name__.upper()
+        found = getattr(module, holder, None)
+        if not isinstance(found, of):
+            raise InvalidInput(
+                f"{module.__file__}: {holder} is {found!r}, which is not a slurmgpu.{self.folder}.{of.__name__}",
+                hint=f"define a subclass of {of.__name__}, and {holder} = ThatClass()",
+            )
+        return found
 
 
 def _name(path: Path) -> str:

@@ -31,23 +31,11 @@ class Row(NamedTuple):
 # In the order in which an exact job's script names them.
 ROWS: tuple[Row, ...] = (
     Row("name", "job-name", "text", ("-J", "--job-name"), "NAME", "The job's name."),
-    Row(
-        "resources.account", "account", "text", ("-A", "--account"), "NAME",
-        "The account (allocation, project) to charge.",
-    ),
-    Row(
-        "resources.partition", "partition", "text", ("-p", "--partition"), "NAME",
-        "The partition; chosen when not given.",
-    ),
+    Row("resources.account", "account", "text", ("-A", "--account"), "NAME", "The account (allocation, project) to charge."),
+    Row("resources.partition", "partition", "text", ("-p", "--partition"), "NAME", "The partition; chosen when not given."),
     Row("resources.qos", "qos", "text", ("-q", "--qos"), "NAME", "The quality of service."),
-    Row(
-        "resources.reservation", "reservation", "text", ("--reservation",), "NAME",
-        "A reservation to run in.",
-    ),
-    Row(
-        "resources.constraint", "constraint", "text", ("-C", "--constraint"), "LIST",
-        "Features that the nodes must have.",
-    ),
+    Row("resources.reservation", "reservation", "text", ("--reservation",), "NAME", "A reservation to run in."),
+    Row("resources.constraint", "constraint", "text", ("-C", "--constraint"), "LIST", "Features that the nodes must have."),
     Row("resources.nodes", "nodes", "count", ("-N", "--nodes"), None, "Nodes."),
     Row("resources.tasks", "ntasks", "count", instead="resources.tasks_per_node"),
     Row(
@@ -59,64 +47,27 @@ ROWS: tuple[Row, ...] = (
         "resources.gpus_per_node", "gpus-per-node", "amount", ("--gpus-per-node",), "[TYPE:]N",
         "GPUs on each node: 4 or a100:4.",
     ),
-    Row(
-        "resources.gpus_per_task", "gpus-per-task", "amount",
-        instead="resources.gpus or resources.gpus_per_node",
-    ),
+    Row("resources.gpus_per_task", "gpus-per-task", "amount", instead="resources.gpus or resources.gpus_per_node"),
     Row("resources.gpu_type", None, "text", ("--gpu-type",), "TYPE", "The type of GPU."),
-    Row(
-        "resources.gpu_memory", None, "amount", ("--gpu-memory",), "SIZE",
-        "The least memory of one GPU: 40G.",
-    ),
-    Row(
-        "resources.gres", "gres", "list", ("--gres",), "LIST",
-        "Generic resources per node: gpu:a100:1,lscratch:100.",
-    ),
-    Row(
-        "resources.cpus_per_task", "cpus-per-task", "count", ("-c", "--cpus-per-task"), None,
-        "CPUs of each task.",
-    ),
+    Row("resources.gpu_memory", None, "amount", ("--gpu-memory",), "SIZE", "The least memory of one GPU: 40G."),
+    Row("resources.gres", "gres", "list", ("--gres",), "LIST", "Generic resources per node: gpu:a100:1,lscratch:100."),
+    Row("resources.cpus_per_task", "cpus-per-task", "count", ("-c", "--cpus-per-task"), None, "CPUs of each task."),
     Row("resources.cpus_per_gpu", "cpus-per-gpu", "count", ("--cpus-per-gpu",), None, "CPUs for each GPU."),
     Row("resources.memory", "mem", "amount", ("--mem",), "SIZE", "Memory on each node: 64G; 0 is all."),
-    Row(
-        "resources.memory_per_cpu", "mem-per-cpu", "amount", ("--mem-per-cpu",), "SIZE",
-        "Memory for each CPU.",
-    ),
-    Row(
-        "resources.memory_per_gpu", "mem-per-gpu", "amount", ("--mem-per-gpu",), "SIZE",
-        "Memory for each GPU.",
-    ),
+    Row("resources.memory_per_cpu", "mem-per-cpu", "amount", ("--mem-per-cpu",), "SIZE", "Memory for each CPU."),
+    Row("resources.memory_per_gpu", "mem-per-gpu", "amount", ("--mem-per-gpu",), "SIZE", "Memory for each GPU."),
     Row("resources.exclusive", "exclusive", "flag", ("--exclusive",), None, "Whole nodes."),
-    Row(
-        "resources.time", "time", "amount", ("-t", "--time"), "TIME",
-        "The time limit: 90 (minutes), 12:00:00, 2-12:30.",
-    ),
-    Row(
-        "array", "array", "text", ("-a", "--array"), "INDICES",
-        "A job array: 0-9, 1,3,5 or 0-30:10, %4 for 4 at once.",
-    ),
-    Row(
-        "dependency", "dependency", "text", ("-d", "--dependency"), "LIST",
-        "What must have happened before: afterok:123.",
-    ),
+    Row("resources.time", "time", "amount", ("-t", "--time"), "TIME", "The time limit: 90 (minutes), 12:00:00, 2-12:30."),
+    Row("array", "array", "text", ("-a", "--array"), "INDICES", "A job array: 0-9, 1,3,5 or 0-30:10, %4 for 4 at once."),
+    Row("dependency", "dependency", "text", ("-d", "--dependency"), "LIST", "What must have happened before: afterok:123."),
     Row("output", "output", "text", ("-o", "--output"), "PATTERN", "The log file, a pattern of Slurm's."),
-    Row(
-        "error", "error", "text", ("-e", "--error"), "PATTERN", "The log of standard error, when apart."
-    ),
-    Row(
-        "mail.type", "mail-type", "list", ("--mail-type",), "LIST",
-        "On which events Slurm writes: END,FAIL.",
-    ),
+    Row("error", "error", "text", ("-e", "--error"), "PATTERN", "The log of standard error, when apart."),
+    Row("mail.type", "mail-type", "list", ("--mail-type",), "LIST", "On which events Slurm writes: END,FAIL."),
     Row("mail.user", "mail-user", "text", ("--mail-user",), "ADDRESS", "To whom Slurm writes."),
-    Row(
-        "comment", "comment", "text", ("--comment",), "TEXT", "A comment that Slurm keeps.", passed=True,
-    ),
+    Row("comment", "comment", "text", ("--comment",), "TEXT", "A comment that Slurm keeps.", passed=True),
     Row("work_dir", "chdir", "text", ("-D", "--chdir"), "FOLDER", "The work folder."),
     Row("environment", None, "text", ("--environment",), "NAME", "A named environment."),
-    Row(
-        "launch.launcher", None, "text", ("--launch",), "NAME",
-        "Who starts the processes: auto, torchrun, srun, plain.",
-    ),
+    Row("launch.launcher", None, "text", ("--launch",), "NAME", "Who starts the processes: auto, torchrun, srun, plain."),
 )  # fmt: skip
 
 OWN_OPTIONS = {row.option: row.key for row in ROWS if row.option is not None} | {

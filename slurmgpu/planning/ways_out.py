@@ -30,16 +30,9 @@ Ways = Iterator[Way]
 
 _MOST = 4
 _LEFT_OUT = (
-    "gpu_type",
-    "gpu_memory",
-    "constraint",
-    "qos",
-    "memory",
-    "memory_per_gpu",
-    "memory_per_cpu",
-    "cpus_per_task",
+    "gpu_type", "gpu_memory", "constraint", "qos", "memory", "memory_per_gpu", "memory_per_cpu", "cpus_per_task",
     "cpus_per_gpu",
-)
+)  # fmt: skip
 _MOST_SEARCHED = 128
 """Numbers of GPUs that are tried one by one when a refusal looks for the most that fit."""
 

@@ -76,12 +76,8 @@ _BUILTINS = """
 _SRUN_OPTIONS = {"cpu-bind", "gpu-bind", "mem-bind", "mpi", "hint", "distribution", "unbuffered", "label"}
 # Options by which Slurm counts tasks in ways that a launcher's line does not say.
 _COUNTED_OTHERWISE = {
-    "ntasks-per-gpu",
-    "ntasks-per-socket",
-    "ntasks-per-core",
-    "overcommit",
-    "extra-node-info",
-}
+    "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "overcommit", "extra-node-info",
+}  # fmt: skip
 _GPU_OPTIONS = {"nv": "nvidia", "rocm": "amd"}
 _SIZES = {"nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task", "gres"}
 

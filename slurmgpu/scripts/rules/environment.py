@@ -11,6 +11,8 @@ from slurmgpu.scripts.secret_words import in_address, is_known_key, looks_random
 # One of these stands in every line in which a secret is found: most scripts have none, and need no pattern.
 _OF_SECRETS = ("_KEY=", "APIKEY=", "TOKEN=", "SECRET=", "PASSWORD=", "PASSWD=", "_PAT=", "wandb login", "hf_", "sk-",
                "AKIA", "xox", "glpat-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "://")  # fmt: skip
+# What may define conda's function, when it is loaded or sourced.
+_MAY_DEFINE_CONDA = {"source", ".", "module", "ml", "eval", "conda_setup", "__conda_setup", "bash", "spack"}
 
 
 @rule("warning")
@@ -34,18 +36,7 @@ def conda_not_ready(view: View) -> Iterator[Hit]:
     ):
         return
     for simple in view.simple:
-        # Whatever is loaded or sourced before may define it.
-        if simple.name in {
-            "source",
-            ".",
-            "module",
-            "ml",
-            "eval",
-            "conda_setup",
-            "__conda_setup",
-            "bash",
-            "spack",
-        }:
+        if simple.name in _MAY_DEFINE_CONDA:
             return
         if simple.name == "conda" and simple.words[1:2] == ("activate",):
             yield Hit(

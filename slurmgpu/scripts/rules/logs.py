@@ -138,18 +138,21 @@ def log_shared_by_tasks(view: View) -> Iterator[Hit]:
     for asked in view.components:
         if "array" not in asked.options:
             continue
-        for name in ("output", "error"):
-            value = asked.value(name)
-            if (
-                value
-                and not value.startswith("/dev/")
-                and not set(re.findall(_PATTERN, value)) & {"a", "j", "J"}
-            ):
-                yield Hit(
-                    asked.line(name),
-                    f"every task of the array writes to {value!r}, and overwrites the others",
-                    f"put %A_%a into the name: {posixpath.splitext(value)[0]}-%A_%a{posixpath.splitext(value)[1]}",
-                )
+        for name, value in _named_without(asked, {"a", "j", "J"}):
+            stem, ending = posixpath.splitext(value)
+            yield Hit(
+                asked.line(name),
+                f"every task of the array writes to {value!r}, and overwrites the others",
+                f"put %A_%a into the name: {stem}-%A_%a{ending}",
+            )
+
+
+def _named_without(asked: Asked, patterns: set[str]) -> Iterator[tuple[str, str]]:
+    """The log options and their values, without those that have one of these patterns in them, and without devices."""
+    for name in ("output", "error"):
+        value = asked.value(name)
+        if value and not value.startswith("/dev/") and not set(re.findall(_PATTERN, value)) & patterns:
+            yield name, value
 
 
 @rule("warning")
@@ -174,16 +177,7 @@ def log_overwritten_by_next(view: View) -> Iterator[Hit]:
     for asked in view.components:
         if "array" in asked.options or (asked.value("open-mode") or "").startswith("a"):
             continue
-        for name in ("output", "error"):
-            value = asked.value(name)
-            if (
-                value
-                and not value.startswith("/dev/")
-                and _written_out(value)
-                and not set(re.findall(_PATTERN, value)) & _OWN_EACH_JOB
-            ):
-                yield Hit(
-                    asked.line(name),
-                    f"the next job overwrites {value!r}",
-                    "put the job's number into the name: %j",
-                )
+        for name, value in _named_without(asked, _OWN_EACH_JOB):
+            if _written_out(value):
+                fix = "put the job's number into the name: %j"
+                yield Hit(asked.line(name), f"the next job overwrites {value!r}", fix)

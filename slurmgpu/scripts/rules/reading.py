@@ -149,19 +149,8 @@ _SRUN_ONLY = {
 }  # fmt: skip
 # An empty value is none to these (seen on 22.05).
 _MAY_BE_EMPTY = {
-    *(
-        "array",
-        "comment",
-        "constraint",
-        "dependency",
-        "exclude",
-        "export",
-        "gpus",
-        "job-name",
-        "nodelist",
-        "output",
-    ),
-}
+    "array", "comment", "constraint", "dependency", "exclude", "export", "gpus", "job-name", "nodelist", "output",
+}  # fmt: skip
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 _UNUSUAL = rf"(?:^#SBATCH|\s)-?[{_DASHES}]|[\u00a0\u2007\u202f\u200b\ufeff]|=[\u201c\u201d\u2018\u2019]"
 

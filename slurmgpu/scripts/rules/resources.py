@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slurmgpu.models.gpu_models import names_a_slice
-from slurmgpu.scripts.rules.base import Asked, Hit, View, rule
-
-
-def _both(asked: Asked, one: str, other: str) -> bool:
-    return one in asked.options and other in asked.options
+from slurmgpu.scripts.rules.base import Asked, Hit, Severity, View, rule
 
 
 def _last_line(asked: Asked, *names: str) -> int:
     return max(asked.options[name].line for name in names if name in asked.options)
+
+
+def _beside(
+    view: View,
+    one: str,
+    other: str,
+    message: str,
+    fix: str = "keep one of them",
+    severity: Severity | None = None,
+) -> Iterator[Hit]:
+    """A hit in each component that has both options, at the last of them."""
+    for asked in view.components:
+        if one in asked.options and other in asked.options:
+            yield Hit(_last_line(asked, one, other), message, fix, severity)
 
 
 @rule("error")
@@ -32,51 +42,27 @@ def memory_options(view: View) -> Iterator[Hit]:
 @rule("error")
 def tasks_per_gpu(view: View) -> Iterator[Hit]:
     """--ntasks-per-gpu with options that it excludes."""
-    for asked in view.components:
-        for other in ("gpus-per-task", "ntasks-per-node"):
-            if _both(asked, "ntasks-per-gpu", other):
-                yield Hit(
-                    _last_line(asked, "ntasks-per-gpu", other),
-                    f"--ntasks-per-gpu and --{other} exclude each other: sbatch refuses the script",
-                    "drop --ntasks-per-gpu",
-                )
-        if _both(asked, "ntasks-per-gpu", "cpus-per-task"):
-            yield Hit(
-                _last_line(asked, "ntasks-per-gpu", "cpus-per-task"),
-                "with --ntasks-per-gpu Slurm gives fewer CPUs than --cpus-per-task says: 2 for 2 tasks of 2 (seen on 22.05)",
-                "ask for --ntasks-per-node and --cpus-per-task",
-                "warning",
-            )
+    for other in ("gpus-per-task", "ntasks-per-node"):
+        message = f"--ntasks-per-gpu and --{other} exclude each other: sbatch refuses the script"
+        yield from _beside(view, "ntasks-per-gpu", other, message, "drop --ntasks-per-gpu")
+    message = "with --ntasks-per-gpu Slurm gives fewer CPUs than --cpus-per-task says: 2 for 2 tasks of 2 (seen on 22.05)"
+    fix = "ask for --ntasks-per-node and --cpus-per-task"
+    yield from _beside(view, "ntasks-per-gpu", "cpus-per-task", message, fix, "warning")
 
 
 @rule("error")
 def cpus_per_gpu_and_task(view: View) -> Iterator[Hit]:
     """--cpus-per-gpu with --cpus-per-task: Slurm refuses the job."""
-    for asked in view.components:
-        if _both(asked, "cpus-per-gpu", "cpus-per-task"):
-            yield Hit(
-                _last_line(asked, "cpus-per-gpu", "cpus-per-task"),
-                "--cpus-per-gpu and --cpus-per-task exclude each other",
-                "keep one of them",
-            )
+    message = "--cpus-per-gpu and --cpus-per-task exclude each other"
+    yield from _beside(view, "cpus-per-gpu", "cpus-per-task", message)
 
 
 @rule("warning")
 def contradiction(view: View) -> Iterator[Hit]:
     """Two options that say the opposite."""
-    for asked in view.components:
-        if _both(asked, "requeue", "no-requeue"):
-            yield Hit(
-                _last_line(asked, "requeue", "no-requeue"),
-                "--requeue and --no-requeue: the last one counts",
-                "keep one of them",
-            )
-        if _both(asked, "exclusive", "oversubscribe"):
-            yield Hit(
-                _last_line(asked, "exclusive", "oversubscribe"),
-                "--exclusive and --oversubscribe: new releases refuse both, in old ones the last counts",
-                "keep one of them",
-            )
+    yield from _beside(view, "requeue", "no-requeue", "--requeue and --no-requeue: the last one counts")
+    message = "--exclusive and --oversubscribe: new releases refuse both, in old ones the last counts"
+    yield from _beside(view, "exclusive", "oversubscribe", message)
 
 
 @rule("warning")

@@ -27,21 +27,9 @@ _MAIL = {
     *("time_limit", "time_limit_90", "time_limit_80", "time_limit_50"),
 }
 _SIGNALS = {
-    "hup",
-    "int",
-    "quit",
-    "kill",
-    "term",
-    "usr1",
-    "usr2",
-    "cont",
-    "alrm",
-    "abrt",
-    "stop",
-    "urg",
-    "xcpu",
-}
-_SIGNALS |= {"trap", "pipe", "tstp", "ttin", "ttou", "chld", "winch", "io", "xfsz", "sys", "segv", "bus"}
+    "hup", "int", "quit", "kill", "term", "usr1", "usr2", "cont", "alrm", "abrt", "stop", "urg", "xcpu", "trap",
+    "pipe", "tstp", "ttin", "ttou", "chld", "winch", "io", "xfsz", "sys", "segv", "bus",
+}  # fmt: skip
 
 
 def given(view: View, *names: str) -> Iterator[tuple[Directive, str]]:
@@ -158,39 +146,28 @@ def bad_gres(view: View) -> Iterator[Hit]:
     """A request for GPUs that Slurm refuses, or reads as another count."""
     for one, value in given(view, "gres", "gpus", "gpus-per-node", "gpus-per-task"):
         for entry in value.split(","):
-            if (
-                re.match(r"gpus?[=:]?\d+\Z|gpus?=", entry)
-                and not re.match(r"gpu:\d+\Z", entry)
-                and one.name == "gres"
-            ):
-                yield Hit(
-                    one.line, f"{entry!r} is no resource that Slurm has", "write gpu:COUNT or gpu:TYPE:COUNT"
-                )
-            elif re.match(r"gpus:", entry) and one.name == "gres":
-                yield Hit(
-                    one.line, "the resource is called gpu, not gpus", "write gpu:COUNT or gpu:TYPE:COUNT"
-                )
-            elif re.match(r"gpu:[A-Za-z][\w.-]*=\d+\Z", entry):
-                yield Hit(
-                    one.line,
-                    f"in {entry!r} Slurm takes all after the colon for a type, and gives 1 GPU",
-                    f"write {entry.replace('=', ':')}",
-                )
-            elif re.match(r"gpu:\d+:[A-Za-z]", entry):
-                _, count, kind = entry.split(":", 2)
-                yield Hit(
-                    one.line, f"in {entry!r} the type comes before the count", f"write gpu:{kind}:{count}"
-                )
-            elif one.name == "gres" and re.match(r"gpu:[^:]+:(?!\d+[kKmMgG]?\Z)", entry):
-                yield Hit(one.line, f"{entry!r} does not end in a count", "write gpu:COUNT or gpu:TYPE:COUNT")
-            elif entry == "gpu:" and one.name == "gres":
-                yield Hit(one.line, "'gpu:' does not end in a count", "write gpu:COUNT or gpu:TYPE:COUNT")
-            elif one.name != "gres" and not re.fullmatch(_GPUS, entry):
-                yield Hit(
-                    one.line,
-                    f"{entry!r} is no count of GPUs for --{one.name}",
-                    f"write --{one.name}=COUNT or TYPE:COUNT",
-                )
+            if fault := _gpu_fault(one.name, entry):
+                yield Hit(one.line, *fault)
+
+
+def _gpu_fault(option: str, entry: str) -> tuple[str, str] | None:
+    """What is wrong with an entry of a request for GPUs, and what to write."""
+    fix = "write gpu:COUNT or gpu:TYPE:COUNT"
+    if option == "gres" and re.match(r"gpus?[=:]?\d+\Z|gpus?=", entry) and not re.match(r"gpu:\d+\Z", entry):
+        return f"{entry!r} is no resource that Slurm has", fix
+    if option == "gres" and entry.startswith("gpus:"):
+        return "the resource is called gpu, not gpus", fix
+    if re.match(r"gpu:[A-Za-z][\w.-]*=\d+\Z", entry):
+        fix = f"write {entry.replace('=', ':')}"
+        return f"in {entry!r} Slurm takes all after the colon for a type, and gives 1 GPU", fix
+    if re.match(r"gpu:\d+:[A-Za-z]", entry):
+        _, count, kind = entry.split(":", 2)
+        return f"in {entry!r} the type comes before the count", f"write gpu:{kind}:{count}"
+    if option == "gres" and re.match(r"gpu:(?:[^:]+:(?!\d+[kKmMgG]?\Z)|\Z)", entry):
+        return f"{entry!r} does not end in a count", fix
+    if option != "gres" and not re.fullmatch(_GPUS, entry):
+        return f"{entry!r} is no count of GPUs for --{option}", f"write --{option}=COUNT or TYPE:COUNT"
+    return None
 
 
 @rule("error")
