@@ -18,7 +18,7 @@ __all__ = ["JobCommand", "change_options", "job_options", "parameter"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 _COMMAND = "slurmgpu.command"
-_PYTHON = re.compile(r"(\A|/)python[\d.]*\Z|\.py\Z")
+_PYTHON = r"(\A|/)python[\d.]*\Z|\.py\Z"
 
 
 _TYPES: dict[str, object] = {"count": click.INT}
@@ -39,7 +39,7 @@ class JobCommand(click.Command):
                     hint="write the command there, as in -- python train.py, or leave -- out with a job file",
                 )
         ctx.meta[ARGUMENTS] = tuple(args)
-        has_script = any(_PYTHON.search(word) for word in args)  # asked now: parsing consumes them
+        has_script = any("py" in word and re.search(_PYTHON, word) for word in args)  # asked now: parsing consumes them
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:

@@ -28,7 +28,7 @@ from slurmgpu.submission.preparing import Prepared
 __all__ = ["check_whose", "note", "prepare", "put_any"]
 
 Start = Literal["submit", "run"]
-_VARIABLE = re.compile(r"(?:\A|\.)variables\.\w+\Z")
+_VARIABLE = r"(?:\A|\.)variables\.\w+\Z"
 
 
 def note(text: str) -> None:
@@ -239,7 +239,7 @@ def put_any(
             f"option {option}: {text!r} is not KEY=VALUE", hint=f"write it as in {option} {example}"
         )
     origin = f"option {option} {key}"
-    if _VARIABLE.search(above + key) and not value.startswith(("'", '"')):
+    if re.search(_VARIABLE, above + key) and not value.startswith(("'", '"')):
         put(above + key, value, origin)  # text: the shell has taken its quotes away
         return
     parsed = read_yaml(f"value: {value}" if value.strip() else "value: ''", origin).data["value"]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 __all__ = ["Features", "read_constraint"]
 
-_TOKEN = re.compile(r"\*0*[1-9]\d*(?=[*&|,)\]]|\Z)|[^&|,*()\[\]]+|.", re.DOTALL)
+_TOKEN = r"(?s)\*0*[1-9]\d*(?=[*&|,)\]]|\Z)|[^&|,*()\[\]]+|."
 _NO_MATCH, _NO_OPERATOR = "the brackets do not match", "an operator, & or |, is missing"
 
 
@@ -39,7 +39,7 @@ def read_constraint(expression: str) -> Features:
     """
     if re.search(r"\s", expression):
         raise ValueError("a blank stands in it")
-    tokens = _TOKEN.findall(expression)
+    tokens = re.findall(_TOKEN, expression)
     tokens.reverse()
     found = _joined(tokens)
     if tokens:

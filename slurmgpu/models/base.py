@@ -67,6 +67,8 @@ def one_line(value: str) -> str:
     sbatch stops reading options at a line that is neither comment nor blank, and the shell runs that
     line: a newline in a value would be a command.
     """
+    if value.isprintable():
+        return value  # most are: no control character stands in it, and nothing that UTF-8 lacks
     found = re.search(_CONTROL, value)
     if found:
         name = _NAMES.get(found[0], f"the control character U+{ord(found[0]):04X}")

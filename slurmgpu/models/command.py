@@ -17,13 +17,13 @@ OPERATOR = re.compile(r"(?:\|\|?|\|&|&&?|;|<<?|&>{1,2}|\d?>{1,2}|\d?>&\d)\Z")
 VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
 """``$NAME`` or ``${NAME}``."""
 
-_BRACES = re.compile(r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}")
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=\S*(?=\s)")
+_BRACES = r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}"
+_ASSIGNMENT = r"[A-Za-z_][A-Za-z0-9_]*=\S*(?=\s)"
 
 
 def shell_syntax(line: str) -> str | None:
     """The first thing in a command line that only a shell would read, outside quotes; None: it is plain words."""
-    found = _ASSIGNMENT.match(line)
+    found = re.match(_ASSIGNMENT, line)
     if found:
         return found[0]
     quote, at, begins = "", 0, True
@@ -56,7 +56,7 @@ def _special(line: str, at: int, begins: bool) -> str | None:
         return operator[0]
     if line[at] in "*?" or (begins and line[at] in "~#"):
         return line[at]
-    braces = _BRACES.match(line, at)
+    braces = re.match(_BRACES, line[at:])
     return braces[0] if braces else None
 
 
@@ -85,7 +85,7 @@ def _split(text: str) -> tuple[str, ...]:
             hint="write the lines under script: | instead of command:",
         )
     sign = shell_syntax(line)
-    if sign is not None and _ASSIGNMENT.match(line):
+    if sign is not None and re.match(_ASSIGNMENT, line):
         name, _, value = sign.partition("=")
         raise Hinted(
             f"{line!r} begins with {sign!r}, which only a shell reads, and no shell reads a command",

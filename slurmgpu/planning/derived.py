@@ -107,7 +107,7 @@ def partitions_that_fit(job: Job, cluster: Cluster, around: Surroundings) -> lis
 
 
 def _only_the_job_knows(folder: str) -> bool:
-    return re.search(r"\$(?:[A-Za-z_]|\{)|\A~", folder) is not None
+    return folder.startswith("~") or ("$" in folder and re.search(r"\$[A-Za-z_{]", folder) is not None)
 
 
 def _check(job: Job, work_dir: str) -> None:

@@ -278,6 +278,8 @@ class _Reader:
                 continue
             if line.startswith("#SBATCH ") or not line.lstrip().startswith("#"):
                 continue
+            if "-" not in line and "hetjob" not in line:
+                continue  # no option stands in it
             if not any(part in line.upper() for part in _OF_SPELLINGS):
                 continue
             for pattern, why in kinds:

@@ -98,7 +98,7 @@ class Call:
 
 def expanded(raw: str) -> set[str]:
     """The variables that the shell expands in a word as written; those in single quotes stay."""
-    live = (text for quote, text in pieces(raw) if quote in ("", '"'))
+    live = (text for quote, text in pieces(raw) if quote in ("", '"') and "$" in text)
     return {name for text in live for name in re.findall(r"\$\{?[#!]?([A-Za-z_]\w*)", text)}
 
 

@@ -38,8 +38,9 @@ def _work(view: View) -> list[Call]:
 @rule("warning")
 def trap_waits(view: View) -> Iterator[Hit]:
     """A trap, and the program in the foreground: bash runs the trap when the program has ended."""
-    asked_for = re.sub(r"^[BR]+:(?:SIG)?|@.*", "", (view.asked.value("signal") or "").upper())
-    traps = [one for one in _traps(view) if one[1] & (_IN_TIME | {asked_for}) and not _only_notes(one[0])]
+    traps = [one for one in _traps(view) if not _only_notes(one[0])]
+    asked_for = re.sub(r"^[BR]+:(?:SIG)?|@.*", "", (view.asked.value("signal") or "").upper()) if traps else ""
+    traps = [one for one in traps if one[1] & (_IN_TIME | {asked_for})]
     if not traps or any(simple.name == "wait" for simple in view.simple):
         return
     last = max(trap.line for trap, _ in traps)
@@ -57,7 +58,8 @@ def trap_waits(view: View) -> Iterator[Hit]:
 @rule("warning")
 def signal_too_late(view: View) -> Iterator[Hit]:
     """A signal less than 60 seconds before the end."""
-    match = re.fullmatch(r"(?:[BR]+:)?\w+@(\d+)", view.asked.value("signal") or "")
+    value = view.asked.value("signal")
+    match = re.fullmatch(r"(?:[BR]+:)?\w+@(\d+)", value) if value else None
     if match and int(match[1]) < 60:
         yield Hit(
             view.asked.line("signal"),
@@ -69,11 +71,10 @@ def signal_too_late(view: View) -> Iterator[Hit]:
 @rule("warning")
 def signal_misses_trap(view: View) -> Iterator[Hit]:
     """The script has a trap, and the signal goes to the steps only."""
-    value = view.asked.value("signal") or ""
-    name = re.sub(r"^(?:[BR]+:)?(?:SIG)?|@.*", "", value.upper())
-    to_shell = re.match(r"R?B", value.upper()) is not None and ":" in value
-    if not value or to_shell:
+    value = view.asked.value("signal")
+    if not value or (re.match(r"R?B", value.upper()) and ":" in value):
         return
+    name = re.sub(r"^(?:[BR]+:)?(?:SIG)?|@.*", "", value.upper())
     for trap, signals in _traps(view):
         if name in signals:
             yield Hit(
@@ -88,6 +89,8 @@ def signal_misses_trap(view: View) -> Iterator[Hit]:
 def signal_without_trap(view: View) -> Iterator[Hit]:
     """The signal goes to the batch shell, which has no trap: the job ends there."""
     value = (view.asked.value("signal") or "").upper()
+    if not value:
+        return
     name = re.sub(r"^[BR]+:(?:SIG)?|@.*", "", value)
     deadly = {"USR1", "USR2", "TERM", "INT", "HUP", "ALRM", "10", "12", "15"}
     if not re.match(r"R?BR?:", value) or name not in deadly or not view.script.is_shell:

@@ -152,8 +152,10 @@ def bad_gres(view: View) -> Iterator[Hit]:
 
 def _gpu_fault(option: str, entry: str) -> tuple[str, str] | None:
     """What is wrong with an entry of a request for GPUs, and what to write."""
+    if option == "gres" and re.fullmatch(r"gpu:(?:[A-Za-z][\w.-]*:)?\d+", entry):
+        return None
     fix = "write gpu:COUNT or gpu:TYPE:COUNT"
-    if option == "gres" and re.match(r"gpus?[=:]?\d+\Z|gpus?=", entry) and not re.match(r"gpu:\d+\Z", entry):
+    if option == "gres" and re.match(r"gpus?[=:]?\d+\Z|gpus?=", entry):
         return f"{entry!r} is no resource that Slurm has", fix
     if option == "gres" and entry.startswith("gpus:"):
         return "the resource is called gpu, not gpus", fix
