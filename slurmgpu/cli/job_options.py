@@ -39,7 +39,9 @@ class JobCommand(click.Command):
                     hint="write the command there, as in -- python train.py, or leave -- out with a job file",
                 )
         ctx.meta[ARGUMENTS] = tuple(args)
-        has_script = any("py" in word and re.search(_PYTHON, word) for word in args)  # asked now: parsing consumes them
+        has_script = any(
+            "py" in word and re.search(_PYTHON, word) for word in args
+        )  # asked now: parsing consumes them
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
