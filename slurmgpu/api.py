@@ -73,7 +73,7 @@ def submit(
     """
     from slurmgpu.files.jobs import load_job
     from slurmgpu.files.settings import runs_folder
-    from slurmgpu.slurm.call import Slurm
+    from slurmgpu.slurm import Slurm
     from slurmgpu.submission.by_submitit import attach, pack_function, require_submitit
     from slurmgpu.submission.judging import judge
     from slurmgpu.submission.preparing import prepare

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from slurmgpu.slurm.call import Answer
+from slurmgpu.slurm.commands import Answer
 from slurmgpu.slurm.text import SEPARATOR
 
 RECORDED_WITH = "\x1f"

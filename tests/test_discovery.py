@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmgpu.discovery.asking import ask
-from slurmgpu.discovery.building import Discovered, build
-from slurmgpu.discovery.surroundings import Surroundings
 from slurmgpu.discovery.writing import plain, profile_text
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.files.yaml import read_yaml, validate
-from slurmgpu.models.cluster import Cluster
-from slurmgpu.slurm.call import Answer, Slurm
+from slurmgpu.models.cluster import Cluster, Discovered
+from slurmgpu.models.site import LoginNode
+from slurmgpu.slurm import Slurm
+from slurmgpu.slurm.commands import Answer
+from slurmgpu.slurm.describing.asking import ask
+from slurmgpu.slurm.describing.building import build
 from tests.recorded import RELEASES, Replay, names, recorded, said
 from tests.slurm.declared import declared_profile, differences, discovered_profile
 
@@ -54,7 +55,7 @@ def slurm_of(release: str, variant: str = "cluster", **instead: Answer) -> Slurm
 
 def discovered(release: str, variant: str = "cluster", who: str = "root", **instead: Answer) -> Discovered:
     told = ask(slurm_of(release, variant, **instead), who)
-    return build(told, Surroundings(), date=DAY, groups=("root",))
+    return build(told, LoginNode(), date=DAY, groups=("root",))
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -132,7 +133,7 @@ def test_without_slurmdbd_the_rest_goes_on_and_accounting_is_asked_once(release:
     slurm = slurm_of(release, qos=recorded("sacctmgr_no_slurmdbd_qos", release))
     told = ask(slurm, "root")
     assert slurm.count("sacctmgr") == 1
-    cluster = build(told, Surroundings(), date=DAY).cluster
+    cluster = build(told, LoginNode(), date=DAY).cluster
     assert "`sacctmgr -nP show qos` said: " in cluster.hidden["qos"]
     assert cluster.hidden["associations"].startswith("not asked for")
     # Nothing is checked against QOS that are not known.
@@ -157,7 +158,7 @@ def test_a_site_may_bound_the_commands(most: int) -> None:
     assert slurm.count("scontrol") == 3
     assert told.calls == most
     assert "max_slurm_calls" in told.hidden["reservations"]
-    assert len(build(told, Surroundings(), date=DAY).cluster.partitions) == 6
+    assert len(build(told, LoginNode(), date=DAY).cluster.partitions) == 6
 
 
 def test_a_controller_that_does_not_answer_ends_it_after_one_command() -> None:

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmgpu.discovery.accounting import limits_of, preemptible_qos, qos_rule, tres
-from slurmgpu.discovery.gpu_types import gpu_types_of
-from slurmgpu.discovery.gres import memory_in_name, read_gres, well_known_memory
-from slurmgpu.discovery.nodes import Kind, groups_of, kinds_of
-from slurmgpu.discovery.partitions import partition_of, preemptible_partitions
-from slurmgpu.discovery.surroundings import look_around, relevant_modules
+from slurmgpu.discovery.login_node import look_around, relevant_modules
 from slurmgpu.models.units import Memory
 from slurmgpu.slurm import sacctmgr, scontrol
-from slurmgpu.slurm.call import Answer
+from slurmgpu.slurm.commands import Answer
+from slurmgpu.slurm.describing.accounting import limits_of, preemptible_qos, qos_rule, tres
+from slurmgpu.slurm.describing.gpu_types import gpu_types_of
+from slurmgpu.slurm.describing.gres import memory_in_name, read_gres, well_known_memory
+from slurmgpu.slurm.describing.nodes import Kind, groups_of, kinds_of
+from slurmgpu.slurm.describing.partitions import partition_of, preemptible_partitions
 from slurmgpu.slurm.hostlist import abbreviate, expand
 from tests.recorded import Replay, said
 

@@ -31,7 +31,8 @@ from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.environment import Container, Environment, Modules, PythonEnvironment, Venv
 from slurmgpu.models.job import Job
 from slurmgpu.models.site import Dialect, Software
-from slurmgpu.slurm.call import Answer, Slurm, call
+from slurmgpu.slurm import Slurm
+from slurmgpu.slurm.commands import Answer, call
 from tests.test_discovery import slurm_of
 
 RELEASE = "24.11"

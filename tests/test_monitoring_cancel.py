@@ -12,7 +12,8 @@ from slurmgpu.cli.cancel import command
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmRefused, SlurmUnreachable
 from slurmgpu.monitoring.cancel import Cancellation, cancel
 from slurmgpu.monitoring.select import select
-from slurmgpu.slurm.call import Answer, Slurm
+from slurmgpu.slurm import Slurm
+from slurmgpu.slurm.commands import Answer
 from slurmgpu.slurm.text import SEPARATOR
 from tests.recorded import Replay, recorded, said
 
@@ -125,7 +126,7 @@ def test_a_signal_is_sent_and_nothing_is_waited_for() -> None:
 
 def test_a_wrong_signal_is_refused_before_anything_is_asked() -> None:
     slurm = slurm_with(SEEN)
-    with pytest.raises(InvalidInput, match="is no signal"):
+    with pytest.raises(InvalidInput, match="is not a signal"):
         end(slurm, "1", signal="--full")
     assert slurm.asked == []
 

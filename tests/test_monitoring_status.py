@@ -30,8 +30,10 @@ from slurmgpu.monitoring.runs import find_run, run_of_job
 from slurmgpu.monitoring.select import select, since_moment
 from slurmgpu.monitoring.status import StatusReport, merge, status
 from slurmgpu.monitoring.table import plain, table
-from slurmgpu.slurm.call import Answer, Slurm
-from slurmgpu.slurm.text import SEPARATOR, printable
+from slurmgpu.printable import printable
+from slurmgpu.slurm import Slurm
+from slurmgpu.slurm.commands import Answer
+from slurmgpu.slurm.text import SEPARATOR
 from tests.recorded import Replay, recorded, said
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)

@@ -13,7 +13,8 @@ from slurmgpu.cli.status import command
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.monitoring.select import select
 from slurmgpu.monitoring.waiting import SILENT, Ended, Onlooker, exit_code, wait_for
-from slurmgpu.slurm.call import Answer, Slurm, call
+from slurmgpu.slurm import Slurm
+from slurmgpu.slurm.commands import Answer, call
 from tests.recorded import Replay, recorded, said
 from tests.test_monitoring_cancel import SEEN, queue
 
@@ -172,7 +173,7 @@ def test_who_asks_again_and_again_is_told_once_what_is_waited_for(
     program = tmp_path / "squeue"
     program.write_text("#!/bin/sh\nsleep 0.3\n")
     program.chmod(0o755)
-    monkeypatch.setattr("slurmgpu.slurm.call.PATIENCE", 0.05)
+    monkeypatch.setattr("slurmgpu.slurm.commands.PATIENCE", 0.05)
     for _ in range(3):
         call(["squeue"], timeout=5, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
     assert capfd.readouterr().err.count("waiting for squeue to answer") == 1

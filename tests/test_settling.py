@@ -20,8 +20,7 @@ from slurmgpu.monitoring.cancel import cancel
 from slurmgpu.monitoring.select import current_user, select
 from slurmgpu.monitoring.settling import settle
 from slurmgpu.monitoring.status import status
-from slurmgpu.slurm import sacct, squeue
-from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm import Slurm, sacct, squeue
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 

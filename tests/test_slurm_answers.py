@@ -9,9 +9,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
-from slurmgpu.slurm import sacct, sbatch, squeue
+from slurmgpu.slurm import Slurm, sacct, sbatch, squeue
 from slurmgpu.slurm.answers import meaning_of
-from slurmgpu.slurm.call import Answer, Slurm
+from slurmgpu.slurm.commands import Answer
 from tests.recorded import RELEASES, Replay, names, recorded, said
 
 MESSAGES: list[dict[str, Any]] = YAML(typ="safe").load(

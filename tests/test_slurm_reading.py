@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.slurm import sacct, squeue, sstat
-from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm import Slurm, sacct, squeue, sstat
 from slurmgpu.slurm.text import SEPARATOR
 from tests.recorded import RELEASES, Replay, recorded, said
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmgpu.errors import SlurmUnreachable
-from slurmgpu.slurm import sbatch
-from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm import Slurm, sbatch
 from slurmgpu.slurm.refusals import advise
 from tests.recorded import RELEASES, Replay, names, recorded, said
 

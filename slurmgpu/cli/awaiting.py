@@ -16,7 +16,7 @@ from slurmgpu.monitoring.waiting import Ended, Onlooker, exit_code, wait_for
 
 if TYPE_CHECKING:
     from slurmgpu.models.run import JobStatus, Run
-    from slurmgpu.slurm.call import Slurm
+    from slurmgpu.slurm import Slurm
 
 __all__ = ["wait_at_terminal", "wait_for_job"]
 

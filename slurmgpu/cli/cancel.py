@@ -26,8 +26,8 @@ def command(ctx: click.Context, jobs: tuple[str, ...], signal: str | None) -> No
     from slurmgpu.errors import OutcomeUnknown, SlurmGpuError, SlurmRefused
     from slurmgpu.monitoring.cancel import cancel
     from slurmgpu.monitoring.select import current_user, select
-    from slurmgpu.slurm.call import Slurm
-    from slurmgpu.slurm.text import printable
+    from slurmgpu.printable import printable
+    from slurmgpu.slurm import Slurm
 
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
     results = cancel(slurm, select(jobs), user=current_user(), signal=signal)

@@ -37,7 +37,7 @@ def print_table(rows: list[dict[str, object]]) -> None:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    from slurmgpu.slurm.text import printable
+    from slurmgpu.printable import printable
 
     remarks = [
         "a resume takes it, if intact" if row["resume"] else "",
@@ -80,7 +80,7 @@ def size(amount: int) -> str:
 
 def print_verdict(row: dict[str, Any]) -> None:
     """Print what was found of one checkpoint."""
-    from slurmgpu.slurm.text import printable
+    from slurmgpu.printable import printable
 
     where = f"task {row['task']}: " if row["task"] else ""
     state = click.style(row["state"], fg=_COLOURS[row["state"]])
@@ -308,7 +308,7 @@ def _tasks(ctx: click.Context, run: str | None) -> tuple[Path, list[_Task]]:
     from slurmgpu.monitoring.checkpoints import checkpoint_folders, checkpoints
     from slurmgpu.monitoring.runs import find_run, newest_run
     from slurmgpu.monitoring.select import current_user
-    from slurmgpu.slurm.call import Slurm
+    from slurmgpu.slurm import Slurm
 
     runs_of = runs_by_settings(Path.cwd(), os.environ)
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()

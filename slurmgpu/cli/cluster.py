@@ -11,9 +11,8 @@ import click
 from slurmgpu.cli.completing import clusters
 
 if TYPE_CHECKING:
-    from slurmgpu.discovery.building import Discovered
     from slurmgpu.files.settings import LoadedSettings
-    from slurmgpu.models.cluster import Cluster
+    from slurmgpu.models.cluster import Cluster, Discovered
 
 
 @click.group()
@@ -91,7 +90,7 @@ def _target(name: str | None, to: str | None, save: bool, settings: LoadedSettin
 def discover_here(ctx: click.Context, name: str | None, settings: LoadedSettings) -> Discovered:
     """Discover the cluster that this machine talks to, with as many calls as the site allows."""
     from slurmgpu.discovery.discover import discover
-    from slurmgpu.slurm.call import Slurm
+    from slurmgpu.slurm import Slurm
 
     return discover(
         ctx.obj if isinstance(ctx.obj, Slurm) else Slurm(),
@@ -145,7 +144,7 @@ def _tell(found: Discovered, settings: LoadedSettings, base: Cluster | None) -> 
 
 
 def _hosts(names: str | None) -> list[str]:
-    from slurmgpu.slurm.hostlist import expand
+    from slurmgpu.slurm import expand
 
     return expand(names or "")
 

@@ -117,12 +117,11 @@ def _examples(_: click.Context) -> Iterable[tuple[str, str]]:
 def _queued(ctx: click.Context, *, live: bool) -> Iterable[tuple[str, str]]:
     """The ids and names of the user's jobs that squeue knows."""
     from slurmgpu.monitoring.select import current_user
-    from slurmgpu.slurm.call import Slurm
-    from slurmgpu.slurm.squeue import command, parse
+    from slurmgpu.slurm import Slurm
 
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
-    answer = slurm.ask(command(current_user()), timeout=_SQUEUE_TIMEOUT)
-    found = [job for job in parse(answer.stdout)[0] if not (live and job.state.is_final)]
+    jobs, _ = slurm.queue(current_user(), timeout=_SQUEUE_TIMEOUT)
+    found = [job for job in jobs if not (live and job.state.is_final)]
     for job in found:
         what = f"{job.name} {job.state.name}"
         if "_" in job.job_id:

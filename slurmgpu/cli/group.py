@@ -159,7 +159,7 @@ def _usage_message(error: click.UsageError) -> str:
 
 
 def _print_error(message: str, hint: str | None) -> None:
-    from slurmgpu.slurm.text import printable_lines
+    from slurmgpu.printable import printable_lines
 
     # Names and texts of others stand in it, too.
     first, *rest = printable_lines(message).split("\n")

@@ -14,9 +14,8 @@ from slurmgpu.cli.completing import clusters
 if TYPE_CHECKING:
     from slurmgpu.cli.init_files import Drafts, Key, Target
     from slurmgpu.cli.init_terminal import Questions
-    from slurmgpu.discovery.building import Discovered
     from slurmgpu.files.settings import LoadedSettings
-    from slurmgpu.models.cluster import Cluster
+    from slurmgpu.models.cluster import Cluster, Discovered
     from slurmgpu.models.plan import Plan
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmgpu.cli.init_terminal import Questions, say
-from slurmgpu.discovery.building import Discovered
 from slurmgpu.discovery.completing import add, completed
 from slurmgpu.discovery.first_job import first_job_text
 from slurmgpu.discovery.overlay import overlay
@@ -19,7 +18,7 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import load_cluster, profile_folders, user_profile
 from slurmgpu.files.settings import LAYER_FILE, LoadedSettings, write_user_settings
 from slurmgpu.files.yaml import read_file
-from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.cluster import Cluster, Discovered
 
 __all__ = ["Drafts", "Key", "Target", "check_places", "find_target", "settings_to_write", "typed"]
 

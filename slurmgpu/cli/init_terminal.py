@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import click
 
-from slurmgpu.discovery.building import Discovered
 from slurmgpu.errors import InvalidInput
-from slurmgpu.models.cluster import Cluster, Partition
-from slurmgpu.slurm.hostlist import expand
+from slurmgpu.models.cluster import Cluster, Discovered, Partition
+from slurmgpu.slurm import expand
 
 __all__ = ["Questions", "accounts_here", "found_lines", "gpu_partitions", "in_short", "say"]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from slurmgpu.monitoring.following import GrowingLogs
     from slurmgpu.monitoring.log_files import Log, Stream
     from slurmgpu.monitoring.select import Selection
-    from slurmgpu.slurm.call import Slurm
+    from slurmgpu.slurm import Slurm
 
 __all__ = ["command"]
 
@@ -51,7 +51,7 @@ def command(
     from slurmgpu.monitoring.log_files import logs_of
     from slurmgpu.monitoring.runs import run_of_job
     from slurmgpu.monitoring.select import select
-    from slurmgpu.slurm.call import Slurm
+    from slurmgpu.slurm import Slurm
 
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
     if follow and len(jobs) > 1:

@@ -77,23 +77,21 @@ def command(given: dict[str, object], when: bool, as_json: bool) -> None:
 
 
 def _asked(prepared: Prepared) -> tuple[list[dict[str, object]], dict[str, object]]:
-    from slurmgpu.slurm.call import Slurm
-    from slurmgpu.slurm.sinfo import idle_nodes
+    from slurmgpu.slurm import Slurm
 
     found = _ask(prepared)
-    idle = idle_nodes(Slurm())
+    idle = Slurm().idle_nodes()
     return [_row(prepared, one, idle) for one in found], _balance(prepared)
 
 
 def _balance(prepared: Prepared) -> dict[str, object]:
     """What the job's account has left, in minutes of each resource, where sshare says so."""
-    from slurmgpu.slurm.call import Slurm
-    from slurmgpu.slurm.sshare import read
+    from slurmgpu.slurm import Slurm
 
     account = prepared.plan.option("account") or prepared.cluster.default_account
     if account is None:
         return {"account": None, "left": {}, "why": "the job names no account"}
-    balance, why = read(Slurm(), account)
+    balance, why = Slurm().balance(account)
     if balance is not None and not balance.granted:
         why = "no limit of TRES-minutes is set for it (GrpTRESMins)"
     return {"account": account, "left": balance.left if balance else {}, "why": why or None}
@@ -113,7 +111,7 @@ def _ask(prepared: Prepared) -> list[When]:
     from pathlib import Path
 
     from slurmgpu.cli.preparing import note
-    from slurmgpu.slurm.call import Slurm
+    from slurmgpu.slurm import Slurm
     from slurmgpu.submission.estimating import MOST_ASKED, estimates
 
     prepared.check_test_only("plan --when")

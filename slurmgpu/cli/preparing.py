@@ -33,7 +33,7 @@ _VARIABLE = r"(?:\A|\.)variables\.\w+\Z"
 
 def note(text: str) -> None:
     """Say something to the person, beside the result."""
-    from slurmgpu.slurm.text import printable_lines
+    from slurmgpu.printable import printable_lines
 
     click.echo(click.style("slurmgpu: ", fg="yellow") + printable_lines(text), err=True)
 

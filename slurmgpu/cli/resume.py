@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from slurmgpu.models.job import Array, Job
     from slurmgpu.models.plan import Plan
     from slurmgpu.models.run import Run
-    from slurmgpu.slurm.call import Slurm
+    from slurmgpu.slurm import Slurm
     from slurmgpu.submission.submitting import Submission
 
 
@@ -47,7 +47,7 @@ def command(
     does not answer; with --wait or --follow the job's own.
     """
     from slurmgpu.cli.awaiting import wait_for_job
-    from slurmgpu.slurm.call import Slurm
+    from slurmgpu.slurm import Slurm
 
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
     record = _resume(slurm, run, given, hold)

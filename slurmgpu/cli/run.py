@@ -146,10 +146,9 @@ def _check_earlier(run_dir: Path, script: str) -> None:
 def looks_like_a_login_node() -> bool:
     """Whether a cluster answers here, and this is no node of a job."""
     from slurmgpu.local.gpus import is_on_a_node
-    from slurmgpu.slurm.call import Slurm
-    from slurmgpu.slurm.cluster import talks_to_a_cluster
+    from slurmgpu.slurm import Slurm
 
-    return not is_on_a_node(os.environ) and talks_to_a_cluster(Slurm())
+    return not is_on_a_node(os.environ) and Slurm().talks_to_a_cluster()
 
 
 def _processes_per_node(prepared: Prepared, here: Local, gpus: Gpus | None) -> int:

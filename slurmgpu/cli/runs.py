@@ -33,8 +33,8 @@ def settle_runs(ctx: click.Context, runs: tuple[Path, ...]) -> None:
     from slurmgpu.files.settings import runs_by_settings
     from slurmgpu.monitoring.runs import run_directories
     from slurmgpu.monitoring.settling import settle
-    from slurmgpu.slurm.call import Slurm
-    from slurmgpu.slurm.text import printable
+    from slurmgpu.printable import printable
+    from slurmgpu.slurm import Slurm
 
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
     folder = runs_by_settings(Path.cwd(), os.environ)(Path.cwd())

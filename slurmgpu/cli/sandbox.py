@@ -124,7 +124,7 @@ def _discovered(env: Mapping[str, str]) -> str:
     """The profile of the sandbox that an environment talks to, as `cluster discover` writes it."""
     from slurmgpu.discovery.discover import discover
     from slurmgpu.discovery.writing import profile_text
-    from slurmgpu.slurm.call import Slurm
+    from slurmgpu.slurm import Slurm
 
     return profile_text(discover(Slurm(env=env), environ=env))
 

@@ -86,7 +86,7 @@ def command(
     from slurmgpu.errors import OutcomeUnknown, SlurmUnreachable
     from slurmgpu.monitoring.select import current_user, select, since_moment
     from slurmgpu.monitoring.status import status
-    from slurmgpu.slurm.call import Slurm
+    from slurmgpu.slurm import Slurm
 
     wanted = _states(which.states) if which.states is not None else None
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
@@ -161,7 +161,7 @@ def _states(text: str) -> set[JobState]:
 
 def _show(report: StatusReport, *, live: bool, each_task: bool, as_json: bool, one_line: bool) -> None:
     from slurmgpu.monitoring.table import plain
-    from slurmgpu.slurm.text import printable
+    from slurmgpu.printable import printable
 
     if as_json:
         click.echo(_json(report, one_line))

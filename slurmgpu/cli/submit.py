@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from slurmgpu.models.run import Run
-    from slurmgpu.slurm.call import Slurm
+    from slurmgpu.slurm import Slurm
     from slurmgpu.submission.preparing import Prepared
 
 
@@ -43,7 +43,7 @@ def command(
     """
     from slurmgpu.cli.preparing import prepare
     from slurmgpu.errors import InvalidInput
-    from slurmgpu.slurm.call import Slurm
+    from slurmgpu.slurm import Slurm
 
     if as_json and dry_run:
         raise InvalidInput(
@@ -109,7 +109,6 @@ def _dry_run(prepared: Prepared, slurm: Slurm) -> None:
     from slurmgpu.cli.plan import plan_text, terminal_columns
     from slurmgpu.cli.preparing import note
     from slurmgpu.errors import SlurmGpuError
-    from slurmgpu.slurm.sbatch import estimate
     from slurmgpu.submission.preflight import check_before_submission, doubt_about_task
 
     prepared.check_test_only("submit --dry-run")
@@ -124,7 +123,7 @@ def _dry_run(prepared: Prepared, slurm: Slurm) -> None:
     with tempfile.TemporaryDirectory(prefix="slurmgpu-") as temporary:
         path = Path(temporary) / "script.sbatch"
         path.write_text(script, encoding="utf-8")
-        answer = estimate(slurm, path, cwd=folder or Path.cwd())
+        answer = slurm.estimate(path, cwd=folder or Path.cwd())
     if not answer.accepted:
         meaning = f" ({answer.advice.meaning})" if answer.advice else ""
         raise SlurmGpuError(

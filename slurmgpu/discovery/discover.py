@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
 import grp
 import os
 import pwd
 from collections.abc import Mapping
 
-from slurmgpu.discovery.asking import ask
-from slurmgpu.discovery.building import Discovered, build
-from slurmgpu.discovery.surroundings import look_around
-from slurmgpu.slurm.call import Slurm
+from slurmgpu.discovery.login_node import look_around
+from slurmgpu.models.cluster import Discovered
+from slurmgpu.slurm import Slurm
 
 __all__ = ["discover"]
 
@@ -32,9 +30,7 @@ def discover(
     slurm = slurm or Slurm()
     environ = os.environ if environ is None else environ
     user = _user()
-    told = ask(slurm, user, most=most)
-    around = look_around(environ, user)
-    return build(told, around, date=datetime.date.today(), groups=_groups(), name=name)
+    return slurm.describe(user, lambda: look_around(environ, user), groups=_groups(), name=name, most=most)
 
 
 def _user() -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from slurmgpu.discovery.building import Discovered
 from slurmgpu.discovery.writing import plain
-from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.cluster import Cluster, Discovered
 
 __all__ = ["likely_profiles", "overlay"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurmgpu.discovery.surroundings import SCRATCH_FOLDERS, SCRATCH_VARIABLES
+from slurmgpu.discovery.login_node import SCRATCH_FOLDERS, SCRATCH_VARIABLES
 
 __all__ = ["Place", "can_be_made", "places_for_runs"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from slurmgpu.discovery.surroundings import natural
+from slurmgpu.discovery.login_node import natural
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.environment import Conda, Container, Environment, Modules, PythonEnvironment, Venv
 from slurmgpu.models.site import Software

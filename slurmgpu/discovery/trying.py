@@ -15,7 +15,7 @@ from slurmgpu.models.site import Dialect
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
-from slurmgpu.slurm.call import Answer, Runner, call, submission_env
+from slurmgpu.slurm import Answer, Runner, call, submission_env
 
 __all__ = ["Tried", "cannot_be_tried", "try_environment"]
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slurmgpu.discovery.building import Discovered
 from slurmgpu.models.base import Model
+from slurmgpu.models.cluster import Discovered
 
 __all__ = ["flow", "plain", "profile_text", "wrapped"]
 

@@ -1,5 +1,6 @@
 """What a site offers and how it wants to be asked."""
 
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -11,7 +12,7 @@ from slurmgpu.models.limits import Association, Billing, Limits, QosRule
 from slurmgpu.models.site import AccountRule, Dialect, Reservation, Retired, SlurmSetup, Software, Source
 from slurmgpu.models.units import Memory
 
-__all__ = ["GENERIC", "Cluster", "GpuType", "NodeGroup", "Partition", "Unit"]
+__all__ = ["GENERIC", "Cluster", "Discovered", "GpuType", "NodeGroup", "Partition", "Unit"]
 
 _Count = Annotated[int, Field(ge=1)]
 _Least = Annotated[int, Field(ge=0)]
@@ -217,9 +218,9 @@ class Cluster(Model):
     def _check_qos(self) -> None:
         named = {f"partitions.{name}.own_qos": part.own_qos for name, part in self.partitions.items()}
         named["dialect.qos"] = self.dialect.qos
-        for field, qos in named.items():
+        for place, qos in named.items():
             if qos is not None and qos not in self.qos:
-                raise ValueError(f"{field} {qos!r} is none of the QOS: {', '.join(self.qos)}")
+                raise ValueError(f"{place} {qos!r} is none of the QOS: {', '.join(self.qos)}")
 
     @property
     def farewell(self) -> str | None:
@@ -244,3 +245,14 @@ GENERIC = Cluster.model_construct(
     name="generic", description="A plain Slurm cluster of which nothing is known"
 )
 """What is planned on when no profile is chosen."""
+
+
+@dataclass
+class Discovered:
+    """A discovered cluster, and what is said beside it."""
+
+    cluster: Cluster
+    remarks: dict[tuple[str | int, ...], str] = field(default_factory=dict)
+    """Comments, by the key they stand at."""
+    calls: int = 0
+    seconds: float = 0.0

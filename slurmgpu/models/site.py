@@ -2,6 +2,7 @@
 
 import datetime
 import re
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
@@ -9,7 +10,16 @@ from pydantic import BeforeValidator, Field, field_validator
 from slurmgpu.models.base import Model, OptionValue, Text, Word
 from slurmgpu.models.units import Duration
 
-__all__ = ["AccountRule", "Dialect", "Reservation", "Retired", "SlurmSetup", "Software", "Source"]
+__all__ = [
+    "AccountRule",
+    "Dialect",
+    "LoginNode",
+    "Reservation",
+    "Retired",
+    "SlurmSetup",
+    "Software",
+    "Source",
+]
 
 _Day = Annotated[
     datetime.date,
@@ -160,3 +170,12 @@ class Dialect(Model):
     options: dict[Word, OptionValue] = Field(default_factory=dict)
     """Further sbatch options of every job, by their long names, as in `options: {hint: nomultithread}`; a job's `sbatch:
     {NAME: false}` leaves one out."""
+
+
+@dataclass
+class LoginNode:
+    """What only the login node shows, and what of it is a guess."""
+
+    software: Software = field(default_factory=Software)
+    guessed: dict[str, str] = field(default_factory=dict)
+    hidden: dict[str, str] = field(default_factory=dict)

@@ -12,10 +12,7 @@ from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.select import Selection, belongs, owner
 from slurmgpu.monitoring.settling import IN_FLIGHT
 from slurmgpu.monitoring.status import status
-from slurmgpu.slurm import squeue
-from slurmgpu.slurm.call import Slurm
-from slurmgpu.slurm.cluster import cluster_name_here
-from slurmgpu.slurm.ids import JobId
+from slurmgpu.slurm import JobId, Slurm, cluster_name_here
 
 __all__ = ["check_at_rest", "completed_tasks"]
 
@@ -29,7 +26,7 @@ def check_at_rest(slurm: Slurm, run: Run, now: datetime) -> None:
     """
     _check_cluster(run, slurm.env)
     try:
-        queued, notes = squeue.read(slurm, owner(run))
+        queued, notes = slurm.queue(owner(run))
     except (SlurmUnreachable, SlurmRefused) as error:
         raise OutcomeUnknown(
             f"cannot tell whether a job of {run.run_dir} is still queued or running: {error.message}",

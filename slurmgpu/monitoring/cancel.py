@@ -11,9 +11,7 @@ from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.monitoring.select import Selection
 from slurmgpu.monitoring.status import StatusReport, status
-from slurmgpu.slurm import scancel, squeue
-from slurmgpu.slurm.call import Slurm
-from slurmgpu.slurm.ids import JobId
+from slurmgpu.slurm import JobId, Said, Slurm, check_signal
 
 __all__ = ["Cancellation", "cancel"]
 
@@ -45,7 +43,7 @@ def cancel(
     Looks at the queue for up to `wait` seconds until none of them runs any more, at most once a second.
     Raises SlurmUnreachable when Slurm does not answer and nothing was cancelled, InvalidInput for a signal that is none.
     """
-    scancel.command([], signal)  # A wrong signal is refused before anything is asked.
+    check_signal(signal)  # A wrong signal is refused before anything is asked.
     try:
         report = status(slurm, user=user, selections=selections)
         if report.no_answer is not None:
@@ -66,7 +64,7 @@ def cancel(
             targets.setdefault(_target(selection, job), []).append(job)
     if not targets:
         return results
-    said = scancel.cancel(slurm, list(targets), signal)
+    said = slurm.cancel(list(targets), signal)
     if signal is not None:
         return results + [_signalled(target, signal, said) for target in targets]
     everybody = any(job.user != user for jobs in targets.values() for job in jobs)
@@ -110,7 +108,7 @@ def _watch(
         if poll:
             pause(POLL)
         try:
-            queued, _ = squeue.read(slurm, user)
+            queued, _ = slurm.queue(user)
         except SlurmUnreachable:
             continue
         after = {target: _covered(target, queued) for target in targets}
@@ -129,7 +127,7 @@ def _covered(target: str, jobs: list[JobStatus]) -> list[JobStatus]:
     return found
 
 
-def _signalled(target: str, signal: str, said: scancel.Said) -> Cancellation:
+def _signalled(target: str, signal: str, said: Said) -> Cancellation:
     if said.lost:
         told = f"whether {signal.upper()} was sent to its steps is not known; scancel said: {said.text}"
         return Cancellation(target, "unknown", f"job {target}: {told}")
@@ -138,9 +136,7 @@ def _signalled(target: str, signal: str, said: scancel.Said) -> Cancellation:
     return Cancellation(target, "signalled", f"job {target}: {signal.upper()} was sent to its steps")
 
 
-def _ended(
-    target: str, before: list[JobStatus], after: list[JobStatus] | None, said: scancel.Said
-) -> Cancellation:
+def _ended(target: str, before: list[JobStatus], after: list[JobStatus] | None, said: Said) -> Cancellation:
     was = ", ".join(sorted({job.state.value for job in before}))
     if after is None:
         told = f"; scancel said: {said.text}" if said.text else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.run import EXIT_CODE_FILE, JobStatus, Run
 from slurmgpu.monitoring.select import user_number
-from slurmgpu.slurm.sacct import TAKEN_OFF
+from slurmgpu.slurm import TAKEN_OFF
 
 __all__ = ["with_whole_exit_code"]
 

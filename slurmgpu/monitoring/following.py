@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slurmgpu.monitoring.log_files import Log
-from slurmgpu.slurm.text import printable
+from slurmgpu.printable import printable
 
 __all__ = ["GrowingLogs", "header"]
 

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from slurmgpu.models.run import SUBMITIT_FOLDER, JobStatus, Run
 from slurmgpu.monitoring.select import user_number
-from slurmgpu.slurm.ids import JobId, expand_pattern
+from slurmgpu.slurm import JobId, expand_pattern
 
 __all__ = ["Log", "Stream", "absence", "end_of", "logs_of", "tasks_of"]
 

@@ -10,8 +10,7 @@ from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.monitoring.log_files import Log, logs_of, tasks_of
 from slurmgpu.monitoring.select import Selection, is_of_this_cluster
 from slurmgpu.monitoring.status import status
-from slurmgpu.slurm.call import Slurm
-from slurmgpu.slurm.ids import JobId
+from slurmgpu.slurm import JobId, Slurm
 
 __all__ = ["find_logs"]
 

@@ -11,8 +11,8 @@ import re
 import signal
 
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.slurm.sacct import TAKEN_OFF
-from slurmgpu.slurm.text import printable
+from slurmgpu.printable import printable
+from slurmgpu.slurm import TAKEN_OFF
 
 __all__ = ["reason"]
 

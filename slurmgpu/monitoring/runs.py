@@ -23,7 +23,7 @@ from slurmgpu.monitoring.select import (
     user_number,
 )
 from slurmgpu.monitoring.status import status
-from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm import Slurm
 
 __all__ = ["RunsOf", "find_run", "newest_run", "run_directories", "run_of_job", "runs_that_ended"]
 

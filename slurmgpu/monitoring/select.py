@@ -14,8 +14,7 @@ from pathlib import Path
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.run_record import read_run
 from slurmgpu.models.run import RUN_FILE, JobStatus, Run
-from slurmgpu.slurm.cluster import cluster_name_here
-from slurmgpu.slurm.ids import JobId
+from slurmgpu.slurm import JobId, cluster_name_here
 
 __all__ = [
     "Selection",

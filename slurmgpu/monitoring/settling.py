@@ -16,10 +16,7 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.files.run_record import read_run, write_run
 from slurmgpu.models.run import EXIT_CODE_FILE, RUN_FILE, JobStatus, Run
 from slurmgpu.monitoring.select import current_user, owner, scripts_of
-from slurmgpu.slurm.call import Slurm
-from slurmgpu.slurm.cluster import cluster_name_here
-from slurmgpu.slurm.ids import JobId
-from slurmgpu.slurm.sbatch import find_by_script
+from slurmgpu.slurm import JobId, Slurm, cluster_name_here
 
 __all__ = ["IN_FLIGHT", "Settled", "note_jobs", "settle"]
 
@@ -80,8 +77,7 @@ def settle(slurm: Slurm, folder: Path, now: datetime) -> Settled:
         why = f"it was submitted on cluster {run.cluster}, and this machine asks {here}"
         return Settled(run, "unknown", why)
     earlier = {one.job_id for one in run.earlier}
-    found = find_by_script(
-        slurm,
+    found = slurm.find_by_script(
         run.script_path,
         user=owner(run),
         since=run.submitted_at - timedelta(minutes=2),

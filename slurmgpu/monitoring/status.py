@@ -13,10 +13,7 @@ from slurmgpu.models.run import JobState, JobStatus, JobUse, LiveUse, Run
 from slurmgpu.monitoring.exit_codes import with_whole_exit_code
 from slurmgpu.monitoring.select import Selection, run_of
 from slurmgpu.monitoring.settling import note_jobs
-from slurmgpu.slurm import sacct, squeue, sstat
-from slurmgpu.slurm.call import Slurm
-from slurmgpu.slurm.cluster import cluster_name_here
-from slurmgpu.slurm.ids import JobId
+from slurmgpu.slurm import TAKEN_OFF, Accounting, JobId, Slurm, Step, StepUse, cluster_name_here
 
 __all__ = ["StatusReport", "merge", "status"]
 
@@ -122,7 +119,7 @@ class _Queue(NamedTuple):
 
 def _queue(slurm: Slurm, user: str | None) -> _Queue:
     try:
-        return _Queue(*squeue.read(slurm, user))
+        return _Queue(*slurm.queue(user))
     except SlurmUnreachable as error:
         return _Queue(None, [], error)
 
@@ -157,20 +154,19 @@ def _counts(job: JobStatus, since: datetime, selections: Sequence[Selection]) ->
 
 def _accounting(
     slurm: Slurm, user: str | None, selections: Sequence[Selection], since: datetime
-) -> sacct.Accounting:
+) -> Accounting:
     ids = [s.id.number for s in selections if s.id]
     runs = [s.run for s in selections if s.run]
     try:
         if selections and len(ids) == len(selections):
-            return sacct.read(slurm, ids=list(dict.fromkeys(ids)))
-        return sacct.read(
-            slurm,
+            return slurm.accounting(ids=list(dict.fromkeys(ids)))
+        return slurm.accounting(
             user=user,
             since=min([since, *(run.submitted_at - timedelta(minutes=5) for run in runs)]),
             submit_line=any(run.job_id is None for run in runs),
         )
     except SlurmUnreachable as error:
-        return sacct.Accounting(notes=[f"accounting is not available: {error.message}"], available=False)
+        return Accounting(notes=[f"accounting is not available: {error.message}"], available=False)
 
 
 def merge(
@@ -221,7 +217,7 @@ def _completed_by(queued: JobStatus, accounted: JobStatus | None) -> JobStatus:
         return queued
     update: dict[str, object] = {name: getattr(accounted, name) for name in _FROM_ACCOUNTING}
     known = {name: value for name, value in update.items() if value is not None}
-    if (queued.exit_code or 0) - sacct.TAKEN_OFF == accounted.exit_code:
+    if (queued.exit_code or 0) - TAKEN_OFF == accounted.exit_code:
         known["exit_code"] = queued.exit_code
     if queued.exit_code is None:
         known["exit_code_cut"] = accounted.exit_code_cut
@@ -280,7 +276,7 @@ def _with_dependencies(slurm: Slurm, jobs: list[JobStatus]) -> list[JobStatus]:
     if not waiting:
         return jobs
     try:
-        known = squeue.dependencies(slurm, waiting)
+        known = slurm.dependencies(waiting)
     except SlurmUnreachable:
         return jobs
     return [job.model_copy(update={"dependency": known.get(job.job_id)}) for job in jobs]
@@ -293,11 +289,11 @@ def _with_use_of_ended(slurm: Slurm, jobs: list[JobStatus]) -> list[JobStatus]:
     if not numbers:
         return jobs
     try:
-        accounting = sacct.read(slurm, ids=numbers[-_MOST_ASKED:], use=True)
+        accounting = slurm.accounting(ids=numbers[-_MOST_ASKED:], use=True)
     except SlurmUnreachable:
         return jobs
     derived = {job.job_id: job.derived_exit_code for job in accounting.jobs}
-    steps: dict[str, list[sacct.Step]] = {}
+    steps: dict[str, list[Step]] = {}
     for step in accounting.steps:
         steps.setdefault(step.job_id, []).append(step)
     return [
@@ -313,7 +309,7 @@ def _with_use_of_ended(slurm: Slurm, jobs: list[JobStatus]) -> list[JobStatus]:
     ]
 
 
-def _highest(steps: list[sacct.Step]) -> int | None:
+def _highest(steps: list[Step]) -> int | None:
     """The highest exit code of a job's steps: of a step that ends after its batch script, the job's row may say 0."""
     codes = [
         128 + step.signal if step.signal else step.exit_code or 0 for step in steps if step.step.isdecimal()
@@ -321,7 +317,7 @@ def _highest(steps: list[sacct.Step]) -> int | None:
     return max(codes, default=None)
 
 
-def _used(job: JobStatus, steps: list[sacct.Step]) -> JobUse:
+def _used(job: JobStatus, steps: list[Step]) -> JobUse:
     times = [step.cpu_seconds for step in steps if step.cpu_seconds is not None]
     seconds = sum(times) if times else None
     return JobUse(
@@ -335,13 +331,13 @@ def _used(job: JobStatus, steps: list[sacct.Step]) -> JobUse:
 def _with_live_use(slurm: Slurm, jobs: list[JobStatus]) -> tuple[list[JobStatus], list[str]]:
     running = [job.raw_id for job in jobs if job.state is JobState.RUNNING and job.raw_id is not None]
     try:
-        steps, notes = sstat.read(slurm, running)
+        steps, notes = slurm.live_use(running)
     except SlurmUnreachable as error:
         return jobs, [error.message]
     return [_with_use(job, [s for s in steps if s.job_id == job.raw_id]) for job in jobs], notes
 
 
-def _with_use(job: JobStatus, steps: list[sstat.StepUse]) -> JobStatus:
+def _with_use(job: JobStatus, steps: list[StepUse]) -> JobStatus:
     if not steps:
         return job
     memory = [s.max_rss for s in steps if s.max_rss is not None]

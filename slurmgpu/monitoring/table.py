@@ -10,7 +10,7 @@ from slurmgpu.models.run import JobState, JobStatus, JobUse, LiveUse
 from slurmgpu.monitoring.arrays import Line
 from slurmgpu.monitoring.arrays import lines as lines_of
 from slurmgpu.monitoring.reasons import reason
-from slurmgpu.slurm.text import printable
+from slurmgpu.printable import printable
 
 __all__ = ["COLUMNS", "Column", "duration", "plain", "table"]
 

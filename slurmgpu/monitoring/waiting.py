@@ -14,7 +14,7 @@ from slurmgpu.monitoring.log_files import Log
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.select import Selection
 from slurmgpu.monitoring.status import StatusReport, status
-from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm import Slurm
 
 __all__ = ["Ended", "exit_code", "wait_for"]
 

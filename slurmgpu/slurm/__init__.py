@@ -1,1 +1,85 @@
-"""The only folder that runs Slurm's commands; their text to records is pure."""
+"""The door to the scheduler: typed calls and answers. What lies behind it knows Slurm's commands and their text."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from slurmgpu.slurm import cluster, sacct, sbatch, scancel, sinfo, squeue, sshare, sstat
+from slurmgpu.slurm.cluster import cluster_name_here
+from slurmgpu.slurm.commands import Answer, Commands, Runner, call, submission_env
+from slurmgpu.slurm.hostlist import expand
+from slurmgpu.slurm.ids import JobId, expand_pattern
+from slurmgpu.slurm.sacct import TAKEN_OFF, Accounting, Step
+from slurmgpu.slurm.sbatch import Accepted, Estimate, Outcome, Rejected, Unknown, Unreachable
+from slurmgpu.slurm.scancel import Said, check_signal
+from slurmgpu.slurm.sstat import StepUse
+
+if TYPE_CHECKING:
+    from slurmgpu.models.cluster import Discovered
+    from slurmgpu.models.site import LoginNode
+
+__all__ = [
+    "TAKEN_OFF",
+    "Accepted",
+    "Accounting",
+    "Answer",
+    "Estimate",
+    "JobId",
+    "Outcome",
+    "Rejected",
+    "Runner",
+    "Said",
+    "Slurm",
+    "Step",
+    "StepUse",
+    "Unknown",
+    "Unreachable",
+    "call",
+    "check_signal",
+    "cluster_name_here",
+    "expand",
+    "expand_pattern",
+    "submission_env",
+]
+
+
+class Slurm(Commands):
+    """The Slurm that this process talks to. Each call is one command, unless its docstring says otherwise."""
+
+    submit = sbatch.submit
+    estimate = sbatch.estimate
+    find_by_script = sbatch.find_by_script
+    queue = squeue.read
+    dependencies = squeue.dependencies
+    accounting = sacct.read
+    live_use = sstat.read
+    cancel = scancel.cancel
+    idle_nodes = sinfo.idle_nodes
+    balance = sshare.read
+    talks_to_a_cluster = cluster.talks_to_a_cluster
+
+    def describe(
+        self,
+        user: str,
+        look_around: Callable[[], LoginNode],
+        *,
+        groups: tuple[str, ...] = (),
+        name: str | None = None,
+        most: int | None = None,
+    ) -> Discovered:
+        """The whole cluster as ``user`` sees it, by 5 to 8 commands, ``most`` at most.
+
+        ``look_around`` tells what only the login node shows; it is asked when Slurm has answered. ``groups`` are the
+        user's: hidden partitions of others are left out.
+
+        Raises:
+            SlurmUnreachable: Slurm does not answer.
+            SlurmRefused: it tells neither its configuration nor its partitions.
+        """
+        from slurmgpu.slurm.describing.asking import ask
+        from slurmgpu.slurm.describing.building import build
+
+        told = ask(self, user, most=most)
+        return build(told, look_around(), date=datetime.date.today(), groups=groups, name=name)

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from slurmgpu.slurm.call import Answer
+    from slurmgpu.slurm.commands import Answer
 
 __all__ = ["Meaning", "meaning_of"]
 

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm.commands import Commands
 
 __all__ = ["ask_cluster_name", "cluster_name_here", "talks_to_a_cluster"]
 
@@ -31,7 +31,7 @@ def cluster_name_here(env: Mapping[str, str] | None = None) -> str | None:
     return None
 
 
-def ask_cluster_name(slurm: Slurm) -> str | None:
+def ask_cluster_name(slurm: Commands) -> str | None:
     """Return the name of the cluster: from slurm.conf, or, where that cannot be read, from the controller."""
     here = cluster_name_here(slurm.env)
     if here:
@@ -41,7 +41,7 @@ def ask_cluster_name(slurm: Slurm) -> str | None:
     return match[1].lower() if match else None
 
 
-def talks_to_a_cluster(slurm: Slurm) -> bool:
+def talks_to_a_cluster(slurm: Commands) -> bool:
     """Whether Slurm's commands here belong to a cluster: a package alone, without a configuration, does not.
 
     Where no file tells, `scontrol ping` is asked: it fails at once when there is nothing to talk to.

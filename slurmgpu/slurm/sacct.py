@@ -10,7 +10,7 @@ from typing import Literal
 
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.slurm.answers import meaning_of
-from slurmgpu.slurm.call import Answer, Slurm
+from slurmgpu.slurm.commands import Answer, Commands
 from slurmgpu.slurm.ids import JobId
 from slurmgpu.slurm.text import SEPARATOR, known, moment, rows, seconds, size, whole
 from slurmgpu.slurm.tres import read_gpus
@@ -114,7 +114,7 @@ def command(
 
 
 def read(
-    slurm: Slurm,
+    slurm: Commands,
     *,
     user: str | None = None,
     ids: Sequence[int] = (),

@@ -11,7 +11,7 @@ from pathlib import Path
 from slurmgpu.errors import SlurmGpuError, SlurmUnreachable
 from slurmgpu.slurm import sacct, squeue
 from slurmgpu.slurm.answers import meaning_of
-from slurmgpu.slurm.call import Answer, Slurm, submission_env, unreachable
+from slurmgpu.slurm.commands import Answer, Commands, submission_env, unreachable
 from slurmgpu.slurm.refusals import Advice, advise
 from slurmgpu.slurm.text import moment
 
@@ -79,7 +79,7 @@ _OWN_WORDS = r"(?m)^sbatch: (?:error|fatal): "
 
 
 def submit(
-    slurm: Slurm,
+    slurm: Commands,
     script: Path,
     options: Sequence[str] = (),
     *,
@@ -97,7 +97,7 @@ def submit(
     return classify(slurm.ask(argv, timeout=timeout, env=submission_env(_base(slurm, env)), cwd=cwd))
 
 
-def _base(slurm: Slurm, env: Mapping[str, str] | None) -> Mapping[str, str] | None:
+def _base(slurm: Commands, env: Mapping[str, str] | None) -> Mapping[str, str] | None:
     return slurm.env if env is None else env
 
 
@@ -154,7 +154,7 @@ _ESTIMATE = re.compile(
 
 
 def estimate(
-    slurm: Slurm,
+    slurm: Commands,
     script: Path,
     options: Sequence[str] = (),
     *,
@@ -198,7 +198,7 @@ class Found:
 
 
 def find_by_script(
-    slurm: Slurm,
+    slurm: Commands,
     script: str,
     *,
     user: str | None,

@@ -8,24 +8,26 @@ from typing import NamedTuple
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.slurm.answers import meaning_of
-from slurmgpu.slurm.call import Slurm, unreachable
+from slurmgpu.slurm.commands import Commands, unreachable
 
-__all__ = ["Said", "cancel", "command"]
+__all__ = ["Said", "cancel", "check_signal", "command"]
 
 _SIGNAL = re.compile(r"(?:SIG)?[A-Z][A-Z0-9]{1,9}|\d{1,2}", re.ASCII)
 
 
-def command(ids: Sequence[str], signal: str | None = None) -> list[str]:
-    """Return the scancel command; with a signal the jobs live on if they handle it.
+def check_signal(signal: str | None) -> None:
+    """Raise InvalidInput for what cannot be a signal's name; None is no signal."""
+    if signal is not None and not _SIGNAL.fullmatch(signal.upper()):
+        raise InvalidInput(
+            f"signal {signal!r} is not a signal's name: use a name such as TERM, USR1, USR2 or INT, or a number"
+        )
 
-    Raises InvalidInput for what cannot be a signal's name.
-    """
+
+def command(ids: Sequence[str], signal: str | None = None) -> list[str]:
+    """Return the scancel command; with a signal the jobs live on if they handle it."""
+    check_signal(signal)
     if signal is None:
         return ["scancel", *ids]
-    if not _SIGNAL.fullmatch(signal.upper()):
-        raise InvalidInput(
-            f"signal {signal!r} is no signal's name: use a name such as TERM, USR1, USR2 or INT, or a number"
-        )
     return ["scancel", f"--signal={signal.upper()}", *ids]
 
 
@@ -37,7 +39,7 @@ class Said(NamedTuple):
     """Whether it could not tell what became of the request."""
 
 
-def cancel(slurm: Slurm, ids: Sequence[str], signal: str | None = None) -> Said:
+def cancel(slurm: Commands, ids: Sequence[str], signal: str | None = None) -> Said:
     """Ask Slurm to end jobs, or to signal their steps.
 
     Raises SlurmUnreachable when the request reached nobody; after a lost reply the queue has to tell.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm.commands import Commands
 from slurmgpu.slurm.text import whole
 
 __all__ = ["COMMAND", "idle_nodes", "parse"]
@@ -12,7 +12,7 @@ COMMAND = ["sinfo", "--noheader", "--format=%R|%t|%D"]
 _UNUSABLE = "*$!%"  # no answer, reserved for maintenance, powering down
 
 
-def idle_nodes(slurm: Slurm) -> dict[str, int]:
+def idle_nodes(slurm: Commands) -> dict[str, int]:
     """Idle nodes of each partition; partitions that sinfo does not name are not in it. Empty when it fails."""
     answer = slurm.ask(COMMAND)
     return parse(answer.stdout) if answer.ok else {}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from slurmgpu.errors import SlurmRefused
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.slurm.answers import meaning_of
-from slurmgpu.slurm.call import Slurm, unreachable
+from slurmgpu.slurm.commands import READ_TIMEOUT, Commands, unreachable
 from slurmgpu.slurm.ids import JobId, expand_pattern
 from slurmgpu.slurm.text import SEPARATOR, known, moment, rows, seconds, whole
 from slurmgpu.slurm.tres import gpus_of_job
@@ -59,13 +59,15 @@ def command(user: str | None) -> list[str]:
     return ["squeue", "--noheader", "--noconvert", "--states=all", *whose, "-O", fields]
 
 
-def read(slurm: Slurm, user: str | None) -> tuple[list[JobStatus], list[str]]:
+def read(
+    slurm: Commands, user: str | None, *, timeout: float = READ_TIMEOUT
+) -> tuple[list[JobStatus], list[str]]:
     """Ask for the jobs of a user (None: everybody's); returns them with notes on rows that cannot be read.
 
     Raises SlurmUnreachable when there is no answer that could be read, SlurmRefused when squeue or the controller
     says no.
     """
-    answer = slurm.ask(command(user))
+    answer = slurm.ask(command(user), timeout=timeout)
     meaning = meaning_of(answer)
     if meaning == "refused":
         raise SlurmRefused(f"squeue refused (exit status {answer.rc}): {answer.text}")
@@ -74,7 +76,7 @@ def read(slurm: Slurm, user: str | None) -> tuple[list[JobStatus], list[str]]:
     return parse(answer.stdout)
 
 
-def dependencies(slurm: Slurm, ids: Sequence[int]) -> dict[str, str]:
+def dependencies(slurm: Commands, ids: Sequence[int]) -> dict[str, str]:
     """What some waiting jobs still wait for, by the id as shown; nothing where the queue does not say.
 
     Asked apart from the rest: few jobs wait for others.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm.commands import Commands
 from slurmgpu.slurm.text import whole
 
 __all__ = ["Balance", "command", "parse", "read"]
@@ -28,7 +28,7 @@ def command(account: str) -> list[str]:
     return ["sshare", "-n", "-P", "-A", account, "-o", ",".join(FIELDS)]
 
 
-def read(slurm: Slurm, account: str) -> tuple[Balance | None, str]:
+def read(slurm: Commands, account: str) -> tuple[Balance | None, str]:
     """Ask for an account's budget; None with the reason where Slurm does not say."""
     answer = slurm.ask(command(account))
     if not answer.ok:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm.commands import Commands
 from slurmgpu.slurm.text import seconds, size, whole
 
 __all__ = ["StepUse", "command", "parse", "read"]
@@ -38,7 +38,7 @@ def _join(ids: Sequence[int]) -> str:
     return ",".join(str(i) for i in ids)
 
 
-def read(slurm: Slurm, ids: Sequence[int]) -> tuple[list[StepUse], list[str]]:
+def read(slurm: Commands, ids: Sequence[int]) -> tuple[list[StepUse], list[str]]:
     """Ask for the steps of running jobs (plain ids); returns them with a note when sstat complains.
 
     One job that ended meanwhile makes sstat fail for itself only: the others' rows count.

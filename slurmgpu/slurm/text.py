@@ -7,7 +7,7 @@ import re
 import secrets
 from datetime import datetime, timezone
 
-__all__ = ["SEPARATOR", "known", "moment", "printable", "printable_lines", "rows", "seconds", "size", "whole"]
+__all__ = ["SEPARATOR", "known", "moment", "rows", "seconds", "size", "whole"]
 
 SEPARATOR = f"\x1f{secrets.token_hex(6)}\x1f"
 """What ends each field: new in each process, since Slurm prints a job's name as it is, and a name could hold any
@@ -58,23 +58,6 @@ def known(text: str) -> str | None:
     """Return text, or None when it is one of the ways in which Slurm says nothing."""
     text = text.strip()
     return None if text in _NOTHING else text
-
-
-def printable(text: str) -> str:
-    """Return text with control characters spelled out: a job's name must not steer the terminal."""
-    return "".join(c if c.isprintable() else _spelled(c) for c in text)
-
-
-def _spelled(char: str) -> str:
-    # A byte of a path that is no UTF-8 (os.fsdecode, surrogateescape) as what it is.
-    if "\udc80" <= char <= "\udcff":
-        return f"\\x{ord(char) - 0xDC00:02x}"
-    return char.encode("unicode_escape").decode()
-
-
-def printable_lines(text: str) -> str:
-    """Return text of several lines with the control characters in each spelled out."""
-    return "\n".join(printable(line) for line in text.replace("\r\n", "\n").rstrip("\n").split("\n"))
 
 
 def whole(text: str) -> int | None:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from slurmgpu.slurm.call import Slurm
-from slurmgpu.slurm.sbatch import Estimate, estimate
+from slurmgpu.slurm import Estimate, Slurm
 
 __all__ = ["MOST_ASKED", "When", "estimates"]
 
@@ -32,5 +31,5 @@ def estimates(
         path = Path(temporary) / "script.sbatch"
         for partition in partitions[:MOST_ASKED]:
             path.write_text(script_for(partition), encoding="utf-8")
-            found.append(When(partition, estimate(slurm, path, cwd=folder)))
+            found.append(When(partition, slurm.estimate(path, cwd=folder)))
     return found

@@ -15,7 +15,7 @@ from slurmgpu.errors import RunFailed, SlurmGpuError
 from slurmgpu.models.job import Array, Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import Run
-from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm import Slurm
 from slurmgpu.submission.preflight import check_before_submission
 from slurmgpu.submission.run_directory import EarlierDirectory, contents
 from slurmgpu.submission.submitting import Submission, submit_in

@@ -17,17 +17,7 @@ from slurmgpu.files.run_record import write_run
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import Run, Submitted
-from slurmgpu.slurm.call import Slurm
-from slurmgpu.slurm.cluster import cluster_name_here
-from slurmgpu.slurm.sbatch import (
-    Accepted,
-    Outcome,
-    Rejected,
-    Unknown,
-    Unreachable,
-    find_by_script,
-    submit,
-)
+from slurmgpu.slurm import Accepted, Outcome, Rejected, Slurm, Unknown, Unreachable, cluster_name_here
 from slurmgpu.submission.preflight import check_before_submission
 from slurmgpu.submission.run_directory import RunDirectory, new_run_directory
 
@@ -102,8 +92,7 @@ def _send(
     environ: Mapping[str, str],
 ) -> Outcome:
     try:
-        return submit(
-            slurm,
+        return slurm.submit(
             directory.path / "script.sbatch",
             options,
             cwd=submission.folder or submission.cwd,
@@ -226,8 +215,7 @@ def _look_for(run: Run, slurm: Slurm) -> tuple[int, str | None] | None:
     user = _user_name()
     for pause in _LOOKS:
         time.sleep(pause)
-        found = find_by_script(
-            slurm,
+        found = slurm.find_by_script(
             run.script_path,
             user=user,
             since=run.submitted_at - timedelta(minutes=2),

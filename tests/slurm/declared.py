@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurmgpu.discovery.building import Discovered
 from slurmgpu.discovery.writing import plain
 from slurmgpu.files.yaml import read_yaml
-from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.cluster import Cluster, Discovered
 from slurmgpu.sandbox.shape import NodeKind, QosShape, Shape
 from slurmgpu.sandbox.starting import Started, client_env, start
 

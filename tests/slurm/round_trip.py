@@ -21,7 +21,7 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
-from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm import Slurm
 from slurmgpu.submission.submitting import Submission, submit_plan
 from tests.hostile import VALUES
 from tests.slurm.throwaway import ThrowawaySlurm

@@ -14,8 +14,7 @@ from slurmgpu.monitoring.runs import run_of_job, runs_that_ended
 from slurmgpu.monitoring.select import current_user, select
 from slurmgpu.monitoring.status import status
 from slurmgpu.monitoring.waiting import Ended, exit_code
-from slurmgpu.slurm import squeue
-from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm import Slurm, squeue
 from tests.slurm.sandbox_user import wait_until
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Tool

@@ -22,7 +22,7 @@ from slurmgpu.sandbox.programs import slurm_release, slurm_version
 from slurmgpu.sandbox.shape import NodeKind
 from slurmgpu.sandbox.starting import client_env, start
 from slurmgpu.sandbox.twin import twin_of
-from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.hostlist import expand
 from tests.slurm.conftest import need_slurm
 from tests.slurm.declared import (

@@ -18,8 +18,7 @@ from slurmgpu.cli.status import command as status_command
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.monitoring.select import current_user, select
 from slurmgpu.monitoring.status import status
-from slurmgpu.slurm import sbatch
-from slurmgpu.slurm.call import Slurm
+from slurmgpu.slurm import Slurm, sbatch
 from slurmgpu.slurm.cluster import ask_cluster_name, cluster_name_here
 from tests.slurm.sandbox_user import wait_until
 from tests.slurm.throwaway import ThrowawaySlurm

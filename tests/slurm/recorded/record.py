@@ -15,8 +15,8 @@ import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from slurmgpu.slurm import sacct, squeue, sstat
-from slurmgpu.slurm.call import Answer, Slurm, submission_env
+from slurmgpu.slurm import Slurm, sacct, squeue, sstat
+from slurmgpu.slurm.commands import Answer, submission_env
 from tests.slurm.releases import Root, first_on_path, root_for
 from tests.slurm.throwaway import ThrowawaySlurm
 

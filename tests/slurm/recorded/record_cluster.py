@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from slurmgpu.slurm import sacctmgr, scontrol
-from slurmgpu.slurm.call import reading_env
+from slurmgpu.slurm.commands import reading_env
 from tests.slurm.declared import DeclaredSlurm, declared_slurm, reserve
 from tests.slurm.releases import first_on_path, root_for
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from slurmgpu.discovery.asking import Record
-from slurmgpu.discovery.words import sound, words
 from slurmgpu.models.limits import Association, Limits, QosRule, Totals
 from slurmgpu.models.units import Duration, Memory
+from slurmgpu.slurm.describing.asking import Record
+from slurmgpu.slurm.describing.words import sound, words
 from slurmgpu.slurm.text import seconds, size, whole
 
 __all__ = ["associations_of", "duration", "limits_of", "preemptible_qos", "qos_rule"]

@@ -17,8 +17,8 @@ from slurmgpu.errors import SlurmUnreachable
 
 __all__ = [
     "Answer",
+    "Commands",
     "Runner",
-    "Slurm",
     "call",
     "reading_env",
     "submission_env",
@@ -210,7 +210,7 @@ def unreachable(answer: Answer) -> SlurmUnreachable:
 
 
 @dataclass
-class Slurm:
+class Commands:
     """The Slurm that this process talks to; notes what it asks, since every call loads the controller."""
 
     run: Runner = call

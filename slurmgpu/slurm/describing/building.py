@@ -5,42 +5,29 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from slurmgpu.discovery.accounting import associations_of, preemptible_qos, qos_rule
-from slurmgpu.discovery.asking import Record, Told
-from slurmgpu.discovery.gpu_types import gpu_types_of
-from slurmgpu.discovery.nodes import Kind, groups_of, kinds_of
-from slurmgpu.discovery.partitions import partition_of, preemptible_partitions
-from slurmgpu.discovery.surroundings import Surroundings
-from slurmgpu.discovery.words import sound, words
-from slurmgpu.models.cluster import Cluster, Partition
-from slurmgpu.models.site import Dialect, Reservation, SlurmSetup, Source
+from slurmgpu.models.cluster import Cluster, Discovered, Partition
+from slurmgpu.models.site import Dialect, LoginNode, Reservation, SlurmSetup, Source
 from slurmgpu.models.units import Duration
+from slurmgpu.slurm.describing.accounting import associations_of, preemptible_qos, qos_rule
+from slurmgpu.slurm.describing.asking import Record, Told
+from slurmgpu.slurm.describing.gpu_types import gpu_types_of
+from slurmgpu.slurm.describing.nodes import Kind, groups_of, kinds_of
+from slurmgpu.slurm.describing.partitions import partition_of, preemptible_partitions
+from slurmgpu.slurm.describing.words import sound, words
 from slurmgpu.slurm.hostlist import expand
 from slurmgpu.slurm.text import known, moment, whole
 
-__all__ = ["Discovered", "build"]
+__all__ = ["build"]
 
 MOST_QOS = 40
 """With more QOS than this only those are listed that are the user's, or hang on a partition."""
 
 
-@dataclass
-class Discovered:
-    """A discovered cluster, and what is said beside it."""
-
-    cluster: Cluster
-    remarks: dict[tuple[str | int, ...], str] = field(default_factory=dict)
-    """Comments, by the key they stand at."""
-    calls: int = 0
-    seconds: float = 0.0
-
-
 def build(
     told: Told,
-    around: Surroundings,
+    around: LoginNode,
     *,
     date: datetime.date,
     groups: tuple[str, ...] = (),
@@ -51,7 +38,7 @@ def build(
 
 
 class _Build:
-    def __init__(self, told: Told, around: Surroundings, groups: tuple[str, ...]) -> None:
+    def __init__(self, told: Told, around: LoginNode, groups: tuple[str, ...]) -> None:
         self.told = told
         self.config = told.config
         self.around = around

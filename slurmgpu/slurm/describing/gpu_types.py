@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from slurmgpu.discovery.gres import memory_in_name, read_gres, well_known_memory
-from slurmgpu.discovery.nodes import Kind
 from slurmgpu.models.cluster import GpuType
 from slurmgpu.models.units import Memory
+from slurmgpu.slurm.describing.gres import memory_in_name, read_gres, well_known_memory
+from slurmgpu.slurm.describing.nodes import Kind
 
 __all__ = ["GpuTypes", "gpu_types_of"]
 

@@ -6,15 +6,14 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from slurmgpu.errors import SlurmUnreachable
-from slurmgpu.models.site import Software
-from slurmgpu.slurm.call import Runner, call
+from slurmgpu.models.site import LoginNode, Software
+from slurmgpu.slurm import Runner, call
 
-__all__ = ["Surroundings", "look_around", "natural", "relevant_modules"]
+__all__ = ["look_around", "natural", "relevant_modules"]
 
 MODULES_TIMEOUT = 20.0
 MOST_MODULES = 60
@@ -54,20 +53,11 @@ SCRATCH_FOLDERS = (
 )
 
 
-@dataclass
-class Surroundings:
-    """What was found, and what of it is a guess."""
-
-    software: Software = field(default_factory=Software)
-    guessed: dict[str, str] = field(default_factory=dict)
-    hidden: dict[str, str] = field(default_factory=dict)
-
-
 def look_around(
     environ: Mapping[str, str], user: str, *, root: Path = Path("/"), run: Runner = call
-) -> Surroundings:
+) -> LoginNode:
     """Look at this machine: its environment and PATH, and one call of the module system."""
-    found = Surroundings()
+    found = LoginNode()
     system, modules = _modules(environ, run, found)
     scratch = _scratch(environ, user, root, found)
     found.software = Software(
@@ -80,7 +70,7 @@ def look_around(
 
 
 def _modules(
-    environ: Mapping[str, str], run: Runner, found: Surroundings
+    environ: Mapping[str, str], run: Runner, found: LoginNode
 ) -> tuple[Literal["lmod", "tcl", "none"], tuple[str, ...]]:
     command = _module_command(environ)
     if command is None:
@@ -134,7 +124,7 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def _scratch(environ: Mapping[str, str], user: str, root: Path, found: Surroundings) -> str | None:
+def _scratch(environ: Mapping[str, str], user: str, root: Path, found: LoginNode) -> str | None:
     for name in SCRATCH_VARIABLES:
         folder = environ.get(name)
         if folder and folder.startswith("/") and os.access(root / folder.lstrip("/"), os.W_OK):

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from slurmgpu.discovery.asking import Record
-from slurmgpu.discovery.gres import read_gres
-from slurmgpu.discovery.words import words
 from slurmgpu.models.cluster import NodeGroup
 from slurmgpu.models.units import Memory
+from slurmgpu.slurm.describing.asking import Record
+from slurmgpu.slurm.describing.gres import read_gres
+from slurmgpu.slurm.describing.words import words
 from slurmgpu.slurm.hostlist import abbreviate, expand
 from slurmgpu.slurm.text import known, whole
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from slurmgpu.errors import SlurmRefused
 from slurmgpu.slurm import sacctmgr, scontrol
 from slurmgpu.slurm.answers import meaning_of
-from slurmgpu.slurm.call import Answer, Slurm, unreachable
+from slurmgpu.slurm.commands import Answer, Commands, unreachable
 
 __all__ = ["Told", "ask"]
 
@@ -40,7 +40,7 @@ class Told:
     seconds: float = 0.0
 
 
-def ask(slurm: Slurm, user: str, *, most: int | None = None) -> Told:
+def ask(slurm: Commands, user: str, *, most: int | None = None) -> Told:
     """Ask the controller for the cluster and accounting for QOS and the user's accounts: 5 to 8 commands.
 
     What one of them does not say is unknown, and named in ``hidden``; with ``most`` so many commands are asked at
@@ -99,7 +99,7 @@ def _ask_accounting(asking: _Asking, told: Told, user: str) -> None:
 
 @dataclass
 class _Asking:
-    slurm: Slurm
+    slurm: Commands
     told: Told
     most: int | None
     """How many commands may have been asked when another is."""

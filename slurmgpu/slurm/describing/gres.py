@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from slurmgpu.discovery.words import sound
 from slurmgpu.models.gpu_models import well_known
+from slurmgpu.slurm.describing.words import sound
 
 __all__ = ["NodeGres", "memory_in_name", "read_gres", "well_known_memory"]
 

@@ -1,0 +1,1 @@
+"""What Slurm says of its cluster, read into a Cluster."""
