@@ -151,7 +151,7 @@ def _names(function: Callable[..., object]) -> tuple[str, str]:
     function = _innermost(function)
     if not callable(function):
         raise InvalidInput(
-            f"{function!r} is no function", hint="submit(train, *its arguments), not submit(train(...))"
+            f"{function!r} is not a function", hint="submit(train, *its arguments), not submit(train(...))"
         )
     named: Any = function if hasattr(function, "__qualname__") else type(function)
     return named.__name__.strip("<>"), f"{named.__module__}.{named.__qualname__}"

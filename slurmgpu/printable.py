@@ -11,7 +11,7 @@ def printable(text: str) -> str:
 
 
 def _spelled(char: str) -> str:
-    # A byte of a path that is no UTF-8 (os.fsdecode, surrogateescape) as what it is.
+    # A byte of a path that is not UTF-8 (os.fsdecode, surrogateescape) as what it is.
     if "\udc80" <= char <= "\udcff":
         return f"\\x{ord(char) - 0xDC00:02x}"
     return char.encode("unicode_escape").decode()

@@ -28,7 +28,7 @@ def _refuse_breaks(value: str) -> None:
 
 
 def directive_value(value: str) -> str:
-    """A value as it stands after ``#SBATCH --option=``.
+    """A value as it is written after ``#SBATCH --option=``.
 
     sbatch's own reader: an unquoted ``#`` cuts the line, blanks split it, a backslash escapes even inside
     single quotes; inside double quotes only ``\\`` and ``"`` need an escape (seen on Slurm 22.05).

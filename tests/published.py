@@ -173,7 +173,7 @@ for host in $(scontrol show hostnames "$SLURM_NODELIST"); do
 done > hosts-$SLURM_JOB_ID
 cat > settings.json <<END
 {"job": "$SLURM_JOB_ID",
-#SBATCH --this is no option
+#SBATCH --this is not an option
  "precision": "bf16"}
 END
 deepspeed --hostfile hosts-$SLURM_JOB_ID train.py --deepspeed settings.json

@@ -102,7 +102,11 @@ def test_any_part_of_the_file_can_be_given_by_option(tmp_path: Path) -> None:
     ("arguments", "code", "said"),
     [
         (["render", "nothere.yaml"], 2, "nothere.yaml: there is no such job file"),
-        (["render", "--gpus", "two", "--", "x"], 2, "option --gpus: resources.gpus: 'two' is no GPU request"),
+        (
+            ["render", "--gpus", "two", "--", "x"],
+            2,
+            "option --gpus: resources.gpus: 'two' is not a GPU request",
+        ),
         (["render", "--gpus", "1"], 2, "nothing to run"),
         (["render", "--gpus", "1", "--"], 2, "nothing stands after --"),
         (["render", "--gpus", "1", "--set", "x", "--", "y"], 2, "option --set: 'x' is not KEY=VALUE"),

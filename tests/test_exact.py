@@ -220,7 +220,7 @@ def test_a_launcher_that_cannot_count_is_refused() -> None:
         ("resources: {gpus_per_task: 1}\ncommand: [./run]", "gpus_per_task: 1 is for exact jobs"),
         (
             "exact: true\nresources: {gpu_type: a100}\ncommand: [./run]",
-            "gpu_type: a100 is no option of sbatch",
+            "gpu_type: a100 is not an option of sbatch",
         ),
         ("exact: true\nresources: {nodes: 1}", "there is nothing to run"),
     ],
@@ -294,7 +294,7 @@ def test_a_planned_script_gets_the_options_of_the_site() -> None:
     assert text.endswith("\n\nsrun python train.py")
     assert "#SBATCH --ntasks-per-node=2\n" in text
     assert [reason.why for reason in made.reasons if reason.what == "launcher"] == [
-        "the script runs as it stands"
+        "the script runs as it is"
     ]
     assert made.warnings == ()
 

@@ -42,16 +42,16 @@ def test_an_unknown_key_is_named_with_its_line_the_nearest_and_the_valid_ones() 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("resources: {gpus: two}", "job.yaml:1: resources.gpus: 'two' is no GPU request"),
-        ("resources: {time: soon}", "job.yaml:1: resources.time: 'soon' is no time"),
-        ("resources: {time: 1h}", "'1h' is no time; did you mean 01:00:00?"),
-        ("resources: {time: 2 days}", "'2 days' is no time; did you mean 2-00:00:00?"),
+        ("resources: {gpus: two}", "job.yaml:1: resources.gpus: 'two' is not a GPU request"),
+        ("resources: {time: soon}", "job.yaml:1: resources.time: 'soon' is not a time"),
+        ("resources: {time: 1h}", "'1h' is not a time; did you mean 01:00:00?"),
+        ("resources: {time: 2 days}", "'2 days' is not a time; did you mean 2-00:00:00?"),
         (
             "resources: {nodes: 0}",
             "job.yaml:1: resources.nodes: 0: input should be greater than or equal to 1",
         ),
         ("resources: {nodes: '2'}", "job.yaml:1: resources.nodes: '2': input should be a valid integer"),
-        ("resources: {gpus: true}", "job.yaml:1: resources.gpus: True is no GPU request"),
+        ("resources: {gpus: true}", "job.yaml:1: resources.gpus: True is not a GPU request"),
         (
             "resources:\n  memory: 1G\n  memory_per_gpu: 1G",
             "job.yaml:1: resources: memory and memory_per_gpu exclude each other",
@@ -63,12 +63,12 @@ def test_an_unknown_key_is_named_with_its_line_the_nearest_and_the_valid_ones() 
         ('name: "a\\nb"', "job.yaml:1: name: contains a newline"),
         ("name: ''", "job.yaml:1: name: is empty"),
         ("sbatch: {time: 5}", "job.yaml:1: sbatch: 'time' has a field of its own here: write resources.time"),
-        ("sbatch: {Nice: 5}", "'Nice' is no long option of sbatch"),
+        ("sbatch: {Nice: 5}", "'Nice' is not a long option of sbatch"),
         (
             "launch: mpirun",
             "job.yaml:1: launch.launcher: 'mpirun' is not a launcher; did you mean 'srun'? valid: auto, plain, srun, torchrun",
         ),
-        ("array: 1..5", "job.yaml:1: array: '1..5' is no array"),
+        ("array: 1..5", "job.yaml:1: array: '1..5' is not an array"),
         ("array: 5-1", "job.yaml:1: array: '5-1': 5-1 goes down, which Slurm refuses; write 1-5"),
         (
             "array: '1,0-99999999999'",
@@ -83,7 +83,7 @@ def test_an_unknown_key_is_named_with_its_line_the_nearest_and_the_valid_ones() 
         ("resources: {constraint: '(a|b'}", "the brackets do not match"),
         ("resources: {constraint: 'a*0'}", "the * wants a number of nodes, 1 or more"),
         ("resources: {constraint: 'a(b)'}", "an operator, & or |, is missing"),
-        ("resources: {gpus: 1, gpu_memory: 0}", "gpu_memory: 0 is no amount of memory"),
+        ("resources: {gpus: 1, gpu_memory: 0}", "gpu_memory: 0 is not an amount of memory"),
         ("name: !foo bar", "job.yaml:1: the YAML tag !foo means nothing here; write the value without it"),
         ("name: x\nresources:\n  time: !minutes 60", "job.yaml:3: the YAML tag !minutes means nothing here"),
         (
@@ -94,7 +94,7 @@ def test_an_unknown_key_is_named_with_its_line_the_nearest_and_the_valid_ones() 
         ("name: x\nsecrets: [!env A]", "job.yaml:2: the YAML tag !env means nothing here"),
         ("name: !!binary aGVsbG8=", "job.yaml:1: the YAML tag !!binary means nothing here"),
         ("!foo name: x", "job.yaml:1: the YAML tag !foo means nothing here"),
-        ("dependency: after", "job.yaml:1: dependency: 'after' is no dependency"),
+        ("dependency: after", "job.yaml:1: dependency: 'after' is not a dependency"),
         ("variables: {MY-VAR: x}", "is not a variable name"),
         (
             "environment: {modules: {lod: [x]}}",
@@ -185,7 +185,7 @@ def test_the_later_layer_wins_and_each_value_knows_its_origin(tmp_path: Path) ->
 def test_a_mistake_in_an_option_names_the_option(tmp_path: Path) -> None:
     options = Layered({}, {})
     options.put(("resources", "time"), "soon", Origin("option --time"))
-    with pytest.raises(InvalidInput, match=r"option --time: resources\.time: 'soon' is no time"):
+    with pytest.raises(InvalidInput, match=r"option --time: resources\.time: 'soon' is not a time"):
         load_job(None, options, cwd=tmp_path, environ=settings_files(tmp_path))
 
 

@@ -359,7 +359,7 @@ def test_a_body_that_is_not_sure_stays_as_it_is(body: str) -> None:
         ),
         (
             "apptainer exec --nv --overlaid x t.sif python a.py",
-            "--overlaid is no known option of apptainer exec, so the image cannot be told",
+            "--overlaid is not a known option of apptainer exec, so the image cannot be told",
         ),
         ("cd work\npython a.py", "line 4: 'cd work' keeps the lines text (script:): a relative folder"),
         ("export X=$(nproc)\npython a.py", "line 4: 'export X=$(nproc)' keeps"),
@@ -495,7 +495,7 @@ def test_any_option_is_kept_to_the_letter(option: str) -> None:
 def test_a_plug_ins_option_is_kept_and_told() -> None:
     made = imported("#!/bin/bash\n#SBATCH --some-site-option=x\nhostname\n")
     assert made.data["sbatch"] == {"some-site-option": "x"}
-    assert "none of sbatch's own options" in made.notes[0]
+    assert "not one of sbatch's own options" in made.notes[0]
 
 
 def test_a_value_that_is_cut_is_told() -> None:
@@ -558,7 +558,7 @@ hostname
         ("#!/bin/bash\r\n#SBATCH -N 1\r\nhostname\r\n", "sed -i 's/\\r$//' job.slurm"),
         ("", "is empty"),
         ("#!/bin/bash\nhost\0name\n", "NUL bytes"),
-        ("import torch\n", "is no batch script"),
+        ("import torch\n", "is not a batch script"),
         ("#!/bin/bash\n#SBATCH --comment='a\nhostname\n", "job.slurm:2: sbatch refuses the script"),
         ("#!/bin/bash\n#SBATCH nodes=1\nhostname\n", "no option begins with this word"),
         ("#!/bin/bash\n#SBATCH -Z 1\nhostname\n", "sbatch has no such option"),
@@ -577,13 +577,13 @@ def test_text_before_the_shebang_is_told_and_kept() -> None:
         "/bin/bash -l",
         "# (submit.sh)\nsrun python train.py\n",
     )
-    assert "sbatch refuses it so" in made.notes[0]
+    assert "sbatch refuses that" in made.notes[0]
 
 
 def test_a_script_without_a_shebang_is_told() -> None:
     made = imported("#SBATCH -N 2\necho one\necho two\n")
     assert made.data["script"] == "echo one\necho two\n"
-    assert "does not begin with #!, and sbatch refuses it so" in made.notes[0]
+    assert "does not begin with #!, and sbatch refuses that" in made.notes[0]
 
 
 # Any text at all

@@ -423,7 +423,7 @@ def test_an_end_in_the_middle_leaves_nothing(person: Person) -> None:
         (["--account", "nosuch"], "account 'nosuch' is none that you may charge here"),
         (["--partition", "nosuch"], "partition 'nosuch' is not shown to you here"),
         (["--qos", "nosuch"], "QOS 'nosuch' is none that you may use here"),
-        (["--environment", "nosuch"], "--environment 'nosuch' is no environment that is known here"),
+        (["--environment", "nosuch"], "--environment 'nosuch' is not an environment that is known here"),
         (["--runs", "relative"], "runs: 'relative' is not a whole path"),
         (["--runs", "/dev/null/x"], "/dev/null/x is not there and cannot be made by you"),
         (["--based-on", "nosuch"], "cluster 'nosuch' (--based-on): no such profile"),

@@ -296,7 +296,7 @@ def test_data_parallel_of_a_task_on_two_nodes_says_that_the_second_is_idle() -> 
     assert any("uses the first of the 2 nodes only; use strategy: ddp" in one for one in made.warnings)
 
 
-# What stands before python
+# What comes before python
 
 
 @pytest.mark.parametrize(

@@ -406,7 +406,7 @@ def test_no_text_breaks_since(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "1", "yesterday", "1y", "-1d", "999999w", "2026-13-01"])
 def test_any_other_since_is_refused_by_name(text: str) -> None:
-    with pytest.raises(InvalidInput, match=f"since '{text}' is no time"):
+    with pytest.raises(InvalidInput, match=f"since '{text}' is not a time"):
         since_moment(text, NOW)
 
 

@@ -254,7 +254,7 @@ def test_a_limit_of_gpus_per_job_is_held() -> None:
 
 def test_an_unknown_partition_names_the_known_ones() -> None:
     message, _ = refused(resources={"gpus": 1, "partition": "gpux"})
-    assert "'gpux' is no partition of 'here'; it has gpu, gpu8, spare, cpu" in message
+    assert "'gpux' is not a partition of 'here'; it has gpu, gpu8, spare, cpu" in message
 
 
 def test_a_required_option_that_is_missing_is_named_with_the_ways_to_give_it() -> None:

@@ -202,7 +202,7 @@ def test_accounts_and_qos_are_checked_as_they_belong_together() -> None:
     said = refusal(on, gpus=1, account="beta", qos="long")
     assert "account 'beta' may not use QOS 'long'; it may use normal" in said
     assert "account: alpha" in said
-    assert "account 'gamma' is none of yours: alpha, beta" in refusal(on, gpus=1, account="gamma")
+    assert "account 'gamma' is not one of yours: alpha, beta" in refusal(on, gpus=1, account="gamma")
 
 
 def test_an_association_for_another_partition_does_not_count() -> None:

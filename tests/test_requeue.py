@@ -171,7 +171,7 @@ def test_nothing_is_requeued_when_scontrol_does_not_say_how_the_job_stands(train
     assert (code, training.requeues) == (75, [])
     assert said.startswith("end=unset\n")
     by_hand = f"SLURMGPU_RUN_DIR={training.run_dir} sbatch SCRIPT"
-    assert f"not requeued: scontrol does not say how the job stands; to go on: {by_hand}" in said
+    assert f"not requeued: scontrol does not say what state the job is in; to go on: {by_hand}" in said
 
 
 def test_a_refused_requeue_says_what_to_do(training: Batch) -> None:
@@ -213,7 +213,7 @@ def test_what_did_not_stop_in_order_is_not_requeued(training: Batch, reason: str
     training.marker(reason=reason, requeue=False)
     code, said = training.run(CODE="1")
     assert (code, training.requeues) == (1, [])
-    assert f"stopped by {reason} at step 12; not requeued: {reason} is no reason to start again" in said
+    assert f"stopped by {reason} at step 12; not requeued: {reason} is not a reason to start again" in said
 
 
 def test_a_start_without_a_step_is_the_last(training: Batch) -> None:

@@ -1,4 +1,4 @@
-"""A sandbox in whatever Slurm stands first on PATH: its release's words, and its own plugins."""
+"""A sandbox in whatever Slurm comes first on PATH: its release's words, and its own plugins."""
 
 from __future__ import annotations
 

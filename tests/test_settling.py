@@ -34,8 +34,10 @@ class Cluster:
         conf = folder / "slurm.conf"
         conf.write_text("ClusterName=alpha\n")
         self.slurm = Slurm(env={"SLURM_CONF": str(conf)})
-        monkeypatch.setattr(squeue, "read", self._queue)
-        monkeypatch.setattr(sacct, "read", self._accounting)
+        for owner, name in ((squeue, "read"), (Slurm, "queue")):
+            monkeypatch.setattr(owner, name, self._queue)
+        for owner, name in ((sacct, "read"), (Slurm, "accounting")):
+            monkeypatch.setattr(owner, name, self._accounting)
         monkeypatch.setenv("SLURM_CONF", str(conf))
         settling._note.cache_clear()
 

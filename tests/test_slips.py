@@ -317,11 +317,11 @@ def test_a_script_that_expands_variables_itself_may_have_them(desk: Desk, text: 
         (["--set", "variables.GITHUB_PAT=x", "--", "python", "train.py"], "under secrets: [GITHUB_PAT]"),
         (
             ["--set", "variables.DB=postgres://ada:hunter2@db/x", "--", "python", "train.py"],
-            "the password of an address stands here in plain text",
+            "the password of an address is here in plain text",
         ),
         (
             ["--", "python", "train.py", "--db", "postgres://ada:hunter2@db/x"],
-            "the password of an address stands here in plain text",
+            "the password of an address is here in plain text",
         ),
     ],
 )

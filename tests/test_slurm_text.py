@@ -174,7 +174,7 @@ def expand(pattern: str, job: str, raw: int | None = None, nodes: str | None = "
         ("a%%b%q", "a%b%q"),
         ("plain", "plain"),
         (r"no\%j", "no%j"),
-        # As the real 22.05 wrote it for a job that is no array.
+        # As the real 22.05 wrote it for a job that is not an array.
         ("%a", "4294967294"),
     ],
 )

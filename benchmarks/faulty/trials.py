@@ -26,7 +26,7 @@ SIGNALS = ("SIGKILL", "SIGTERM", "SIGHUP")
 WRITING = ("slurmgpu submit", "sbatch, 3 tries", "submitit")
 WAITING = ("slurmgpu submit --wait/--follow", "sbatch -W")
 READING = ("slurmgpu status", "slurmgpu cancel", "slurmgpu logs")
-NO_JOB = re.compile(r"no such job|there is no job|neither the queue nor accounting knows it")
+NO_JOB = re.compile(r"no such job|there is not a job|neither the queue nor accounting knows it")
 QUICK = "MessageTimeout=2\nTCPTimeout=2\n"
 LOOP = """
 for _ in 1 2 3; do

@@ -17,7 +17,7 @@ class Runtime:
     """
 
     def words(self, container: Container, *, gpus: bool, binds: Sequence[str]) -> list[str]:
-        """What stands before the command, as words of the shell.
+        """What comes before the command, as words of the shell.
 
         ``gpus``: whether the job has any. ``binds``: the folders to see inside, quoted, HOST or HOST:INSIDE[:ro].
         """

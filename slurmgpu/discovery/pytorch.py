@@ -88,7 +88,7 @@ def chosen_by_name(name: str, among: Iterable[Candidate], folder: Path) -> Candi
         return near[0]
     known = ", ".join(one.name for one in among)
     raise InvalidInput(
-        f"--environment {name!r} is no environment that is known here",
+        f"--environment {name!r} is not an environment that is known here",
         hint=f"one of: {known or 'none was found'}; or none; or the folder of a virtual or conda environment, "
         "an image (*.sif), a module as NAME/VERSION",
     )

@@ -137,7 +137,7 @@ class _Merge:
             mine.ca.items[key] = new.ca.items[key]
 
     def forget_what_was_corrected(self, base: Any, mine: Any, new: Any) -> None:
-        """What a person has put in a guess's place is no guess any more."""
+        """What a person has put in a guess's place is no longer a guess."""
         for key in list(new.get("guessed") or {}):
             found = [_at(one, key) for one in (base, mine)]
             if found[0] != found[1]:

@@ -25,7 +25,7 @@ _ORDER = (
     "default_environment", "guessed", "hidden",
 )  # fmt: skip
 _NAMED = ("partitions", "gpu_types", "qos", "environments")
-# What stands on a line of its own, down to which depth; everything below is written in one line.
+# What is on a line of its own, down to which depth; everything below is written in one line.
 _DEPTH = {"partitions": 4, "source": 1, "associations": 2, "environments": 3}
 _DEFAULT_DEPTH = 2
 

@@ -38,7 +38,7 @@ def read_batch_script(script: Path, *, any_bytes: bool = False) -> str:
     if len(data) > LARGEST_SCRIPT:
         raise InvalidInput(
             f"{shown}: is larger than {LARGEST_SCRIPT:,} bytes, and sbatch takes no script of that size",
-            hint="is it the right file? data belong into a file of their own, which the script reads",
+            hint="is it the right file? data belongs in a file of its own, which the script reads",
         )
     try:
         return data.decode("utf-8", errors="surrogateescape" if any_bytes else "strict")

@@ -82,7 +82,7 @@ def _instead(node: object, text: str) -> str:
     if isinstance(node, list):
         return "take the dashes out: a job file is `key: value` lines, such as name: first"
     glued = re.match(r"([A-Za-z_]\w*)[:=](\S.*)\Z", str(node))
-    return f"write {glued[1]}: {glued[2]}" if glued else "write such as command: python train.py"
+    return f"write {glued[1]}: {glued[2]}" if glued else "write it as command: python train.py"
 
 
 # A few lines of aliases of aliases mean more values than any memory holds.
@@ -244,7 +244,7 @@ def utf8(data: bytes, path: Path) -> str:
     if len(data) > LARGEST_FILE:
         raise InvalidInput(
             f"{path}: is larger than {LARGEST_FILE:,} bytes, and no more are read",
-            hint="is it the right file? data belong into a file of their own, which the job reads",
+            hint="is it the right file? data belongs in a file of its own, which the job reads",
         )
     try:
         text = data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")

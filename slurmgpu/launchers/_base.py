@@ -94,7 +94,7 @@ def interpreter(plan: Plan) -> str:
 
 
 def runner(plan: Plan) -> str:
-    """What stands before the interpreter, with a blank behind it: ``uv run ``."""
+    """What comes before the interpreter, with a blank behind it: ``uv run ``."""
     python = python_command(plan.command) if plan.command is not None else None
     return "".join(f"{shell_word(word)} " for word in python.runner) if python else ""
 

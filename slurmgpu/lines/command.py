@@ -1,4 +1,4 @@
-"""A command taken apart: what stands before the program, the program, and the Python file that it runs."""
+"""A command taken apart: what comes before the program, the program, and the Python file that it runs."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class PythonCommand(NamedTuple):
     module: str | None
     arguments: tuple[str, ...]
     runner: tuple[str, ...] = ()
-    """What stands before it: ``uv run``, ``conda run -n ENV``, ``env NAME=value``, ``nice``."""
+    """What comes before it: ``uv run``, ``conda run -n ENV``, ``env NAME=value``, ``nice``."""
     by_runner: bool = False
     """Whether the runner itself finds the Python: ``uv run SCRIPT``."""
 
@@ -114,7 +114,7 @@ def _name(word: str) -> str:
 
 
 def runner_length(words: tuple[str, ...]) -> int:
-    """How many words stand before the program itself; 0 where it comes first.
+    """How many words come before the program itself; 0 where it comes first.
 
     ``env A=1 nice python x.py`` has 3, ``uv run --with rich x.py`` has 4.
     """
@@ -136,7 +136,7 @@ def prefix_length(words: tuple[str, ...], *, runners: bool = False) -> int:
         return 0
     at = _after_options(words, 1, prefix)
     if _name(words[0]) == "env" and any(re.match(r"-[iv0]*S|--split-string", word) for word in words[1:at]):
-        return 0  # what it starts stands within a word
+        return 0  # what it starts is within a word
     if prefix.run:
         if words[at : at + 1] != ("run",):
             return 0

@@ -38,7 +38,7 @@ def read_constraint(expression: str) -> Features:
         ValueError: Slurm refuses it; the text says what is wrong.
     """
     if re.search(r"\s", expression):
-        raise ValueError("a blank stands in it")
+        raise ValueError("it contains a blank")
     tokens = re.findall(_TOKEN, expression)
     tokens.reverse()
     found = _joined(tokens)

@@ -92,7 +92,7 @@ _WORD = r"[^\s\"'#\\$`]+\Z"
 def _word(value: str) -> str:
     if not re.match(_WORD, value):
         raise ValueError(
-            f"{value!r} is no name Slurm could know: use letters, digits and . _ - : + @, no blanks or quotes"
+            f"{value!r} is not a name Slurm could know: use letters, digits and . _ - : + @, no blanks or quotes"
         )
     return value
 
@@ -152,7 +152,7 @@ def _any_value(value: object) -> object:
     if isinstance(value, (bool, int)):
         return value
     raise ValueError(
-        f"{value!r} is no value of an option; write text, a number, true (no value) or false (leave it out)"
+        f"{value!r} is not a value of an option; write text, a number, true (no value) or false (leave it out)"
     )
 
 

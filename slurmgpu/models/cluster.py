@@ -167,7 +167,7 @@ class Cluster(Model):
     description: Text | None = None
     """Which machine it is, and whose."""
     based_on: Word | None = None
-    """Another profile that this one is laid over: what stands here goes before what stands there."""
+    """Another profile that this one is laid over: what is written here wins over what is written there."""
     source: Source | None = None
     """Where its figures come from, and when they were read."""
     retired: Retired | None = None
@@ -209,7 +209,7 @@ class Cluster(Model):
     def _names_exist(self) -> Self:
         if self.default_partition and self.partitions and self.default_partition not in self.partitions:
             raise ValueError(
-                f"default_partition {self.default_partition!r} is none of the partitions: {', '.join(self.partitions)}"
+                f"default_partition {self.default_partition!r} is not one of the partitions: {', '.join(self.partitions)}"
             )
         if self.qos:
             self._check_qos()
@@ -220,7 +220,7 @@ class Cluster(Model):
         named["dialect.qos"] = self.dialect.qos
         for place, qos in named.items():
             if qos is not None and qos not in self.qos:
-                raise ValueError(f"{place} {qos!r} is none of the QOS: {', '.join(self.qos)}")
+                raise ValueError(f"{place} {qos!r} is not one of the QOS: {', '.join(self.qos)}")
 
     @property
     def farewell(self) -> str | None:
@@ -253,6 +253,6 @@ class Discovered:
 
     cluster: Cluster
     remarks: dict[tuple[str | int, ...], str] = field(default_factory=dict)
-    """Comments, by the key they stand at."""
+    """Comments, by the key they belong to."""
     calls: int = 0
     seconds: float = 0.0

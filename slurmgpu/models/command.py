@@ -50,7 +50,7 @@ def shell_syntax(line: str) -> str | None:
 
 
 def _special(line: str, at: int, begins: bool) -> str | None:
-    """What stands at a place outside quotes, if a shell reads more in it than a letter."""
+    """What is at a place outside quotes, if a shell reads more in it than a letter."""
     operator = re.compile(r"\d?>&\d|&>{1,2}|\|\||\|&|&&|<<|>>|[|&;<>()]").match(line, at)
     if operator:
         return operator[0]

@@ -162,7 +162,7 @@ class Environment(Model):
         for name in options:
             if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
                 raise ValueError(
-                    f"{name!r} is no long option of sbatch; write it without dashes in front, in lower case"
+                    f"{name!r} is not a long option of sbatch; write it without dashes in front, in lower case"
                 )
         return options
 

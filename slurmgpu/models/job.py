@@ -94,7 +94,7 @@ class Array(_FromText, Model):
         match = re.match(_ARRAY, value.strip())
         if not match:
             raise ValueError(
-                f"{value!r} is no array; write indices such as 0-9, 1,3,5 or 0-30:10, then %4 for 4 at once"
+                f"{value!r} is not an array; write indices such as 0-9, 1,3,5 or 0-30:10, then %4 for 4 at once"
             )
         for part in match["indices"].split(","):
             first, _, last = part.partition(":")[0].partition("-")
@@ -156,7 +156,7 @@ class Dependency(_FromText, Model):
             re.match(_DEPENDENCY, part) for part in re.split(r"[,?]", value.strip())
         ):
             raise ValueError(
-                f"{value!r} is no dependency; write afterok:JOBID, afterany:JOBID, after:JOBID, afternotok:JOBID, "
+                f"{value!r} is not a dependency; write afterok:JOBID, afterany:JOBID, after:JOBID, afternotok:JOBID, "
                 "aftercorr:JOBID or singleton; several with commas (all of them) or ? (any of them)"
             )
         return {"text": value.strip()}
@@ -187,7 +187,7 @@ class Job(Model):
     """The job's name (`--job-name`), at most 200 bytes and without a slash or double quote; left out, that of the Python
     script, command or task."""
     exact: bool = False
-    """Ask Slurm for what stands here and for nothing else: nothing is derived, no default is added, no dialect applied."""
+    """Ask Slurm for what is written here and for nothing else: nothing is derived, no default is added, no dialect applied."""
     resources: Resources = Resources.model_construct()
     """How much of the cluster, and where; what is left out is derived from the cluster's profile, or left to the site."""
     components: tuple[Component, ...] = ()
@@ -206,7 +206,7 @@ class Job(Model):
     train: TrainSettings | None = None
     """Instead of a command: a task for the training entrypoint, and its settings."""
     script: str | None = None
-    """Instead of a command: the script's own lines, run as they stand below the options."""
+    """Instead of a command: the script's own lines, run as they are below the options."""
     shebang: Text | None = None
     """What runs `script`, without `#!`: /bin/bash when left out, or such as /bin/bash -l or /bin/zsh."""
     launch: Annotated[Launch, alone("launcher"), Or(_LAUNCHER)] = Launch.model_construct()
@@ -311,7 +311,7 @@ class Job(Model):
         for name in ("environment", "variables", "secrets"):
             if getattr(self, name):
                 raise ValueError(
-                    f"{name}: and script: are both given, and a script runs as it stands; set it up in the script, "
+                    f"{name}: and script: are both given, and a script runs as it is; set it up in the script, "
                     "or write command: instead of script:"
                 )
         if self.launch != Launch.model_construct():
@@ -321,7 +321,7 @@ class Job(Model):
             )
         if self.restart is not None and "limit" in self.restart.model_fields_set:
             raise ValueError(
-                "restart.limit: cannot be held for script:, which runs as it stands; "
+                "restart.limit: cannot be held for script:, which runs as it is; "
                 "leave it out, and look at SLURM_RESTART_COUNT in the script"
             )
         return self

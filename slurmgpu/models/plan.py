@@ -27,7 +27,7 @@ class Option(Model):
 
 
 class Reason(Model):
-    """One derived value that is no sbatch option: what, the value, and why."""
+    """One derived value that is not an sbatch option: what, the value, and why."""
 
     what: str
     value: str
@@ -98,7 +98,7 @@ class Plan(Model):
     components: tuple[tuple[Option, ...], ...] = ()
     """The options of a heterogeneous job's further components."""
     script: str | None = None
-    """The body that runs as it stands, in place of command and train."""
+    """The body that runs as it is, in place of command and train."""
     shebang: str | None = None
     """What runs that body."""
     enters_work_dir: bool = True

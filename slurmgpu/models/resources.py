@@ -102,7 +102,9 @@ class Resources(Model):
         if len(types) > 1:
             raise ValueError(f"two types of GPU are asked for ({', '.join(sorted(types))}); keep one")
         if self.gpu_memory is not None and not self.gpu_memory.mib:
-            raise ValueError("gpu_memory: 0 is no amount of memory; write such as 40G, or leave it out")
+            raise ValueError(
+                "gpu_memory: 0 is not an amount of memory; write 40G, for example, or leave it out"
+            )
         if self.gpus and self.gpus_per_node:
             per_node, total = self.gpus_per_node.count, self.gpus.count
             if total != per_node * (self.nodes or 1):
@@ -126,7 +128,7 @@ class Resources(Model):
             for name in ("gpu_type", "gpu_memory"):
                 if getattr(self, name) is not None:
                     raise ValueError(
-                        f"{name}: {getattr(self, name)} is no option of sbatch, and an exact job has nothing derived; "
+                        f"{name}: {getattr(self, name)} is not an option of sbatch, and an exact job has nothing derived; "
                         "write the type into the request (gpus_per_node: a100:2) or a constraint"
                     )
             return self
@@ -174,14 +176,14 @@ _WHOLE_EXPORT = r"[A-Za-z_][A-Za-z0-9_]*(?:,[A-Za-z_][A-Za-z0-9_]*)*"
 
 
 def check_options(options: dict[str, str | int | bool], exact: bool) -> dict[str, str | int | bool]:
-    """ValueError for an option that may not stand under ``sbatch``.
+    """ValueError for an option that may not be under ``sbatch``.
 
     An exact job may hold any, also those with a field of their own: a range of nodes, a placeholder.
     """
     for name, value in options.items():
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*" if exact else r"[a-z][a-z0-9-]*", name):
             raise ValueError(
-                f"{name!r} is no long option of sbatch; write it without dashes in front, in lower case"
+                f"{name!r} is not a long option of sbatch; write it without dashes in front, in lower case"
             )
         if name in {"hetjob", "packjob"}:
             raise ValueError(f"{name!r} separates components; write them under components:")

@@ -143,7 +143,7 @@ class JobStatus(_Record):
     user: str | None = None
     state: JobState
     state_text: str = Field(default="", description="The state in Slurm's own words.")
-    reason: str | None = Field(default=None, description="Slurm's reason, as it stands.")
+    reason: str | None = Field(default=None, description="Slurm's reason, as it is.")
     partition: str | None = None
     account: str | None = None
     qos: str | None = None

@@ -118,7 +118,7 @@ class AccountRule(Model):
         try:
             re.compile(pattern or "")
         except re.error as error:
-            raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+            raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
         return pattern
 
 
@@ -141,7 +141,7 @@ class Dialect(Model):
     cpu_share: bool = True
     """Whether a job that names no CPUs asks for a GPU's share of the node's; false: the site's default is left to act."""
     tasks: bool = True
-    """Whether `--ntasks-per-node` may stand among the options; false: only srun's own line has it."""
+    """Whether `--ntasks-per-node` may be among the options; false: only srun's own line has it."""
     partition: Literal["named", "optional", "never"] = "named"
     """named: the script always names a partition; optional: only one that the job names or that is not the default; never:
     none."""

@@ -182,7 +182,7 @@ MailUser = Annotated[
         option_length,
     ),
 ]
-"""To whom Slurm writes: handed to a mail program as it stands."""
+"""To whom Slurm writes: handed to a mail program as it is."""
 
 LogPattern = Annotated[str, Checked(*TEXT, _log_pattern, option_length)]
 """The name of a log file, with Slurm's own % patterns."""

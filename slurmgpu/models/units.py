@@ -83,7 +83,7 @@ class Duration(_Spelled):
     def parse(cls, value: object) -> Self:
         """Read a number of minutes or any of Slurm's spellings; ValueError otherwise."""
         if isinstance(value, bool) or not isinstance(value, (int, str)):
-            raise ValueError(f"{value!r} is no time; write {_TIME_FORMS}")
+            raise ValueError(f"{value!r} is not a time; write {_TIME_FORMS}")
         text = str(value).strip()
         if text.upper() in {"UNLIMITED", "INFINITE"}:
             return cls(None, text)
@@ -91,7 +91,7 @@ class Duration(_Spelled):
         if not match:
             meant = time_meant(text)
             guess = f"did you mean {meant}? " if meant else ""
-            raise ValueError(f"{text!r} is no time; {guess}write {_TIME_FORMS}")
+            raise ValueError(f"{text!r} is not a time; {guess}write {_TIME_FORMS}")
         part = {name: int(digits) for name, digits in match.groupdict().items() if digits is not None}
         seconds = (
             part.get("days", 0) * 86400
@@ -137,10 +137,10 @@ class Memory(_Spelled):
         """Read ``16G``, ``1.5T``, ``512M``, or a bare number of MiB; part of a MiB rounds up."""
         forms = "write a number with K, M, G or T, such as 64G (a bare number is MiB)"
         if isinstance(value, bool) or not isinstance(value, (int, str)):
-            raise ValueError(f"{value!r} is no amount of memory; {forms}")
+            raise ValueError(f"{value!r} is not an amount of memory; {forms}")
         match = re.match(_MEMORY, str(value).strip(), re.IGNORECASE | re.ASCII)
         if not match:
-            raise ValueError(f"{value!r} is no amount of memory; {forms}")
+            raise ValueError(f"{value!r} is not an amount of memory; {forms}")
         return cls(math.ceil(float(match["number"]) * _MIB[match["unit"].upper()]), str(value).strip())
 
     def __str__(self) -> str:
@@ -172,20 +172,20 @@ class Gres(_Spelled):
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Read one entry of a --gres list; the count is 1 where none stands."""
+        """Read one entry of a --gres list; the count is 1 where there is none."""
         forms = "write name:count or name:type:count, such as gpu:a100:2 or lscratch:100"
         if not isinstance(value, str) or not value.strip():
-            raise ValueError(f"{value!r} is no generic resource; {forms}")
+            raise ValueError(f"{value!r} is not a generic resource; {forms}")
         text = value.strip()
         parts = text.split(":")
         if len(parts) > 3 or not all(re.fullmatch(_GRES_WORD, part) for part in parts):
-            raise ValueError(f"{value!r} is no generic resource; {forms}")
+            raise ValueError(f"{value!r} is not a generic resource; {forms}")
         if len(parts) == 1:
             return cls(parts[0], None, "1", text)
         if re.match(_COUNT, parts[-1], re.IGNORECASE | re.ASCII):
             return cls(parts[0], parts[1] if len(parts) == 3 else None, parts[-1], text)
         if len(parts) == 3:
-            raise ValueError(f"{value!r}: the count {parts[-1]!r} is no whole number; {forms}")
+            raise ValueError(f"{value!r}: the count {parts[-1]!r} is not a whole number; {forms}")
         return cls(parts[0], parts[1], "1", text)
 
     def __str__(self) -> str:
@@ -206,7 +206,7 @@ class GpuRequest(_Spelled):
         """Read a count, ``type:count`` or ``gpu:type:count``; ValueError otherwise."""
         forms = "write a count (2), type:count (a100:2) or gpu:type:count"
         if isinstance(value, bool) or not isinstance(value, (int, str)):
-            raise ValueError(f"{value!r} is no GPU request; {forms}")
+            raise ValueError(f"{value!r} is not a GPU request; {forms}")
         parts = str(value).strip().split(":")
         if len(parts) > 1 and parts[0] == "gpu":
             parts = parts[1:]
@@ -215,7 +215,7 @@ class GpuRequest(_Spelled):
             or not re.fullmatch(r"[0-9]+", parts[-1])
             or not all(re.fullmatch(_GRES_WORD, p) for p in parts)
         ):
-            raise ValueError(f"{value!r} is no GPU request; {forms}")
+            raise ValueError(f"{value!r} is not a GPU request; {forms}")
         return cls(int(parts[-1]), parts[0] if len(parts) == 2 else None, str(value).strip())
 
     def __str__(self) -> str:

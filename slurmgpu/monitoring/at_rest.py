@@ -50,7 +50,7 @@ def check_at_rest(slurm: Slurm, run: Run, now: datetime) -> None:
 
 
 def completed_tasks(slurm: Slurm, run: Run) -> set[str]:
-    """The tasks that have completed in any of the run's jobs; '' for a job that is no array.
+    """The tasks that have completed in any of the run's jobs; '' for a job that is not an array.
 
     What neither the queue nor accounting remembers is not among them.
     """

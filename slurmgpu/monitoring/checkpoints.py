@@ -38,7 +38,7 @@ State = Literal["complete", "damaged", "torn", "set aside"]
 
 
 class _Read(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True)  # keys of a later version are no fault
+    model_config = ConfigDict(frozen=True, strict=True)  # keys of a later version are not fault
 
 
 class Part(_Read):
@@ -202,7 +202,7 @@ def _wrong_sizes(path: Path, manifest: Manifest) -> dict[str, str]:
 def damage(checkpoint: Checkpoint) -> list[str] | None:
     """Read every part of a generation, block by block: what is wrong with it; None when it is no longer there.
 
-    A training prunes and saves meanwhile: what is missing because of it is no damage.
+    A training prunes and saves meanwhile: what is missing because of it is not damage.
     """
     path, manifest = checkpoint.path, checkpoint.manifest
     if manifest is None:

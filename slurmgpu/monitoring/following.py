@@ -54,7 +54,7 @@ class _GrowingLog:
 
 
 class GrowingLogs:
-    """The logs that are followed. With ``several``, or once there are, headers stand above each one's lines."""
+    """The logs that are followed. With ``several``, or once there are, headers come above each one's lines."""
 
     def __init__(self, several: bool = False) -> None:
         self.several = several
@@ -72,7 +72,7 @@ class GrowingLogs:
     def add(self, log: Log, position: int = 0, *, shown: bool = False) -> None:
         """Follow a log from a position on; one that is known already is left as it is.
 
-        ``shown``: what is before the position stands last on the screen.
+        ``shown``: what is before the position is last on the screen.
         """
         if log.path is None or log.path in self._done:
             return

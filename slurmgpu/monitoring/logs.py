@@ -28,7 +28,7 @@ def find_logs(
 
     ``run_for`` finds the run of a job. With ``earlier`` a run directory's earlier jobs come first, oldest first.
 
-    Raises SlurmUnreachable when a word is no run directory and nothing answers; SlurmGpuError for an unknown job.
+    Raises SlurmUnreachable when a word is not a run directory and nothing answers; SlurmGpuError for an unknown job.
     """
     found: list[Log] = []
     for selection in selections:

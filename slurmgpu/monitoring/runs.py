@@ -43,7 +43,7 @@ def find_run(slurm: Slurm, word: str, runs_of: RunsOf, user: str | None) -> Path
     Slurm is asked about job ids and names; what it no longer knows is looked for among the runs of this folder.
 
     Raises:
-        InvalidInput: a path that is no run directory.
+        InvalidInput: a path that is not a run directory.
         SlurmGpuError: nobody knows such a run; SlurmUnreachable when Slurm could not be asked.
     """
     path = Path(word)

@@ -110,7 +110,7 @@ def _words(line: str) -> list[str]:
 
 
 def select(words: Sequence[str]) -> list[Selection]:
-    """Decide what each word means; raises InvalidInput for a path that is no run directory."""
+    """Decide what each word means; raises InvalidInput for a path that is not a run directory."""
     return [_select(word) for word in words]
 
 
@@ -188,5 +188,5 @@ def since_moment(text: str, now: datetime) -> datetime:
         return datetime.fromisoformat(text.strip()).astimezone(timezone.utc)
     except (ValueError, OverflowError):
         raise InvalidInput(
-            f"since {text!r} is no time: use 30m, 12h, 1d, 2w, or a date such as 2025-11-21T08:00"
+            f"since {text!r} is not a time: use 30m, 12h, 1d, 2w, or a date such as 2025-11-21T08:00"
         ) from None

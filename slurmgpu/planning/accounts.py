@@ -80,7 +80,7 @@ def _by_rule(cluster: Cluster, chosen: Chosen, rule: AccountRule, gpu_types: fro
     if rule.pattern and not re.fullmatch(rule.pattern, account, re.IGNORECASE):
         example = f" such as {rule.example}" if rule.example else f" that match {rule.pattern}"
         raise PlanError(
-            f"resources.account: {account!r} is no account of {cluster.name!r}, which has names{example}",
+            f"resources.account: {account!r} is not an account of {cluster.name!r}, which has names{example}",
             hint="ask the site which accounts you have: sacctmgr -P show associations user=$USER format=account",
         )
     return chosen

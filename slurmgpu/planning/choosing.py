@@ -114,7 +114,9 @@ def choose(
         return _undescribed(cluster, resources, tasks)
     known = [name for name in _named(resources) if name in cluster.partitions]
     if _named(resources) and not known:  # forced: nothing is known of it
-        overruled = f"{resources.partition!r} is no partition of {cluster.name!r} as far as its profile says"
+        overruled = (
+            f"{resources.partition!r} is not a partition of {cluster.name!r} as far as its profile says"
+        )
         return _undescribed(cluster, resources, tasks)._replace(overruled=(overruled,))
     found = candidates(cluster, resources, tasks)
     if found.fitting:
@@ -151,7 +153,7 @@ def _check_names(cluster: Cluster, resources: Resources, force: bool) -> None:
     unknown = [name for name in _named(resources) if name not in cluster.partitions]
     if cluster.known and unknown and not force:
         raise PlanError(
-            f"resources.partition: {unknown[0]!r} is no partition of {cluster.name!r}; "
+            f"resources.partition: {unknown[0]!r} is not a partition of {cluster.name!r}; "
             f"it has {', '.join(cluster.partitions)}",
             hint="name one of these, or leave the partition out, and the planner chooses one that fits",
         )

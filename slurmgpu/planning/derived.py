@@ -116,7 +116,7 @@ def _check(job: Job, work_dir: str) -> None:
             refuse_timeout(job, field)
     if job.script is not None and _only_the_job_knows(work_dir):
         raise PlanError(
-            f"work_dir: {work_dir!r} is known to the job only, and a script runs as it stands",
+            f"work_dir: {work_dir!r} is known to the job only, and a script runs as it is",
             hint="write the folder out, or leave work_dir out and begin the script with cd",
         )
     if job.command is None and job.train is None and job.script is None:
@@ -233,7 +233,7 @@ def _log_folders(job: Job, made: Layouted) -> tuple[str, ...]:
         if "%" in parent.replace("%%", ""):
             raise PlanError(
                 f"{field_name}: {pattern!r} has a pattern in its folder, and Slurm makes no folders: no log, no job",
-                hint="keep %-patterns to the file's own name; %x (the job's name) may stand anywhere",
+                hint="keep %-patterns to the file's own name; %x (the job's name) may be anywhere",
             )
         if made.chdir and re.search(r"[%\\]", made.chdir) and not pattern.startswith("/"):
             raise PlanError(

@@ -96,7 +96,7 @@ def _never_starts(
         found += [f"{of}{problem}" for problem in judged]
     if found and not force:
         raise PlanError(
-            f"the job as it stands would never start on {cluster.name!r}: {'; '.join(found)}",
+            f"the job as it is would never start on {cluster.name!r}: {'; '.join(found)}",
             hint="change what it asks for; or leave exact out, and the planner says what would fit; "
             "or --force asks for it all the same",
         )
@@ -169,7 +169,7 @@ def _launching(job: Job, environment: Environment, size: ExactSize, around: Surr
 
 
 def exact_options(job: Job) -> Iterator[Option]:
-    """The options that stand in the job, each as it is spelled there; PlanError when one stands there twice."""
+    """The options in the job, each as it is spelled there; PlanError when one is there twice."""
     given = [*_own_options(job), *_others(job.sbatch)]
     seen: set[str] = set()
     for name, value in given:

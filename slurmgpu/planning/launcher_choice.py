@@ -81,7 +81,7 @@ def choose_launcher(
         spawns = facts is not None and facts.spawns is not None
         return Launching("plain", _ONCE, spawns=spawns)
     if job.script is not None:
-        return Launching("plain", "the script runs as it stands")
+        return Launching("plain", "the script runs as it is")
     processes = nodes * max(gpus_per_node, tasks_per_node or 1)
     words = job.command or ()
     python = python_command(words) if words else None
@@ -200,7 +200,7 @@ def _started_twice(facts: ScriptFacts | None, program: str | None) -> tuple[str,
 
 
 def _other_program(words: tuple[str, ...], nodes: int, gpus_per_node: int) -> Launching:
-    why = "the command is no Python script"
+    why = "the command is not a Python script"
     if nodes * gpus_per_node <= 1:
         return Launching("plain", why)
     program = words[runner_length(words)]

@@ -25,7 +25,7 @@ __all__ = ["reasons", "same_in_all_tasks", "warnings"]
 def reasons(
     job: Job, cluster: Cluster, draft: Draft, launching: Launching, processes: int, own_gpus: int | None
 ) -> Iterator[Reason]:
-    """Why the values are that are no sbatch option; ``processes`` on a node, ``own_gpus`` of each task."""
+    """Why the values are that are not sbatch option; ``processes`` on a node, ``own_gpus`` of each task."""
     layout = draft.layout
     if job.script is None and not job.components:
         yield _processes_reason(launching, layout, processes)

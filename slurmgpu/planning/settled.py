@@ -174,7 +174,7 @@ class Size(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """What was derived for a job, or taken from it as it stands."""
+    """What was derived for a job, or taken from it as it is."""
 
     name: str
     options: tuple[Option, ...]

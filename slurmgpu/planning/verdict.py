@@ -316,7 +316,7 @@ def _account(cluster: Cluster, ask: Ask, partition: Partition, subject: str) -> 
         return
     names = sorted({row.account for row in cluster.associations})
     if ask.account is not None and ask.account not in names:
-        yield Problem(f"account {ask.account!r}", f"is none of yours: {', '.join(names)}", "account")
+        yield Problem(f"account {ask.account!r}", f"is not one of yours: {', '.join(names)}", "account")
         return
     rows = associations_for(cluster, ask.account, ask.partition)
     if not rows:

@@ -62,7 +62,7 @@ def _srun(plan: Plan, options: tuple[str, ...]) -> str:
 
 
 def container_words(plan: Plan) -> str | None:
-    """What stands before the command to run it in the image, as one text of shell; None without a container."""
+    """What comes before the command to run it in the image, as one text of shell; None without a container."""
     container = plan.environment.container
     if container is None:
         return None
@@ -79,7 +79,7 @@ SCRIPT_NAME = "script.sbatch"
 VARIABLES = {
     "login_shell": "Whether the first line is to say `bash -l`.",
     "submit_by_hand": "The command that submits the script without slurmgpu.",
-    "options": "List of options as they stand after `#SBATCH `, in order; the bare word `hetjob` between components.",
+    "options": "List of options as they come after `#SBATCH `, in order; the bare word `hetjob` between components.",
     "shebang": "What runs a script of the user's own, such as `/bin/zsh`, or `none`.",
     "script": "The script's own lines, or `none`.",
     "work_dir": "The work folder, quoted; `$NAME` in it expands when the job runs; `none` in an exact job that names none.",
@@ -115,7 +115,7 @@ VARIABLES = {
     "tended.at_limit": "Whether the time limit is a reason to start again.",
     "tended.by_code": "Whether exit code 75 is a reason to start again.",
     "needed_variables": "List of the variables without which the image cannot be found.",
-    "container": "What stands before the command to run it in an image, quoted, in one text; `none` without a container.",
+    "container": "What comes before the command to run it in an image, quoted, in one text; `none` without a container.",
     "sections": "List of the templates that follow the options, in the order in which they run.",
     "shown": "Those of them that stand in the open; all of them in a script without machinery.",
     "steps": "List of the functions that `run_job` calls, each with its templates as `sections`; the launcher has no `function`.",
@@ -211,7 +211,7 @@ def _sections(plan: Plan, context: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _options(plan: Plan) -> Iterator[str]:
-    """What stands after ``#SBATCH``, line by line; a bare word begins each further component."""
+    """What comes after ``#SBATCH``, line by line; a bare word begins each further component."""
     yield from (_directive(option.name, option.value) for option in plan.options)
     for component in plan.components:
         yield "hetjob"

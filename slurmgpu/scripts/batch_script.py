@@ -112,7 +112,7 @@ class Script:
         return read_shell(body, self.body_start)
 
     def commands(self) -> tuple[Command, ...]:
-        """The body's logical lines; none where its interpreter is no shell."""
+        """The body's logical lines; none where its interpreter is not a shell."""
         return self._commands if self.is_shell else ()
 
     @cached_property

@@ -35,7 +35,7 @@ class Imported(NamedTuple):
     """The script's line of each key that stands for an option."""
 
 
-_AS_IT_STANDS = Kept(None, "it is to stay as it stands")
+_AS_IT_STANDS = Kept(None, "it is to stay as it is")
 _ORDER = (
     "name", "exact", "resources", "components", "environment", "variables", "work_dir", "launch", "command", "array",
     "dependency", "restart", "output", "error", "mail", "comment", "sbatch", "shebang", "script",
@@ -46,7 +46,7 @@ def import_script(text: str, name: str, *, verbatim: bool = False) -> Imported:
     """Make a job of a script that sbatch takes; ``name`` is what the script is called in messages.
 
     ``verbatim`` keeps what runs as the script's own text, also where it would be understood.
-    InvalidInput for what is no batch script, or one that sbatch refuses for more than its first line.
+    InvalidInput for what is not a batch script, or one that sbatch refuses for more than its first line.
     """
     script = parse_batch_script(text)
     _refuse(script, name)
@@ -102,7 +102,7 @@ def _shortened(text: str) -> str:
 def _head(name: str, understood: bool, resources: Collection[str]) -> Iterator[str]:
     yield f"Imported from {name}: it asks Slurm for exactly what that script asks for (exact: true)."
     if not understood:
-        yield "What runs is the script's own text, as it stands."
+        yield "What runs is the script's own text, as it is."
     else:
         yield "Its lines were understood whole. Without `exact` the planner works the request out for any cluster."
         if "gres" in resources or "tasks" in resources:
@@ -114,7 +114,7 @@ def _head(name: str, understood: bool, resources: Collection[str]) -> Iterator[s
 
 _REFUSED = {
     "unmatched-quote": "a quote is not closed",
-    "colon": "a colon stands where an option should",
+    "colon": "a colon is where an option should be",
     "bare-word": "no option begins with this word",
     "ambiguous-option": "several options begin so",
     "missing-value": "its value is missing",
@@ -136,7 +136,7 @@ def _refuse(script: Script, name: str) -> None:
         raise InvalidInput(f"{name}: holds NUL bytes, and sbatch refuses it", hint="give a text file")
     if "no-shebang" in whys and not script.directives:
         raise InvalidInput(
-            f"{name}: is no batch script: its first line does not begin with #!, and it has no #SBATCH lines",
+            f"{name}: is not a batch script: its first line does not begin with #!, and it has no #SBATCH lines",
             hint="begin it with #!/bin/bash; a command becomes a job without a script: slurmgpu submit -- COMMAND",
         )
     for one in script.refusals:
@@ -160,10 +160,10 @@ def _shebang(script: Script, name: str) -> tuple[str, list[str]]:
     later = _later_shebang(script)
     if later is None:
         return "/bin/bash", [
-            f"{name} does not begin with #!, and sbatch refuses it so; /bin/bash is taken here"
+            f"{name} does not begin with #!, and sbatch refuses that; /bin/bash is taken here"
         ]
     return script.lines[later - 1][2:].strip(), [
-        f"{name} has text before #! (line {later}), and sbatch refuses it so; here that text stands below"
+        f"{name} has text before #! (line {later}), and sbatch refuses that; here that text comes below"
     ]
 
 
@@ -195,7 +195,7 @@ def _is_directive(line: str) -> bool:
 
 
 def _options(script: Script) -> tuple[dict[str, Any], dict[int, Key], dict[Key, int]]:
-    """The job's data; the key at which the last option of each line of the script stands; and each key's line."""
+    """The job's data; the key of the last option of each line of the script; and each key's line."""
     found = [_last_ones(script, number) for number in range(script.components)]
     data, keys = place([[(one.name, one.value) for one in component] for component in found])
     places: dict[int, Key] = {}
@@ -278,4 +278,4 @@ def _duplicates(script: Script) -> Iterator[str]:
 def _unknown(script: Script) -> Iterator[str]:
     for one in script.refusals:
         if one.why == "unknown-option":
-            yield f"line {one.line}: {one.text} is none of sbatch's own options; it is kept, as a site's plug-in may know it"
+            yield f"line {one.line}: {one.text} is not one of sbatch's own options; it is kept, as a site's plug-in may know it"

@@ -162,7 +162,7 @@ class _Body:
 
     def _at(self, stage: int) -> None:
         if stage < self.stage:
-            raise Unsure("the rendered script does this before what stands above it")
+            raise Unsure("the rendered script does this before what comes above it")
         self.stage = stage
 
     def _module(self, words: list[str]) -> Key:
@@ -223,7 +223,7 @@ class _Body:
         for word in words[1:]:
             name, equals, value = word.partition("=")
             if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name) or name in self.variables:
-                raise Unsure("it is no NAME=value, or sets a name twice")
+                raise Unsure("it is not a NAME=value, or sets a name twice")
             found = path(value) if value else ""
             used = set(re.findall(r"\$\{?(\w+)", found))
             if not used <= _ALWAYS_SET | set(self.variables):

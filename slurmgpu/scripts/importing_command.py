@@ -57,7 +57,7 @@ def _read(word: str, *, variables: bool) -> str:
             found.append(match[0])
             at = match.end()
     if variables and not home and "".join(found).startswith("~"):
-        raise Unsure(f"{word} is quoted, so it is no home folder")
+        raise Unsure(f"{word} is quoted, so it is not a home folder")
     # "$A"b is not $Ab.
     for index, (piece, following) in enumerate(itertools.pairwise(found)):
         if _VARIABLE.fullmatch(piece) and not piece.endswith("}") and re.match(r"\w", following):
@@ -65,7 +65,7 @@ def _read(word: str, *, variables: bool) -> str:
     return "".join(found)
 
 
-# The shell's own words are no programs: `command:` starts none of them.
+# The shell's own words are not programs: `command:` starts none of them.
 _BUILTINS = """
     . : [ alias bg bind break builtin caller cd command compgen complete continue declare dirs disown echo enable eval
     exec exit export false fg getopts hash help history jobs kill let local logout mapfile ml module popd printf pushd
@@ -158,7 +158,7 @@ def _container(words: list[str], size: ExactSize) -> tuple[dict[str, object], li
         raise Unsure(f"{runtime} {mode or 'alone'} is neither exec nor run")
     line = read_container([unquoted(word) for word in words[1:]]).line
     for fault in line.faults:
-        raise Unsure(f"{fault.text} is no known option of {runtime} {mode}, so the image cannot be told")
+        raise Unsure(f"{fault.text} is not a known option of {runtime} {mode}, so the image cannot be told")
     found: dict[str, object] = {"runtime": runtime} if runtime != PROGRAMS[0] else {}
     gpu = "none"
     binds: list[str] = []
@@ -201,7 +201,7 @@ def _torchrun(words: list[str], job: Job, size: ExactSize) -> list[str]:
     else:
         python, rest = words[0], words[words.index("-m") + 2 :]
         if words[1] != "-m":
-            raise Unsure(f"{words[1]} stands before torchrun's module")
+            raise Unsure(f"{words[1]} comes before torchrun's module")
     options, rest = _options(TORCHRUN, rest)
     processes: str | None = None
     for one in options:

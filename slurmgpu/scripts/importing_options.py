@@ -76,21 +76,21 @@ _FIELDS: dict[str, tuple[Key, Callable[[str | None], object]]] = {
 def options_to_data(components: list[Asked]) -> dict[str, object]:
     """The options of each component of a job as its file holds them, ``exact`` included; no script yet.
 
-    Of an option that stands twice in a component the last counts.
+    Of an option that is given twice in a component the last counts.
     """
     data, _ = place([list(dict(one).items()) for one in components])
     return data
 
 
 def place(components: list[Asked]) -> tuple[dict[str, object], dict[tuple[int, str], Key]]:
-    """The options of each component as a job's data, and the key at which each stands (component and name)."""
+    """The options of each component as a job's data, and the key of each (component and name)."""
     data: dict[str, Any] = {"exact": True}
     keys: dict[tuple[int, str], Key] = {}
     for number, asked in enumerate(components):
         inside: Key = () if number == 0 else ("components", number - 1)
         if number:
             data.setdefault("components", []).append({})
-        kept: set[str] = set()  # what stands under sbatch: it is rendered after the fields
+        kept: set[str] = set()  # what is under sbatch: it is rendered after the fields
         for name, value in asked:
             together = next((group for group in _TOGETHER if name in group), frozenset())
             key = None if kept & together else _fit(data, inside, name, value)
@@ -148,7 +148,7 @@ def _get(data: Any, key: Key) -> object:
 
 
 def valid(data: dict[str, object]) -> Job | None:
-    """The job of this data; None where it is no job."""
+    """The job of this data; None where it is not a job."""
     try:
         return Job.model_validate_json(json.dumps(data))
     except ValidationError:

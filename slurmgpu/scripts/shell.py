@@ -37,7 +37,7 @@ _PLAIN_IN_QUOTES = re.compile(r"[^\\`$\"\n]+")
 
 
 class HereDocument(NamedTuple):
-    """A here-document: what stands between the line of its command and its end word."""
+    """A here-document: what is between the line of its command and its end word."""
 
     line: int
     """Of its first line, counted from 1."""
@@ -371,7 +371,7 @@ def _without_redirections(part: list[tuple[str, int]]) -> tuple[list[tuple[str, 
             skip = False
         elif word in _REDIRECTIONS:
             skip = found = True
-            # The descriptor before it; a word of digits that stands apart is rare enough.
+            # The descriptor before it; a word of digits apart is rare enough.
             if kept and kept[-1][0].isdigit() and len(kept[-1][0]) == 1 and len(kept) > 1:
                 kept.pop()
         else:

@@ -22,7 +22,7 @@ class JobId:
 
     @classmethod
     def parse(cls, text: str) -> JobId | None:
-        """Read an id as Slurm shows it; None when the text is no id."""
+        """Read an id as Slurm shows it; None when the text is not an id."""
         match = _ID.fullmatch(text)
         if not match:
             return None
@@ -84,7 +84,7 @@ def expand_pattern(
         "j": None if waiting else str(raw),
         "J": None if waiting else str(raw),
         "A": str(job_id.number),
-        # A job that is no array has no index; Slurm then writes its "no value" number.
+        # A job that is not an array has no index; Slurm then writes its "no value" number.
         "a": None if waiting else task or "4294967294",
         "x": name,
         "u": user,

@@ -91,7 +91,7 @@ _TABLE = [
     (r"Invalid license", "the cluster has no such licence", "List them with: scontrol show licenses"),
     (
         r"QOS ?[Mm]ax|MaxSubmit|job submit limit|accounting/QOS policy|AssocMax|AssocGrp",
-        "a limit of your account or QOS stands against this job: jobs at a time, size, or time",
+        "a limit of your account or QOS holds this job back: jobs at a time, size, or time",
         "Ask for less, or wait until others of your jobs have ended; "
         "sacctmgr show qos format=name,maxwall,maxtrespu,maxsubmitpu shows the limits",
     ),

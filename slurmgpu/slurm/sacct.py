@@ -166,7 +166,7 @@ def _jobs(records: list[dict[str, str]], notes: list[str]) -> Iterator[JobStatus
     for record in records:
         job_id = JobId.parse(record["JobID"])
         if job_id is None:
-            notes.append(f"sacct: a row with the id {record['JobID']!r} was left out: that is no job id")
+            notes.append(f"sacct: a row with the id {record['JobID']!r} was left out: that is not a job id")
             continue
         yield _job(record, job_id)
 

@@ -14,7 +14,7 @@ __all__ = [
     "user_command",
 ]
 
-# Free text comes last: it may hold the separator, which is no choice of ours.
+# Free text comes last: it may hold the separator, which is not a choice of ours.
 QOS_FIELDS = (
     "name", "preempt", "preemptmode", "flags", "usagefactor", "grptres", "grpjobs", "maxtres",
     "maxtrespernode", "maxwall", "maxtrespu", "maxjobspu", "maxtrespa", "maxjobspa", "mintres", "description",

@@ -16,7 +16,7 @@ _SIGNAL = re.compile(r"(?:SIG)?[A-Z][A-Z0-9]{1,9}|\d{1,2}", re.ASCII)
 
 
 def check_signal(signal: str | None) -> None:
-    """Raise InvalidInput for what cannot be a signal's name; None is no signal."""
+    """Raise InvalidInput for what cannot be a signal's name; None is not a signal."""
     if signal is not None and not _SIGNAL.fullmatch(signal.upper()):
         raise InvalidInput(
             f"signal {signal!r} is not a signal's name: use a name such as TERM, USR1, USR2 or INT, or a number"

@@ -101,7 +101,7 @@ def _jobs(good: list[list[str]], notes: list[str]) -> Iterator[JobStatus]:
         shown = fields["JobArrayID"].strip()
         job_id = JobId.parse(shown)
         if job_id is None:
-            notes.append(f"squeue: a row with the id {shown!r} was left out: that is no job id")
+            notes.append(f"squeue: a row with the id {shown!r} was left out: that is not a job id")
             continue
         yield _job(fields, shown, job_id)
 

@@ -51,7 +51,7 @@ def read(slurm: Commands, ids: Sequence[int]) -> tuple[list[StepUse], list[str]]
 
 
 def parse(text: str) -> list[StepUse]:
-    """Read what `command` prints; lines that are no rows are passed over."""
+    """Read what `command` prints; lines that are not rows are passed over."""
     found = []
     for line in text.split("\n"):
         parts = line.split("|")

@@ -137,7 +137,7 @@ def attach(packed: Packed, run: Run) -> submitit.Job[Any]:
 def _refuse(plan: Plan) -> None:
     if plan.script is not None:
         raise InvalidInput(
-            "script: runs as it stands, and submitit starts a command on each task",
+            "script: runs as it is, and submitit starts a command on each task",
             hint="leave --via submitit out, or write command: instead of script:",
         )
     if plan.train is None and "timeout" in plan.restart_on:

@@ -96,7 +96,7 @@ def _kind(path: Path) -> Literal["folder", "file", "missing"]:
 
 
 def _of_ones_own(one: Finding) -> Finding:
-    """What sbatch takes all the same is no reason to refuse a script that somebody has had, and used, for long."""
+    """What sbatch takes all the same is not a reason to refuse a script that somebody has had, and used, for long."""
     return one._replace(severity="warning") if RULES[one.rule].taken else one
 
 

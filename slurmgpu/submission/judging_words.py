@@ -57,7 +57,7 @@ def in_words_of_the_request(finding: Finding, script: Script, request: Prepared)
 
 
 def gpu_memory_in_megabytes(request: Prepared) -> Iterator[Remark]:
-    """The same slip as with --mem, in a field that is no option of sbatch."""
+    """The same slip as with --mem, in a field that is not an option of sbatch."""
     value = request.loaded.job.resources.gpu_memory
     if value is None or value.written is None or not value.written.isdigit() or value.mib > 512:
         return

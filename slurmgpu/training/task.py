@@ -242,7 +242,7 @@ class Task:
         return self.counted_loss(answer)
 
     def counted_loss(self, answer: object) -> Loss:
-        """What ``loss`` returned when it was no tensor without dimensions."""
+        """What ``loss`` returned when it was not a tensor without dimensions."""
         if isinstance(answer, tuple) and len(answer) == 2:
             total, count = answer
             if isinstance(total, torch.Tensor) and total.dim() == 0 and _is_scalar(count):

@@ -214,7 +214,7 @@ def _explain_what_needs_a_gpu() -> None:
 
 
 def _run_the_next() -> None:
-    """Another sitecustomize that this one stands before."""
+    """Another sitecustomize that this one comes before."""
     here = Path(__file__).resolve().parent
     others = [path for path in sys.path if Path(path).resolve() != here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)

@@ -19,7 +19,7 @@ _RAN: list[str] = []
 
 @pytest.fixture(scope="session", autouse=True, params=list(RELEASES) if _NAMED == ["all"] else _NAMED or None)
 def release(request: pytest.FixtureRequest) -> Iterator[str | None]:
-    """The release of Slurm that stands first on PATH; None for the installed one, whatever it is.
+    """The release of Slurm that comes first on PATH; None for the installed one, whatever it is.
 
     One that cannot be had skips the test; in CI (CI=true) or with SLURMGPU_REQUIRE_SLURM=1 it fails it.
     """

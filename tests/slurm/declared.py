@@ -161,7 +161,7 @@ def _declare(folder: Path, shards: bool, group: str, plain_nodes: int, private: 
 def declared_slurm(
     release: tuple[int, int], user: str, group: str, *, plain_nodes: int = 84, private: str = "cloud"
 ) -> Iterator[DeclaredSlurm]:
-    """Start it in the release that stands first on PATH; shards are declared from 22.05 on, when they came.
+    """Start it in the release that comes first on PATH; shards are declared from 22.05 on, when they came.
 
     ``plain_nodes``: how many it has without GPUs; ``private``: its PrivateData.
     """

@@ -14,7 +14,7 @@ from slurmgpu.monitoring.runs import run_of_job, runs_that_ended
 from slurmgpu.monitoring.select import current_user, select
 from slurmgpu.monitoring.status import status
 from slurmgpu.monitoring.waiting import Ended, exit_code
-from slurmgpu.slurm import Slurm, squeue
+from slurmgpu.slurm import Slurm
 from tests.slurm.sandbox_user import wait_until
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Tool
@@ -99,7 +99,7 @@ def test_exit_codes_are_whole_when_only_accounting_remembers_the_job(
         launcher = ("--launch", "srun") if name == "srun" else ()
         made = tool.submit("--gpus", "1", "--job-name", f"code-{name}", *launcher, "--", *command)
         runs[name] = made.run_dir
-    monkeypatch.setattr(squeue, "read", lambda *_: ([], []))  # it has forgotten them
+    monkeypatch.setattr(Slurm, "queue", lambda *_: ([], []))  # it has forgotten them
 
     def ended(word: str) -> JobStatus:
         report = status(

@@ -43,7 +43,7 @@ def test_what_a_sandbox_would_refuse_or_keep_waiting_is_refused_when_it_is_plann
         for options, why in (
             (("-q", "debug", "--gpus", "8"), "QOS 'debug' allows at most 4 GPUs a job"),
             (("-q", "hihg", "--gpus", "1"), "has no QOS 'hihg'"),
-            (("-A", "nobody", "--gpus", "1"), "account 'nobody' is none of yours"),
+            (("-A", "nobody", "--gpus", "1"), "account 'nobody' is not one of yours"),
         ):
             words = (sys.executable, "-m", "slurmgpu", "plan", *options, "--", "true")
             done = user("exec", "--", *words)

@@ -201,7 +201,7 @@ def test_without_flops_or_peak_no_mfu_is_invented_and_the_start_says_why(run: Ru
     values, absent = run.metrics("train")[-1]["values"], run.metrics("start")[-1]["values"]["absent"]
     assert "achieved_flops_per_second" in values
     assert values.keys().isdisjoint(absent)
-    assert absent["mfu"] == "no peak is known of a CPU; the setting peak_flops gives one"
+    assert absent["mfu"] == "no peak is known for a CPU; the setting peak_flops gives one"
     assert absent["gpu_utilization"] == "there is no NVIDIA GPU here"
 
 
@@ -307,7 +307,7 @@ def test_utilisation_is_the_mean_of_samples_of_the_gpu_with_torchs_uuid(
         (
             Nvml(1),
             {"name": "NVIDIA A100-SXM4-40GB MIG 1g.5gb"},
-            "NVML tells no utilisation of a part of a GPU",
+            "NVML does not report the utilisation of a part of a GPU",
         ),
         (Nvml(1), {"uuid": None}, "this torch does not tell the GPU's UUID"),
     ],

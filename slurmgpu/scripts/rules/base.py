@@ -33,12 +33,12 @@ __all__ = [
 
 
 class Asked(NamedTuple):
-    """The options of one component; numbers are None where none stands, or none can be read."""
+    """The options of one component; numbers are None where there is none, or none can be read."""
 
     options: Mapping[str, Directive]
 
     def line(self, *names: str) -> int:
-        """The line of the first of these options that stands there, else 1."""
+        """The line of the first of these options, else 1."""
         return next((self.options[name].line for name in names if name in self.options), 1)
 
     def value(self, name: str) -> str | None:
@@ -153,7 +153,7 @@ def is_placeholder(value: str) -> bool:
 
 Severity = Literal["error", "warning", "hint"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "hint")
-"""Error: Slurm will not do what stands there. Warning: likely wrong. Hint: works, and could be better."""
+"""Error: Slurm will not do what is written there. Warning: likely wrong. Hint: works, and could be better."""
 
 
 class Facts(NamedTuple):

@@ -39,7 +39,7 @@ class Call:
     open_options: bool = False
     """Some options of srun stand in a variable and are not seen."""
     nested: bool = False
-    """It stands within the text of another command (``bash -c '...'``)."""
+    """It is within the text of another command (``bash -c '...'``)."""
 
     @property
     def name(self) -> str:
@@ -138,7 +138,7 @@ def _call(simple: Simple, outer: Call | None) -> Call:
 def _without_prefixes(
     words: tuple[str, ...], raw: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """A command without what merely stands before it: ``exec``, ``nohup``, ``time``, ``env A=1``."""
+    """A command without what merely comes before it: ``exec``, ``nohup``, ``time``, ``env A=1``."""
     while words:
         at = prefix_length(words)
         if words[0] in {"exec", "time"}:

@@ -66,7 +66,7 @@ def module_in_sh(view: View) -> Iterator[Hit]:
 
 @rule("hint")
 def module_without_login(view: View) -> Iterator[Hit]:
-    """`module` in a shell that inherits nothing and is no login shell."""
+    """`module` in a shell that inherits nothing and is not a login shell."""
     login = re.search(r"\s-\w*[li]\b|--login", view.script.shebang or "")
     export = (view.asked.value("export") or "ALL").upper().split(",")
     if view.script.interpreter != "bash" or login or "ALL" in export or "get-user-env" in view.asked.options:
@@ -104,7 +104,7 @@ def secret_in_script(view: View) -> Iterator[Hit]:
             )
             yield Hit(
                 number,
-                f"{what} stands here in plain text: {who}",
+                f"{what} is here in plain text: {who}",
                 "treat the key as leaked: replace it, and keep the new one in a file that only you can read",
             )
 

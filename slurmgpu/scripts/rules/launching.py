@@ -270,7 +270,7 @@ def gpus_hidden(view: View) -> Iterator[Hit]:
             continue
         yield Hit(
             asked.line("gpus-per-task"),
-            "each task sees its own GPU only: NCCL cannot copy between them directly, and LOCAL_RANK is no device number",
+            "each task sees its own GPU only: NCCL cannot copy between them directly, and LOCAL_RANK is not a device number",
             "ask for --gpus-per-node and --ntasks-per-node, and choose the device by LOCAL_RANK",
         )
         return

@@ -276,7 +276,7 @@ def unknown_option(view: View) -> Iterator[Hit]:
         else:
             yield Hit(
                 line,
-                f"--{name} is no option of sbatch itself: it is refused where no plug-in of the site brings it",
+                f"--{name} is not an option of sbatch itself: it is refused where no plug-in of the site brings it",
                 "remove it unless your site documents it",
             )
 
@@ -322,6 +322,6 @@ def unusual_character(view: View) -> Iterator[Hit]:
             assert found is not None
             yield Hit(
                 number,
-                f"{found[0].strip() or found[0]!a} is no plain character: sbatch takes it for a part of the word",
+                f"{found[0].strip() or found[0]!a} is not a plain character: sbatch takes it for a part of the word",
                 "type the dashes, quotes and blanks anew",
             )

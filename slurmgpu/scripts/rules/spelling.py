@@ -25,14 +25,14 @@ def several_on_a_line(view: View) -> Iterator[Hit]:
         if len(names) > 1:
             yield Hit(
                 number,
-                f"{len(names)} options stand on this line",
+                f"{len(names)} options are on this line",
                 "give each a line of its own, which is easier to change",
             )
 
 
 @rule("warning")
 def duplicate_option(view: View) -> Iterator[Hit]:
-    """An option stands there twice: the last one counts."""
+    """An option is given twice: the last one counts."""
     for component in range(view.script.components):
         last: dict[str, Directive] = {}
         for one in view.script.directives:
@@ -41,7 +41,7 @@ def duplicate_option(view: View) -> Iterator[Hit]:
             earlier = last.get(one.name)
             if earlier is not None:
                 same = earlier.value == one.value
-                said = f"--{one.name} stands at line {earlier.line} already"
+                said = f"--{one.name} is already at line {earlier.line}"
                 counts = (
                     "with the same value" if same else f"and this one counts: {earlier.value!r} is forgotten"
                 )
@@ -148,7 +148,7 @@ _TRANSLATED = {"PBS": "aAcCehIjJklmMNopqrStuvVWz", "BSUB": "ceJmMnoqWx"}
 
 @rule("hint")
 def pbs_lines(view: View) -> Iterator[Hit]:
-    """#PBS or #BSUB lines: sbatch reads those, too, wherever they stand, and translates some."""
+    """#PBS or #BSUB lines: sbatch reads those, too, wherever they are, and translates some."""
     if "ignore-pbs" in view.asked.options:
         return
     found: list[int] = []

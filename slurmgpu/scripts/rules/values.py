@@ -33,7 +33,7 @@ _SIGNALS = {
 
 
 def given(view: View, *names: str) -> Iterator[tuple[Directive, str]]:
-    """The options of these names with a value that is no variable and no placeholder; all of them, as sbatch does."""
+    """The options of these names with a value that is not a variable and no placeholder; all of them, as sbatch does."""
     for one in view.script.directives:
         if one.name not in names or one.value is None or one.value.startswith("="):
             continue
@@ -46,7 +46,7 @@ def bad_time(view: View) -> Iterator[Hit]:
     """A time limit that sbatch refuses."""
     for one, value in given(view, "time", "time-min"):
         if not re.fullmatch(_TIME, value):
-            yield Hit(one.line, f"{value!r} is no time to sbatch", _better_time(value))
+            yield Hit(one.line, f"{value!r} is not a time for sbatch", _better_time(value))
 
 
 def _better_time(value: str) -> str:
@@ -94,7 +94,7 @@ def bad_memory(view: View) -> Iterator[Hit]:
                 fix = f"write {whole}{'M' if fraction[2].upper() == 'G' else 'G'}: whole numbers only"
             else:
                 fix = "write a whole number with K, M, G or T, such as 64G"
-            yield Hit(one.line, f"{value!r} is no amount of memory to sbatch", fix)
+            yield Hit(one.line, f"{value!r} is not an amount of memory for sbatch", fix)
 
 
 @rule("warning")
@@ -129,13 +129,15 @@ def bad_number(view: View) -> Iterator[Hit]:
     """A count that sbatch refuses."""
     for one, value in given(view, *_NUMBERS):
         if not re.fullmatch(r"[1-9]\d*", value) and "," not in value and "=" not in value:
-            yield Hit(one.line, f"{value!r} is no count for --{one.name}", "write a whole number, 1 or more")
+            yield Hit(
+                one.line, f"{value!r} is not a count for --{one.name}", "write a whole number, 1 or more"
+            )
     for one, value in given(view, "wait-all-nodes"):
         if not re.fullmatch("0*[01]", value):
-            yield Hit(one.line, f"{value!r} is no value of --wait-all-nodes", "write 0 or 1")
+            yield Hit(one.line, f"{value!r} is not a value of --wait-all-nodes", "write 0 or 1")
     for one, value in given(view, "nodes"):
         if not value.isdigit() and not re.fullmatch(r"\d+[kKmM]?(-\d+[kKmM]?)?(:\d+)?|[\d,:-]+", value):
-            yield Hit(one.line, f"{value!r} is no count of nodes", "write a number, or MIN-MAX")
+            yield Hit(one.line, f"{value!r} is not a count of nodes", "write a number, or MIN-MAX")
         span = re.fullmatch(r"(\d+)-(\d+)", value) if "-" in value else None
         if span and int(span[2]) < int(span[1]):
             yield Hit(one.line, f"{value!r}: the most nodes are fewer than the least", "write MIN-MAX")
@@ -156,7 +158,7 @@ def _gpu_fault(option: str, entry: str) -> tuple[str, str] | None:
         return None
     fix = "write gpu:COUNT or gpu:TYPE:COUNT"
     if option == "gres" and re.match(r"gpus?[=:]?\d+\Z|gpus?=", entry):
-        return f"{entry!r} is no resource that Slurm has", fix
+        return f"{entry!r} is not a resource that Slurm has", fix
     if option == "gres" and entry.startswith("gpus:"):
         return "the resource is called gpu, not gpus", fix
     if re.match(r"gpu:[A-Za-z][\w.-]*=\d+\Z", entry):
@@ -168,7 +170,7 @@ def _gpu_fault(option: str, entry: str) -> tuple[str, str] | None:
     if option == "gres" and re.match(r"gpu:(?:[^:]+:(?!\d+[kKmMgG]?\Z)|\Z)", entry):
         return f"{entry!r} does not end in a count", fix
     if option != "gres" and not re.fullmatch(_GPUS, entry):
-        return f"{entry!r} is no count of GPUs for --{option}", f"write --{option}=COUNT or TYPE:COUNT"
+        return f"{entry!r} is not a count of GPUs for --{option}", f"write --{option}=COUNT or TYPE:COUNT"
     return None
 
 
@@ -180,7 +182,7 @@ def bad_mail_type(view: View) -> Iterator[Hit]:
             if kind.strip().lower() not in _MAIL:
                 yield Hit(
                     one.line,
-                    f"{kind!r} is no type of mail",
+                    f"{kind!r} is not a type of mail",
                     "write BEGIN, END, FAIL, REQUEUE, TIME_LIMIT_90 or ALL",
                 )
 
@@ -204,7 +206,7 @@ def bad_signal(view: View) -> Iterator[Hit]:
         if not match or not (match[1].isdigit() or match[1].lower() in _SIGNALS):
             yield Hit(
                 one.line,
-                f"{value!r} is no signal to sbatch",
+                f"{value!r} is not a signal for sbatch",
                 "write B:USR1@120: the signal, and how many seconds before the end",
             )
 
@@ -225,7 +227,7 @@ def bad_array(view: View) -> Iterator[Hit]:
     """A job array that Slurm refuses."""
     most = view.facts.cluster.slurm.max_array_size if view.facts.cluster else None
     for one, value in given(view, "array"):
-        # `%` without a number is no limit, and a comma without one no task (seen on 22.05).
+        # `%` without a number is not a limit, and a comma without one no task (seen on 22.05).
         parts = re.sub(r"%\d*\Z", "", value).split(",")
         for part in list(filter(None, parts)) or parts:
             match = re.fullmatch(r"(\d+)(?:-(\d+)(?::0*([1-9]\d*))?)?", part.strip("[]"))
@@ -233,7 +235,7 @@ def bad_array(view: View) -> Iterator[Hit]:
             if not match or last < int(match[1]):
                 yield Hit(
                     one.line,
-                    f"{part!r} is no range of indices",
+                    f"{part!r} is not a range of indices",
                     "write 0-9, 0-9%2 (two at a time), 0-20:5 or 1,3,7",
                 )
             elif most is not None and max(last, int(match[3] or 0)) >= most:
@@ -288,7 +290,7 @@ def bad_word(view: View) -> Iterator[Hit]:
     for one, value in given(view, *_WORDS):
         pattern, valid = _WORDS[one.name]
         if not re.fullmatch(pattern, value):
-            yield Hit(one.line, f"{value!r} is no value of --{one.name}", f"write {valid}")
+            yield Hit(one.line, f"{value!r} is not a value of --{one.name}", f"write {valid}")
 
 
 _UNIT = r"(?i:second|minute|hour|day|week)s?"
@@ -310,7 +312,7 @@ def bad_begin(view: View) -> Iterator[Hit]:
         if not re.fullmatch(_WHEN, value):
             yield Hit(
                 one.line,
-                f"{value!r} is no moment to sbatch",
+                f"{value!r} is not a point in time for sbatch",
                 "write 2026-12-01T16:00, 16:00, tomorrow, or now+2hours (minutes, hours, days, weeks in full)",
             )
 
@@ -326,7 +328,7 @@ def bad_dependency(view: View) -> Iterator[Hit]:
     for one, value in given(view, "dependency"):
         wrong = next((part for part in re.split("[,?]", value) if not re.fullmatch(_ONE, part)), None)
         if wrong is not None:
-            said = f"{wrong!r} is no dependency" if wrong else "a dependency is missing beside a comma"
+            said = f"{wrong!r} is not a dependency" if wrong else "a dependency is missing beside a comma"
             yield Hit(
                 one.line,
                 said,

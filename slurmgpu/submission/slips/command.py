@@ -52,7 +52,7 @@ class Command(NamedTuple):
     """The files that the job will find are not for sure those that this machine sees."""
 
     before: tuple[str, ...] = ()
-    """Words that stand before these and stay: ``nice``, ``uv run``."""
+    """Words that come before these and stay: ``nice``, ``uv run``."""
 
     def instead(self, *words: str) -> str:
         """How to write other words in its place."""

@@ -28,7 +28,7 @@ def missing_environment(command: Command, folder: Path) -> Iterator[Slip]:
     near = near_file(path, folders=True)
     guess = f"did you mean {str(PurePosixPath(venv.path).parent / near)!r}? " if near else ""
     yield Slip(
-        f"environment.python.venv.path: {venv.path!r} is no virtual environment: {path}/bin/activate is not there",
+        f"environment.python.venv.path: {venv.path!r} is not a virtual environment: {path}/bin/activate is not there",
         f"{guess}give the folder that `python -m venv` made, against the work folder",
         not command.blind and seen_from_here(path, folder),
     )

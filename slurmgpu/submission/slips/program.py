@@ -62,8 +62,8 @@ def program_slips(command: Command) -> Iterator[Slip]:
         yield from _one_word(command, program)
     elif program.startswith("-"):
         yield Slip(
-            f"command: {program!r} would be the program: an option stands after --",
-            f"options of slurmgpu stand before it: slurmgpu submit {program} ... -- python train.py",
+            f"command: {program!r} would be the program: an option comes after --",
+            f"options of slurmgpu go before it: slurmgpu submit {program} ... -- python train.py",
         )
     elif program in _KEYWORDS:
         yield Slip(
@@ -77,13 +77,13 @@ def program_slips(command: Command) -> Iterator[Slip]:
         )
     elif "$" in program or program.startswith("~"):
         yield Slip(
-            f"command: {program!r} would be the program's name as it stands: nothing expands in a command",
+            f"command: {program!r} would be the program's name as it is: nothing expands in a command",
             "write the path in full, or run it by a shell: " + command.instead("bash", "-c", " ".join(words)),
         )
     elif re.fullmatch(r"[A-Za-z_]\w*=.*", program):
         name, _, value = program.partition("=")
         yield Slip(
-            f"command: {program!r} stands where the program belongs, and hides it from slurmgpu",
+            f"command: {program!r} is where the program belongs, and hides it from slurmgpu",
             f"give it as a variable: --set variables.{name}={shlex.quote(value)}",
             sure=False,
         )
@@ -250,7 +250,7 @@ def _file_as_program(command: Command, program: str, path: Path, sure: bool) -> 
     rest = command.words[1:]
     if path.suffix in {".yaml", ".yml"}:
         yield Slip(
-            f"command: {program!r} is a job file, and after -- stands a command",
+            f"command: {program!r} is a job file, and what comes after -- is a command",
             f"give it before: slurmgpu submit {shlex.quote(program)}",
             sure,
         )

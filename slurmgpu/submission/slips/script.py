@@ -78,7 +78,7 @@ def _script_of(command: Command, folder: Path, suffix: str | None) -> Iterator[S
 
 
 def _shell_operand(words: tuple[str, ...]) -> int:
-    """Where a shell's file stands among its words; 0 where it reads code, or none is named."""
+    """Where a shell's file is among its words; 0 where it reads code, or none is named."""
     at = 1
     while at < len(words):
         word = words[at]

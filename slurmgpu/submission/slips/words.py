@@ -1,4 +1,4 @@
-"""Words of a command that only a shell would read: they reach the program as they stand."""
+"""Words of a command that only a shell would read: they reach the program as they are."""
 
 from __future__ import annotations
 

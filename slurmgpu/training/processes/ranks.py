@@ -85,7 +85,7 @@ def tasks_on_node(environment: Mapping[str, str]) -> int:
             for part in environment[name].split(","):
                 match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
                 if match is None:
-                    raise TrainingError(f"{name}={environment[name]!r} is not of Slurm's form 2(x3),1")
+                    raise TrainingError(f"{name}={environment[name]!r} is not in Slurm's form, as in 2(x3),1")
                 counts += [int(match[1])] * int(match[2] or 1)
             node = _number(environment, "SLURM_NODEID") if "SLURM_NODEID" in environment else 0
             return counts[min(node, len(counts) - 1)]

@@ -46,7 +46,7 @@ def memory_advice(error: BaseException, settings: Settings, group: Group) -> str
     ]
     if not _in_a_step(error.__traceback__):
         lines.append(
-            "  it was full before a batch came: model, optimizer and data that lie there are too large for it"
+            "  it was full before a batch came: model, optimizer and data there are too large for it"
         )
         return "\n".join([*lines, _LARGER])
     lines.append("what takes less of it, and trains on the same batch:")

@@ -68,12 +68,12 @@ class Gauges:
         if settings.peak_flops is not None:
             return settings.peak_flops * devices
         if group.device.type != "cuda":
-            self.absent["mfu"] = "no peak is known of a CPU; the setting peak_flops gives one"
+            self.absent["mfu"] = "no peak is known for a CPU; the setting peak_flops gives one"
             return None
         name = torch.cuda.get_device_name(group.device)
         peak = peak_flops(name, settings.precision, settings.tf32)
         if peak is None:
-            self.absent["mfu"] = f"no peak is known of {name}; the setting peak_flops gives one"
+            self.absent["mfu"] = f"no peak is known for {name}; the setting peak_flops gives one"
             return None
         return peak * devices
 
@@ -173,6 +173,6 @@ def _handle(nvml: ModuleType, device: torch.device) -> object:
     if uuid is None:
         raise LookupError("this torch does not tell the GPU's UUID (2.4 and newer do)")
     if " MIG " in properties.name:
-        raise LookupError("NVML tells no utilisation of a part of a GPU (MIG)")
+        raise LookupError("NVML does not report the utilisation of a part of a GPU (MIG)")
     bare = str(uuid)
     return nvml.nvmlDeviceGetHandleByUUID(bare if bare.startswith("GPU-") else f"GPU-{bare}")
