@@ -162,11 +162,15 @@ def test_a_job_file_written_by_hand_does_the_same(name: str) -> None:
 HEAD = """\
 # Published scripts as job files
 
-Each row is a GPU job script that a computing centre, a project or a vendor has published: what it asks Slurm for, and
-where that stands in a [job file](job-files.md#exact-jobs). The test `tests/test_cases.py` makes such a job file of every
-row, renders it, and holds what sbatch reads there against what the script asked for: no difference. Of options that
-stand twice the last one counts. Most options are fields; "verbatim" are those that stand under `sbatch`: options without
-a field, and values that a field would refuse, such as placeholders. It makes this table, too.
+This table lists GPU job scripts that computing centres, projects and vendors have published. It shows that a
+[job file](job-files.md#exact-jobs) can ask Slurm for everything that they ask for.
+
+- **asks for**: the script's options. If an option is given twice, the last one counts.
+- **verbatim**: the options that a job file has under `sbatch`. They have no field of their own, or a value that the field
+  would refuse, such as a placeholder. All other options are fields.
+
+`tests/test_cases.py` turns each row into a job file, renders it, and checks that sbatch reads the same options there as in
+the published script. It also writes this table.
 
 | script | site | asks for | verbatim |
 |---|---|---|---|
