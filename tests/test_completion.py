@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmgpu.files.gallery import example_names
+from slurmgpu.files.data import example_names
 from tests.test_cli import ROOT, slurmgpu
 
 SQUEUE = f"""\

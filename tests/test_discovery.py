@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from slurmgpu.discovery.writing import plain, profile_text
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.files.yaml import read_yaml, validate
-from slurmgpu.models.cluster import Cluster, Discovered
-from slurmgpu.models.site import LoginNode
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.discovered import Discovered, LoginNode
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.commands import Answer
 from slurmgpu.slurm.describing.asking import ask

@@ -18,7 +18,8 @@ from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder
 from slurmgpu.files.yaml import read_yaml, validate
-from slurmgpu.models.cluster import Cluster, Discovered
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.discovered import Discovered
 from slurmgpu.models.limits import Billing
 from slurmgpu.models.units import Duration, Memory
 from tests.recorded import RELEASES

@@ -12,7 +12,8 @@ from slurmgpu.cli.completing import clusters
 
 if TYPE_CHECKING:
     from slurmgpu.files.settings import LoadedSettings
-    from slurmgpu.models.cluster import Cluster, Discovered
+    from slurmgpu.models.cluster import Cluster
+    from slurmgpu.models.discovered import Discovered
 
 
 @click.group()

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from slurmgpu.cli.init_files import Drafts, Key, Target
     from slurmgpu.cli.init_terminal import Questions
     from slurmgpu.files.settings import LoadedSettings
-    from slurmgpu.models.cluster import Cluster, Discovered
+    from slurmgpu.models.cluster import Cluster
+    from slurmgpu.models.discovered import Discovered
     from slurmgpu.models.plan import Plan
 
 

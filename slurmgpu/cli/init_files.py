@@ -18,7 +18,8 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import load_cluster, profile_folders, user_profile
 from slurmgpu.files.settings import LAYER_FILE, LoadedSettings, write_user_settings
 from slurmgpu.files.yaml import read_file
-from slurmgpu.models.cluster import Cluster, Discovered
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.discovered import Discovered
 
 __all__ = ["Drafts", "Key", "Target", "check_places", "find_target", "settings_to_write", "typed"]
 

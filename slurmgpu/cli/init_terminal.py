@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 import click
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.models.cluster import Cluster, Discovered, Partition
+from slurmgpu.models.cluster import Cluster, Partition
+from slurmgpu.models.discovered import Discovered
 from slurmgpu.slurm import expand
 
 __all__ = ["Questions", "accounts_here", "found_lines", "gpu_partitions", "in_short", "say"]

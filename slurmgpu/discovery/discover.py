@@ -8,7 +8,7 @@ import pwd
 from collections.abc import Mapping
 
 from slurmgpu.discovery.login_node import look_around
-from slurmgpu.models.cluster import Discovered
+from slurmgpu.models.discovered import Discovered
 from slurmgpu.slurm import Slurm
 
 __all__ = ["discover"]

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from slurmgpu.errors import SlurmUnreachable
-from slurmgpu.models.site import LoginNode, Software
+from slurmgpu.models.discovered import LoginNode
+from slurmgpu.models.site import Software
 from slurmgpu.slurm import Runner, call
 
 __all__ = ["look_around", "natural", "relevant_modules"]

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slurmgpu.discovery.writing import plain
-from slurmgpu.models.cluster import Cluster, Discovered
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.discovered import Discovered
 
 __all__ = ["likely_profiles", "overlay"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurmgpu.models.base import Model
-from slurmgpu.models.cluster import Discovered
+from slurmgpu.models.discovered import Discovered
 
 __all__ = ["flow", "plain", "profile_text", "wrapped"]
 

@@ -11,7 +11,7 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.files.trust import Trust, opened
 from slurmgpu.models.kinds import LAUNCHERS, RUNTIMES
 
-__all__ = ["WITHOUT_GPUS", "data_folder", "read_extensions", "read_templates"]
+__all__ = ["WITHOUT_GPUS", "data_folder", "example_names", "read_extensions", "read_templates"]
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 WITHOUT_GPUS = _PACKAGE / "without_gpus"
@@ -57,6 +57,11 @@ class _Templates(Mapping[str, str]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def example_names() -> list[str]:
+    """The names of all shipped job files."""
+    return sorted(path.stem for path in data_folder("jobs").glob("*.yaml"))
 
 
 def read_templates(override: Path | None = None, trust: Trust | None = None) -> Mapping[str, str]:

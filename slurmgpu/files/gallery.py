@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slurmgpu.errors import InvalidInput, did_you_mean
-from slurmgpu.files.data import data_folder
+from slurmgpu.files.data import data_folder, example_names
 
-__all__ = ["copy_example", "example_named", "example_names", "examples"]
+__all__ = ["copy_example", "example_named", "examples"]
 
 _COMMAND = re.compile(r"#\s{2,}(\S.*)")
 
@@ -24,11 +24,6 @@ class Example(NamedTuple):
     """The job file, then every shipped file that it names."""
     usage: tuple[str, ...]
     """The commands that its head shows; empty where submitting it is all."""
-
-
-def example_names() -> list[str]:
-    """The names of all shipped job files."""
-    return sorted(path.stem for path in data_folder("jobs").glob("*.yaml"))
 
 
 def examples() -> list[Example]:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from slurmgpu.errors import InvalidInput, nearest
-from slurmgpu.files.data import data_folder
-from slurmgpu.files.gallery import example_names
+from slurmgpu.files.data import data_folder, example_names
 from slurmgpu.files.layered import Layered, Origin, dotted
 from slurmgpu.files.settings import EXCLUSIVE_JOB_KEYS, LoadedSettings, layer_files, load_settings
 from slurmgpu.files.yaml import read_text, read_yaml, spelled, validate
@@ -30,8 +29,7 @@ __all__ = [
     "words_as_spelled",
 ]
 
-_VARIABLE = re.compile(r"\$(?:[A-Za-z_]|\{)")
-_ELSEWHERE = re.compile(rf"{_VARIABLE.pattern}|~(?:/|\Z)")
+_VARIABLE = r"\$[A-Za-z_{]"
 """How a path begins that is not against the job file's folder."""
 
 
@@ -171,7 +169,7 @@ def _work_dir(job: Job, home: Path) -> str:
     if job.work_dir is None:
         _check_name(home)
         return str(home)
-    if _ELSEWHERE.match(job.work_dir):
+    if re.match(rf"{_VARIABLE}|~(?:/|\Z)", job.work_dir):
         return job.work_dir
     return str((home / job.work_dir).absolute())
 
@@ -187,7 +185,7 @@ def _check_name(folder: Path) -> None:
             f"work folder: the name of {shown} is not UTF-8, and a script cannot have it",
             hint="rename the folder, or start from another one",
         ) from None
-    if _VARIABLE.search(name):
+    if "$" in name and re.search(_VARIABLE, name):
         raise InvalidInput(
             f"work folder: the name of {name} has a $ in it, which the job would take for a variable",
             hint="rename the folder, or start from another one",
@@ -200,7 +198,7 @@ def folder_here(work_dir: str, cwd: Path) -> Path | None:
         return Path(work_dir).expanduser()
     if work_dir in {"$SLURM_SUBMIT_DIR", "${SLURM_SUBMIT_DIR}"}:
         return cwd
-    return None if _VARIABLE.search(work_dir) else Path(work_dir)
+    return None if "$" in work_dir and re.search(_VARIABLE, work_dir) else Path(work_dir)
 
 
 def read_user_script(job: Job, work_dir: str, cwd: Path) -> ScriptFacts | None:

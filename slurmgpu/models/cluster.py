@@ -1,6 +1,5 @@
 """What a site offers and how it wants to be asked."""
 
-from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -12,7 +11,7 @@ from slurmgpu.models.limits import Association, Billing, Limits, QosRule
 from slurmgpu.models.site import AccountRule, Dialect, Reservation, Retired, SlurmSetup, Software, Source
 from slurmgpu.models.units import Memory
 
-__all__ = ["GENERIC", "Cluster", "Discovered", "GpuType", "NodeGroup", "Partition", "Unit"]
+__all__ = ["GENERIC", "Cluster", "GpuType", "NodeGroup", "Partition", "Unit"]
 
 _Count = Annotated[int, Field(ge=1)]
 _Least = Annotated[int, Field(ge=0)]
@@ -245,14 +244,3 @@ GENERIC = Cluster.model_construct(
     name="generic", description="A plain Slurm cluster of which nothing is known"
 )
 """What is planned on when no profile is chosen."""
-
-
-@dataclass
-class Discovered:
-    """A discovered cluster, and what is said beside it."""
-
-    cluster: Cluster
-    remarks: dict[tuple[str | int, ...], str] = field(default_factory=dict)
-    """Comments, by the key they belong to."""
-    calls: int = 0
-    seconds: float = 0.0

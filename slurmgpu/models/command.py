@@ -12,9 +12,9 @@ from slurmgpu.models.base import Hinted, one_line
 
 __all__ = ["OPERATOR", "VARIABLE", "CommandSchema", "check_words", "shell_syntax", "to_words"]
 
-OPERATOR = re.compile(r"(?:\|\|?|\|&|&&?|;|<<?|&>{1,2}|\d?>{1,2}|\d?>&\d)\Z")
+OPERATOR = r"(?:\|\|?|\|&|&&?|;|<<?|&>{1,2}|\d?>{1,2}|\d?>&\d)\Z"
 """A whole word that a shell takes for a pipe, a redirection or an end of a command."""
-VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
+VARIABLE = r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})"
 """``$NAME`` or ``${NAME}``."""
 
 _BRACES = r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}"
@@ -36,7 +36,7 @@ def shell_syntax(line: str) -> str | None:
         elif sign == '"':
             quote = "" if quote else sign
         elif sign in "$`":
-            variable = VARIABLE.match(line, at)
+            variable = re.match(VARIABLE, line[at:])
             if variable or line[at : at + 2] in {"$(", "${"} or sign == "`":
                 return variable[0] if variable else line[at : at + 2]
         elif not quote:

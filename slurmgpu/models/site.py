@@ -2,7 +2,6 @@
 
 import datetime
 import re
-from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
@@ -13,7 +12,6 @@ from slurmgpu.models.units import Duration
 __all__ = [
     "AccountRule",
     "Dialect",
-    "LoginNode",
     "Reservation",
     "Retired",
     "SlurmSetup",
@@ -170,12 +168,3 @@ class Dialect(Model):
     options: dict[Word, OptionValue] = Field(default_factory=dict)
     """Further sbatch options of every job, by their long names, as in `options: {hint: nomultithread}`; a job's `sbatch:
     {NAME: false}` leaves one out."""
-
-
-@dataclass
-class LoginNode:
-    """What only the login node shows, and what of it is a guess."""
-
-    software: Software = field(default_factory=Software)
-    guessed: dict[str, str] = field(default_factory=dict)
-    hidden: dict[str, str] = field(default_factory=dict)

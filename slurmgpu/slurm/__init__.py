@@ -17,8 +17,7 @@ from slurmgpu.slurm.scancel import Said, check_signal
 from slurmgpu.slurm.sstat import StepUse
 
 if TYPE_CHECKING:
-    from slurmgpu.models.cluster import Discovered
-    from slurmgpu.models.site import LoginNode
+    from slurmgpu.models.discovered import Discovered, LoginNode
 
 __all__ = [
     "TAKEN_OFF",

@@ -29,9 +29,7 @@ __all__ = [
     "secrets_folder",
 ]
 
-_MADE_UNSEEN = re.compile(
-    r"import\s*\(?\s*\*|\bglobals\b|\bexec\b|__getattr__"
-)  # names that the text does not show
+_MADE_UNSEEN = r"import\s*\(?\s*\*|\bglobals\b|\bexec\b|__getattr__"  # names that the text does not show
 
 
 def secrets_folder() -> Path:
@@ -140,7 +138,7 @@ def check_task(plan: Plan, folder: Path | None) -> None:
         )
     text = (folder / file).read_text(encoding="utf-8", errors="replace")
     # It is read, not parsed: the job's Python may be a newer one.
-    if name not in re.findall(r"\w+", text) and not _MADE_UNSEEN.search(text):
+    if name not in re.findall(r"\w+", text) and not re.search(_MADE_UNSEEN, text):
         there = re.findall(r"^class\s+(\w+)", text, re.MULTILINE)
         raise PlanError(
             f"train.task: {plan.train['task']!r}: {file} has no class {name!r}; it has {', '.join(there) or 'none'}",

@@ -18,7 +18,8 @@ from typing import Any
 
 from slurmgpu.discovery.writing import plain
 from slurmgpu.files.yaml import read_yaml
-from slurmgpu.models.cluster import Cluster, Discovered
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.discovered import Discovered
 from slurmgpu.sandbox.shape import NodeKind, QosShape, Shape
 from slurmgpu.sandbox.starting import Started, client_env, start
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from slurmgpu.files.gallery import copy_example, example_named, example_names
+from slurmgpu.files.data import example_names
+from slurmgpu.files.gallery import copy_example, example_named
 from tests.slurm.test_environments import fake_conda
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import ROOT, Submitted, Tool

@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from slurmgpu.models.cluster import Cluster, Discovered, Partition
-from slurmgpu.models.site import Dialect, LoginNode, Reservation, SlurmSetup, Source
+from slurmgpu.models.cluster import Cluster, Partition
+from slurmgpu.models.discovered import Discovered, LoginNode
+from slurmgpu.models.site import Dialect, Reservation, SlurmSetup, Source
 from slurmgpu.models.units import Duration
 from slurmgpu.slurm.describing.accounting import associations_of, preemptible_qos, qos_rule
 from slurmgpu.slurm.describing.asking import Record, Told

@@ -109,7 +109,7 @@ def _set_up(command: Command, program: str) -> str:
     words = command.words
     if program == "cd" and len(words) > 3 and words[2] in {"&&", ";"} and not command.in_file:
         return f"give the folder by -D: -D {shlex.quote(words[1])} {command.instead(*words[3:])}"
-    if any(OPERATOR.match(word) or word.endswith(";") for word in words):
+    if any(re.match(OPERATOR, word) or word.endswith(";") for word in words):
         return f"{_SETS_UP[program]}; or let a shell read it all: {command.instead('bash', '-c', ' '.join(words))}"
     return _SETS_UP[program]
 

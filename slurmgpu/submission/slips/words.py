@@ -20,8 +20,9 @@ _OWN_LANGUAGE = frozenset({
     "[", "Rscript", "awk", "envsubst", "expr", "find", "gawk", "grep", "egrep", "jq", "mawk", "node", "parallel",
     "perl", "rg", "ruby", "sed", "ssh", "test", "xargs",
 })  # fmt: skip
-_CODE = re.compile(r"-[a-z]*c\Z")
-_CODE_READERS = re.compile(r"(?:ba|da|k|z)?sh\Z|python[\d.]*\Z")
+_CODE = r"-[a-z]*c\Z"
+_CODE_READERS = r"(?:ba|da|k|z)?sh\Z|python[\d.]*\Z"
+_SIGNS = frozenset("|&;<>$*~")
 
 
 # With one of these a Python program expands variables itself, or has a library that does.
@@ -41,7 +42,7 @@ def shell_word_slip(
     python = python_command(words) is not None or program in ONE_NODE_LAUNCHERS
     of_options = {after for before, after in pairwise(judged) if re.match(r"--?[A-Za-z][^=]*\Z", before)}
     sure = python and any(
-        (OPERATOR.match(word) and word not in of_options)  # --sep ';' is a value
+        (re.match(OPERATOR, word) and word not in of_options)  # --sep ';' is a value
         or re.search(r"\$\([a-z]", word)  # and '(.*)$(?!x)' a pattern
         or ("$SLURM_" in word.replace("{", "") and not _expands(words, folder))
         for word in found
@@ -68,17 +69,19 @@ def _expands(words: tuple[str, ...], folder: Path | None) -> bool:
 def _judged(words: tuple[str, ...]) -> list[str]:
     """The words but the program, and but code that a shell or Python is to read."""
     for number, word in enumerate(words):
-        if _CODE.match(word) and any(
-            _CODE_READERS.match(PurePosixPath(before).name) for before in words[:number]
+        if (
+            word.endswith("c")
+            and re.match(_CODE, word)
+            and any(re.match(_CODE_READERS, PurePosixPath(before).name) for before in words[:number])
         ):
             return list(words[1:number])
     return list(words[1:])
 
 
 def _sign(word: str) -> bool:
-    return bool(
-        OPERATOR.match(word)
-        or VARIABLE.search(word)
+    return not _SIGNS.isdisjoint(word) and bool(
+        re.match(OPERATOR, word)
+        or re.search(VARIABLE, word)
         or "$(" in word
         or re.search(r"(?:\A|=)~(?:/|\Z)", word)
         or re.search(r"(?:\A|[\w/.])\*(?:\Z|[\w/.])", word)
@@ -97,7 +100,7 @@ def _by_a_shell(words: tuple[str, ...], plan: Plan, in_file: bool) -> str:
 
 
 def _as_meant(word: str) -> str:
-    if OPERATOR.match(word) or re.fullmatch(r"[\w./-]+;", word) or ("*" in word and "$" not in word):
+    if re.match(OPERATOR, word) or re.fullmatch(r"[\w./-]+;", word) or ("*" in word and "$" not in word):
         return word
     if "$(" in word:
         return f'"{word}"'
