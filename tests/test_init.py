@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 from ruamel.yaml import YAML
 
+from slurmgpu.cli.actions.init_choices import EnvironmentQuestion
+from slurmgpu.cli.actions.init_terminal import Questions
 from slurmgpu.cli.cluster import command as cluster_command
 from slurmgpu.cli.init import command as init
-from slurmgpu.cli.init_choices import EnvironmentQuestion
-from slurmgpu.cli.init_terminal import Questions
 from slurmgpu.discovery.completing import completed
 from slurmgpu.discovery.first_job import first_job_text
 from slurmgpu.discovery.places import places_for_runs
@@ -316,7 +316,7 @@ class Person:
 
     def asked(self, *options: str, typed: str) -> Result:
         """On a terminal."""
-        self.monkeypatch.setattr("slurmgpu.cli.init_terminal._is_terminal", lambda: True)
+        self.monkeypatch.setattr("slurmgpu.cli.actions.init_terminal._is_terminal", lambda: True)
         return self(*options, typed=typed)
 
     def files(self) -> list[str]:

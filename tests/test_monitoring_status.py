@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from slurmgpu.cli.status import _pretty, command
+from slurmgpu.cli.actions.status import _pretty
+from slurmgpu.cli.status import command
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.files.run_record import read_run
 from slurmgpu.models.run import JobState, JobStatus, Run
@@ -489,7 +490,7 @@ def test_what_is_not_known_is_a_dash_and_no_zero() -> None:
 
 @pytest.fixture(autouse=True)
 def _as_in_the_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurmgpu.monitoring.select.current_user", lambda: USER)
+    monkeypatch.setattr("slurmgpu.cli.actions.status.current_user", lambda: USER)
 
 
 def invoke(*args: str, slurm: Slurm | None = None) -> Result:
@@ -561,7 +562,7 @@ def test_a_job_that_slurm_does_not_know_ends_with_1_and_watching_it_ends(
     nobody = StatusReport(
         "here", NOW, [], ["job 9: neither the queue nor accounting knows it"], missing=["9"]
     )
-    monkeypatch.setattr("slurmgpu.monitoring.status.status", lambda *_, **__: nobody)
+    monkeypatch.setattr("slurmgpu.cli.actions.status.status", lambda *_, **__: nobody)
     for arguments in (["9"], ["9", "--watch"], ["9", "--json"]):
         assert CliRunner().invoke(command, arguments).exit_code == 1
 

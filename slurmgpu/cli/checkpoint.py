@@ -2,101 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import click
 
 from slurmgpu.cli.completing import runs
 
-if TYPE_CHECKING:
-    from slurmgpu.monitoring.checkpoints import Checkpoint
-
-__all__ = ["print_table", "print_verdict", "size"]
-
-
-_HEADER = ("TASK", "STEP", "EPOCH", "SAVED", "SIZE", "RANKS", "RESTART", "STATE", "NOTE")
-_STATE = _HEADER.index("STATE")
-_COLOURS = {"complete": "green", "intact": "green", "torn": "yellow", "damaged": "red", "set aside": "red"}
-
-
-def print_table(rows: list[dict[str, object]]) -> None:
-    """Print a line for each checkpoint, the task's column only for an array."""
-    lines = [_HEADER, *map(_cells, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    first = 0 if any(row["task"] for row in rows) else 1
-    for line in lines:
-        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
-        cells[-1] = line[-1]
-        if not line[-1]:
-            cells[_STATE:] = [line[_STATE]]
-        cells[_STATE] = click.style(cells[_STATE], fg=_COLOURS.get(line[_STATE]))
-        click.echo("  ".join(cells[first:]))
-
-
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    from slurmgpu.printable import printable
-
-    remarks = [
-        "a resume takes it, if intact" if row["resume"] else "",
-        "end of the training" if row["end_of_training"] else "",
-        "kept for good" if row["kept_for_good"] else "",
-        printable(row["problem"] or ""),
-    ]
-    return (
-        *_known(row, "task", "step", "epoch"),
-        _saved(row["time"]),
-        "-" if row["bytes"] is None else size(row["bytes"]),
-        *_known(row, "world_size", "restart"),
-        row["state"],
-        ", ".join(filter(None, remarks)),
-    )
-
-
-def _known(row: dict[str, object], *names: str) -> list[str]:
-    return ["-" if row[name] is None else str(row[name]) for name in names]
-
-
-def _saved(time: float | None) -> str:
-    from datetime import datetime
-
-    if time is None:
-        return "-"
-    try:
-        return f"{datetime.fromtimestamp(time):%Y-%m-%d %H:%M:%S}"
-    except (ValueError, OverflowError, OSError):  # no manifest of ours has such a time
-        return "unknown"
-
-
-def size(amount: int) -> str:
-    """Bytes as people read them: 95.6 KiB."""
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if amount >= factor:
-            return f"{amount / factor:.1f} {unit}"
-    return f"{amount} B"
-
-
-def print_verdict(row: dict[str, Any]) -> None:
-    """Print what was found of one checkpoint."""
-    from slurmgpu.printable import printable
-
-    where = f"task {row['task']}: " if row["task"] else ""
-    state = click.style(row["state"], fg=_COLOURS[row["state"]])
-    about = printable(row["problem"] or "") or f"{row['parts']} files, {size(row['bytes'])}"
-    click.echo(f"{where}{row['path']}: {state}, {about}")
-
-
-_SCHEMA = "slurmgpu.checkpoints/1"
-
-
-class _Task(NamedTuple):
-    """One folder of checkpoints: an array task's, or the run's own."""
-
-    name: str
-    folder: Path
-    found: list[Checkpoint]
+__all__ = ["command"]
 
 
 @click.group()
@@ -108,28 +21,15 @@ def command() -> None:
 @click.argument("run", metavar="[RUN]", required=False, shell_complete=runs)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def list_(ctx: click.Context, run: str | None, as_json: bool) -> None:
+def list_(ctx: click.Context, /, **given: Any) -> None:
     """Show a run's checkpoints, and which one a resume would take; reads manifests and sizes alone.
 
     RUN is a run directory, a job id (112_3 for one task of an array) or a job name; without it, the newest run here
     that has checkpoints. An array has one folder per task.
     """
-    from slurmgpu.monitoring.checkpoints import newest_complete
+    from slurmgpu.cli.actions.checkpoint import act_list
 
-    run_dir, tasks = _tasks(ctx, run)
-    rows = [
-        _facts(task, one, resume=one is newest_complete(task.found)) for task in tasks for one in task.found
-    ]
-    if as_json:
-        _print_json(run_dir, rows)
-        return
-    for aside in sorted(run_dir.glob("earlier-checkpoints-*")):
-        click.echo(f"note: a start with resume: false set earlier ones aside, in {aside}", err=True)
-    if not rows:
-        click.echo(f"No checkpoints in {run_dir}.", err=True)
-        return
-    click.echo(str(run_dir))
-    print_table(rows)
+    act_list(ctx, **given)
 
 
 @command.command("verify", short_help="Read checkpoints through; say which are intact.")
@@ -137,61 +37,15 @@ def list_(ctx: click.Context, run: str | None, as_json: bool) -> None:
 @click.option("--step", type=click.IntRange(0), help="Only the checkpoint of this step.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def verify(ctx: click.Context, run: str | None, step: int | None, as_json: bool) -> None:
+def verify(ctx: click.Context, /, **given: Any) -> None:
     """Read every file of a run's checkpoints and hold its size and SHA-256 against the manifest.
 
     RUN as for `checkpoint list`. Says which one a resume would take. Exit code 1 when one of those asked for is
     damaged. A training may go on meanwhile.
     """
-    from slurmgpu.cli.preparing import note
+    from slurmgpu.cli.actions.checkpoint import act_verify
 
-    run_dir, tasks = _tasks(ctx, run)
-    if step is not None:
-        _require_step(run_dir, tasks, step)
-    rows: list[dict[str, object]] = []
-    for task in tasks:
-        rows += _verified(task, step, show=not as_json)
-    if as_json:
-        _print_json(run_dir, rows)
-    elif not rows:
-        note(
-            f"there is no checkpoint to verify in {run_dir}{'' if step is None else ': it was pruned meanwhile'}"
-        )
-    bad = [
-        row for row in rows if row["state"] == "damaged" or (step is not None and row["state"] != "intact")
-    ]
-    ctx.exit(1 if bad or not rows else 0)
-
-
-def _verified(task: _Task, step: int | None, *, show: bool) -> list[dict[str, object]]:
-    """Verify a folder's generations, as many as are asked for and as the question of a resume needs."""
-    from slurmgpu.monitoring.checkpoints import read_through
-
-    rows: list[dict[str, object]] = []
-    intact: list[int] = []
-    any_counts = False
-    for one, problems in read_through(task.folder, step):
-        counts = one.state in {"complete", "damaged"}
-        any_counts = any_counts or counts
-        if not problems:
-            intact.append(one.step)
-        if step in {None, one.step}:
-            state = one.state if not counts else "damaged" if problems else "intact"
-            problem = "; ".join(problems) or None
-            rows.append({**_facts(task, one, resume=False), "state": state, "problem": problem})
-            if show:
-                print_verdict(rows[-1])
-    for row in rows:
-        row["resume"] = row["state"] == "intact" and row["step"] == max(intact)
-    if show and rows:
-        where = f"task {task.name}: " if task.name else ""
-        if intact:
-            click.echo(f"{where}a resume takes step-{max(intact)}")
-        elif any_counts:
-            click.echo(f"{where}none is intact: a resume ends with an error until one is restored")
-        else:
-            click.echo(f"{where}there is none that counts: a resume begins anew")
-    return rows
+    act_verify(ctx, **given)
 
 
 @command.command("export", short_help="Write one checkpoint's weights as a plain state_dict.")
@@ -217,131 +71,12 @@ def _verified(task: _Task, step: int | None, *, show: bool) -> list[dict[str, ob
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
 @click.option("--python", metavar="PATH", help="A Python that has torch (default: one found here).")
 @click.pass_context
-def export(
-    ctx: click.Context,
-    run: str | None,
-    step: int | None,
-    target: Path,
-    part: str,
-    force: bool,
-    python: str | None,
-) -> None:
+def export(ctx: click.Context, /, **given: Any) -> None:
     """Write the weights of a checkpoint as one plain state_dict.
 
     RUN as for `checkpoint list`. Read it with `torch.load(FILE, weights_only=True)`, without slurmgpu; the names are those
     of the model without DDP or torch.compile. Checksums are held first. Only this command needs torch.
     """
-    import json
+    from slurmgpu.cli.actions.checkpoint import act_export
 
-    from slurmgpu.cli.preparing import note
-    from slurmgpu.submission.entrypoint import ask_entrypoint, chosen_python
-
-    run_dir, tasks = _tasks(ctx, run)
-    _check_target(target, tasks, force)
-    interpreter = chosen_python(python, os.environ)
-    one = _intact(run_dir, tasks, step)
-    arguments = [str(one.path.absolute()), str(target.absolute()), part]
-    facts = json.loads(ask_entrypoint(interpreter, "export", arguments, os.environ))
-    note(
-        f"wrote {target}: {part} of step {one.step} in {run_dir}, {facts['tensors']} tensors, "
-        f"{facts['values']} values, {size(facts['bytes'])}"
-    )
-
-
-def _check_target(target: Path, tasks: list[_Task], force: bool) -> None:
-    from slurmgpu.errors import InvalidInput
-
-    if not target.absolute().parent.is_dir():
-        raise InvalidInput(f"--output {target}: there is no folder {target.parent}", hint="make it first")
-    if any(task.folder.resolve() in target.resolve().parents for task in tasks):
-        raise InvalidInput(f"--output {target}: lies among the checkpoints", hint="give a file elsewhere")
-    if target.exists() and not target.is_file():
-        raise InvalidInput(f"--output {target}: is no plain file", hint="give a file's name")
-    if target.exists() and not force:
-        raise InvalidInput(f"--output {target}: is there already", hint="--force replaces it")
-
-
-def _intact(run_dir: Path, tasks: list[_Task], step: int | None) -> Checkpoint:
-    """The checkpoint to export, read through: that of the step, else the newest intact one."""
-    from slurmgpu.cli.preparing import note
-    from slurmgpu.errors import InvalidInput, RunFailed
-    from slurmgpu.monitoring.checkpoints import damage, read_through
-
-    if len(tasks) > 1:
-        raise InvalidInput(
-            f"{run_dir} is an array, with tasks {', '.join(task.name or '(none)' for task in tasks)}",
-            hint=f"name one of them: {run_dir / tasks[-1].name}",
-        )
-    read: Iterable[tuple[Checkpoint, list[str] | None]] = ()
-    if step is not None:
-        _require_step(run_dir, tasks, step)
-        read = ((one, damage(one)) for one in tasks[0].found if one.step == step)
-    elif tasks:
-        read = read_through(tasks[0].folder)
-    for one, problems in read:
-        if one.state == "set aside" or problems is None:
-            continue
-        if not problems:
-            return one
-        note(f"step-{one.step} is {'torn' if one.state == 'torn' else 'damaged'}: {'; '.join(problems)}")
-    raise RunFailed(
-        f"there is no intact checkpoint{'' if step is None else f' of step {step}'} in {run_dir}",
-        hint="slurmgpu checkpoint list shows which there are",
-    )
-
-
-def _require_step(run_dir: Path, tasks: list[_Task], step: int) -> None:
-    from slurmgpu.errors import InvalidInput
-
-    if not any(one.step == step for task in tasks for one in task.found):
-        there = sorted({one.step for task in tasks for one in task.found}, reverse=True)
-        listed = ", ".join(map(str, there))
-        raise InvalidInput(
-            f"--step {step}: there is no such checkpoint in {run_dir}",
-            hint=f"there are those of steps {listed}" if there else "there is none at all",
-        )
-
-
-def _tasks(ctx: click.Context, run: str | None) -> tuple[Path, list[_Task]]:
-    """The run directory that is meant, and its folders of checkpoints."""
-    from slurmgpu.files.settings import runs_by_settings
-    from slurmgpu.monitoring.checkpoints import checkpoint_folders, checkpoints
-    from slurmgpu.monitoring.runs import find_run, newest_run
-    from slurmgpu.monitoring.select import current_user
-    from slurmgpu.slurm import Slurm
-
-    runs_of = runs_by_settings(Path.cwd(), os.environ)
-    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
-    run_dir = find_run(slurm, run, runs_of, current_user()) if run else newest_run(runs_of(Path.cwd()))
-    folders = checkpoint_folders(run_dir)
-    return run_dir, [_Task(name, folder, checkpoints(folder)) for name, folder in folders.items()]
-
-
-def _facts(task: _Task, one: Checkpoint, *, resume: bool) -> dict[str, object]:
-    """What a row shows and JSON holds: bytes, seconds since 1970, null for what is not known."""
-    manifest = one.manifest
-    return {
-        "task": task.name or None,
-        "step": one.step,
-        "state": one.state,
-        "problem": one.problem,
-        "resume": resume,
-        "kept_for_good": one.kept_for_good,
-        "end_of_training": bool(manifest and manifest.complete),
-        "epoch": manifest.epoch if manifest else None,
-        "samples": manifest.samples if manifest else None,
-        "time": manifest.time if manifest else None,
-        "bytes": one.size,
-        "parts": len(manifest.parts) if manifest else None,
-        "world_size": manifest.world_size if manifest else None,
-        "restart": manifest.restart if manifest else None,
-        "torch": manifest.torch if manifest else None,
-        "path": str(one.path.relative_to(task.folder.parent)),
-    }
-
-
-def _print_json(run_dir: Path, rows: list[dict[str, object]]) -> None:
-    import json
-
-    document = {"schema": _SCHEMA, "run_dir": str(run_dir.absolute()), "checkpoints": rows}
-    click.echo(json.dumps(document, indent=2))
+    act_export(ctx, **given)

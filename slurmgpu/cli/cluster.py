@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from slurmgpu.cli.completing import clusters
-
-if TYPE_CHECKING:
-    from slurmgpu.files.settings import LoadedSettings
-    from slurmgpu.models.cluster import Cluster
-    from slurmgpu.models.discovered import Discovered
 
 
 @click.group()
@@ -33,174 +26,15 @@ def command() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def discover_(
-    ctx: click.Context, name: str | None, to: str | None, save: bool, based_on: str | None, as_json: bool
-) -> None:
+def discover_(ctx: click.Context, /, **given: Any) -> None:
     """Learn the cluster from Slurm itself and print its profile.
 
     Asks Slurm 5 to 8 times, and the module system once. What could not be read is listed under `hidden`, what was
     guessed under `guessed`.
     """
-    from slurmgpu.errors import InvalidInput
-    from slurmgpu.files.settings import load_settings
+    from slurmgpu.cli.actions.cluster import act_discover
 
-    if save and to:
-        raise InvalidInput("--save and --to exclude each other", hint="leave one of them out")
-    settings = load_settings(Path.cwd())
-    base = named_profile(based_on, settings, "--based-on") if based_on else None
-    check_name(name)
-    target = _target(name, to, save, settings)
-    found = discover_here(ctx, name, settings)
-    target = target or _target(found.cluster.name, to, save, settings)
-    text = _text(found, base)
-    _tell(found, settings, base)
-    if target is not None:
-        _write(target, text, found.cluster.name, settings if save else None)
-    if as_json:
-        click.echo(_json(found))
-    elif target is None:
-        click.echo(text, nl=False)
-
-
-def check_name(name: str | None) -> None:
-    """InvalidInput when a profile cannot be called so."""
-    from slurmgpu.errors import InvalidInput
-
-    if name is not None and (
-        name.startswith(".") or not name.replace("-", "").replace("_", "").replace(".", "").isalnum()
-    ):
-        raise InvalidInput(f"--name {name!r} is no name of a file", hint="use letters, digits and . _ -")
-
-
-def _target(name: str | None, to: str | None, save: bool, settings: LoadedSettings) -> Path | None:
-    """Where the profile goes, which must not be there yet; None: nowhere, or not known before Slurm is asked."""
-    from slurmgpu.discovery.saving import last_discovered
-    from slurmgpu.errors import InvalidInput
-    from slurmgpu.files.clusters import user_profile
-
-    path = Path(to).expanduser() if to else user_profile(settings, name) if save and name else None
-    if path is not None and path.exists():
-        again = save and last_discovered(path) is not None
-        hint = (
-            f"slurmgpu cluster refresh {name}" if again else "give another --name, or another file with --to"
-        )
-        raise InvalidInput(f"{path} exists already, and nothing is overwritten", hint=hint)
-    return path
-
-
-def discover_here(ctx: click.Context, name: str | None, settings: LoadedSettings) -> Discovered:
-    """Discover the cluster that this machine talks to, with as many calls as the site allows."""
-    from slurmgpu.discovery.discover import discover
-    from slurmgpu.slurm import Slurm
-
-    return discover(
-        ctx.obj if isinstance(ctx.obj, Slurm) else Slurm(),
-        name=name,
-        most=settings.settings.policy.max_slurm_calls,
-    )
-
-
-def named_profile(name: str, settings: LoadedSettings, asker: str) -> Cluster:
-    """The profile of this name, which another can be based on: it is found again by the name of its file."""
-    from slurmgpu.errors import InvalidInput
-    from slurmgpu.files.clusters import choose_cluster, user_profile
-    from slurmgpu.models.cluster import GENERIC
-
-    if "/" in name or name.endswith((".yaml", ".yml")):
-        stem = Path(name).stem
-        raise InvalidInput(
-            f"{asker} {name}: is a path, and a profile is based on another by its name",
-            hint=f"put the file into your profiles, as {user_profile(settings, stem)}, and give {asker} {stem}",
-        )
-    if name == GENERIC.name:
-        raise InvalidInput(
-            f"{asker} {name}: nothing is documented there", hint="leave it out, or see slurmgpu cluster list"
-        )
-    return choose_cluster(name, settings, {}, asker=asker)[0].model_copy(update={"name": name})
-
-
-def _text(found: Discovered, base: Cluster | None) -> str:
-    from slurmgpu.discovery.overlay import overlay
-    from slurmgpu.discovery.writing import profile_text
-
-    return profile_text(found, overlay(found, base) if base else None)
-
-
-def _tell(found: Discovered, settings: LoadedSettings, base: Cluster | None) -> None:
-    """What was done and what is to be known of it, on stderr."""
-    cluster = found.cluster
-    nodes = len(
-        {name for part in cluster.partitions.values() for group in part.nodes for name in _hosts(group.names)}
-    )
-    click.echo(
-        f"cluster {cluster.slurm_name or cluster.name}: {len(cluster.partitions)} partitions, {nodes} nodes, "
-        f"{len(cluster.qos)} QOS, {len({one.account for one in cluster.associations})} accounts of yours; "
-        f"asked Slurm {found.calls} times in {found.seconds:.1f} s",
-        err=True,
-    )
-    for key, why in cluster.hidden.items():
-        click.echo(f"hidden: {key}: {why}", err=True)
-    if base is None:
-        _propose(cluster, settings)
-
-
-def _hosts(names: str | None) -> list[str]:
-    from slurmgpu.slurm import expand
-
-    return expand(names or "")
-
-
-def _propose(cluster: Cluster, settings: LoadedSettings) -> None:
-    for name, why in likely_documented(cluster, settings)[:1]:
-        click.echo(
-            f"this seems to be {name}: {why}; to keep its documented rules: "
-            f"slurmgpu cluster discover --based-on {name}",
-            err=True,
-        )
-
-
-def likely_documented(cluster: Cluster, settings: LoadedSettings) -> list[tuple[str, str]]:
-    """The documented profiles that seem to describe this cluster, the likeliest first, and why."""
-    from contextlib import suppress
-
-    from slurmgpu.discovery.overlay import likely_profiles
-    from slurmgpu.errors import InvalidInput
-    from slurmgpu.files.clusters import load_cluster, profile_folders, profiles
-
-    folders = profile_folders(settings)
-    own = settings.folders["user"] / "clusters"
-    documented = []
-    for path in profiles(settings).values():
-        # Another profile's mistake is told when that profile is used.
-        with suppress(InvalidInput):
-            documented += [load_cluster(path, folders)] if path.parent != own else []
-    return likely_profiles(cluster, documented)
-
-
-def _write(path: Path, text: str, name: str, settings: LoadedSettings | None) -> None:
-    """Write a new profile; with ``settings`` into the user's own."""
-    from slurmgpu.discovery.saving import save, write
-    from slurmgpu.files.clusters import profiles
-
-    if settings is not None:
-        save(path, text, text)
-        click.echo(f"{path} is written; plan on it: slurmgpu cluster use {name}", err=True)
-        counts = profiles(settings).get(name, path)
-        if counts != path:
-            click.echo(f"{counts} has the same name and goes before it; --name gives another", err=True)
-    else:
-        write(path, text)
-        click.echo(f"{path} is written", err=True)
-
-
-def _json(found: Discovered) -> str:
-    data = {
-        "schema": "slurmgpu.discovery/1",
-        "calls": found.calls,
-        "seconds": round(found.seconds, 3),
-        "cluster": found.cluster.model_dump(mode="json"),
-    }
-    return json.dumps(data, indent=2, ensure_ascii=False)
+    act_discover(ctx, **given)
 
 
 @command.command("refresh", short_help="Discover again; show what changed.")
@@ -208,166 +42,44 @@ def _json(found: Discovered) -> str:
 @click.option("--dry-run", is_flag=True, help="Show what changed; write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def refresh(ctx: click.Context, name: str | None, dry_run: bool, as_json: bool) -> None:
+def refresh(ctx: click.Context, /, **given: Any) -> None:
     """Discover the cluster of a saved profile again, show what changed, and write it.
 
     What you have written or corrected in the profile is kept. NAME: a profile that `cluster discover --save` wrote
     (the chosen one, when none is named).
     """
-    from slurmgpu.discovery.refreshing import refreshed
-    from slurmgpu.discovery.saving import last_discovered, save
-    from slurmgpu.errors import InvalidInput
-    from slurmgpu.files.clusters import base_of, load_cluster, profile_folders
-    from slurmgpu.files.settings import load_settings
+    from slurmgpu.cli.actions.cluster import act_refresh
 
-    settings = load_settings(Path.cwd())
-    path = _saved(name, settings)
-    last = last_discovered(path)
-    if last is None:
-        raise InvalidInput(
-            f"{path} was not written by `slurmgpu cluster discover --save`, so nothing of it can be refreshed",
-            hint="slurmgpu cluster discover --save --name ANOTHER",
-        )
-    folders = profile_folders(settings)
-    old = load_cluster(path, folders)
-    base = base_of(path, folders)
-    found = discover_here(ctx, old.name, settings)
-    if old.slurm_name and found.cluster.slurm_name != old.slurm_name:
-        raise InvalidInput(
-            f"{path} is of the cluster {old.slurm_name}, and Slurm here is {found.cluster.slurm_name}",
-            hint="run this where that cluster's commands are, or name another profile",
-        )
-    text = _text(found, base)
-    result = refreshed(last, path.read_text(encoding="utf-8"), text)
-    if not dry_run:
-        save(path, result.text, text)
-    if as_json:
-        click.echo(
-            json.dumps(
-                {
-                    "schema": "slurmgpu.refresh/1",
-                    "path": str(path),
-                    "calls": found.calls,
-                    "changes": [_entry(one) for one in result.changes],
-                    "kept": [_entry(one) for one in result.kept],
-                },
-                indent=2,
-                ensure_ascii=False,
-            )
-        )
-        return
-    for change in result.changes:
-        click.echo(str(change))
-    for kept in result.kept:
-        click.echo(f"kept as you wrote it: {kept}", err=True)
-    done = "not written" if dry_run else "is up to date"
-    click.echo(
-        f"{len(result.changes) or 'no'} changes; asked Slurm {found.calls} times in {found.seconds:.1f} s; {path} {done}",
-        err=True,
-    )
-
-
-def _entry(change: Any) -> dict[str, object]:
-    return {"key": ".".join(change.place), "before": change.before, "after": change.after}
-
-
-def _saved(name: str | None, settings: LoadedSettings) -> Path:
-    """The file of a profile of the user's."""
-    import os
-
-    from slurmgpu.errors import InvalidInput
-    from slurmgpu.files.clusters import user_profile
-
-    name = name or os.environ.get("SLURMGPU_CLUSTER") or settings.settings.cluster
-    if name is None:
-        raise InvalidInput("no profile is chosen, and none is named", hint="slurmgpu cluster refresh NAME")
-    path = Path(name).expanduser() if "/" in name else user_profile(settings, name)
-    if not path.is_file():
-        raise InvalidInput(
-            f"{path}: there is no such profile of yours",
-            hint=f"slurmgpu cluster discover --save --name {path.stem}",
-        )
-    return path
-
-
-_WHOSE = {"site": "the site's", "lab": "the lab's", "user": "yours", "project": "the project's"}
+    act_refresh(ctx, **given)
 
 
 @command.command("list", short_help="List the known profiles.")
 @click.argument("words", metavar="[WORD]...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_(words: tuple[str, ...], as_json: bool) -> None:
+def list_(**given: Any) -> None:
     """List the known profiles: name, site, GPUs, and when its source was read; a star marks the chosen one.
 
     WORD: only those in which each word is found, such as a100 or csc.
     """
-    import os
+    from slurmgpu.cli.actions.cluster import act_list
 
-    from slurmgpu.cli.cluster_text import Row, listed, matches
-    from slurmgpu.errors import InvalidInput
-    from slurmgpu.files.clusters import choose_cluster, load_cluster, profile_folders, profiles
-    from slurmgpu.files.settings import load_settings
-
-    settings = load_settings(Path.cwd())
-    folders = profile_folders(settings)
-    chosen, chooser = choose_cluster(None, settings, os.environ)
-    whose = {folder / "clusters": _WHOSE[layer] for layer, folder in settings.folders.items()}
-    everything = [
-        Row(name, load_cluster(path, folders), path, whose.get(path.parent), name == chosen.name)
-        for name, path in sorted(profiles(settings).items())
-    ]
-    rows = [row for row in everything if matches(row, words)]
-    if words and not rows:
-        raise InvalidInput(
-            f"WORD {' '.join(words)!r}: none of the {len(everything)} profiles has it in its name, site or GPUs",
-            hint="slurmgpu cluster list shows all",
-        )
-    if as_json:
-        document = {"schema": "slurmgpu.clusters/1", "clusters": [row.data() for row in rows]}
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
-        return
-    for line in listed(rows):
-        click.echo(line)
-    if chooser is None:
-        click.echo("no profile is chosen: `slurmgpu cluster use NAME` chooses one for you", err=True)
+    act_list(**given)
 
 
 @command.command("show", short_help="Show a profile.")
 @click.argument("name", required=False, shell_complete=clusters)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show(name: str | None, as_json: bool) -> None:
+def show(**given: Any) -> None:
     """Show all that a profile says (the chosen one, when none is named); a question mark: it was guessed."""
-    import datetime
-    import os
+    from slurmgpu.cli.actions.cluster import act_show
 
-    from slurmgpu.cli.cluster_text import description_lines
-    from slurmgpu.files.clusters import choose_cluster
-    from slurmgpu.files.settings import load_settings
-
-    cluster, chooser = choose_cluster(name, load_settings(Path.cwd()), os.environ, asker="NAME")
-    if as_json:
-        data = {"schema": "slurmgpu.cluster/1", **cluster.model_dump(mode="json")}
-        click.echo(json.dumps(data, indent=2, ensure_ascii=False))
-        return
-    by = "" if name else f" (chosen by {chooser or 'nobody'})"
-    click.echo(f"{cluster.name}: {cluster.description or 'no description'}{by}")
-    for line in description_lines(cluster, datetime.date.today()):
-        click.echo(line)
+    act_show(**given)
 
 
 @command.command("use", short_help="Choose a profile for all your jobs.")
 @click.argument("name", shell_complete=clusters)
-def use(name: str) -> None:
+def use(**given: Any) -> None:
     """Choose a profile for all your jobs: writes `cluster: NAME` into your settings."""
-    import os
+    from slurmgpu.cli.actions.cluster import act_use
 
-    from slurmgpu.files.clusters import choose_cluster
-    from slurmgpu.files.settings import load_settings, write_user_setting
-
-    settings = load_settings(Path.cwd())
-    cluster, _ = choose_cluster(name, settings, os.environ, asker="NAME")
-    chosen = str(Path(name).expanduser().resolve()) if "/" in name else cluster.name
-    path = write_user_setting(settings, "cluster", chosen)
-    click.echo(f"jobs are planned on {chosen} from now on ({path})", err=True)
-    if cluster.farewell:
-        click.echo(f"slurmgpu: warning: {cluster.farewell}", err=True)
+    act_use(**given)

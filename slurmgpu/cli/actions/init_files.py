@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurmgpu.cli.init_terminal import Questions, say
+from slurmgpu.cli.actions.init_terminal import Questions, say
 from slurmgpu.discovery.completing import add, completed
 from slurmgpu.discovery.first_job import first_job_text
 from slurmgpu.discovery.overlay import overlay

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurmgpu.cli.init_terminal import Questions, accounts_here, gpu_partitions, in_short, say
+from slurmgpu.cli.actions.init_terminal import Questions, accounts_here, gpu_partitions, in_short, say
 from slurmgpu.discovery.first_job import has_gpus
 from slurmgpu.discovery.places import can_be_made, places_for_runs
 from slurmgpu.discovery.pytorch import Candidate, candidates, chosen_by_name
