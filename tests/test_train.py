@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 from pydantic.fields import FieldInfo
 
+from slurmgpu.cli.actions.local import Local
 from slurmgpu.cli.group import cli
-from slurmgpu.cli.run import Local
 from slurmgpu.cli.train import _option, command, layer_of, train_options
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.launchers import world_size
@@ -80,7 +80,7 @@ def planned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
         asked.update(prepared=prepared, train=prepared.plan.train, **vars(here))
         return 0
 
-    monkeypatch.setattr("slurmgpu.cli.train.run_prepared", remember)
+    monkeypatch.setattr("slurmgpu.cli.actions.local.run_prepared", remember)
 
     def call(*words: str) -> dict[str, Any]:
         done = CliRunner().invoke(cli, ["train", *words, "--here"])

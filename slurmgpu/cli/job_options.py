@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -120,6 +121,18 @@ _OPTIONS: tuple[Decorator, ...] = (
     ),
 )
 
+device_option = click.option(
+    "--gpu/--cpu",
+    "on_gpus",
+    default=None,
+    help="Use the GPUs that are here, or none (default: those of the Slurm job that this is in, and none elsewhere).",
+)
+run_dir_option = click.option(
+    "--run-dir",
+    metavar="RUN",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Go on in this run directory, of the same job (default: a new one).",
+)
 job_options = gathered("given", _given, _FILE, *_OPTIONS)
 """Add the job file argument and every option that describes a job; they arrive as one dict ``given``."""
 change_options = gathered("given", _given, *_OPTIONS)

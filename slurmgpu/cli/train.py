@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
 import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Literal, NamedTuple, Union, get_args, get_origin
 
 import click
 from pydantic.fields import FieldInfo
 
 from slurmgpu.cli.completing import clusters
 from slurmgpu.cli.gathering import Decorator, gathered
-from slurmgpu.cli.run import Local, device_option, on_login_node, run_dir_option, run_prepared
+from slurmgpu.cli.job_options import device_option, run_dir_option
 from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.models.train import TrainSettings
-
-if TYPE_CHECKING:
-    from slurmgpu.submission.preparing import Prepared
 
 __all__ = ["layer_of", "train_options"]
 
@@ -171,16 +167,18 @@ def command(
     With --prepare it runs the task's prepare(cfg) alone, in the job's modules, container and Python, as on a login
     node, where there is a network: a download, an unpacking. The job then finds it done.
     """
-    from slurmgpu.cli.run_gpus import count_of_the_job
+    from slurmgpu.cli.actions.gpus_here import count_of_the_job
+    from slurmgpu.cli.actions.local import Local, on_login_node, run_prepared
+    from slurmgpu.cli.actions.train import planned, prepare_task
     from slurmgpu.submission.entrypoint import chosen_python
 
     python = Path(chosen_python(machine.python, os.environ)) if machine.python else None
     if only_prepare:
-        ctx.exit(_prepare(_planned(asked, settings, 1), python))
+        ctx.exit(prepare_task(planned(asked, layer_of(settings), 1), python))
     login_node = on_login_node(machine.here)
     alone = settings.get("strategy") == "single" or machine.on_gpus is False
     gpus = machine.processes or (1 if alone else max(1, count_of_the_job()))
-    prepared = _planned(asked, settings, gpus)
+    prepared = planned(asked, layer_of(settings), gpus)
     local = Local(
         login_node,
         machine.processes,
@@ -189,66 +187,3 @@ def command(
         run_dir=machine.run_dir,
     )
     ctx.exit(run_prepared(prepared, local))
-
-
-def _planned(asked: Training, settings: dict[str, object], gpus: int) -> Prepared:
-    """The job, in its environment on the cluster; what else the cluster wants does not matter on this machine."""
-    from slurmgpu.cli.preparing import put_any
-    from slurmgpu.errors import InvalidInput
-    from slurmgpu.files.jobs import find_job_file, load_job
-    from slurmgpu.files.layered import Origin
-    from slurmgpu.submission.preparing import plan_here
-
-    what, layer = asked.what, layer_of(settings)
-
-    def put(key: str, value: object, origin: str) -> None:
-        layer.put(tuple(key.split(".")), value, Origin(origin))
-
-    for text in asked.sets:
-        put_any(text, put)
-    for text in asked.config:
-        put_any(text, put, "--config", "channels=16", "train.config.")
-    is_task = re.search(r"\.py(:|\Z)", what) is not None
-    if is_task:
-        put("train.task", what, "the argument")
-        put("resources.nodes", 1, "slurmgpu train")
-        put("resources.gpus", gpus, "option --processes")
-    loaded = load_job(None if is_task else find_job_file(what), layer, cwd=Path.cwd(), environ=os.environ)
-    if loaded.job.train is None:
-        raise InvalidInput(
-            f"{what}: has no train:, and there is nothing to train",
-            hint="slurmgpu run runs a job's command on this machine",
-        )
-    return plan_here(loaded, asked.cluster)
-
-
-def _prepare(prepared: Prepared, python: Path | None) -> int:
-    """Run the script that the job would run, on one process, to prepare alone; its exit code."""
-    from slurmgpu.cli.preparing import note
-    from slurmgpu.cli.run import LOGIN_NICE, looks_like_a_login_node
-    from slurmgpu.errors import InvalidInput
-    from slurmgpu.submission.entrypoint import prepare_here, prepare_plan
-    from slurmgpu.submission.preflight import check_task, is_folder
-
-    folder = prepared.folder
-    if folder is None or not is_folder(folder):
-        raise InvalidInput(
-            f"work_dir: {prepared.loaded.work_dir} is not on this machine",
-            hint="give another: --set work_dir=FOLDER",
-        )
-    check_task(prepared.plan, folder)
-    plan = prepare_plan(prepared.plan, python)
-    by_slurm = [f"--{name}" for name in plan.environment.sbatch] + [*plan.environment.srun_options]
-    if by_slurm:
-        note(
-            f"in the job, Slurm itself sets up part of the environment ({', '.join(by_slurm)}), and not here; "
-            "--python PATH takes another Python"
-        )
-    script = prepared._replace(plan=plan).render()
-    code = prepare_here(plan, script, folder, nice=LOGIN_NICE if looks_like_a_login_node() else 0)
-    if code:
-        instead = (
-            "" if python else "; it ran in the job's environment, and --python PATH takes another Python"
-        )
-        note(f"preparing ended with exit code {code}{instead}")
-    return code

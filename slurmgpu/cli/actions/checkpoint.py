@@ -90,7 +90,6 @@ def size(amount: int) -> str:
 
 def print_verdict(row: dict[str, Any]) -> None:
     """Print what was found of one checkpoint."""
-
     where = f"task {row['task']}: " if row["task"] else ""
     state = click.style(row["state"], fg=_COLOURS[row["state"]])
     about = printable(row["problem"] or "") or f"{row['parts']} files, {size(row['bytes'])}"
@@ -146,7 +145,6 @@ def act_verify(ctx: click.Context, run: str | None, step: int | None, as_json: b
 
 def _verified(task: _Task, step: int | None, *, show: bool) -> list[dict[str, object]]:
     """Verify a folder's generations, as many as are asked for and as the question of a resume needs."""
-
     rows: list[dict[str, object]] = []
     intact: list[int] = []
     any_counts = False
@@ -208,7 +206,6 @@ def _check_target(target: Path, tasks: list[_Task], force: bool) -> None:
 
 def _intact(run_dir: Path, tasks: list[_Task], step: int | None) -> Checkpoint:
     """The checkpoint to export, read through: that of the step, else the newest intact one."""
-
     if len(tasks) > 1:
         raise InvalidInput(
             f"{run_dir} is an array, with tasks {', '.join(task.name or '(none)' for task in tasks)}",
@@ -244,7 +241,6 @@ def _require_step(run_dir: Path, tasks: list[_Task], step: int) -> None:
 
 def _tasks(ctx: click.Context, run: str | None) -> tuple[Path, list[_Task]]:
     """The run directory that is meant, and its folders of checkpoints."""
-
     runs_of = runs_by_settings(Path.cwd(), os.environ)
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
     run_dir = find_run(slurm, run, runs_of, current_user()) if run else newest_run(runs_of(Path.cwd()))

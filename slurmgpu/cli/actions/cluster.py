@@ -5,15 +5,14 @@ from __future__ import annotations
 import datetime
 import json
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from slurmgpu.cli.actions.cluster_text import Row, description_lines, listed, matches
-from slurmgpu.discovery.discover import discover
-from slurmgpu.discovery.overlay import likely_profiles, overlay
+from slurmgpu.cli.actions.profiles import check_name, discover_here, likely_documented, named_profile
+from slurmgpu.discovery.overlay import overlay
 from slurmgpu.discovery.refreshing import refreshed
 from slurmgpu.discovery.saving import last_discovered, save, write
 from slurmgpu.discovery.writing import profile_text
@@ -27,8 +26,7 @@ from slurmgpu.files.clusters import (
     user_profile,
 )
 from slurmgpu.files.settings import load_settings, write_user_setting
-from slurmgpu.models.cluster import GENERIC
-from slurmgpu.slurm import Slurm, expand
+from slurmgpu.slurm import expand
 
 if TYPE_CHECKING:
     from slurmgpu.files.settings import LoadedSettings
@@ -57,18 +55,8 @@ def act_discover(
         click.echo(text, nl=False)
 
 
-def check_name(name: str | None) -> None:
-    """InvalidInput when a profile cannot be called so."""
-
-    if name is not None and (
-        name.startswith(".") or not name.replace("-", "").replace("_", "").replace(".", "").isalnum()
-    ):
-        raise InvalidInput(f"--name {name!r} is no name of a file", hint="use letters, digits and . _ -")
-
-
 def _target(name: str | None, to: str | None, save: bool, settings: LoadedSettings) -> Path | None:
     """Where the profile goes, which must not be there yet; None: nowhere, or not known before Slurm is asked."""
-
     path = Path(to).expanduser() if to else user_profile(settings, name) if save and name else None
     if path is not None and path.exists():
         again = save and last_discovered(path) is not None
@@ -77,32 +65,6 @@ def _target(name: str | None, to: str | None, save: bool, settings: LoadedSettin
         )
         raise InvalidInput(f"{path} exists already, and nothing is overwritten", hint=hint)
     return path
-
-
-def discover_here(ctx: click.Context, name: str | None, settings: LoadedSettings) -> Discovered:
-    """Discover the cluster that this machine talks to, with as many calls as the site allows."""
-
-    return discover(
-        ctx.obj if isinstance(ctx.obj, Slurm) else Slurm(),
-        name=name,
-        most=settings.settings.policy.max_slurm_calls,
-    )
-
-
-def named_profile(name: str, settings: LoadedSettings, asker: str) -> Cluster:
-    """The profile of this name, which another can be based on: it is found again by the name of its file."""
-
-    if "/" in name or name.endswith((".yaml", ".yml")):
-        stem = Path(name).stem
-        raise InvalidInput(
-            f"{asker} {name}: is a path, and a profile is based on another by its name",
-            hint=f"put the file into your profiles, as {user_profile(settings, stem)}, and give {asker} {stem}",
-        )
-    if name == GENERIC.name:
-        raise InvalidInput(
-            f"{asker} {name}: nothing is documented there", hint="leave it out, or see slurmgpu cluster list"
-        )
-    return choose_cluster(name, settings, {}, asker=asker)[0].model_copy(update={"name": name})
 
 
 def _text(found: Discovered, base: Cluster | None) -> str:
@@ -140,22 +102,8 @@ def _propose(cluster: Cluster, settings: LoadedSettings) -> None:
         )
 
 
-def likely_documented(cluster: Cluster, settings: LoadedSettings) -> list[tuple[str, str]]:
-    """The documented profiles that seem to describe this cluster, the likeliest first, and why."""
-
-    folders = profile_folders(settings)
-    own = settings.folders["user"] / "clusters"
-    documented = []
-    for path in profiles(settings).values():
-        # Another profile's mistake is told when that profile is used.
-        with suppress(InvalidInput):
-            documented += [load_cluster(path, folders)] if path.parent != own else []
-    return likely_profiles(cluster, documented)
-
-
 def _write(path: Path, text: str, name: str, settings: LoadedSettings | None) -> None:
     """Write a new profile; with ``settings`` into the user's own."""
-
     if settings is not None:
         save(path, text, text)
         click.echo(f"{path} is written; plan on it: slurmgpu cluster use {name}", err=True)
@@ -231,7 +179,6 @@ def _entry(change: Any) -> dict[str, object]:
 
 def _saved(name: str | None, settings: LoadedSettings) -> Path:
     """The file of a profile of the user's."""
-
     name = name or os.environ.get("SLURMGPU_CLUSTER") or settings.settings.cluster
     if name is None:
         raise InvalidInput("no profile is chosen, and none is named", hint="slurmgpu cluster refresh NAME")

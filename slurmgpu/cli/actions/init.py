@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slurmgpu.cli.actions import init_choices as choices
-from slurmgpu.cli.actions.cluster import check_name, discover_here, likely_documented, named_profile
 from slurmgpu.cli.actions.init_choices import ENVIRONMENT, EnvironmentQuestion, check_runs, choose_base
 from slurmgpu.cli.actions.init_files import Drafts, check_places, find_target, settings_to_write, typed
 from slurmgpu.cli.actions.init_terminal import Questions, found_lines, say
+from slurmgpu.cli.actions.profiles import check_name, discover_here, likely_documented, named_profile
 from slurmgpu.cli.preparing import prepare
 from slurmgpu.discovery.completing import environment_data
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
@@ -63,7 +63,6 @@ def act(ctx: click.Context, /, **given: Any) -> None:
 
 def _drafts(ctx: click.Context, options: _Options, settings: LoadedSettings, questions: Questions) -> Drafts:
     """Look, ask, and decide what is to be written."""
-
     check_name(options.name)
     job = Path(options.job).expanduser()
     check_places(settings, job)
@@ -102,7 +101,6 @@ _QOS: Key = ("job", "resources", "qos")
 
 def _ask(drafts: Drafts, options: _Options, settings: LoadedSettings, questions: Questions) -> None:
     """The questions, in their order; what the settings say already is not asked again."""
-
     found = drafts.found.cluster
     rules = drafts.target.existing or drafts.base or found
     given: dict[Key, str | None] = {
@@ -141,7 +139,6 @@ def _ask(drafts: Drafts, options: _Options, settings: LoadedSettings, questions:
 
 def _standing(settings: LoadedSettings, keys: list[Key]) -> dict[Key, str]:
     """What the settings say already, of these; told to the person."""
-
     found = {key: str(value) for key in keys if (value := _at(settings, key)) is not None}
     for key, value in found.items():
         say(f"{key[-1]}: {value}, as {settings.layered.origin(key)} says")
@@ -186,7 +183,6 @@ def _ask_environment(
 
 def _tell_next(drafts: Drafts) -> None:
     """Whether the first job would be accepted, and what to type next."""
-
     settings = load_settings(drafts.job.absolute().parent)
     try:
         chosen, chooser = choose_cluster(None, settings, os.environ)
@@ -217,7 +213,6 @@ def _tell_next(drafts: Drafts) -> None:
 
 def _is_of(target: Target, chosen: Cluster, settings: LoadedSettings) -> bool:
     """Whether jobs are planned on the profile that this is about."""
-
     counts = profiles(settings).get(target.name, target.path)
     if counts.parent != target.path.parent and "SLURMGPU_CLUSTER" not in os.environ:
         say(f"{counts} has the same name and goes before it; --name gives another")

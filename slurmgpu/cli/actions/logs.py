@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurmgpu.cli.awaiting import wait_at_terminal
+from slurmgpu.cli.actions.awaiting import wait_at_terminal
 from slurmgpu.cli.preparing import note
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.files.settings import runs_by_settings
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from slurmgpu.models.run import JobStatus, Run
     from slurmgpu.monitoring.log_files import Log, Stream
     from slurmgpu.monitoring.select import Selection
-    from slurmgpu.slurm import Slurm
 
 
 _EMPTY_NAMED = 3
@@ -72,7 +71,6 @@ def _find(
     slurm: Slurm, selections: list[Selection], run_for: Callable[[JobStatus], Run | None], *, patient: bool
 ) -> list[Log]:
     """The logs of the jobs; who is ``patient`` asks a Slurm that does not answer again."""
-
     while True:
         try:
             return find_logs(slurm, selections, current_user(), run_for, earlier=not patient)
@@ -85,7 +83,6 @@ def _find(
 
 def _show_all(logs: list[Log], lines: int | None, growing: GrowingLogs, follow: bool) -> None:
     """Print the logs; say of which there is nothing to show, unless they are to be followed."""
-
     nothing = [(log, why) for log in logs if (why := _show(log, lines, growing)) and (log.why or not follow)]
     empty = sum(log.path is not None and log.path.exists() for log, _ in nothing)
     for log, why in nothing:
@@ -102,7 +99,6 @@ def _name_of(word: str) -> str:
 
 def _show_paths(logs: list[Log]) -> int:
     """Print where the logs are; 1 when that is not known of one."""
-
     for log in logs:
         if log.path is None:
             note(f"{log.title}: {log.why}")
@@ -113,7 +109,6 @@ def _show_paths(logs: list[Log]) -> int:
 
 def _show(log: Log, lines: int | None, growing: GrowingLogs) -> str | None:
     """Print what is in a log so far, under a header where there are several; why there is nothing to print."""
-
     if log.path is None:
         return log.why
     text, size = end_of(log.path, lines)

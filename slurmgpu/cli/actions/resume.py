@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydantic import ValidationError
 
-from slurmgpu.cli.awaiting import wait_for_job
+from slurmgpu.cli.actions.awaiting import wait_for_job
 from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.preparing import check_whose, note, prepare
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmGpuError
@@ -29,11 +29,9 @@ from slurmgpu.submission.run_directory import SCRIPT, read_plan
 from slurmgpu.submission.submitting import Submission
 
 if TYPE_CHECKING:
-    from slurmgpu.models.job import Array, Job
+    from slurmgpu.models.job import Job
     from slurmgpu.models.plan import Plan
     from slurmgpu.models.run import Run
-    from slurmgpu.slurm import Slurm
-    from slurmgpu.submission.submitting import Submission
 
 
 def act(
@@ -83,7 +81,6 @@ def _resume(slurm: Slurm, word: str, given: dict[str, Any], hold: bool) -> Run:
 
 def _find(slurm: Slurm, word: str) -> tuple[Path, str | None]:
     """The run directory that is meant, and the task of an array if one is."""
-
     runs_of = runs_by_settings(Path.cwd(), os.environ)
     found = find_run(slurm, word, runs_of, current_user()).absolute()
     if (found / RUN_FILE).is_file():
@@ -102,7 +99,6 @@ def _submission(
     run_dir: Path, before: Plan, given: dict[str, object], hold: bool
 ) -> tuple[Submission, Job | None]:
     """What to submit: the same script, or with options one that is planned anew; then with its job."""
-
     cwd = Path.cwd()
     under_submitit = (run_dir / SUBMITIT_FOLDER).is_dir()
     if under_submitit and before.train is None:
@@ -140,7 +136,6 @@ def _unfinished(
 
     SlurmGpuError when nothing is left to do.
     """
-
     text = plan.option("array")
     if text is None:
         if named is not None:
@@ -172,7 +167,6 @@ def _unfinished(
 
 def _done(slurm: Slurm, run_dir: Path, run: Run, before: Plan, plan: Plan, tasks: list[str]) -> set[str]:
     """Those of an array's tasks ('' of a job without) that have nothing left to do, as far as is known."""
-
     if plan.train is None:
         return completed_tasks(slurm, run) & set(tasks)
     newest = newest_of_tasks(run_dir)

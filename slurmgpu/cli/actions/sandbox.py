@@ -98,7 +98,6 @@ def act_up(
 
 def _discovered(env: Mapping[str, str]) -> str:
     """The profile of the sandbox that an environment talks to, as `cluster discover` writes it."""
-
     return profile_text(discover(Slurm(env=env), environ=env))
 
 

@@ -116,7 +116,6 @@ def _paused(sleep: Callable[[float], None]) -> bool:
 
 def _states(text: str) -> set[JobState]:
     """The states that a list names, in Slurm's long or short words."""
-
     words = [word.strip() for word in text.split(",")]
     for word in words:
         if JobState.parse(word) is JobState.UNKNOWN and word.upper() != "UNKNOWN":

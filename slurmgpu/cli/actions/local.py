@@ -1,0 +1,201 @@
+"""A job's script on this machine: where it may run, with how many processes, and on which GPUs."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slurmgpu.cli.actions.gpus_here import choose_gpus, share_out, told_of_gpus
+from slurmgpu.cli.preparing import check_whose, note
+from slurmgpu.errors import InvalidInput, PlanError
+from slurmgpu.launchers import world_size
+from slurmgpu.local.gpus import is_on_a_node
+from slurmgpu.local.running import LocalRequest, run_here, stand_ins
+from slurmgpu.slurm import Slurm
+from slurmgpu.submission.preflight import check_task, is_folder
+from slurmgpu.submission.run_directory import new_run_directory
+
+if TYPE_CHECKING:
+    from slurmgpu.local.gpus import Gpus
+    from slurmgpu.submission.preparing import Prepared
+
+
+_LOGIN_PROCESSES = 2
+LOGIN_NICE = 15
+
+
+def on_login_node(here: bool) -> bool:
+    """Whether this machine is one that others share; PlanError when the user has not said that it may be used."""
+    login_node = looks_like_a_login_node()
+    if login_node and not here:
+        job_id = os.environ.get("SLURM_JOB_ID")
+        if job_id is not None:
+            raise PlanError(
+                f"this shell is not on a node of job {job_id}: it looks like a login node, which others share",
+                hint=f"go there first: srun --jobid={job_id} --overlap --pty bash; or --here runs it on this machine "
+                f"all the same, with at most {_LOGIN_PROCESSES} processes and at a low priority",
+            )
+        raise PlanError(
+            "this looks like a login node (Slurm's commands are here, and no job around), which others share",
+            hint=f"--here runs it all the same, with at most {_LOGIN_PROCESSES} processes and at a low priority; or use "
+            "slurmgpu submit",
+        )
+    return login_node
+
+
+@dataclass(frozen=True)
+class Local:
+    """How a job is run on this machine; None: as it comes."""
+
+    login_node: bool
+    """Whether others share this machine."""
+    processes: int | None = None
+    """Processes in all."""
+    nodes: int = 1
+    """Nodes to pretend."""
+    steps: int | None = None
+    """The most optimizer steps of a training."""
+    on_gpus: bool | None = None
+    python: Path | None = None
+    """The interpreter, in place of the job's."""
+    run_dir: Path | None = None
+    """An earlier run directory to go on in."""
+
+
+def run_prepared(prepared: Prepared, here: Local) -> int:
+    """Run the job's script here, in a run directory of its own or in an earlier one's; the script's exit code."""
+    gpus = choose_gpus(prepared.plan, here.on_gpus)
+    each = _processes_per_node(prepared, here, gpus)
+    gpus = share_out(prepared.plan, gpus, each, here.nodes)
+    _check_local(prepared, here.steps)
+    script = prepared.render()
+    if here.run_dir is None:
+        made = new_run_directory(prepared.runs, prepared.plan, prepared.loaded.job, script)
+        path = made.path
+    else:
+        _check_earlier(here.run_dir, script)
+        made, path = None, here.run_dir
+    request = _request(prepared, here, script=script, run_dir=path, each=each, gpus=gpus)
+    try:
+        replaced = stand_ins(request)
+    except BaseException:
+        if made is not None:
+            made.remove()
+        raise
+    for said in told_of_gpus(prepared.plan, gpus, here.on_gpus, each * here.nodes):
+        note(said)
+    for line in replaced:
+        note(f"stand-in: {line}")
+    note(f"run directory {path}")
+    code = run_here(request)
+    if code:
+        note(f"the script ended with exit code {code}")
+    if code and any(path.glob("checkpoints/step-*/manifest.json")):
+        note(f"to go on here, the same command with --run-dir {shlex.quote(str(path))}")
+    return code
+
+
+def _check_earlier(run_dir: Path, script: str) -> None:
+    """Refuse a directory of another job: its checkpoints would be taken for this one's."""
+    check_whose(run_dir, str(run_dir.absolute()))
+    file = run_dir / "script.sbatch"
+    if not file.is_file():
+        raise InvalidInput(
+            f"--run-dir {run_dir}: is not a run directory: it has no script.sbatch",
+            hint="give the one that the earlier run printed",
+        )
+    if file.read_bytes() != script.encode():
+        raise InvalidInput(
+            f"--run-dir {run_dir}: was made by another job, or with other options",
+            hint=f"give the options of then ({run_dir / 'job.yaml'} has them all), or leave --run-dir out; "
+            f"the training's settings may be changed in {run_dir / 'train.json'}",
+        )
+
+
+def looks_like_a_login_node() -> bool:
+    """Whether a cluster answers here, and this is no node of a job."""
+    return not is_on_a_node(os.environ) and Slurm().talks_to_a_cluster()
+
+
+def _processes_per_node(prepared: Prepared, here: Local, gpus: Gpus | None) -> int:
+    plan, processes, nodes = prepared.plan, here.processes, here.nodes
+    if processes is not None and processes % nodes:
+        raise InvalidInput(
+            f"--processes {processes} cannot be split evenly over --pretend-nodes {nodes}",
+            hint=f"give a multiple, such as --processes {processes // nodes * nodes or nodes}",
+        )
+    size = plan.spawned_per_node or world_size(plan)
+    if plan.processes_per_node == size == 1:
+        if (processes or 1) > 1:
+            train = prepared.loaded.job.train
+            alone = train is not None and train.strategy in ("single", "dp")
+            raise InvalidInput(
+                f"--processes {processes}: the job has one process",
+                hint="strategy: single and dp are one process; ddp or auto are as many as there are GPUs"
+                if alone
+                else "ask for more GPUs, such as --gpus 2",
+            )
+        return 1
+    most = prepared.loaded.settings.settings.policy.max_run_processes
+    if most is not None and (processes or 0) > most:
+        raise InvalidInput(
+            f"--processes {processes}: this site allows {most} on this machine (policy.max_run_processes)",
+            hint=f"use at most --processes {most}, or submit the job",
+        )
+    room = len(gpus.devices) if gpus else _cpus()
+    wanted = processes // nodes if processes else max(1, min(size, room, most or room) // nodes)
+    return min(wanted, max(1, _LOGIN_PROCESSES // nodes)) if here.login_node else wanted
+
+
+def _cpus() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS has no affinity mask
+        return os.cpu_count() or 1
+
+
+def _check_local(prepared: Prepared, steps: int | None) -> None:
+    if steps is not None and prepared.plan.train is None:
+        raise InvalidInput(
+            "--steps bounds a training task (train:), and this job runs a command",
+            hint="bound the command by its own options",
+        )
+    shell = (prepared.plan.shebang or "/bin/bash").split()
+    if prepared.plan.script is not None and Path(shell[-1 if "env" in shell[0] else 0]).name not in {
+        "bash",
+        "sh",
+    }:
+        raise InvalidInput(
+            f"shebang: {prepared.plan.shebang!r}: only scripts of bash and sh are run here, where its own words stand in "
+            "for Slurm's",
+            hint="try it on the cluster, or in a sandbox: slurmgpu sandbox up",
+        )
+    folder = prepared.folder
+    if folder is not None and is_folder(folder):
+        check_task(prepared.plan, folder)
+
+
+def _request(
+    prepared: Prepared, here: Local, *, script: str, run_dir: Path, each: int, gpus: Gpus | None
+) -> LocalRequest:
+    plan, folder = prepared.plan, prepared.folder
+    return LocalRequest(
+        script=script,
+        run_dir=run_dir,
+        submit_dir=folder if folder is not None and is_folder(folder) else Path.cwd(),
+        job_name=plan.name,
+        nodes=here.nodes,
+        processes_per_node=1 if plan.spawned_per_node else each,
+        spawned_per_node=each if plan.spawned_per_node else 0,
+        gpus_per_node=plan.gpus_per_node,
+        gpus=gpus,
+        cpus_per_task=max(1, _cpus() // (each * here.nodes)),
+        partition=plan.partition,
+        account=plan.option("account"),
+        max_steps=here.steps,
+        nice=LOGIN_NICE if here.login_node else 0,
+        python=here.python,
+    )

@@ -1,0 +1,43 @@
+"""A plan as text."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from typing import TYPE_CHECKING, TextIO
+
+from slurmgpu.launchers import world_size
+from slurmgpu.planning.request import count
+
+if TYPE_CHECKING:
+    from slurmgpu.models.plan import Plan
+
+
+def plan_text(plan: Plan, columns: int | None = None) -> str:
+    """The plan as aligned lines: option, and why; reasons fold where a terminal's ``columns`` are given."""
+    rows = [(str(option), option.why) for option in plan.options]
+    for number, component in enumerate(plan.components, start=2):
+        rows += [("hetjob", f"component {number}"), *((str(option), option.why) for option in component)]
+    rows += [(f"{reason.what}: {reason.value}", reason.why) for reason in plan.reasons]
+    width = max(len(left) for left, _ in rows)
+    processes = plan.spawned_per_node or world_size(plan)
+    head = f"{plan.name} on {plan.cluster}: " + (
+        "what stands in the job, and nothing else"
+        if plan.exact
+        else f"{count(plan.nodes, 'node')} x {count(plan.gpus_per_node, 'GPU')}, "
+        f"{processes} process{'es' if processes > 1 else ''}"
+    )
+    return "\n".join([head, *(_row_text(left, why, width, columns) for left, why in rows)])
+
+
+def _row_text(left: str, why: str, width: int, columns: int | None) -> str:
+    room = (columns or 0) - width - 4
+    if room < 24:  # no terminal, or one too narrow for two columns
+        return f"  {left:<{width}}  {why}"
+    lines = textwrap.wrap(why, room, break_long_words=False, break_on_hyphens=False)
+    return f"  {left:<{width}}  " + f"\n{'':{width + 4}}".join(lines)
+
+
+def terminal_columns(stream: TextIO) -> int | None:
+    """The width of a terminal; None where a stream is none."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None

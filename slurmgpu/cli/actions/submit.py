@@ -1,0 +1,77 @@
+"""What ``slurmgpu submit`` does with a plan."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from slurmgpu.cli.actions.plan_text import plan_text, terminal_columns
+from slurmgpu.cli.interrupting import as_interrupts
+from slurmgpu.cli.preparing import note
+from slurmgpu.errors import SlurmGpuError
+from slurmgpu.submission.preflight import check_before_submission, doubt_about_task
+from slurmgpu.submission.submitting import Submission, submit_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from slurmgpu.models.run import Run
+    from slurmgpu.slurm import Slurm
+    from slurmgpu.submission.preparing import Prepared
+
+
+def submit(prepared: Prepared, slurm: Slurm, hold: bool, files: Mapping[str, bytes]) -> Run:
+    submission = Submission(
+        plan=prepared.plan,
+        script=prepared.render(),
+        folder=prepared.folder,
+        cwd=Path.cwd(),
+        hold=hold,
+        files=files,
+        told=note,
+    )
+    with as_interrupts():
+        run, said = submit_plan(submission, prepared.loaded.job, prepared.runs, slurm, os.environ)
+    if said:
+        note(said)
+    doubt = doubt_about_task(prepared.plan, submission.folder)
+    if doubt is not None:
+        note(doubt)
+    note(f"job {run.job_id} on cluster {run.cluster or 'unknown'}")
+    if hold:
+        note(f"it is held; `scontrol release {run.job_id}` lets it start")
+    return run
+
+
+def dry_run(prepared: Prepared, slurm: Slurm) -> None:
+    """Show what would be submitted, and what Slurm says to it; an answer of no ends with 1."""
+    prepared.check_test_only("submit --dry-run")
+    script = prepared.render()
+    click.echo(script, nl=False)
+    click.echo(plan_text(prepared.plan, terminal_columns(sys.stderr)), err=True)
+    folder = prepared.folder
+    check_before_submission(prepared.plan, folder, os.environ)
+    doubt = doubt_about_task(prepared.plan, folder)
+    if doubt is not None:
+        note(doubt)
+    with tempfile.TemporaryDirectory(prefix="slurmgpu-") as temporary:
+        path = Path(temporary) / "script.sbatch"
+        path.write_text(script, encoding="utf-8")
+        answer = slurm.estimate(path, cwd=folder or Path.cwd())
+    if not answer.accepted:
+        meaning = f" ({answer.advice.meaning})" if answer.advice else ""
+        raise SlurmGpuError(
+            f"Slurm would refuse it: {answer.text}{meaning}",
+            hint=answer.advice.act if answer.advice else None,
+        )
+    where = f" on {answer.node_list}" if answer.node_list else ""
+    start = (
+        f"{answer.start.astimezone():%Y-%m-%d %H:%M:%S}" if answer.start else "at a time that it does not say"
+    )
+    note(f"Slurm says: it would start {start}{where} in partition {answer.partition or 'unknown'}")
+    note("nothing was submitted (Slurm's own test may pass a wrong account, QOS or time limit)")

@@ -1,0 +1,72 @@
+"""What ``slurmgpu train`` does: plan a training for this machine, or prepare its task."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slurmgpu.cli.actions.local import LOGIN_NICE, looks_like_a_login_node
+from slurmgpu.cli.preparing import note, put_any
+from slurmgpu.errors import InvalidInput
+from slurmgpu.files.jobs import find_job_file, load_job
+from slurmgpu.files.layered import Layered, Origin
+from slurmgpu.submission.entrypoint import prepare_here, prepare_plan
+from slurmgpu.submission.preflight import check_task, is_folder
+from slurmgpu.submission.preparing import plan_here
+
+if TYPE_CHECKING:
+    from slurmgpu.cli.train import Training
+    from slurmgpu.submission.preparing import Prepared
+
+
+def planned(asked: Training, layer: Layered, gpus: int) -> Prepared:
+    """The job, in its environment on the cluster; what else the cluster wants does not matter on this machine."""
+    what = asked.what
+
+    def put(key: str, value: object, origin: str) -> None:
+        layer.put(tuple(key.split(".")), value, Origin(origin))
+
+    for text in asked.sets:
+        put_any(text, put)
+    for text in asked.config:
+        put_any(text, put, "--config", "channels=16", "train.config.")
+    is_task = re.search(r"\.py(:|\Z)", what) is not None
+    if is_task:
+        put("train.task", what, "the argument")
+        put("resources.nodes", 1, "slurmgpu train")
+        put("resources.gpus", gpus, "option --processes")
+    loaded = load_job(None if is_task else find_job_file(what), layer, cwd=Path.cwd(), environ=os.environ)
+    if loaded.job.train is None:
+        raise InvalidInput(
+            f"{what}: has no train:, and there is nothing to train",
+            hint="slurmgpu run runs a job's command on this machine",
+        )
+    return plan_here(loaded, asked.cluster)
+
+
+def prepare_task(prepared: Prepared, python: Path | None) -> int:
+    """Run the script that the job would run, on one process, to prepare alone; its exit code."""
+    folder = prepared.folder
+    if folder is None or not is_folder(folder):
+        raise InvalidInput(
+            f"work_dir: {prepared.loaded.work_dir} is not on this machine",
+            hint="give another: --set work_dir=FOLDER",
+        )
+    check_task(prepared.plan, folder)
+    plan = prepare_plan(prepared.plan, python)
+    by_slurm = [f"--{name}" for name in plan.environment.sbatch] + [*plan.environment.srun_options]
+    if by_slurm:
+        note(
+            f"in the job, Slurm itself sets up part of the environment ({', '.join(by_slurm)}), and not here; "
+            "--python PATH takes another Python"
+        )
+    script = prepared._replace(plan=plan).render()
+    code = prepare_here(plan, script, folder, nice=LOGIN_NICE if looks_like_a_login_node() else 0)
+    if code:
+        instead = (
+            "" if python else "; it ran in the job's environment, and --python PATH takes another Python"
+        )
+        note(f"preparing ended with exit code {code}{instead}")
+    return code
