@@ -44,7 +44,6 @@ class Replay:
         *,
         timeout: float,
         env: Mapping[str, str] | None = None,
-        input: str | None = None,
         cwd: Path | None = None,
     ) -> Answer:
         self.environments.append(env or {})

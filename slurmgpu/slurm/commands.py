@@ -81,7 +81,6 @@ class Runner(Protocol):
         *,
         timeout: float,
         env: Mapping[str, str] | None = None,
-        input: str | None = None,
         cwd: Path | None = None,
     ) -> Answer:
         """Run argv and return its answer."""
@@ -110,7 +109,6 @@ def call(
     *,
     timeout: float,
     env: Mapping[str, str] | None = None,
-    input: str | None = None,
     cwd: Path | None = None,
 ) -> Answer:
     """Run one of Slurm's commands and return what it said, whatever its exit status.
@@ -129,7 +127,7 @@ def call(
     try:
         process = subprocess.Popen(
             [program, *argv[1:]],
-            stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,
@@ -142,9 +140,7 @@ def call(
             hint="try it by hand: " + " ".join((argv[0], "--version")),
         ) from None
     try:
-        out, err = _answer_of(
-            process, argv[0], None if input is None else input.encode(), timeout, environment
-        )
+        out, err = _answer_of(process, argv[0], timeout, environment)
         rc = process.returncode if process.returncode >= 0 else None
     except subprocess.TimeoutExpired:
         out, err, rc = *_end(process), None
@@ -156,13 +152,13 @@ def call(
 
 
 def _answer_of(
-    process: subprocess.Popen[bytes], name: str, text: bytes | None, timeout: float, env: Mapping[str, str]
+    process: subprocess.Popen[bytes], name: str, timeout: float, env: Mapping[str, str]
 ) -> tuple[bytes, bytes]:
     """What the command says, and a word to the person who waits for it; TimeoutExpired after `timeout`."""
     if timeout <= PATIENCE:
-        return process.communicate(text, timeout=timeout)
+        return process.communicate(timeout=timeout)
     try:
-        answer = process.communicate(text, timeout=PATIENCE)
+        answer = process.communicate(timeout=PATIENCE)
         _WAITED_FOR.discard(name)
         return answer
     except subprocess.TimeoutExpired:

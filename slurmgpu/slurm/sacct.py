@@ -19,32 +19,10 @@ __all__ = ["FIELDS", "TAKEN_OFF", "Accounting", "Step", "command", "parse", "rea
 
 # In every release from 20.11 to 26.05; free text last, the two that mark a row first.
 FIELDS = (
-    "JobID",
-    "JobIDRaw",
-    "Cluster",
-    "User",
-    "Account",
-    "Partition",
-    "QOS",
-    "State",
-    "ExitCode",
-    "Submit",
-    "Start",
-    "End",
-    "ElapsedRaw",
-    "TimelimitRaw",
-    "NNodes",
-    "NCPUS",
-    "NTasks",
-    "MaxRSS",
-    "TotalCPU",
-    "AllocTRES",
-    "ReqTRES",
-    "NodeList",
-    "Reason",
-    "JobName",
-    "WorkDir",
-)
+    "JobID", "JobIDRaw", "Cluster", "User", "Account", "Partition", "QOS", "State", "ExitCode",
+    "Submit", "Start", "End", "ElapsedRaw", "TimelimitRaw", "NNodes", "NCPUS", "NTasks", "MaxRSS",
+    "TotalCPU", "AllocTRES", "ReqTRES", "NodeList", "Reason", "JobName", "WorkDir",
+)  # fmt: skip
 SUBMIT_LINE = "SubmitLine"
 """Only from 21.08 on, so it is asked for only where an answer depends on it."""
 
@@ -119,12 +97,11 @@ def read(
     user: str | None = None,
     ids: Sequence[int] = (),
     since: datetime | None = None,
-    steps: bool = False,
     submit_line: bool = False,
     use: bool = False,
 ) -> Accounting:
     """Ask accounting; a site without it, or one that does not answer, gives a note and no error."""
-    argv = command(user=user, ids=ids, since=since, steps=steps, submit_line=submit_line, use=use)
+    argv = command(user=user, ids=ids, since=since, submit_line=submit_line, use=use)
     answer = slurm.ask(argv)
     if meaning_of(answer) != "answered":  # without its database it may end with 0, and no row
         silent = meaning_of(answer) != "refused" and _DISABLED not in answer.text

@@ -17,35 +17,11 @@ __all__ = ["FIELDS", "command", "dependencies", "parse", "read"]
 # All of these are in every release from 20.11 on; one unknown name would make squeue refuse the whole call.
 # Free text comes last. The first two are what a row is recognised by.
 FIELDS = (
-    "JobArrayID",
-    "JobID",
-    "Cluster",
-    "UserName",
-    "Account",
-    "Partition",
-    "QOS",
-    "State",
-    "Reason",
-    "TimeUsed",
-    "TimeLimit",
-    "TimeLeft",
-    "SubmitTime",
-    "StartTime",
-    "EndTime",
-    "NumNodes",
-    "NumCPUs",
-    "NodeList",
-    "tres-alloc",
-    "tres-per-job",
-    "tres-per-node",
-    "RestartCnt",
-    "exit_code",
-    "Name",
-    "WorkDir",
-    "StdOut",
-    "StdErr",
-    "Command",
-)
+    "JobArrayID", "JobID", "Cluster", "UserName", "Account", "Partition", "QOS", "State", "Reason",
+    "TimeUsed", "TimeLimit", "TimeLeft", "SubmitTime", "StartTime", "EndTime", "NumNodes", "NumCPUs",
+    "NodeList", "tres-alloc", "tres-per-job", "tres-per-node", "RestartCnt", "exit_code", "Name",
+    "WorkDir", "StdOut", "StdErr", "Command",
+)  # fmt: skip
 
 
 def command(user: str | None) -> list[str]:
