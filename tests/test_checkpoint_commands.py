@@ -540,7 +540,7 @@ def test_a_file_that_is_there_is_replaced_only_by_force(call: Call, tmp_path: Pa
 
 def test_force_replaces_no_pipe_and_no_device(call: Call, tmp_path: Path, run_dir: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert refused(call, "-o", "pipe", "--force").message == "--output pipe: is no plain file"
+    assert refused(call, "-o", "pipe", "--force").message == "--output pipe: is not a plain file"
     assert (tmp_path / "pipe").is_fifo()
 
 

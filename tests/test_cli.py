@@ -108,7 +108,7 @@ def test_any_part_of_the_file_can_be_given_by_option(tmp_path: Path) -> None:
             "option --gpus: resources.gpus: 'two' is not a GPU request",
         ),
         (["render", "--gpus", "1"], 2, "nothing to run"),
-        (["render", "--gpus", "1", "--"], 2, "nothing stands after --"),
+        (["render", "--gpus", "1", "--"], 2, "there is nothing after --"),
         (["render", "--gpus", "1", "--set", "x", "--", "y"], 2, "option --set: 'x' is not KEY=VALUE"),
         (["render", "--gpus", "1", "--set", "nme=x", "--", "y"], 2, "did you mean 'name'"),
         (["plan", "--gpus", "99", "--cluster", "uva-afton", "-A", "x", "--", "y"], 1, "99 GPUs do not fit"),

@@ -259,7 +259,7 @@ def test_the_plan_of_an_exact_job_says_that_nothing_is_derived(
         "exact: true\ncomponents: [{resources: {nodes: 2}}]\nresources: {nodes: 1}\nscript: hostname\n"
     )
     text = CliRunner().invoke(cli, ["plan", "job.yaml"], catch_exceptions=False).stdout
-    assert text.splitlines()[0] == "job on generic: what stands in the job, and nothing else"
+    assert text.splitlines()[0] == "job on generic: what the job says, and nothing else"
     assert [line.split()[0] for line in text.splitlines()[1:4]] == ["--nodes=1", "hetjob", "--nodes=2"]
 
 

@@ -420,15 +420,15 @@ def test_an_end_in_the_middle_leaves_nothing(person: Person) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--account", "nosuch"], "account 'nosuch' is none that you may charge here"),
+        (["--account", "nosuch"], "account 'nosuch' is not one that you may charge here"),
         (["--partition", "nosuch"], "partition 'nosuch' is not shown to you here"),
-        (["--qos", "nosuch"], "QOS 'nosuch' is none that you may use here"),
+        (["--qos", "nosuch"], "QOS 'nosuch' is not one that you may use here"),
         (["--environment", "nosuch"], "--environment 'nosuch' is not an environment that is known here"),
         (["--runs", "relative"], "runs: 'relative' is not a whole path"),
         (["--runs", "/dev/null/x"], "/dev/null/x is not there and cannot be made by you"),
         (["--based-on", "nosuch"], "cluster 'nosuch' (--based-on): no such profile"),
-        (["--name", "a b"], "--name 'a b' is no name of a file"),
-        (["--job", "no/such/first.yaml"], "is no folder that can be written to"),
+        (["--name", "a b"], "--name 'a b' is not a valid name of a file"),
+        (["--job", "no/such/first.yaml"], "is not a folder that can be written to"),
     ],
 )
 def test_a_wrong_answer_is_refused_before_anything_is_written(
@@ -560,7 +560,7 @@ def test_runs_of_the_settings_that_do_not_work_here_are_pointed_out(person: Pers
 
 def test_questions_are_answered_by_number_or_name_and_asked_again(person: Person) -> None:
     done = ok(person.asked("--environment", "none", "--runs", "none", typed="nosuch\n99\nother\n1\n"))
-    assert done.stderr.count("is none of them: 1 to 4, or a name") == 2
+    assert done.stderr.count("is not one of them: 1 to 4, or a name") == 2
     assert person.settings["job"] == {"resources": {"account": "other"}}
 
 

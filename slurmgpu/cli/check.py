@@ -42,7 +42,7 @@ def command(
 ) -> None:
     """Find what is wrong with any batch script, before Slurm does; `-` reads standard input.
 
-    An error: Slurm will not do what stands there. A warning: likely wrong. A hint: works, and could be better.
+    An error: Slurm will not do what is written there. A warning: likely wrong. A hint: works, and could be better.
     Ends with exit code 1 where there are errors. The comment `# slurmgpu: ignore RULE` on a line, or on a line of its
     own above it, silences a rule there.
     """
@@ -59,7 +59,7 @@ def command(
         if name not in RULES:
             raise InvalidInput(
                 f"option --ignore: there is no rule {name!r}",
-                hint=f"{did_you_mean(name, RULES)}the rules stand in docs/check.md, and their names in each finding",
+                hint=f"{did_you_mean(name, RULES)}docs/check.md has the rules, and each finding names its rule",
             )
     if Path(script).suffix in {".yaml", ".yml"}:
         raise InvalidInput(

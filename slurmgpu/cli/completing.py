@@ -1,6 +1,6 @@
 """What the tab key offers for values: from the cluster's profile without asking Slurm, jobs from a short squeue.
 
-Whatever fails offers nothing and says nothing: a prompt is no place for messages.
+Whatever fails offers nothing and says nothing: a prompt is not the place for messages.
 """
 
 from __future__ import annotations

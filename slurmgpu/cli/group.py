@@ -161,7 +161,7 @@ def _usage_message(error: click.UsageError) -> str:
 def _print_error(message: str, hint: str | None) -> None:
     from slurmgpu.printable import printable_lines
 
-    # Names and texts of others stand in it, too.
+    # It holds names and texts of others, too.
     first, *rest = printable_lines(message).split("\n")
     click.echo(click.style("slurmgpu: error: ", fg="red", bold=True) + first, err=True)
     for line in rest:

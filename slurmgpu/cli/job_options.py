@@ -26,17 +26,17 @@ _TYPES: dict[str, object] = {"count": click.INT}
 
 
 class JobCommand(click.Command):
-    """A command that takes ``[JOB.yaml|SCRIPT] [options] [-- COMMAND...]``: what stands after ``--`` is the command."""
+    """A command that takes ``[JOB.yaml|SCRIPT] [options] [-- COMMAND...]``: what comes after ``--`` is the command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep what stands after ``--`` apart: click would mix it with the arguments before."""
+        """Keep what comes after ``--`` apart: click would mix it with the arguments before."""
         if "--" in args:
             split = args.index("--")
             ctx.meta[_COMMAND] = tuple(args[split + 1 :])
             args = args[:split]
             if not ctx.meta[_COMMAND] and not ctx.resilient_parsing:  # the shell completes the command
                 raise InvalidInput(
-                    "command: nothing stands after --",
+                    "command: there is nothing after --",
                     hint="write the command there, as in -- python train.py, or leave -- out with a job file",
                 )
         ctx.meta[ARGUMENTS] = tuple(args)

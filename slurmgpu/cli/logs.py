@@ -23,7 +23,7 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     """Show the logs of a job.
 
     JOB is a job id (112; 112_3 for one task of an array), a job name, or a run directory. Where a job has several
-    logs (standard error apart, tasks of an array, tasks of submitit), a header stands above each.
+    logs (standard error apart, tasks of an array, tasks of submitit), a header comes above each.
     """
     from slurmgpu.cli.actions.logs import act
 

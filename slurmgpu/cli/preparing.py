@@ -173,7 +173,7 @@ def check_whose(run_dir: Path, word: str) -> None:
 def _mention_misplaced(command: tuple[str, ...]) -> None:
     for word in command:
         if word in {"--follow", "--wait", "--dry-run", "--hold", "--json", "--cluster"}:
-            note(f"{word} stands after --, so it goes to the command; options of slurmgpu stand before it")
+            note(f"{word} comes after --, so it goes to the command; options of slurmgpu go before it")
 
 
 def _layer(given: dict[str, Any], exact: bool) -> Layered:

@@ -30,7 +30,7 @@ def command(what: Kind) -> None:
     from slurmgpu.files.settings import load_settings
 
     with suppress(InvalidInput):  # a settings file that is still being written
-        load_settings(Path.cwd())  # they may name launchers of one's own
+        load_settings(Path.cwd())  # they may name launchers of the user's
     click.echo(json.dumps(schema_of(what), indent=2, ensure_ascii=False))
 
 

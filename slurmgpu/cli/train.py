@@ -69,7 +69,7 @@ def _kinds(annotation: object) -> list[object]:
 
 
 def layer_of(settings: Mapping[str, object]) -> Layered:
-    """The options as a layer over a job file; what is no number stays a word, for the model to refuse by name."""
+    """The options as a layer over a job file; what is not a number stays a word, for the model to refuse by name."""
     layer = Layered({}, {})
     for name, value in settings.items():
         kinds = _kinds(TrainSettings.model_fields[name].annotation)

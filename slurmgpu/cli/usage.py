@@ -51,7 +51,7 @@ _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 
 
 def meant_command(word: str, commands: Iterable[str]) -> str:
-    """The next act for a word that is no command."""
+    """The next act for a word that is not a command."""
     known = list(commands)
     if re.search(r"\.(ya?ml|py|sh|sbatch|slurm)\Z", word):
         given = (
@@ -72,7 +72,7 @@ def usage_hint(error: click.UsageError) -> str:
     path = ctx.command_path
     if isinstance(error, click.NoSuchOption):
         if isinstance(ctx.command, click.Group):
-            return f"options stand after the command: {path} submit {error.option_name} ..."
+            return f"options go after the command: {path} submit {error.option_name} ..."
         special = _option(error, ctx)
         if special:
             return special
@@ -109,14 +109,14 @@ def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
     # Without their dashes, which would make any two alike.
     near = nearest(name, [flag[2:] for flag in known if flag[:2] == "--"])
     guess = f"did you mean --{near}? " if near else ""
-    return f"{guess}options of the command stand after two dashes: -- python train.py {error.option_name}"
+    return f"{guess}options of the command go after two dashes: -- python train.py {error.option_name}"
 
 
 def _extra(ctx: click.Context) -> str:
     given = [word for word in ctx.meta.get(ARGUMENTS, ()) if not word.startswith("-")]
     name = ctx.info_name or ""
     if name in given:
-        return f"{name} stands twice: leave one out"
+        return f"{name} is given twice: leave one out"
     files = [word for word in given if re.search(r"\.ya?ml\Z", word)]
     if len(files) > 1:
         return "one job a call: " + "; ".join(f"{ctx.command_path} {file}" for file in files)

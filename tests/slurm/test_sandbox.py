@@ -82,7 +82,7 @@ def test_exec_ends_with_the_commands_own_code(box: User) -> None:
     assert box("exec", "--", "bash", "-c", "exit 42").returncode == 42
     missing = box("exec", "--", "no-such-command")
     assert missing.returncode == 127
-    assert "'no-such-command' is no command on PATH" in missing.stderr
+    assert "'no-such-command' is not a command on PATH" in missing.stderr
 
 
 def test_a_shell_talks_to_it_only_after_asking(box: User) -> None:

@@ -199,7 +199,7 @@ def _check_target(target: Path, tasks: list[_Task], force: bool) -> None:
     if any(task.folder.resolve() in target.resolve().parents for task in tasks):
         raise InvalidInput(f"--output {target}: lies among the checkpoints", hint="give a file elsewhere")
     if target.exists() and not target.is_file():
-        raise InvalidInput(f"--output {target}: is no plain file", hint="give a file's name")
+        raise InvalidInput(f"--output {target}: is not a plain file", hint="give a file's name")
     if target.exists() and not force:
         raise InvalidInput(f"--output {target}: is there already", hint="--force replaces it")
 

@@ -35,7 +35,7 @@ def age(source: Source | None, today: datetime.date) -> str:
 
 
 def description_lines(cluster: Cluster, today: datetime.date) -> Iterator[str]:
-    """The profile; a question mark stands behind what was guessed."""
+    """The profile; a question mark follows what was guessed."""
     if cluster.source:
         yield f"  source: {cluster.source.text}, {age(cluster.source, today).removeprefix('source ')}"
     if cluster.farewell:
@@ -176,7 +176,7 @@ def _in_words(value: object) -> str:
 
 
 _WIDTH = 80
-# A slice of a GPU (MIG), which is no type of its own to whoever looks for a cluster.
+# A slice of a GPU (MIG), which is not a type of its own to whoever looks for a cluster.
 _SLICE = re.compile(r"(?:\A|[_-])\d+g\.\d+gb")
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Options:
-    """The answers that stand on the command line; None: to be asked."""
+    """The answers on the command line; None: to be asked."""
 
     name: str | None
     based_on: str | None

@@ -63,7 +63,7 @@ def choose_account(
     def check(name: str) -> None:
         if legal and name not in legal:
             raise InvalidInput(
-                f"account {name!r} is none that you may charge here", hint=f"one of: {', '.join(legal)}"
+                f"account {name!r} is not one that you may charge here", hint=f"one of: {', '.join(legal)}"
             )
 
     if given is not None:
@@ -121,7 +121,7 @@ def choose_qos(
     if given is not None:
         if legal and given not in legal:
             raise InvalidInput(
-                f"QOS {given!r} is none that you may use here", hint=f"one of: {', '.join(legal)}"
+                f"QOS {given!r} is not one that you may use here", hint=f"one of: {', '.join(legal)}"
             )
         return given
     if "qos" not in rules.dialect.required or rules.dialect.qos is not None or not legal:

@@ -50,7 +50,7 @@ def check_places(settings: LoadedSettings, job: Path) -> None:
     folder = job.absolute().parent
     if not job.exists() and not (folder.is_dir() and can_be_made(folder)):
         raise InvalidInput(
-            f"--job {job}: {folder} is no folder that can be written to",
+            f"--job {job}: {folder} is not a folder that can be written to",
             hint="give another file, such as --job ~/first.yaml",
         )
 

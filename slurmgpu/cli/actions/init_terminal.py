@@ -139,7 +139,7 @@ class Questions:
 
         def check(answer: str) -> None:
             if answer not in numbered and names.count(answer) != 1:
-                raise InvalidInput(f"{answer!r} is none of them: 1 to {len(entries)}, or a name")
+                raise InvalidInput(f"{answer!r} is not one of them: 1 to {len(entries)}, or a name")
 
         numbered = [str(number) for number in range(1, len(entries) + 1)]
         answer = self.text("number", check, str(default + 1))

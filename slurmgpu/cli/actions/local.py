@@ -116,7 +116,7 @@ def _check_earlier(run_dir: Path, script: str) -> None:
 
 
 def looks_like_a_login_node() -> bool:
-    """Whether a cluster answers here, and this is no node of a job."""
+    """Whether a cluster answers here, and this is not a node of a job."""
     return not is_on_a_node(os.environ) and Slurm().talks_to_a_cluster()
 
 

@@ -22,7 +22,7 @@ def plan_text(plan: Plan, columns: int | None = None) -> str:
     width = max(len(left) for left, _ in rows)
     processes = plan.spawned_per_node or world_size(plan)
     head = f"{plan.name} on {plan.cluster}: " + (
-        "what stands in the job, and nothing else"
+        "what the job says, and nothing else"
         if plan.exact
         else f"{count(plan.nodes, 'node')} x {count(plan.gpus_per_node, 'GPU')}, "
         f"{processes} process{'es' if processes > 1 else ''}"
@@ -39,5 +39,5 @@ def _row_text(left: str, why: str, width: int, columns: int | None) -> str:
 
 
 def terminal_columns(stream: TextIO) -> int | None:
-    """The width of a terminal; None where a stream is none."""
+    """The width of a terminal; None where a stream is not one."""
     return shutil.get_terminal_size().columns if stream.isatty() else None

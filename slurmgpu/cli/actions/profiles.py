@@ -32,7 +32,9 @@ def check_name(name: str | None) -> None:
     if name is not None and (
         name.startswith(".") or not name.replace("-", "").replace("_", "").replace(".", "").isalnum()
     ):
-        raise InvalidInput(f"--name {name!r} is no name of a file", hint="use letters, digits and . _ -")
+        raise InvalidInput(
+            f"--name {name!r} is not a valid name of a file", hint="use letters, digits and . _ -"
+        )
 
 
 def discover_here(ctx: click.Context, name: str | None, settings: LoadedSettings) -> Discovered:

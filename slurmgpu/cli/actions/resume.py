@@ -132,7 +132,7 @@ def _submission(
 def _unfinished(
     slurm: Slurm, run_dir: Path, run: Run, before: Plan, plan: Plan, named: str | None
 ) -> Array | None:
-    """The tasks of an array that are to start; None for a job that is none, or when all are.
+    """The tasks of an array that are to start; None for a job that is not an array, or when all are.
 
     SlurmGpuError when nothing is left to do.
     """

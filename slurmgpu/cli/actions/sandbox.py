@@ -179,7 +179,7 @@ def act_exec(name: str, words: tuple[str, ...]) -> None:
     env = user_env(*running_sandbox(name))
     path = shutil.which(words[0], path=env["PATH"])
     if path is None:
-        error = SandboxFailed(f"exec: {words[0]!r} is no command on PATH")
+        error = SandboxFailed(f"exec: {words[0]!r} is not a command on PATH")
         error.exit_code = 127
         raise error
     sys.stdout.flush()
