@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
+from slurmgpu.files.run_record import write_atomically
 
 __all__ = ["last_discovered", "save", "write"]
 
@@ -36,19 +36,6 @@ def save(path: Path, text: str, discovered: str) -> None:
 def write(path: Path, text: str) -> None:
     """Write a file by rename; InvalidInput when it cannot be written."""
     try:
-        _write(path, text)
+        write_atomically(path, text)
     except OSError as error:
         raise InvalidInput(f"{path} cannot be written: {error.strerror}") from None
-
-
-def _write(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise

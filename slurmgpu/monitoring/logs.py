@@ -78,8 +78,13 @@ def _recorded(slurm: Slurm, selection: Selection, run_for: Callable[[JobStatus],
     if selection.job_id is None or selection.job_id.tasks:
         return None
     number = selection.job_id.number
-    run = run_for(JobStatus(job_id=selection.text, raw_id=number, state=JobState.UNKNOWN, source="run.json"))
+    run = run_for(_recorded_job(number))
     return run.as_of(number) if run is not None and is_of_this_cluster(run, slurm.env) else None
+
+
+def _recorded_job(number: int, name: str | None = None) -> JobStatus:
+    """A job as a record alone tells of it."""
+    return JobStatus(job_id=str(number), raw_id=number, name=name, state=JobState.UNKNOWN, source="run.json")
 
 
 def _here(run: Run) -> list[Log]:
@@ -89,10 +94,7 @@ def _here(run: Run) -> list[Log]:
         return []
     if any(sign in one for one in patterns for sign in ("%a", "%A")):
         return []  # of its tasks the queue knows more
-    job = JobStatus(
-        job_id=str(run.job_id), raw_id=run.job_id, name=run.name, state=JobState.UNKNOWN, source="run.json"
-    )
-    logs = logs_of(run, job)
+    logs = logs_of(run, _recorded_job(run.job_id, run.name))
     return logs if all(log.path is not None and log.path.is_file() for log in logs) else []
 
 
@@ -117,16 +119,9 @@ def _of_earlier(run: Run) -> list[Log]:
     for one in run.earlier:
         if one.job_id is None:
             continue
-        then = run.as_of(one.job_id)
-        job = JobStatus(
-            job_id=str(one.job_id),
-            raw_id=one.job_id,
-            name=run.name,
-            state=JobState.UNKNOWN,
-            source="run.json",
-        )
+        there = logs_of(run.as_of(one.job_id), _recorded_job(one.job_id, run.name))
         tasks = sorted(Path(run.run_dir, "logs").glob(f"{one.job_id}_*"))
-        logs += [log for log in logs_of(then, job) if log.path is not None and log.path.is_file()]
+        logs += [log for log in there if log.path is not None and log.path.is_file()]
         logs += [Log(str(one.job_id), path) for path in tasks]
     return logs
 

@@ -20,28 +20,10 @@ if TYPE_CHECKING:
     from slurmgpu.models.discovered import Discovered, LoginNode
 
 __all__ = [
-    "TAKEN_OFF",
-    "Accepted",
-    "Accounting",
-    "Answer",
-    "Estimate",
-    "JobId",
-    "Outcome",
-    "Rejected",
-    "Runner",
-    "Said",
-    "Slurm",
-    "Step",
-    "StepUse",
-    "Unknown",
-    "Unreachable",
-    "call",
-    "check_signal",
-    "cluster_name_here",
-    "expand",
-    "expand_pattern",
-    "submission_env",
-]
+    "TAKEN_OFF", "Accepted", "Accounting", "Answer", "Estimate", "JobId", "Outcome", "Rejected",
+    "Runner", "Said", "Slurm", "Step", "StepUse", "Unknown", "Unreachable", "call", "check_signal",
+    "cluster_name_here", "expand", "expand_pattern", "submission_env",
+]  # fmt: skip
 
 
 class Slurm(Commands):

@@ -15,15 +15,7 @@ from typing import Protocol
 
 from slurmgpu.errors import SlurmUnreachable
 
-__all__ = [
-    "Answer",
-    "Commands",
-    "Runner",
-    "call",
-    "reading_env",
-    "submission_env",
-    "unreachable",
-]
+__all__ = ["Answer", "Commands", "Runner", "call", "reading_env", "submission_env", "unreachable"]
 
 READ_TIMEOUT = 60.0
 PATIENCE = 2.0

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import click
 
 from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.preparing import note
+from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.monitoring.following import GrowingLogs
 from slurmgpu.monitoring.log_files import Log, logs_of
 from slurmgpu.monitoring.select import Selection, current_user
 from slurmgpu.monitoring.waiting import Ended, Onlooker, exit_code, wait_for
-
-if TYPE_CHECKING:
-    from slurmgpu.models.run import JobStatus, Run
-    from slurmgpu.slurm import Slurm
+from slurmgpu.slurm import Slurm
 
 __all__ = ["wait_at_terminal", "wait_for_job"]
 

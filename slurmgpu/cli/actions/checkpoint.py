@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -15,6 +15,7 @@ from slurmgpu.cli.preparing import note
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.settings import runs_by_settings
 from slurmgpu.monitoring.checkpoints import (
+    Checkpoint,
     checkpoint_folders,
     checkpoints,
     damage,
@@ -26,10 +27,6 @@ from slurmgpu.monitoring.select import current_user
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm
 from slurmgpu.submission.entrypoint import ask_entrypoint, chosen_python
-
-if TYPE_CHECKING:
-    from slurmgpu.monitoring.checkpoints import Checkpoint
-
 
 _HEADER = ("TASK", "STEP", "EPOCH", "SAVED", "SIZE", "RANKS", "RESTART", "STATE", "NOTE")
 _STATE = _HEADER.index("STATE")

@@ -6,7 +6,7 @@ import datetime
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -25,13 +25,10 @@ from slurmgpu.files.clusters import (
     profiles,
     user_profile,
 )
-from slurmgpu.files.settings import load_settings, write_user_setting
+from slurmgpu.files.settings import LoadedSettings, load_settings, write_user_setting
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.discovered import Discovered
 from slurmgpu.slurm import expand
-
-if TYPE_CHECKING:
-    from slurmgpu.files.settings import LoadedSettings
-    from slurmgpu.models.cluster import Cluster
-    from slurmgpu.models.discovered import Discovered
 
 
 def act_discover(

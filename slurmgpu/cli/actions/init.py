@@ -5,29 +5,32 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from slurmgpu.cli.actions import init_choices as choices
 from slurmgpu.cli.actions.init_choices import ENVIRONMENT, EnvironmentQuestion, check_runs, choose_base
-from slurmgpu.cli.actions.init_files import Drafts, check_places, find_target, settings_to_write, typed
+from slurmgpu.cli.actions.init_files import (
+    Drafts,
+    Key,
+    Target,
+    check_places,
+    find_target,
+    settings_to_write,
+    typed,
+)
 from slurmgpu.cli.actions.init_terminal import Questions, found_lines, say
 from slurmgpu.cli.actions.profiles import check_name, discover_here, likely_documented, named_profile
 from slurmgpu.cli.preparing import prepare
 from slurmgpu.discovery.completing import environment_data
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
 from slurmgpu.files.clusters import choose_cluster, load_cluster, profile_folders, profiles
-from slurmgpu.files.settings import load_settings
-from slurmgpu.models.cluster import GENERIC
+from slurmgpu.files.settings import LoadedSettings, load_settings
+from slurmgpu.models.cluster import GENERIC, Cluster
+from slurmgpu.models.discovered import Discovered
+from slurmgpu.models.plan import Plan
 from slurmgpu.monitoring.select import current_user
-
-if TYPE_CHECKING:
-    from slurmgpu.cli.actions.init_files import Key, Target
-    from slurmgpu.files.settings import LoadedSettings
-    from slurmgpu.models.cluster import Cluster
-    from slurmgpu.models.discovered import Discovered
-    from slurmgpu.models.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -6,22 +6,17 @@ import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from slurmgpu.cli.actions.gpus_here import choose_gpus, share_out, told_of_gpus
 from slurmgpu.cli.preparing import check_whose, note
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.launchers import world_size
-from slurmgpu.local.gpus import is_on_a_node
+from slurmgpu.local.gpus import Gpus, is_on_a_node
 from slurmgpu.local.running import LocalRequest, run_here, stand_ins
 from slurmgpu.slurm import Slurm
 from slurmgpu.submission.preflight import check_task, is_folder
+from slurmgpu.submission.preparing import Prepared
 from slurmgpu.submission.run_directory import new_run_directory
-
-if TYPE_CHECKING:
-    from slurmgpu.local.gpus import Gpus
-    from slurmgpu.submission.preparing import Prepared
-
 
 _LOGIN_PROCESSES = 2
 LOGIN_NICE = 15

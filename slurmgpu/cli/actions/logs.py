@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -14,19 +13,14 @@ from slurmgpu.cli.actions.awaiting import wait_at_terminal
 from slurmgpu.cli.preparing import note
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.files.settings import runs_by_settings
+from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.monitoring.following import GrowingLogs, header
-from slurmgpu.monitoring.log_files import absence, end_of, logs_of
+from slurmgpu.monitoring.log_files import Log, Stream, absence, end_of, logs_of
 from slurmgpu.monitoring.logs import find_logs
 from slurmgpu.monitoring.runs import run_of_job
-from slurmgpu.monitoring.select import current_user, select
+from slurmgpu.monitoring.select import Selection, current_user, select
 from slurmgpu.monitoring.waiting import SLOWEST_POLL
 from slurmgpu.slurm import Slurm
-
-if TYPE_CHECKING:
-    from slurmgpu.models.run import JobStatus, Run
-    from slurmgpu.monitoring.log_files import Log, Stream
-    from slurmgpu.monitoring.select import Selection
-
 
 _EMPTY_NAMED = 3
 

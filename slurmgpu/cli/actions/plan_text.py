@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from slurmgpu.launchers import world_size
+from slurmgpu.models.plan import Plan
 from slurmgpu.planning.request import count
-
-if TYPE_CHECKING:
-    from slurmgpu.models.plan import Plan
 
 
 def plan_text(plan: Plan, columns: int | None = None) -> str:

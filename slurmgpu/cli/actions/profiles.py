@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -18,13 +17,10 @@ from slurmgpu.files.clusters import (
     profiles,
     user_profile,
 )
-from slurmgpu.models.cluster import GENERIC
+from slurmgpu.files.settings import LoadedSettings
+from slurmgpu.models.cluster import GENERIC, Cluster
+from slurmgpu.models.discovered import Discovered
 from slurmgpu.slurm import Slurm
-
-if TYPE_CHECKING:
-    from slurmgpu.files.settings import LoadedSettings
-    from slurmgpu.models.cluster import Cluster
-    from slurmgpu.models.discovered import Discovered
 
 
 def check_name(name: str | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from pydantic import ValidationError
@@ -16,8 +16,9 @@ from slurmgpu.cli.preparing import check_whose, note, prepare
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmGpuError
 from slurmgpu.files.jobs import folder_here
 from slurmgpu.files.settings import runs_by_settings
-from slurmgpu.models.job import Array
-from slurmgpu.models.run import RUN_FILE, SUBMITIT_FOLDER
+from slurmgpu.models.job import Array, Job
+from slurmgpu.models.plan import Plan
+from slurmgpu.models.run import RUN_FILE, SUBMITIT_FOLDER, Run
 from slurmgpu.monitoring.at_rest import check_at_rest, completed_tasks
 from slurmgpu.monitoring.checkpoints import is_done, newest_of_tasks
 from slurmgpu.monitoring.runs import find_run
@@ -27,11 +28,6 @@ from slurmgpu.slurm import Slurm
 from slurmgpu.submission.resuming import claimed, resubmit, train_settings
 from slurmgpu.submission.run_directory import SCRIPT, read_plan
 from slurmgpu.submission.submitting import Submission
-
-if TYPE_CHECKING:
-    from slurmgpu.models.job import Job
-    from slurmgpu.models.plan import Plan
-    from slurmgpu.models.run import Run
 
 
 def act(

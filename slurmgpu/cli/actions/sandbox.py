@@ -26,6 +26,7 @@ from slurmgpu.sandbox.faults import cause
 from slurmgpu.sandbox.faults import heal as mend
 from slurmgpu.sandbox.keeper import tail_of_logs
 from slurmgpu.sandbox.life import (
+    Describe,
     bring_down,
     bring_up,
     can_account,
@@ -35,7 +36,7 @@ from slurmgpu.sandbox.life import (
     user_env,
 )
 from slurmgpu.sandbox.programs import SandboxFailed, require_programs
-from slurmgpu.sandbox.shape import default_shape
+from slurmgpu.sandbox.shape import Shape, default_shape
 from slurmgpu.sandbox.state import folder_of, known_sandboxes, read_state
 from slurmgpu.sandbox.telling import introduction, status_entry, status_line
 from slurmgpu.sandbox.twin import twin_of
@@ -43,8 +44,6 @@ from slurmgpu.slurm import Slurm
 
 if TYPE_CHECKING:
     from slurmgpu.cli.sandbox import Nodes
-    from slurmgpu.sandbox.life import Describe
-    from slurmgpu.sandbox.shape import Shape
 
 
 LEAST_MEMORY = 1000

@@ -7,6 +7,7 @@ import os
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cache, partial
@@ -17,22 +18,18 @@ import click
 
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmUnreachable
 from slurmgpu.files.settings import runs_by_settings
-from slurmgpu.models.run import JobState
+from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.monitoring.runs import run_of_job, runs_that_ended
 from slurmgpu.monitoring.select import current_user, select, since_moment
-from slurmgpu.monitoring.status import status
+from slurmgpu.monitoring.status import StatusReport, status
 from slurmgpu.monitoring.table import COLUMNS, plain, table
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rich.console import Console
 
     from slurmgpu.cli.status import Which
-    from slurmgpu.models.run import JobStatus, Run
-    from slurmgpu.monitoring.status import StatusReport
 
 
 # What many users' watches may cost a controller together sets the pace, not what one would like to see.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -14,15 +14,11 @@ from slurmgpu.cli.actions.plan_text import plan_text, terminal_columns
 from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.preparing import note
 from slurmgpu.errors import SlurmGpuError
+from slurmgpu.models.run import Run
+from slurmgpu.slurm import Slurm
 from slurmgpu.submission.preflight import check_before_submission, doubt_about_task
+from slurmgpu.submission.preparing import Prepared
 from slurmgpu.submission.submitting import Submission, submit_plan
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from slurmgpu.models.run import Run
-    from slurmgpu.slurm import Slurm
-    from slurmgpu.submission.preparing import Prepared
 
 
 def submit(prepared: Prepared, slurm: Slurm, hold: bool, files: Mapping[str, bytes]) -> Run:

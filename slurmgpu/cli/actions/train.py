@@ -14,11 +14,10 @@ from slurmgpu.files.jobs import find_job_file, load_job
 from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.submission.entrypoint import prepare_here, prepare_plan
 from slurmgpu.submission.preflight import check_task, is_folder
-from slurmgpu.submission.preparing import plan_here
+from slurmgpu.submission.preparing import Prepared, plan_here
 
 if TYPE_CHECKING:
     from slurmgpu.cli.train import Training
-    from slurmgpu.submission.preparing import Prepared
 
 
 def planned(asked: Training, layer: Layered, gpus: int) -> Prepared:

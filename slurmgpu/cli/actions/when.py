@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slurmgpu.cli.preparing import note
 from slurmgpu.planning.cost import figure
 from slurmgpu.slurm import Slurm
-from slurmgpu.submission.estimating import MOST_ASKED, estimates
-
-if TYPE_CHECKING:
-    from slurmgpu.submission.estimating import When
-    from slurmgpu.submission.preparing import Prepared
+from slurmgpu.submission.estimating import MOST_ASKED, When, estimates
+from slurmgpu.submission.preparing import Prepared
 
 
 def asked(prepared: Prepared) -> tuple[list[dict[str, object]], dict[str, object]]:
