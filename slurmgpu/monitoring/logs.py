@@ -82,7 +82,7 @@ def _recorded(slurm: Slurm, selection: Selection, run_for: Callable[[JobStatus],
     return run.as_of(number) if run is not None and is_of_this_cluster(run, slurm.env) else None
 
 
-def _recorded_job(number: int, name: str | None = None) -> JobStatus:
+def _recorded_job(number: int, name: str = "") -> JobStatus:
     """A job as a record alone tells of it."""
     return JobStatus(job_id=str(number), raw_id=number, name=name, state=JobState.UNKNOWN, source="run.json")
 
