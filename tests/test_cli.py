@@ -315,3 +315,19 @@ def test_reasons_of_a_plan_fold_beside_their_options_on_a_terminal() -> None:
         _row_text("--mem=1G", "one two three four five six", 10, 30)
         == "  --mem=1G    one two three four five six"
     )
+
+
+def test_help_of_commands_waits_for_no_heavy_library() -> None:
+    """What a command does is imported when it is called; `train` alone makes its options from a model."""
+    heavy = ("pydantic", "jinja2", "ruamel", "rich", "submitit", "torch")
+    code = f"""
+import sys
+from click.testing import CliRunner
+from slurmgpu.cli.group import COMMANDS, cli
+for name in sorted(set(COMMANDS) - {{"train"}}):
+    assert CliRunner().invoke(cli, [name, "--help"]).exit_code == 0, name
+    found = [one for one in {heavy!r} if one in sys.modules]
+    assert not found, (name, found)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
