@@ -556,7 +556,7 @@ def test_a_refusal_reads_as_a_sentence() -> None:
     assert "1 node x 4 GPUs does not fit" in refusal(on, nodes=1, gpus_per_node=4, time=90)
     assert "4 GPUs do not fit" in refusal(on, gpus=4, time=90)
     two = cluster(partitions={"gpu": {"nodes": [A100]}, "dev": {"nodes": [A100], "by_name": True}})
-    assert why(plan(two, gpus=1), "partition") == "the only partition that need not be named"
+    assert why(plan(two, gpus=1), "partition") == "the only partition; others are used only if you name them"
 
 
 def test_the_most_gpu_memory_that_can_be_had_is_proposed() -> None:

@@ -282,13 +282,12 @@ def _why(cluster: Cluster, resources: Resources, chosen: Draft, fitting: list[Dr
     if len(cluster.partitions) == 1:
         return "the only partition"
     considered = sum(not (one.preemptible or one.by_name) for one in cluster.partitions.values())
-    left_out = considered != len(cluster.partitions)
-    kind = "partitions that need not be named" if left_out else "partitions"
+    named = "; others are used only if you name them" if considered != len(cluster.partitions) else ""
     if considered == 1:
-        return "the only partition that need not be named"
+        return f"the only partition{named}"
     if len(fitting) == 1:
         request = Request.of(resources)
-        return f"the only one of {considered} {kind} where {request} fit{'s' if request.single else ''}"
+        return f"the only one of {considered} partitions where {request} fit{'s' if request.single else ''}{named}"
     marks = (
         ["with the fewest nodes"] if any(one.layout.nodes > chosen.layout.nodes for one in fitting) else []
     )
@@ -300,6 +299,5 @@ def _why(cluster: Cluster, resources: Resources, chosen: Draft, fitting: list[Dr
         marks.append(cheapest)
     if chosen.partition == cluster.default_partition:
         marks.append("the site's default")
-    return f"{len(fitting)} of {considered} {kind} fit; this one " + (
-        " and ".join(marks) if marks else "comes first in the profile"
-    )
+    this = " and ".join(marks) if marks else "comes first in the profile"
+    return f"{len(fitting)} of {considered} partitions fit; this one {this}{named}"

@@ -59,7 +59,7 @@ def _describe(place: Setting, group: NodeGroup, whole: str, own: str | None) -> 
     if own is not None:
         return f"{count(gpus, 'GPU')} x {own}, a GPU's share there"
     kind = "a node" if len(place.groups) == 1 else "the smallest node that fits"
-    return f"{gpus} of the {group.gpu_count} GPUs of {kind} with {whole}"
+    return f"the share of {count(gpus, 'GPU')} on {kind}: {group.gpu_count} GPUs, {whole}"
 
 
 def cpus_asked(resources: Resources, layout: Layout, tasks_per_node: int) -> Sized | None:
