@@ -1,0 +1,47 @@
+"""What ``slurmgpu cancel`` does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from slurmgpu.cli.preparing import note
+from slurmgpu.errors import OutcomeUnknown, SlurmGpuError, SlurmRefused
+from slurmgpu.monitoring.cancel import Cancellation, cancel
+from slurmgpu.monitoring.checkpoints import newest_of_tasks
+from slurmgpu.monitoring.select import current_user, run_of, select
+from slurmgpu.printable import printable
+from slurmgpu.slurm import Slurm
+
+
+def act(ctx: click.Context, jobs: tuple[str, ...], signal: str | None) -> None:
+    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
+    results = cancel(slurm, select(jobs), user=current_user(), signal=signal)
+    problems: dict[str, list[str]] = {"failed": [], "unknown": []}
+    for result in results:
+        kind = {"missing": "failed", "refused": "failed", "unknown": "unknown"}.get(result.outcome)
+        if kind is None:
+            click.echo(printable(result.message))
+            _say_how_to_go_on(result)
+        else:
+            problems[kind].append(printable(result.message))
+    error: type[SlurmGpuError] = SlurmRefused if problems["failed"] else OutcomeUnknown
+    messages = problems["failed"] + problems["unknown"]
+    if messages:
+        raise error("\n".join(messages), hint="See which jobs there are with: slurmgpu status")
+
+
+def _say_how_to_go_on(result: Cancellation) -> None:
+    """Name the command that starts the job again, where there is something to go on from."""
+    run = next((run for job in result.jobs if (run := run_of(job)) is not None), None)
+    newest = newest_of_tasks(Path(run.run_dir)) if run is not None else {}
+    if run is None or not newest:
+        return
+    again = f"`slurmgpu resume {run.job_id}`"
+    if list(newest) == [""]:
+        # While its last processes run, it may save once more.
+        later = " or later" if result.outcome == "ending" else ""
+        note(f"{again} goes on from step {newest[''].step}{later}")
+    else:
+        note(f"{again} goes on with the tasks that are not done")
