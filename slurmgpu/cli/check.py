@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Any
 
 import click
 
 from slurmgpu.cli.completing import clusters
-
-if TYPE_CHECKING:
-    from slurmgpu.models.cluster import Cluster
-    from slurmgpu.scripts.rules.base import Finding
-
-_COLOURS = {"error": "red", "warning": "yellow", "hint": "cyan"}
 
 
 @click.command(short_help="Find what is wrong with a batch script.")
@@ -33,86 +27,13 @@ _COLOURS = {"error": "red", "warning": "yellow", "hint": "cyan"}
 )
 @click.option("--ignore", metavar="RULE", multiple=True, help="Leave out a rule; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(
-    script: str,
-    cluster_name: str | None,
-    severity: Literal["error", "warning", "hint"],
-    ignore: tuple[str, ...],
-    as_json: bool,
-) -> None:
+def command(**given: Any) -> None:
     """Find what is wrong with any batch script, before Slurm does; `-` reads standard input.
 
     An error: Slurm will not do what is written there. A warning: likely wrong. A hint: works, and could be better.
     Ends with exit code 1 where there are errors. The comment `# slurmgpu: ignore RULE` on a line, or on a line of its
     own above it, silences a rule there.
     """
-    from pathlib import Path
+    from slurmgpu.cli.actions.check import act
 
-    from slurmgpu.errors import InvalidInput, did_you_mean
-    from slurmgpu.files.batch import read_batch_script
-    from slurmgpu.scripts.batch_script import parse_batch_script
-    from slurmgpu.scripts.checking import check_script
-    from slurmgpu.scripts.rules import RULES
-    from slurmgpu.submission.judging import facts_here
-
-    for name in ignore:
-        if name not in RULES:
-            raise InvalidInput(
-                f"option --ignore: there is no rule {name!r}",
-                hint=f"{did_you_mean(name, RULES)}docs/check.md has the rules, and each finding names its rule",
-            )
-    if Path(script).suffix in {".yaml", ".yml"}:
-        raise InvalidInput(
-            f"{script}: is not a batch script; its ending says that it is a job file",
-            hint=f"slurmgpu plan {script} checks a job file; slurmgpu render {script} prints its batch script",
-        )
-    read = parse_batch_script(read_batch_script(Path(script), any_bytes=True))
-    facts = facts_here(read, Path.cwd(), _cluster(cluster_name))
-    found = check_script(read, facts, ignore=ignore, least=severity)
-    shown = "<stdin>" if script == "-" else script
-    if as_json:
-        _print_json(shown, found)
-    else:
-        _print(shown, found)
-    if any(one.severity == "error" for one in found):
-        raise click.exceptions.Exit(1)
-
-
-def _cluster(name: str | None) -> Cluster | None:
-    """The cluster that is asked for; without the option the script is judged for any."""
-    if name is None:
-        return None
-    import os
-    from pathlib import Path
-
-    from slurmgpu.files.clusters import choose_cluster
-    from slurmgpu.files.settings import load_settings
-
-    cluster, _ = choose_cluster(name, load_settings(Path.cwd()), os.environ)
-    return cluster
-
-
-def _counts(found: list[Finding]) -> dict[str, int]:
-    return {severity: sum(one.severity == severity for one in found) for severity in _COLOURS}
-
-
-def _print(shown: str, found: list[Finding]) -> None:
-    for one in found:
-        severity = click.style(f"{one.severity}: ", fg=_COLOURS[one.severity], bold=one.severity == "error")
-        click.echo(f"{shown}:{one.line}: {severity}{one.rule}: {_plain(one.message)}")
-        click.echo(f"    fix: {_plain(one.fix)}")
-    counts = ", ".join(f"{count} {name}{'s' * (count != 1)}" for name, count in _counts(found).items())
-    click.echo(f"{shown}: {counts}", err=True)
-
-
-def _plain(text: str) -> str:
-    """Text of the script, in a message, on one line and fit for any terminal."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
-def _print_json(shown: str, found: list[Finding]) -> None:
-    import json
-
-    findings = [one._asdict() for one in found]
-    data = {"schema": "slurmgpu.check/1", "script": shown, "counts": _counts(found), "findings": findings}
-    click.echo(json.dumps(data, indent=2))
+    act(**given)
