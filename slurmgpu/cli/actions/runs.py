@@ -1,0 +1,53 @@
+"""What ``slurmgpu runs`` does."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timezone
+from pathlib import Path
+
+import click
+
+from slurmgpu.errors import InvalidInput, OutcomeUnknown
+from slurmgpu.files.run_record import read_run
+from slurmgpu.files.settings import runs_by_settings
+from slurmgpu.monitoring.runs import run_directories
+from slurmgpu.monitoring.settling import Settled, settle
+from slurmgpu.printable import printable
+from slurmgpu.slurm import Slurm
+
+
+def act_settle(ctx: click.Context, runs: tuple[Path, ...]) -> None:
+    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
+    folder = runs_by_settings(Path.cwd(), os.environ)(Path.cwd())
+    open_runs = []
+    for path in runs or run_directories(folder):
+        try:
+            record = read_run(path)
+        except InvalidInput:
+            if runs:
+                raise
+            continue  # a local run has none
+        if record.job_id is None and (runs or record.state != "not submitted"):
+            open_runs.append(path)
+        elif runs:
+            click.echo(printable(f"{path}: job {record.job_id}"))
+    if not runs and not open_runs:
+        some = next(run_directories(folder), None) is not None
+        said = f"every run in {folder} is settled" if some else f"there are no runs of yours in {folder}"
+        click.echo(printable(said), err=True)
+    settled = [(path, settle(slurm, path, datetime.now(timezone.utc))) for path in open_runs]
+    for path, one in settled:
+        click.echo(printable(f"{path}: {_told(path, one)}"))
+    if any(one.outcome == "unknown" for _, one in settled):
+        ctx.exit(OutcomeUnknown.exit_code)
+
+
+def _told(path: Path, settled: Settled) -> str:
+    """What became of a run, and what can be done about it."""
+    if settled.outcome == "unknown":
+        return f"not known: {settled.why}"
+    doubt = f" ({settled.why})" if settled.why else ""
+    if settled.outcome == "job":
+        return f"job {settled.run.job_id}{doubt}"
+    return f"Slurm has no such job{doubt}; slurmgpu resume {path} submits it"
