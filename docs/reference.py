@@ -13,8 +13,9 @@ from typing import Any
 import click
 
 from slurmgpu import errors
+from slurmgpu.cli.actions.schema import schema_of
 from slurmgpu.cli.group import cli
-from slurmgpu.cli.schema import Kind, schema_of
+from slurmgpu.cli.schema import Kind
 from slurmgpu.rendering.context import VARIABLES
 from slurmgpu.scripts.rules import RULES
 
