@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import click
 
@@ -13,14 +13,12 @@ from slurmgpu.errors import InvalidInput, did_you_mean
 from slurmgpu.files.batch import read_batch_script
 from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.settings import load_settings
+from slurmgpu.models.cluster import Cluster
 from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.checking import check_script
 from slurmgpu.scripts.rules import RULES
+from slurmgpu.scripts.rules.base import Finding
 from slurmgpu.submission.judging import facts_here
-
-if TYPE_CHECKING:
-    from slurmgpu.models.cluster import Cluster
-    from slurmgpu.scripts.rules.base import Finding
 
 _COLOURS = {"error": "red", "warning": "yellow", "hint": "cyan"}
 

@@ -45,7 +45,6 @@ from slurmgpu.slurm import Slurm
 if TYPE_CHECKING:
     from slurmgpu.cli.sandbox import Nodes
 
-
 LEAST_MEMORY = 1000
 LONGEST_DAYS = 365
 

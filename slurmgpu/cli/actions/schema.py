@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import ModelSchema
 
@@ -19,8 +20,6 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from slurmgpu.cli.schema import Kind
 
 

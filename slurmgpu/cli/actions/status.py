@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from slurmgpu.cli.status import Which
 
-
 # What many users' watches may cost a controller together sets the pace, not what one would like to see.
 WATCH_SECONDS = 30.0
 
