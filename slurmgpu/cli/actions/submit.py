@@ -12,8 +12,8 @@ import click
 
 from slurmgpu.cli.actions.plan_text import plan_text, terminal_columns
 from slurmgpu.cli.interrupting import as_interrupts
-from slurmgpu.cli.preparing import note
-from slurmgpu.errors import SlurmGpuError
+from slurmgpu.cli.preparing import note, prepare
+from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.models.run import Run
 from slurmgpu.slurm import Slurm
 from slurmgpu.submission.preflight import check_before_submission, doubt_about_task
@@ -21,7 +21,39 @@ from slurmgpu.submission.preparing import Prepared
 from slurmgpu.submission.submitting import Submission, submit_plan
 
 
-def submit(prepared: Prepared, slurm: Slurm, hold: bool, files: Mapping[str, bytes]) -> Run:
+def act(
+    given: dict[str, object], dry_run: bool, wait: bool, follow: bool, hold: bool, via: str, as_json: bool
+) -> None:
+    if as_json and dry_run:
+        raise InvalidInput(
+            "--json prints the record of a run, and --dry-run makes none",
+            hint="leave one out; slurmgpu plan --json prints the plan",
+        )
+    prepared = prepare(given, starts="submit")
+    slurm = Slurm()
+    packed = None
+    if via == "submitit":
+        from slurmgpu.submission.by_submitit import attach, pack_command
+
+        packed = pack_command(prepared.plan)
+        prepared = prepared._replace(plan=packed.plan)
+    if dry_run:
+        _show(prepared, slurm)
+        return
+    run = _submit(prepared, slurm, hold, packed.files if packed is not None else {})
+    if as_json:
+        click.echo(run.to_json(), nl=False)
+    else:
+        click.echo(run.job_id)
+    if packed is not None:
+        attach(packed, run)
+    if wait or follow:
+        from slurmgpu.cli.actions.awaiting import wait_for_job
+
+        click.get_current_context().exit(wait_for_job(slurm, run, follow))
+
+
+def _submit(prepared: Prepared, slurm: Slurm, hold: bool, files: Mapping[str, bytes]) -> Run:
     submission = Submission(
         plan=prepared.plan,
         script=prepared.render(),
@@ -44,7 +76,7 @@ def submit(prepared: Prepared, slurm: Slurm, hold: bool, files: Mapping[str, byt
     return run
 
 
-def dry_run(prepared: Prepared, slurm: Slurm) -> None:
+def _show(prepared: Prepared, slurm: Slurm) -> None:
     """Show what would be submitted, and what Slurm says to it; an answer of no ends with 1."""
     prepared.check_test_only("submit --dry-run")
     script = prepared.render()
