@@ -305,7 +305,7 @@ def test_whether_a_file_can_be_read_is_found_out_by_reading_it(
 
 
 def test_reasons_of_a_plan_fold_beside_their_options_on_a_terminal() -> None:
-    from slurmgpu.cli.actions.plan_text import _row_text
+    from slurmgpu.cli.actions.plan import _row_text
 
     assert _row_text("--mem=1G", "one two three four five six", 10, 40) == (
         "  --mem=1G    one two three four five\n              six"

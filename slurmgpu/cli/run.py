@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
 from slurmgpu.cli.job_options import JobCommand, device_option, job_options, run_dir_option
-
-__all__ = ["command"]
 
 
 @click.command(cls=JobCommand)
@@ -27,25 +25,13 @@ __all__ = ["command"]
 )
 @device_option
 @run_dir_option
-def command(
-    given: dict[str, object],
-    processes: int | None,
-    pretend_nodes: int,
-    steps: int | None,
-    here: bool,
-    on_gpus: bool | None,
-    run_dir: Path | None,
-) -> None:
+def command(**options: Any) -> None:
     """Run the rendered script, byte for byte, on this machine, without Slurm.
 
     Inside a job (salloc, srun --pty bash) it uses the job's GPUs on this node, elsewhere the CPU. What else belongs to
     Slurm or the site (srun, modules, containers) is stood in for, and the output says so. Ends with the script's own
     exit code.
     """
-    from slurmgpu.cli.actions.local import Local, on_login_node, run_prepared
-    from slurmgpu.cli.preparing import prepare
+    from slurmgpu.cli.actions.local import act_run
 
-    login_node = on_login_node(here)
-    prepared = prepare(given, starts="run")
-    local = Local(login_node, processes, pretend_nodes, steps, on_gpus, run_dir=run_dir)
-    click.get_current_context().exit(run_prepared(prepared, local))
+    act_run(**options)

@@ -7,8 +7,10 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 from slurmgpu.cli.actions.gpus_here import choose_gpus, share_out, told_of_gpus
-from slurmgpu.cli.preparing import check_whose, note
+from slurmgpu.cli.preparing import check_whose, note, prepare
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.launchers import world_size
 from slurmgpu.local.gpus import Gpus, is_on_a_node
@@ -58,6 +60,21 @@ class Local:
     """The interpreter, in place of the job's."""
     run_dir: Path | None = None
     """An earlier run directory to go on in."""
+
+
+def act_run(
+    given: dict[str, object],
+    processes: int | None,
+    pretend_nodes: int,
+    steps: int | None,
+    here: bool,
+    on_gpus: bool | None,
+    run_dir: Path | None,
+) -> None:
+    login_node = on_login_node(here)
+    prepared = prepare(given, starts="run")
+    local = Local(login_node, processes, pretend_nodes, steps, on_gpus, run_dir=run_dir)
+    click.get_current_context().exit(run_prepared(prepared, local))
 
 
 def run_prepared(prepared: Prepared, here: Local) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from slurmgpu.cli.actions.plan_text import plan_text, terminal_columns
+from slurmgpu.cli.actions.plan import plan_text, terminal_columns
 from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.preparing import note, prepare
 from slurmgpu.errors import InvalidInput, SlurmGpuError

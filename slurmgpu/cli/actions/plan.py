@@ -1,14 +1,39 @@
-"""A plan as text."""
+"""What ``slurmgpu plan`` does."""
 
 from __future__ import annotations
 
+import json
 import shutil
+import sys
 import textwrap
 from typing import TextIO
 
+import click
+
+from slurmgpu.cli.preparing import prepare
 from slurmgpu.launchers import world_size
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.request import count
+
+
+def act(given: dict[str, object], when: bool, as_json: bool) -> None:
+    prepared = prepare(given, renders=False)
+    plan = prepared.plan
+    rows, balance = None, None
+    if when:
+        from slurmgpu.cli.actions.when import asked, balance_text, when_text
+
+        rows, balance = asked(prepared)
+    if as_json:
+        data = {"schema": "slurmgpu.plan/1", **plan.model_dump(mode="json")}
+        if rows is not None:
+            data |= {"when": rows, "balance": balance}
+        click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        return
+    click.echo(plan_text(plan, terminal_columns(sys.stdout)))
+    if rows is not None:
+        click.echo(when_text(rows))
+        click.echo(balance_text(balance or {}))
 
 
 def plan_text(plan: Plan, columns: int | None = None) -> str:
