@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import click
 from pydantic.fields import FieldInfo
@@ -156,9 +155,7 @@ class Machine(NamedTuple):
     run_dir_option,
 )
 @click.pass_context
-def command(
-    ctx: click.Context, settings: dict[str, object], asked: Training, only_prepare: bool, machine: Machine
-) -> None:
+def command(ctx: click.Context, /, **given: Any) -> None:
     """Train a task on this machine, without Slurm; or prepare it for jobs.
 
     TASK.py:CLASS is a file and a class in it; of a JOB.yaml its train: counts, with the options laid over it. Runs as
@@ -167,23 +164,6 @@ def command(
     With --prepare it runs the task's prepare(cfg) alone, in the job's modules, container and Python, as on a login
     node, where there is a network: a download, an unpacking. The job then finds it done.
     """
-    from slurmgpu.cli.actions.gpus_here import count_of_the_job
-    from slurmgpu.cli.actions.local import Local, on_login_node, run_prepared
-    from slurmgpu.cli.actions.train import planned, prepare_task
-    from slurmgpu.submission.entrypoint import chosen_python
+    from slurmgpu.cli.actions.train import act
 
-    python = Path(chosen_python(machine.python, os.environ)) if machine.python else None
-    if only_prepare:
-        ctx.exit(prepare_task(planned(asked, layer_of(settings), 1), python))
-    login_node = on_login_node(machine.here)
-    alone = settings.get("strategy") == "single" or machine.on_gpus is False
-    gpus = machine.processes or (1 if alone else max(1, count_of_the_job()))
-    prepared = planned(asked, layer_of(settings), gpus)
-    local = Local(
-        login_node,
-        machine.processes,
-        on_gpus=machine.on_gpus,
-        python=python,
-        run_dir=machine.run_dir,
-    )
-    ctx.exit(run_prepared(prepared, local))
+    act(ctx, layer_of(given["settings"]), **given)

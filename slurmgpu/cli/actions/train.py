@@ -4,23 +4,52 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurmgpu.cli.actions.local import LOGIN_NICE, looks_like_a_login_node
+import click
+
+from slurmgpu.cli.actions.gpus_here import count_of_the_job
+from slurmgpu.cli.actions.local import LOGIN_NICE, Local, looks_like_a_login_node, on_login_node, run_prepared
 from slurmgpu.cli.preparing import note, put_any
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.jobs import find_job_file, load_job
 from slurmgpu.files.layered import Layered, Origin
-from slurmgpu.submission.entrypoint import prepare_here, prepare_plan
+from slurmgpu.submission.entrypoint import chosen_python, prepare_here, prepare_plan
 from slurmgpu.submission.preflight import check_task, is_folder
 from slurmgpu.submission.preparing import Prepared, plan_here
 
 if TYPE_CHECKING:
-    from slurmgpu.cli.train import Training
+    from slurmgpu.cli.train import Machine, Training
 
 
-def planned(asked: Training, layer: Layered, gpus: int) -> Prepared:
+def act(
+    ctx: click.Context,
+    layer: Layered,
+    settings: Mapping[str, object],
+    asked: Training,
+    only_prepare: bool,
+    machine: Machine,
+) -> None:
+    python = Path(chosen_python(machine.python, os.environ)) if machine.python else None
+    if only_prepare:
+        ctx.exit(_prepare_task(_planned(asked, layer, 1), python))
+    login_node = on_login_node(machine.here)
+    alone = settings.get("strategy") == "single" or machine.on_gpus is False
+    gpus = machine.processes or (1 if alone else max(1, count_of_the_job()))
+    prepared = _planned(asked, layer, gpus)
+    local = Local(
+        login_node,
+        machine.processes,
+        on_gpus=machine.on_gpus,
+        python=python,
+        run_dir=machine.run_dir,
+    )
+    ctx.exit(run_prepared(prepared, local))
+
+
+def _planned(asked: Training, layer: Layered, gpus: int) -> Prepared:
     """The job, in its environment on the cluster; what else the cluster wants does not matter on this machine."""
     what = asked.what
 
@@ -45,7 +74,7 @@ def planned(asked: Training, layer: Layered, gpus: int) -> Prepared:
     return plan_here(loaded, asked.cluster)
 
 
-def prepare_task(prepared: Prepared, python: Path | None) -> int:
+def _prepare_task(prepared: Prepared, python: Path | None) -> int:
     """Run the script that the job would run, on one process, to prepare alone; its exit code."""
     folder = prepared.folder
     if folder is None or not is_folder(folder):
