@@ -8,8 +8,6 @@ import click
 
 from slurmgpu.cli.completing import live_jobs
 
-__all__ = ["command"]
-
 
 @click.command("cancel")
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=live_jobs)

@@ -9,8 +9,6 @@ import click
 
 from slurmgpu.cli.completing import runs
 
-__all__ = ["command"]
-
 
 @click.group()
 def command() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.jobs import find_job_file
-
-if TYPE_CHECKING:
-    from slurmgpu.files.layered import Layered
+from slurmgpu.files.layered import Layered, Origin
+from slurmgpu.files.settings import load_settings
+from slurmgpu.files.trust import Trust
 
 __all__ = ["JOB_FILE", "BatchScript", "Source", "find_source"]
 
@@ -56,12 +56,8 @@ def find_source(given: Mapping[str, Any], cwd: Path, environ: Mapping[str, str])
 
 def _check_whose(path: Path, environ: Mapping[str, str]) -> None:
     """InvalidInput for a job file that nobody named and somebody else wrote."""
-    from slurmgpu.files.trust import Trust
-
     if Trust().foreign(path) is None:
         return
-    from slurmgpu.files.settings import load_settings
-
     foreign = load_settings(path.parent, environ).trust.foreign(path)
     if foreign is not None:
         raise InvalidInput(
@@ -101,7 +97,6 @@ def _is_batch(name: str) -> bool:
 
 def _batch(name: str, arguments: tuple[str, ...], environ: Mapping[str, str]) -> BatchScript:
     from slurmgpu.files.batch import read_batch_script
-    from slurmgpu.files.layered import Layered, Origin
     from slurmgpu.scripts.importing import import_script
 
     path = Path(name)

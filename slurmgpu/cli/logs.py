@@ -8,8 +8,6 @@ import click
 
 from slurmgpu.cli.completing import jobs as jobs_by_tab
 
-__all__ = ["command"]
-
 
 @click.command("logs")
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=jobs_by_tab)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from slurmgpu.cli.job_options import JobCommand, job_options
+from slurmgpu.errors import InvalidInput
 
 
 @click.command(cls=JobCommand)
@@ -35,8 +36,6 @@ def command(given: dict[str, object], to: Path | None) -> None:
 
 def _write(to: Path, script: str, *, overwrite: bool) -> None:
     """Write the script; InvalidInput where a file with other lines would be lost."""
-    from slurmgpu.errors import InvalidInput
-
     try:
         there = to.read_bytes() if to.is_file() else None
         if there is not None and there != script.encode() and not overwrite:

@@ -6,8 +6,6 @@ from typing import Literal
 
 import click
 
-__all__ = ["KINDS", "Kind", "command"]
-
 Kind = Literal["job", "cluster", "settings"]
 KINDS: tuple[Kind, ...] = ("job", "cluster", "settings")
 

@@ -9,8 +9,6 @@ import click
 from slurmgpu.cli.completing import jobs as jobs_by_tab
 from slurmgpu.cli.gathering import gathered
 
-__all__ = ["command"]
-
 
 class Which(NamedTuple):
     """Which of the jobs are shown."""

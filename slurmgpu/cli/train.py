@@ -16,9 +16,6 @@ from slurmgpu.cli.job_options import device_option, run_dir_option
 from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.models.train import TrainSettings
 
-__all__ = ["layer_of", "train_options"]
-
-
 _PREFIX = "train__"
 # The task is the argument, and config has KEY=VALUE.
 _NOT_HERE = ("task", "config")

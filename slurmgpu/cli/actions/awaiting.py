@@ -15,8 +15,6 @@ from slurmgpu.monitoring.select import Selection, current_user
 from slurmgpu.monitoring.waiting import Ended, Onlooker, exit_code, wait_for
 from slurmgpu.slurm import Slurm
 
-__all__ = ["wait_at_terminal", "wait_for_job"]
-
 
 def wait_at_terminal(
     slurm: Slurm,

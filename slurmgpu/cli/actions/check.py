@@ -57,8 +57,7 @@ def _cluster(name: str | None) -> Cluster | None:
     """The cluster that is asked for; without the option the script is judged for any."""
     if name is None:
         return None
-    cluster, _ = choose_cluster(name, load_settings(Path.cwd()), os.environ)
-    return cluster
+    return choose_cluster(name, load_settings(Path.cwd()), os.environ)[0]
 
 
 def _counts(found: list[Finding]) -> dict[str, int]:

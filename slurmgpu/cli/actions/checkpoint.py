@@ -93,9 +93,6 @@ def print_verdict(row: dict[str, Any]) -> None:
     click.echo(f"{where}{row['path']}: {state}, {about}")
 
 
-_SCHEMA = "slurmgpu.checkpoints/1"
-
-
 class _Task(NamedTuple):
     """One folder of checkpoints: an array task's, or the run's own."""
 
@@ -269,5 +266,5 @@ def _facts(task: _Task, one: Checkpoint, *, resume: bool) -> dict[str, object]:
 
 
 def _print_json(run_dir: Path, rows: list[dict[str, object]]) -> None:
-    document = {"schema": _SCHEMA, "run_dir": str(run_dir.absolute()), "checkpoints": rows}
+    document = {"schema": "slurmgpu.checkpoints/1", "run_dir": str(run_dir.absolute()), "checkpoints": rows}
     click.echo(json.dumps(document, indent=2))

@@ -14,8 +14,6 @@ from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
 from slurmgpu.models.limits import Limits
 from slurmgpu.models.site import Source
 
-__all__ = ["Row", "age", "description_lines", "listed", "matches"]
-
 
 def age(source: Source | None, today: datetime.date) -> str:
     """How old the figures are."""

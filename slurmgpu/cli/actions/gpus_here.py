@@ -9,8 +9,6 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.local.gpus import Gpus, gpus_of_the_job, gpus_of_this_machine
 from slurmgpu.models.plan import Plan
 
-__all__ = ["choose_gpus", "count_of_the_job", "share_out", "told_of_gpus"]
-
 
 def count_of_the_job() -> int:
     """How many GPUs Slurm gave the job that this runs in, on this node; 0 outside of any."""

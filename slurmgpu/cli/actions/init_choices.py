@@ -18,18 +18,6 @@ from slurmgpu.files.settings import LoadedSettings, expand_here
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 
-__all__ = [
-    "ENVIRONMENT",
-    "NONE",
-    "EnvironmentQuestion",
-    "check_runs",
-    "choose_account",
-    "choose_base",
-    "choose_partition",
-    "choose_qos",
-    "choose_runs",
-]
-
 ENVIRONMENT = "pytorch"
 """What the environment is called in every profile, so that one job file runs on several clusters."""
 NONE = "none"

@@ -21,8 +21,6 @@ from slurmgpu.files.yaml import read_file
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.discovered import Discovered
 
-__all__ = ["Drafts", "Key", "Target", "check_places", "find_target", "settings_to_write", "typed"]
-
 Key = tuple[str, ...]
 
 

@@ -12,9 +12,6 @@ from slurmgpu.models.cluster import Cluster, Partition
 from slurmgpu.models.discovered import Discovered
 from slurmgpu.slurm import expand
 
-__all__ = ["Questions", "accounts_here", "found_lines", "gpu_partitions", "in_short", "say"]
-
-
 _MOST = 8
 
 

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import textwrap
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
@@ -19,21 +19,19 @@ from slurmgpu.planning.request import count
 def act(given: dict[str, object], when: bool, as_json: bool) -> None:
     prepared = prepare(given, renders=False)
     plan = prepared.plan
-    rows, balance = None, None
+    said: dict[str, Any] = {}
     if when:
         from slurmgpu.cli.actions.when import asked, balance_text, when_text
 
-        rows, balance = asked(prepared)
+        said = asked(prepared)
     if as_json:
-        data = {"schema": "slurmgpu.plan/1", **plan.model_dump(mode="json")}
-        if rows is not None:
-            data |= {"when": rows, "balance": balance}
+        data = {"schema": "slurmgpu.plan/1", **plan.model_dump(mode="json"), **said}
         click.echo(json.dumps(data, indent=2, ensure_ascii=False))
         return
     click.echo(plan_text(plan, terminal_columns(sys.stdout)))
-    if rows is not None:
-        click.echo(when_text(rows))
-        click.echo(balance_text(balance or {}))
+    if said:
+        click.echo(when_text(said["when"]))
+        click.echo(balance_text(said["balance"]))
 
 
 def plan_text(plan: Plan, columns: int | None = None) -> str:

@@ -22,8 +22,7 @@ from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.settings import load_settings
 from slurmgpu.models.units import GpuRequest, Memory
 from slurmgpu.sandbox.configuration import host_name, is_on_loopback
-from slurmgpu.sandbox.faults import cause
-from slurmgpu.sandbox.faults import heal as mend
+from slurmgpu.sandbox.faults import cause, heal
 from slurmgpu.sandbox.keeper import tail_of_logs
 from slurmgpu.sandbox.life import (
     Describe,
@@ -49,13 +48,7 @@ LEAST_MEMORY = 1000
 LONGEST_DAYS = 365
 
 
-def act_up(
-    name: str,
-    asked: Nodes,
-    like: str | None,
-    accounting: bool | None,
-    lasting: str | None,
-) -> None:
+def act_up(name: str, asked: Nodes, like: str | None, accounting: bool | None, lasting: str | None) -> None:
     require_programs()
     if like and any(value is not None for value in asked):
         raise InvalidInput(
@@ -186,7 +179,6 @@ def act_exec(name: str, words: tuple[str, ...]) -> None:
 
 
 def act_env(name: str, unset: bool) -> None:
-    """Print shell lines that make this shell talk to the sandbox: eval "$(slurmgpu sandbox env)"."""
     gone, variables = leaving() if unset else entering(*running_sandbox(name))
     if gone:
         click.echo(f"unset {' '.join(gone)}")
@@ -213,5 +205,5 @@ def act_fault(fault: str, target: str | None, name: str) -> None:
 
 def act_heal(name: str) -> None:
     state, folder = running_sandbox(name)
-    mended = mend(state, folder)
+    mended = heal(state, folder)
     click.echo(f"{state.cluster}: " + (f"mended {', '.join(mended)}" if mended else "no fault to mend"))

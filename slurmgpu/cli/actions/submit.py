@@ -41,10 +41,7 @@ def act(
         _show(prepared, slurm)
         return
     run = _submit(prepared, slurm, hold, packed.files if packed is not None else {})
-    if as_json:
-        click.echo(run.to_json(), nl=False)
-    else:
-        click.echo(run.job_id)
+    click.echo(run.to_json() if as_json else f"{run.job_id}\n", nl=False)
     if packed is not None:
         attach(packed, run)
     if wait or follow:

@@ -40,11 +40,7 @@ def act(
     gpus = machine.processes or (1 if alone else max(1, count_of_the_job()))
     prepared = _planned(asked, layer, gpus)
     local = Local(
-        login_node,
-        machine.processes,
-        on_gpus=machine.on_gpus,
-        python=python,
-        run_dir=machine.run_dir,
+        login_node, machine.processes, on_gpus=machine.on_gpus, python=python, run_dir=machine.run_dir
     )
     ctx.exit(run_prepared(prepared, local))
 

@@ -12,10 +12,10 @@ from slurmgpu.submission.estimating import MOST_ASKED, When, estimates
 from slurmgpu.submission.preparing import Prepared
 
 
-def asked(prepared: Prepared) -> tuple[list[dict[str, object]], dict[str, object]]:
+def asked(prepared: Prepared) -> dict[str, object]:
     found = _ask(prepared)
     idle = Slurm().idle_nodes()
-    return [_row(prepared, one, idle) for one in found], _balance(prepared)
+    return {"when": [_row(prepared, one, idle) for one in found], "balance": _balance(prepared)}
 
 
 def _balance(prepared: Prepared) -> dict[str, object]:
