@@ -162,12 +162,9 @@ def _print_error(message: str, hint: str | None) -> None:
     from slurmgpu.printable import printable_lines
 
     # It holds names and texts of others, too.
-    first, *rest = printable_lines(message).split("\n")
-    click.echo(click.style("slurmgpu: error: ", fg="red", bold=True) + first, err=True)
-    for line in rest:
-        click.echo("                 " + line, err=True)
+    below = "\n" + " " * 17
+    head = click.style("slurmgpu: error: ", fg="red", bold=True)
+    click.echo(head + printable_lines(message).replace("\n", below), err=True)
     if hint:
-        first, *rest = printable_lines(hint).split("\n")
-        click.echo(click.style("           hint: ", fg="yellow") + first, err=True)
-        for line in rest:
-            click.echo("                 " + line, err=True)
+        head = click.style("           hint: ", fg="yellow")
+        click.echo(head + printable_lines(hint).replace("\n", below), err=True)
