@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
@@ -17,9 +19,6 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(as_json: bool) -> None:
     """Show every value in force with the file and line it comes from, and the layers that were looked for."""
-    import os
-    from pathlib import Path
-
     from slurmgpu.files.settings import layer_files, load_settings
 
     settings = load_settings(Path.cwd())
@@ -62,8 +61,6 @@ def trust(folder: str) -> None:
 
     What they say runs as you. Your settings keep the list (trusted); take a folder out of it there.
     """
-    from pathlib import Path
-
     from slurmgpu.files.settings import load_settings, trusted_by_user, write_user_settings
 
     settings = load_settings(Path.cwd())
