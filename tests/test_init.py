@@ -309,7 +309,7 @@ class Person:
             monkeypatch.setenv(name, str(value))
         monkeypatch.chdir(self.work)
         self.slurm = slurm_of(RELEASE)
-        monkeypatch.setattr("slurmgpu.discovery.discover._user", lambda: "root")
+        monkeypatch.setattr("slurmgpu.discovery.discover.current_user", lambda: "root")
 
     def __call__(self, *options: str, typed: str = "") -> Result:
         return CliRunner().invoke(init, list(options), obj=self.slurm, input=typed)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from typing import Any
 
-from slurmgpu.discovery.refreshing import as_before
+from slurmgpu.discovery.refreshing import dumped, yaml_editor
 from slurmgpu.models.environment import Environment
 
 __all__ = ["add", "completed", "environment_data"]
@@ -31,15 +30,6 @@ def add(data: dict[str, Any], additions: Mapping[str, Any]) -> bool:
 
 def completed(text: str, additions: Mapping[str, object]) -> str | None:
     """The profile with the additions, its comments and its other lines kept; None: it has them all."""
-    from ruamel.yaml import YAML
-
-    editor = YAML()
-    editor.preserve_quotes = True
-    editor.width = 1_000_000
-    editor.indent(mapping=2, sequence=4, offset=2)
+    editor = yaml_editor()
     data = editor.load(text)
-    if not add(data, additions):
-        return None
-    stream = io.StringIO()
-    editor.dump(data, stream)
-    return as_before(stream.getvalue())
+    return dumped(editor, data) if add(data, additions) else None

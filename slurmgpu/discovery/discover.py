@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import grp
 import os
-import pwd
 from collections.abc import Mapping
+from contextlib import suppress
 
 from slurmgpu.discovery.login_node import look_around
 from slurmgpu.models.discovered import Discovered
-from slurmgpu.slurm import Slurm
+from slurmgpu.slurm import Slurm, current_user
 
 __all__ = ["discover"]
 
@@ -29,22 +29,13 @@ def discover(
     """
     slurm = slurm or Slurm()
     environ = os.environ if environ is None else environ
-    user = _user()
+    user = current_user()
     return slurm.describe(user, lambda: look_around(environ, user), groups=_groups(), name=name, most=most)
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container without this user's entry
-        return str(os.getuid())
 
 
 def _groups() -> tuple[str, ...]:
     found = []
     for number in {os.getgid(), *os.getgroups()}:
-        try:
+        with suppress(KeyError):
             found.append(grp.getgrgid(number).gr_name)
-        except KeyError:
-            continue
     return tuple(found)

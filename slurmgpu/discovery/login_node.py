@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -60,12 +61,11 @@ def look_around(
     """Look at this machine: its environment and PATH, and one call of the module system."""
     found = LoginNode()
     system, modules = _modules(environ, run, found)
-    scratch = _scratch(environ, user, root, found)
     found.software = Software(
         module_system=system,
         modules=modules,
         containers=tuple(name for name in RUNTIMES if shutil.which(name, path=environ.get("PATH", ""))),
-        scratch=scratch,
+        scratch=_scratch(environ, user, root, found),
     )
     return found
 
@@ -103,18 +103,16 @@ def _module_command(environ: Mapping[str, str]) -> list[str] | None:
 
 def relevant_modules(text: str) -> tuple[str, ...]:
     """Of a terse list of modules those that PyTorch jobs may want, the newest versions first, at most 60."""
-    names: dict[str, None] = {}
-    for line in text.split("\n"):
-        # `name/version`, perhaps with (default) or <L>; headings end in a colon, families in a slash.
-        name = re.sub(r"[(<].*", "", line).strip()
-        if re.fullmatch(r"[\w.+-]+(?:/[\w.+@=-]+)*", name) and _RELEVANT.search(name):
-            names[name] = None
-    newest = sorted(names, key=natural, reverse=True)
-    kept: dict[str, int] = {}
+    # `name/version`, perhaps with (default) or <L>; headings end in a colon, families in a slash.
+    names = dict.fromkeys(re.sub(r"[(<].*", "", line).strip() for line in text.split("\n"))
+    named = [
+        name for name in names if re.fullmatch(r"[\w.+-]+(?:/[\w.+@=-]+)*", name) and _RELEVANT.search(name)
+    ]
+    kept: Counter[str] = Counter()
     result = []
-    for name in newest:
+    for name in sorted(named, key=natural, reverse=True):
         family = name.rpartition("/")[0]
-        kept[family] = kept.get(family, 0) + 1
+        kept[family] += 1
         if kept[family] <= 5:
             result.append(name)
     return tuple(sorted(result, key=lambda name: name.rpartition("/")[0].lower())[:MOST_MODULES])

@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slurmgpu.discovery.writing import flow, wrapped
 
-__all__ = ["Change", "Refreshed", "as_before", "refreshed"]
+if TYPE_CHECKING:
+    from ruamel.yaml import YAML
+
+__all__ = ["Change", "Refreshed", "dumped", "refreshed", "yaml_editor"]
 
 Place = tuple[str, ...]
 _NOTHING = object()
@@ -28,9 +31,9 @@ class Change:
     def __str__(self) -> str:
         what, rest = _what(self.place)
         if isinstance(self.before or self.after, list) and isinstance(self.after or self.before, list):
-            gone = [one for one in self.before or [] if one not in (self.after or [])]
-            new = [one for one in self.after or [] if one not in (self.before or [])]
-            lines = [f"- {flow(one)}" for one in gone] + [f"+ {flow(one)}" for one in new]
+            before, after = self.before or [], self.after or []
+            lines = [f"- {flow(one)}" for one in before if one not in after]
+            lines += [f"+ {flow(one)}" for one in after if one not in before]
             return "\n".join(f"{what}: {rest} {line}".replace(":  ", ": ") for line in lines)
         if self.before is None:
             said = f"is new: {flow(self.after)}"
@@ -72,12 +75,7 @@ def refreshed(last: str, mine: str, new: str) -> Refreshed:
 
     What is in ``mine`` as in ``last`` follows Slurm; what a person changed, added or took out stays so.
     """
-    from ruamel.yaml import YAML
-
-    reader = YAML()
-    reader.preserve_quotes = True
-    reader.width = 1_000_000
-    reader.indent(mapping=2, sequence=4, offset=2)
+    reader = yaml_editor()
     base, document, now = reader.load(last), reader.load(mine), reader.load(new)
     merge = _Merge()
     merge.forget_what_was_corrected(base, document, now)
@@ -85,18 +83,29 @@ def refreshed(last: str, mine: str, new: str) -> Refreshed:
     if mine == last:
         # Nobody has touched it: with the remarks of today.
         return Refreshed(new, merge.changes, merge.kept)
-    stream = io.StringIO()
-    reader.dump(document, stream)
-    return Refreshed(as_before(stream.getvalue()), merge.changes, merge.kept)
+    return Refreshed(dumped(reader, document), merge.changes, merge.kept)
+
+
+def yaml_editor() -> YAML:
+    """A reader and writer of YAML that keeps quotes, comments and long lines as they are."""
+    from ruamel.yaml import YAML
+
+    editor = YAML()
+    editor.preserve_quotes = True
+    editor.width = 1_000_000
+    editor.indent(mapping=2, sequence=4, offset=2)
+    return editor
 
 
 _FLOW = re.compile(r"( *)(?:- |[^\s#'\"]+: )*[{\[]")
 
 
-def as_before(text: str) -> str:
-    """Lists and mappings in one line, wrapped as discovery wraps them: the writer would do it in another way."""
+def dumped(editor: YAML, document: object) -> str:
+    """The document's text, its flow lists and mappings wrapped as discovery wraps them, not as the writer does."""
+    stream = io.StringIO()
+    editor.dump(document, stream)
     lines = []
-    for line in text.split("\n"):
+    for line in stream.getvalue().split("\n"):
         match = _FLOW.match(line)
         if match:
             code, mark, comment = (
@@ -139,13 +148,10 @@ class _Merge:
     def forget_what_was_corrected(self, base: Any, mine: Any, new: Any) -> None:
         """What a person has put in a guess's place is no longer a guess."""
         for key in list(new.get("guessed") or {}):
-            found = [_at(one, key) for one in (base, mine)]
-            if found[0] != found[1]:
-                del new["guessed"][key]
-                if isinstance(mine.get("guessed"), dict):
-                    mine["guessed"].pop(key, None)
-                if isinstance(base.get("guessed"), dict):
-                    base["guessed"].pop(key, None)
+            if _at(base, key) != _at(mine, key):
+                for one in (base, mine, new):
+                    if isinstance(one.get("guessed"), dict):
+                        one["guessed"].pop(key, None)
 
 
 def _at(data: object, key: str) -> object:
@@ -161,7 +167,7 @@ def _at(data: object, key: str) -> object:
 
 def _plain(value: object) -> object:
     """Without the YAML library's own classes."""
-    if value is _NOTHING:
+    if value is _NOTHING or value is None:
         return None
     if isinstance(value, dict):
         return {str(key): _plain(inner) for key, inner in value.items()}
@@ -170,4 +176,4 @@ def _plain(value: object) -> object:
     for kind in (bool, int, float, str):
         if isinstance(value, kind):
             return kind(value)
-    return None if value is None else str(value)
+    return str(value)

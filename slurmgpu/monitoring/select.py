@@ -14,7 +14,7 @@ from pathlib import Path
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.run_record import read_run
 from slurmgpu.models.run import RUN_FILE, JobStatus, Run
-from slurmgpu.slurm import JobId, cluster_name_here
+from slurmgpu.slurm import JobId, cluster_name_here, current_user
 
 __all__ = [
     "Selection",
@@ -143,14 +143,6 @@ def names_folder(word: str) -> bool:
         return Path(word).is_dir() and Path(word).lstat().st_uid == os.getuid()
     except OSError:
         return False
-
-
-def current_user() -> str:
-    """Return the user's name, or the number where the machine knows no name (as in some containers)."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 def user_number(name: str | None) -> int | None:

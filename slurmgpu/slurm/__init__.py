@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from slurmgpu.slurm import cluster, sacct, sbatch, scancel, sinfo, squeue, sshare, sstat
 from slurmgpu.slurm.cluster import cluster_name_here
-from slurmgpu.slurm.commands import Answer, Commands, Runner, call, submission_env
+from slurmgpu.slurm.commands import Answer, Commands, Runner, call, current_user, submission_env
 from slurmgpu.slurm.hostlist import expand
 from slurmgpu.slurm.ids import JobId, expand_pattern
 from slurmgpu.slurm.sacct import TAKEN_OFF, Accounting, Step
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "TAKEN_OFF", "Accepted", "Accounting", "Answer", "Estimate", "JobId", "Outcome", "Rejected",
     "Runner", "Said", "Slurm", "Step", "StepUse", "Unknown", "Unreachable", "call", "check_signal",
-    "cluster_name_here", "expand", "expand_pattern", "submission_env",
+    "cluster_name_here", "current_user", "expand", "expand_pattern", "submission_env",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from typing import Protocol
 
 from slurmgpu.errors import SlurmUnreachable
 
-__all__ = ["Answer", "Commands", "Runner", "call", "reading_env", "submission_env", "unreachable"]
+__all__ = ["Answer", "Commands", "Runner", "call", "current_user", "reading_env", "submission_env", "unreachable"]
 
 READ_TIMEOUT = 60.0
 PATIENCE = 2.0
@@ -76,6 +77,14 @@ class Runner(Protocol):
         cwd: Path | None = None,
     ) -> Answer:
         """Run argv and return its answer."""
+
+
+def current_user() -> str:
+    """The name of this process's user, whatever USER says; the number where the machine knows none (in some containers)."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def submission_env(env: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -17,7 +17,16 @@ from slurmgpu.files.run_record import write_run
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import Run, Submitted
-from slurmgpu.slurm import Accepted, Outcome, Rejected, Slurm, Unknown, Unreachable, cluster_name_here
+from slurmgpu.slurm import (
+    Accepted,
+    Outcome,
+    Rejected,
+    Slurm,
+    Unknown,
+    Unreachable,
+    cluster_name_here,
+    current_user,
+)
 from slurmgpu.submission.preflight import check_before_submission
 from slurmgpu.submission.run_directory import RunDirectory, new_run_directory
 
@@ -212,12 +221,11 @@ def _record(
 
 
 def _look_for(run: Run, slurm: Slurm) -> tuple[int, str | None] | None:
-    user = _user_name()
     for pause in _LOOKS:
         time.sleep(pause)
         found = slurm.find_by_script(
             run.script_path,
-            user=user,
+            user=current_user(),
             since=run.submitted_at - timedelta(minutes=2),
             # The script of a run that is resumed led to them, too.
             earlier={one.job_id for one in run.earlier},
@@ -225,13 +233,3 @@ def _look_for(run: Run, slurm: Slurm) -> tuple[int, str | None] | None:
         if found.jobs:
             return found.jobs[0]
     return None
-
-
-def _user_name() -> str:
-    """Who asks, as Slurm sees it: the user of this process, whatever USER says."""
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
