@@ -18,10 +18,10 @@ from slurmgpu.cli.actions.init_choices import EnvironmentQuestion
 from slurmgpu.cli.actions.init_terminal import Questions
 from slurmgpu.cli.cluster import command as cluster_command
 from slurmgpu.cli.init import command as init
-from slurmgpu.discovery.completing import completed
 from slurmgpu.discovery.first_job import first_job_text
-from slurmgpu.discovery.places import places_for_runs
+from slurmgpu.discovery.login_node import places_for_runs
 from slurmgpu.discovery.pytorch import Candidate, candidates, chosen_by_name
+from slurmgpu.discovery.refreshing import completed
 from slurmgpu.discovery.trying import Tried, cannot_be_tried, try_environment
 from slurmgpu.errors import InvalidInput, RunFailed, SlurmUnreachable
 from slurmgpu.files.data import read_templates

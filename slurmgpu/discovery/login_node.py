@@ -1,4 +1,4 @@
-"""What Slurm does not know and this login node shows: modules, container runtimes, scratch."""
+"""What Slurm does not know and this login node shows: modules, container runtimes, scratch, folders for runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +16,7 @@ from slurmgpu.models.discovered import LoginNode
 from slurmgpu.models.site import Software
 from slurmgpu.slurm import Runner, call
 
-__all__ = ["look_around", "natural", "relevant_modules"]
+__all__ = ["Place", "can_be_made", "look_around", "natural", "places_for_runs", "relevant_modules"]
 
 MODULES_TIMEOUT = 20.0
 MOST_MODULES = 60
@@ -134,3 +135,40 @@ def _scratch(environ: Mapping[str, str], user: str, root: Path, found: LoginNode
             found.guessed["software.scratch"] = "the folder exists here and can be written to"
             return pattern.format("$USER")
     return None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder for run directories, as settings hold it, and why it is proposed."""
+
+    text: str
+    """With $NAME where a variable names it, so that it holds on another cluster, too."""
+    why: str
+
+
+def places_for_runs(environ: Mapping[str, str], user: str, *, root: Path = Path("/")) -> list[Place]:
+    """Scratch and work folders that exist and can be written to, the likeliest first."""
+    found: dict[str, Place] = {}
+    for name in SCRATCH_VARIABLES:
+        folder = environ.get(name, "")
+        if folder.startswith("/") and _is_ours(root / folder.lstrip("/"), environ):
+            found.setdefault(str(Path(folder)), Place(f"${name}/runs", f"${name} is {folder} here"))
+    for pattern in SCRATCH_FOLDERS:
+        folder = pattern.format(user)
+        if _is_ours(root / folder.lstrip("/"), environ):
+            found.setdefault(folder, Place(f"{pattern.format('$USER')}/runs", "it is there, and yours"))
+    return list(found.values())
+
+
+def _is_ours(folder: Path, environ: Mapping[str, str]) -> bool:
+    # Some sites set $WORK to the home folder: that is what is to be avoided.
+    home = environ.get("HOME")
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK) and str(folder) != home
+
+
+def can_be_made(folder: Path) -> bool:
+    """Whether the folder is there, or could be made, and can be written to."""
+    for one in (folder, *folder.parents):
+        if one.exists():
+            return one.is_dir() and os.access(one, os.W_OK | os.X_OK)
+    return False

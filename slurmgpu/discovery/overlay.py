@@ -53,11 +53,8 @@ def overlay(found: Discovered, base: Cluster) -> dict[str, object]:
     if "partitions" not in found.cluster.hidden and "partitions" in data:
         data["partitions"] |= dict.fromkeys(set(documented.get("partitions", {})) - set(data["partitions"]))
     data.pop("description", None)
-    empty = [key for key, value in data.items() if value == {}]
-    for key in empty:
-        del data[key]
     head = {"name": data.pop("name"), "based_on": base.name}
-    return head | data
+    return head | {key: value for key, value in data.items() if value != {}}
 
 
 def _take_rules(
@@ -123,11 +120,10 @@ def _drop_if_documented(data: dict[str, object], documented: Mapping[str, object
     for part in key[:-1]:
         here = here.get(part) if isinstance(here, dict) else None
         there = there.get(part) if isinstance(there, dict) else None
-    if isinstance(there, dict) and key[-1] in there:
-        if isinstance(here, dict):
-            here.pop(key[-1], None)
-        return True
-    return False
+    documented_too = isinstance(there, dict) and key[-1] in there
+    if documented_too and isinstance(here, dict):
+        here.pop(key[-1], None)
+    return documented_too
 
 
 def _take_node_rules(groups: list[dict[str, object]], documented: list[dict[str, object]]) -> None:
@@ -149,7 +145,7 @@ def likely_profiles(found: Cluster, documented: Iterable[Cluster]) -> list[tuple
         theirs = set(other.partitions)
         shared = mine & theirs
         share = len(shared) / len(theirs) if theirs else 0.0
-        named = bool(found.slurm_name) and str(found.slurm_name).lower() in other.name.lower().split("-")
+        named = found.slurm_name and found.slurm_name.lower() in other.name.lower().split("-")
         if named and (share >= 0.5 or not theirs):
             scored.append((1 + share, other.name, f"{found.slurm_name} is in its name"))
         elif len(shared) >= 3 and share >= 0.8:

@@ -58,7 +58,7 @@ def candidates(
         *_documented(documented or {}),
         *_modules(software),
         *_images(environ, software, folder),
-        *_venvs(folder),
+        *filter(None, (_venv(folder / name, "in this folder") for name in _VENVS)),
         *_conda_environments(environ),
         *_on_path(environ),
     ]
@@ -74,13 +74,11 @@ def chosen_by_name(name: str, among: Iterable[Candidate], folder: Path) -> Candi
     for one in among:
         if name == one.name:
             return one
-    path = Path(name).expanduser()
-    path = path if path.is_absolute() else folder / path
+    path = folder / Path(name).expanduser()
     if path.suffix in {".sif", ".simg"} and path.is_file():
         return _image(path, _runtime(None, Software.model_construct()))
-    for made in (_venv(path, ""), _conda(path, "")):
-        if made is not None:
-            return made
+    if made := _venv(path, "") or _conda(path, ""):
+        return made
     if "/" in name and not name.startswith((".", "/", "~")):
         return _module(name)
     near = [one for one in among if one.name.startswith(f"{name}/") or Path(one.name).name == name]
@@ -97,8 +95,7 @@ def chosen_by_name(name: str, among: Iterable[Candidate], folder: Path) -> Candi
 def _active(environ: Mapping[str, str]) -> Iterator[Candidate]:
     for variable, make in (("VIRTUAL_ENV", _venv), ("CONDA_PREFIX", _conda)):
         prefix = environ.get(variable)
-        made = make(Path(prefix), "active in this shell") if prefix else None
-        if made:
+        if prefix and (made := make(Path(prefix), "active in this shell")):
             yield made
 
 
@@ -128,15 +125,11 @@ def _venv(folder: Path, where: str) -> Candidate | None:
 def _conda(folder: Path, where: str) -> Candidate | None:
     if not (folder / "conda-meta").is_dir():
         return None
-    root = next(
-        (
-            one
-            for one in (folder, folder.parent.parent)
-            if (one / "etc/profile.d/conda.sh").is_file() and (one / "bin/conda").is_file()
-        ),
-        None,
-    )
-    conda = Conda(env=str(folder), root=str(root)) if root else Conda(env=str(folder))
+    conda = Conda(env=str(folder))
+    for root in (folder, folder.parent.parent):
+        if (root / "etc/profile.d/conda.sh").is_file() and (root / "bin/conda").is_file():
+            conda = Conda(env=str(folder), root=str(root))
+            break
     what = f"conda environment{', ' if where else ''}{where}"
     return _candidate(str(folder), what, Environment(python=PythonEnvironment(conda=conda)), folder)
 
@@ -152,13 +145,6 @@ def _candidate(name: str, what: str, environment: Environment, prefix: Path) -> 
         text = ""
     built = dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *(\S+)", text, re.MULTILINE))
     return Candidate(name, what, environment, cpu_only=bool(built) and set(built.values()) == {"None"})
-
-
-def _venvs(folder: Path) -> Iterator[Candidate]:
-    for name in _VENVS:
-        made = _venv(folder / name, "in this folder")
-        if made:
-            yield made
 
 
 def _conda_environments(environ: Mapping[str, str]) -> Iterator[Candidate]:
@@ -184,8 +170,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _documented(environments: Mapping[str, Environment]) -> Iterator[Candidate]:
-    newest = sorted(environments, key=natural, reverse=True)
-    for name in newest:
+    for name in sorted(environments, key=natural, reverse=True):
         about = environments[name].description or ""
         likely = bool(_TORCH.search(name) or "torch" in about.lower())
         yield Candidate(name, f"in the profile: {about or 'an environment'}", environments[name], likely)
@@ -197,8 +182,7 @@ def _module(name: str, likely: bool = True) -> Candidate:
 
 def _modules(software: Software) -> Iterator[Candidate]:
     for pattern, likely in ((_TORCH, True), (_CONDA, False)):
-        names = [name for name in software.modules if pattern.search(name)]
-        names.sort(key=natural, reverse=True)
+        names = sorted(filter(pattern.search, software.modules), key=natural, reverse=True)
         yield from (_module(name, likely) for name in names[:MOST_OF_A_KIND])
 
 

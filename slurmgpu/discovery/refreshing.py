@@ -1,18 +1,20 @@
-"""What changed between two discoveries, and a profile brought up to date without touching what a person wrote."""
+"""A profile brought up to date with a new discovery, or completed by `slurmgpu init`: what a person wrote stays."""
 
 from __future__ import annotations
 
 import io
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slurmgpu.discovery.writing import flow, wrapped
+from slurmgpu.models.environment import Environment
 
 if TYPE_CHECKING:
     from ruamel.yaml import YAML
 
-__all__ = ["Change", "Refreshed", "dumped", "refreshed", "yaml_editor"]
+__all__ = ["Change", "Refreshed", "add", "completed", "environment_data", "refreshed"]
 
 Place = tuple[str, ...]
 _NOTHING = object()
@@ -75,7 +77,7 @@ def refreshed(last: str, mine: str, new: str) -> Refreshed:
 
     What is in ``mine`` as in ``last`` follows Slurm; what a person changed, added or took out stays so.
     """
-    reader = yaml_editor()
+    reader = _yaml_editor()
     base, document, now = reader.load(last), reader.load(mine), reader.load(new)
     merge = _Merge()
     merge.forget_what_was_corrected(base, document, now)
@@ -83,10 +85,10 @@ def refreshed(last: str, mine: str, new: str) -> Refreshed:
     if mine == last:
         # Nobody has touched it: with the remarks of today.
         return Refreshed(new, merge.changes, merge.kept)
-    return Refreshed(dumped(reader, document), merge.changes, merge.kept)
+    return Refreshed(_dumped(reader, document), merge.changes, merge.kept)
 
 
-def yaml_editor() -> YAML:
+def _yaml_editor() -> YAML:
     """A reader and writer of YAML that keeps quotes, comments and long lines as they are."""
     from ruamel.yaml import YAML
 
@@ -100,7 +102,7 @@ def yaml_editor() -> YAML:
 _FLOW = re.compile(r"( *)(?:- |[^\s#'\"]+: )*[{\[]")
 
 
-def dumped(editor: YAML, document: object) -> str:
+def _dumped(editor: YAML, document: object) -> str:
     """The document's text, its flow lists and mappings wrapped as discovery wraps them, not as the writer does."""
     stream = io.StringIO()
     editor.dump(document, stream)
@@ -177,3 +179,27 @@ def _plain(value: object) -> object:
         if isinstance(value, kind):
             return kind(value)
     return str(value)
+
+
+def environment_data(environment: Environment) -> dict[str, object]:
+    """An environment as a profile writes it: what differs from the defaults."""
+    return environment.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+
+
+def add(data: dict[str, Any], additions: Mapping[str, Any]) -> bool:
+    """Add values where there are none, mappings entry by entry, in place; whether anything changed."""
+    changed = False
+    for key, value in additions.items():
+        if key == "environments" and isinstance(data.get(key), dict):
+            changed |= add(data[key], value)
+        elif key not in data:
+            data[key] = value
+            changed = True
+    return changed
+
+
+def completed(text: str, additions: Mapping[str, object]) -> str | None:
+    """The profile with the additions, its comments and its other lines kept; None: it has them all."""
+    editor = _yaml_editor()
+    data = editor.load(text)
+    return _dumped(editor, data) if add(data, additions) else None

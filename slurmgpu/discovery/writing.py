@@ -140,23 +140,13 @@ def _place(data: Mapping[str, object], key: str) -> Place:
     here: Any = data
     rest = key
     while rest:
-        names = (
-            list(here)
-            if isinstance(here, dict)
-            else [str(number) for number in range(len(here))]
-            if isinstance(here, list)
-            else []
-        )
-        step = max(
-            (str(name) for name in names if rest == name or rest.startswith(f"{name}.")),
-            key=len,
-            default=None,
-        )
-        if step is None:
+        names = here if isinstance(here, dict) else range(len(here)) if isinstance(here, list) else ()
+        found = [name for name in names if f"{rest}.".startswith(f"{name}.")]
+        if not found:
             return (*place, rest)
-        place = (*place, step if isinstance(here, dict) else int(step))
+        place = (*place, max(found, key=lambda name: len(str(name))))
         here = here[place[-1]]
-        rest = rest[len(step) + 1 :]
+        rest = rest[len(str(place[-1])) + 1 :]
     return place
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurmgpu.cli.actions.init_terminal import Questions, accounts_here, gpu_partitions, in_short, say
 from slurmgpu.discovery.first_job import has_gpus
-from slurmgpu.discovery.places import can_be_made, places_for_runs
+from slurmgpu.discovery.login_node import can_be_made, places_for_runs
 from slurmgpu.discovery.pytorch import Candidate, candidates, chosen_by_name
 from slurmgpu.discovery.trying import Tried, cannot_be_tried, try_environment
 from slurmgpu.errors import InvalidInput, RunFailed

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmgpu.cli.actions.init_terminal import Questions, say
-from slurmgpu.discovery.completing import add, completed
 from slurmgpu.discovery.first_job import first_job_text
+from slurmgpu.discovery.login_node import can_be_made
 from slurmgpu.discovery.overlay import overlay
-from slurmgpu.discovery.places import can_be_made
+from slurmgpu.discovery.refreshing import add, completed
 from slurmgpu.discovery.saving import last_discovered, save, write
 from slurmgpu.discovery.writing import plain, profile_text
 from slurmgpu.errors import InvalidInput
