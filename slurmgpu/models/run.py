@@ -235,6 +235,12 @@ class Run(_Record):
         return [*self.earlier, Submitted(**{name: getattr(self, name) for name in Submitted.model_fields})]
 
     @property
+    def job_ids(self) -> list[int]:
+        """Its jobs, the newest first, then those before it, oldest first."""
+        numbers = (self.job_id, *(one.job_id for one in self.earlier))
+        return [number for number in numbers if number is not None]
+
+    @property
     def script_path(self) -> str:
         """The script's whole path, by which Slurm finds the job again."""
         return f"{self.run_dir.rstrip('/')}/{self.script}"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import datetime
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
 from slurmgpu.models.job import Array
 from slurmgpu.models.run import JobState, JobStatus, JobUse
 
-__all__ = ["Line", "lines"]
+__all__ = ["Line", "known", "lines"]
+
+T = TypeVar("T")
 
 _WORDS = {
     JobState.COMPLETED: "done",
@@ -20,25 +22,11 @@ _WORDS = {
     JobState.OUT_OF_MEMORY: "out of memory",
 }
 # What an array is called while its tasks differ: the first of these that one of them is in.
-_FIRST = (
-    JobState.UNKNOWN,
-    JobState.RUNNING,
-    JobState.COMPLETING,
-    JobState.CONFIGURING,
-    JobState.SUSPENDED,
-    JobState.PENDING,
-    JobState.REQUEUED,
-    JobState.FAILED,
-    JobState.OUT_OF_MEMORY,
-    JobState.TIMEOUT,
-    JobState.NODE_FAIL,
-    JobState.BOOT_FAIL,
-    JobState.DEADLINE,
-    JobState.PREEMPTED,
-    JobState.CANCELLED,
-    JobState.REVOKED,
-    JobState.COMPLETED,
+_ORDER = (
+    "UNKNOWN RUNNING COMPLETING CONFIGURING SUSPENDED PENDING REQUEUED FAILED OUT_OF_MEMORY TIMEOUT NODE_FAIL BOOT_FAIL "
+    "DEADLINE PREEMPTED CANCELLED REVOKED COMPLETED"
 )
+_FIRST = [JobState(word) for word in _ORDER.split()]
 _MOST_NAMED = 8
 
 
@@ -73,18 +61,17 @@ def lines(jobs: Sequence[JobStatus], *, each_task: bool = False) -> list[Line]:
 
 
 def _together(tasks: list[JobStatus]) -> Line:
-    order = {state: place for place, state in enumerate(_FIRST)}
-    first = min(tasks, key=lambda task: order[task.state])
+    first = min(tasks, key=lambda task: _FIRST.index(task.state))
     alike = [task for task in tasks if task.state is first.state]
     worst = max(tasks, key=lambda task: (task.signal or 0, task.exit_code or 0))
     whole = first.model_copy(
         update={
             "job_id": str(first.array_job_id),
             "node_list": None,
-            "elapsed": max((t.elapsed for t in tasks if t.elapsed is not None), default=None),
-            "start": _extreme([t.start for t in tasks], min),
-            "end": _extreme([t.end for t in tasks], max),
-            "expected_start": _extreme([t.expected_start for t in alike], min),
+            "elapsed": max(known(t.elapsed for t in tasks), default=None),
+            "start": min(known(t.start for t in tasks), default=None),
+            "end": max(known(t.end for t in tasks), default=None),
+            "expected_start": min(known(t.expected_start for t in alike), default=None),
             "exit_code": worst.exit_code,
             "signal": worst.signal,
             "used": _used(tasks),
@@ -102,30 +89,29 @@ def _used(tasks: list[JobStatus]) -> JobUse | None:
     elapsed = sum(elapsed for _, elapsed in times)
     seconds = sum(seconds for seconds, _ in times) if times else None
     return JobUse(
-        max_rss=max((use.max_rss for use, _ in measured if use.max_rss is not None), default=None),
+        max_rss=max(known(use.max_rss for use, _ in measured), default=None),
         cpu_seconds=seconds,
         average_cpus=seconds / elapsed if seconds is not None and elapsed else None,
-        gpu_memory=max((use.gpu_memory for use, _ in measured if use.gpu_memory is not None), default=None),
+        gpu_memory=max(known(use.gpu_memory for use, _ in measured), default=None),
     )
 
 
-def _extreme(moments: list[datetime | None], choose: Callable[[list[datetime]], datetime]) -> datetime | None:
-    known = [moment for moment in moments if moment is not None]
-    return choose(known) if known else None
+def known(values: Iterable[T | None]) -> list[T]:
+    """What Slurm said, without what it did not say."""
+    return [value for value in values if value is not None]
 
 
 def _summary(tasks: list[JobStatus]) -> str:
     """``9 tasks: 4 done, 2 failed (3, 7), 3 waiting``."""
-    counts: dict[JobState, int] = {}
+    counts: Counter[JobState] = Counter()
     for task in tasks:
-        counts[task.state] = counts.get(task.state, 0) + _count(task)
+        counts[task.state] += _count(task)
     parts = []
-    for state in (JobState.COMPLETED, *(state for state in _FIRST if state is not JobState.COMPLETED)):
-        if state in counts:
-            word = _WORDS.get(state, state.value.lower())
-            bad = state.is_final and state is not JobState.COMPLETED
-            parts.append(f"{counts[state]} {word}{_which(tasks, state) if bad else ''}")
-    total = sum(counts.values())
+    for state in sorted(counts, key=[_FIRST[-1], *_FIRST].index):  # those that completed before all others
+        word = _WORDS.get(state, state.value.lower())
+        bad = state.is_final and state is not JobState.COMPLETED
+        parts.append(f"{counts[state]} {word}{_which(tasks, state) if bad else ''}")
+    total = counts.total()
     return f"{total} task{'' if total == 1 else 's'}: {', '.join(parts)}"
 
 

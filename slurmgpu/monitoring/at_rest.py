@@ -35,8 +35,7 @@ def check_at_rest(slurm: Slurm, run: Run, now: datetime) -> None:
     live = [job for job in queued if not job.state.is_final and belongs(run, job)]
     if live:
         raise _lives(live[0], run)
-    numbers = [str(one) for one in (run.job_id, *(one.job_id for one in run.earlier)) if one is not None]
-    unread = [note for note in notes if any(number in note for number in numbers)]
+    unread = [note for note in notes if any(str(number) in note for number in run.job_ids)]
     if unread:
         raise OutcomeUnknown(
             f"cannot tell whether a job of {run.run_dir} is still queued or running: {unread[0]}",
@@ -54,8 +53,7 @@ def completed_tasks(slurm: Slurm, run: Run) -> set[str]:
 
     What neither the queue nor accounting remembers is not among them.
     """
-    numbers = [one for one in (run.job_id, *(one.job_id for one in run.earlier)) if one is not None]
-    selections = [Selection(str(number), job_id=JobId(number)) for number in numbers]
+    selections = [Selection(str(number), job_id=JobId(number)) for number in run.job_ids]
     jobs = status(slurm, user=owner(run), selections=selections).jobs if selections else []
     return {job.array_tasks or "" for job in jobs if job.state is JobState.COMPLETED and belongs(run, job)}
 
@@ -73,22 +71,17 @@ def _check_cluster(run: Run, env: Mapping[str, str] | None) -> None:
 
 
 def _lives(job: JobStatus, run: Run) -> SlurmGpuError:
+    number = job.job_id
     if job.state is JobState.COMPLETING:
-        return SlurmGpuError(
-            f"job {job.job_id} of {run.run_dir} is ending (COMPLETING), its last processes still run",
-            hint="nothing was submitted; try again in a moment",
-        )
-    if job.state.is_waiting and (job.reason or "").startswith("JobHeld"):
-        return SlurmGpuError(
-            f"job {job.job_id} of {run.run_dir} is held: {reason(job)}",
-            hint=f"nothing was submitted; scontrol release {job.job_id} lets it start",
-        )
-    if job.state.is_waiting:
-        return SlurmGpuError(
-            f"job {job.job_id} of {run.run_dir} still waits in the queue: {job.state.value}",
-            hint=f"it goes on by itself; to change what it asks for: slurmgpu cancel {job.job_id}, then resume",
-        )
-    return SlurmGpuError(
-        f"job {job.job_id} of {run.run_dir} has not ended: {job.state.value}",
-        hint=f"slurmgpu logs --follow {job.job_id} shows it; slurmgpu cancel {job.job_id} ends it",
-    )
+        said = "is ending (COMPLETING), its last processes still run"
+        act = "nothing was submitted; try again in a moment"
+    elif job.state.is_waiting and (job.reason or "").startswith("JobHeld"):
+        said = f"is held: {reason(job)}"
+        act = f"nothing was submitted; scontrol release {number} lets it start"
+    elif job.state.is_waiting:
+        said = f"still waits in the queue: {job.state.value}"
+        act = f"it goes on by itself; to change what it asks for: slurmgpu cancel {number}, then resume"
+    else:
+        said = f"has not ended: {job.state.value}"
+        act = f"slurmgpu logs --follow {number} shows it; slurmgpu cancel {number} ends it"
+    return SlurmGpuError(f"job {number} of {run.run_dir} {said}", hint=act)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -94,8 +94,7 @@ def _nothing_to_do(selection: Selection, jobs: list[JobStatus], report: StatusRe
         return Cancellation(selection.text, "missing", f"there is no {name}")
     if any(job.state is JobState.UNKNOWN for job in jobs):
         return Cancellation(selection.text, "unknown", f"{name}: Slurm does not know its state")
-    states = ", ".join(sorted({job.state.value for job in jobs}))
-    return Cancellation(selection.text, "finished", f"{name} has already finished: {states}")
+    return Cancellation(selection.text, "finished", f"{name} has already finished: {_states(jobs)}")
 
 
 def _watch(
@@ -119,12 +118,8 @@ def _watch(
 
 def _covered(target: str, jobs: list[JobStatus]) -> list[JobStatus]:
     wanted = JobId.parse(target)
-    found = []
-    for job in jobs:
-        job_id = JobId.parse(job.job_id)
-        if wanted is not None and job_id is not None and wanted.covers(job_id):
-            found.append(job)
-    return found
+    ids = [(job, JobId.parse(job.job_id)) for job in jobs]
+    return [job for job, job_id in ids if wanted and job_id and wanted.covers(job_id)]
 
 
 def _signalled(target: str, signal: str, said: Said) -> Cancellation:
@@ -137,37 +132,25 @@ def _signalled(target: str, signal: str, said: Said) -> Cancellation:
 
 
 def _ended(target: str, before: list[JobStatus], after: list[JobStatus] | None, said: Said) -> Cancellation:
-    was = ", ".join(sorted({job.state.value for job in before}))
+    was, told = _states(before), f"; scancel said: {said.text}" if said.text else ""
+    asked = f"job {target} was asked to end"
     if after is None:
-        told = f"; scancel said: {said.text}" if said.text else ""
-        return Cancellation(
-            target,
-            "unknown",
-            f"job {target} was asked to end, and the queue does not answer since: whether it does is not known "
-            f"(it was {was}{told})",
-        )
+        silent = "the queue does not answer since: whether it does is not known"
+        return Cancellation(target, "unknown", f"{asked}, and {silent} (it was {was}{told})")
     left = [job for job in after if not job.state.is_final]
     if not left:
-        states = {job.state.value for job in after} - {
-            job.state.value for job in before if job.state.is_final
-        }
-        now = f", is {', '.join(sorted(states))}" if states else ""
+        now = f", is {_states(after)}" if after else ""
         return Cancellation(target, "cancelled", f"job {target} is cancelled (was {was}{now})", tuple(before))
     if all(job.state is JobState.COMPLETING for job in left):
-        return Cancellation(
-            target,
-            "ending",
-            f"job {target} is ending: COMPLETING, its last processes still run (was {was})",
-            tuple(before),
-        )
-    now = ", ".join(sorted({job.state.value for job in left}))
+        ending = f"job {target} is ending: COMPLETING, its last processes still run (was {was})"
+        return Cancellation(target, "ending", ending, tuple(before))
+    now = _states(left)
     if said.text and not said.lost:
-        return Cancellation(
-            target, "refused", f"job {target} is not cancelled (it is {now}): scancel said: {said.text}"
-        )
-    told = f"; scancel said: {said.text}" if said.text else ""
-    return Cancellation(
-        target,
-        "unknown",
-        f"job {target} was asked to end, but the queue still shows it (it is {now}, was {was}{told})",
-    )
+        refused = f"job {target} is not cancelled (it is {now}): scancel said: {said.text}"
+        return Cancellation(target, "refused", refused)
+    shown = f"{asked}, but the queue still shows it (it is {now}, was {was}{told})"
+    return Cancellation(target, "unknown", shown)
+
+
+def _states(jobs: Iterable[JobStatus]) -> str:
+    return ", ".join(sorted({job.state.value for job in jobs}))

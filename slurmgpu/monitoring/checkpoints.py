@@ -95,9 +95,8 @@ def checkpoint_folders(run_dir: Path) -> dict[str, Path]:
     """The folders of checkpoints in a run directory by the array task they belong to; '' without an array."""
     folders = {"": run_dir / "checkpoints"} if (run_dir / "checkpoints").is_dir() else {}
     tasks = [path for path in run_dir.glob("*/checkpoints") if path.parent.name.isdecimal() and path.is_dir()]
-    return folders | {
-        path.parent.name: path for path in sorted(tasks, key=lambda path: int(path.parent.name))
-    }
+    tasks.sort(key=lambda path: int(path.parent.name))
+    return folders | {path.parent.name: path for path in tasks}
 
 
 def checkpoints(folder: Path) -> list[Checkpoint]:
@@ -110,9 +109,7 @@ def checkpoints(folder: Path) -> list[Checkpoint]:
         step = int(match[2])
         if match[1]:
             found.append(Checkpoint(path, step, "set aside", problem=f"{match[1].rstrip('-')} when resumed"))
-            continue
-        one = _look(path, step)
-        if one is not None:
+        elif one := _look(path, step):
             found.append(one)
     return sorted(found, key=lambda one: (one.step, one.path.name), reverse=True)
 
@@ -124,10 +121,8 @@ def newest_complete(found: list[Checkpoint]) -> Checkpoint | None:
 
 def newest_of_tasks(run_dir: Path) -> dict[str, Checkpoint]:
     """The newest generation that counts of each array task that has one; under '' without an array."""
-    newest = {
-        name: newest_complete(checkpoints(folder)) for name, folder in checkpoint_folders(run_dir).items()
-    }
-    return {name: one for name, one in newest.items() if one is not None}
+    folders = checkpoint_folders(run_dir).items()
+    return {name: one for name, folder in folders if (one := newest_complete(checkpoints(folder)))}
 
 
 def is_done(newest: Checkpoint | None, settings: Mapping[str, Any]) -> bool:

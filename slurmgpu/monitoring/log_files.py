@@ -96,9 +96,8 @@ def tasks_of(run: Run, number: int, job_id: str) -> list[Log]:
 
 def _why_not_there(job: JobStatus) -> str:
     if job.state.is_waiting:
-        return (
-            f"the job has not started yet: it is {job.state.value}{f' ({job.reason})' if job.reason else ''}"
-        )
+        why = f" ({job.reason})" if job.reason else ""
+        return f"the job has not started yet: it is {job.state.value}{why}"
     if job.state.is_final and job.start is None:
         return f"the job never started: it is {job.state.value}"
     return ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from slurmgpu.errors import SlurmGpuError, SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.monitoring.log_files import Log, logs_of, tasks_of
-from slurmgpu.monitoring.select import Selection, is_of_this_cluster
+from slurmgpu.monitoring.select import Selection, is_of_this_cluster, job_of_record
 from slurmgpu.monitoring.status import status
 from slurmgpu.slurm import JobId, Slurm
 
@@ -78,13 +78,8 @@ def _recorded(slurm: Slurm, selection: Selection, run_for: Callable[[JobStatus],
     if selection.job_id is None or selection.job_id.tasks:
         return None
     number = selection.job_id.number
-    run = run_for(_recorded_job(number))
+    run = run_for(JobStatus(job_id=str(number), raw_id=number, state=JobState.UNKNOWN, source="run.json"))
     return run.as_of(number) if run is not None and is_of_this_cluster(run, slurm.env) else None
-
-
-def _recorded_job(number: int, name: str = "") -> JobStatus:
-    """A job as a record alone tells of it."""
-    return JobStatus(job_id=str(number), raw_id=number, name=name, state=JobState.UNKNOWN, source="run.json")
 
 
 def _here(run: Run) -> list[Log]:
@@ -94,8 +89,8 @@ def _here(run: Run) -> list[Log]:
         return []
     if any(sign in one for one in patterns for sign in ("%a", "%A")):
         return []  # of its tasks the queue knows more
-    logs = logs_of(run, _recorded_job(run.job_id, run.name))
-    return logs if all(log.path is not None and log.path.is_file() for log in logs) else []
+    logs = logs_of(run, job_of_record(run))
+    return logs if _there(logs) == logs else []
 
 
 def _logs(selection: Selection, job: JobStatus, run_for: Callable[[JobStatus], Run | None]) -> list[Log]:
@@ -109,20 +104,21 @@ def _of_record(job: JobStatus, run_for: Callable[[JobStatus], Run | None]) -> li
     """The logs of a job that Slurm does not know, where a run directory has its number and they are there."""
     run = run_for(job)
     number = JobId.parse(job.job_id)
-    logs = logs_of(run.as_of(number.number), job) if run is not None and number is not None else []
+    return _there(logs_of(run.as_of(number.number), job)) if run is not None and number is not None else []
+
+
+def _there(logs: list[Log]) -> list[Log]:
     return [log for log in logs if log.path is not None and log.path.is_file()]
 
 
 def _of_earlier(run: Run) -> list[Log]:
     """The logs that are left of the jobs that a run had before it was resumed."""
     logs = []
-    for one in run.earlier:
-        if one.job_id is None:
-            continue
-        there = logs_of(run.as_of(one.job_id), _recorded_job(one.job_id, run.name))
-        tasks = sorted(Path(run.run_dir, "logs").glob(f"{one.job_id}_*"))
-        logs += [log for log in there if log.path is not None and log.path.is_file()]
-        logs += [Log(str(one.job_id), path) for path in tasks]
+    for number in filter(None, (one.job_id for one in run.earlier)):
+        then = run.as_of(number)
+        tasks = sorted(Path(run.run_dir, "logs").glob(f"{number}_*"))
+        logs += _there(logs_of(then, job_of_record(then)))
+        logs += [Log(str(number), path) for path in tasks]
     return logs
 
 

@@ -7,6 +7,8 @@ stands alone.
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
 import signal
 
@@ -224,9 +226,6 @@ def _cancelled(job: JobStatus) -> str:
 
 
 def _user(number: int) -> str:
-    import os
-    import pwd
-
     if number == os.getuid():
         return "you"
     try:

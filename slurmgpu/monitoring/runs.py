@@ -86,9 +86,8 @@ def _by_slurm(
         return None, error
     jobs = [job for job in report.jobs if job.source != "none"]
     known = [run for job in jobs if (run := run_of(job) or _of_work_dir(job, runs_of)) is not None]
-    newest = max(known, key=lambda run: run.submitted_at, default=None)
-    if newest is not None:
-        return Path(newest.run_dir), SlurmGpuError("")
+    if known:
+        return Path(max(known, key=lambda run: run.submitted_at).run_dir), SlurmGpuError("")
     if not jobs and report.no_answer is not None:
         return None, report.no_answer
     why = "Slurm knows the job, but not its run directory" if jobs else "Slurm knows no such job of yours"
@@ -107,10 +106,7 @@ def _means(selection: Selection, path: Path) -> bool:
     record = _record(path)
     if record is None:
         return False
-    if selection.job_id is not None:
-        numbers = {record.job_id, *(one.job_id for one in record.earlier)}
-        return selection.job_id.number in numbers
-    return record.name == selection.name
+    return selection.job_id.number in record.job_ids if selection.job_id else record.name == selection.name
 
 
 def _record(path: Path) -> Run | None:
@@ -157,9 +153,8 @@ def _of_work_dir(job: JobStatus, runs_of: RunsOf) -> Run | None:
 
 
 def _among(runs: Path, job: JobStatus) -> Run | None:
-    directories = run_directories(runs, user_number(job.user))
-    records = (record for path in directories if (record := _record(path)) is not None)
-    return next((run for run in records if belongs(run, job)), None)
+    records = map(_record, run_directories(runs, user_number(job.user)))
+    return next((run for run in records if run is not None and belongs(run, job)), None)
 
 
 def newest_run(runs: Path) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.run_record import read_run
-from slurmgpu.models.run import RUN_FILE, JobStatus, Run
+from slurmgpu.models.run import RUN_FILE, JobState, JobStatus, Run
 from slurmgpu.slurm import JobId, cluster_name_here, current_user
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "belongs",
     "current_user",
     "is_of_this_cluster",
+    "job_of_record",
     "names_folder",
     "owner",
     "run_of",
@@ -63,8 +64,7 @@ class Selection:
 
 def belongs(run: Run, job: JobStatus) -> bool:
     """Whether a job is one of a run's, the newest or an earlier one."""
-    numbers = [one.job_id for one in run.earlier if one.job_id is not None]
-    return _is_run(run, job) or any(_is_run(run.as_of(number), job) for number in numbers)
+    return _is_run(run, job) or any(_is_run(run.as_of(number), job) for number in run.job_ids)
 
 
 def _is_run(run: Run, job: JobStatus) -> bool:
@@ -83,6 +83,14 @@ def _is_run(run: Run, job: JobStatus) -> bool:
     return job.submit is None or job.submit >= run.submitted_at - _CLOCK_SLACK
 
 
+def job_of_record(run: Run) -> JobStatus:
+    """What a run's record alone says of its newest job: not its state."""
+    number = "?" if run.job_id is None else str(run.job_id)
+    return JobStatus(
+        job_id=number, raw_id=run.job_id, name=run.name, state=JobState.UNKNOWN, source="run.json"
+    )
+
+
 def is_of_this_cluster(run: Run, env: Mapping[str, str] | None) -> bool:
     """Whether a run's job ids are those of the cluster that Slurm's commands ask, as far as this machine's files tell."""
     if (os.environ if env is None else env).get("SLURM_CLUSTERS"):
@@ -98,15 +106,13 @@ def run_of(job: JobStatus) -> Run | None:
 
 def scripts_of(job: JobStatus) -> list[str]:
     """The paths that Slurm names as the job's script, or in its command, and that lie in a run directory."""
-    words = [job.script or "", *_words(job.submit_line or "")]
-    return [word for word in words if word.startswith("/") and (Path(word).parent / RUN_FILE).is_file()]
-
-
-def _words(line: str) -> list[str]:
+    line = job.submit_line or ""
     try:
-        return shlex.split(line)
+        words = shlex.split(line)
     except ValueError:
-        return line.split()
+        words = line.split()
+    paths = [word for word in (job.script or "", *words) if word.startswith("/")]
+    return [path for path in paths if (Path(path).parent / RUN_FILE).is_file()]
 
 
 def select(words: Sequence[str]) -> list[Selection]:
@@ -120,16 +126,15 @@ _VALID = "Give a job id, a job name, or a directory that slurmgpu submit made."
 def _select(word: str) -> Selection:
     if not word.strip():
         raise InvalidInput(f"{word!r} names no job", hint=_VALID)
-    job_id = JobId.parse(word)
-    if job_id is not None:
+    if job_id := JobId.parse(word):
         return Selection(word, job_id=job_id)
+    if not names_folder(word):
+        return Selection(word, name=word)
     path = Path(word)
-    if names_folder(word) and (path / RUN_FILE).is_file():
+    if (path / RUN_FILE).is_file():
         return Selection(word, run=read_run(path))
-    if names_folder(word):
-        why = f"is not a run directory: there is no {RUN_FILE} in it" if path.exists() else "is not there"
-        raise InvalidInput(f"{word} {why}", hint=_VALID)
-    return Selection(word, name=word)
+    why = f"is not a run directory: there is no {RUN_FILE} in it" if path.exists() else "is not there"
+    raise InvalidInput(f"{word} {why}", hint=_VALID)
 
 
 def names_folder(word: str) -> bool:

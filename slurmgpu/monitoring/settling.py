@@ -58,8 +58,7 @@ def _note(script: str, number: int, cluster: str | None) -> None:
         run = read_run(folder)
     except InvalidInput:
         return
-    earlier = {one.job_id for one in run.earlier}
-    if run.job_id is None and run.script_path == script and number not in earlier and _is_mine(folder):
+    if run.job_id is None and run.script_path == script and number not in run.job_ids and _is_mine(folder):
         with suppress(OSError):
             write_run(folder, _with_job(run, number, cluster))
 
@@ -76,12 +75,9 @@ def settle(slurm: Slurm, folder: Path, now: datetime) -> Settled:
     if run.cluster is not None and here is not None and run.cluster != here:
         why = f"it was submitted on cluster {run.cluster}, and this machine asks {here}"
         return Settled(run, "unknown", why)
-    earlier = {one.job_id for one in run.earlier}
+    earlier = set(run.job_ids)
     found = slurm.find_by_script(
-        run.script_path,
-        user=owner(run),
-        since=run.submitted_at - timedelta(minutes=2),
-        earlier=earlier,
+        run.script_path, user=owner(run), since=run.submitted_at - timedelta(minutes=2), earlier=earlier
     )
     if found.jobs:
         number, cluster = found.jobs[0]

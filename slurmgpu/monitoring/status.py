@@ -10,8 +10,9 @@ from typing import NamedTuple, TypeVar
 
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus, JobUse, LiveUse, Run
+from slurmgpu.monitoring.arrays import known
 from slurmgpu.monitoring.exit_codes import with_whole_exit_code
-from slurmgpu.monitoring.select import Selection, run_of
+from slurmgpu.monitoring.select import Selection, job_of_record, run_of
 from slurmgpu.monitoring.settling import note_jobs
 from slurmgpu.slurm import TAKEN_OFF, Accounting, JobId, Slurm, Step, StepUse, cluster_name_here
 
@@ -147,9 +148,8 @@ def _both(one: Callable[[], A], other: Callable[[], B]) -> tuple[A, B]:
 
 def _counts(job: JobStatus, since: datetime, selections: Sequence[Selection]) -> bool:
     """Whether a job has not ended before a moment, or is named by id: the queue remembers jobs for some minutes."""
-    if not job.state.is_final or job.end is None or job.end >= since:
-        return True
-    return any(selection.name is None and selection.matches(job) for selection in selections)
+    named = any(selection.name is None and selection.matches(job) for selection in selections)
+    return named or not job.state.is_final or job.end is None or job.end >= since
 
 
 def _accounting(
@@ -179,15 +179,15 @@ def merge(
     end it says CANCELLED while processes still run.
     """
     lone_cluster = next((job.cluster for job in accounted if job.cluster), None)
-    known = {_key(job, lone_cluster): job for job in accounted}
+    by_key = {_key(job, lone_cluster): job for job in accounted}
     merged: dict[tuple[str | None, str], JobStatus] = {}
     arrays = set()
     for job in queued or []:
         key = _key(job, lone_cluster)
-        merged[key] = _completed_by(job, known.get(key))
+        merged[key] = _completed_by(job, by_key.get(key))
         arrays.add((key[0], job.array_job_id))
     notes: list[tuple[str, JobStatus]] = []
-    for key, job in known.items():
+    for key, job in by_key.items():
         if key in merged:
             continue
         if job.array_job_id is None and job.job_id.isdigit() and (key[0], int(job.job_id)) in arrays:
@@ -215,13 +215,13 @@ def _completed_by(queued: JobStatus, accounted: JobStatus | None) -> JobStatus:
     """The queue's record, with accounting's figures where both say that the job has ended, and how."""
     if accounted is None or not queued.state.is_final or accounted.state is not queued.state:
         return queued
-    update: dict[str, object] = {name: getattr(accounted, name) for name in _FROM_ACCOUNTING}
-    known = {name: value for name, value in update.items() if value is not None}
+    told = {name: getattr(accounted, name) for name in _FROM_ACCOUNTING}
+    update = {name: value for name, value in told.items() if value is not None} | {"source": "squeue+sacct"}
     if (queued.exit_code or 0) - TAKEN_OFF == accounted.exit_code:
-        known["exit_code"] = queued.exit_code
+        update["exit_code"] = queued.exit_code
     if queued.exit_code is None:
-        known["exit_code_cut"] = accounted.exit_code_cut
-    return queued.model_copy(update=known | {"source": "squeue+sacct"})
+        update["exit_code_cut"] = accounted.exit_code_cut
+    return queued.model_copy(update=update)
 
 
 def _selected(
@@ -229,22 +229,19 @@ def _selected(
 ) -> tuple[list[JobStatus], list[str], list[str]]:
     """The jobs that the selections mean, notes on those that lead to none, and their words."""
     found = [job for job in jobs if any(selection.matches(job) for selection in selections)]
-    notes: list[str] = []
-    missing: list[str] = []
+    notes, missing = [], []
     for selection in selections:
         if any(selection.matches(job) for job in found):
             continue
         missing.append(selection.text)
+        told = f"job {selection.text}: neither the queue nor accounting knows it"
         if not queue_told:
-            told = "accounting does not know it, and the queue could not be asked: it may be there"
-            notes.append(f"job {selection.text}: {told}")
+            told = f"job {selection.text}: accounting does not know it, and the queue could not be asked: it may be there"
         elif not accounting_told:
-            told = "the queue does not list it, and accounting could not be asked: it may have ended"
-            notes.append(f"job {selection.text}: {told}")
+            told = f"job {selection.text}: the queue does not list it, and accounting could not be asked: it may have ended"
         elif selection.name is not None:
-            notes.append(f"there is no job named {selection.name!r} in the queue or in recent accounting")
-        else:
-            notes.append(f"job {selection.text}: neither the queue nor accounting knows it")
+            told = f"there is no job named {selection.name!r} in the queue or in recent accounting"
+        notes.append(told)
         if selection.name is None:
             found.append(_missing(selection))
     return found, notes, missing
@@ -252,19 +249,11 @@ def _selected(
 
 def _missing(selection: Selection) -> JobStatus:
     """The record of a job that Slurm does not know: never a success, never a failure."""
-    if selection.run is None:
-        return JobStatus(job_id=selection.text, state=JobState.UNKNOWN, source="none")
     run = selection.run
-    return JobStatus(
-        job_id="?" if run.job_id is None else str(run.job_id),
-        raw_id=run.job_id,
-        cluster=run.cluster,
-        name=run.name,
-        state=JobState.UNKNOWN,
-        submit=run.submitted_at,
-        script=run.script_path,
-        source="run.json",
-    )
+    if run is None:
+        return JobStatus(job_id=selection.text, state=JobState.UNKNOWN, source="none")
+    told = {"cluster": run.cluster, "submit": run.submitted_at, "script": run.script_path}
+    return job_of_record(run).model_copy(update=told)
 
 
 def _with_dependencies(slurm: Slurm, jobs: list[JobStatus]) -> list[JobStatus]:
@@ -276,16 +265,16 @@ def _with_dependencies(slurm: Slurm, jobs: list[JobStatus]) -> list[JobStatus]:
     if not waiting:
         return jobs
     try:
-        known = slurm.dependencies(waiting)
+        told = slurm.dependencies(waiting)
     except SlurmUnreachable:
         return jobs
-    return [job.model_copy(update={"dependency": known.get(job.job_id)}) for job in jobs]
+    return [job.model_copy(update={"dependency": told.get(job.job_id)}) for job in jobs]
 
 
 def _with_use_of_ended(slurm: Slurm, jobs: list[JobStatus]) -> list[JobStatus]:
     """What ended jobs used; where accounting has not heard of a job's steps, nothing is known."""
-    ended = {JobId.parse(job.job_id) for job in jobs if job.state.is_final and job.source != "none"}
-    numbers = sorted({job_id.number for job_id in ended if job_id is not None})
+    ended = known(JobId.parse(job.job_id) for job in jobs if job.state.is_final and job.source != "none")
+    numbers = sorted({job_id.number for job_id in ended})
     if not numbers:
         return jobs
     try:
@@ -318,13 +307,12 @@ def _highest(steps: list[Step]) -> int | None:
 
 
 def _used(job: JobStatus, steps: list[Step]) -> JobUse:
-    times = [step.cpu_seconds for step in steps if step.cpu_seconds is not None]
-    seconds = sum(times) if times else None
+    times = known(step.cpu_seconds for step in steps)
     return JobUse(
-        max_rss=max((step.max_rss for step in steps if step.max_rss is not None), default=None),
-        cpu_seconds=seconds,
-        average_cpus=seconds / job.elapsed if seconds is not None and job.elapsed else None,
-        gpu_memory=max((step.gpu_memory for step in steps if step.gpu_memory is not None), default=None),
+        max_rss=max(known(step.max_rss for step in steps), default=None),
+        cpu_seconds=sum(times) if times else None,
+        average_cpus=sum(times) / job.elapsed if times and job.elapsed else None,
+        gpu_memory=max(known(step.gpu_memory for step in steps), default=None),
     )
 
 
@@ -340,11 +328,12 @@ def _with_live_use(slurm: Slurm, jobs: list[JobStatus]) -> tuple[list[JobStatus]
 def _with_use(job: JobStatus, steps: list[StepUse]) -> JobStatus:
     if not steps:
         return job
-    memory = [s.max_rss for s in steps if s.max_rss is not None]
     times = [s.tasks * s.average_cpu for s in steps if s.tasks is not None and s.average_cpu is not None]
-    seconds = sum(times) if times else None
-    average = seconds / job.elapsed if seconds is not None and job.elapsed else None
-    use = LiveUse(max_rss=max(memory, default=None), cpu_seconds=seconds, average_cpus=average)
+    use = LiveUse(
+        max_rss=max(known(s.max_rss for s in steps), default=None),
+        cpu_seconds=sum(times) if times else None,
+        average_cpus=sum(times) / job.elapsed if times and job.elapsed else None,
+    )
     return job.model_copy(update={"live": use})
 
 

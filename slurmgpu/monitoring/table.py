@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from slurmgpu.models.run import JobState, JobStatus, JobUse, LiveUse
+from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.monitoring.arrays import Line
 from slurmgpu.monitoring.arrays import lines as lines_of
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.printable import printable
 
 __all__ = ["COLUMNS", "Column", "duration", "plain", "table"]
-
-
-def shows_use(jobs: Iterable[JobStatus]) -> bool:
-    """Whether what any of these jobs uses or used was asked for."""
-    return any(job.live is not None or job.used is not None for job in jobs)
-
-
-def shows_gpu_memory(jobs: Iterable[JobStatus]) -> bool:
-    """Whether any of these jobs' GPU memory was measured: few sites do."""
-    return any(job.used is not None and job.used.gpu_memory is not None for job in jobs)
 
 
 def table(
@@ -96,32 +86,30 @@ def _exit(job: JobStatus) -> str | None:
     return str(job.exit_code) if job.exit_code or job.state is JobState.COMPLETED else None
 
 
-def _use(job: JobStatus) -> LiveUse | JobUse | None:
-    return job.live or job.used
+def _used(job: JobStatus, field: str, text: Callable[[float], str]) -> str | None:
+    """What a job used that has ended is either known or not; a running one was not asked, or has yet to be seen."""
+    amount = getattr(job.live or job.used, field, None)
+    if amount is None:
+        return "n/a" if job.state.is_final else None
+    return text(amount)
 
 
-def _size(job: JobStatus, field: str) -> str | None:
-    size = getattr(_use(job), field, None)
-    if size is None:
-        return _not_measured(job)
-    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
+def _size(amount: float) -> str:
+    return f"{amount / 2**30:.2f} GiB" if amount >= 2**30 else f"{amount / 2**20:.1f} MiB"
 
 
 def _cpus(job: JobStatus) -> str | None:
-    use = _use(job)
-    if use is None or use.average_cpus is None:
-        return _not_measured(job)
     of = f" of {job.cpus}" if job.cpus else ""
-    return f"{use.average_cpus:.1f}{of}"
+    return _used(job, "average_cpus", lambda used: f"{used:.1f}{of}")
 
 
-def _not_measured(job: JobStatus) -> str | None:
-    """What a job used that has ended is either known or not; a running one was not asked, or has yet to be seen."""
-    return "n/a" if job.state.is_final else None
+def _shows_use(jobs: Sequence[JobStatus], live: bool) -> bool:
+    return live or any(job.live is not None or job.used is not None for job in jobs)
 
 
-def _always(_jobs: Sequence[JobStatus], _live: bool) -> bool:
-    return True
+def _shows_gpu_memory(jobs: Sequence[JobStatus], _live: bool) -> bool:
+    """Few sites measure it."""
+    return any(job.used is not None and job.used.gpu_memory is not None for job in jobs)
 
 
 class Column(NamedTuple):
@@ -132,7 +120,7 @@ class Column(NamedTuple):
     """What stands in a line of it, at a moment."""
     left_out: int | None = None
     """When a terminal is too narrow: the lowest goes first; None: never."""
-    shown: Callable[[Sequence[JobStatus], bool], bool] = _always
+    shown: Callable[[Sequence[JobStatus], bool], bool] = lambda _jobs, _live: True
     """Whether it is there for these jobs, and where their use was asked for."""
 
 
@@ -147,15 +135,9 @@ COLUMNS = (
     Column("LIMIT", lambda line, _: _limit(line.job), 2),
     Column("WHEN", lambda line, now: _when(line.job, now), 7),
     Column("EXIT", lambda line, _: _exit(line.job), 1),  # what ended a job says the reason, too
-    Column(
-        "MAX RSS",
-        lambda line, _: _size(line.job, "max_rss"),
-        shown=lambda jobs, live: live or shows_use(jobs),
-    ),
-    Column("CPUS USED", lambda line, _: _cpus(line.job), shown=lambda jobs, live: live or shows_use(jobs)),
-    Column(
-        "GPU MEM", lambda line, _: _size(line.job, "gpu_memory"), shown=lambda jobs, _: shows_gpu_memory(jobs)
-    ),
+    Column("MAX RSS", lambda line, _: _used(line.job, "max_rss", _size), shown=_shows_use),
+    Column("CPUS USED", lambda line, _: _cpus(line.job), shown=_shows_use),
+    Column("GPU MEM", lambda line, _: _used(line.job, "gpu_memory", _size), shown=_shows_gpu_memory),
     # The longest text last, where it disturbs no column.
     Column("REASON", lambda line, _: "; ".join(filter(None, (line.tasks, reason(line.job))))),
 )

@@ -26,7 +26,6 @@ PATIENCE, PATIENCE_WITH_SILENCE = 60.0, 600.0
 # Of an array's tasks, the states alone where their reasons would be a paragraph.
 _MOST_REASONS = 3
 
-
 SILENT = f"Slurm does not answer; asking again every {SLOWEST_POLL:g} s (the job goes on by itself)"
 
 _NAMED = re.compile(r"[Ii]nvalid (?:user|job|partition|field|option)|[Dd]enied|unrecognized option")
@@ -49,17 +48,13 @@ def exit_code(ended: Ended) -> int:
 
     A state that is not COMPLETED is never 0, whatever code Slurm recorded (OUT_OF_MEMORY can have 0).
     """
-    if not ended.known:
-        return 3
-    return max(_one_code(job) for job in ended.jobs)
+    return max(map(_one_code, ended.jobs)) if ended.known else 3
 
 
 def _one_code(job: JobStatus) -> int:
     if job.signal:
         return 128 + job.signal
-    if job.state is JobState.COMPLETED:
-        return job.exit_code or 0
-    return job.exit_code or 1
+    return job.exit_code or (0 if job.state is JobState.COMPLETED else 1)
 
 
 @dataclass(frozen=True)
@@ -142,11 +137,8 @@ def _asked(slurm: Slurm, user: str | None, selection: Selection, *, again: bool)
 def _look_for_logs(
     jobs: list[JobStatus], logs: GrowingLogs, logs_of: Callable[[JobStatus], list[Log]] | None
 ) -> None:
-    logs.several = (
-        logs.several
-        or len(jobs) > 1
-        or any(job.array_tasks is not None and not job.array_tasks.isdigit() for job in jobs)
-    )
+    waits_together = any(job.array_tasks is not None and not job.array_tasks.isdigit() for job in jobs)
+    logs.several = logs.several or len(jobs) > 1 or waits_together
     for job in jobs:
         for log in logs_of(job) if logs_of and job.source not in ("none", "run.json") else ():
             logs.add(log)
@@ -155,18 +147,12 @@ def _look_for_logs(
 
 
 def _report(jobs: list[JobStatus], said: str | None, say: Callable[[str], None] | None) -> str | None:
-    texts = sorted({_state(job) for job in jobs})
-    if len(texts) > _MOST_REASONS:
-        texts = sorted({job.state.value for job in jobs})
-    return _say_once("; ".join(texts), said, say)
+    states = {job.state.value for job in jobs}
+    texts = {f"{job.state.value}: {why}" if (why := reason(job)) else job.state.value for job in jobs}
+    return _say_once("; ".join(sorted(states if len(texts) > _MOST_REASONS else texts)), said, say)
 
 
 def _say_once(text: str, said: str | None, say: Callable[[str], None] | None) -> str | None:
     if say and text and text != said:
         say(text)
     return text or said
-
-
-def _state(job: JobStatus) -> str:
-    why = reason(job)
-    return f"{job.state.value}: {why}" if why else job.state.value

@@ -16,7 +16,16 @@ from typing import Protocol
 
 from slurmgpu.errors import SlurmUnreachable
 
-__all__ = ["Answer", "Commands", "Runner", "call", "current_user", "reading_env", "submission_env", "unreachable"]
+__all__ = [
+    "Answer",
+    "Commands",
+    "Runner",
+    "call",
+    "current_user",
+    "reading_env",
+    "submission_env",
+    "unreachable",
+]
 
 READ_TIMEOUT = 60.0
 PATIENCE = 2.0
