@@ -93,8 +93,10 @@ def pack_function(
         )
     options = plan.options
     if is_checkpointable(function) and plan.option("signal") is None:
+        from submitit.slurm.slurm import SlurmJobEnvironment
+
         why = "submitit saves the function's state on it and requeues the job"
-        options += (Option(name="signal", value=f"{_signal_name()}@{_SIGNAL_AHEAD}", why=why),)
+        options += (Option(name="signal", value=f"{SlurmJobEnvironment.USR_SIG}@{_SIGNAL_AHEAD}", why=why),)
     python = plan.environment.python
     named = python.conda or python.venv or "interpreter" in python.model_fields_set
     made = _under_submitit(plan, job_path(python.interpreter) if named else shell_word(sys.executable))
@@ -113,12 +115,8 @@ def pack_command(plan: Plan) -> Packed:
     payload = _pickled(plan, subprocess.run, (["bash", "-uc", _shell_line(plan)],), {"check": True})
     made = _under_submitit(plan, shell_word(sys.executable))
     alone = not launcher(plan.launcher).by_srun
-    made = made.model_copy(
-        update={
-            "launcher": "plain" if alone else "srun",
-            "environment": plan.environment.model_copy(update={"container": None}),
-        }
-    )
+    outside = plan.environment.model_copy(update={"container": None})
+    made = made.model_copy(update={"launcher": "plain" if alone else "srun", "environment": outside})
     return Packed(made, payload, 1 if alone else plan.nodes * plan.tasks_per_node)
 
 
@@ -153,12 +151,6 @@ def _refuse(plan: Plan) -> None:
             )
 
 
-def _signal_name() -> str:
-    from submitit.slurm.slurm import SlurmJobEnvironment
-
-    return SlurmJobEnvironment.USR_SIG
-
-
 def _under_submitit(plan: Plan, python: str) -> Plan:
     """The plan with submitit as its command; each task writes its log where submitit's Job looks for it."""
     folder = f"$SLURMGPU_RUN_DIR/{SUBMITIT_FOLDER}"
@@ -175,11 +167,10 @@ def _under_submitit(plan: Plan, python: str) -> Plan:
 
 def _shell_line(plan: Plan) -> str:
     """The planned command as one line for the shell of each task."""
-    container = container_words(plan)
     # Where srun is the launcher, its step is submitit's own, and that has set the ranks already.
     lines = launcher("plain" if plan.launcher == "srun" else plan.launcher).lines(plan)
     entrypoint = "entrypoint=slurmgpu_training; " if plan.train is not None else ""
-    return entrypoint + " ".join(["exec", *([container] if container else []), *lines])
+    return entrypoint + " ".join(filter(None, ["exec", container_words(plan), *lines]))
 
 
 def _pickled(

@@ -35,12 +35,11 @@ class Remark(NamedTuple):
 def in_words_of_the_request(finding: Finding, script: Script, request: Prepared) -> Remark:
     """Where it was written, what is wrong with it, and what to write instead."""
     directive = next((one for one in script.directives if one.line == finding.line), None)
-    said: str
-    spell: Spell
+    spell: Spell = str  # a value stands alone
     if finding.rule in _OF_THE_WHOLE:
-        said, spell = "the job", _as_it_is
+        said = "the job"
     elif directive is None:
-        said, spell = _of_the_body(finding.line, script, request), _as_it_is
+        said = _of_the_body(finding.line, script, request)
     else:
         said, spell = _of_the_option(_meant(directive, finding, script), request)
     fix = finding.fix
@@ -102,23 +101,19 @@ def _keys(one: Directive) -> Iterator[Key]:
 def _written(key: Key, origin: Origin, one: Directive, request: Prepared) -> tuple[str, Spell]:
     where, field = origin.where, ".".join(map(str, key))
     value = str(_value_at(request.loaded, key, one.value))
-    if where.startswith("option --set "):
-        return f"--set {field}={value}", lambda new: f"--set {field}={new}"
-    if where.startswith("option --sbatch"):
-        return f"--sbatch {one.name}={value}", lambda new: f"--sbatch {one.name}={new}"
-    if where.startswith("option "):
-        option = where.removeprefix("option ")
-        return f"{option} {value}", lambda new: f"{option} {new}"
     if where.startswith("keyword "):
         return f"{key[-1]}={value}", lambda new: f"{key[-1]}={new!r}"
+    if where.startswith("option "):
+        before = f"{where.removeprefix('option ')} "
+        if where.startswith("option --set "):
+            before = f"--set {field}="
+        elif where.startswith("option --sbatch"):
+            before = f"--sbatch {one.name}="
+        return before + value, lambda new: before + new
     if request.batch is not None:
         plain = _plain(one.name)
         return f"{where}:{one.line}: {plain(one.value)}", plain
     return f"{origin}: {field}: {value}", lambda new: f"{field}: {new}"
-
-
-def _as_it_is(value: str) -> str:
-    return value
 
 
 def _plain(name: str) -> Callable[[str | None], str]:
@@ -143,13 +138,10 @@ def _of_the_body(line: int, script: Script, request: Prepared) -> str:
     if plan.script is not None and script.text.endswith(plan.script):
         above = script.text[: len(script.text) - len(plan.script)].count("\n")
         return f"script: line {max(1, line - above)}"
-    here = script.lines[line - 1]
     for name in plan.variables:
-        if f"{name}=" in here:
+        if f"{name}=" in script.lines[line - 1]:
             return f"variables.{name}"
     launch = request.loaded.layered.origin(("launch", "launcher"))
-    if launch is not None and request.loaded.job.launch.launcher != "auto":
-        return (
-            f"--launch {plan.launcher}" if launch.where.startswith("option") else f"launch: {plan.launcher}"
-        )
-    return "command"
+    if launch is None or request.loaded.job.launch.launcher == "auto":
+        return "command"
+    return f"--launch {plan.launcher}" if launch.where.startswith("option") else f"launch: {plan.launcher}"

@@ -113,10 +113,9 @@ def _check_image(plan: Plan, folder: Path | None) -> None:
         return
     home = container.image.startswith("~/")
     image = Path(container.image).expanduser() if home else Path(container.image)
-    if not image.is_absolute():
-        if folder is None:
-            return
-        image = folder / image
+    if not image.is_absolute() and folder is None:
+        return
+    image = folder / image if folder else image
     if not os.path.exists(image):  # noqa: PTH110 - a name too long for the disk is not there; Path would raise
         raise PlanError(
             f"environment.container.image: {container.image!r} is not there (looked for {image})",
@@ -160,9 +159,7 @@ def doubt_about_task(plan: Plan, folder: Path | None) -> str | None:
             warnings.simplefilter("ignore")  # a remark on an escape in a string is for the job's Python
             ast.parse((folder / file).read_bytes())
     except (OSError, RecursionError, MemoryError):
-        return (
-            None  # gone by now, or nested too deeply for the parser, which says nothing of the job's Python
-        )
+        pass  # gone by now, or nested too deeply for the parser, which says nothing of the job's Python
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         said = error.msg if isinstance(error, SyntaxError) else str(error)

@@ -18,14 +18,7 @@ from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import RUN_FILE
 
-__all__ = [
-    "SCRIPT",
-    "EarlierDirectory",
-    "RunDirectory",
-    "contents",
-    "new_run_directory",
-    "read_plan",
-]
+__all__ = ["SCRIPT", "EarlierDirectory", "RunDirectory", "contents", "new_run_directory", "read_plan"]
 
 SCRIPT = "script.sbatch"
 _PLAN_SCHEMA = "slurmgpu.plan/1"
@@ -124,10 +117,15 @@ def _fill(path: Path, plan: Plan, job: Job, script: str) -> None:
 
 
 def contents(plan: Plan, job: Job, script: str) -> dict[str, str]:
-    """The text of the files that say what is submitted, by their names."""
+    """The text of the files that say what is submitted, by their names.
+
+    The job means the same wherever it lies: its work folder is written out.
+    """
+    # In an exact job a default that is written counts, and one that is not does not.
+    data = job.model_dump(mode="json", exclude_unset=job.exact, exclude_defaults=not job.exact)
     document = {"schema": _PLAN_SCHEMA, **plan.model_dump(mode="json")}
     return {
-        "job.yaml": job_text(_repeatable(job, plan)),
+        "job.yaml": job_text({**data, "work_dir": plan.work_dir}),
         "plan.json": json.dumps(document, indent=2, ensure_ascii=False) + "\n",
         SCRIPT: script,
     }
@@ -145,13 +143,6 @@ def read_plan(path: Path) -> Plan:
     except (ValueError, AttributeError) as error:
         first = str(error).splitlines()[:3]
         raise InvalidInput(f"{file} is not the plan of a run: {' '.join(first)}") from None
-
-
-def _repeatable(job: Job, plan: Plan) -> dict[str, object]:
-    """The job as a file that means the same wherever it lies: its work folder is written out."""
-    # In an exact job a default that is written counts, and one that is not does not.
-    data = job.model_dump(mode="json", exclude_unset=job.exact, exclude_defaults=not job.exact)
-    return {**data, "work_dir": plan.work_dir}
 
 
 def copy_entrypoint(code: Path) -> None:

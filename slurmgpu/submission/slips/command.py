@@ -62,9 +62,8 @@ class Command(NamedTuple):
 
 def read_by(path: Path) -> str | None:
     """The program that reads a file, by the end of its name."""
-    return {".py": "python", ".pyz": "python", ".sh": "bash", ".R": "Rscript", ".jl": "julia"}.get(
-        path.suffix
-    )
+    readers = {".py": "python", ".pyz": "python", ".sh": "bash", ".R": "Rscript", ".jl": "julia"}
+    return readers.get(path.suffix)
 
 
 def first_line(path: Path) -> bytes:
@@ -82,7 +81,7 @@ def missing_script(
     """The slip of a script that is not there; ``before`` and ``after`` are the command's words around it."""
     path = folder / script
     near = near_file(path)
-    if near and (one_slip_apart(path.name, near) or not _is_elsewhere(command, script)):
+    if near and (one_slip_apart(path.name, near) or _found_elsewhere(command, script) is None):
         there = str(PurePosixPath(script).parent / near)
         hint = f"did you mean {there}? {command.instead(*before, there, *after)}"
     else:
@@ -91,9 +90,9 @@ def missing_script(
     return Slip(f"command: {script} is not in the work folder {folder}", hint, sure)
 
 
-def _is_elsewhere(command: Command, name: str) -> bool:
+def _found_elsewhere(command: Command, name: str) -> Path | None:
     assert command.folder is not None
-    return not name.startswith("/") and elsewhere(command.folder, command.cwd, name) is not None
+    return None if name.startswith("/") else elsewhere(command.folder, command.cwd, name)
 
 
 def other_folder(
@@ -101,14 +100,12 @@ def other_folder(
 ) -> str:
     """Where else the file is: below the work folder, above it, or where the user is."""
     assert command.folder is not None
-    found = None if name.startswith("/") else elsewhere(command.folder, command.cwd, name)
+    found = _found_elsewhere(command, name)
     if found is None:
         return f"give its path against the work folder, or the work folder by -D FOLDER; {what_it_has(command.folder)}"
-    relative = os.path.relpath(found / name, command.folder)
-    shown = os.path.relpath(found, command.cwd)
-    return f"it is in {found}: give that folder by -D {shlex.quote(shown)}, or write " + command.instead(
-        *before, relative, *after
-    )
+    shown = shlex.quote(os.path.relpath(found, command.cwd))
+    words = (*before, os.path.relpath(found / name, command.folder), *after)
+    return f"it is in {found}: give that folder by -D {shown}, or write {command.instead(*words)}"
 
 
 def what_it_has(folder: Path) -> str:

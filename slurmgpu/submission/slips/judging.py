@@ -39,14 +39,9 @@ def missing_folder(folder: Path) -> Slip | None:
 def slips(command: Command) -> list[Slip]:
     """What is wrong with a command, the surest first; at most one for the program, its script and its words each."""
     folder = command.folder
-    if folder is not None:
-        missing = missing_folder(folder)
-        if missing is not None:
-            return [missing._replace(sure=not command.blind)]
-    in_sight = [
-        *secrets_in_sight(command.words, command.plan),
-        *unset_here(command.plan, command.environ),
-    ]
+    if folder is not None and (missing := missing_folder(folder)):
+        return [missing._replace(sure=not command.blind)]
+    in_sight = [*secrets_in_sight(command.words, command.plan), *unset_here(command.plan, command.environ)]
     if command.plan.name.isdecimal():
         name = command.plan.name
         said = f"job name {name}: `slurmgpu status {name}` and the like take it for a job id"

@@ -34,9 +34,8 @@ def near_file(path: Path, *, folders: bool = False) -> str | None:
     except OSError:
         return None
     if path.suffix and not folders:
-        return near_word(
-            path.name, [name for name in names if Path(name).suffix == path.suffix]
-        ) or near_word(path.name, names)
+        alike = [name for name in names if Path(name).suffix == path.suffix]
+        return near_word(path.name, alike) or near_word(path.name, names)
     by_stem = {Path(name).stem: name for name in names}
     return by_stem.get(path.name) if not folders and path.name in by_stem else near_word(path.name, names)
 
@@ -51,15 +50,10 @@ def one_slip_apart(word: str, other: str) -> bool:
     if word.lower() == other.lower():
         return True
     if len(word) == len(other):
-        differ = [n for n in range(len(word)) if word[n] != other[n]]
-        if len(differ) == 1:
+        first, *more = (n for n in range(len(word)) if word[n] != other[n])
+        if not more:
             return len(other) > 4
-        return (
-            len(differ) == 2
-            and differ[1] == differ[0] + 1
-            and word[differ[0]] == other[differ[1]]
-            and word[differ[1]] == other[differ[0]]
-        )
+        return more == [first + 1] and word[first : first + 2] == other[first + 1] + other[first]
     shorter, longer = sorted((word, other), key=len)
     if len(longer) != len(shorter) + 1 or len(other) <= 4:
         return False

@@ -71,10 +71,8 @@ def program_slips(command: Command) -> Iterator[Slip]:
             "write the lines under script: | in a job file, or put them into a file: -- bash FILE.sh",
         )
     elif program in _SETS_UP and (program != "conda" or rest[:1] == ("activate",)):
-        yield Slip(
-            f"command: {' '.join(words)!r} sets up a shell, and nothing would run in it",
-            _set_up(command, program),
-        )
+        said = f"command: {' '.join(words)!r} sets up a shell, and nothing would run in it"
+        yield Slip(said, _set_up(command, program))
     elif "$" in program or program.startswith("~"):
         yield Slip(
             f"command: {program!r} would be the program's name as it is: nothing expands in a command",
@@ -127,9 +125,8 @@ def _one_word(command: Command, program: str) -> Iterator[Slip]:
         split = shlex.split(program)
     except ValueError:
         split = program.split()
-    yield Slip(
-        message, f"write it without the quotes around it: {command.instead(*split, *command.words[1:])}"
-    )
+    unquoted = command.instead(*split, *command.words[1:])
+    yield Slip(message, f"write it without the quotes around it: {unquoted}")
 
 
 def _program_by_path(command: Command, program: str) -> Iterator[Slip]:
@@ -142,24 +139,23 @@ def _program_by_path(command: Command, program: str) -> Iterator[Slip]:
     if not os.path.exists(path):  # noqa: PTH110
         if container and path.is_absolute() and program.startswith("/"):
             return  # of the image, mostly
-        near = near_file(path)
-        there = str(PurePosixPath(program).parent / near) if near else ""
-        there = f"./{there}" if there and program.startswith("./") else there
-        hint = (
-            f"did you mean {there}? {command.instead(there, *rest)}"
-            if near
-            else other_folder(command, program)
-        )
+        if near := near_file(path):
+            there = str(PurePosixPath(program).parent / near)
+            there = f"./{there}" if program.startswith("./") else there
+            hint = f"did you mean {there}? {command.instead(there, *rest)}"
+        else:
+            hint = other_folder(command, program)
         yield Slip(f"command: {program!r} is not there (looked for {path})", hint, sure)
-        return
-    if path.is_dir():
-        yield Slip(
-            f"command: {program!r} is a folder, where a program is expected",
-            f"give a file in it: {command.instead('python', str(PurePosixPath(program) / 'train.py'))}",
-            sure,
-        )
+    elif path.is_dir():
+        yield _folder_as_program(command, program, sure)
     else:
         yield from _not_runnable(command, program, path, sure)
+
+
+def _folder_as_program(command: Command, program: str, sure: bool) -> Slip:
+    inside = command.instead("python", str(PurePosixPath(program) / "train.py"))
+    said = f"command: {program!r} is a folder, where a program is expected"
+    return Slip(said, f"give a file in it: {inside}", sure)
 
 
 def _not_runnable(command: Command, program: str, path: Path, sure: bool) -> Iterator[Slip]:
@@ -249,23 +245,13 @@ def _brings_programs(command: Command) -> bool:
 def _file_as_program(command: Command, program: str, path: Path, sure: bool) -> Iterator[Slip]:
     rest = command.words[1:]
     if path.suffix in {".yaml", ".yml"}:
-        yield Slip(
-            f"command: {program!r} is a job file, and what comes after -- is a command",
-            f"give it before: slurmgpu submit {shlex.quote(program)}",
-            sure,
-        )
+        said = f"command: {program!r} is a job file, and what comes after -- is a command"
+        yield Slip(said, f"give it before: slurmgpu submit {shlex.quote(program)}", sure)
         return
     if path.is_dir():
-        yield Slip(
-            f"command: {program!r} is a folder, where a program is expected",
-            f"give a file in it: {command.instead('python', f'{program}/train.py')}",
-            sure,
-        )
+        yield _folder_as_program(command, program, sure)
         return
     by = read_by(path) or ("bash" if not os.access(path, os.X_OK) else None)
     words = (by, program, *rest) if by else (f"./{program}", *rest)
-    yield Slip(
-        f"command: {program!r} is a file of the work folder, and no program of that name is on PATH",
-        f"write {command.instead(*words)}",
-        sure,
-    )
+    said = f"command: {program!r} is a file of the work folder, and no program of that name is on PATH"
+    yield Slip(said, f"write {command.instead(*words)}", sure)

@@ -185,9 +185,8 @@ def _module(command: Command, folder: Path, python: PythonCommand, before: tuple
 
 def _modules_in(folder: Path) -> list[str]:
     try:
-        return [
-            one.stem for one in folder.iterdir() if one.suffix == ".py" or (one / "__init__.py").is_file()
-        ]
+        there = list(folder.iterdir())
+        return [one.stem for one in there if one.suffix == ".py" or (one / "__init__.py").is_file()]
     except OSError:
         return []
 

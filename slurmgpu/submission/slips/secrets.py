@@ -6,12 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from slurmgpu.models.plan import Plan
-from slurmgpu.scripts.secret_words import (
-    is_known_key,
-    looks_random,
-    names_secret,
-    surely_names_secret,
-)
+from slurmgpu.scripts.secret_words import is_known_key, looks_random, names_secret, surely_names_secret
 from slurmgpu.submission.slips.command import Slip
 
 __all__ = ["secrets_in_sight"]
