@@ -13,6 +13,7 @@ help:
 	@echo "make demo       train the digits example here with 2 CPU processes (HERE=1 on a login node)"
 	@echo "make test       ruff, mypy, import contracts and tests, on a real Slurm too where it can be had: about ten minutes"
 	@echo "make test-long  the tests that train in many processes: about 13 minutes more"
+	@echo "make test-inside  what a job needs inside: containers, environments, launchers, each run for real"
 	@echo "make test-releases  the tests on a real Slurm, on every release (RELEASES='24.11 26.05': on these)"
 	@echo "make test-torch-alone  the training entrypoint's tests, in a Python with torch alone"
 	@echo "make check      ruff, mypy, import contracts and stale reference pages alone"
@@ -82,13 +83,22 @@ reference: $(VENV)/.test
 # Three files at a time, those on a real Slurm first: they mostly wait for it, and take longest.
 test: $(VENV)/.test slurm-packages check
 	@echo "some 7,500 tests, on a real Slurm too: about ten minutes on 2 cores" >&2
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long"
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long and not inside"
 
 # Trainings in several processes, killed, stopped and compared; the shipped jobs on a real Slurm.
 .PHONY: test-long
 test-long: $(VENV)/.long slurm-packages
 	@echo "some 250 tests that train in many processes: about 13 minutes on 2 cores" >&2
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m long
+
+# Real containers, module systems, launchers and shells. What they need beyond Slurm is installed or fetched once, and kept.
+# TABLE=1: what has run is written into docs/reference/what-has-run.md. HEAVY=1: the libraries of gigabytes, too.
+.PHONY: test-inside
+test-inside: $(VENV)/.test
+	@.ci/install-slurm --inside || [ $$? -eq 3 ]
+	@$(if $(TABLE),SLURMGPU_WRITE_TABLE=1) $(BIN)/python -m pytest tests/inside -n 3 --dist loadfile \
+	    -m "inside$(if $(HEAVY),, and not heavy)"
+	@$(if $(TABLE),$(BIN)/python docs/reference.py)
 
 # The entrypoint's tests where there is torch and nothing else of what slurmgpu needs. QUICK=1: without the
 # long ones.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from ruamel.yaml import YAML
 
 from slurmgpu import errors
 from slurmgpu.cli.actions.schema import schema_of
@@ -49,6 +50,7 @@ def pages() -> dict[str, str]:
     made["check-rules.md"] = _page("The rules of `slurmgpu check`", *_rules())
     made["template-variables.md"] = _page("The variables of templates", *_variables())
     made["exit-codes.md"] = _page("Exit codes", *_exit_codes())
+    made["what-has-run.md"] = _page("What has run", *_what_has_run())
     return made
 
 
@@ -249,6 +251,36 @@ def _exit_codes() -> Iterator[str]:
         "`run`, and `submit` with `--wait` or `--follow`, end with the job's own code. What to do about each is told in "
         "[Troubleshooting](../troubleshooting.md#exit-codes)."
     )
+
+
+def _what_has_run() -> Iterator[str]:
+    folder = Path(__file__).parents[1] / "tests" / "inside"
+    rows = json.loads((folder / "what_has_run.json").read_text(encoding="utf-8"))["rows"]
+    yield (
+        "What a job needs inside, as tests have run it in real jobs of a Slurm of their own: a row is written by a test that "
+        "passed, by `make test-inside TABLE=1`. Of a *stand-in* only the words are right: a program that knows the "
+        "documented options took the real one's place."
+    )
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        yield f"## {kind.capitalize()}s"
+        yield _table(
+            "form version how Slurm date",
+            (
+                (
+                    row["form"],
+                    row["version"] + " (stand-in)" * row["stand_in"],
+                    row["how"],
+                    row["slurm"],
+                    row["date"],
+                )
+                for row in rows
+                if row["kind"] == kind
+            ),
+        )
+    missing = YAML(typ="safe").load((folder / "not_run.yaml").read_text(encoding="utf-8"))
+    if missing:
+        yield "## Not run"
+        yield _table("kind form reason", ((row["kind"], row["form"], row["reason"]) for row in missing))
 
 
 def main(arguments: list[str]) -> int:

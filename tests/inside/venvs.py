@@ -1,0 +1,55 @@
+"""Virtual environments with packages that only these tests need, kept between runs in a cache folder."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.slurm.conftest import absent
+
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slurmgpu-tests" / "venvs"
+
+
+def venv_with(*requirements: str, beside: bool = False) -> Path:
+    """The folder of a venv that has these requirements, such as ``uv==0.9.2``; made once, then found again.
+
+    ``beside``: it also sees the packages of the Python that runs the tests (torch among them), which are then not
+    installed again. What cannot be installed here skips the test, and fails it in CI.
+    """
+    words = [sys.version, str(beside), *requirements]
+    folder = (
+        _CACHE
+        / f"{requirements[0].partition('=')[0]}-{hashlib.sha256(repr(words).encode()).hexdigest()[:12]}"
+    )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with Path(f"{folder}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "made").exists():
+            _make(folder, requirements, beside)
+    return folder
+
+
+def _make(folder: Path, requirements: tuple[str, ...], beside: bool) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, capture_output=True)
+    if beside:
+        (site,) = folder.glob("lib/python3*/site-packages")
+        own = next(path for path in sys.path if path.endswith("site-packages"))
+        (site / "beside.pth").write_text(f"import site; site.addsitedir({own!r})\n")
+    python = str(folder / "bin" / "python")
+    done = subprocess.run(
+        [python, "-m", "pip", "--disable-pip-version-check", "install", "-q", *requirements],
+        capture_output=True,
+        text=True,
+        timeout=1500,
+    )
+    if done.returncode:
+        absent(f"{' '.join(requirements)} cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
+    (folder / "made").touch()
