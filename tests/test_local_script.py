@@ -11,7 +11,7 @@ from slurmgpu.lines.slurm import SRUN
 from slurmgpu.lines.torchrun import TORCHRUN
 from slurmgpu.local.script import expand, read_needs
 from slurmgpu.local.standins.commands import expand_hosts
-from slurmgpu.local.standins.fitting import StepShape, fit_torchrun, is_pretended_host, shape_step
+from slurmgpu.local.standins.fitting import StepShape, fit_agent, is_pretended_host, shape_step
 from slurmgpu.local.standins.srun_output import output_file
 
 
@@ -135,7 +135,7 @@ def test_steps_are_scaled_to_three_nodes_of_five_processes(words: str, shape: St
     ],
 )
 def test_only_torchruns_own_options_are_fitted(words: str, fitted: str) -> None:
-    result, changes = fit_torchrun(words.split(), nodes=2, processes_per_node=3, hosts=["node1", "node2"])
+    result, changes = fit_agent(words.split(), nodes=2, processes_per_node=3, hosts=["node1", "node2"])
     assert result == fitted.split()
     assert bool(changes) == (words != fitted)
 

@@ -31,10 +31,12 @@ class Launcher:
     """Whether srun starts one task of it on each node, and no other number may be asked for."""
     needs_python = False
     """Whether it starts Python scripts only."""
+    needs_pmi = False
+    """Whether srun has to tell MPI's processes who is who (``--mpi``)."""
 
     def check(self, name: str, job: Job, environment: Environment) -> None:
         """PlanError where it cannot start the job; ``name`` is its own."""
-        if self.needs_python and job.command is not None and python_command(job.command) is None:
+        if self.needs_python and job.command is not None and not self.starts(job.command):
             raise PlanError(
                 f"launch: {name} runs Python scripts, and the command begins with {job.command[0]!r}",
                 hint="write command: [python, SCRIPT, ...], or launch: srun or plain",
@@ -45,6 +47,10 @@ class Launcher:
                 f"launch: {name} cannot start an image's own runscript (container mode: run)",
                 hint="use container mode: exec, and write the whole command",
             )
+
+    def starts(self, command: tuple[str, ...]) -> bool:
+        """Whether it can start the command, where it starts Python scripts only."""
+        return python_command(command) is not None
 
     def tasks(self, name: str, asked: int | None, gpus_per_node: int, wanted: int | None) -> tuple[int, str]:
         """Tasks on each node, and why; ``asked`` by the job, ``wanted`` by its script. PlanError where they cannot be."""
@@ -60,9 +66,17 @@ class Launcher:
         """Processes on each node where it runs."""
         return max(1, gpus_per_node)
 
+    def cpus_of_a_task(self, plan: Plan) -> int | None:
+        """CPUs of each task that srun starts; None: Slurm's default."""
+        return plan.cpus_per_task
+
     def meeting(self, plan: Plan) -> Literal["one", "many"] | None:
         """Whether MASTER_ADDR and MASTER_PORT are set, and for how many nodes; None: nobody needs them."""
         return "many" if plan.nodes > 1 else "one"
+
+    def preparation(self, plan: Plan) -> str | None:
+        """The template of what comes before that, once there is a meeting point; None: nothing does."""
+        return None
 
     def passes_on(self, plan: Plan) -> dict[str, str] | None:
         """What the batch shell does to the processes for each signal that it gets; None: they get their own.

@@ -9,7 +9,7 @@ from slurmgpu.lines.command import python_command
 from slurmgpu.models.plan import Plan
 from slurmgpu.quoting import shell_word
 
-__all__ = ["LAUNCHER"]
+__all__ = ["LAUNCHER", "Torchrun", "agent", "target"]
 
 # By its module: an image or environment that has torch has it, whatever is on PATH.
 _MODULE = "-m torch.distributed.run"
@@ -22,20 +22,27 @@ class Torchrun(Launcher):
     needs_python = True
 
     def meeting(self, plan: Plan) -> Literal["one", "many"] | None:
+        """On one node it finds a port by itself."""
         return "many" if plan.nodes > 1 else None
 
     def lines(self, plan: Plan) -> list[str]:
-        python, size = interpreter(plan), f"--nnodes={plan.nodes} --nproc-per-node={plan.processes_per_node}"
-        if plan.nodes == 1:
-            return [f"{runner(plan)}{python} {_MODULE} --standalone {size}", _target(plan)]
-        return [
-            f"""{runner(plan)}sh -c 'exec "$0" {_MODULE} --node-rank="$SLURM_NODEID" "$@"' {python}""",
-            f'{size} --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"',
-            _target(plan),
-        ]
+        """The agent and, behind its options, the script or module."""
+        return agent(plan, runner(plan), interpreter(plan), target(plan))
 
 
-def _target(plan: Plan) -> str:
+def agent(plan: Plan, before: str, python: str, started: str) -> list[str]:
+    """torchrun by its module: ``before`` it what runs Python, at its end what it starts."""
+    size = f"--nnodes={plan.nodes} --nproc-per-node={plan.processes_per_node}"
+    if plan.nodes == 1:
+        return [f"{before}{python} {_MODULE} --standalone {size}", started]
+    return [
+        f"""{before}sh -c 'exec "$0" {_MODULE} --node-rank="$SLURM_NODEID" "$@"' {python}""",
+        f'{size} --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"',
+        started,
+    ]
+
+
+def target(plan: Plan, no_python: str = "--no-python") -> str:
     """What torchrun is to run: the script or module, without the interpreter where that has no options."""
     if plan.command is None:
         return f"--module {entrypoint(plan)}"
@@ -43,9 +50,9 @@ def _target(plan: Plan) -> str:
     assert python is not None
     if set(python.options) - {"-u"}:
         behind = plan.command[len(python.runner) :]
-        return "--no-python " + " ".join(map(shell_word, behind))
-    target = ["--module", python.module] if python.module else [python.script or ""]
-    return " ".join(map(shell_word, [*target, *python.arguments]))
+        return f"{no_python} " + " ".join(map(shell_word, behind))
+    program = ["--module", python.module] if python.module else [python.script or ""]
+    return " ".join(map(shell_word, [*program, *python.arguments]))
 
 
 LAUNCHER = Torchrun()

@@ -44,8 +44,9 @@ class Launch(Model):
     """How the command's processes are started; in a file the launcher's name alone will do."""
 
     launcher: Annotated[str, _LAUNCHER] = "auto"
-    """torchrun: on each node one agent starts a process per GPU; srun: one task per GPU; plain: the command runs once;
-    auto: what the command and its script need."""
+    """torchrun: on each node one agent starts a process per GPU; accelerate, deepspeed: the same with their settings; srun:
+    one task per GPU; mpi: the same for MPI programs; mpirun: MPI's own launcher; ray: a Ray cluster over the nodes, and
+    the command as its driver; plain: the command runs once; auto: what the command and its script need."""
     srun_options: Words = ()
     """Further options of srun, one word each, as in `srun_options: [--mpi=none]`; they follow the cluster's and the
     environment's."""

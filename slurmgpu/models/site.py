@@ -163,6 +163,9 @@ class Dialect(Model):
     """What is appended to a host's name for the fast network, as in `address_suffix: i` at Juelich; left out, nothing."""
     launcher: Literal["torchrun", "srun"] = "torchrun"
     """What starts one process per GPU where either would do; srun where the site advises against torchrun inside it."""
+    mpi: Word | None = None
+    """What srun's `--mpi` is given where it starts MPI programs, as in `mpi: pmix` (`srun --mpi=list` shows which there
+    are); left out, the site's default."""
     srun_options: tuple[Text, ...] = ()
     """Further options of every srun, one word each, as in `srun_options: [--cpu-bind=none]`."""
     options: dict[Word, OptionValue] = Field(default_factory=dict)

@@ -83,7 +83,7 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
         own_loop=loop,
         log_folders=_log_folders(job, made),
         own_gpus=own_gpus,
-        srun_options=_srun_options(job, cluster, environment, own_gpus),
+        srun_options=_srun_options(job, cluster, environment, own_gpus, starter),
         cost=_cost(job, cluster, draft),
         reasons=tuple(reasons(job, cluster, draft, launching, size.processes_per_node, own_gpus)),
         warnings=(
@@ -198,11 +198,12 @@ def _own_gpus(cluster: Cluster, starter: Launcher, layout: Layout, tasks: int) -
 
 
 def _srun_options(
-    job: Job, cluster: Cluster, environment: Environment, own_gpus: int | None
+    job: Job, cluster: Cluster, environment: Environment, own_gpus: int | None, starter: Launcher
 ) -> tuple[str, ...]:
     given_by_srun = own_gpus and cluster.dialect.gpus == "srun"
     return (
         *([f"--gpus-per-task={own_gpus}"] if given_by_srun else []),
+        *([f"--mpi={cluster.dialect.mpi}"] if starter.needs_pmi and cluster.dialect.mpi else []),
         *cluster.dialect.srun_options,
         *environment.srun_options,
         *job.launch.srun_options,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from slurmgpu.errors import PlanError
@@ -14,6 +15,7 @@ from slurmgpu.lines.command import (
     runner_length,
     torchrun_processes,
 )
+from slurmgpu.lines.launch_line import read_launch_line
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
@@ -159,11 +161,35 @@ def _own_launcher(
         return Launching("plain", why, twice or _not_one_for_each(words, program, facts, gpus_per_node))
     if program == "ray":
         return Launching("plain", why, (f"ray runs on {_first_of(nodes)}; {_RAY_NODES}",))
+    if read_launch_line(words):
+        told = "accelerate launch on each node, told where the others are"
+        if program == "deepspeed":
+            told = "torchrun in place of DeepSpeed's launcher, which reaches the other nodes by ssh"
+        warnings = (*_started_twice(facts, program), *_other_numbers(words, nodes, gpus_per_node))
+        return Launching(str(program), told, warnings)
     raise PlanError(
         f"the command starts with {program}, which runs on {_first_of(nodes)}",
-        hint="write command: [python, SCRIPT, ...]: slurmgpu starts torchrun on every node, with the rendezvous "
-        "(Accelerate and DeepSpeed read it); or launch: plain to keep the command as it is",
+        hint="write command: [python, SCRIPT, ...]: slurmgpu starts "
+        + (
+            "its processes by srun, as MPI's (launch: mpi)"
+            if program == "horovodrun"
+            else "torchrun on every node"
+        )
+        + "; or launch: plain to keep the command as it is",
     )
+
+
+def _other_numbers(words: tuple[str, ...], nodes: int, gpus: int) -> Iterator[str]:
+    """What is said where accelerate's or deepspeed's own numbers are not the job's."""
+    line = read_launch_line(words)
+    job = {"num-machines": nodes, "num-nodes": nodes, "num-processes": nodes * gpus, "num-gpus": gpus}
+    for option in line.line.options if line else ():
+        number = job.get(option.name)
+        if number and option.value != str(number):
+            yield (
+                f"{option.spelling} {option.value} becomes {number}: the job has {nodes} node{'s' * (nodes > 1)} with "
+                f"{gpus} GPU{'s' * (gpus > 1)} each"
+            )
 
 
 def _not_one_for_each(
@@ -214,10 +240,7 @@ def _other_program(words: tuple[str, ...], nodes: int, gpus_per_node: int) -> La
     )
 
 
-_RAY_NODES = (
-    "use nodes: 1; or start Ray on each node (launch: srun and tasks_per_node: 1 with `ray symmetric-run`, Ray 2.49 "
-    "and newer)"
-)
+_RAY_NODES = "write command: [python, SCRIPT, ...] with launch: ray, which joins all nodes; or use nodes: 1"
 
 
 def _first_of(nodes: int) -> str:
@@ -316,19 +339,29 @@ def _joining(facts: ScriptFacts, finding: Finding) -> Launching:
 def _framework(facts: ScriptFacts, framework: Finding, processes: int, nodes: int) -> Launching:
     name = framework[0]
     found = _at(framework, facts.path)
-    if name in {"Lightning", "Horovod"}:
+    if name == "Horovod":
+        return Launching(
+            "mpi", f"{found} takes its ranks from MPI: one task per GPU, and srun tells MPI who is who"
+        )
+    if name == "Lightning":
         advice = (
             (
                 f"Lightning stops unless its Trainer has the job's numbers: num_nodes={nodes}, and devices={processes // nodes} "
                 'or "auto"; nothing to do if yours has',
             )
-            if name == "Lightning" and nodes > 1
+            if nodes > 1
             else ()
         )
         return Launching("srun", f"{found} takes its ranks from Slurm: one task per GPU", advice)
     if name == "Ray":
-        idle = f"Ray in {facts.path} runs on {_first_of(nodes)}; {_RAY_NODES}"
+        own = f"; {_at(facts.limits_ray, facts.path)} starts one of its own" if facts.limits_ray else ""
+        if nodes > 1 and not own:
+            return Launching("ray", f"{found} starts its workers on all nodes, once these have joined")
+        idle = f"Ray in {facts.path} runs on {_first_of(nodes)}{own}; ray.init() without resources joins all nodes"
         return Launching("plain", f"{found} starts its own workers", (idle,) if nodes > 1 else ())
+    if name == "DeepSpeed" and facts.local_rank:
+        where = _at(facts.local_rank, facts.path)
+        return Launching("deepspeed", f"{found} is told its local rank ({where}): one process per GPU")
     if name in {"TensorFlow", "JAX"}:
         return _own_devices(facts, name, found, nodes)
     return Launching("torchrun", f"{found} reads torchrun's variables: one process per GPU")

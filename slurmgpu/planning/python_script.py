@@ -122,6 +122,10 @@ class Signs(ast.NodeVisitor):
             self._saw("joins", last if last != "initialize" else f"{origin}()", node)
         elif last == "SlurmClusterResolver":
             self.marks.add("told")
+        elif last == "add_argument" and any(_text(one) == "--local_rank" for one in node.args):
+            self._saw("local_rank", "--local_rank", node)
+        elif origin == "ray.init" and {"num_cpus", "num_gpus", "local_mode"} & keywords.keys():
+            self._saw("limits_ray", "ray.init() with resources", node)
         elif last in _DISTRIBUTED_NAMES:
             self._saw("distributed", last, node)
             if last == "init_process_group" and "rank" in keywords:
@@ -184,6 +188,10 @@ class Signs(ast.NodeVisitor):
         return found
 
 
+def _text(node: ast.expr) -> object:
+    return node.value if isinstance(node, ast.Constant) else None
+
+
 def signs_of(module: str) -> Signs:
     """What a module shows; nothing where its syntax cannot be read."""
     visitor = Signs()
@@ -215,6 +223,10 @@ class ScriptFacts(NamedTuple):
     """A call of TensorFlow or JAX that joins the processes of several tasks or nodes."""
     told: bool = False
     """Whether it tells TensorFlow where those are: by Slurm's variables, or by TF_CONFIG."""
+    local_rank: Finding | None = None
+    """An option `--local_rank` of its own, by which DeepSpeed's launcher tells a process which GPU is its."""
+    limits_ray: Finding | None = None
+    """A call that starts a Ray of its own: ``ray.init(num_cpus=...)``, which no running one may be told."""
     slurm_rank: Finding | None = None
     """A sign that it takes its rank from Slurm's variables, and not from torchrun's."""
     own_loop: Finding | None = None

@@ -124,6 +124,8 @@ VARIABLES = {
     "launch.srun": "`srun` with its options; `none` where the batch shell itself starts the command.",
     "launch.lines": "List of the lines that follow it and the container; the command ends the last.",
     "launch.command": "Those lines in one.",
+    "launch.accelerate_config": "Of accelerate: the file that may say how the processes train together, quoted.",
+    "launch.ray_resources": "Of ray: what a node has, as options of `ray start`.",
     "launch.sets_rank": "Of srun: whether the ranks are exported under torch's names.",
     "launch.own_gpu": "Of srun: whether each task gets one GPU of its own, hidden from the others.",
     "launch.shellcheck": "ShellCheck's remarks to silence above the command, such as `SC2016`; empty without any.",
@@ -149,7 +151,7 @@ def context(plan: Plan, script_name: str) -> dict[str, Any]:
         "venv": _venv(plan),
         "exports": [f"{name}={job_path(value)}" for name, value in plan.variables.items()],
         "secrets": " ".join(plan.secrets),
-        "cpus_per_task": plan.cpus_per_task,
+        "cpus_per_task": launcher(plan.launcher).cpus_of_a_task(plan),
         "threads": _threads(plan),
         "rendezvous": _rendezvous(plan),
         "run": _run(plan),
@@ -176,7 +178,9 @@ def context(plan: Plan, script_name: str) -> dict[str, Any]:
 def _functions(plan: Plan) -> dict[str, str]:
     """The templates of a script's machinery, and the functions that they make up there."""
     limits = {"restart.sh.j2": "check_limits", "time.sh.j2": "check_limits"} if plan.tended else {}
+    preparation = launcher(plan.launcher).preparation(plan)
     return limits | {
+        **({preparation: "prepare_launcher"} if preparation else {}),
         "rendezvous.sh.j2": "find_meeting_point",
         "run.sh.j2": "set_up_run_directory",
         "train.sh.j2": "set_up_run_directory",
@@ -188,6 +192,8 @@ def _functions(plan: Plan) -> dict[str, str]:
 
 def _sections(plan: Plan, context: Mapping[str, Any]) -> Iterator[str]:
     """The templates that this script consists of, below its options, in the order in which they run."""
+    starter = launcher(plan.launcher)
+    preparation = starter.preparation(plan)
     wanted = {
         "environment/modules.sh.j2": context["modules"],
         "environment/conda.sh.j2": context["conda"],
@@ -200,11 +206,12 @@ def _sections(plan: Plan, context: Mapping[str, Any]) -> Iterator[str]:
         "restart.sh.j2": plan.restart_limit is not None,
         "time.sh.j2": context["tended"],
         "rendezvous.sh.j2": context["rendezvous"],
+        **({preparation: True} if preparation else {}),
         "run.sh.j2": context["run"],
         "train.sh.j2": context["train"],
         "own.sh.j2": context["own_loop"],
         "signals.sh.j2": context["tended"],
-        launcher(plan.launcher).template: True,
+        starter.template: True,
         "ending.sh.j2": plan.tended,
     }
     return (name for name, present in wanted.items() if present)

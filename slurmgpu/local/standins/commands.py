@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import NoReturn
 
-from .fitting import fit_torchrun, is_pretended_host
+from .fitting import fit_agent, is_pretended_host
 from .job import PretendedJob, node_names, say, say_once
 
 __all__ = ["expand_hosts", "main"]
@@ -104,7 +104,7 @@ def _nvidia_smi(folder: str, job: PretendedJob, arguments: list[str]) -> int:
 
 
 def _torchrun(folder: str, job: PretendedJob, arguments: list[str]) -> int:
-    words, changes = fit_torchrun(
+    words, changes = fit_agent(
         ["torchrun", *arguments], job.nodes, job.processes_per_node, node_names(job.nodes)
     )
     say_once(folder, f"torchrun: {job.python} -m torch.distributed.run ({', '.join(changes) or 'as it is'})")

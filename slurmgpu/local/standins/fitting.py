@@ -7,12 +7,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ...lines.launch_line import ACCELERATE, read_launch_line
+from ...lines.options import Table
 from ...lines.torchrun import TORCHRUN, torchrun_at
 
-__all__ = ["StepShape", "fit_local_world_size", "fit_torchrun", "is_pretended_host", "number", "shape_step"]
+__all__ = ["StepShape", "fit_agent", "fit_local_world_size", "is_pretended_host", "number", "shape_step"]
 
-_ADDRESSES = {"master-addr", "rdzv-endpoint", "local-addr"}
+_ADDRESSES = {"master-addr", "rdzv-endpoint", "local-addr", "main-process-ip"}
 _STARTS_TORCHRUN = re.compile(r"\btorch\.distributed\.(run|launch)\b|\btorchrun\b")
+_STARTS_ACCELERATE = re.compile(r"\baccelerate(?: |\.commands\.|\.commands\.accelerate_cli )launch\b")
 
 
 def is_pretended_host(name: str, nodes: Sequence[str]) -> bool:
@@ -20,37 +23,48 @@ def is_pretended_host(name: str, nodes: Sequence[str]) -> bool:
     return any(re.fullmatch(re.escape(node) + r"(?![0-9])[A-Za-z0-9.-]*", name) for node in nodes)
 
 
-def _first_option(words: Sequence[str]) -> int | None:
-    """Return where torchrun's options begin, or None in a command without torchrun."""
+def _agent(words: Sequence[str]) -> tuple[Table, int] | None:
+    """The options of torchrun or accelerate, and where they begin; None in a command without either."""
     for position, (before, word) in enumerate(itertools.pairwise(words[1:])):
         # sh -c 'exec python3 -m torch.distributed.run ... "$@"' NAME OPTIONS...
         if before == "-c" and _STARTS_TORCHRUN.search(word):
-            return position + 4
-    return torchrun_at(words)
+            return TORCHRUN, position + 4
+        if before == "-c" and _STARTS_ACCELERATE.search(word):
+            return ACCELERATE, position + 4
+    line = read_launch_line(tuple(words))
+    if line is not None and line.name == "accelerate":
+        return ACCELERATE, len(words) - len(line.words)
+    start = torchrun_at(words)
+    return None if start is None else (TORCHRUN, start)
 
 
-def fit_torchrun(
+def fit_agent(
     words: Sequence[str], nodes: int, processes_per_node: int, hosts: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Change ``--nnodes``, ``--nproc-per-node`` and addresses of pretended nodes (``hosts``) to this machine's.
+    """Change torchrun's or accelerate's figures, and addresses of pretended nodes (``hosts``), to this machine's.
 
-    Only torchrun's own options are read, up to the program that it starts. Returns the words, and what was
-    changed as ``old -> new`` for the user.
+    Only its own options are read, up to the program that it starts. Returns the words, and what was changed as
+    ``old -> new`` for the user.
     """
     result, changes = list(words), list[str]()
-    start = _first_option(words)
-    for option in TORCHRUN.read(words, start).options if start is not None else ():
+    figures = {
+        "nnodes": nodes, "nproc-per-node": processes_per_node,
+        "num-machines": nodes, "num-processes": nodes * processes_per_node,
+    }  # fmt: skip
+    agent = _agent(words)
+    for option in agent[0].read(words, agent[1]).options if agent else ():
         value = new = option.value or ""
-        if option.name == "nnodes":
-            new = str(nodes)
-        elif option.name == "nproc-per-node":
-            new = str(processes_per_node)
+        if option.name in figures:
+            new = str(figures[option.name])
         elif option.name in _ADDRESSES:
             host, colon, port = value.partition(":")
             new = "127.0.0.1" + colon + port if is_pretended_host(host, hosts) else value
         if new != value:
             result[option.value_at] = result[option.value_at].removesuffix(value) + new
             changes.append(f"{option.spelling}={value} -> {new}")
+        if option.name == "multi-gpu" and nodes * processes_per_node == 1:
+            result[option.at] = "--num_processes=1"  # accelerate refuses --multi_gpu for one process
+            changes.append(f"without {option.spelling}")
     return result, changes
 
 

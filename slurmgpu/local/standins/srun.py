@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...lines.slurm import SRUN
-from .fitting import StepShape, fit_local_world_size, fit_torchrun, is_pretended_host, number, shape_step
+from .fitting import StepShape, fit_agent, fit_local_world_size, is_pretended_host, number, shape_step
 from .job import PretendedJob, node_names, say, say_once
 from .processes import Wakeups, become_subreaper, exit_code, kill_all, reap
 from .srun_output import Labels, output_file
@@ -120,7 +120,7 @@ class _Step:
         )
         words = fit_local_world_size(_resolve(command, job), self.shape.tasks_per_node)
         hosts = node_names(job.nodes)
-        self.command, changes = fit_torchrun(words, self.shape.nodes, job.processes_per_node, hosts)
+        self.command, changes = fit_agent(words, self.shape.nodes, job.processes_per_node, hosts)
         self.step_id = _next_step(folder)
         tasks, nodes = self.shape.tasks, self.shape.nodes
         where = f" on {nodes} pretended nodes" if nodes > 1 else ""

@@ -1,0 +1,54 @@
+"""ray: a Ray cluster on the job's nodes for as long as the driver runs, which is the job's command."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from slurmgpu.errors import PlanError
+from slurmgpu.launchers._base import Launcher, interpreter, runner, whole_command
+from slurmgpu.models.environment import Environment
+from slurmgpu.models.job import Job
+from slurmgpu.models.plan import Plan
+
+__all__ = ["LAUNCHER"]
+
+
+class Ray(Launcher):
+    """One task on each node: the first starts Ray's head and, when all nodes have joined it, the driver.
+
+    The nodes find their parts by SLURM_NODEID. ``ray symmetric-run`` (2.49 and newer) does the same by comparing
+    addresses, which several interfaces on a node confuse.
+    """
+
+    needs_python = True
+
+    def check(self, name: str, job: Job, environment: Environment) -> None:
+        super().check(name, job, environment)
+        if job.train is not None:
+            raise PlanError(
+                "launch: ray starts a driver, and train: is a training of torch.distributed",
+                hint="leave launch out: srun starts one task per GPU",
+            )
+
+    def tasks(self, name: str, asked: int | None, gpus_per_node: int, wanted: int | None) -> tuple[int, str]:
+        tasks, _ = super().tasks(name, asked, gpus_per_node, wanted)
+        return tasks, "Ray's workers share a node"
+
+    def processes(self, gpus_per_node: int, tasks: int) -> int:
+        return 1
+
+    def meeting(self, plan: Plan) -> Literal["one", "many"] | None:
+        return "many" if plan.nodes > 1 else "one"
+
+    def preparation(self, plan: Plan) -> str | None:
+        return "launcher/ray.sh.j2"
+
+    def lines(self, plan: Plan) -> list[str]:
+        return [f'{runner(plan)}{interpreter(plan)} -c "$ray_node"', whole_command(plan)]
+
+    def values(self, plan: Plan) -> dict[str, object]:
+        cpus = "" if plan.cpus_per_task is None else f"--num-cpus={plan.cpus_per_task} "
+        return {"ray_resources": f"{cpus}--num-gpus={plan.gpus_per_node}"}
+
+
+LAUNCHER = Ray()

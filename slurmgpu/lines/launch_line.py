@@ -1,0 +1,111 @@
+"""The lines of ``accelerate launch`` (0.20 to 1.15) and ``deepspeed`` (0.10 to 0.19): their options, then what they start.
+
+Read in accelerate's commands/launch.py and DeepSpeed's launcher/runner.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from .command import launcher_of, python_command, runner_length
+from .options import Line, table
+
+__all__ = ["ACCELERATE", "LaunchLine", "read_launch_line"]
+
+_ACCELERATE_REQUIRED = """
+config-file mixed-precision num-processes num-machines num-cpu-threads-per-process dynamo-backend dynamo-mode gpu-ids
+machine-rank main-process-ip main-process-port tee log-dir role rdzv-backend rdzv-conf max-restarts monitor-interval vm
+env main-training-function deepspeed-config-file zero-stage offload-optimizer-device offload-param-device
+offload-optimizer-nvme-path offload-param-nvme-path gradient-accumulation-steps gradient-clipping zero3-init-flag
+zero3-save-16bit-model deepspeed-hostfile deepspeed-exclusion-filter deepspeed-inclusion-filter
+deepspeed-multinode-launcher deepspeed-moe-layer-cls-names fsdp-version fsdp-offload-params fsdp-min-num-params
+fsdp-sharding-strategy fsdp-reshard-after-forward fsdp-auto-wrap-policy fsdp-transformer-layer-cls-to-wrap
+fsdp-backward-prefetch fsdp-backward-prefetch-policy fsdp-state-dict-type fsdp-forward-prefetch fsdp-use-orig-params
+fsdp-cpu-ram-efficient-loading fsdp-sync-module-states fsdp-activation-checkpointing
+fsdp-activation-checkpointing-offload fsdp-ignored-modules megatron-lm-tp-degree megatron-lm-use-custom-fsdp
+megatron-lm-no-load-optim megatron-lm-eod-mask-loss megatron-lm-overlap-cpu-optimizer-d2h-h2d megatron-lm-no-save-optim
+megatron-lm-optimizer-cpu-offload megatron-lm-use-precision-aware-optimizer megatron-lm-decoder-last-pipeline-num-layers
+megatron-lm-pp-degree megatron-lm-num-micro-batches megatron-lm-sequence-parallelism megatron-lm-recompute-activations
+megatron-lm-use-distributed-optimizer megatron-lm-gradient-clipping megatron-lm-recompute-granularity
+megatron-lm-recompute-method megatron-lm-recompute-num-layers megatron-lm-attention-backend
+megatron-lm-expert-model-parallel-size megatron-lm-context-parallel-size megatron-lm-attention-dropout
+megatron-lm-hidden-dropout megatron-lm-attention-softmax-in-fp32 megatron-lm-expert-tensor-parallel-size
+megatron-lm-calculate-per-token-loss megatron-lm-use-rotary-position-embeddings fp8-backend fp8-margin fp8-interval
+fp8-format fp8-amax-history-len fp8-amax-compute-algo fp8-override-linear-precision fp8-opt-level
+fp8-enable-fsdp-float8-all-gather fp8-pad-inner-dim aws-access-key-id aws-secret-access-key mpirun-hostfile mpirun-ccl
+parallelism-config-dp-replicate-size parallelism-config-dp-shard-size parallelism-config-tp-size
+parallelism-config-cp-size parallelism-config-cp-backend parallelism-config-cp-comm-strategy parallelism-config-sp-size
+parallelism-config-sp-backend parallelism-config-sp-seq-length parallelism-config-sp-seq-length-is-variable
+parallelism-config-sp-attn-implementation
+"""
+_ACCELERATE_NONE = """
+help quiet cpu multi-gpu tpu enable-cpu-affinity dynamo-use-fullgraph dynamo-use-dynamic
+dynamo-use-regional-compilation use-deepspeed use-fsdp use-parallelism-config use-megatron-lm use-xpu ipex same-network
+module no-python tpu-cluster no-tpu-cluster tpu-use-sudo tpu-use-cluster downcast-bf16 fp8-use-autocast-during-eval debug
+"""
+_DEEPSPEED_REQUIRED = """
+hostfile include exclude num-nodes num-gpus num-accelerators min-elastic-nodes max-elastic-nodes master-port master-addr
+node-rank launcher launcher-args enable-each-rank-log autotuning bind-core-list ssh-port venv-script log-level
+"""
+_DEEPSPEED_NONE = """
+help module no-python no-local-rank no-ssh no-ssh-check force-multi save-pid elastic-training bind-cores-to-rank quiet
+"""
+ACCELERATE = table(
+    _ACCELERATE_REQUIRED,
+    _ACCELERATE_NONE,
+    {"h": "help", "q": "quiet", "t": "tee", "m": "module"},
+    abbreviates=False,
+    underscores=True,
+)
+"""The options of ``accelerate launch``; what follows them is the script or module with its arguments."""
+_DEEPSPEED = table(
+    _DEEPSPEED_REQUIRED,
+    _DEEPSPEED_NONE,
+    {"h": "help", "H": "hostfile", "i": "include", "e": "exclude", "q": "quiet"},
+    abbreviates=True,
+    underscores=True,
+)
+_TABLES = {"accelerate": ACCELERATE, "deepspeed": _DEEPSPEED}
+
+
+class LaunchLine(NamedTuple):
+    """A launching program with its options, and what it starts."""
+
+    name: str
+    """accelerate or deepspeed."""
+    runner: tuple[str, ...]
+    """What comes before it: ``uv run``, ``env NAME=value``."""
+    program: tuple[str, ...]
+    """Its own words: ``accelerate launch``, ``python -m accelerate.commands.launch``, ``deepspeed``."""
+    words: tuple[str, ...]
+    """What follows them."""
+    line: Line
+    """Its options; their indices are those of ``words``."""
+
+    @property
+    def target(self) -> tuple[str, ...]:
+        """What it starts, with its arguments: a script, or by ``--module`` a module."""
+        return self.words[self.line.end :]
+
+    def without(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Its options as they were written, less those of these long names."""
+        names = frozenset(names)
+        kept = (one for one in self.line.options if one.name not in names)
+        return tuple(word for one in kept for word in self.words[one.at : one.value_at + 1])
+
+
+def read_launch_line(words: tuple[str, ...]) -> LaunchLine | None:
+    """Take a command of accelerate or deepspeed apart; None for any other."""
+    name = launcher_of(words)
+    if name not in _TABLES:
+        return None
+    at = runner_length(words)
+    python = python_command(words)
+    end = len(words) - len(python.arguments) if python is not None else at + 1
+    if name == "accelerate" and words[end : end + 1] == ("launch",):
+        end += 1
+    elif name == "accelerate" and (python is None or python.module != "accelerate.commands.launch"):
+        return None  # accelerate config, accelerate test
+    rest = words[end:]
+    return LaunchLine(name, words[:at], words[at:end], rest, _TABLES[name].read(rest))
