@@ -67,7 +67,7 @@ ROWS: tuple[Row, ...] = (
     Row("comment", "comment", "text", ("--comment",), "TEXT", "A comment that Slurm keeps.", passed=True),
     Row("work_dir", "chdir", "text", ("-D", "--chdir"), "FOLDER", "The work folder."),
     Row("environment", None, "text", ("--environment",), "NAME", "A named environment."),
-    Row("launch.launcher", None, "text", ("--launch",), "NAME", "Who starts the processes: auto, torchrun, srun, plain."),
+    Row("launch.launcher", None, "text", ("--launch",), "NAME", "Who starts the processes: auto, or a launcher, such as srun."),
 )  # fmt: skip
 
 OWN_OPTIONS = {row.option: row.key for row in ROWS if row.option is not None} | {

@@ -1,0 +1,196 @@
+"""Every launcher, for real: scripts that know nothing of Slurm, on 2 nodes with 2 processes each, and all ranks are seen."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.inside.venvs import venv_with
+from tests.slurm.conftest import absent
+from tests.slurm.throwaway import ThrowawaySlurm
+from tests.slurm.tool import Tool
+
+SCRIPTS = Path(__file__).parent / "scripts"
+HOW = "2 nodes x 2 processes"
+Executed = Callable[..., None]
+
+
+@pytest.fixture
+def two_by_two(tool: Tool) -> Callable[..., str]:
+    """Submit a command to 2 nodes with 2 (pretended) GPUs each, and wait: what the job printed, once it has COMPLETED."""
+
+    def run(*command: str, venv: Path | None = None, options: Iterable[str] = ()) -> str:
+        for file in SCRIPTS.iterdir():
+            shutil.copy(file, tool.work)
+        path = tool.env["PATH"]
+        env = {"PATH": f"{venv}/bin:{path}" if venv else path, "HF_HOME": str(tool.work / "hf")}
+        size = ("--nodes", "2", "--gpus-per-node", "2", "--cpus-per-gpu", "2", "-t", "10")
+        job = tool.submit(*size, *options, "--", *command, env=env)
+        state = tool.slurm.wait_for(job.job_id, timeout=500)
+        assert state == "COMPLETED", f"{state}\n{job.log}"
+        return job.log
+
+    return run
+
+
+def ranks(log: str) -> list[str]:
+    """Each line of the log that tells a rank, without what follows the number of processes."""
+    return sorted(re.findall(r"rank \d+ of \d+", log))
+
+
+FOUR = [f"rank {rank} of 4" for rank in range(4)]
+
+
+def version_of(venv: Path, package: str) -> str:
+    code = f"from importlib.metadata import version; print(version({package!r}))"
+    done = subprocess.run([venv / "bin" / "python", "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("name", ["srun", "torchrun"])
+def test_launchers_that_need_nothing_start_every_rank(
+    name: str, two_by_two: Callable[..., str], slurm: ThrowawaySlurm, executed: Executed
+) -> None:
+    assert ranks(two_by_two("python", "ranks.py", options=["--launch", name])) == FOUR
+    version = (
+        f"torch {version_of(Path(sys.executable).parents[1], 'torch')}"
+        if name == "torchrun"
+        else slurm.version
+    )
+    executed("launcher", name, version, HOW)
+
+
+# Accelerate
+
+
+@pytest.fixture(scope="module")
+def with_accelerate() -> Path:
+    return venv_with("accelerate==1.15.0", beside=True)
+
+
+def test_a_script_of_accelerate_runs_by_its_own_launcher(
+    two_by_two: Callable[..., str], with_accelerate: Path, executed: Executed
+) -> None:
+    log = two_by_two("python", "accelerate_cv.py", venv=with_accelerate, options=["--launch", "accelerate"])
+    assert ranks(log) == FOUR
+    executed("launcher", "accelerate", version_of(with_accelerate, "accelerate"), HOW)
+
+
+def test_a_users_accelerate_launch_with_a_configuration_of_one_machine_runs_on_two(
+    two_by_two: Callable[..., str], with_accelerate: Path, tool: Tool, executed: Executed
+) -> None:
+    tool.file(
+        "my.yaml",
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nmixed_precision: bf16\nnum_machines: 1\n"
+        "num_processes: 1\nmachine_rank: 0\nuse_cpu: false\n",
+    )
+    command = "accelerate launch --config_file my.yaml accelerate_cv.py --epochs 1"
+    log = two_by_two(*command.split(), venv=with_accelerate)
+    assert ranks(log) == FOUR
+    assert log.count(", bf16, ") == 4
+    executed(
+        "launcher",
+        "accelerate: a user's own line and configuration",
+        version_of(with_accelerate, "accelerate"),
+        HOW,
+    )
+
+
+def test_a_script_of_accelerate_runs_without_its_launcher(
+    two_by_two: Callable[..., str], with_accelerate: Path, executed: Executed
+) -> None:
+    assert ranks(two_by_two("python", "accelerate_cv.py", venv=with_accelerate)) == FOUR
+    executed("launcher", "torchrun: a script of Accelerate", version_of(with_accelerate, "accelerate"), HOW)
+
+
+# DeepSpeed
+
+
+@pytest.fixture(scope="module")
+def with_deepspeed() -> Path:
+    return venv_with("deepspeed==0.19.8", beside=True)
+
+
+@pytest.mark.parametrize(
+    "command", ["deepspeed --num_gpus 2 deepspeed_noise.py", "python deepspeed_noise.py"]
+)
+def test_a_script_of_deepspeed_is_told_its_local_rank_without_ssh(
+    command: str, two_by_two: Callable[..., str], with_deepspeed: Path, executed: Executed
+) -> None:
+    log = two_by_two(*command.split(), "--deepspeed_config", "ds_config.json", venv=with_deepspeed)
+    assert ranks(log) == FOUR
+    assert sorted(re.findall(r"local rank (\d)", log)) == ["0", "0", "1", "1"]
+    executed("launcher", "deepspeed", version_of(with_deepspeed, "deepspeed"), f"{HOW}, on CPUs")
+
+
+# Other libraries
+
+
+def test_a_script_of_lightning_runs_as_its_author_wrote_it(
+    two_by_two: Callable[..., str], executed: Executed
+) -> None:
+    venv = venv_with("lightning==2.6.6", beside=True)
+    assert ranks(two_by_two("python", "lightning_noise.py", venv=venv)) == FOUR
+    executed("launcher", "srun: a script of Lightning", version_of(venv, "lightning"), HOW)
+
+
+def test_a_script_of_transformers_trainer_runs_as_its_author_wrote_it(
+    two_by_two: Callable[..., str], executed: Executed
+) -> None:
+    venv = venv_with("transformers[torch]", "accelerate==1.15.0", beside=True)
+    assert ranks(two_by_two("python", "trainer_noise.py", venv=venv)) == FOUR
+    executed("launcher", "torchrun: a script of Transformers' Trainer", version_of(venv, "transformers"), HOW)
+
+
+@pytest.mark.heavy
+def test_a_script_of_ray_train_runs_on_both_nodes(two_by_two: Callable[..., str], executed: Executed) -> None:
+    venv = venv_with("ray[train]", beside=True)
+    log = two_by_two("python", "ray_train_noise.py", venv=venv, options=["--cpus-per-gpu", "4"])
+    assert ranks(log) == FOUR
+    assert "2 nodes" in log
+    executed("launcher", "ray: a script of Ray Train", version_of(venv, "ray"), "2 nodes, 4 workers")
+
+
+@pytest.mark.heavy
+def test_processes_of_jax_find_each_other(two_by_two: Callable[..., str], executed: Executed) -> None:
+    venv = venv_with("jax[cpu]")
+    assert ranks(two_by_two("python", "jax_sum.py", venv=venv)) == FOUR
+    executed("launcher", "srun: a script of JAX", version_of(venv, "jax"), HOW)
+
+
+@pytest.mark.heavy
+def test_workers_of_tensorflow_find_each_other(two_by_two: Callable[..., str], executed: Executed) -> None:
+    venv = venv_with("tensorflow-cpu")
+    assert ranks(two_by_two("python", "tensorflow_noise.py", venv=venv)) == ["rank 0 of 2", "rank 1 of 2"]
+    executed(
+        "launcher",
+        "srun: a script of TensorFlow",
+        version_of(venv, "tensorflow-cpu"),
+        "2 nodes, a worker on each",
+    )
+
+
+# MPI
+
+
+@pytest.mark.parametrize(
+    ("form", "options"), [("mpi, by PMIx", ["--set", "launch.srun_options=[--mpi=pmix]"]), ("mpirun", [])]
+)
+def test_processes_of_mpi_are_told_who_is_who(
+    form: str, options: list[str], two_by_two: Callable[..., str], executed: Executed
+) -> None:
+    if shutil.which("mpirun") is None:
+        absent("Open MPI is not installed here (no mpirun); to install it: sudo .ci/install-slurm --inside")
+    venv = venv_with("mpi4py", beside=True)
+    log = two_by_two(
+        "python", "mpi_sum.py", venv=venv, options=["--launch", form.partition(",")[0], *options]
+    )
+    assert ranks(log) == FOUR
+    (library,) = set(re.findall(r"of 4, (.*)", log))
+    executed("launcher", form, f"{library}, mpi4py {version_of(venv, 'mpi4py')}", HOW)
