@@ -1,0 +1,129 @@
+"""However a job ends, under every launcher: nothing of it is left, and Slurm has the right reason."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.inside.test_launchers import SCRIPTS
+from tests.inside.venvs import venv_with
+from tests.slurm.throwaway import ThrowawaySlurm
+from tests.slurm.tool import Submitted, Tool
+
+GRACE = 10  # seconds after which nothing of a job may be left
+
+
+class Launcher(NamedTuple):
+    """A launcher, what it needs, and the exit code of a job in which a process ends with 3."""
+
+    name: str
+    requirement: str | None = None
+    code: int = 3
+    script: str = "linger.py"
+
+
+LAUNCHERS = [
+    Launcher("srun"),
+    Launcher("torchrun", code=1),  # torchrun's own: it tells the rank's in the log
+    Launcher("accelerate", "accelerate==1.15.0", code=1),
+    Launcher("deepspeed", code=1),
+    Launcher("mpi"),
+    pytest.param(Launcher("ray", "ray[train]", script="linger_ray.py"), marks=pytest.mark.heavy),
+]
+if shutil.which("mpirun"):
+    LAUNCHERS.append(Launcher("mpirun"))
+
+
+@pytest.fixture
+def start(tool: Tool) -> Callable[..., Submitted]:
+    """Submit a job on 2 nodes with 2 processes each, that waits for ever."""
+
+    def submit(launcher: Launcher, *options: str, **env: str) -> Submitted:
+        for file in SCRIPTS.glob("linger*.py"):
+            shutil.copy(file, tool.work)
+        if launcher.requirement:
+            venv = venv_with(launcher.requirement, beside=True)
+            env["PATH"] = f"{venv}/bin:{tool.env['PATH']}"
+        size = ("--nodes", "2", "--gpus-per-node", "2", "--cpus-per-gpu", "2", "-t", "10")
+        words = ("--launch", launcher.name, *size, *options, "--", "python", launcher.script)
+        return tool.submit(*words, env=env)
+
+    return submit
+
+
+def until_ready(slurm: ThrowawaySlurm, job: Submitted) -> None:
+    """Wait until all four processes are there."""
+    deadline = time.monotonic() + 180
+    while not (job.run_dir / "logs" / f"{job.job_id}.out").exists() or job.log.count("ready") < 4:
+        assert time.monotonic() < deadline, job.log
+        time.sleep(0.2)
+
+
+def left_of(job_id: int) -> list[str]:
+    """The command lines of the processes that have the job's id in their environment, Slurm's own apart."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (folder / "environ").read_bytes()
+            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if (
+            f"SLURM_JOB_ID={job_id}".encode() in environment.split(b"\0")
+            and "slurmstepd" not in line
+            and line
+        ):
+            found.append(line)
+    return found
+
+
+def ended(slurm: ThrowawaySlurm, job: Submitted) -> tuple[str, str]:
+    """The job's state and exit code, once it has ended and nothing of it has been left for some seconds."""
+    state = slurm.wait_for(job.job_id, timeout=300)
+    deadline = time.monotonic() + GRACE
+    while left := left_of(job.job_id):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.5)
+    record = slurm.run(["scontrol", "show", "job", str(job.job_id)]).stdout
+    code = re.search(r"ExitCode=(\d+:\d+)", record)
+    assert code, record
+    return state, code[1]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda one: one.name)
+class TestNothingIsLeft:
+    def test_of_a_cancelled_job(
+        self, launcher: Launcher, start: Callable[..., Submitted], slurm: ThrowawaySlurm
+    ) -> None:
+        job = start(launcher)
+        until_ready(slurm, job)
+        slurm.run(["scancel", str(job.job_id)])
+        assert ended(slurm, job)[0] == "CANCELLED"
+
+    def test_of_a_job_whose_time_is_up(
+        self, launcher: Launcher, start: Callable[..., Submitted], slurm: ThrowawaySlurm
+    ) -> None:
+        job = start(launcher)
+        until_ready(slurm, job)
+        slurm.run(["scontrol", "update", f"JobId={job.job_id}", "TimeLimit=1"])
+        assert ended(slurm, job)[0] == "TIMEOUT"
+
+    def test_of_a_job_in_which_a_process_fails(
+        self, launcher: Launcher, start: Callable[..., Submitted], slurm: ThrowawaySlurm
+    ) -> None:
+        job = start(launcher, FAILING="3")
+        assert ended(slurm, job) == ("FAILED", f"{launcher.code}:0"), job.log
+
+    def test_of_a_job_whose_set_up_fails(
+        self, launcher: Launcher, start: Callable[..., Submitted], slurm: ThrowawaySlurm
+    ) -> None:
+        job = start(launcher, "--set", "environment={python: {venv: $HOME/no-such-venv}}")
+        assert ended(slurm, job) == ("FAILED", "1:0")
+        assert "no-such-venv" in job.log
+        assert "ready" not in job.log
