@@ -94,8 +94,8 @@ def test_an_environment_of_the_settings_may_use_an_own_runtime(of_the_guide: Pat
 
 def test_an_unknown_launcher_is_told_which_there_are(of_the_guide: Path, render: Render) -> None:
     assert (
-        "'pnix' is not a launcher; did you mean 'pmix'? valid: auto, plain, pmix, srun, torchrun"
-        in render("--launch", "pnix", "--", "python", "train.py")
+        "'pnix' is not a launcher; did you mean 'pmix'? valid: auto, accelerate, deepspeed, mpi, mpirun, plain, pmix, ray, srun, "
+        "torchrun" in render("--launch", "pnix", "--", "python", "train.py")
     )
 
 

@@ -65,8 +65,9 @@ def test_an_unknown_key_is_named_with_its_line_the_nearest_and_the_valid_ones() 
         ("sbatch: {time: 5}", "job.yaml:1: sbatch: 'time' has a field of its own here: write resources.time"),
         ("sbatch: {Nice: 5}", "'Nice' is not a long option of sbatch"),
         (
-            "launch: mpirun",
-            "job.yaml:1: launch.launcher: 'mpirun' is not a launcher; did you mean 'srun'? valid: auto, plain, srun, torchrun",
+            "launch: srum",
+            "job.yaml:1: launch.launcher: 'srum' is not a launcher; did you mean 'srun'? valid: auto, accelerate, "
+            "deepspeed, mpi, mpirun, plain, ray, srun, torchrun",
         ),
         ("array: 1..5", "job.yaml:1: array: '1..5' is not an array"),
         ("array: 5-1", "job.yaml:1: array: '5-1': 5-1 goes down, which Slurm refuses; write 1-5"),

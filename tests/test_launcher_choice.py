@@ -278,16 +278,12 @@ def test_jax_on_one_node_is_one_process() -> None:
 # Nodes that would stay idle
 
 
-@pytest.mark.parametrize(
-    "values",
-    [{"script": "import ray\n"}, {"command": ["ray", "job", "submit", "--", "python", "train.py"]}],
-)
-def test_ray_on_two_nodes_says_that_the_second_is_idle_and_what_works(values: dict[str, Any]) -> None:
-    made = plan(resources={"nodes": 2, "gpus_per_node": 2}, **values)
-    (warning,) = made.warnings
+def test_a_command_of_ray_on_two_nodes_says_that_the_second_is_idle_and_what_works() -> None:
+    command = ["ray", "job", "submit", "--", "python", "train.py"]
+    (warning,) = plan(resources={"nodes": 2, "gpus_per_node": 2}, command=command).warnings
     assert "the first of the 2 nodes only" in warning
-    assert "symmetric-run" in warning
-    assert plan(resources={"gpus": 2, "nodes": 1}, **values).warnings == ()
+    assert "with launch: ray, which joins all nodes" in warning
+    assert plan(resources={"gpus": 2, "nodes": 1}, command=command).warnings == ()
 
 
 def test_data_parallel_of_a_task_on_two_nodes_says_that_the_second_is_idle() -> None:

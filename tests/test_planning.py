@@ -464,7 +464,7 @@ def test_data_parallel_is_one_process_with_all_gpus() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"]
+    "module", ["torch.distributed.run", "torch.distributed.launch", "composer.cli.launcher"]
 )
 def test_a_launcher_that_runs_as_a_module_is_not_launched_again(module: str) -> None:
     made = plan(command=["python", "-m", module, "train.py"], resources={"gpus": 2})
