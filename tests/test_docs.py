@@ -301,6 +301,7 @@ def test_every_variable_of_the_templates_is_described_and_none_besides() -> None
 
 def test_every_template_is_described() -> None:
     table = sections("docs/templates.md")["Templates"]
-    described = {code for row in rows(table) for code in _CODE.findall(row[0])}
-    assert described == {f"templates/{name}" for name in read_templates()}
+    described = {_CODE.findall(row[0])[0]: row[1] for row in rows(table)}
+    first_lines = {f"templates/{name}": text.split("\n")[0] for name, text in read_templates().items()}
+    assert {name: f"{{# {about} #}}" for name, about in described.items()} == first_lines
     assert data_folder("templates") == ROOT / "templates"

@@ -9,7 +9,7 @@ import pytest
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import choose_cluster, load_cluster, profiles
-from slurmgpu.files.data import data_folder, read_templates
+from slurmgpu.files.data import TemplateSource, data_folder, read_templates
 from slurmgpu.files.jobs import find_job_file, load_job, read_user_script
 from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.files.settings import load_settings, write_user_setting
@@ -273,7 +273,7 @@ def test_a_shipped_job_is_found_by_its_name_and_a_missing_one_is_explained() -> 
 def test_a_users_template_replaces_the_main_one_only(tmp_path: Path) -> None:
     mine = tmp_path / "mine.j2"
     mine.write_text("mine")
-    templates = read_templates(mine)
+    templates = read_templates(TemplateSource.named("--template", mine))
     assert templates["script.sh.j2"] == "mine"
     assert templates["steps.sh.j2"] == read_templates()["steps.sh.j2"]
 

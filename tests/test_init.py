@@ -161,7 +161,7 @@ def test_an_environment_can_be_named_by_what_it_is(tmp_path: Path) -> None:
 
 
 def tried(environment: Environment, folder: Path, on: Cluster = GENERIC, **options: Any) -> Tried:
-    return try_environment(environment, on, read_templates(None), folder, dict(os.environ), **options)
+    return try_environment(environment, on, read_templates(), folder, dict(os.environ), **options)
 
 
 def test_a_try_runs_the_lines_that_the_job_will_run(tmp_path: Path) -> None:
@@ -618,5 +618,5 @@ def test_the_interpreter_of_these_tests_is_what_a_real_try_finds(tmp_path: Path)
 
     environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     (one,) = [one for one in found(environ, tmp_path) if one.name.startswith(sys.prefix)][:1]
-    done = try_environment(one.environment, GENERIC, read_templates(None), tmp_path, environ)
+    done = try_environment(one.environment, GENERIC, read_templates(), tmp_path, environ)
     assert done.version == torch.__version__

@@ -16,7 +16,8 @@ WRONG: list[dict[str, Any]] = YAML(typ="safe").load(DATA.read_text(encoding="utf
 
 
 def typed(case: dict[str, Any]) -> str:
-    return str(case.get("type", "submit j.yaml")) + (f" [{case['job']}]" if "job" in case else "")
+    files = [*([case["job"]] if "job" in case else []), *case.get("templates", {}).values()]
+    return " ".join([str(case.get("type", "submit j.yaml")), *(f"[{text}]" for text in files)])
 
 
 @pytest.fixture
@@ -76,6 +77,10 @@ def test_a_mistake_is_refused_with_the_next_act_and_leaves_nothing(
 ) -> None:
     if "job" in case:
         (desk / "j.yaml").write_text(case["job"] + "\n", encoding="utf-8")
+    for name, text in case.get("templates", {}).items():
+        path = desk / "mine" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     before = everything(desk)
     with pytest.raises(SystemExit) as ended:
         run(shlex.split(case.get("type", "submit j.yaml")))

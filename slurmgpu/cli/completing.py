@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slurmgpu.files.settings import LoadedSettings
     from slurmgpu.models.cluster import Cluster
 
-__all__ = ["BY_FIELD", "Completer", "clusters", "examples", "jobs", "live_jobs", "runs"]
+__all__ = ["BY_FIELD", "Completer", "clusters", "examples", "jobs", "live_jobs", "runs", "templates"]
 
 Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 
@@ -114,6 +114,13 @@ def _examples(_: click.Context) -> Iterable[tuple[str, str]]:
     return [(one.name, one.about) for one in examples()]
 
 
+def _templates(_: click.Context) -> Iterable[tuple[str, str]]:
+    from slurmgpu.files.data import read_templates
+    from slurmgpu.files.templates import listed_templates
+
+    return [(one.name.removesuffix(".sh.j2"), one.about) for one in listed_templates(read_templates())]
+
+
 def _queued(ctx: click.Context, *, live: bool) -> Iterable[tuple[str, str]]:
     """The ids and names of the user's jobs that squeue knows."""
     from slurmgpu.monitoring.select import current_user
@@ -148,6 +155,7 @@ examples = _offering(_examples)
 jobs = _offering(lambda ctx: _queued(ctx, live=False))
 live_jobs = _offering(lambda ctx: _queued(ctx, live=True))
 runs = _offering(_runs)
+templates = _offering(_templates)
 
 BY_FIELD: dict[str, object] = {
     "resources.partition": _offering(_partitions),

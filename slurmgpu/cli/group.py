@@ -35,6 +35,7 @@ SECTIONS = {
     "Scripts": {
         "check": "Find what is wrong with a batch script.",
         "import": "Make a job file of a batch script.",
+        "template": "List, show and copy what scripts are made of.",
     },
     "Training": {
         "train": "Train a task on this machine; or only prepare it.",

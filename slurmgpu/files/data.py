@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import shlex
-from collections import ChainMap
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.trust import Trust, opened
 from slurmgpu.models.kinds import LAUNCHERS, RUNTIMES
 
-__all__ = ["WITHOUT_GPUS", "data_folder", "example_names", "read_extensions", "read_templates"]
+__all__ = [
+    "SHIPPED",
+    "WITHOUT_GPUS",
+    "TemplateSource",
+    "Templates",
+    "data_folder",
+    "example_names",
+    "read_extensions",
+    "read_templates",
+    "read_trusted",
+]
+
+SHIPPED = "shipped"
+MAIN_TEMPLATE = "script.sh.j2"
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 WITHOUT_GPUS = _PACKAGE / "without_gpus"
@@ -35,25 +48,59 @@ def data_folder(name: str) -> Path:
     )
 
 
-class _Templates(Mapping[str, str]):
-    """Templates by name, each read when it is used; folders named first win."""
+class TemplateSource(NamedTuple):
+    """Where templates come from: a folder of them, or one file that is the main template."""
 
-    def __init__(self, folders: list[Path], trust: Trust) -> None:
-        self._folders = folders
-        self._trust = trust
+    layer: str
+    """Who names it: ``project``, ``user``, ``lab``, ``site``, ``--template``; ``shipped``."""
+    path: Path
+    trust: Trust
+
+    @classmethod
+    def named(cls, layer: str, path: Path, trusted: tuple[Path, ...] = ()) -> TemplateSource:
+        """One that somebody names who trusts it by that; files in it may link into other folders that are trusted."""
+        return cls(layer, path, Trust((*trusted, *Trust.of([path]).folders)))
+
+    def file(self, name: str) -> Path | None:
+        """Its template of a name, if it has one; a name does not lead out of the folder."""
+        if PurePosixPath(name).is_absolute() or ".." in name.split("/"):
+            return None
+        if self.path.is_dir():
+            path = self.path / name
+            return path if path.is_file() else None
+        return self.path if name == MAIN_TEMPLATE else None
+
+    def names(self) -> set[str]:
+        """Its templates."""
+        if not self.path.is_dir():
+            return {MAIN_TEMPLATE}
+        return {path.relative_to(self.path).as_posix() for path in self.path.rglob("*.j2")}
+
+
+class Templates(Mapping[str, str]):
+    """Templates by name, each read when it is used; of several sources the first that has one wins."""
+
+    def __init__(self, sources: Iterable[TemplateSource]) -> None:
+        self.sources = tuple(sources)
+
+    def find(self, name: str) -> tuple[TemplateSource, Path] | None:
+        """The source that a template comes from, and its file."""
+        found = ((source, source.file(name)) for source in self.sources)
+        return next(((source, path) for source, path in found if path is not None), None)
+
+    def place(self, name: str) -> str:
+        """How a message names a template: by its file, where it is not a shipped one."""
+        found = self.find(name)
+        return name if found is None or found[0].layer == SHIPPED else str(found[1])
 
     def __getitem__(self, name: str) -> str:
-        for folder in self._folders:
-            path = folder / name
-            if path.is_file():
-                return _read(path, self._trust)
-        raise KeyError(name)
+        found = self.find(name)
+        if found is None:
+            raise KeyError(name)
+        return read_trusted(found[1], found[0].trust)
 
     def __iter__(self) -> Iterator[str]:
-        found = {
-            path.relative_to(folder).as_posix() for folder in self._folders for path in folder.rglob("*.j2")
-        }
-        return iter(sorted(found))
+        return iter(sorted(set().union(*(source.names() for source in self.sources))))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -64,20 +111,13 @@ def example_names() -> list[str]:
     return sorted(path.stem for path in data_folder("jobs").glob("*.yaml"))
 
 
-def read_templates(override: Path | None = None, trust: Trust | None = None) -> Mapping[str, str]:
-    """All templates by name; those in the user's folder, or a file for the main one, replace the shipped ones.
-
-    ``trust``: whose templates count; without it, any: the folder was named.
-    """
+def read_templates(*sources: TemplateSource) -> Templates:
+    """All templates by name: the shipped ones, with those of the sources laid over them, the first on top."""
+    for source in sources:
+        if not source.path.exists():
+            raise InvalidInput(f"template {str(source.path)!r}: No such file or directory", hint=_TEMPLATE)
     shipped = data_folder("templates")
-    if override is None:
-        return _Templates([shipped], Trust.of([shipped]))
-    trust = Trust.of([override]) if trust is None else trust
-    everywhere = Trust((*trust.folders, *Trust.of([shipped]).folders))
-    if override.is_dir():
-        return _Templates([override, shipped], everywhere)
-    main = {"script.sh.j2": _read(override, trust)}
-    return ChainMap(main, _Templates([shipped], everywhere))  # type: ignore[arg-type]
+    return Templates((*sources, TemplateSource.named(SHIPPED, shipped)))
 
 
 def read_extensions(folder: Path, trust: Trust) -> None:
@@ -91,13 +131,19 @@ def read_extensions(folder: Path, trust: Trust) -> None:
         )
     for kind in (LAUNCHERS, RUNTIMES):
         paths = sorted((folder / kind.folder).glob("[a-z]*.py"))
-        kind.add({path: _read(path, trust, kind.what, "it must be a Python file in UTF-8") for path in paths})
+        kind.add(
+            {
+                path: read_trusted(path, trust, kind.what, "it must be a Python file in UTF-8")
+                for path in paths
+            }
+        )
 
 
 _TEMPLATE = "give a file that replaces script.sh.j2, or a folder of templates"
 
 
-def _read(path: Path, trust: Trust, what: str = "template", hint: str = _TEMPLATE) -> str:
+def read_trusted(path: Path, trust: Trust, what: str = "template", hint: str = _TEMPLATE) -> str:
+    """The text of a file that may run as the user; InvalidInput where it is somebody else's whom ``trust`` does not name."""
     try:
         with opened(path, trust) as (file, foreign):
             if foreign is not None:

@@ -3,14 +3,15 @@
 import io
 import os
 import re
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from pydantic import Field, Strict
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.files.data import read_extensions, read_templates
+from slurmgpu.files.data import TemplateSource, read_extensions
 from slurmgpu.files.layered import Key, Layered, Origin
 from slurmgpu.files.trust import Foreign, Trust
 from slurmgpu.files.yaml import IsForeign, read_file, validate
@@ -24,8 +25,10 @@ __all__ = [
     "expand_here",
     "layer_files",
     "load_settings",
+    "name_templates",
     "runs_by_settings",
     "runs_folder",
+    "templates_folder",
     "trusted_by_user",
     "write_user_setting",
     "write_user_settings",
@@ -67,7 +70,8 @@ class Settings(Model):
     lab: Text | None = None
     """A shared folder with a config.yaml and clusters/ of the lab's own, against the file that names it; `$NAME` and ~ expand."""
     templates: Text | None = None
-    """A folder with templates that replace the shipped ones, or a file that replaces the main one; `$NAME` and ~ expand."""
+    """A folder with templates that replace the shipped ones, each alone, or a file that replaces the main one, against the
+    file that names it; `$NAME` and ~ expand. Folders of several layers lie on top of each other."""
     extensions: Text | None = None
     """A folder with your own launchers (launchers/NAME.py) and container runtimes (containers/NAME.py), against the file
     that names it; `$NAME` and ~ expand."""
@@ -95,26 +99,22 @@ class LoadedSettings(NamedTuple):
     """Files of others that were found and are not used."""
     of_others: tuple[Foreign, ...] = ()
     """Files of others that are used: named by the user or the site, or trusted."""
+    templates: tuple[tuple[str, Origin, str], ...] = ()
+    """What each layer has for ``templates``, with the layer's name and where it stands, in rising precedence."""
 
-    def read_templates(self, environ: Mapping[str, str]) -> Mapping[str, str]:
-        """The shipped templates, with those of the settings laid over them."""
-        if self.templates is None:
-            return read_templates()
-        folder = expand_here(self.templates, environ, "templates")
-        origin, project = self.layered.origin(("templates",)), self.folders.get("project")
-        if project and origin and origin.where == str(project / PROJECT_FILE):
-            return read_templates(folder, self.trust)
-        # The user, the site or the lab names it, and trusts it by that.
-        return read_templates(folder, Trust((*self.trust.folders, *Trust.of([folder]).folders)))
+    def template_sources(self, environ: Mapping[str, str]) -> tuple[TemplateSource, ...]:
+        """The templates of the layers, the topmost first; a relative path is against the file that names it."""
+        return tuple(self._template_source(*one, environ) for one in reversed(self.templates))
 
-    @property
-    def templates(self) -> str | None:
-        """The folder of templates, against the settings file that names it."""
-        chosen = self.settings.templates
-        if chosen is None or chosen.startswith(("$", "~")):
-            return chosen
-        origin = self.layered.origin(("templates",))
-        return str(Path(origin.where).parent / chosen) if origin else chosen
+    def _template_source(
+        self, layer: str, origin: Origin, value: str, environ: Mapping[str, str]
+    ) -> TemplateSource:
+        path = Path(origin.where).parent / expand_here(value, environ, f"{origin}: templates")
+        if layer == "project":
+            return TemplateSource(layer, path, self.trust)
+        return TemplateSource.named(
+            layer, path, self.trust.folders
+        )  # the user, the lab or the site trusts it by that
 
     @property
     def job(self) -> Layered:
@@ -212,9 +212,18 @@ def load_settings(start: Path, environ: Mapping[str, str] | None = None) -> Load
             )
         merged.overlay(layer, exclusive)
     settings = validate(Settings, merged, "settings") if merged.data else Settings.model_construct()
-    loaded = LoadedSettings(settings, merged, folders, trust, unused)
+    loaded = LoadedSettings(settings, merged, folders, trust, unused, templates=_templates(folders, layers))
     others = (Trust().foreign(file) for _, file in layer_files(loaded))
     return loaded._replace(of_others=tuple(one for one in others if one is not None))
+
+
+def _templates(names: Iterable[str], layers: Iterable[Layered]) -> tuple[tuple[str, Origin, str], ...]:
+    """What each layer has for ``templates``."""
+    asked = (
+        (name, one.origin(("templates",)), one.data.get("templates"))
+        for name, one in zip(names, layers, strict=True)
+    )
+    return tuple((name, origin, value) for name, origin, value in asked if origin and isinstance(value, str))
 
 
 def _trusted(layer: Layered, environ: Mapping[str, str]) -> list[Path]:
@@ -276,12 +285,51 @@ def write_user_setting(settings: LoadedSettings, key: str, value: str) -> Path:
 
 def write_user_settings(settings: LoadedSettings, values: Mapping[tuple[str, ...], str | list[str]]) -> Path:
     """Set values in the user's settings file, all at once or none, keeping its comments; the file's path."""
+    return _write_values(settings.folders["user"] / LAYER_FILE, values)
+
+
+def templates_folder(settings: LoadedSettings, layer: str, start: Path, environ: Mapping[str, str]) -> Path:
+    """The folder of templates of the layer ``user`` or ``project``: as its settings name it, else where one would be."""
+    for source in settings.template_sources(environ):
+        if source.layer == layer and source.path.is_file():
+            raise InvalidInput(
+                f"templates: the settings of the {layer} name a file, {source.path}, which replaces the main template only",
+                hint="name a folder there, with that file in it as script.sh.j2; or give --to FOLDER",
+            )
+        if source.layer == layer:
+            return source.path
+    return _settings_file(settings, layer, start).parent / _TEMPLATES[layer]
+
+
+def name_templates(settings: LoadedSettings, layer: str, start: Path) -> Path | None:
+    """Name the layer's folder of templates in its settings file, which is returned; None where they name one."""
+    if any(layer == name for name, _, _ in settings.templates):
+        return None
+    return _write_values(_settings_file(settings, layer, start), {("templates",): _TEMPLATES[layer]})
+
+
+# A project may have templates/ of its own, for something else.
+_TEMPLATES = {"user": "templates", "project": "slurmgpu-templates"}
+
+
+def _settings_file(settings: LoadedSettings, layer: str, start: Path) -> Path:
+    """The settings file of a layer; of a project that has none, one in the folder ``start``."""
+    path = dict(layer_files(settings)).get(layer, start / PROJECT_FILE)
+    foreign = next((one for one in settings.unused if one.path == path), None)
+    if foreign is not None:
+        raise InvalidInput(
+            f"{path} {foreign.why}, and is not used",
+            hint=f"where you trust it: slurmgpu config trust {shlex.quote(str(path.parent))}; or copy with --user",
+        )
+    return path
+
+
+def _write_values(path: Path, values: Mapping[tuple[str, ...], str | list[str]]) -> Path:
     from ruamel.yaml import YAML
     from ruamel.yaml.comments import CommentedMap
 
     from slurmgpu.files.run_record import write_atomically
 
-    path = settings.folders["user"] / LAYER_FILE
     writer = YAML()
     data = writer.load(path.read_text(encoding="utf-8")) if path.is_file() else None
     data = CommentedMap() if data is None else data

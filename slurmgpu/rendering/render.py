@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from jinja2 import FunctionLoader, StrictUndefined, TemplateError, TemplateSyntaxError
+from jinja2 import FunctionLoader, StrictUndefined, TemplateError, TemplateRuntimeError
 from jinja2.sandbox import SandboxedEnvironment
 
-from slurmgpu.errors import InvalidInput
 from slurmgpu.models.plan import Plan
 from slurmgpu.rendering.context import SCRIPT_NAME, context
 
@@ -17,11 +16,18 @@ MAIN_TEMPLATE = "script.sh.j2"
 BODY_TEMPLATE = "body.sh.j2"
 
 
-def render_script(plan: Plan, templates: Mapping[str, str], *, script_name: str = SCRIPT_NAME) -> str:
+def render_script(
+    plan: Plan,
+    templates: Mapping[str, str],
+    *,
+    script_name: str = SCRIPT_NAME,
+    place: Callable[[str], str] = str,
+) -> str:
     """Lay the plan out as a batch script.
 
     ``templates`` maps names to texts (the shipped ones, some perhaps replaced by the user's); they run in a
-    sandbox, since a plain Jinja template can run commands. InvalidInput when one of them fails.
+    sandbox, since a plain Jinja template can run commands. InvalidInput when one of them fails: ``place`` says how it
+    names a template, such as by its file.
     """
     environment = SandboxedEnvironment(
         loader=FunctionLoader(lambda name: _source(templates, name)),
@@ -31,19 +37,30 @@ def render_script(plan: Plan, templates: Mapping[str, str], *, script_name: str 
         keep_trailing_newline=True,
         autoescape=False,
         optimized=False,  # a template is laid out once
+        finalize=_printed,
     )
     environment.filters["indented"] = _indented
     main = MAIN_TEMPLATE if plan.script is None else BODY_TEMPLATE
+    values = context(plan, script_name)
     try:
-        text = environment.get_template(main).render(context(plan, script_name))
-    except TemplateError as error:
-        where = _where(error, templates)
-        raise InvalidInput(
-            f"template {where}: {error.message or type(error).__name__}",
-            hint="the variables that a template may use are listed in docs/templates.md",
-        ) from None
+        text = environment.get_template(main).render(values)
+    except (TemplateError, *_BY_AN_EXPRESSION) as error:
+        from slurmgpu.rendering.mistakes import mistake  # only an error pays for it
+
+        raise mistake(error, main, templates, place, environment.filters) from None
     # A script of the user's own stays as it is to its last byte.
     return text if plan.script is not None else text.rstrip("\n") + "\n"
+
+
+# What Python raises of an expression in a template: a filter that is given the wrong values, a division by zero.
+_BY_AN_EXPRESSION = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
+def _printed(value: object) -> object:
+    """What ``{{ ... }}`` writes: none would become a word of the script."""
+    if value is None:
+        raise TemplateRuntimeError("this prints none: what stands between {{ and }} has no value in this job")
+    return value
 
 
 def _indented(text: str) -> str:
@@ -58,16 +75,3 @@ def _indented(text: str) -> str:
 def _source(templates: Mapping[str, str], name: str) -> tuple[str, str, None] | None:
     text = templates.get(name)
     return None if text is None else (text, name, None)
-
-
-def _where(error: TemplateError, templates: Mapping[str, str]) -> str:
-    """The template and line of an error: its own for syntax, else the innermost frame that is a template."""
-    if isinstance(error, TemplateSyntaxError):
-        return f"{error.name or MAIN_TEMPLATE}:{error.lineno}"
-    import traceback  # only an error pays for it
-
-    frames = traceback.extract_tb(error.__traceback__)
-    return next(
-        (f"{frame.filename}:{frame.lineno}" for frame in reversed(frames) if frame.filename in templates),
-        MAIN_TEMPLATE,
-    )

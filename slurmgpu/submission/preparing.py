@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import choose_cluster
-from slurmgpu.files.data import read_templates
+from slurmgpu.files.data import Templates, TemplateSource, read_templates
 from slurmgpu.files.jobs import LoadedJob, folder_here
 from slurmgpu.files.settings import expand_here, runs_folder
 from slurmgpu.models.cluster import GENERIC, Cluster
@@ -45,7 +44,10 @@ class Prepared(NamedTuple):
 
         if script_name in (None, SCRIPT_NAME) and self.rendered and self.rendered[0] is self.plan:
             return self.rendered[1]
-        return render_script(self.plan, self.templates(), script_name=script_name or SCRIPT_NAME)
+        templates = self.templates()
+        return render_script(
+            self.plan, templates, script_name=script_name or SCRIPT_NAME, place=templates.place
+        )
 
     def outline(self) -> str | None:
         """The lines of the script that the job decides; None where only the templates tell."""
@@ -53,11 +55,13 @@ class Prepared(NamedTuple):
 
         return None if self.template or self.loaded.settings.templates else outline(self.plan)
 
-    def templates(self) -> Mapping[str, str]:
-        """The shipped templates, with the user's laid over them."""
+    def templates(self) -> Templates:
+        """The shipped templates, with those of the settings laid over them, and the command line's on top."""
+        sources = self.loaded.settings.template_sources(os.environ)
         if self.template:
-            return read_templates(expand_here(self.template, os.environ, "templates"))
-        return self.loaded.settings.read_templates(os.environ)
+            named = expand_here(self.template, os.environ, "--template")
+            sources = (TemplateSource.named("--template", named), *sources)
+        return read_templates(*sources)
 
     @property
     def folder(self) -> Path | None:

@@ -14,6 +14,7 @@ from slurmgpu.discovery.login_node import can_be_made, places_for_runs
 from slurmgpu.discovery.pytorch import Candidate, candidates, chosen_by_name
 from slurmgpu.discovery.trying import Tried, cannot_be_tried, try_environment
 from slurmgpu.errors import InvalidInput, RunFailed
+from slurmgpu.files.data import read_templates
 from slurmgpu.files.settings import LoadedSettings, expand_here
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
@@ -211,7 +212,7 @@ class EnvironmentQuestion:
             say(f"environment: {one.name} ({one.what}): not tried: {untried}; the first job will show")
             return Tried(None)
         say(f"environment: trying {one.name} ({one.what}) ...")
-        templates = self.settings.read_templates(self.environ)
+        templates = read_templates(*self.settings.template_sources(self.environ))
         done = try_environment(one.environment, self.rules, templates, self.folder, self.environ)
         built = f", {_CPU_ONLY}" if self._wastes_gpus(done) else ""
         say(f"  torch {done.version}{built}" if done.version else f"  does not work: {done.why}")
