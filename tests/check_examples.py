@@ -177,6 +177,14 @@ EXAMPLES: dict[str, Example] = {
         GPU + "\nexport CUDA_VISIBLE_DEVICES=0,1\npython train.py",
         GPU + "\nexport CUDA_VISIBLE_DEVICES=$SLURM_LOCALID\npython train.py",
     ),
+    "fixed-interface": Example(
+        "export NCCL_SOCKET_IFNAME=eth0\nsrun python train.py",
+        "export NCCL_SOCKET_IFNAME=^docker,lo GLOO_SOCKET_IFNAME=$FAST\nsrun python train.py",
+    ),
+    "nccl-variable": Example(
+        "export NCCL_SOCKET_IFACE=^docker,lo\nsrun python train.py",
+        "export NCCL_IB_HCA=mlx5 NCCL_HOME=/opt/nccl TORCH_NCCL_BLOCKING_WAIT=1\nsrun python train.py",
+    ),
     # Launching
     "nodes-unused": Example(
         "#SBATCH --nodes=2\n\npython train.py", "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n\nsrun python train.py"
@@ -197,6 +205,10 @@ EXAMPLES: dict[str, Example] = {
     "loopback-address": Example(
         TWO_NODES + "export MASTER_ADDR=localhost\nsrun python train.py",
         "#SBATCH --nodes=1\n\nexport MASTER_ADDR=localhost\nsrun python train.py",
+    ),
+    "address-by-hostname": Example(
+        TWO_NODES + "head=$(hostname -i)\nsrun torchrun --nnodes=2 --rdzv-endpoint=$head:$PORT train.py",
+        TWO_NODES + "head=$(hostname -i)\necho $head\nsrun torchrun --nnodes=2 --rdzv-endpoint=$HEAD:$PORT train.py",
     ),
     "no-rendezvous": Example(
         TWO_NODES + "srun torchrun --nnodes=2 --nproc-per-node=4 train.py",

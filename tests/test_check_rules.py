@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.checking import check_script, paths_of
+from slurmgpu.scripts.nccl import FORMER, READ
 from slurmgpu.scripts.rules import RULES
 from slurmgpu.scripts.rules.base import Facts, Finding
 from slurmgpu.scripts.rules.calls import calls_of
@@ -290,3 +292,148 @@ def test_a_trap_that_only_notes_the_signal_need_not_run_at_once() -> None:
     rest = "trap : TERM\nsrun -K python train.py || status=$?"
     assert "trap-waits" not in {one.rule for one in found(f"trap 'told=yes' USR1\n{rest}")}
     assert "trap-waits" in {one.rule for one in found(f"trap 'told=yes; kill 0' USR1\n{rest}")}
+
+
+# Variables of NCCL
+
+
+def variables(body: str, interface: str | None = None, head: str = "") -> list[tuple[str, str]]:
+    """What is said of a body's variables, where the profile names an interface, or none."""
+    software = CLUSTER.software.model_copy(update={"network_interface": interface})
+    facts = Facts(cluster=CLUSTER.model_copy(update={"software": software}))
+    rules = {"fixed-interface", "nccl-variable"}
+    hits = check_script(parse_batch_script(f"#!/bin/bash\n{head}\n{body}\nsrun python train.py\n"), facts)
+    return [(one.severity, one.message) for one in hits if one.rule in rules]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("NCCL_SOCKET_IFNAME=ib0", "NCCL_SOCKET_IFNAME=ib", "NCCL_SOCKET_IFNAME==ib0", "NCCL_SOCKET_IFNAME=eth0,ib"),
+        *("NCCL_SOCKET_IFNAME=^docker,lo", "NCCL_SOCKET_IFNAME=^ib0", "NCCL_SOCKET_IFNAME=$FAST", "NCCL_SOCKET_IFNAME=lo"),
+        *("NCCL_SOCKET_IFNAME=ib0,NCCL_DEBUG=INFO", "GLOO_SOCKET_IFNAME=ib0"),
+        *("GLOO_SOCKET_IFNAME=$(ip -o route get 1 | cut -d' ' -f5)", "NCCL_SOCKET_IFNAME=<fast>"),
+    ],
+)  # fmt: skip
+def test_an_interface_that_the_profile_names_or_that_is_worked_out_is_fine(value: str) -> None:
+    assert variables(f"export {value}", "ib0") == []
+
+
+@pytest.mark.parametrize(
+    "value", ["NCCL_SOCKET_IFNAME=eth0", "NCCL_SOCKET_IFNAME==ib", "GLOO_SOCKET_IFNAME=ib"]
+)
+def test_another_interface_than_the_profile_names_is_a_warning(value: str) -> None:
+    ((severity, message),) = variables(f"export {value}", "ib0")
+    assert severity == "warning"
+    assert message.endswith("the profile of site names ib0 as its network interface")
+
+
+def test_an_interface_of_a_site_that_is_not_known_is_a_hint_and_lo_on_several_nodes_too() -> None:
+    assert [severity for severity, _ in variables("export GLOO_SOCKET_IFNAME=eth0")] == ["hint"]
+    assert [severity for severity, _ in variables("export NCCL_SOCKET_IFNAME=lo", head="#SBATCH -N2")] == [
+        "hint"
+    ]
+
+
+@pytest.mark.parametrize("name", FORMER)
+def test_a_former_variable_is_named_with_its_successor(name: str) -> None:
+    ((severity, message),) = variables(f"srun --export=ALL,{name}=1 python train.py")
+    assert severity == ("hint" if FORMER[name].still_read else "warning")
+    assert "since" in message
+    assert name not in READ
+    assert variables(f"export {FORMER[name].instead}=1") == []
+
+
+def test_pytorch_still_reads_the_names_that_it_has_changed() -> None:
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    header = Path(torch.origin).parent / "include/torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp"
+    text = header.read_text(encoding="utf-8")
+    changed = {name for name, one in FORMER.items() if one.instead.startswith("TORCH_")}
+    assert changed == set(re.findall(r'"(NCCL_\w+)"', text))
+    assert all(f'"TORCH_{name}"' in text for name in changed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        *(("DEBG", "DEBUG"), ("DEBUG_SUBSYSTEM", "DEBUG_SUBSYS"), ("IB_DISABLED", "IB_DISABLE"), ("IB_HCAS", "IB_HCA")),
+        *(("SOCET_IFNAME", "SOCKET_IFNAME"), ("IB_GID_IDX", "IB_GID_INDEX"), ("CROSSNIC", "CROSS_NIC")),
+    ],
+)  # fmt: skip
+def test_a_misspelled_variable_of_nccl_is_a_warning_with_the_right_one(typed: str, meant: str) -> None:
+    hits = [
+        one for one in found(f"export NCCL_{typed}=1\nsrun python train.py") if one.rule == "nccl-variable"
+    ]
+    assert [(one.severity, one.fix) for one in hits] == [("warning", f"write NCCL_{meant}, if that is meant")]
+
+
+@pytest.mark.parametrize(
+    "name", ["HOME", "ROOT", "LIB_DIR", "VERSION", "TIMEOUT", "FASTRAK_IFNAME", "TUNER_CONFIG_PATH"]
+)
+def test_a_variable_of_somebody_elses_is_no_misspelling(name: str) -> None:
+    assert variables(f"export NCCL_{name}=x\n# NCCL_DEBG=1\n[ $NCCL_DEBG = 1 ]") == []
+
+
+# Where processes meet
+
+TORCHRUN = "srun torchrun --nnodes=2 --rdzv-endpoint=$head:$PORT train.py"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "body"),
+    [
+        (2, f'head=$(srun -N1 -n1 -w "$first" \\\n    hostname --ip-address)\n{TORCHRUN}'),
+        (2, "head=`hostname -i`\n" + TORCHRUN.replace(" --rdzv", " \\\n    --rdzv")),
+        (2, "srun torchrun --nnodes=2 --rdzv_endpoint=$(hostname -i):29400 train.py"),
+        (2, "export MASTER_ADDR=$(hostname -i)\nsrun python train.py"),
+        (2, "ip=$(hostname -i)\nexport MASTER_ADDR=${ip}\nsrun python train.py"),
+        (1, "export MASTER_ADDR=$(hostname -I)\nsrun python train.py"),
+    ],
+)
+def test_an_address_by_hostname_is_found_where_processes_meet(nodes: int, body: str) -> None:
+    hits = found(f"#SBATCH --nodes={nodes}\n#SBATCH --ntasks-per-node=1\n\n{body}")
+    assert [one.severity for one in hits if one.rule == "address-by-hostname"] == ["warning"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "body"),
+    [
+        (1, "export MASTER_ADDR=$(hostname -i)\nsrun python train.py"),
+        (2, "export MASTER_ADDR=$(hostname)\nsrun python train.py"),
+        (2, "export MASTER_ADDR=$(hostname -I | awk '{print $1}')\nsrun python train.py"),
+        (
+            2,
+            f"echo $(hostname -i)\nnode_ip=$(hostname -i)\n# {TORCHRUN.replace('head', 'node_ip')}\n{TORCHRUN}",
+        ),
+        (2, 'ip=$(hostname --ip-address)\nsrun ray start --head --node-ip-address="$ip"'),
+    ],
+)
+def test_an_address_by_hostname_that_works_or_serves_something_else_is_left_alone(
+    nodes: int, body: str
+) -> None:
+    hits = found(f"#SBATCH --nodes={nodes}\n#SBATCH --ntasks-per-node=1\n\n{body}")
+    assert "address-by-hostname" not in {one.rule for one in hits}
+
+
+# Slices of GPUs
+
+
+@pytest.mark.parametrize(
+    ("slices", "command", "severities"),
+    [
+        ("1g.10gb:2", "accelerate launch --num_processes 2 train.py", ["error"]),
+        ("a100_3g.20gb:2", "deepspeed --num_gpus=2 train.py", ["error"]),
+        ("a100_3g.20gb:2", "torchrun --nproc-per-node=gpu train.py", ["error"]),
+        ("a100_3g.20gb:2", "srun --ntasks-per-node=2 python train.py", ["warning"]),
+        ("a100_3g.20gb:2", "accelerate launch --num_processes 1 train.py", []),
+        ("a100_3g.20gb:1", "torchrun --standalone --nproc-per-node=1 train.py", []),
+        ("a100:2", "accelerate launch --num_processes 2 train.py", []),
+    ],
+)
+def test_processes_of_one_training_on_several_slices_are_found(
+    slices: str, command: str, severities: list[str]
+) -> None:
+    hits = found(f"#SBATCH --nodes=1\n#SBATCH --gres=gpu:{slices}\n\n{command}")
+    assert [one.severity for one in hits if one.rule == "gpu-slices"] == severities

@@ -324,6 +324,27 @@ def test_one_slice_is_fine_and_an_array_of_them(tmp_path: Path, more: list[str])
     assert said(tmp_path, *options) == []
 
 
+def test_a_training_task_over_several_slices_is_refused_with_the_reason_and_over_one_is_not(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "task.py").write_text("class Task: ...\n")
+    for gpus, refused in (("2", True), ("1", False)):
+        lines = said(
+            tmp_path, "--gpus", gpus, "--gpu-type", "a100_3g.20gb", "--set", "train.task=task.py:Task"
+        )
+        assert [line.startswith("error: --gpus 2: 2 processes share slices") for line in lines] == [
+            True
+        ] * refused
+
+
+def test_a_variable_of_nccl_that_is_misspelled_is_named_by_its_field(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RANKS)
+    options = ("--gpus", "2", "--set", "variables.NCCL_IB_DISABLED=1", "--", "python", "train.py")
+    (line,) = said(tmp_path, *options)
+    assert line.startswith("warning: variables.NCCL_IB_DISABLED: NCCL reads no NCCL_IB_DISABLED")
+    assert "write NCCL_IB_DISABLE, if that is meant" in line
+
+
 def test_slices_that_the_partition_alone_has_count_too(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(RANKS)
     (tmp_path / "site.yaml").write_text(

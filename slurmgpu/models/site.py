@@ -78,6 +78,9 @@ class Software(Model):
     """Container runtimes on PATH, as in `containers: [apptainer]`."""
     scratch: Text | None = None
     """The folder where runs should go, as in `scratch: /scratch/$USER`."""
+    network_interface: Word | None = None
+    """The network interface over which nodes reach each other, as in `network_interface: ib0`; `slurmgpu check` holds scripts
+    against it that name one."""
 
 
 class Reservation(Model):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 
+from slurmgpu.errors import nearest
+from slurmgpu.scripts.nccl import FORMER, READ
 from slurmgpu.scripts.rules.base import Hit, View, is_placeholder, rule
 from slurmgpu.scripts.secret_words import in_address, is_known_key, looks_random, names_secret
 
@@ -153,4 +156,73 @@ def visible_devices(view: View) -> Iterator[Hit]:
                     simple.line,
                     f"{word}: Slurm has set this to the job's GPUs; these may be another job's",
                     "remove it",
+                )
+
+
+def _settings(view: View, name: str) -> Iterator[tuple[int, str, str]]:
+    """Where variables whose names match are set, with the line, in the body as anywhere in a line: ``srun --export=``."""
+    pattern = rf"(?<![\w$]){name}=(['\"]?)([^\s'\";]*)"
+    for number, text in enumerate(view.script.lines[view.script.body_start - 1 :], view.script.body_start):
+        if "CCL" in text or "GLOO" in text:
+            for match in () if text.lstrip().startswith("#") else re.finditer(pattern, text):
+                yield number, match[1], match[3]
+
+
+_FREE = {
+    "NCCL": "leave it out, for NCCL looks for ib* first and takes docker* and lo last; or exclude: NCCL_SOCKET_IFNAME=^docker,lo",
+    "GLOO": "leave it out, for Gloo takes the interface of the node's own address",
+}
+
+
+@rule("hint")
+def fixed_interface(view: View) -> Iterator[Hit]:
+    """NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names an interface that the profile does not."""
+    cluster = view.facts.cluster
+    known = cluster.software.network_interface if cluster is not None else None
+    for line, name, value in _settings(view, "((?:NCCL|GLOO)_SOCKET_IFNAME)"):
+        # ^ leaves interfaces out; what the shell works out is not fixed; lo is all that a single node needs.
+        if not value or value[0] == "^" or "$" in value or "`" in value or is_placeholder(value):
+            continue
+        if value == "lo" and (view.asked.nodes or 1) == 1:
+            continue
+        if known is None:
+            yield Hit(
+                line,
+                f"{name}={value} fails on every node that has no interface of that name",
+                _FREE[name[:4]],
+            )
+        elif not _is_named(
+            known, value.removeprefix("="), by_start=name.startswith("NCCL") and value[0] != "="
+        ):
+            yield Hit(
+                line,
+                f"{name}={value}: the profile of {cluster.name if cluster else ''} names {known} as its network interface",
+                f"write {name}={known}, or leave it out",
+                "warning",
+            )
+
+
+def _is_named(known: str, value: str, *, by_start: bool) -> bool:
+    """Whether one of the interfaces that are listed is the known one; NCCL takes the start of a name, too."""
+    listed = takewhile(lambda one: "=" not in one, value.split(","))  # --export=A=eth0,B=1
+    return any(known.startswith(one) if by_start else known == one for one in listed)
+
+
+@rule("warning")
+def nccl_variable(view: View) -> Iterator[Hit]:
+    """A variable that NCCL does not read: misspelled, given up, or called something else by now."""
+    for line, name, _ in _settings(view, "(NCCL_[A-Z0-9_]+)"):
+        former = FORMER.get(name)
+        if former is not None:
+            yield Hit(
+                line,
+                f"{name} {former.said}",
+                f"write {former.instead}, or leave it out",
+                "hint" if former.still_read else None,
+            )
+        elif name not in READ:
+            near = nearest(name, READ, cutoff=0.86)
+            if near is not None:
+                yield Hit(
+                    line, f"NCCL reads no {name}, and says nothing of it", f"write {near}, if that is meant"
                 )

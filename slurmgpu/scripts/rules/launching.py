@@ -166,6 +166,45 @@ def loopback_address(view: View) -> Iterator[Hit]:
             return
 
 
+@rule("warning")
+def address_by_hostname(view: View) -> Iterator[Hit]:
+    """The processes meet at what `hostname -i` or `hostname -I` prints: often 127.0.1.1, or several addresses."""
+    for simple in view.simple:
+        for word in (*simple.assignments, *simple.raw):
+            asked = re.search(r"\bhostname\s+(-i|--ip-address|-I|--all-ip-addresses)(?![\w-])", word)
+            if asked is None or not _is_meeting_point(view, word):
+                continue
+            several = asked[1] in {"-I", "--all-ip-addresses"}
+            if several and re.search(r"\|\s*(?:awk|cut|head|sed|tr|grep)\b", word[asked.end() :]):
+                continue  # one of them is picked
+            if not several and (view.asked.nodes or 1) < 2:
+                continue  # a node reaches itself under any of its addresses
+            prints = (
+                "prints all addresses of a node, with blanks between them, and one is needed"
+                if several
+                else "prints 127.0.1.1 where /etc/hosts has the node's own name (Debian, Ubuntu), and several addresses elsewhere"
+            )
+            yield Hit(
+                simple.line,
+                f"hostname {asked[1]} {prints}",
+                'use the name: MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            )
+            return
+
+
+def _is_meeting_point(view: View, word: str) -> bool:
+    """Whether a word, or the variable that it sets, is where torch's processes meet."""
+    if re.search(rf"\A(?:MASTER_ADDR=|{_RENDEZVOUS})", word):
+        return True
+    name = re.match(r"([A-Za-z_]\w*)=", word)
+    used = (
+        rf"(?m)^(?!\s*#).*(?:{_RENDEZVOUS}|\bMASTER_ADDR=|--main_process_ip\b).*\$\{{?{name[1]}\b"
+        if name
+        else None
+    )
+    return used is not None and re.search(used, view.script.text.replace("\\\n", " ")) is not None
+
+
 @rule("error")
 def no_rendezvous(view: View) -> Iterator[Hit]:
     """torchrun over several nodes without an address where its processes meet."""
@@ -286,8 +325,9 @@ def gpu_slices(view: View) -> Iterator[Hit]:
     for call in _trainings(view):
         processes = _processes_on_a_node(view, call)
         facts = view.facts.python.get(call.script or "")
-        ours = "slurmgpu_training" in call.words
-        sure = call.torchrun is not None or ours or bool(facts and (facts.distributed or facts.framework))
+        ours = "$entrypoint" in call.words and "entrypoint=slurmgpu_training" in view.body
+        joins = call.torchrun is not None or _told_processes(call) is not None
+        sure = joins or ours or bool(facts and (facts.distributed or facts.framework))
         if processes and (sure or facts is None):
             yield Hit(
                 asked.line(*asked.gpu_options),
@@ -320,8 +360,18 @@ def _processes_on_a_node(view: View, call: Call) -> str | None:
     if call.torchrun is not None:
         count = torchrun_processes(call.words) or "1"
         return None if count == "1" else count if count.isdigit() else "several"
+    told = _told_processes(call)
+    if told is not None:
+        nodes = 1 if "deepspeed" in call.words else view.asked.nodes or 1
+        return str(int(told) // nodes) if int(told) > nodes else None
     tasks = _tasks_on_a_node(view, call) if call.srun is not None else None
     return str(tasks) if tasks and tasks > 1 else None
+
+
+def _told_processes(call: Call) -> str | None:
+    """How many processes accelerate starts in all, or deepspeed on each node, where the command says it in figures."""
+    told = re.search(r"\s--num[-_](?:processes|gpus)[= ](\d+)(?!\S)", " ".join(call.words))
+    return told[1] if told and call.by_launcher else None
 
 
 @rule("hint")
