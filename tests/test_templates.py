@@ -131,6 +131,17 @@ def test_a_copy_for_the_project_keeps_what_its_settings_say(slurmgpu: Slurmgpu, 
     assert listed(slurmgpu)["launcher/srun.sh.j2"]["layer"] == "project"
 
 
+def test_a_folder_that_is_named_and_missing_is_said_with_who_names_it_and_made_by_a_copy(
+    slurmgpu: Slurmgpu, tmp_path: Path
+) -> None:
+    (tmp_path / "user" / "slurmgpu" / "config.yaml").write_text("templates: mine\n")
+    code, _, err = slurmgpu("render", *JOB)
+    assert code == 2
+    assert f"template '{tmp_path}/user/slurmgpu/mine', which the user's settings name: No such file" in err
+    assert slurmgpu("template", "copy", "time")[0] == 0
+    assert slurmgpu("render", *JOB)[0] == 0
+
+
 def test_a_copy_goes_into_the_folder_that_the_settings_name(slurmgpu: Slurmgpu, tmp_path: Path) -> None:
     layer(tmp_path / "user" / "slurmgpu")
     assert slurmgpu("template", "copy", "time")[0] == 0

@@ -130,6 +130,26 @@ def test_a_template_of_somebody_else_in_ones_own_folder_is_refused_by_name(share
     assert "touch" in by_name.stdout
 
 
+def test_a_template_is_not_copied_into_a_project_whose_settings_are_somebody_elses(shared: Path) -> None:
+    settings = by_bob(shared / "slurmgpu.yaml", "cluster: generic\n")
+    done = slurmgpu(shared, "template", "copy", "srun", "--project")
+    assert done.returncode == 2
+    assert f"{settings} belongs to user 54321, and is not used" in done.stderr
+    assert sorted(path.name for path in shared.iterdir() if path.name != "xdg") == ["slurmgpu.yaml"]
+
+
+def test_a_template_of_the_projects_that_somebody_else_wrote_is_refused_in_a_listing_too(
+    shared: Path,
+) -> None:
+    folder = shared / "templates"
+    folder.mkdir()
+    by_bob(folder / "time.sh.j2", "touch /tmp/ran\n")
+    (shared / "slurmgpu.yaml").write_text("templates: templates\n")
+    done = slurmgpu(shared, "template", "list")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "time.sh.j2': it belongs to user 54321, and what it says would run as you" in done.stderr
+
+
 def test_a_profile_of_somebody_else_is_not_planned_on(shared: Path) -> None:
     (shared / "slurmgpu.yaml").write_text("cluster: ours\n")
     profile = "name: ours\nsource: {text: made up, date: 2026-01-01}\npartitions: {gpu: {}}\n"

@@ -115,7 +115,10 @@ def read_templates(*sources: TemplateSource) -> Templates:
     """All templates by name: the shipped ones, with those of the sources laid over them, the first on top."""
     for source in sources:
         if not source.path.exists():
-            raise InvalidInput(f"template {str(source.path)!r}: No such file or directory", hint=_TEMPLATE)
+            who = "" if source.layer == "--template" else f", which the {source.layer}'s settings name"
+            raise InvalidInput(
+                f"template {str(source.path)!r}{who}: No such file or directory", hint=_TEMPLATE
+            )
     shipped = data_folder("templates")
     return Templates((*sources, TemplateSource.named(SHIPPED, shipped)))
 
