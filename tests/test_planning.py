@@ -587,3 +587,14 @@ def test_what_a_container_sees_of_conda_is_said(
 )
 def test_a_job_that_a_shell_runs_is_named_after_its_script(command: list[str], name: str) -> None:
     assert plan(command=command, resources={"gpus": 1}).name == name
+
+
+def test_processes_on_several_nodes_are_told_the_network_that_the_profile_names() -> None:
+    on = cluster(software={"network_interface": "ib0"})
+    assert plan(
+        on, resources={"gpus_per_node": 2, "nodes": 2}, variables={"NCCL_SOCKET_IFNAME": "mine"}
+    ).variables == {
+        "NCCL_SOCKET_IFNAME": "mine",
+        "GLOO_SOCKET_IFNAME": "ib0",
+    }
+    assert plan(on, resources={"gpus": 2}).variables == {}

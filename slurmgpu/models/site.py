@@ -79,8 +79,8 @@ class Software(Model):
     scratch: Text | None = None
     """The folder where runs should go, as in `scratch: /scratch/$USER`."""
     network_interface: Word | None = None
-    """The network interface over which nodes reach each other, as in `network_interface: ib0`; `slurmgpu check` holds scripts
-    against it that name one."""
+    """The network interface over which nodes reach each other, as in `network_interface: ib0`, for NCCL, RCCL and gloo; left
+    out, each chooses by itself."""
 
 
 class Reservation(Model):

@@ -218,7 +218,7 @@ def plan_of(job: Job, cluster: Cluster, work_dir: str, made: Settled) -> Plan:
         shebang=(job.shebang or shell) if job.exact or job.script is not None else None,
         environment=made.environment,
         environment_name=made.environment_name,
-        variables={**made.environment.variables, **job.variables},
+        variables={**_interface(job, cluster, size), **made.environment.variables, **job.variables},
         secrets=job.secrets,
         work_dir=work_dir,
         enters_work_dir=job.work_dir is not None if job.exact else job.script is None,
@@ -238,6 +238,14 @@ def plan_of(job: Job, cluster: Cluster, work_dir: str, made: Settled) -> Plan:
         reasons=tuple(_reasons(made)),
         warnings=made.warnings,
     )
+
+
+def _interface(job: Job, cluster: Cluster, size: Size) -> dict[str, str]:
+    """The variables by which processes on several nodes are told their network; RCCL reads NCCL's."""
+    name = cluster.software.network_interface
+    if name is None or job.exact or job.script is not None or size.nodes == 1:
+        return {}
+    return {"NCCL_SOCKET_IFNAME": name, "GLOO_SOCKET_IFNAME": name}
 
 
 def _is_tended(job: Job, made: Settled) -> bool:

@@ -89,8 +89,9 @@ def _fit_variables(folder: str, job: PretendedJob) -> dict[str, str]:
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if threads.isdigit() and int(threads) > job.threads:
         changes["OMP_NUM_THREADS"] = str(job.threads)
-    if job.loopback and os.environ.get("GLOO_SOCKET_IFNAME") not in (None, "", job.loopback):
-        changes["GLOO_SOCKET_IFNAME"] = job.loopback
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        if job.loopback and os.environ.get(name) not in (None, "", job.loopback):
+            changes[name] = job.loopback
     for name, value in changes.items():
         say_once(folder, f"{name}={os.environ[name]} -> {value}, which this machine can do")
     return changes
