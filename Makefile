@@ -12,7 +12,7 @@ DEMO_CLUSTER := uva-afton
 help:
 	@echo "make demo       train the digits example here with 2 CPU processes (HERE=1 on a login node)"
 	@echo "make test       ruff, mypy, import contracts and tests, on a real Slurm too where it can be had: about ten minutes"
-	@echo "make test-long  the tests that train in many processes: about 13 minutes more"
+	@echo "make test-long  the tests that train in many processes: about 15 minutes more"
 	@echo "make test-inside  what a job needs inside: containers, environments, launchers, each run for real"
 	@echo "make test-releases  the tests on a real Slurm, on every release (RELEASES='24.11 26.05': on these)"
 	@echo "make test-torch-alone  the training entrypoint's tests, in a Python with torch alone"
@@ -82,17 +82,17 @@ reference: $(VENV)/.test
 
 # Three files at a time, those on a real Slurm first: they mostly wait for it, and take longest.
 test: $(VENV)/.test slurm-packages check
-	@echo "some 7,500 tests, on a real Slurm too: about ten minutes on 2 cores" >&2
+	@echo "some 8,500 tests, on a real Slurm too: about ten minutes on 2 cores" >&2
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long and not inside"
 
 # Trainings in several processes, killed, stopped and compared; the shipped jobs on a real Slurm.
 .PHONY: test-long
 test-long: $(VENV)/.long slurm-packages
-	@echo "some 250 tests that train in many processes: about 13 minutes on 2 cores" >&2
+	@echo "some 300 tests that train in many processes: about 15 minutes on 2 cores" >&2
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m long
 
 # Real containers, module systems, launchers and shells. What they need beyond Slurm is installed or fetched once, and kept.
-# TABLE=1: what has run is written into docs/reference/what-has-run.md. HEAVY=1: the libraries of gigabytes, too.
+# TABLE=1: what has run is written into docs/reference/what-has-run.md. HEAVY=1: what fetches large libraries or trains, too.
 .PHONY: test-inside
 test-inside: $(VENV)/.test
 	@.ci/install-slurm --inside || [ $$? -eq 3 ]
@@ -108,18 +108,20 @@ test-torch-alone: $(VENV)/.test
 	    $$python -m pytest tests/training -p no:cacheprovider \
 	        $(if $(QUICK),-m "not long"); rc=$$?; rm -rf "$$folder"; exit $$rc
 
-# Five runs at a time: they mostly wait for Slurm. Of the long tests, those whose outcome lies with Slurm run on each
-# release too, by themselves.
+# Three runs of two processes at a time: they mostly wait for Slurm. Of the long tests, those whose outcome lies with Slurm run on each
+# release too, by themselves. QUICK=1: without the files whose outcome does not lie with the release.
+OF_US := init two_users sandbox_faults sandbox_planning logs after_silence doctor
 OF_SLURM := tests/slurm/test_requeue.py tests/slurm/test_hostile.py
 .PHONY: test-releases
 test-releases: $(VENV)/.test
 	@.ci/install-slurm --releases || [ $$? -eq 3 ]
 	@echo "the tests on a real Slurm, on each release: 7 to 10 minutes a release on 2 cores; output comes at the end" >&2
-	@logs=$$(mktemp -d) && for files in 'tests/slurm -m "not long"' '$(OF_SLURM)'; do \
+	@logs=$$(mktemp -d) && for files in \
+	        'tests/slurm -m "not long"$(if $(QUICK),$(OF_US:%= --ignore tests/slurm/test_%.py))' '$(OF_SLURM)'; do \
 	        for release in $(or $(RELEASES),20.11 22.05 24.11 26.05); do echo "$$release $$files"; done; done | \
-	    LOGS=$$logs PYTHON=$(BIN)/python xargs -P 5 -L 1 sh -c '\
+	    LOGS=$$logs PYTHON=$(BIN)/python xargs -P 3 -L 1 sh -c '\
 	        release=$$1; shift; log=$$(mktemp -p "$$LOGS"); \
-	        SLURMGPU_TEST_RELEASES=$$release $$PYTHON -m pytest "$$@" -p no:cacheprovider >"$$log" 2>&1; rc=$$?; \
+	        SLURMGPU_TEST_RELEASES=$$release $$PYTHON -m pytest "$$@" -n 2 --dist loadfile -p no:cacheprovider >"$$log" 2>&1; rc=$$?; \
 	        echo "--- Slurm $$release, $$*"; cat "$$log"; exit $$rc' sh; rc=$$?; rm -rf "$$logs"; exit $$rc
 
 .PHONY: slurm-packages

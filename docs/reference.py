@@ -17,6 +17,8 @@ from slurmgpu import errors
 from slurmgpu.cli.actions.schema import schema_of
 from slurmgpu.cli.group import cli
 from slurmgpu.cli.schema import Kind
+from slurmgpu.doctor.lines import CHECKS
+from slurmgpu.doctor.thresholds import LEAST_DRIVERS, THRESHOLDS, Threshold
 from slurmgpu.rendering.context import VARIABLES
 from slurmgpu.scripts.rules import RULES
 
@@ -40,7 +42,7 @@ _FIELDS: dict[Kind, tuple[str, str, str]] = {
     ),
 }
 # The commands that share the options of a job, the first in their own order.
-_TAKE_A_JOB = ("render", "plan", "submit", "run")
+_TAKE_A_JOB = ("render", "plan", "submit", "run", "shell")
 
 
 def pages() -> dict[str, str]:
@@ -48,6 +50,7 @@ def pages() -> dict[str, str]:
     made = dict(_field_pages())
     made["commands.md"] = _page("Commands", *_commands())
     made["check-rules.md"] = _page("The rules of `slurmgpu check`", *_rules())
+    made["doctor-checks.md"] = _page("The checks of `slurmgpu doctor`", *_doctor())
     made["template-variables.md"] = _page("The variables of templates", *_variables())
     made["exit-codes.md"] = _page("Exit codes", *_exit_codes())
     made["what-has-run.md"] = _page("What has run", *_what_has_run())
@@ -225,6 +228,26 @@ def _rules() -> Iterator[str]:
             for rule in RULES.values()
         ),
     )
+
+
+def _doctor() -> Iterator[str]:
+    yield "The guide is [Is this place fit for my jobs?](../doctor.md)."
+    yield _table("check meaning", ((f"`{name}`", about) for name, about in CHECKS.items()))
+    yield "## Thresholds"
+    yield _table(
+        "threshold value becomes why",
+        ((f"`{name}`", _amount(one), one.beyond, one.why) for name, one in THRESHOLDS.items()),
+    )
+    drivers = "; ".join(f"CUDA {release}: {least}" for release, least in LEAST_DRIVERS.items())
+    yield f"The oldest driver for each release of CUDA, by NVIDIA's *CUDA Compatibility*: {drivers}."
+
+
+def _amount(one: Threshold) -> str:
+    if isinstance(one.value, str):
+        return one.value
+    if one.unit == "bytes":
+        return f"{one.value / 2**30:g} GiB" if one.value >= 2**30 else f"{one.value / 2**20:g} MiB"
+    return f"{one.value:g} {one.unit}".strip()
 
 
 def _variables() -> Iterator[str]:

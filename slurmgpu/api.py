@@ -83,13 +83,17 @@ def submit(
     cwd = Path.cwd()
     loaded = load_job(None, _layer(function, dict(settings)), cwd=cwd, environ=os.environ)
     prepared = prepare(loaded, None if cluster is None else os.fspath(cluster), _read(function))
+    said: list[str] = []
+    making = prepared.image_to_make(said.append)
+    if making is not None:
+        prepared = prepared.with_image(making, said.append)
     unused = [f"{other.path} is not used: it {other.why}" for other in loaded.settings.unused]
     packed = pack_function(prepared.plan, function, args, kwargs or {})
     prepared = prepared._replace(plan=packed.plan)
     script = prepared.render()
     verdict = judge(prepared, script, cwd)
     remarks = [f"{remark.message}; {remark.hint}" for remark in verdict.warnings]
-    for text in filter(None, (prepared.unchosen, *packed.plan.warnings, *unused, *remarks)):
+    for text in filter(None, (prepared.unchosen, *packed.plan.warnings, *unused, *said, *remarks)):
         warnings.warn(text, UserWarning, stacklevel=2)
     verdict.refuse()
     folder = prepared.folder

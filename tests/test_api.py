@@ -261,7 +261,18 @@ def test_what_submitit_cannot_carry_is_refused_by_name(site: Site, key: str, val
 def test_the_keywords_are_the_fields_of_a_job_file() -> None:
     keywords = set(JobSettings.__annotations__)
     assert set(Resources.model_fields) <= keywords
-    not_of_functions = {"command", "train", "script", "shebang", "components", "array", "output", "error"}
+    not_of_functions = {
+        "command",
+        "train",
+        "script",
+        "shebang",
+        "components",
+        "steps",
+        "array",
+        "stage",
+        "output",
+        "error",
+    }
     own = set(Job.model_fields) - {"resources", "launch"} - not_of_functions
     assert keywords - set(Resources.model_fields) - {"srun_options"} == own
 

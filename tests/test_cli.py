@@ -64,7 +64,8 @@ def test_the_classic_script_is_what_a_user_of_that_site_writes_by_hand(tmp_path:
         'apptainer run --nv "$CONTAINERDIR/pytorch-2.0.1.sif" pytorch_script.py',
     }  # fmt: skip
     assert by_hand <= set(lines)
-    assert any(line.startswith("module load apptainer pytorch/2.0.1 ") for line in lines)
+    loads = [line.partition(";")[0] for line in lines if line.startswith("module load")]
+    assert loads == ["module load apptainer", "module load pytorch/2.0.1"]
     assert lines[1] == "# Submit by hand: mkdir -p logs && sbatch script.sbatch"
 
 

@@ -26,6 +26,7 @@ from slurmgpu.models.job import Job
 from slurmgpu.models.run import JobState
 from slurmgpu.monitoring.table import plain
 from slurmgpu.rendering.context import VARIABLES, context
+from slurmgpu.rendering.shell import ShellValues, shell_context, shell_plan
 from tests.test_rendering_golden import CASES, golden_plan
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -296,6 +297,8 @@ def variable_names(context: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 def test_every_variable_of_the_templates_is_described_and_none_besides() -> None:
     contexts = [context(golden_plan(case), "script.sbatch") for case in [*CASES, "uva-conda"]]
+    server = ShellValues("jupyter", (), {"server": "jupyterlab", "python": "python3"})
+    contexts.append(shell_context(shell_plan(golden_plan("uva-conda"), None), server))
     assert {name for context in contexts for name in variable_names(context)} == VARIABLES.keys()
 
 

@@ -80,7 +80,7 @@ def test_the_container_runtime_of_the_guide_enters_an_image(of_the_guide: Path, 
     image = "environment={container: {runtime: podman, image: torch, binds: [/data]}}"
     script = render("--gpus", "1", "--set", image, "--", "python", "train.py")
     assert (
-        "\npodman run --rm --network=host --device=nvidia.com/gpu=all --volume=/data:/data torch python train.py\n"
+        "\npodman run --rm --network=host --device=nvidia.com/gpu=all --volume=/data:/data --env='SLURM*'"
         in script
     )
 

@@ -199,7 +199,7 @@ Lmod has detected the following error:  The following module(s) are unknown:
 "pytorch/3"
 
 Please check the spelling or version number.
-slurmgpu: module load failed on login1
+slurmgpu: module x did not load on login1
 """
 
 
@@ -207,14 +207,14 @@ slurmgpu: module load failed on login1
     ("said", "why"),
     [
         (LMOD, 'Lmod has detected the following error:  The following module(s) are unknown: "pytorch/3"'),
-        ("ERROR: Unable to locate a modulefile for 'x'\nslurmgpu: module load failed on login1\n",
+        ("ERROR: Unable to locate a modulefile for 'x'\nslurmgpu: module x did not load on login1\n",
          "ERROR: Unable to locate a modulefile for 'x'"),
     ],
 )  # fmt: skip
 def test_a_module_that_does_not_load_is_told_in_its_own_words(tmp_path: Path, said: str, why: str) -> None:
     answer = Answer(("bash",), 1, "", said)
     done = tried(Environment(), tmp_path, run=lambda *_, **__: answer)
-    assert done == Tried(None, f"module load failed on login1: {why}")
+    assert done == Tried(None, f"module x did not load on login1: {why}")
 
 
 def test_a_try_that_takes_too_long_is_ended(tmp_path: Path) -> None:

@@ -452,6 +452,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_two_pretended_nodes_reduce_over_torchrun(run: Runner, tmp_path: Path) -> None:
     (tmp_path / "submit").mkdir()
     (tmp_path / "submit/train.py").write_text(ALL_REDUCE)

@@ -190,7 +190,7 @@ def test_cpus_and_memory_are_a_gpus_share_of_the_node() -> None:
     assert made.option("cpus-per-task") == "32"
     assert made.option("mem") == "250G"
     reasons = {option.name: option.why for option in made.options}
-    assert "the share of 2 GPUs on a node: 4 GPUs" in reasons["cpus-per-task"]
+    assert "2 of 4 GPUs, so 2/4 of a node's" in reasons["cpus-per-task"]
     assert "64 CPUs" in reasons["cpus-per-task"]
     assert "500 GiB" in reasons["mem"]
 

@@ -74,6 +74,7 @@ def test_the_script_that_runs_here_is_the_rendered_one_byte_for_byte(digits: Pat
     assert (run_dir / "script.sbatch").read_bytes() == rendered.stdout
 
 
+@pytest.mark.long
 def test_two_nodes_can_be_pretended(digits: Path) -> None:
     done = run(digits, "job.yaml", "--processes", "2", "--pretend-nodes", "2", "--steps", "2", "--here")
     assert done.returncode == 0, done.stderr
@@ -85,7 +86,7 @@ def test_what_stands_in_for_the_site_is_said(tmp_path: Path) -> None:
     done = run(tmp_path, "uva-pytorch", "--cluster", "uva-afton", "--here")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "trained\n"
-    for what in ("module load apptainer pytorch/2.0.1 ->", "$CONTAINERDIR, not set here ->", "apptainer"):
+    for what in ("module load pytorch/2.0.1 ->", "$CONTAINERDIR, not set here ->", "apptainer"):
         assert what in done.stderr
 
 
@@ -101,6 +102,7 @@ def test_a_command_that_could_go_on_ends_here_without_a_word_about_slurm(tmp_pat
     assert "requeue" not in done.stderr
 
 
+@pytest.mark.long
 def test_a_training_that_is_interrupted_says_how_it_goes_on_here(digits: Path) -> None:
     command = [sys.executable, "-m", "slurmgpu", "run", "job.yaml", "--processes", "2", "--here"]
     running = subprocess.Popen(
@@ -180,6 +182,7 @@ def trained(said: str) -> list[str]:
     return sorted(re.findall(r"(rank \d of \d) trained", said))
 
 
+@pytest.mark.long
 def test_a_spawning_script_trains_here_in_as_many_processes_as_the_job_has_gpus(tmp_path: Path) -> None:
     shutil.copy(TEXTBOOK / "spawn.py", tmp_path)
     done = run(tmp_path, "--gpus", "4", "--processes", "2", "--here", "--", "python", "spawn.py")
@@ -189,6 +192,7 @@ def test_a_spawning_script_trains_here_in_as_many_processes_as_the_job_has_gpus(
     assert "torch.cuda.device_count() for mp.spawn -> 2" in done.stderr
 
 
+@pytest.mark.long
 def test_a_script_that_names_nccl_trains_here_by_gloo_though_it_sets_its_own_pythonpath(
     tmp_path: Path,
 ) -> None:

@@ -125,6 +125,7 @@ def test_amds_gpus_are_named_by_their_own_variable(tmp_path: Path) -> None:
     assert seen(done) == ["2-unset"]
 
 
+@pytest.mark.long
 def test_gpus_that_torch_does_not_see_end_it_with_the_option_for_the_cpu(tmp_path: Path) -> None:
     """Nobody trains on the CPU of an allocation with GPUs unnoticed: neither a task nor a loop of one's own."""
     (tmp_path / "own.py").write_text("from slurmgpu.training import Run\nRun()\nprint('made')\n")
@@ -162,6 +163,7 @@ def test_gpus_of_a_machine_without_slurm_are_used_on_request_alone(tmp_path: Pat
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
+@pytest.mark.long
 def test_a_task_is_trained_by_one_process_for_each_gpu_of_the_job(tmp_path: Path) -> None:
     (tmp_path / "task.py").write_text("class T: pass\n")
     for options, wanted in (([], 2), (["--processes", "1"], 1), (["--strategy", "single"], 1)):
@@ -172,3 +174,13 @@ def test_a_task_is_trained_by_one_process_for_each_gpu_of_the_job(tmp_path: Path
         else:
             newest = max((tmp_path / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
             assert json.loads((newest / "plan.json").read_text())["gpus_per_node"] == 1
+
+
+def test_steps_side_by_side_get_gpus_of_their_own(tmp_path: Path) -> None:
+    step = "command: [sh, -c, 'echo $CUDA_VISIBLE_DEVICES; sleep 3'], gpus: 1"
+    text = f"name: two\nresources: {{gpus: 2}}\nsteps:\n  a: {{{step}}}\n  b: {{{step}}}\n"
+    (tmp_path / "job.yaml").write_text(text)
+    done = run(tmp_path, "job.yaml", **TWO)
+    assert done.returncode == 0, done.stderr
+    logs = [path.read_text().splitlines()[-1] for path in tmp_path.glob("runs/*/logs/*-[ab].out")]
+    assert sorted(logs) == ["4", "7"]

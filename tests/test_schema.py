@@ -65,7 +65,10 @@ def test_every_field_has_a_sentence_that_says_more_than_its_name(kind: Kind, lea
 def test_the_fields_of_the_schemas_are_those_of_the_models() -> None:
     named = {(model, name) for model, name, _ in FIELDS}
     models = {model for model, _ in named}
-    assert named == {(model, name) for model in models for name in MODELS[model].model_fields}
+    fields = {
+        (model, one.alias or name) for model in models for name, one in MODELS[model].model_fields.items()
+    }
+    assert named == fields
     assert {"Job", "Resources", "TrainSettings", "Cluster", "Dialect", "Settings", "Policy"} <= models
 
 

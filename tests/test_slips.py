@@ -246,8 +246,8 @@ def test_numbers_in_a_command_given_by_set_are_spelled_as_they_were(desk: Desk) 
     ("environment", "line"),
     [
         ("{modules: cuda/12.4}", "module load cuda/12.4"),
-        ("{modules: [cuda/12.4, gcc]}", "module load cuda/12.4 gcc"),
-        ("{modules: cuda gcc}", "module load cuda gcc"),
+        ("{modules: [cuda/12.4, gcc]}", "module load cuda/12.4; loaded $? cuda/12.4\nmodule load gcc;"),
+        ("{modules: cuda gcc}", "module load cuda; loaded $? cuda\nmodule load gcc;"),
         ("{python: {venv: env}}", "env/bin/activate"),
         ("{python: {conda: torch}}", "conda activate torch"),
         ("{container: 'docker://torch'}", "apptainer exec"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,9 +58,9 @@ def test_every_template_is_listed_with_what_it_is_for(slurmgpu: Slurmgpu) -> Non
     found = listed(slurmgpu)
     assert list(found) == list(read_templates())
     assert all(one["layer"] == "shipped" and one["about"] for one in found.values())
-    assert found["environment/venv.sh.j2"]["about"] == "the Python environment, a venv"
+    assert found["environment/venv.sh.j2"]["about"] == "the Python environment, a venv or a uv project's"
     out = slurmgpu("template", "list")[1]
-    assert "restart.sh.j2                the limit of restarts\n" in out
+    assert re.search(r"^restart\.sh\.j2 +the limit of restarts$", out, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", read_templates())

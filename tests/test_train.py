@@ -259,6 +259,7 @@ def test_a_task_trains_here_as_the_options_say(folder: Path) -> None:
     assert (run_dir / "job.yaml").exists()
 
 
+@pytest.mark.long
 def test_a_training_that_failed_goes_on_in_its_run_directory(folder: Path) -> None:
     (folder / "task.py").write_text(
         TASK

@@ -16,7 +16,7 @@ WRONG: list[dict[str, Any]] = YAML(typ="safe").load(DATA.read_text(encoding="utf
 
 
 def typed(case: dict[str, Any]) -> str:
-    files = [*([case["job"]] if "job" in case else []), *case.get("templates", {}).values()]
+    files = [*(case[key] for key in ("job", "settings") if key in case), *case.get("templates", {}).values()]
     return " ".join([str(case.get("type", "submit j.yaml")), *(f"[{text}]" for text in files)])
 
 
@@ -42,12 +42,21 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "other.yaml": "resources: {gpus: 1}\ncommand: [python3, evaluate.py]\n",
         "env/bin/activate": "",
         "env/bin/python": "#!/bin/sh\n",
+        "moved/bin/activate": "VIRTUAL_ENV='/gone/venv'\nexport VIRTUAL_ENV\n",
+        "moved/bin/python3": "#!/bin/sh\n",
+        "torch.def": "Bootstrap: docker\nFrom: nowhere\n",
+        "images/ours.sif": "",
+        "data/file": "",
+        "proj/pyproject.toml": "[project]\n",
+        "proj/pixi.toml": "[project]\n",
+        "proj/.pixi/envs/default/conda-meta/history": "",
     }
     for name, text in files.items():
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
         (work / name).write_bytes(text.encode())
     for name in ("tool.py", "dos.py", "env/bin/python"):
         (work / name).chmod(0o755)
-    for name in ("python", "python3", "bash", "srun"):
+    for name in ("python", "python3", "bash", "srun", "apptainer"):
         (programs / name).write_text("#!/bin/sh\n")
         (programs / name).chmod(0o755)
     (programs / "sbatch").write_text(f"#!/bin/sh\necho called >{tmp_path / 'called'}\necho 7\n")
@@ -77,6 +86,8 @@ def test_a_mistake_is_refused_with_the_next_act_and_leaves_nothing(
 ) -> None:
     if "job" in case:
         (desk / "j.yaml").write_text(case["job"] + "\n", encoding="utf-8")
+    if "settings" in case:
+        (desk / "slurmgpu.yaml").write_text(case["settings"] + "\n", encoding="utf-8")
     for name, text in case.get("templates", {}).items():
         path = desk / "mine" / name
         path.parent.mkdir(parents=True, exist_ok=True)

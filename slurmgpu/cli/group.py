@@ -17,12 +17,14 @@ __all__ = ["COMMANDS", "SECTIONS", "cli", "run"]
 SECTIONS = {
     "Start": {
         "init": "Learn the cluster; write profile, settings and a first job.",
+        "doctor": "Find out whether this place is fit to run your jobs.",
         "jobs": "List job files to copy from; copy one.",
     },
     "Jobs": {
         "plan": "Print the plan of a job with its reasons.",
         "render": "Print the batch script of a job.",
         "submit": "Submit a job; print its id.",
+        "shell": "Open a shell on a GPU node, in the job's environment.",
         "run": "Run the rendered script on this machine, without Slurm.",
         "cancel": "Cancel jobs.",
         "resume": "Submit a run's job again; it goes on from its checkpoints.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,17 +16,25 @@ from slurmgpu.cli.job_source import Source, find_source
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.clusters import foreign_profiles
 from slurmgpu.files.data import data_folder
-from slurmgpu.files.jobs import LoadedJob, load_job, read_user_script, words_as_spelled
+from slurmgpu.files.jobs import (
+    LoadedJob,
+    load_job,
+    read_scripts_of_steps,
+    read_user_script,
+    words_as_spelled,
+)
 from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.files.settings import load_settings
 from slurmgpu.files.trust import Trust
 from slurmgpu.files.yaml import read_file, read_yaml
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.job import Job
 from slurmgpu.models.options import ROWS
 from slurmgpu.models.units import parse_gres_list
 from slurmgpu.submission import preparing
 from slurmgpu.submission.preparing import Prepared
 
-__all__ = ["check_whose", "note", "prepare", "put_any"]
+__all__ = ["check_whose", "load", "note", "plan_given", "prepare", "put_any", "tell_of_image"]
 
 Start = Literal["submit", "run"]
 _VARIABLE = r"(?:\A|\.)variables\.\w+\Z"
@@ -45,11 +54,36 @@ def prepare(given: dict[str, Any], *, starts: Start | None = None, renders: bool
     does not render is judged by its outline where that is enough, which saves the time to load Jinja.
     """
     cwd = Path.cwd()
+    prepared = plan_given(given)
+    _judge(prepared, cwd, starts)
+    if starts == "submit" or not renders:
+        _mention_module(prepared)
+    text = None if renders else prepared.outline()
+    if text is None:
+        text = prepared.render()
+        prepared = prepared._replace(rendered=(prepared.plan, text))
+    _judge_script(prepared, text, cwd, starts)
+    return prepared
+
+
+def plan_given(given: dict[str, Any], change: Callable[[Job, Cluster], Job] | None = None) -> Prepared:
+    """Read and plan the job that file and options describe, without a look at its command; warnings go to stderr.
+
+    ``change`` makes another job of it before it is planned.
+    """
+    cwd = Path.cwd()
     source = find_source(given, cwd, os.environ)
     loaded = _loaded(given, source, cwd)
     script = read_user_script(loaded.job, loaded.work_dir, cwd)
     force = bool(given.get("job__force"))
-    prepared = preparing.prepare(loaded, given.get("job__cluster"), script, force=force)._replace(
+    prepared = preparing.prepare(
+        loaded,
+        given.get("job__cluster"),
+        script,
+        scripts=read_scripts_of_steps(loaded.job, loaded.work_dir, cwd),
+        force=force,
+        change=change,
+    )._replace(
         template=given.get("job__template"),
         batch=(source.batch.name, source.batch.text) if source.batch else None,
     )
@@ -59,13 +93,13 @@ def prepare(given: dict[str, Any], *, starts: Start | None = None, renders: bool
     _mention_misplaced(given.get("command") or ())
     for warning in prepared.plan.warnings:
         note(f"warning: {warning}")
-    _judge(prepared, cwd, starts)
-    text = None if renders else prepared.outline()
-    if text is None:
-        text = prepared.render()
-        prepared = prepared._replace(rendered=(prepared.plan, text))
-    _judge_script(prepared, text, cwd, starts)
     return prepared
+
+
+def load(given: dict[str, Any]) -> LoadedJob:
+    """The job that file and options describe, as it stands there: nothing of it is planned or judged."""
+    cwd = Path.cwd()
+    return _loaded(given, find_source(given, cwd, os.environ), cwd)
 
 
 def _judge_script(prepared: Prepared, script: str, cwd: Path, starts: Start | None) -> None:
@@ -80,6 +114,17 @@ def _judge_script(prepared: Prepared, script: str, cwd: Path, starts: Start | No
         note(f"{'warning' if force else 'error'}: {remark.message}; {remark.hint}")
     for remark in verdict.warnings:
         note(f"warning: {remark.message}; {remark.hint}")
+
+
+def tell_of_image(prepared: Prepared) -> None:
+    """Say what ``submit`` would pull or build before the job, or why it would not."""
+    try:
+        making = prepared.image_to_make(note)
+    except PlanError as error:
+        note(f"warning: {error.message}; {error.hint}")
+    else:
+        if making is not None:
+            note(making.told_before)
 
 
 def _loaded(given: dict[str, Any], source: Source, cwd: Path) -> LoadedJob:
@@ -125,11 +170,17 @@ def _judge(prepared: Prepared, cwd: Path, starts: Start | None) -> None:
     command = command_of(plan, loaded.job, loaded.work_dir, cwd, os.environ, in_file=in_file)
     if starts == "run" and command.folder is not None and not command.folder.is_dir():
         command = command._replace(folder=cwd)  # a run here stands in for a folder that is not here
-    for slip in slips(command):
+    judged = [("", command)]
+    if plan.steps:
+        judged = [
+            (f"steps.{step.name}: ", command._replace(words=step.command, plan=plan.of_step(step)))
+            for step in plan.steps
+        ]
+    for of, slip in dict.fromkeys((of, slip) for of, one in judged for slip in slips(one)):
         if slip.sure and starts and not (prepared.around.force and slip.forceable):
             overrule = "\n--force starts the job all the same" if slip.forceable else ""
-            raise PlanError(slip.message, hint=slip.hint + overrule)
-        note(f"warning: {slip.message}; {slip.hint}")
+            raise PlanError(of + slip.message, hint=slip.hint + overrule)
+        note(f"warning: {of}{slip.message}; {slip.hint}")
     if starts is None and command.folder is not None and command.folder.is_dir():
         try:
             check_task(plan, command.folder)
@@ -150,6 +201,17 @@ def _mention_others(loaded: LoadedJob) -> None:
     named = own.foreign(loaded.path) if loaded.path else None
     for one in (*settings.of_others, *([named] if named else [])):
         note(f"{one.path} is used, and it {one.why}")
+
+
+def _mention_module(prepared: Prepared) -> None:
+    """Say which module does not load here, before the job waits in the queue for it."""
+    if prepared.plan.environment.modules is None:
+        return
+    from slurmgpu.submission.slips.modules import missing_module
+
+    slip = missing_module(prepared.plan, prepared.templates(), prepared.folder, os.environ)
+    if slip is not None:
+        note(f"warning: {slip.message}; {slip.hint}")
 
 
 def check_whose(run_dir: Path, word: str) -> None:

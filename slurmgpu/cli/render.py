@@ -24,9 +24,11 @@ def command(given: dict[str, object], to: Path | None) -> None:
 
     The script is plain text that sbatch takes as it is.
     """
-    from slurmgpu.cli.preparing import note, prepare
+    from slurmgpu.cli.preparing import note, prepare, tell_of_image
 
-    script = prepare(given).render(to.name if to else None)
+    prepared = prepare(given)
+    tell_of_image(prepared)
+    script = prepared.render(to.name if to else None)
     if to is None:
         click.echo(script, nl=False)
         return

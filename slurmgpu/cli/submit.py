@@ -22,6 +22,12 @@ from slurmgpu.cli.job_options import JobCommand, job_options
     help="Who submits.",
     show_default=True,
 )
+@click.option(
+    "--pull/--no-pull",
+    default=True,
+    help="Pull or build the job's image first, if it is not there; --no-pull leaves it to the nodes.",
+    show_default=True,
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the run's record as JSON.")
 def command(**options: Any) -> None:
     """Submit a job; print its id alone on stdout.
@@ -31,4 +37,5 @@ def command(**options: Any) -> None:
     """
     from slurmgpu.cli.actions.submit import act
 
+    options["given"]["pull"] = options.pop("pull")
     act(**options)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from slurmgpu.containers._base import Runtime
+from slurmgpu.models.environment import Environment
 from slurmgpu.models.kinds import RUNTIMES
 
-__all__ = ["Runtime", "runtime"]
+__all__ = ["Runtime", "enters_by_srun", "runtime"]
 
 
 def runtime(name: str) -> Runtime:
     """The container runtime of that name; InvalidInput where a user's own module has none."""
     return RUNTIMES.instance(name, Runtime)
+
+
+def enters_by_srun(environment: Environment) -> bool:
+    """Whether there is an image that only srun's options enter."""
+    container = environment.container
+    return container is not None and runtime(container.runtime).by_srun

@@ -11,6 +11,7 @@ class Singularity(Apptainer):
     """``singularity exec --nv --bind FOLDER IMAGE``."""
 
     program = "singularity"
+    prefix = "SINGULARITYENV_"
 
 
 RUNTIME = Singularity()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmgpu.errors import SlurmUnreachable
@@ -17,7 +17,7 @@ from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
 from slurmgpu.slurm import Answer, Runner, call, submission_env
 
-__all__ = ["Tried", "cannot_be_tried", "try_environment"]
+__all__ = ["Tried", "cannot_be_tried", "last_words", "try_environment"]
 
 # A first import from a parallel file system takes its time.
 TIMEOUT = 60.0
@@ -25,8 +25,9 @@ _MARK = "slurmgpu-torch-is "
 _PROBE = (
     # Not what lies in the current folder, which Python would import first.
     "import sys; sys.path[:] = [one for one in sys.path if one not in ('', '.')]; "
-    f"import torch; v = torch.version; print({_MARK!r} + torch.__version__, "
-    "'gpu' if v.cuda or getattr(v, 'hip', None) else 'cpu')"
+    "python = '.'.join(map(str, sys.version_info[:3])); print('slurmgpu-python-is ' + python); "
+    f"import torch; v = torch.version; hip = getattr(v, 'hip', None); print({_MARK!r} + torch.__version__, "
+    "'gpu' if v.cuda or hip else 'cpu', v.cuda or 'ROCm-%s' % hip)"
 )
 
 
@@ -40,6 +41,10 @@ class Tried:
     """What was said instead, in one line."""
     cpu_only: bool = False
     """Whether this torch is built for neither CUDA nor ROCm."""
+    built_for: str | None = field(default=None, compare=False)
+    """The CUDA release that it is built for, or ROCm's; None: not known."""
+    python: str | None = field(default=None, compare=False)
+    """The version of the Python that was to import it."""
 
 
 def cannot_be_tried(environment: Environment) -> str | None:
@@ -76,15 +81,19 @@ def try_environment(
 
 
 def _read(answer: Answer, timeout: float) -> Tried:
-    found = re.search(rf"^{_MARK}(\S+)(?: (gpu|cpu))?$", answer.stdout, re.MULTILINE)
+    found = re.search(rf"^{_MARK}(\S+)(?: (gpu|cpu))?(?: (\S+))?$", answer.stdout, re.MULTILINE)
+    said = re.search(r"^slurmgpu-python-is (\S+)$", answer.stdout, re.MULTILINE)
+    python = said[1] if said else None
     if answer.ok and found:
-        return Tried(found[1], cpu_only=found[2] == "cpu")
+        cpu_only = found[2] == "cpu"
+        built_for = found[3].replace("-", " ") if found[3] and not cpu_only else None
+        return Tried(found[1], cpu_only=cpu_only, built_for=built_for, python=python)
     if answer.rc is None and f"no answer in {timeout:g} s" in answer.stderr:
-        return Tried(None, f"not imported in {timeout:g} s")
-    return Tried(None, _last_words(answer))
+        return Tried(None, f"not imported in {timeout:g} s", python=python)
+    return Tried(None, last_words(answer), python=python)
 
 
-def _last_words(answer: Answer) -> str:
+def last_words(answer: Answer) -> str:
     """The line that says why: Python's own error, or the first that the set-up printed."""
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in answer.text.splitlines()]
     lines = [line for line in lines if line]

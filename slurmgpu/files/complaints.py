@@ -185,6 +185,11 @@ def _keys_at(model: type[BaseModel], key: Key) -> list[str]:
     current: type[BaseModel] | None = model
     for part in key:
         # An index, or the name of an entry of a mapping, is not a field: the model stays.
-        if current is not None and str(part) in current.model_fields:
-            current = model_in(current.model_fields[str(part)].annotation)
-    return list(current.model_fields) if current else []
+        fields = (
+            {}
+            if current is None
+            else {field.alias or name: field for name, field in current.model_fields.items()}
+        )
+        if str(part) in fields:
+            current = model_in(fields[str(part)].annotation)
+    return [field.alias or name for name, field in current.model_fields.items()] if current else []

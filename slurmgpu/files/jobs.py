@@ -141,11 +141,19 @@ def load_job(
 
 
 def words_as_spelled(layer: Layered, text: str, in_text: str = "command") -> None:
-    """Numbers in a command are words, spelled as ``text`` spells them."""
-    words = layer.data.get("command")
+    """Numbers in commands are words, spelled as ``text`` spells them."""
+    _as_spelled(layer.data, text, in_text)
+    steps = layer.data.get("steps")
+    for name, step in steps.items() if isinstance(steps, dict) and in_text == "command" else ():
+        if isinstance(step, dict):
+            _as_spelled(step, text, "steps", name, "command")
+
+
+def _as_spelled(holder: dict[str, object], text: str, *in_text: str) -> None:
+    words = holder.get("command")
     if isinstance(words, list) and any(isinstance(word, (int, float)) for word in words):
-        as_written = spelled(text, in_text) or words
-        layer.data["command"] = [
+        as_written = spelled(text, *in_text) or words
+        holder["command"] = [
             written if isinstance(word, (int, float)) else word
             for word, written in zip(words, as_written, strict=True)
         ]
@@ -162,6 +170,8 @@ def _defaults(settings: Layered, above: list[Layered]) -> Layered:
     if any(layer.data.get("script") is not None for layer in above):
         data = {name: value for name, value in settings.data.items() if name not in _NOT_WITH_SCRIPT}
         return Layered(data, settings.origins)
+    if any(layer.data.get("steps") for layer in above):  # each has a launcher of its own
+        return Layered({k: v for k, v in settings.data.items() if k != "launch"}, settings.origins)
     return settings
 
 
@@ -205,6 +215,15 @@ def read_user_script(job: Job, work_dir: str, cwd: Path) -> ScriptFacts | None:
     """Read the script that the command runs, and what it imports from beside it; None when it is not here."""
     folder = folder_here(work_dir, cwd)
     return None if folder is None or not job.command else read_python(python_files(job.command), folder)
+
+
+def read_scripts_of_steps(job: Job, work_dir: str, cwd: Path) -> dict[str, ScriptFacts]:
+    """The same for the steps of a job, by their names; without those whose script is not here."""
+    read = {
+        name: read_user_script(job.model_copy(update={"command": step.command}), work_dir, cwd)
+        for name, step in job.steps.items()
+    }
+    return {name: facts for name, facts in read.items() if facts is not None}
 
 
 def read_python(names: Iterable[str], folder: Path) -> ScriptFacts | None:

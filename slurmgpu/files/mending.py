@@ -135,7 +135,8 @@ def places_of(model: type[BaseModel], name: str, others: Mapping[str, str]) -> t
 def _all_keys(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Every key of a model, those nearest to the top first."""
     inner: list[tuple[str, type[BaseModel]]] = []
-    for name, field in model.model_fields.items():
+    for own, field in model.model_fields.items():
+        name = field.alias or own
         yield (*above, name)
         found = model_in(field.annotation)
         if found is not None and found is not model and len(above) < 3 and not _is_many(field.annotation):

@@ -43,8 +43,8 @@ EXCLUSIVE_JOB_KEYS: tuple[frozenset[Key], ...] = (
     frozenset({(_R, "gpus"), (_R, "gpus_per_node")}),
     frozenset({(_R, "memory"), (_R, "memory_per_cpu"), (_R, "memory_per_gpu")}),
     frozenset({(_R, "cpus_per_task"), (_R, "cpus_per_gpu")}),
-    frozenset({("command",), ("train",), ("script",)}),
-    frozenset({("command",), ("train",), ("shebang",)}),
+    frozenset({("command",), ("train",), ("script",), ("steps",)}),
+    frozenset({("command",), ("train",), ("steps",), ("shebang",)}),
 )
 
 
@@ -67,6 +67,9 @@ class Settings(Model):
     Slurm is assumed."""
     runs: Text | None = None
     """Where run directories go; `$NAME` and ~ expand on this machine. Left out, runs/ in the work folder."""
+    images: Text | None = None
+    """Where `slurmgpu submit` keeps the images that it pulls, a folder that all nodes see; `$NAME` and ~ expand on this
+    machine. Left out, ~/.cache/slurmgpu/images."""
     lab: Text | None = None
     """A shared folder with a config.yaml and clusters/ of the lab's own, against the file that names it; `$NAME` and ~ expand."""
     templates: Text | None = None

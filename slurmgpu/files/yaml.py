@@ -183,19 +183,19 @@ def _refuse_what_is_not_text(layered: Layered, value: object, key: Key) -> None:
             ) from None
 
 
-def spelled(text: str, key: str) -> list[str] | None:
+def spelled(text: str, *key: str) -> list[str] | None:
     """The items of the list at a key as the file spells them: 1e-3, not 0.001; None where that cannot be told."""
     from ruamel.yaml import YAML
     from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
-    root = YAML(pure=True).compose(io.StringIO(text))
-    if not isinstance(root, MappingNode):
+    node = YAML(pure=True).compose(io.StringIO(text))
+    for part in key:
+        inside = node.value if isinstance(node, MappingNode) else ()
+        node = next((value for name, value in inside if name.value == part), None)
+    if not isinstance(node, SequenceNode):
         return None
-    for name, node in root.value:
-        if name.value == key and isinstance(node, SequenceNode):
-            words = [item.value for item in node.value if isinstance(item, ScalarNode)]
-            return words if len(words) == len(node.value) else None
-    return None
+    words = [item.value for item in node.value if isinstance(item, ScalarNode)]
+    return words if len(words) == len(node.value) else None
 
 
 class IsForeign(InvalidInput):

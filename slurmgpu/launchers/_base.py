@@ -25,6 +25,8 @@ class Launcher:
     """What lays out the start of the processes in a script."""
     by_srun = True
     """Whether srun starts it, a task or more on each node; if not, the batch shell does, once, on the first."""
+    without_srun = False
+    """Whether it starts processes on other nodes by itself, so that no option of srun reaches them."""
     on_every_node = True
     """Whether its processes are on every node, or on the first alone."""
     one_task_each = True

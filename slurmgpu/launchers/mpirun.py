@@ -24,6 +24,7 @@ class Mpirun(Srun):
 
     template = "launcher/mpirun.sh.j2"
     by_srun = False
+    without_srun = True
 
     def check(self, name: str, job: Job, environment: Environment) -> None:
         super().check(name, job, environment)

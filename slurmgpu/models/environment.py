@@ -1,7 +1,7 @@
 """What a job finds around it: modules, a container, a Python, variables and secrets."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import (
     BeforeValidator,
@@ -17,17 +17,32 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from typing_extensions import Self
 
-from slurmgpu.models.base import EnvName, JobPath, JobText, Model, OptionValue, Text, Word, Words
+from slurmgpu.models.base import (
+    TEXT,
+    Checked,
+    EnvName,
+    Hinted,
+    JobPath,
+    JobText,
+    Model,
+    OptionValue,
+    Text,
+    Word,
+    Words,
+)
 from slurmgpu.models.kinds import RUNTIMES, OneOf
 
 __all__ = [
+    "Activated",
     "Conda",
     "Container",
     "Environment",
     "Modules",
     "Or",
+    "Pixi",
     "PythonEnvironment",
     "Secrets",
+    "Uv",
     "Venv",
     "alone",
 ]
@@ -36,15 +51,65 @@ Secrets = tuple[EnvName, ...]
 """Names of variables whose values never stand in a script, an argument or a listing."""
 
 
+def _module(name: str) -> str:
+    if name in ("module", "ml"):
+        raise Hinted(
+            f"{name!r} is the shell's command, and only names of modules belong here",
+            hint="leave the command out, as in modules: [cuda/12.4, pytorch/2.9]",
+        )
+    if name.startswith("-"):
+        raise Hinted(
+            f"{name!r} begins with a dash, which the module command takes for an option, or for an unload",
+            hint=f"to unload a module, write unload: [{name.lstrip('-')}]",
+        )
+    if " " in name:
+        raise Hinted(
+            f"{name!r} has a blank in it, and the name of a module has none",
+            hint=f"a version follows a slash, as in {'/'.join(name.split()[:2])}; two modules are two entries of the list",
+        )
+    return name
+
+
+def _pairs(value: object) -> object:
+    if isinstance(value, (list, tuple, str)):
+        names = value.split() if isinstance(value, str) else [str(name) for name in value]
+        old, new = names if len(names) == 2 else ("OLD", "NEW")
+        raise Hinted(
+            f"{value!r} does not say which module takes the place of which",
+            hint=f"write swap: {{{old}: {new}}}",
+        )
+    return value
+
+
+Module = Annotated[str, Checked(*TEXT, _module)]
+"""The name of a module, usually NAME/VERSION."""
+_ModuleNames = Annotated[tuple[Module, ...], Strict(False)]
+
+
 class Modules(Model):
     """Environment modules (Lmod or Environment Modules), in the order in which a shell would run them."""
 
     purge: bool = False
     """Whether to run `module purge` first."""
+    reset: bool = False
+    """Whether to run `module reset` first: it brings back the modules that a login begins with."""
     use: Annotated[tuple[JobPath, ...], Strict(False)] = ()
     """Folders for `module use`, before anything is loaded."""
-    load: Words = ()
+    unload: _ModuleNames = ()
+    """Modules to unload, as in `unload: [gcc]`; one that is not loaded is no error."""
+    swap: Annotated[dict[Module, Module], BeforeValidator(_pairs)] = Field(default_factory=dict)
+    """Modules to put in the place of others, as in `swap: {PrgEnv-cray: PrgEnv-gnu}`."""
+    load: _ModuleNames = ()
     """Modules to load, in order, as in `load: [cuda/12.4, pytorch/2.9]`; one that does not load ends the job."""
+
+    @model_validator(mode="after")
+    def _one_beginning(self) -> Self:
+        if self.purge and self.reset:
+            raise Hinted(
+                "purge and reset are both given, and each undoes the other",
+                hint="keep purge for no modules at all, or reset for those of a login",
+            )
+        return self
 
 
 def _modules_alone(value: object) -> object:
@@ -80,13 +145,28 @@ class Container(Model):
     runtime: Annotated[str, OneOf(RUNTIMES)] = "apptainer"
     """The program that runs the image."""
     image: JobPath
-    """The image: a file, or a docker:// or library:// address."""
+    """The image, as the runtime names it: a file, an address such as docker://pytorch/pytorch, or a name in its store."""
+    build: JobPath | None = None
+    """The definition file that the image is built from before the job is submitted, if the image is not there (apptainer,
+    singularity), as in `build: torch.def`."""
     mode: Literal["exec", "run"] = "exec"
     """exec: the whole command runs in the image; run: the image's own runscript gets the command's words."""
     gpu: Literal["nvidia", "amd", "none"] = "nvidia"
     """Which GPU libraries of the host enter the image: nvidia (`--nv`), amd (`--rocm`), or none."""
     binds: Annotated[tuple[JobPath, ...], Strict(False)] = ()
     """Folders of the host to see inside (`--bind`), PATH or HOST:INSIDE[:ro], as in `binds: [$SCRATCH, "/data:/data:ro"]`."""
+    overlay: JobPath | None = None
+    """A file or folder with what is added to the image (apptainer, singularity), as in `overlay: data.img:ro`."""
+    clean_env: bool = False
+    """Whether the host's variables stay outside, but for the job's own, Slurm's, and those of torch and NCCL."""
+    workdir: JobPath | None = None
+    """The folder inside in which the command starts; left out, the job's work folder."""
+    writable: bool = False
+    """Whether the command may change the image's files; the changes are lost at the end of the job."""
+    name: Word | None = None
+    """What pyxis calls the container, so that later steps of the job find it again with its changes."""
+    view: Text | None = None
+    """The view of a uenv that is set up, as in `view: default`."""
     options: Words = ()
     """Further options of the runtime, one word each, as in `options: [--cleanenv]`."""
 
@@ -117,21 +197,66 @@ class Venv(Model):
     """The environment's folder, the one with bin/activate."""
 
 
+class Uv(Model):
+    """The environment of a uv project, as `uv sync` made it."""
+
+    project: JobPath
+    """The project's folder, the one with pyproject.toml and `.venv`."""
+
+
+class Pixi(Model):
+    """An environment of a pixi project, as `pixi install` made it."""
+
+    project: JobPath
+    """The project's folder, the one with `.pixi`."""
+    env: Word = "default"
+    """The environment's name in the project."""
+
+
+class Activated(NamedTuple):
+    """An environment that a job activates."""
+
+    kind: str
+    """conda, venv, uv or pixi: its key in a file."""
+    where: str
+    """Its folder, or the name that conda knows it by."""
+
+
 class PythonEnvironment(Model):
-    """Which Python runs the command: a conda environment, a virtual environment, or the one on PATH."""
+    """Which Python runs the command: that of a conda, virtual, uv or pixi environment, or the one on PATH."""
 
     conda: Annotated[Conda | None, alone("env"), Or(_TEXT)] = None
     """A conda environment to activate; its name or folder alone will do, as in `conda: torch`."""
     venv: Annotated[Venv | None, alone("path"), Or(_TEXT)] = None
     """A virtual environment to activate; its folder alone will do, as in `venv: $HOME/venvs/torch`."""
+    uv: Annotated[Uv | None, alone("project"), Or(_TEXT)] = None
+    """A uv project whose `.venv` to activate; its folder alone will do, as in `uv: $HOME/project`. Nothing is resolved,
+    downloaded or installed on a node: run `uv sync` before you submit."""
+    pixi: Annotated[Pixi | None, alone("project"), Or(_TEXT)] = None
+    """A pixi project with the environment to activate; its folder alone will do, as in `pixi: $HOME/project`. Nothing is
+    resolved, downloaded or installed on a node: run `pixi install` before you submit."""
     interpreter: JobPath = "python3"
     """The interpreter that runs a training task, as in `interpreter: python3.12`; a command names its own."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        if self.conda and self.venv:
-            raise ValueError("conda and venv are both given; keep one of the two")
+        given = [kind for kind in ("conda", "venv", "uv", "pixi") if getattr(self, kind) is not None]
+        if len(given) > 1:
+            raise Hinted(
+                f"{' and '.join(given)} are both given, and a job has one Python", hint="keep one of the two"
+            )
         return self
+
+    @property
+    def activated(self) -> Activated | None:
+        """What is activated, by its folder or name; None: nothing is."""
+        if self.conda:
+            return Activated("conda", self.conda.env)
+        if self.venv:
+            return Activated("venv", self.venv.path)
+        if self.uv:
+            return Activated("uv", f"{self.uv.project}/.venv")
+        return Activated("pixi", f"{self.pixi.project}/.pixi/envs/{self.pixi.env}") if self.pixi else None
 
 
 class Environment(Model):
@@ -146,7 +271,7 @@ class Environment(Model):
     container: Annotated[Container | None, alone("image"), Or(_TEXT)] = None
     """The container that the command runs in; its image alone will do, as in `container: torch.sif`."""
     python: PythonEnvironment = PythonEnvironment.model_construct()
-    """The Python that runs the command. A container has its own: conda or venv are then activated on the host before it."""
+    """The Python that runs the command. A container has its own: an environment is then activated on the host before it."""
     variables: dict[EnvName, JobText] = Field(default_factory=dict)
     """Variables to export, as in `variables: {NCCL_DEBUG: WARN}`; `$NAME` in a value expands when the job runs, and the
     job's own variables win."""

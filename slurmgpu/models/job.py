@@ -17,12 +17,14 @@ from pydantic_core import CoreSchema
 from typing_extensions import Self
 
 from slurmgpu.lines.slurm import MARKS, read_head
-from slurmgpu.models.base import EnvName, JobOption, JobPath, JobText, Model, Text, Word, Words
+from slurmgpu.models.base import EnvName, Hinted, JobOption, JobPath, JobText, Model, Text, Word
 from slurmgpu.models.command import CommandSchema, check_words, to_words
 from slurmgpu.models.environment import EnvironmentChoice, Or, Secrets, alone
-from slurmgpu.models.kinds import LAUNCHERS, OneOf
+from slurmgpu.models.launch import LAUNCHER, Launch
 from slurmgpu.models.resources import Component, Positive, Resources, check_options
 from slurmgpu.models.slurm_text import Comment, JobName, LogPattern, MailUser
+from slurmgpu.models.stage import Stage
+from slurmgpu.models.steps import Step, StepName, check_steps
 from slurmgpu.models.train import TrainSettings
 
 __all__ = [
@@ -36,20 +38,6 @@ __all__ = [
     "Resources",
     "Restart",
 ]
-
-_LAUNCHER = OneOf(LAUNCHERS, "auto")
-
-
-class Launch(Model):
-    """How the command's processes are started; in a file the launcher's name alone will do."""
-
-    launcher: Annotated[str, _LAUNCHER] = "auto"
-    """torchrun: on each node one agent starts a process per GPU; accelerate, deepspeed: the same with their settings; srun:
-    one task per GPU; mpi: the same for MPI programs; mpirun: MPI's own launcher; ray: a Ray cluster over the nodes, and
-    the command as its driver; plain: the command runs once; auto: what the command and its script need."""
-    srun_options: Words = ()
-    """Further options of srun, one word each, as in `srun_options: [--mpi=none]`; they follow the cluster's and the
-    environment's."""
 
 
 class Restart(Model):
@@ -208,10 +196,14 @@ class Job(Model):
     """Instead of a command: a task for the training entrypoint, and its settings."""
     script: str | None = None
     """Instead of a command: the script's own lines, run as they are below the options."""
+    steps: dict[StepName, Step] = Field(default_factory=dict)
+    """Instead of a command: several, by their names, that run side by side, each on a share of the job."""
     shebang: Text | None = None
     """What runs `script`, without `#!`: /bin/bash when left out, or such as /bin/bash -l or /bin/zsh."""
-    launch: Annotated[Launch, alone("launcher"), Or(_LAUNCHER)] = Launch.model_construct()
+    launch: Annotated[Launch, alone("launcher"), Or(LAUNCHER)] = Launch.model_construct()
     """How the processes start; the launcher's name alone will do, as in `launch: srun`."""
+    stage: Stage | None = None
+    """Data that is copied to the nodes' own disks first, and results that are brought back from there, whatever ends the job."""
     restart: Restart | None = None
     """When Slurm may start the job again; left out, only a training that resumes starts again."""
     array: Array | None = None
@@ -296,8 +288,17 @@ class Job(Model):
     @model_validator(mode="after")
     def _one_thing_to_run(self) -> Self:
         given = [name for name in ("command", "train", "script") if getattr(self, name) is not None]
+        given += ["steps"] if self.steps else []
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} are both given; keep one of the two")
+        if self.steps:
+            self._steps_fit()
+        if self.stage is not None and (self.script is not None or self.steps or self.components):
+            other = "script" if self.script is not None else "steps" if self.steps else "components"
+            raise Hinted(
+                f"stage: and {other}: are both given, and such a job starts its own steps",
+                hint="leave stage out, and copy the data in the job's own lines",
+            )
         if self.script is None:
             if self.shebang is not None:
                 raise ValueError(
@@ -326,3 +327,15 @@ class Job(Model):
                 "leave it out, and look at SLURM_RESTART_COUNT in the script"
             )
         return self
+
+    def _steps_fit(self) -> None:
+        if self.exact:
+            raise ValueError(
+                "exact: true and steps: exclude each other: the shares of steps are worked out and checked; "
+                "leave exact out, or start the steps yourself under script:"
+            )
+        if self.launch != Launch.model_construct():
+            raise ValueError(
+                f"launch: {self.launch.launcher} and steps: are both given; write launch into each step that needs it"
+            )
+        check_steps(self.steps, 1 + len(self.components))

@@ -5,9 +5,10 @@ from typing import Any
 
 from slurmgpu.models.base import Model
 from slurmgpu.models.environment import Environment
+from slurmgpu.models.stage import Stage
 from slurmgpu.models.units import Duration, Memory
 
-__all__ = ["Option", "Plan", "Reason"]
+__all__ = ["Option", "Plan", "PlannedStep", "Reason"]
 
 
 class Option(Model):
@@ -37,6 +38,34 @@ class Reason(Model):
     def of(cls, what: str, value: str, why: str) -> "Reason":
         """One whose values are known to be text."""
         return cls.model_construct(what=what, value=value, why=why)
+
+
+class PlannedStep(Model):
+    """A command that runs beside others in the job, and its share of it."""
+
+    name: str
+    command: tuple[str, ...]
+    component: int
+    first_node: int
+    """Its first node, counted from 0 within its component."""
+    nodes: int
+    gpus_per_node: int
+    tasks_per_node: int
+    processes_per_node: int
+    spawned_per_node: int = 0
+    cpus_per_task: int | None
+    memory: Memory | None
+    """On each node; None: it shares what the job has."""
+    launcher: str
+    srun_options: tuple[str, ...]
+    gres: str | None = None
+    """The GPUs that srun asks for on each node; None: it has all that the job has there."""
+    background: bool = False
+    exact: bool = False
+    """Whether it has a share of its nodes beside others; if not, all of it."""
+    overlap: bool = False
+    own_folder: bool = False
+    """Whether it writes into a folder of its own below the run directory."""
 
 
 class Plan(Model):
@@ -73,6 +102,10 @@ class Plan(Model):
     """Whether the entrypoint only prepares the task, and trains nothing."""
     environment: Environment
     environment_name: str | None = None
+    stage: Stage | None = None
+    """What goes to the nodes' own disks, and comes back from there."""
+    local_scratch: str | None = None
+    """The folder there, where the site names one."""
     variables: dict[str, str]
     secrets: tuple[str, ...] = ()
     work_dir: str
@@ -88,6 +121,8 @@ class Plan(Model):
     """Whether the script knows when the time is up, outlives the signals that end a job, and requeues it if it may."""
     login_shell: bool = False
     address_suffix: str | None = None
+    module_init: str | None = None
+    """The site's own file that defines `module`."""
     gpu_hours: float | None = None
     """The most GPU-hours, if it runs to its time limit, over all tasks of an array; None: not known."""
     charge: float | None = None
@@ -97,6 +132,8 @@ class Plan(Model):
     """Whether Slurm is asked for what stands in the job, and nothing was derived."""
     components: tuple[tuple[Option, ...], ...] = ()
     """The options of a heterogeneous job's further components."""
+    steps: tuple[PlannedStep, ...] = ()
+    """What runs side by side, in place of command and train."""
     script: str | None = None
     """The body that runs as it is, in place of command and train."""
     shebang: str | None = None
@@ -119,3 +156,19 @@ class Plan(Model):
     def option(self, name: str) -> str | None:
         """The value of an sbatch option, or None when it is not among them."""
         return next((option.value for option in self.options if option.name == name), None)
+
+    def of_step(self, step: PlannedStep) -> "Plan":
+        """One of its steps as a job of its own, as large as its share."""
+        same = (
+            *(
+                "command",
+                "nodes",
+                "gpus_per_node",
+                "tasks_per_node",
+                "processes_per_node",
+                "spawned_per_node",
+            ),
+            *("cpus_per_task", "memory", "launcher", "srun_options"),
+        )
+        update = {name: getattr(step, name) for name in same} | {"steps": (), "own_gpus": None}
+        return self.model_copy(update=update)

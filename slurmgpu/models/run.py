@@ -215,6 +215,9 @@ class Run(_Record):
     script: str = Field(default="script.sbatch", description="Relative to run_dir.")
     stdout: str | None = Field(default=None, description="The pattern, with Slurm's own `%j` and the like.")
     stderr: str | None = None
+    steps: list[str] = Field(
+        default_factory=list, description="Those that run side by side, each with a log beside the job's."
+    )
     slurmgpu_version: str
     earlier: list[Submitted] = Field(
         default_factory=list, description="What was submitted before, oldest first."

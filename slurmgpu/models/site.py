@@ -72,10 +72,16 @@ class Software(Model):
 
     module_system: Literal["lmod", "tcl", "none"] | None = None
     """lmod: Lmod; tcl: Environment Modules; none: there are no modules."""
+    module_init: Text | None = None
+    """The file that defines `module` in a shell, where it is in none of the usual places, as in
+    `module_init: /opt/site/lmod/init/bash`."""
     modules: tuple[Text, ...] = ()
     """Modules that PyTorch jobs may want, as in `modules: [cuda/12.4, pytorch/2.9]`."""
     containers: tuple[Word, ...] = ()
     """Container runtimes on PATH, as in `containers: [apptainer]`."""
+    local_scratch: Text | None = None
+    """The folder on each node's own disk, as in `local_scratch: /local/$USER`; left out, jobs take $SLURM_TMPDIR, $TMPDIR
+    or /tmp."""
     scratch: Text | None = None
     """The folder where runs should go, as in `scratch: /scratch/$USER`."""
     network_interface: Word | None = None

@@ -47,6 +47,7 @@ def logs_of(run: Run | None, job: JobStatus) -> list[Log]:
         return [Log(job.job_id, None, why=why or "neither Slurm nor a run directory says where its log is")]
     error = _expanded(job.stderr, run.stderr if run else None, job)
     tasks = [] if run is None or job.raw_id is None else tasks_of(run, job.raw_id, job.job_id)
+    tasks += [] if run is None else logs_of_steps(run, out, job.job_id)
     part = "batch script" if tasks else ""
     if error is None or error == out:
         return [Log(job.job_id, out, part=part, why=why), *tasks]
@@ -92,6 +93,12 @@ def tasks_of(run: Run, number: int, job_id: str) -> list[Log]:
         Log(job_id, path, "stderr" if is_error else "stdout", f"task {rank}")
         for rank, is_error, path in sorted(found)
     ]
+
+
+def logs_of_steps(run: Run, out: Path, job_id: str) -> list[Log]:
+    """The logs of steps that run side by side, once they have begun: they lie beside the job's own."""
+    found = [(name, out.with_name(f"{out.stem}-{name}{out.suffix}")) for name in run.steps]
+    return [Log(job_id, path, part=f"step {name}") for name, path in found if path.is_file()]
 
 
 def _why_not_there(job: JobStatus) -> str:

@@ -282,9 +282,14 @@ def _why(cluster: Cluster, resources: Resources, chosen: Draft, fitting: list[Dr
     if len(cluster.partitions) == 1:
         return "the only partition"
     considered = sum(not (one.preemptible or one.by_name) for one in cluster.partitions.values())
-    named = "; others are used only if you name them" if considered != len(cluster.partitions) else ""
+    rest = len(cluster.partitions) - considered
+    named = (
+        f" ({rest} more {'is' if rest == 1 else 'are'} used only if you name {'it' if rest == 1 else 'one'})"
+        if rest
+        else ""
+    )
     if considered == 1:
-        return f"the only partition{named}"
+        return f"the only partition that the planner chooses by itself{named}"
     if len(fitting) == 1:
         request = Request.of(resources)
         return f"the only one of {considered} partitions where {request} fit{'s' if request.single else ''}{named}"

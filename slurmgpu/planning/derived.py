@@ -6,6 +6,7 @@ import posixpath
 import re
 from typing import TYPE_CHECKING
 
+from slurmgpu.containers import enters_by_srun
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.launchers import Launcher, launcher
 from slurmgpu.models.cluster import Cluster
@@ -71,7 +72,8 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
         # sbatch expands nothing: a folder with a variable or ~ in it can only be entered by the script.
         chdir=None if _only_the_job_knows(around.work_dir) else around.work_dir,
     )
-    own_gpus = _own_gpus(cluster, starter, draft.layout, tasks)
+    by_srun = starter.by_srun or enters_by_srun(environment)
+    own_gpus = _own_gpus(cluster, by_srun, draft.layout, tasks)
     return Settled(
         name=made.name,
         options=options_of(job, cluster, made),
@@ -111,7 +113,7 @@ def _only_the_job_knows(folder: str) -> bool:
 
 
 def _check(job: Job, work_dir: str) -> None:
-    for field in ("script", "components"):
+    for field in ("script", "components", "steps"):
         if getattr(job, field):
             refuse_timeout(job, field)
     if job.script is not None and _only_the_job_knows(work_dir):
@@ -119,7 +121,7 @@ def _check(job: Job, work_dir: str) -> None:
             f"work_dir: {work_dir!r} is known to the job only, and a script runs as it is",
             hint="write the folder out, or leave work_dir out and begin the script with cd",
         )
-    if job.command is None and job.train is None and job.script is None:
+    if job.command is None and job.train is None and job.script is None and not job.steps:
         raise InvalidInput(
             "the job has neither command nor train: there is nothing to run",
             hint="write command: [python, train.py] in a job file (job.yaml in this folder is found by itself), or after --: "
@@ -181,12 +183,12 @@ def _judged_precision(job: Job, draft: Draft, force: bool) -> tuple[str, ...]:
     return judge_precision(job.train.precision, types, has_gpus=has_gpus, force=force)
 
 
-def _own_gpus(cluster: Cluster, starter: Launcher, layout: Layout, tasks: int) -> int | None:
+def _own_gpus(cluster: Cluster, by_srun: bool, layout: Layout, tasks: int) -> int | None:
     """GPUs of each task of srun where the site gives them by the task; PlanError where they cannot be split."""
     style = cluster.dialect.gpus
     if not layout.gpus_per_node or style not in ("srun", "gpus-per-task"):
         return None
-    if style == "srun" and not starter.by_srun:
+    if style == "srun" and not by_srun:
         return None  # the batch shell has all GPUs of its node (seen on 20.11 to 26.05)
     if layout.gpus_per_node % tasks:
         raise PlanError(

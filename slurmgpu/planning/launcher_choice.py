@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from slurmgpu.containers import enters_by_srun
 from slurmgpu.errors import PlanError
 from slurmgpu.launchers import launcher
 from slurmgpu.lines.command import (
@@ -50,14 +51,10 @@ class Launching(NamedTuple):
 
 def outside_the_container(environment: Environment) -> tuple[str, ...]:
     """What a container sees of a Python environment that is activated before it."""
-    python = environment.python
-    if environment.container is None or not (python.conda or python.venv):
+    found = environment.python.activated
+    if environment.container is None or found is None:
         return ()
-    name = (
-        f"conda environment {python.conda.env}"
-        if python.conda
-        else f"venv {python.venv and python.venv.path}"
-    )
+    name = f"{'conda environment' if found.kind == 'conda' else found.kind} {found.where}"
     cleaned = {"--cleanenv", "-e", "--containall", "-C"} & set(environment.container.options)
     rest = f"{min(cleaned)} keeps the other variables out" if cleaned else "the other variables get in"
     return (
@@ -79,6 +76,8 @@ def choose_launcher(
     do, the cluster's dialect says which.
     """
     nodes, gpus_per_node, tasks_per_node = layout
+    if job.steps:
+        return Launching("plain", "each step has a launcher of its own")
     if job.components and not job.exact:
         spawns = facts is not None and facts.spawns is not None
         return Launching("plain", _ONCE, spawns=spawns)
@@ -119,6 +118,11 @@ def _explicit(job: Job, environment: Environment, facts: ScriptFacts | None, nod
     name = job.launch.launcher
     chosen = launcher(name)
     chosen.check(name, job, environment)
+    if chosen.without_srun and environment.container is not None and enters_by_srun(environment):
+        raise PlanError(
+            f"launch: {name} starts processes without srun, and {environment.container.runtime} needs srun to enter an image",
+            hint="use launch: mpi",
+        )
     why = "the job says so (launch)"
     if chosen.on_every_node:
         return Launching(name, why, _started_twice(facts, name))

@@ -32,7 +32,7 @@ _OF_THE_JOB = frozenset(
 def _components(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
     """Derive every component; PlanError names the one that does not fit, and what would.
 
-    The command runs once, on the first node of the first component, and starts its own steps there.
+    Where it has no steps, the command runs once, on the first node of the first component, and starts its own there.
     """
     if job.array is not None:
         raise PlanError(
@@ -44,7 +44,7 @@ def _components(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
         field = "train" if job.train is not None else f"launch: {asked}"
         raise PlanError(
             f"{field} and components: the processes of one launch are alike, and components differ",
-            hint="write the steps yourself, in script: or command: srun --het-group=0 ... : --het-group=1 ...",
+            hint="write a command for each component under steps:, or srun --het-group=0 ... : --het-group=1 ... in script:",
         )
     first = derived.settle(job, cluster, around)
     others = [
@@ -55,6 +55,7 @@ def _components(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
         components=tuple(
             tuple(option for option in one.options if option.name not in _OF_THE_JOB) for one in others
         ),
+        further=tuple(one.size for one in others),
         cost=_cost_in_all([one.cost for one in (first, *others)]),
     )
 
@@ -91,6 +92,7 @@ def _component(
             "sbatch": component.sbatch,
             "components": (),
             "command": ("srun",),
+            "steps": {},
             "script": None,
             "shebang": None,
             "launch": Launch.model_construct(launcher="plain"),
@@ -116,9 +118,15 @@ def _settled(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
         from slurmgpu.planning import exact
 
         return exact.settle(job, cluster, around)
-    if job.components:
-        return _components(job, cluster, around)
-    return derived.settle(job, cluster, around)
+    if job.steps:
+        from slurmgpu.planning import steps  # only a job that has some pays for it
+
+        return steps.settle(job, cluster, around, _derived)
+    return _derived(job, cluster, around)
+
+
+def _derived(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
+    return (_components if job.components else derived.settle)(job, cluster, around)
 
 
 def _check_array(job: Job, cluster: Cluster) -> None:

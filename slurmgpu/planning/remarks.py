@@ -27,7 +27,7 @@ def reasons(
 ) -> Iterator[Reason]:
     """Why the values are that are not sbatch option; ``processes`` on a node, ``own_gpus`` of each task."""
     layout = draft.layout
-    if job.script is None and not job.components:
+    if job.script is None and not job.components and not job.steps:
         yield _processes_reason(launching, layout, processes)
     if layout.gpus_per_node:
         yield from _step_reasons(cluster, own_gpus)

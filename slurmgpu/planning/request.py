@@ -113,7 +113,7 @@ def _spread(request: Request, gpus_on_a_node: int | None) -> Layout:
             1, total, "on one node: nothing is known of the nodes; give nodes and gpus_per_node to spread"
         )
     if total <= gpus_on_a_node:
-        return Layout(1, total, f"{total} of the {gpus_on_a_node} GPUs of a node")
+        return Layout(1, total, f"{count(total, 'GPU')} fit{'s' if total == 1 else ''} on one node")
     per_node = next(share for share in range(gpus_on_a_node, 0, -1) if total % share == 0)
     return Layout(
         total // per_node,

@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
+from slurmgpu.containers import runtime
 from slurmgpu.errors import PlanError
 from slurmgpu.lines.command import python_command
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.gpu_models import well_known
 from slurmgpu.models.job import Job, Restart
-from slurmgpu.models.plan import Option, Plan, Reason
+from slurmgpu.models.plan import Option, Plan, PlannedStep, Reason
 from slurmgpu.models.units import Memory
 from slurmgpu.planning.launcher_choice import Launching
 
@@ -45,6 +46,8 @@ class Surroundings(NamedTuple):
     """Where a value of the job was written that is in no job file and no option: `resources.account` -> file:line."""
     script: ScriptFacts | None = None
     """What the user's script shows; None: not read."""
+    scripts: Mapping[str, ScriptFacts] = {}
+    """The same of the steps that run side by side, by their names."""
     force: bool = False
     """Plan what cannot run all the same, and say why it cannot."""
 
@@ -59,7 +62,7 @@ def resolve_environment(
     if choice is None:
         return None, Environment.model_construct()
     if isinstance(choice, Environment):
-        return None, choice
+        return None, _checked(choice)
     known = {**cluster.environments, **named}
     if choice not in known:
         has = f"it has {', '.join(sorted(known))}" if known else "none is defined"
@@ -70,7 +73,14 @@ def resolve_environment(
             else "define it under environments: in the cluster's profile or in slurmgpu.yaml beside the job, "
             "or write it inline: environment: {modules: {load: [...]}}",
         )
-    return choice, known[choice]
+    return choice, _checked(known[choice])
+
+
+def _checked(environment: Environment) -> Environment:
+    container = environment.container
+    if container is not None:
+        runtime(container.runtime).check(container.runtime, container)
+    return environment
 
 
 # Slurm has one switch for these (sbatch(1), --requeue), and without it scontrol requeue is refused, too.
@@ -187,6 +197,9 @@ class Settled(NamedTuple):
     log_folders: tuple[str, ...]
     srun_options: tuple[str, ...]
     components: tuple[tuple[Option, ...], ...] = ()
+    further: tuple[Size, ...] = ()
+    """The sizes of these components."""
+    steps: tuple[PlannedStep, ...] = ()
     own_gpus: int | None = None
     cost: Cost | None = None
     reasons: tuple[Reason, ...] = ()
@@ -214,10 +227,13 @@ def plan_of(job: Job, cluster: Cluster, work_dir: str, made: Settled) -> Plan:
         srun_options=made.srun_options,
         command=job.command,
         train=job.train.document() if job.train is not None else None,
+        steps=made.steps,
         script=job.script,
         shebang=(job.shebang or shell) if job.exact or job.script is not None else None,
         environment=made.environment,
         environment_name=made.environment_name,
+        stage=job.stage,
+        local_scratch=cluster.software.local_scratch,
         variables={**_interface(job, cluster, size), **made.environment.variables, **job.variables},
         secrets=job.secrets,
         work_dir=work_dir,
@@ -232,6 +248,7 @@ def plan_of(job: Job, cluster: Cluster, work_dir: str, made: Settled) -> Plan:
         tended=_is_tended(job, made),
         login_shell=login_shell,
         address_suffix=None if job.exact else cluster.dialect.address_suffix,
+        module_init=cluster.software.module_init,
         gpu_hours=cost.gpu_hours if cost else None,
         charge=cost.charge if cost else None,
         charge_unit=cost.unit if cost and cost.charge is not None else None,
@@ -249,14 +266,15 @@ def _interface(job: Job, cluster: Cluster, size: Size) -> dict[str, str]:
 
 
 def _is_tended(job: Job, made: Settled) -> bool:
-    if job.components and not job.exact:
+    if job.steps or (job.components and not job.exact):
         return False  # what ends the steps of its components in time is the job's
     own_loop = made.own_loop is not None and not job.exact
-    return job.train is not None or own_loop or "timeout" in made.restart.on
+    return job.train is not None or own_loop or job.stage is not None or "timeout" in made.restart.on
 
 
 def _reasons(made: Settled) -> Iterator[Reason]:
-    yield Reason.of("launcher", made.launching.launcher, made.launching.why)
+    if not made.steps:
+        yield Reason.of("launcher", made.launching.launcher, made.launching.why)
     yield from made.reasons
     if made.own_loop is not None:
         why = f"into the run directory, since {made.own_loop} imports it"
@@ -280,6 +298,8 @@ def name_of(job: Job) -> str:
         return job.name or "job"
     if job.train is not None:
         return PurePosixPath(job.train.task.split(":")[0]).stem
+    if job.steps:
+        return next(name for name, step in job.steps.items() if not step.background)
     assert job.command is not None
     python = python_command(job.command)
     word = (python.script or python.module) if python else _script_in(job.command)

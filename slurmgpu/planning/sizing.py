@@ -58,8 +58,10 @@ def _describe(place: Setting, group: NodeGroup, whole: str, own: str | None) -> 
     gpus = place.layout.gpus_per_node
     if own is not None:
         return f"{count(gpus, 'GPU')} x {own}, a GPU's share there"
-    kind = "a node" if len(place.groups) == 1 else "the smallest node that fits"
-    return f"the share of {count(gpus, 'GPU')} on {kind}: {group.gpu_count} GPUs, {whole}"
+    least = "" if len(place.groups) == 1 else " (the smallest share of all node types)"
+    return (
+        f"{gpus} of {count(group.gpu_count or 0, 'GPU')}, so {gpus}/{group.gpu_count} of a node's {whole}{least}"
+    )
 
 
 def cpus_asked(resources: Resources, layout: Layout, tasks_per_node: int) -> Sized | None:

@@ -7,11 +7,14 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from itertools import groupby
-from typing import Any
+from typing import Any, TypedDict
 
 from slurmgpu.containers import runtime
 from slurmgpu.launchers import launcher
-from slurmgpu.models.plan import Plan
+from slurmgpu.models.environment import Container, Modules
+from slurmgpu.models.plan import Plan, PlannedStep
+from slurmgpu.models.stage import StageIn
+from slurmgpu.models.steps import variable_of
 from slurmgpu.models.train import TRAIN_SCHEMA, TrainSettings
 from slurmgpu.quoting import directive_value, job_path, path_variables, shell_word, shellcheck_remarks
 
@@ -25,20 +28,86 @@ def launch_lines(plan: Plan) -> dict[str, object]:
     return {
         "launcher": plan.launcher,
         "multi_node": plan.nodes > 1,
-        "srun": _srun(plan, starter.srun_options(plan)) if starter.by_srun else None,
+        "srun": _srun(plan, starter.srun_options(plan)) if starter.by_srun else _lone_step(plan),
         "lines": lines,
         "command": " ".join(lines),
         "shellcheck": ",".join(_remarks(plan, lines[:-1])),
         "ending": " & launched=$!" if plan.tended else "",
+        "own_stage": _on_all_nodes(plan),
         **starter.values(plan),
     }
+
+
+def _side_by_side(plan: Plan) -> list[dict[str, object]]:
+    """What the template of each step that runs beside others lays out."""
+    alike = [plan.of_step(step) for step in plan.steps]
+    meeting = [launcher(one.launcher).meeting(one) for one in alike]
+    numbers = iter(range(len(alike)))
+    return [
+        {
+            "name": step.name,
+            "variable": variable_of(step.name),
+            "component": step.component,
+            "first_node": step.first_node,
+            "overlap": step.overlap,
+            "meets": meets,
+            "number": next(numbers) if meets else None,
+            "folder": step.own_folder,
+            "container": container_words(one),
+            "launch": launch_lines(one)
+            | {
+                "template": launcher(one.launcher).template,
+                "srun": _srun_beside_others(plan, step, one),
+                "ending": _following(step),
+            },
+        }
+        for step, one, meets in zip(plan.steps, alike, meeting, strict=True)
+    ]
+
+
+def _following(step: PlannedStep) -> str:
+    kind = "background" if step.background else "waited-for"
+    return f' >>"$(log_of {step.name})" 2>&1 & follow {step.name} {kind} "$!"'
+
+
+def _srun_beside_others(plan: Plan, step: PlannedStep, one: Plan) -> str:
+    """The srun of a step, told of its share and its nodes; what it sees comes before it."""
+    first, behind = step.first_node, step.first_node + step.nodes
+    hosts = f"hosts_{step.component}"
+    listed = f"{hosts}[{first}]" if step.nodes == 1 else f"{hosts}[*]:{first}:{step.nodes}"
+    whole = (first, behind) == (0, _nodes_of(plan, step.component))
+    threads = _threads(one)
+    before = [
+        *(["CUDA_VISIBLE_DEVICES=''"] if step.gres == "none" and plan.gpus else []),  # 20.11 leaves the job's
+        *([f'OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{threads}}}"'] if threads else []),
+        *([f'SLURMGPU_RUN_DIR="$SLURMGPU_RUN_DIR/{step.name}"'] if step.own_folder else []),
+    ]
+    old = any(other.overlap for other in plan.steps)
+    share = [
+        f"--job-name={step.name}",
+        *([f"--het-group={step.component}"] if plan.components else []),
+        *(["--exact"] if step.exact else ["--overlap"] if step.overlap else []),
+        *(["${old:+--exact --gres=none}" if step.overlap else "${old:+--overlap}"] if old else []),
+        *([f"--mem={step.memory}" if step.memory else "--mem=0"] if step.exact or step.overlap else []),
+        *([f"--gres={step.gres}"] if step.gres else []),
+        *([] if whole else [f'--nodelist="${{{listed}}}"']),
+    ]
+    srun = " ".join([*before, _srun(one, launcher(one.launcher).srun_options(one))])
+    return f"{srun} \\\n    {' '.join(share)}"
+
+
+def _nodes_of(plan: Plan, component: int) -> int:
+    if component == 0:
+        return plan.nodes
+    return next(int(option.value or 1) for option in plan.components[component - 1] if option.name == "nodes")
 
 
 def _remarks(plan: Plan, lines: list[str]) -> list[str]:
     container = plan.environment.container
     quoted = [*(plan.command or ()), *plan.srun_options, *(container.options if container else ())]
     remarks = set(shellcheck_remarks(quoted))
-    if any(re.search(r"'[^']*\$", line) for line in lines):
+    shown = (*lines, container_words(plan) or "")
+    if _on_all_nodes(plan) or any(re.search(r"'[^']*\$", line) for line in shown):
         remarks.add("SC2016")
     return sorted(remarks)
 
@@ -57,20 +126,62 @@ def _srun(plan: Plan, options: tuple[str, ...]) -> str:
     if plan.train is not None:
         # So must one that left while others wait for it. In a script of the user's, rank 0 may work on alone.
         words.append("--wait=60")
+    if _on_all_nodes(plan):
+        words.append(
+            "--overlap"
+        )  # the step that keeps the data runs beside it; 20.11 lets no others share CPUs
     words += map(shell_word, (*options, *plan.srun_options))
-    return " ".join(words)
+    return " ".join((*words, *_by_srun(plan)))
 
 
-def container_words(plan: Plan) -> str | None:
-    """What comes before the command to run it in the image, as one text of shell; None without a container."""
-    container = plan.environment.container
-    if container is None:
-        return None
+def _lone_step(plan: Plan) -> str | None:
+    """The step of a command that the batch shell would start itself, if only srun enters its image."""
+    image = _by_srun(plan)
+    return (
+        " ".join(("srun --nodes=1 --ntasks=1", *map(shell_word, plan.srun_options), *image))
+        if image
+        else None
+    )
+
+
+# What a job's processes need of their environment, in whatever image they are.
+_PASSED = (
+    "SLURM*", "MASTER_*", "PET_*", "TORCH*", "NCCL_*", "GLOO_*", "RCCL_*", "OMP_*", "CUDA_*", "ROCR_*", "HIP_*", "PMI*",
+    "RAY_*",
+)  # fmt: skip
+
+
+class _Entry(TypedDict):
+    gpus: bool
+    binds: list[str]
+    variables: list[str]
+
+
+def _entry(plan: Plan, container: Container) -> _Entry:
+    """What a runtime is told of the job."""
     binds = [job_path(bind) for bind in container.binds]
     if plan.train is not None or plan.own_loop is not None or plan.tended:
         # A task of an array writes into a folder of its own below the one that has the code.
+        binds = ['"$SLURMGPU_STAGE"', *binds] if plan.stage else binds
         binds.insert(0, '"$run_dir"' if plan.option("array") is not None else '"$SLURMGPU_RUN_DIR"')
-    return " ".join(runtime(container.runtime).words(container, gpus=plan.gpus > 0, binds=binds))
+    variables = list(dict.fromkeys([*_PASSED, *plan.variables, *plan.secrets]))
+    return {"gpus": plan.gpus > 0, "binds": binds, "variables": variables}
+
+
+def container_words(plan: Plan) -> str | None:
+    """What comes before the command to run it in the image, as one text of shell; None where nothing does."""
+    container = plan.environment.container
+    if container is None:
+        return None
+    return " ".join(runtime(container.runtime).words(container, **_entry(plan, container))) or None
+
+
+def _by_srun(plan: Plan) -> list[str]:
+    """Options of srun by which its tasks are in the image."""
+    container = plan.environment.container
+    if container is None:
+        return []
+    return runtime(container.runtime).srun_words(container, **_entry(plan, container))
 
 
 SCRIPT_NAME = "script.sbatch"
@@ -78,7 +189,7 @@ SCRIPT_NAME = "script.sbatch"
 
 VARIABLES = {
     "login_shell": "Whether the first line is to say `bash -l`.",
-    "submit_by_hand": "The command that submits the script without slurmgpu.",
+    "submit_by_hand": "The command that submits the script without slurmgpu; `none` in a shell, which nobody submits.",
     "options": "List of options as they come after `#SBATCH `, in order; the bare word `hetjob` between components.",
     "shebang": "What runs a script of the user's own, such as `/bin/zsh`, or `none`.",
     "script": "The script's own lines, or `none`.",
@@ -86,13 +197,24 @@ VARIABLES = {
     "restart_limit": "The most restarts, or `none`.",
     "keep_environment_in_steps": "Whether `--export=NONE` was asked for, so that steps must be told to keep the environment.",
     "modules": "The environment modules, or `none`.",
+    "modules.init": "The site's own file that defines `module`, quoted, or `none`.",
     "modules.purge": "Whether to purge first.",
+    "modules.reset": "Whether to reset first.",
     "modules.use": "List of folders, quoted.",
-    "modules.load": "Names of the modules, quoted, in one text.",
+    "modules.unload": "Names of the modules, quoted, in one text; empty without any.",
+    "modules.load": "List of what is swapped, then loaded: `command` is what follows `module`, `name` the module.",
     "conda": "The conda environment, or `none`.",
     "conda.env": "The environment, quoted.",
     "conda.root": "Where conda is installed, quoted, or `none`.",
-    "venv": "The path of `bin/activate`, quoted, or `none`.",
+    "conda.prefix": "The environment's folder, quoted, for nodes without conda; `none` where only conda knows it.",
+    "venv": "The virtual environment, or `none`.",
+    "venv.activate": "The path of its `bin/activate`, quoted.",
+    "venv.python": "The path of its `bin/python3`, quoted; `none` where only the command's own steps see it.",
+    "venv.uv": "Whether it is a uv project's.",
+    "pixi": "The pixi environment, or `none`.",
+    "pixi.project": "The project's folder, quoted.",
+    "pixi.env": "The environment's name, quoted.",
+    "interpreter": "The interpreter that a training names, quoted, or `none`.",
     "exports": "List of `NAME=value`, quoted.",
     "secrets": "Names of secrets, in one text; empty without any.",
     "cpus_per_task": "CPUs of each task, or `none`.",
@@ -107,6 +229,12 @@ VARIABLES = {
     "run": "The run directory; `none` for a command that needs none.",
     "run.name": "The start of a run directory's name, quoted.",
     "run.array": "Whether the job is an array.",
+    "stage": "Data for the nodes' own disks, or `none`.",
+    "stage.base": "The folder there, quoted.",
+    "stage.nodes": "On how many nodes the processes are, each with a folder of its own; 1: on the first alone.",
+    "stage.srun": "What starts one task on each of them.",
+    "stage.copies": "List of the commands that fill the folder `$stage`.",
+    "stage.results": "List of what is brought back, and where to, quoted: `name` and `to`.",
     "own_loop": "Where the command's script imports `slurmgpu.training`, quoted, or `none`.",
     "tended": "How the script sees the job through to its end; `none` for a command that neither resumes nor is requeued.",
     "tended.job": "Slurm's id of the job or array task, quoted.",
@@ -114,11 +242,19 @@ VARIABLES = {
     "tended.requeues": "Whether the job may start again.",
     "tended.at_limit": "Whether the time limit is a reason to start again.",
     "tended.by_code": "Whether exit code 75 is a reason to start again.",
+    "tended.many": "Whether srun ends other tasks of a command once one has failed.",
     "needed_variables": "List of the variables without which the image cannot be found.",
     "container": "What comes before the command to run it in an image, quoted, in one text; `none` without a container.",
     "sections": "List of the templates that follow the options, in the order in which they run.",
     "shown": "Those of them that stand in the open; all of them in a script without machinery.",
     "steps": "List of the functions that `run_job` calls, each with its templates as `sections`; the launcher has no `function`.",
+    "side_by_side": "List of the job's own steps, where several run at once, each with `name`, `variable` (which holds the "
+    "address of its first node), `component`, `first_node`, `overlap`, `meets` (as `rendezvous.nodes`), `number` (of its "
+    "port), `folder`, `container` and `launch`.",
+    "meeting": "How many of these steps have a port of their own.",
+    "components": "The number of components of a heterogeneous job; 1 for any other.",
+    "address_suffix": "What is appended to a node's name.",
+    "launch": "How the processes are started; `none` where several steps run at once, each with its own.",
     "launch.launcher": "Who starts the processes, as in `launch: srun`.",
     "launch.multi_node": "Whether the job has several nodes.",
     "launch.srun": "`srun` with its options; `none` where the batch shell itself starts the command.",
@@ -128,7 +264,13 @@ VARIABLES = {
     "launch.ray_resources": "Of ray: what a node has, as options of `ray start`.",
     "launch.sets_rank": "Of srun: whether the ranks are exported under torch's names.",
     "launch.own_gpu": "Of srun: whether each task gets one GPU of its own, hidden from the others.",
+    "launch.own_stage": "Whether each node has a staging folder of its own.",
     "launch.shellcheck": "ShellCheck's remarks to silence above the command, such as `SC2016`; empty without any.",
+    "shell": "What `slurmgpu shell` starts; only the templates in `shell/` have it.",
+    "shell.command": "The command in place of a shell, quoted; `none` for a shell.",
+    "shell.tasks_per_node": "Tasks that the job has on each node.",
+    "shell.server": "The server that is started: `sshd` or `jupyterlab`.",
+    "shell.python": "The Python that Jupyter runs in, quoted.",
     "launch.ending": "What follows the command where the script goes on after it: ` & launched=$!`, else empty.",
 }
 """What a template may use, by its dotted name; lists may be empty."""
@@ -149,20 +291,27 @@ def context(plan: Plan, script_name: str) -> dict[str, Any]:
         "modules": _modules(plan),
         "conda": _conda(plan),
         "venv": _venv(plan),
+        "pixi": _pixi(plan),
+        "interpreter": _interpreter(plan),
         "exports": [f"{name}={job_path(value)}" for name, value in plan.variables.items()],
         "secrets": " ".join(plan.secrets),
-        "cpus_per_task": launcher(plan.launcher).cpus_of_a_task(plan),
+        "cpus_per_task": None if plan.steps else launcher(plan.launcher).cpus_of_a_task(plan),
         "threads": _threads(plan),
         "rendezvous": _rendezvous(plan),
         "run": _run(plan),
         "train": None if plan.train is None else _train(plan.train),
         "own_loop": None if plan.own_loop is None else shell_word(plan.own_loop),
+        "stage": _stage(plan),
         "tended": _tended(plan),
         "container": container_words(plan),
         "needed_variables": list(path_variables(environment.container.image))
         if environment.container
         else [],
-        "launch": launch_lines(plan),
+        "launch": launch_lines(plan) if not plan.steps else None,
+        "side_by_side": _side_by_side(plan),
+        "meeting": sum(launcher(one.launcher).meeting(plan.of_step(one)) is not None for one in plan.steps),
+        "components": 1 + len(plan.components),
+        "address_suffix": plan.address_suffix or "",
     }
     sections = list(_sections(plan, context))
     functions = _functions(plan)
@@ -185,7 +334,10 @@ def _functions(plan: Plan) -> dict[str, str]:
         "run.sh.j2": "set_up_run_directory",
         "train.sh.j2": "set_up_run_directory",
         "own.sh.j2": "set_up_run_directory",
+        "stage.sh.j2": "stage_data",
+        "nodes.sh.j2": "set_up_steps",
         "signals.sh.j2": "pass_signals_on",
+        "waiting.sh.j2": "wait_for_steps",
         "ending.sh.j2": "wait_for_the_end" if plan.restart_limit is None else "wait_and_requeue",
     }
 
@@ -198,21 +350,27 @@ def _sections(plan: Plan, context: Mapping[str, Any]) -> Iterator[str]:
         "environment/modules.sh.j2": context["modules"],
         "environment/conda.sh.j2": context["conda"],
         "environment/venv.sh.j2": context["venv"],
+        "environment/pixi.sh.j2": context["pixi"],
+        "environment/interpreter.sh.j2": context["interpreter"],
         "environment/variables.sh.j2": context["exports"],
         "environment/secrets.sh.j2": context["secrets"],
-        "steps.sh.j2": context["keep_environment_in_steps"] or plan.cpus_per_task is not None,
+        "steps.sh.j2": context["keep_environment_in_steps"]
+        or (plan.cpus_per_task is not None and not plan.steps),
         "container/image.sh.j2": context["needed_variables"],
         "settings.sh.j2": context["train"],
         "restart.sh.j2": plan.restart_limit is not None,
-        "time.sh.j2": context["tended"],
+        "time.sh.j2": plan.tended,
         "rendezvous.sh.j2": context["rendezvous"],
         **({preparation: True} if preparation else {}),
         "run.sh.j2": context["run"],
         "train.sh.j2": context["train"],
         "own.sh.j2": context["own_loop"],
+        "stage.sh.j2": context["stage"],
+        "nodes.sh.j2": plan.steps,
         "signals.sh.j2": context["tended"],
-        starter.template: True,
+        "launcher/side-by-side.sh.j2" if plan.steps else starter.template: True,
         "ending.sh.j2": plan.tended,
+        "waiting.sh.j2": plan.steps,
     }
     return (name for name, present in wanted.items() if present)
 
@@ -238,28 +396,68 @@ def _submit_by_hand(plan: Plan, script_name: str) -> str:
 
 def _modules(plan: Plan) -> dict[str, object] | None:
     modules = plan.environment.modules
-    if modules is None or not (modules.purge or modules.use or modules.load):
+    if modules is None or modules == Modules.model_construct():
         return None
     return {
+        "init": job_path(plan.module_init) if plan.module_init else None,
         "purge": modules.purge,
+        "reset": modules.reset,
         "use": [job_path(folder) for folder in modules.use],
-        "load": " ".join(shell_word(name) for name in modules.load),
+        "unload": " ".join(map(shell_word, modules.unload)),
+        "load": list(_loads(modules)),
     }
+
+
+def _loads(modules: Modules) -> Iterator[dict[str, str]]:
+    for old, new in modules.swap.items():
+        yield {"command": f"swap {shell_word(old)} {shell_word(new)}", "name": shell_word(new)}
+    # A word such as @12.4 or +mpi says more of the module before it (Environment Modules 5).
+    for words in re.findall(r"[^\n]+(?:\n[@+~][^\n]*)*", "\n".join(modules.load)):
+        first, *more = map(shell_word, words.split("\n"))
+        yield {"command": " ".join(["load", first, *more]), "name": first}
 
 
 def _conda(plan: Plan) -> dict[str, str | None] | None:
     conda = plan.environment.python.conda
     if conda is None:
         return None
-    return {"env": job_path(conda.env), "root": job_path(conda.root) if conda.root else None}
+    # conda itself takes a name with a slash in it for a folder.
+    by_folder = "/" in conda.env or conda.env.startswith("$")
+    prefix = conda.env if by_folder else f"{conda.root}/envs/{conda.env}" if conda.root else None
+    return {
+        "env": job_path(conda.env),
+        "root": job_path(conda.root) if conda.root else None,
+        "prefix": job_path(prefix) if prefix else None,
+    }
 
 
-def _venv(plan: Plan) -> str | None:
+def _venv(plan: Plan) -> dict[str, object] | None:
     """The script that activates the virtual environment; the shell's ``.`` would take ``-x/...`` for an option."""
-    venv = plan.environment.python.venv
-    if venv is None:
+    found = plan.environment.python.activated
+    if found is None or found.kind not in ("venv", "uv"):
         return None
-    return job_path(f"{'./' if venv.path.startswith('-') else ''}{venv.path}/bin/activate")
+    folder = f"{'./' if found.where.startswith('-') else ''}{found.where}"
+    return {
+        "activate": job_path(f"{folder}/bin/activate"),
+        "python": job_path(f"{folder}/bin/python3") if _is_seen(plan) else None,
+        "uv": found.kind == "uv",
+    }
+
+
+def _pixi(plan: Plan) -> dict[str, str] | None:
+    pixi = plan.environment.python.pixi
+    return {"project": job_path(pixi.project), "env": shell_word(pixi.env)} if pixi else None
+
+
+def _interpreter(plan: Plan) -> str | None:
+    named = plan.environment.python.interpreter
+    return job_path(named) if plan.train is not None and named != "python3" and _is_seen(plan) else None
+
+
+def _is_seen(plan: Plan) -> bool:
+    """Whether the batch shell sees the files that the command will: no image or plug-in of Slurm brings others."""
+    environment = plan.environment
+    return environment.container is None and not environment.sbatch and not environment.srun_options
 
 
 def _threads(plan: Plan) -> int | None:
@@ -298,27 +496,71 @@ def _json(value: object) -> str:
 
 def _tended(plan: Plan) -> dict[str, object] | None:
     """How the script sees the job through to its end, and what has it requeued."""
-    if not plan.tended:
+    if not plan.tended and not plan.steps:
         return None
     array = plan.option("array") is not None
     return {
         "job": '"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"' if array else '"$SLURM_JOB_ID"',
         "traps": list(_traps(plan)),
-        "requeues": plan.restart_limit is not None,
+        "requeues": plan.tended and plan.restart_limit is not None,
         "at_limit": "timeout" in plan.restart_on,
         "by_code": plan.train is None,
+        "many": _ends_others(plan),
     }
+
+
+def _ends_others(plan: Plan) -> bool:
+    """Whether srun ends other tasks of a command, which may ask for a new start by its code, once one has ended."""
+    return plan.train is None and plan.nodes * plan.tasks_per_node > 1 and launcher(plan.launcher).by_srun
+
+
+def _on_all_nodes(plan: Plan) -> bool:
+    return plan.stage is not None and plan.nodes > 1 and launcher(plan.launcher).on_every_node
+
+
+def _stage(plan: Plan) -> dict[str, object] | None:
+    """What is copied to the nodes' own disks and back."""
+    if plan.stage is None:
+        return None
+    nodes = plan.nodes if _on_all_nodes(plan) else 1
+    return {
+        "base": job_path(plan.local_scratch) if plan.local_scratch else '"${SLURM_TMPDIR:-${TMPDIR:-/tmp}}"',
+        "nodes": nodes,
+        # A step that takes nothing from the command's: it waits beside it for the end, when no step may start any more.
+        "srun": f"srun --overlap --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-task=1 --mem=0 --gres=none"
+        " --export=ALL --quiet",
+        "copies": [_copy(job_path(one.from_), one) for one in plan.stage.in_],
+        "results": [{"name": shell_word(one.from_), "to": job_path(one.to)} for one in plan.stage.out],
+    }
+
+
+def _copy(path: str, one: StageIn) -> str:
+    if not one.unpack:
+        return f'cp -RL {path if path[:1] != "-" else "./" + path} "$stage/"'
+    if one.from_.endswith(".zst"):
+        return f'zstd -dcq {path} | tar -x -C "$stage"'
+    return f'tar -x -f {path} -C "$stage"'
 
 
 def _traps(plan: Plan) -> Iterator[dict[str, str]]:
     """What the shell does for which signals; TERM asks for an end, whoever sends it."""
-    passed = launcher(plan.launcher).passes_on(plan)
+    if plan.steps:
+        yield {"signal": "TERM", "does": "told_to_end=yes"}
+        for name in ("USR1", "USR2"):
+            yield {"signal": name, "does": f'kill -s {name} "${{running[@]}}" 2>/dev/null || true'}
+        return
+    passed = None if _lone_step(plan) else launcher(plan.launcher).passes_on(plan)
     signals: dict[str, list[str]] = {}
     for name in ("TERM", "USR1", "USR2"):
-        does = ["told_to_end=yes"] if name == "TERM" and plan.restart_limit is not None else []
+        does = ["signalled=yes"] if _ends_others(plan) else []
+        if name == "TERM" and plan.restart_limit is not None:
+            does.append("told_to_end=yes")
+        if name == "TERM" and plan.stage and plan.stage.out:
+            # What does not end is ended: KILL comes 30 s after TERM as a rule (KillWait), and results are still here.
+            does.append('(sleep 15; kill -KILL "$launched" 2>/dev/null) & disown')
         does += [f'kill -s {passed[name]} "$launched" 2>/dev/null || true'] if passed else []
         signals.setdefault("; ".join(does) or ":", []).append(name)
-    return ({"signal": " ".join(names), "does": does} for does, names in signals.items())
+    yield from ({"signal": " ".join(names), "does": does} for does, names in signals.items())
 
 
 _LAID_OUT = {

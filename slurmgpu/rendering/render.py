@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from jinja2 import FunctionLoader, StrictUndefined, TemplateError, TemplateRuntimeError
 from jinja2.sandbox import SandboxedEnvironment
 
 from slurmgpu.models.plan import Plan
 from slurmgpu.rendering.context import SCRIPT_NAME, context
+from slurmgpu.rendering.shell import ShellValues, shell_context
 
-__all__ = ["MAIN_TEMPLATE", "render_script"]
+__all__ = ["MAIN_TEMPLATE", "render_script", "render_shell"]
 
 MAIN_TEMPLATE = "script.sh.j2"
 BODY_TEMPLATE = "body.sh.j2"
@@ -29,6 +31,28 @@ def render_script(
     sandbox, since a plain Jinja template can run commands. InvalidInput when one of them fails: ``place`` says how it
     names a template, such as by its file.
     """
+    main = MAIN_TEMPLATE if plan.script is None else BODY_TEMPLATE
+    text = _laid_out(main, templates, context(plan, script_name), place)
+    # A script of the user's own stays as it is to its last byte.
+    return text if plan.script is not None else text.rstrip("\n") + "\n"
+
+
+def render_shell(
+    plan: Plan, templates: Mapping[str, str], values: ShellValues, *, place: Callable[[str], str] = str
+) -> dict[str, str]:
+    """The files of an interactive session by name: the script that the node runs, and those that it reads.
+
+    The script is the job's up to where its processes would start; what comes there is in ``shell/``.
+    """
+    shared = shell_context(plan, values)
+    names = {SCRIPT_NAME: MAIN_TEMPLATE, **{name: f"shell/{name}.j2" for name in values.files}}
+    texts = {name: _laid_out(main, templates, shared, place) for name, main in names.items()}
+    return {name: text.rstrip("\n") + "\n" for name, text in texts.items()}
+
+
+def _laid_out(
+    main: str, templates: Mapping[str, str], values: Mapping[str, Any], place: Callable[[str], str]
+) -> str:
     environment = SandboxedEnvironment(
         loader=FunctionLoader(lambda name: _source(templates, name)),
         undefined=StrictUndefined,
@@ -40,16 +64,12 @@ def render_script(
         finalize=_printed,
     )
     environment.filters["indented"] = _indented
-    main = MAIN_TEMPLATE if plan.script is None else BODY_TEMPLATE
-    values = context(plan, script_name)
     try:
-        text = environment.get_template(main).render(values)
+        return environment.get_template(main).render(values)
     except (TemplateError, *_BY_AN_EXPRESSION) as error:
         from slurmgpu.rendering.mistakes import mistake  # only an error pays for it
 
         raise mistake(error, main, templates, place, environment.filters) from None
-    # A script of the user's own stays as it is to its last byte.
-    return text if plan.script is not None else text.rstrip("\n") + "\n"
 
 
 # What Python raises of an expression in a template: a filter that is given the wrong values, a division by zero.

@@ -167,17 +167,25 @@ class _Body:
 
     def _module(self, words: list[str]) -> Key:
         verb, names = words[1:2], words[2:]
-        if verb == ["purge"] and not names:
+        if any(word.startswith("-") for word in words[1:]):
+            raise Unsure("of module's options none has a field")
+        if verb in (["purge"], ["reset"]) and not names and not self.modules:
             self._at(1)
-            self.modules["purge"] = True
+            self.modules[verb[0]] = True
         elif verb == ["use"] and names:
             self._at(2)
             self.modules.setdefault("use", []).extend(map(self._folder, names))
-        elif verb in (["load"], ["add"]) and names:
+        elif verb in (["unload"], ["rm"]) and names:
             self._at(3)
+            self.modules.setdefault("unload", []).extend(map(literal, names))
+        elif verb in (["swap"], ["switch"]) and len(names) == 2:
+            self._at(4)
+            self.modules.setdefault("swap", {})[literal(names[0])] = literal(names[1])
+        elif verb in (["load"], ["add"]) and names:
+            self._at(5)
             self.modules.setdefault("load", []).extend(map(literal, names))
         else:
-            raise Unsure("of module's commands only purge, use and load have fields")
+            raise Unsure("of module's commands only purge, reset, use, unload, swap and load have fields")
         return ("environment",)
 
     def _folder(self, word: str) -> str:
@@ -191,7 +199,7 @@ class _Body:
             raise Unsure("a job file says only a virtual environment's bin/activate and conda's conda.sh")
         file = self._folder(words[1])
         conda = _CONDA_SCRIPT.match(file)
-        self._at(4)
+        self._at(6)
         if conda and not self.conda_root:
             self.conda_root = conda["root"]
         elif file.endswith("/bin/activate") and not self.python:
@@ -203,13 +211,13 @@ class _Body:
     def _eval(self, words: list[str]) -> Key:
         if words[1:] != ['"$(conda shell.bash hook)"']:
             raise Unsure("the shell makes commands of text here")
-        self._at(4)
+        self._at(6)
         return ("environment",)
 
     def _conda(self, words: list[str]) -> Key:
         if words[1:2] != ["activate"] or len(words) != 3 or self.python:
             raise Unsure("a job file activates one environment, by `conda activate NAME`")
-        self._at(5)
+        self._at(7)
         self.python = {"conda": {"env": self._folder_or_name(words[2])}}
         if self.conda_root:
             self.python["conda"]["root"] = self.conda_root
@@ -219,7 +227,7 @@ class _Body:
         return self._folder(word) if "/" in word else literal(word)
 
     def _export(self, words: list[str]) -> Key:
-        self._at(6)
+        self._at(8)
         for word in words[1:]:
             name, equals, value = word.partition("=")
             if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name) or name in self.variables:

@@ -6,12 +6,14 @@ import datetime
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from slurmgpu.slurm import cluster, sacct, sbatch, scancel, sinfo, squeue, sshare, sstat
+from slurmgpu.slurm import cluster, health, sacct, salloc, sbatch, scancel, sinfo, squeue, sshare, sstat
 from slurmgpu.slurm.cluster import cluster_name_here
 from slurmgpu.slurm.commands import Answer, Commands, Runner, call, current_user, submission_env
+from slurmgpu.slurm.health import Health
 from slurmgpu.slurm.hostlist import expand
 from slurmgpu.slurm.ids import JobId, expand_pattern
 from slurmgpu.slurm.sacct import TAKEN_OFF, Accounting, Step
+from slurmgpu.slurm.salloc import NOT_OF_SALLOC, Heard, hear, refusal
 from slurmgpu.slurm.sbatch import Accepted, Estimate, Outcome, Rejected, Unknown, Unreachable
 from slurmgpu.slurm.scancel import Said, check_signal
 from slurmgpu.slurm.sstat import StepUse
@@ -20,9 +22,9 @@ if TYPE_CHECKING:
     from slurmgpu.models.discovered import Discovered, LoginNode
 
 __all__ = [
-    "TAKEN_OFF", "Accepted", "Accounting", "Answer", "Estimate", "JobId", "Outcome", "Rejected",
-    "Runner", "Said", "Slurm", "Step", "StepUse", "Unknown", "Unreachable", "call", "check_signal",
-    "cluster_name_here", "current_user", "expand", "expand_pattern", "submission_env",
+    "NOT_OF_SALLOC", "TAKEN_OFF", "Accepted", "Accounting", "Answer", "Estimate", "Health", "Heard", "JobId", "Outcome",
+    "Rejected", "Runner", "Said", "Slurm", "Step", "StepUse", "Unknown", "Unreachable", "call", "check_signal",
+    "cluster_name_here", "current_user", "expand", "expand_pattern", "hear", "refusal", "submission_env",
 ]  # fmt: skip
 
 
@@ -30,6 +32,7 @@ class Slurm(Commands):
     """The Slurm that this process talks to. Each call is one command, unless its docstring says otherwise."""
 
     submit = sbatch.submit
+    allocate = salloc.allocate
     estimate = sbatch.estimate
     find_by_script = sbatch.find_by_script
     queue = squeue.read
@@ -39,6 +42,7 @@ class Slurm(Commands):
     cancel = scancel.cancel
     idle_nodes = sinfo.idle_nodes
     balance = sshare.read
+    health = health.read
     talks_to_a_cluster = cluster.talks_to_a_cluster
 
     def describe(

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from slurmgpu.errors import SlurmUnreachable
 
@@ -23,6 +23,7 @@ __all__ = [
     "call",
     "current_user",
     "reading_env",
+    "start",
     "submission_env",
     "unreachable",
 ]
@@ -127,28 +128,16 @@ def call(
     the command is not installed here or cannot be started.
     """
     environment = reading_env() if env is None else dict(env)
-    program = shutil.which(argv[0], path=environment.get("PATH"))
-    if program is None:
-        raise SlurmUnreachable(
-            f"{argv[0]} is not on PATH: Slurm's client commands are not installed on this machine.",
-            hint="Run this on a login node of the cluster, or try the job on this machine with: slurmgpu run",
-        )
     # A session of its own, so that a time-out ends the children of a site's wrapper script, too.
-    try:
-        process = subprocess.Popen(
-            [program, *argv[1:]],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            cwd=cwd,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise SlurmUnreachable(
-            f"{argv[0]} cannot be started: {error.strerror}",
-            hint="try it by hand: " + " ".join((argv[0], "--version")),
-        ) from None
+    process = start(
+        argv,
+        env=environment,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
     try:
         out, err = _answer_of(process, argv[0], timeout, environment)
         rc = process.returncode if process.returncode >= 0 else None
@@ -159,6 +148,26 @@ def call(
         _end(process)
         raise
     return Answer(tuple(argv), rc, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+
+
+def start(argv: Sequence[str], *, env: Mapping[str, str], **how: Any) -> subprocess.Popen[bytes]:
+    """Start one of Slurm's commands; ``how`` is subprocess's.
+
+    Raises SlurmUnreachable when it is not installed here or cannot be started.
+    """
+    program = shutil.which(argv[0], path=env.get("PATH"))
+    if program is None:
+        raise SlurmUnreachable(
+            f"{argv[0]} is not on PATH: Slurm's client commands are not installed on this machine.",
+            hint="Run this on a login node of the cluster, or try the job on this machine with: slurmgpu run",
+        )
+    try:
+        return subprocess.Popen([program, *argv[1:]], env=dict(env), **how)
+    except OSError as error:
+        raise SlurmUnreachable(
+            f"{argv[0]} cannot be started: {error.strerror}",
+            hint="try it by hand: " + " ".join((argv[0], "--version")),
+        ) from None
 
 
 def _answer_of(

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slurmgpu.containers import enters_by_srun
 from slurmgpu.errors import InvalidInput
 from slurmgpu.launchers import launcher
 from slurmgpu.models.plan import Option, Plan
@@ -98,7 +99,7 @@ def pack_function(
         why = "submitit saves the function's state on it and requeues the job"
         options += (Option(name="signal", value=f"{SlurmJobEnvironment.USR_SIG}@{_SIGNAL_AHEAD}", why=why),)
     python = plan.environment.python
-    named = python.conda or python.venv or "interpreter" in python.model_fields_set
+    named = python.activated or "interpreter" in python.model_fields_set
     made = _under_submitit(plan, job_path(python.interpreter) if named else shell_word(sys.executable))
     made = made.model_copy(update={"options": options})
     return Packed(made, _pickled(plan, function, args, kwargs), plan.nodes * plan.tasks_per_node)
@@ -138,10 +139,27 @@ def _refuse(plan: Plan) -> None:
             "script: runs as it is, and submitit starts a command on each task",
             hint="leave --via submitit out, or write command: instead of script:",
         )
+    if plan.stage is not None:
+        raise InvalidInput(
+            "stage: cannot be had with submitit, whose tasks end by themselves",
+            hint="leave --via submitit out, or stage out and copy the data in the function",
+        )
+    if plan.steps:
+        raise InvalidInput(
+            "steps: start side by side from the batch script, and submitit starts one command on each task",
+            hint="leave --via submitit out, or write command: instead of steps:",
+        )
     if plan.train is None and "timeout" in plan.restart_on:
         raise InvalidInput(
             "restart.on: timeout cannot be had with submitit, which itself requeues what can save its state",
             hint="leave timeout out, and give the function a method checkpoint; or leave --via submitit out",
+        )
+    if enters_by_srun(plan.environment):
+        assert plan.environment.container is not None
+        raise InvalidInput(
+            f"environment.container.runtime: {plan.environment.container.runtime} is entered by srun's options, and with "
+            "submitit that srun is submitit's own",
+            hint="leave --via submitit out",
         )
     for option in plan.options:
         if option.name in _NOT_CARRIED:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
+from slurmgpu.containers import runtime
 from slurmgpu.errors import PlanError
 from slurmgpu.files.jobs import folder_here
 from slurmgpu.models.job import Job
@@ -24,6 +25,7 @@ __all__ = [
     "check_before_submission",
     "check_task",
     "command_of",
+    "doubt_about_binds",
     "doubt_about_task",
     "is_folder",
     "secrets_folder",
@@ -42,15 +44,20 @@ def is_folder(path: Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir() raises for such a name
 
 
-def check_before_submission(plan: Plan, folder: Path | None, environ: Mapping[str, str]) -> None:
+def check_before_submission(
+    plan: Plan, folder: Path | None, environ: Mapping[str, str], *, image: bool = True
+) -> None:
     """PlanError for what would make the job die at its first line: a folder, an image, a secret that is not there.
 
-    ``folder`` is the work folder on this machine, None when only the job knows it.
+    ``folder`` is the work folder on this machine, None when only the job knows it. ``image``: whether the image must
+    be there by now.
     """
     missing = missing_folder(folder) if folder is not None else None
     if missing is not None:
         raise PlanError(missing.message, hint=missing.hint)
-    _check_image(plan, folder)
+    if image:
+        _check_image(plan, folder)
+    _check_binds(plan, folder)
     check_task(plan, folder)
     exported = (plan.option("export") or "ALL").split(",")
     for name in plan.secrets:
@@ -109,7 +116,7 @@ def command_of(
 
 def _check_image(plan: Plan, folder: Path | None) -> None:
     container = plan.environment.container
-    if container is None or "$" in container.image or re.match(r"[a-z]+://", container.image):
+    if container is None or "$" in container.image or not runtime(container.runtime).is_file(container.image):
         return
     home = container.image.startswith("~/")
     image = Path(container.image).expanduser() if home else Path(container.image)
@@ -119,8 +126,44 @@ def _check_image(plan: Plan, folder: Path | None) -> None:
     if not os.path.exists(image):  # noqa: PTH110 - a name too long for the disk is not there; Path would raise
         raise PlanError(
             f"environment.container.image: {container.image!r} is not there (looked for {image})",
-            hint="give the image's path, or a docker:// address; $NAME in it expands when the job runs",
+            hint=f"give the image's path, or docker://{container.image} if that is an image of a registry"
+            if re.match(r"[\w.-]+(/[\w.-]+)+:[\w.-]+\Z", container.image)
+            else _meant(image)
+            + "give the image's path, or a docker:// address; $NAME in it expands when the job runs",
         )
+
+
+def _meant(path: Path, *, folder: bool = False) -> str:
+    """The file or folder nearby that may be meant, as the beginning of a hint; empty where there is none."""
+    near = near_file(path, folders=folder)
+    return f"did you mean {near}? " if near else ""
+
+
+def _check_binds(plan: Plan, folder: Path | None) -> None:
+    """PlanError for a folder below the work folder that is not there; of other folders the nodes may have their own."""
+    container = plan.environment.container
+    if container is None or folder is None or plan.option("dependency"):
+        return
+    for bind in container.binds:
+        host = folder / Path(bind.partition(":")[0]).expanduser()
+        below = host.is_relative_to(folder) and "$" not in bind
+        if not below or os.path.exists(host):  # noqa: PTH110 - as for images
+            continue
+        raise PlanError(
+            f"environment.container.binds: {bind!r}: {host} is not there",
+            hint=f"{_meant(host, folder=True)}make the folder, or correct its path: HOST or HOST:INSIDE[:ro]",
+        )
+
+
+def doubt_about_binds(plan: Plan) -> str | None:
+    """What the user should know: folders to bind that this machine does not have, though the nodes may."""
+    container = plan.environment.container
+    hosts = [bind.partition(":")[0] for bind in container.binds] if container else []
+    absent = [host for host in hosts if host.startswith(("/", "~")) and "$" not in host]
+    absent = [host for host in absent if not os.path.exists(Path(host).expanduser())]  # noqa: PTH110 - as for images
+    if not absent:
+        return None
+    return f"warning: environment.container.binds: {', '.join(absent)}: not on this machine; if nodes lack it too, the job fails"
 
 
 def check_task(plan: Plan, folder: Path | None) -> None:

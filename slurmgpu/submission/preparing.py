@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import choose_cluster
@@ -12,13 +14,24 @@ from slurmgpu.files.data import Templates, TemplateSource, read_templates
 from slurmgpu.files.jobs import LoadedJob, folder_here
 from slurmgpu.files.settings import expand_here, runs_folder
 from slurmgpu.models.cluster import GENERIC, Cluster
+from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.derived import partitions_that_fit
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.python_script import ScriptFacts
 from slurmgpu.planning.settled import Surroundings, resolve_environment
 
-__all__ = ["Prepared", "plan_here", "prepare"]
+if TYPE_CHECKING:
+    from slurmgpu.rendering.shell import ShellValues
+from slurmgpu.submission.images import (
+    Making,
+    image_folder,
+    image_to_make,
+    make_image,
+    with_pulled_image,
+)
+
+__all__ = ["Prepared", "images_of", "plan_here", "prepare"]
 
 
 class Prepared(NamedTuple):
@@ -48,6 +61,13 @@ class Prepared(NamedTuple):
         return render_script(
             self.plan, templates, script_name=script_name or SCRIPT_NAME, place=templates.place
         )
+
+    def render_shell(self, values: ShellValues) -> dict[str, str]:
+        """The files of an interactive session by name; the plan is `shell_plan`'s."""
+        from slurmgpu.rendering.render import render_shell
+
+        templates = self.templates()
+        return render_shell(self.plan, templates, values, place=templates.place)
 
     def outline(self) -> str | None:
         """The lines of the script that the job decides; None where only the templates tell."""
@@ -83,7 +103,23 @@ class Prepared(NamedTuple):
             return self
         resources = self.loaded.job.resources.model_copy(update={"partition": name})
         job = self.loaded.job.model_copy(update={"resources": resources})
-        return self._replace(plan=make_plan(job, self.cluster, self.around))
+        plan = with_pulled_image(make_plan(job, self.cluster, self.around), images_of(self.loaded))
+        return self._replace(plan=plan)
+
+    def image_to_make(self, told: Callable[[str], None]) -> Making | None:
+        """What has to be pulled or built before the job; None where nothing has."""
+        return image_to_make(self.plan, images_of(self.loaded), self.folder, told)
+
+    def with_image(self, making: Making, told: Callable[[str], None]) -> Prepared:
+        """Pull or build it now, if nothing else is in the job's way; the same job with the image's file.
+
+        PlanError where something is, and where the image cannot be had.
+        """
+        from slurmgpu.submission.preflight import check_before_submission
+
+        check_before_submission(self.plan, self.folder, os.environ, image=False)
+        make_image(making, told)
+        return self._replace(plan=with_pulled_image(self.plan, images_of(self.loaded)))
 
     def check_test_only(self, asker: str) -> None:
         """InvalidInput when the site wants no estimates asked for."""
@@ -95,27 +131,43 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    loaded: LoadedJob, cluster: str | None, script: ScriptFacts | None, *, force: bool = False
+    loaded: LoadedJob,
+    cluster: str | None,
+    script: ScriptFacts | None,
+    *,
+    scripts: Mapping[str, ScriptFacts] = MappingProxyType({}),
+    force: bool = False,
+    change: Callable[[Job, Cluster], Job] | None = None,
 ) -> Prepared:
     """Choose the cluster and plan the job on it.
 
-    ``cluster`` is the profile that the caller names, if any; ``script`` what the user's Python shows; ``force``
-    plans what cannot run all the same. Raises InvalidInput and PlanError.
+    ``cluster`` is the profile that the caller names, if any; ``script`` what the user's Python shows, ``scripts`` that of
+    each step; ``force`` plans what cannot run all the same; ``change`` makes another job of it first. Raises
+    InvalidInput and PlanError.
     """
     found, chooser = choose_cluster(cluster, loaded.settings, os.environ)
+    if change is not None:
+        loaded = loaded._replace(job=change(loaded.job, found))
     around = Surroundings(
         work_dir=loaded.work_dir,
         environments=loaded.settings.settings.environments,
         origins=loaded.from_settings(),
         script=script,
+        scripts=scripts,
         force=force,
     )
     unchosen = (
         "no cluster profile is chosen: a plain generic one is used, and nothing is checked against limits "
         "(`slurmgpu cluster list` shows profiles, `slurmgpu cluster use NAME` chooses one)"
     )
-    plan = make_plan(loaded.job, found, around)
+    plan = with_pulled_image(make_plan(loaded.job, found, around), images_of(loaded))
     return Prepared(loaded, found, plan, around, unchosen if chooser is None else None)
+
+
+def images_of(loaded: LoadedJob) -> Path:
+    """The folder of pulled images."""
+    named = loaded.settings.settings.images
+    return image_folder(expand_here(named, os.environ, "images") if named else None)
 
 
 def plan_here(loaded: LoadedJob, cluster: str | None) -> Prepared:

@@ -7,6 +7,7 @@ import json
 import re
 import secrets
 import shutil
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -45,6 +46,19 @@ class RunDirectory:
         """Take everything back: a rejected submission leaves nothing to confuse anybody."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._remove_made()
+
+    def clear(self, ours: Callable[[str], bool]) -> bool:
+        """Take back what has such a name, and the directory where nothing else is in it; whether it is gone."""
+        for path in self.path.iterdir():
+            if not ours(path.name):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        self._made.insert(0, self.path)
+        self._remove_made()
+        return not self.path.exists()
 
     def _remove_made(self) -> None:
         for folder in self._made:

@@ -150,6 +150,7 @@ def _prepare(
         run_dir=str(path),
         stdout=pattern,
         stderr=plan.error,
+        steps=[step.name for step in plan.steps],
         slurmgpu_version=slurmgpu.__version__,
         earlier=list(earlier),
     )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.inside.table import Row, write
 from tests.slurm.conftest import pytest_terminal_summary, release, slurm
 from tests.slurm.throwaway import ThrowawaySlurm
-from tests.slurm.tool import Tool
+from tests.slurm.tool import ROOT, Tool
 
 __all__ = ["pytest_terminal_summary", "release", "slurm"]
 
@@ -27,6 +31,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
     """The command line, in an empty work folder."""
     return Tool(slurm, tmp_path)
+
+
+@pytest.fixture
+def digits(tool: Tool) -> Callable[[dict[str, Any]], str]:
+    """Run the digits example on 2 nodes x 2 processes in an environment: the accuracy that it COMPLETED with."""
+    folder = tool.work / "digits"
+    shutil.copytree(ROOT / "examples" / "digits", folder, ignore=shutil.ignore_patterns("runs"))
+
+    def run(environment: dict[str, Any]) -> str:
+        size = ("--nodes", "2", "--gpus-per-node", "2", "--cpus-per-gpu", "2", "-t", "10")
+        job = tool.submit(str(folder / "job.yaml"), *size, "--set", f"environment={json.dumps(environment)}")
+        assert tool.slurm.wait_for(job.job_id, timeout=400) == "COMPLETED", job.log
+        found = re.findall(r'"accuracy": ([0-9.]+)', (job.run_dir / "metrics.jsonl").read_text())
+        return str(found[-1])
+
+    return run
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from tests.inside.venvs import venv_with
 from tests.slurm.conftest import absent
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Tool
+from tests.test_doctor_probe import in_namespace
 
 SCRIPTS = Path(__file__).parent / "scripts"
 # Open MPI refuses to run for root, as whom CI may run; and its shared memory takes nodes of one host for one node.
@@ -77,6 +78,7 @@ def with_accelerate() -> Path:
     return venv_with("accelerate==1.15.0", beside=True)
 
 
+@pytest.mark.heavy
 def test_a_script_of_accelerate_runs_by_its_own_launcher(
     two_by_two: Callable[..., str], with_accelerate: Path, executed: Executed
 ) -> None:
@@ -85,6 +87,7 @@ def test_a_script_of_accelerate_runs_by_its_own_launcher(
     executed("launcher", "accelerate", version_of(with_accelerate, "accelerate"), HOW)
 
 
+@pytest.mark.heavy
 def test_a_users_accelerate_launch_with_a_configuration_of_one_machine_runs_on_two(
     two_by_two: Callable[..., str], with_accelerate: Path, tool: Tool, executed: Executed
 ) -> None:
@@ -105,6 +108,7 @@ def test_a_users_accelerate_launch_with_a_configuration_of_one_machine_runs_on_t
     )
 
 
+@pytest.mark.heavy
 def test_a_script_of_accelerate_runs_without_its_launcher(
     two_by_two: Callable[..., str], with_accelerate: Path, executed: Executed
 ) -> None:
@@ -120,6 +124,7 @@ def with_deepspeed() -> Path:
     return venv_with("deepspeed==0.19.8", beside=True)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "command", ["deepspeed --num_gpus 2 deepspeed_noise.py", "python deepspeed_noise.py"]
 )
@@ -135,6 +140,7 @@ def test_a_script_of_deepspeed_is_told_its_local_rank_without_ssh(
 # Other libraries
 
 
+@pytest.mark.heavy
 def test_a_script_of_lightning_runs_as_its_author_wrote_it(
     two_by_two: Callable[..., str], executed: Executed
 ) -> None:
@@ -143,6 +149,7 @@ def test_a_script_of_lightning_runs_as_its_author_wrote_it(
     executed("launcher", "srun: a script of Lightning", version_of(venv, "lightning"), HOW)
 
 
+@pytest.mark.heavy
 def test_a_script_of_transformers_trainer_runs_as_its_author_wrote_it(
     two_by_two: Callable[..., str], executed: Executed
 ) -> None:
@@ -154,7 +161,8 @@ def test_a_script_of_transformers_trainer_runs_as_its_author_wrote_it(
 @pytest.mark.heavy
 def test_a_script_of_ray_train_runs_on_both_nodes(two_by_two: Callable[..., str], executed: Executed) -> None:
     venv = venv_with("ray[train]", beside=True)
-    log = two_by_two("python", "ray_train_noise.py", venv=venv, options=["--cpus-per-gpu", "4"])
+    options = ["--cpus-per-gpu", "4", "--set", "variables={RAY_DEDUP_LOGS: '0'}"]
+    log = two_by_two("python", "ray_train_noise.py", venv=venv, options=options)
     assert ranks(log) == FOUR
     assert "2 nodes" in log
     executed("launcher", "ray: a script of Ray Train", version_of(venv, "ray"), "2 nodes, 4 workers")
@@ -168,11 +176,16 @@ def test_processes_of_jax_find_each_other(two_by_two: Callable[..., str], execut
 
 
 @pytest.mark.heavy
-def test_workers_of_tensorflow_find_each_other(two_by_two: Callable[..., str], executed: Executed) -> None:
+def test_workers_of_tensorflow_find_each_other(
+    two_by_two: Callable[..., str], tool: Tool, executed: Executed
+) -> None:
     venv = venv_with("tensorflow-cpu")
-    # They take the same port on each node, and these nodes are one host: both on one.
-    options = ["--nodes", "1", "--tasks-per-node", "2"]
-    log = two_by_two("python", "tensorflow_noise.py", venv=venv, options=options)
+    # It needs nodes whose names lead to an address; and it takes the same port on each, and these nodes are one host.
+    hosts = tool.file("hosts", "127.0.0.1 localhost node1 node2 node3 node4\n")
+    namespace = in_namespace("-m", f"mount --bind {hosts} /etc/hosts")
+    words = [word.replace("\n", "; ") for word in namespace]
+    options = ["--nodes", "1", "--set", "resources.tasks_per_node=2", "--launch", "srun"]
+    log = two_by_two(*words, "python", "tensorflow_noise.py", venv=venv, options=options)
     assert ranks(log) == ["rank 0 of 2", "rank 1 of 2"]
     executed(
         "launcher", "srun: a script of TensorFlow", version_of(venv, "tensorflow-cpu"), "1 node, 2 workers"

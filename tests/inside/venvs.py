@@ -13,7 +13,8 @@ from pathlib import Path
 
 from tests.slurm.conftest import absent
 
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slurmgpu-tests" / "venvs"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slurmgpu-tests"
+_VENVS = CACHE / "venvs"
 
 
 def venv_with(*requirements: str, beside: bool = False) -> Path:
@@ -22,9 +23,9 @@ def venv_with(*requirements: str, beside: bool = False) -> Path:
     ``beside``: it also sees the packages of the Python that runs the tests (torch among them), which are then not
     installed again. What cannot be installed here skips the test, and fails it in CI.
     """
-    words = [sys.version, str(beside), *requirements]
+    words = [sys.version, _ours() if beside else "", *requirements]
     folder = (
-        _CACHE
+        _VENVS
         / f"{requirements[0].partition('=')[0]}-{hashlib.sha256(repr(words).encode()).hexdigest()[:12]}"
     )
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -35,14 +36,22 @@ def venv_with(*requirements: str, beside: bool = False) -> Path:
     return folder
 
 
+def see_ours(venv: Path) -> None:
+    """Have a venv see the packages of the Python that runs the tests."""
+    (site,) = venv.glob("lib/python3*/site-packages")
+    (site / "beside.pth").write_text(f"import site; site.addsitedir({_ours()!r})\n")
+
+
+def _ours() -> str:
+    return next(path for path in sys.path if path.endswith("site-packages"))
+
+
 def _make(folder: Path, requirements: tuple[str, ...], beside: bool) -> None:
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, capture_output=True)
     if beside:
-        (site,) = folder.glob("lib/python3*/site-packages")
-        own = next(path for path in sys.path if path.endswith("site-packages"))
-        (site / "beside.pth").write_text(f"import site; site.addsitedir({own!r})\n")
+        see_ours(folder)
     python = str(folder / "bin" / "python")
     done = subprocess.run(
         [python, "-m", "pip", "--disable-pip-version-check", "install", "-q", *requirements],

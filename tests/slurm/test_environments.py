@@ -56,7 +56,7 @@ def test_a_module_that_is_missing_stops_the_job_with_our_message(tool: Tool, mod
     job = run(tool, environment, "sh", "-c", "echo ran")
     assert job.code == 1
     assert "nomod/2.0" in job.log
-    assert job.log.splitlines()[-1].startswith("slurmgpu: module load failed on ")
+    assert job.log.splitlines()[-1].startswith("slurmgpu: module nomod/2.0 did not load on ")
 
 
 def fake_conda(root: Path, *environments: str) -> Path:
@@ -113,7 +113,8 @@ def test_a_conda_environment_that_is_missing_stops_the_job(tool: Tool, tmp_path:
 def test_a_node_without_conda_says_so(tool: Tool) -> None:
     job = run(tool, {"python": {"conda": {"env": "torch"}}}, *SHOW_CONDA)
     assert job.code == 1
-    assert job.log.startswith("slurmgpu: found no conda on ")
+    assert job.log.startswith("slurmgpu: found no conda, mamba or micromamba on ")
+    assert " to activate torch: " in job.log
 
 
 # As Apptainer does it: the image has a PATH of its own, and all other variables get in.
@@ -186,6 +187,7 @@ def test_with_export_none_the_steps_see_what_the_job_sets_and_nothing_else(
     assert sorted(done.log.splitlines()) == ["<a, b> <> 0", "<a, b> <> 1"]
 
 
+@pytest.mark.long
 def test_with_export_none_a_training_finds_its_run_directory(tool: Tool, export_none: str) -> None:
     folder = tool.work / "digits"
     shutil.copytree(

@@ -47,6 +47,7 @@ def options_of(user: User) -> list[str]:
     return [option for option in found if not option.startswith(("--job-name", "--chdir", "--output"))]
 
 
+@pytest.mark.long
 def test_from_nothing_to_a_finished_training_in_three_commands_and_unchanged_on_a_second_cluster(
     newcomer: User,
 ) -> None:
@@ -83,6 +84,7 @@ def test_from_nothing_to_a_finished_training_in_three_commands_and_unchanged_on_
     assert not (newcomer.home / ".config/slurmgpu").exists()
 
 
+@pytest.mark.long
 def test_on_a_cluster_that_is_documented_its_rules_are_kept(newcomer: User) -> None:
     newcomer.do("up", "--like", "ncsa-delta")
     # As on its login node: nothing but Slurm's commands says where one is.

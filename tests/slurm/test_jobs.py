@@ -366,6 +366,19 @@ def test_one_failing_rank_ends_the_others_at_once(tool: Tool) -> None:
     assert tool.wait_for_state(job.job_id, "FAILED")["elapsed"] < 250
 
 
+def test_the_code_of_the_rank_that_failed_first_counts_and_not_of_those_that_srun_ended(tool: Tool) -> None:
+    tool.file(
+        "train.py",
+        "import os, sys, time\ntime.sleep(int(os.environ['RANK']) * 60)\n"
+        "sys.exit(3 if 'SLURM_RESTART_COUNT' in os.environ else 75)\n",
+    )
+    options = ["-N", "2", "--gpus-per-node", "2", "--launch", "srun", "--set", "restart={on: [timeout]}"]
+    job = tool.submit(*options, "--", "python", "train.py")
+    tool.wait_for_state(job.job_id, "FAILED")
+    assert "slurmgpu: ended with code 75; requeueing, restart 1 of at most 10" in job.log
+    assert "ExitCode=3:0" in tool.slurm.run(["scontrol", "show", "job", str(job.job_id)]).stdout
+
+
 def test_srun_hands_each_task_its_cpus(tool: Tool, slurm: ThrowawaySlurm) -> None:
     options = ["--gpus-per-node", "2", "-c", "4", "--launch", "srun", "--wait"]
     job = tool.submit(*options, "--", "sh", "-c", 'echo "cpus $SLURM_CPUS_PER_TASK"')

@@ -123,6 +123,7 @@ def test_a_job_that_waits_for_another_names_it_and_says_when_it_waits_in_vain(to
     tool("cancel", str(second))
 
 
+@pytest.mark.long
 def test_what_an_ended_job_used_is_shown_and_what_was_not_measured_is_not_zero(tool: Tool) -> None:
     busy = "import time; x = bytearray(200 << 20); end = time.time() + 8\nwhile time.time() < end: pass"
     tool.file("busy.py", busy)

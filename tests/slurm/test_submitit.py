@@ -81,6 +81,7 @@ def test_a_submission_that_is_killed_right_after_sbatch_leaves_a_job_that_finds_
     assert list((run_dir / "submitit").glob("*_result.pkl"))
 
 
+@pytest.mark.long
 def test_a_function_joins_a_process_group_over_two_nodes(slurm: ThrowawaySlurm, project: Path) -> None:
     def total() -> float:
         import torch
@@ -135,6 +136,7 @@ class Count(Checkpointable):
         return DelayedSubmission(self)
 
 
+@pytest.mark.long
 def test_a_preempted_function_goes_on_with_what_it_saved(slurm: ThrowawaySlurm, project: Path) -> None:
     job = submit(Count(), gpus=1, time="0:30:00")
     deadline = time.monotonic() + 180

@@ -225,6 +225,7 @@ while True:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "which"), [(("database-down",), 1), (("node-down", "node1"), -1), (("controller-down",), 0)]
 )

@@ -243,7 +243,7 @@ def choose_runs(given: str | None, user: str, questions: Questions) -> str | Non
         return None
     entries = [f"{place.text} ({place.why})" for place in places]
     number = questions.choose(
-        "Where do run directories go? (checkpoints are large: rather scratch than home)",
+        "Where do run directories go? (checkpoints are large: prefer scratch to home)",
         [
             *entries,
             f"{beside} (mind the quota, if that is in your home)",

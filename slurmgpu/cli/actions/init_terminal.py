@@ -92,9 +92,9 @@ def _gpus(partition: Partition) -> str:
     for group in partition.kinds:
         if group.gpus != 0:
             count = group.gpus if isinstance(group.gpus, int) else 0
-            kind = group.gpu_type or "GPU"
+            kind = f"{group.gpu_type} GPUs" if group.gpu_type else "GPUs"
             totals[kind] = totals.get(kind, 0) + count * (group.count or 0)
-    return ", ".join(f"{number or '?'} x {kind}" for kind, number in totals.items()) or "no GPUs"
+    return ", ".join(f"{number or '?'} {kind}" for kind, number in totals.items()) or "no GPUs"
 
 
 def say(text: str = "") -> None:

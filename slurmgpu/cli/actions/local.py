@@ -140,6 +140,8 @@ def _processes_per_node(prepared: Prepared, here: Local, gpus: Gpus | None) -> i
             hint=f"give a multiple, such as --processes {processes // nodes * nodes or nodes}",
         )
     size = plan.spawned_per_node or world_size(plan)
+    if plan.steps:
+        size = max(step.nodes * step.processes_per_node for step in plan.steps)
     if plan.processes_per_node == size == 1:
         if (processes or 1) > 1:
             train = prepared.loaded.job.train

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 import click
 
-from slurmgpu.cli.preparing import prepare
+from slurmgpu.cli.preparing import prepare, tell_of_image
 from slurmgpu.launchers import world_size
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.request import count
@@ -19,6 +19,7 @@ from slurmgpu.planning.request import count
 def act(given: dict[str, object], when: bool, as_json: bool) -> None:
     prepared = prepare(given, renders=False)
     plan = prepared.plan
+    tell_of_image(prepared)
     said: dict[str, Any] = {}
     if when:
         from slurmgpu.cli.actions.when import asked, balance_text, when_text
@@ -37,16 +38,18 @@ def act(given: dict[str, object], when: bool, as_json: bool) -> None:
 def plan_text(plan: Plan, columns: int | None = None) -> str:
     """The plan as aligned lines: option, and why; reasons fold where a terminal's ``columns`` are given."""
     rows = [(str(option), option.why) for option in plan.options]
-    for number, component in enumerate(plan.components, start=2):
+    for number, component in enumerate(plan.components, start=1):
         rows += [("hetjob", f"component {number}"), *((str(option), option.why) for option in component)]
     rows += [(f"{reason.what}: {reason.value}", reason.why) for reason in plan.reasons]
     width = max(len(left) for left, _ in rows)
     processes = plan.spawned_per_node or world_size(plan)
+    runs = f"{processes} process{'es' if processes > 1 else ''}"
+    if plan.steps:
+        runs = count(len(plan.steps), "step")
     head = f"{plan.name} on {plan.cluster}: " + (
         "what the job says, and nothing else"
         if plan.exact
-        else f"{count(plan.nodes, 'node')} x {count(plan.gpus_per_node, 'GPU')}, "
-        f"{processes} process{'es' if processes > 1 else ''}"
+        else f"{count(plan.nodes, 'node')} x {count(plan.gpus_per_node, 'GPU')}, " + runs
     )
     return "\n".join([head, *(_row_text(left, why, width, columns) for left, why in rows)])
 

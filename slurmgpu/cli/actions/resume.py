@@ -118,6 +118,10 @@ def _submission(
             f"{run_dir}: its job is {'no' if before.option('array') is None else 'an'} array, and stays so",
             hint="leave array as it was, or submit a job of its own",
         )
+    making = prepared.image_to_make(note)
+    if making is not None:
+        with as_interrupts():
+            prepared = prepared.with_image(making, note)
     folder = folder_here(prepared.loaded.work_dir, cwd)
     made = Submission(
         plan=prepared.plan, script=prepared.render(), folder=folder, cwd=cwd, hold=hold, told=note

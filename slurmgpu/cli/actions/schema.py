@@ -59,5 +59,5 @@ def _docstrings(cls: type) -> dict[str, str]:
         for field, below in zip(node.body, node.body[1:], strict=False):
             match field, below:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                    found[name] = " ".join(text.split())
+                    found[name.rstrip("_")] = " ".join(text.split())
     return found

@@ -16,7 +16,8 @@ from slurmgpu.cli.preparing import note, prepare
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.models.run import Run
 from slurmgpu.slurm import Slurm
-from slurmgpu.submission.preflight import check_before_submission, doubt_about_task
+from slurmgpu.submission.images import Making
+from slurmgpu.submission.preflight import check_before_submission, doubt_about_binds, doubt_about_task
 from slurmgpu.submission.preparing import Prepared
 from slurmgpu.submission.submitting import Submission, submit_plan
 
@@ -30,6 +31,10 @@ def act(
             hint="leave one out; slurmgpu plan --json prints the plan",
         )
     prepared = prepare(given, starts="submit")
+    making = prepared.image_to_make(note) if given["pull"] else None
+    if making is not None and not dry_run:
+        with as_interrupts():
+            prepared = prepared.with_image(making, note)
     slurm = Slurm()
     packed = None
     if via == "submitit":
@@ -38,7 +43,7 @@ def act(
         packed = pack_command(prepared.plan)
         prepared = prepared._replace(plan=packed.plan)
     if dry_run:
-        _show(prepared, slurm)
+        _show(prepared, slurm, making)
         return
     run = _submit(prepared, slurm, hold, packed.files if packed is not None else {})
     click.echo(run.to_json() if as_json else f"{run.job_id}\n", nl=False)
@@ -64,8 +69,9 @@ def _submit(prepared: Prepared, slurm: Slurm, hold: bool, files: Mapping[str, by
         run, said = submit_plan(submission, prepared.loaded.job, prepared.runs, slurm, os.environ)
     if said:
         note(said)
-    doubt = doubt_about_task(prepared.plan, submission.folder)
-    if doubt is not None:
+    for doubt in filter(
+        None, (doubt_about_task(prepared.plan, prepared.folder), doubt_about_binds(prepared.plan))
+    ):
         note(doubt)
     note(f"job {run.job_id} on cluster {run.cluster or 'unknown'}")
     if hold:
@@ -73,17 +79,18 @@ def _submit(prepared: Prepared, slurm: Slurm, hold: bool, files: Mapping[str, by
     return run
 
 
-def _show(prepared: Prepared, slurm: Slurm) -> None:
+def _show(prepared: Prepared, slurm: Slurm, making: Making | None) -> None:
     """Show what would be submitted, and what Slurm says to it; an answer of no ends with 1."""
     prepared.check_test_only("submit --dry-run")
     script = prepared.render()
     click.echo(script, nl=False)
     click.echo(plan_text(prepared.plan, terminal_columns(sys.stderr)), err=True)
     folder = prepared.folder
-    check_before_submission(prepared.plan, folder, os.environ)
-    doubt = doubt_about_task(prepared.plan, folder)
-    if doubt is not None:
+    check_before_submission(prepared.plan, folder, os.environ, image=making is None)
+    for doubt in filter(None, (doubt_about_task(prepared.plan, folder), doubt_about_binds(prepared.plan))):
         note(doubt)
+    if making is not None:
+        note(making.told_before)
     with tempfile.TemporaryDirectory(prefix="slurmgpu-") as temporary:
         path = Path(temporary) / "script.sbatch"
         path.write_text(script, encoding="utf-8")

@@ -30,8 +30,11 @@ __slurmgpu_say() {{ printf 'slurmgpu run: %s\\n' "$*" >&2; }}
 
 # Functions, because a site's own module is one, too.
 __slurmgpu_modules() {{
-  module() {{ "$__slurmgpu_bin/module" "$@"; }}
-  ml() {{ "$__slurmgpu_bin/module" load "$@"; }}
+  module() {{
+    "$__slurmgpu_bin/module" "$@"
+    LOADEDMODULES=${{LOADEDMODULES-}}:${{!#}}  # where a script looks at what it has loaded
+  }}
+  ml() {{ module load "$@"; }}
 }}
 __slurmgpu_modules
 

@@ -112,6 +112,9 @@ class _Step:
     ) -> None:
         self.options = options
         self.job = job
+        self.folder = Path(folder)
+        self.devices: dict[int, dict[str, str]] = {}
+        self.claimed: list[str] = []
         self.shape = shape_step(
             options,
             script_nodes=job.script_nodes,
@@ -145,7 +148,7 @@ class _Step:
     def start(self) -> None:
         for rank in range(self.shape.tasks):
             environment = task_environment(self.variables, self.shape, rank)
-            environment |= self.job.shown_devices(int(environment["SLURM_NODEID"]))
+            environment |= self._devices(int(environment["SLURM_NODEID"]))
             node = environment["SLURMD_NODENAME"]
             streams: list[int | None] = []
             try:
@@ -167,6 +170,29 @@ class _Step:
                 for stream in streams:
                     if stream is not None:
                         os.close(stream)
+
+    def _devices(self, node: int) -> dict[str, str]:
+        """The variable that shows a task the GPUs of its step: all of its node, or as many as the step asks for."""
+        wanted = self.options.get("gres")
+        if wanted is None or node in self.devices:
+            return self.devices.get(node) or self.job.shown_devices(node)
+        ((variable, names),) = self.job.shown_devices(node).items()
+        count = int(wanted.rpartition(":")[2]) if wanted.startswith("gpu:") else 0
+        mine: list[str] = []
+        for name in names.split(",") if names and count else ():
+            with contextlib.suppress(FileExistsError):  # another step that runs beside this one has it
+                if len(mine) < count:
+                    (self.folder / f"gpu-{name}").mkdir()
+                    mine.append(name)
+        self.claimed += mine
+        self.devices[node] = {variable: ",".join(mine)}
+        return self.devices[node]
+
+    def give_back(self) -> None:
+        """Leave its GPUs to the steps that come after it."""
+        for name in self.claimed:
+            with contextlib.suppress(OSError):
+                (self.folder / f"gpu-{name}").rmdir()
 
     def _streams(self, rank: int, environment: Mapping[str, str]) -> list[int | None]:
         values = {
@@ -286,4 +312,5 @@ def main(folder: str, arguments: list[str]) -> int:
         step.start()
         return step.to_the_end()
     finally:
+        step.give_back()
         kill_all()  # what the tasks left behind, as slurmstepd does at the end of a step

@@ -5,33 +5,197 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from slurmgpu.models.environment import PythonEnvironment
 from slurmgpu.models.plan import Plan
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
-from slurmgpu.submission.slips.nearby import near_file
+from slurmgpu.submission.slips.nearby import near_file, near_word
 
 __all__ = ["active_elsewhere", "missing_environment", "unset_here"]
 
 
 def missing_environment(command: Command, folder: Path) -> Iterator[Slip]:
-    """A virtual environment that is not where the job looks for it."""
-    venv = command.plan.environment.python.venv
-    if venv is None or re.search(r"[$~]", venv.path):
+    """A Python environment that is not where the job looks for it, or not what it was."""
+    python = command.plan.environment.python
+    found = python.activated
+    if found is None:
+        yield from _missing_interpreter(command, folder)
         return
-    path = folder / venv.path
-    if os.path.exists(path / "bin" / "activate"):  # noqa: PTH110
+    if found.kind == "conda" and "/" not in found.where:
+        yield from _unknown_to_conda(command, found.where)
         return
-    near = near_file(path, folders=True)
-    guess = f"did you mean {str(PurePosixPath(venv.path).parent / near)!r}? " if near else ""
-    yield Slip(
-        f"environment.python.venv.path: {venv.path!r} is not a virtual environment: {path}/bin/activate is not there",
-        f"{guess}give the folder that `python -m venv` made, against the work folder",
-        not command.blind and seen_from_here(path, folder),
+    project = python.uv or python.pixi
+    path = _here(found.where, folder, command.environ)
+    home = path if project is None else _here(project.project, folder, command.environ)
+    if path is None or home is None:
+        return
+    written = (
+        python.conda.env
+        if python.conda
+        else python.venv.path
+        if python.venv
+        else str(project and project.project)
     )
+    slip = _Judged(found.kind, written, path, home).slip()
+    if slip is not None:
+        certain = not command.blind and seen_from_here(path, folder) and not re.search(r"[$~]", found.where)
+        yield slip._replace(sure=slip.sure and certain)
+
+
+def _here(text: str, folder: Path, environ: Mapping[str, str]) -> Path | None:
+    """The path on this machine; None where a variable in it has no value here."""
+    text = _expanded(text, environ)
+    return None if "$" in text else folder / Path(text).expanduser()
+
+
+class _Judged(NamedTuple):
+    """An environment of a job, as it lies on this machine."""
+
+    kind: str
+    written: str
+    """What the job says: its folder, or that of its project."""
+    path: Path
+    """Its folder."""
+    home: Path
+    """The folder that ``written`` names."""
+
+    def slip(self) -> Slip | None:
+        """What is wrong with it, if anything."""
+        if self.kind in _MANIFESTS and not any(
+            map(_is_there, map(self.home.joinpath, _MANIFESTS[self.kind]))
+        ):
+            has = " and no ".join(_MANIFESTS[self.kind])
+            return self._slip(
+                f"is not a {self.kind} project: {self.home} has no {has}", "give the project's folder"
+            )
+        made = self.path / ("bin/activate" if self.kind in ("venv", "uv") else "conda-meta")
+        if not _is_there(made):
+            return self._not_made(made)
+        return self._lost_python() or self._older_than_lock()
+
+    def _slip(self, message: str, hint: str, *, sure: bool = True) -> Slip:
+        key = {"conda": "conda.env", "venv": "venv.path"}.get(self.kind, f"{self.kind}.project")
+        near = None if _is_there(self.home) else near_file(self.home, folders=True)
+        guess = f"did you mean {str(PurePosixPath(self.written).parent / near)!r}? " if near else ""
+        return Slip(f"environment.python.{key}: {self.written!r} {message}", guess + hint, sure)
+
+    def _not_made(self, made: Path) -> Slip:
+        if self.kind == "uv":
+            hint = (
+                f"run `uv sync --project {shlex.quote(self.written)}` first: nothing is installed on a node"
+            )
+            return self._slip(f"has no environment: {made} is not there", hint)
+        if self.kind == "pixi":
+            there = _names_in(self.path.parent)
+            has = f"it has {', '.join(there)}" if there else "it has none"
+            hint = f"run `pixi install --environment {self.path.name}` in it first: nothing is installed on a node"
+            return self._slip(f"has no installed environment {self.path.name!r}; {has}", hint)
+        what, maker = _MADE_BY[self.kind]
+        return self._slip(
+            f"is not a {what} environment: {made} is not there",
+            f"give the folder that `{maker}` made, against the work folder",
+        )
+
+    def _lost_python(self) -> Slip | None:
+        """A virtual environment whose interpreter is gone, or that was moved: then it activates the old place."""
+        if self.kind not in ("venv", "uv"):
+            return None
+        again = "make it again" if self.kind == "venv" else "run `uv sync` in the project again"
+        python = self.path / "bin" / "python3"
+        if not _is_there(python):
+            return self._slip(
+                f"has no interpreter: {os.path.realpath(python)} is not there", again, sure=False
+            )
+        text = (self.path / "bin" / "activate").read_text(encoding="utf-8", errors="replace")
+        made = re.search(r"^\s*(?:export )?VIRTUAL_ENV=([\"']?)(/[^$\"'\n]+)\1\s*$", text, re.MULTILINE)
+        if made and os.path.realpath(made[2]) != os.path.realpath(self.path):
+            said = f"was made as {made[2]}, and that is what it activates, wherever it was moved or copied to"
+            return self._slip(said, again, sure=not _is_there(Path(made[2])))
+        return None
+
+    def _older_than_lock(self) -> Slip | None:
+        """A project whose lock file was written after its environment was last changed."""
+        if self.kind not in _MANIFESTS:
+            return None
+        lock = self.home / f"{self.kind}.lock"
+        folders = [*self.path.glob("lib/python3*/site-packages"), self.path / "conda-meta", self.path]
+        changed = max((one.stat().st_mtime for one in folders if _is_there(one)), default=0.0)
+        if not _is_there(lock) or lock.stat().st_mtime <= changed + 1:
+            return None
+        does = "uv sync" if self.kind == "uv" else "pixi install"
+        return self._slip(
+            f"has a {lock.name} that is newer than its environment, which the job uses as it is",
+            f"run `{does}` in it, unless it is up to date",
+            sure=False,
+        )
+
+
+_MANIFESTS = {"uv": ("pyproject.toml",), "pixi": ("pixi.toml", "pyproject.toml")}
+_MADE_BY = {"venv": ("virtual", "python -m venv"), "conda": ("conda", "conda create --prefix")}
+
+
+def _is_there(path: Path) -> bool:
+    return os.path.exists(path)  # noqa: PTH110 - Path.exists() raises for a name too long for the disk
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return sorted(one.name for one in folder.iterdir() if one.is_dir())
+    except OSError:
+        return []
+
+
+def _unknown_to_conda(command: Command, name: str) -> Iterator[Slip]:
+    """A name that is in none of the folders where conda looks; a guess, for a .condarc may name others."""
+    environment, environ = command.plan.environment, command.environ
+    root = environment.python.conda and environment.python.conda.root
+    program = environ.get("CONDA_EXE") or shutil.which("conda", path=environ.get("PATH"))
+    roots = [_expanded(root, environ)] if root else [environ.get("MAMBA_ROOT_PREFIX", "")]
+    if program and not root:
+        roots.append(str(Path(os.path.realpath(program)).parents[1]))
+    roots = [one for one in roots if one and "$" not in one]
+    if not roots or (environment.modules and not root) or name in ("base", "root") or "$" in name:
+        return  # nothing is known of conda here, or a module brings another one
+    home = environ.get("HOME", "/")
+    folders = [*(f"{one}/envs" for one in roots), f"{home}/.conda/envs"]
+    folders += environ.get("CONDA_ENVS_PATH", environ.get("CONDA_ENVS_DIRS", "")).split(os.pathsep)
+    there = {one for folder in folders if folder for one in _names_in(Path(folder).expanduser())}
+    listed = Path(home) / ".conda" / "environments.txt"
+    if listed.is_file():
+        there |= {
+            PurePosixPath(line).name for line in listed.read_text(errors="replace").splitlines() if line
+        }
+    if name not in there:
+        near = near_word(name, there)
+        yield Slip(
+            f"environment.python.conda.env: {name!r} is no environment that conda has here; "
+            f"it has {', '.join(sorted(there)[:8]) or 'none'}",
+            f"did you mean {near!r}?" if near else "`conda env list` shows them; a folder will do, too",
+            sure=False,
+        )
+
+
+def _missing_interpreter(command: Command, folder: Path) -> Iterator[Slip]:
+    """The interpreter of a training that is not there."""
+    plan = command.plan
+    written = plan.environment.python.interpreter
+    environment = plan.environment
+    if plan.train is None or environment.container or environment.sbatch or environment.srun_options:
+        return
+    path = _here(written, folder, command.environ) if "/" in written else None
+    on_path = "/" in written or shutil.which(written, path=command.environ.get("PATH"))
+    known = bool(on_path or plan.environment.modules) and (path is None or _is_there(path))
+    if not known:
+        yield Slip(
+            f"environment.python.interpreter: {written!r} is not {'there' if path else 'on PATH here'}",
+            "give the path of an interpreter, or name what brings it: environment.python.venv, conda, uv or pixi",
+            path is not None and not command.blind and seen_from_here(path, folder) and "$" not in written,
+        )
 
 
 def active_elsewhere(plan: Plan, environ: Mapping[str, str]) -> Iterator[Slip]:
@@ -72,10 +236,13 @@ def _active(environ: Mapping[str, str]) -> tuple[str, str] | None:
 
 def _is(python: PythonEnvironment, active: Path, environ: Mapping[str, str]) -> bool:
     """Whether the job's Python is the active one, as far as names and folders show."""
-    named = python.venv.path if python.venv else python.conda.env if python.conda else None
-    if named is None:
+    if python.activated is None:
         return False
-    named = re.sub(
-        r"\$\{?(\w+)\}?", lambda found: environ.get(found[1], found[0]), re.sub(r"^~(?=/)", "$HOME", named)
-    )
+    named = _expanded(python.activated.where, environ)
     return named == active.name or os.path.realpath(named) == os.path.realpath(active)
+
+
+def _expanded(text: str, environ: Mapping[str, str]) -> str:
+    """What a path of the job's is here; a variable that is not set stays as it is."""
+    text = re.sub(r"^~(?=/)", "$HOME", text)
+    return re.sub(r"\$\{?(\w+)\}?", lambda found: environ.get(found[1], found[0]), text)

@@ -12,6 +12,7 @@ from slurmgpu.submission.slips.nearby import near_file
 from slurmgpu.submission.slips.program import program_slips
 from slurmgpu.submission.slips.script import script_slips
 from slurmgpu.submission.slips.secrets import secrets_in_sight
+from slurmgpu.submission.slips.stage import missing_data
 from slurmgpu.submission.slips.words import shell_word_slip
 
 __all__ = ["missing_folder", "slips"]
@@ -47,12 +48,17 @@ def slips(command: Command) -> list[Slip]:
         said = f"job name {name}: `slurmgpu status {name}` and the like take it for a job id"
         in_sight.append(Slip(said, "begin the name with a letter", sure=False))
     if not command.words:
-        return [*active_elsewhere(command.plan, command.environ), *in_sight]
+        absent = [] if folder is None else _missing(command, folder)
+        return [*absent, *active_elsewhere(command.plan, command.environ), *in_sight]
     found = [*program_slips(command), *([] if folder is None else script_slips(command, folder))]
     shell = shell_word_slip(command.words, command.plan, command.in_file, folder)
     if shell is not None:
         found.append(Slip(*shell))
     if folder is not None and not found:
-        found += missing_environment(command, folder)
+        found += _missing(command, folder)
     found += [*active_elsewhere(command.plan, command.environ), *in_sight]
     return sorted(found, key=lambda slip: not slip.sure)
+
+
+def _missing(command: Command, folder: Path) -> list[Slip]:
+    return [*missing_environment(command, folder), *missing_data(command, folder)]

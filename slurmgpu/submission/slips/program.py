@@ -235,8 +235,7 @@ def _brings_programs(command: Command) -> bool:
     return bool(
         environment.container
         or environment.modules
-        or python.conda
-        or python.venv
+        or python.activated
         or command.plan.login_shell
         or {PurePosixPath(word).name for word in command.before} & _WITH_AN_ENVIRONMENT
     )

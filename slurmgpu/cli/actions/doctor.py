@@ -1,0 +1,89 @@
+"""What ``slurmgpu doctor`` does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import click
+
+from slurmgpu.cli.preparing import load
+from slurmgpu.doctor.lines import Level, Line, counts
+from slurmgpu.printable import printable
+
+_MARKS: dict[Level, tuple[str, str]] = {
+    "ok": ("ok", "green"),
+    "warning": ("warning", "yellow"),
+    "failure": ("FAILURE", "red"),
+    "unknown": ("unknown", "cyan"),
+}
+_WIDTH = 80
+
+
+def act(given: dict[str, object], on_gpu: bool, within: int, as_json: bool) -> None:
+    loaded = load(given)
+    if on_gpu:
+        from slurmgpu.cli.actions.doctor_on_nodes import probe_nodes
+
+        probed = probe_nodes(loaded, given, within * 60.0)
+        _show(probed.lines, {"job_id": probed.job_id, "measured": probed.measured}, as_json)
+        return
+    from slurmgpu.cli.actions.doctor_here import lines_here
+
+    _show(list(lines_here(loaded, given)), {}, as_json)
+
+
+def _show(lines: Sequence[Line], more: dict[str, object], as_json: bool) -> None:
+    """Print the lines; the command ends with 1 where a failure is among them."""
+    number = counts(lines)
+    if as_json:
+        document = {
+            "schema": "slurmgpu.doctor/1",
+            "counts": number,
+            "lines": [line._asdict() for line in lines],
+            **more,
+        }
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    else:
+        for text in _text(lines):
+            click.echo(text)
+        click.echo(_summary(number))
+    if number["failure"]:
+        click.get_current_context().exit(1)
+
+
+def _text(lines: Sequence[Line]) -> Iterator[str]:
+    """The lines in three columns that fit a terminal: how it came out, which check, what was found and what to do."""
+    columns = min(shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH, 120)
+    width = max(len(line.check) for line in lines)
+    for where, group in groupby(lines, key=lambda line: line.where):
+        yield click.style(where or "this machine", bold=True)
+        for line in group:
+            mark, colour = _MARKS[line.level]
+            head = f"  {click.style(f'{mark:<7}', fg=colour)}  {line.check:<{width}}  "
+            texts = [*_wrapped(line.found, columns - width - 13)]
+            texts += _wrapped(line.act, columns - width - 13, arrow="-> ")
+            yield head + f"\n{'':{width + 13}}".join(texts)
+
+
+def _wrapped(text: str, room: int, arrow: str = "") -> list[str]:
+    return textwrap.wrap(
+        printable(text),
+        room,
+        initial_indent=arrow,
+        subsequent_indent=" " * len(arrow),
+        break_on_hyphens=False,
+    )
+
+
+def _summary(number: dict[Level, int]) -> str:
+    said = [
+        f"{number[level]} {level}{'s' if number[level] != 1 and level in ('warning', 'failure') else ''}"
+        for level in ("failure", "warning", "unknown", "ok")
+        if number[level] or level == "ok"
+    ]
+    return f"\n{', '.join(said)}"

@@ -1,0 +1,224 @@
+"""What ``slurmgpu shell`` does with a plan."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from slurmgpu.cli.interrupting import as_interrupts
+from slurmgpu.cli.preparing import note, plan_given
+from slurmgpu.errors import InvalidInput, PlanError
+from slurmgpu.interactive import jupyter, ssh
+from slurmgpu.interactive.folder import session_folder, write_private
+from slurmgpu.interactive.request import as_session, left_out, step_of
+from slurmgpu.interactive.server import Server
+from slurmgpu.interactive.session import Session
+from slurmgpu.local.gpus import is_on_a_node
+from slurmgpu.quoting import job_path
+from slurmgpu.rendering.context import SCRIPT_NAME
+from slurmgpu.rendering.shell import ShellValues, shell_plan
+from slurmgpu.slurm import Slurm, current_user
+from slurmgpu.submission.preflight import check_before_submission
+from slurmgpu.submission.preparing import Prepared
+
+
+class _Wanted(NamedTuple):
+    """What is to be on the node."""
+
+    ssh: bool
+    jupyter: bool
+    login_node: str
+    write_ssh_config: bool
+
+    @property
+    def server(self) -> str | None:
+        return "sshd" if self.ssh else "jupyterlab" if self.jupyter else None
+
+
+def act(
+    given: dict[str, Any], ssh: bool, jupyter: bool, login_node: str | None, write_ssh_config: bool
+) -> None:
+    _check_place()
+    wanted = _Wanted(ssh, jupyter, login_node or socket.getfqdn(), write_ssh_config)
+    _check_options(wanted, given["command"])
+    terminal = os.isatty(0) and os.isatty(1)
+    if not terminal and not given["command"] and not wanted.server:
+        raise InvalidInput(
+            "a shell needs a terminal, and input or output is none here",
+            hint="give a command: slurmgpu shell ... -- COMMAND; or submit a job: slurmgpu submit",
+        )
+    prepared = _planned(given)
+    code = _serve(prepared, wanted) if wanted.server else _work(prepared, terminal)
+    click.get_current_context().exit(code)
+
+
+def _check_place() -> None:
+    """PlanError inside a job: what is asked for would be another one, beside the GPUs that are here."""
+    job_id = os.environ.get("SLURM_JOB_ID")
+    if job_id is None:
+        return
+    if is_on_a_node(os.environ):
+        raise PlanError(
+            f"this is a shell of job {job_id} already, on {os.environ['SLURMD_NODENAME']}",
+            hint="its GPUs are yours: start the command itself, or slurmgpu run; for another allocation leave this one "
+            "(exit), or use a terminal on a login node",
+        )
+    raise PlanError(
+        f"this is the shell of job {job_id} (salloc), which has its nodes already",
+        hint=f"go there: srun --jobid={job_id} --overlap --pty bash; or leave it (exit) for another allocation",
+    )
+
+
+def _check_options(wanted: _Wanted, command: tuple[str, ...] | None) -> None:
+    if wanted.ssh and wanted.jupyter:
+        raise InvalidInput(
+            "--ssh and --jupyter exclude each other",
+            hint="take --ssh alone: an editor's notebooks, or ssh -L, reach a Jupyter that you start in it",
+        )
+    if wanted.server and command:
+        raise InvalidInput(
+            f"--{'ssh' if wanted.ssh else 'jupyter'} starts a server, and there is a command after --",
+            hint="leave one of the two out",
+        )
+    if wanted.write_ssh_config and not wanted.ssh:
+        raise InvalidInput("--write-ssh-config is for --ssh", hint="add --ssh, or leave it out")
+
+
+def _planned(given: dict[str, Any]) -> Prepared:
+    """The job as it is planned, with a command or a shell (None) in place of what it runs."""
+    command = given["command"]
+    if given["job__file"]:  # the resources are for what the file runs
+        given = {**given, "command": None}
+    prepared = plan_given(given, as_session)
+    plan = prepared.plan
+    for option in left_out(plan):
+        note(f"{option} is an option of batch jobs: a shell goes without it")
+    if plan.script is not None:
+        note("the batch script's own lines are not run: the shell has its resources alone")
+    if plan.nodes > 1:
+        note(f"the shell is on the first of {plan.nodes} nodes; srun starts processes on all of them")
+    return prepared._replace(plan=shell_plan(plan, command))
+
+
+def _work(prepared: Prepared, terminal: bool) -> int:
+    """A shell, or a command."""
+    check_before_submission(prepared.plan, prepared.folder, os.environ)
+    files = prepared.render_shell(ShellValues())
+    with session_folder(
+        prepared.runs, prepared.plan, prepared.loaded.job, files.pop(SCRIPT_NAME), note
+    ) as path:
+        session = _started(prepared, path, files, pty=terminal, terminal=True)
+        try:
+            with as_interrupts():
+                session.wait_for_nodes()
+                return _until_its_end(session)
+        finally:
+            _end(session)
+
+
+def _until_its_end(session: Session) -> int:
+    while True:
+        try:
+            return session.wait()
+        except KeyboardInterrupt as interrupt:
+            if type(interrupt) is not KeyboardInterrupt:
+                raise
+            # Ctrl-C is for the command, which has had it from the terminal.
+
+
+def _serve(prepared: Prepared, wanted: _Wanted) -> int:
+    """An sshd or a Jupyter."""
+    plan = prepared.plan
+    check_before_submission(plan, prepared.folder, os.environ)
+    values = {"server": wanted.server, "python": job_path(plan.environment.python.interpreter)}
+    if wanted.ssh:
+        shape = ShellValues("ssh", ssh.FILES, values)
+    else:
+        jupyter.check_installed(plan, prepared.folder)
+        shape = ShellValues("jupyter", (), values)
+    files = prepared.render_shell(shape)
+    with session_folder(prepared.runs, plan, prepared.loaded.job, files.pop(SCRIPT_NAME), note) as path:
+        token = "" if wanted.ssh else jupyter.prepare(path)
+        if wanted.ssh:
+            ssh.prepare(path)
+        session = _started(prepared, path, files, pty=False, terminal=False)
+        try:
+            with as_interrupts():
+                session.wait_for_nodes()
+                note(f"job {session.job_id}: starting {wanted.server} ...")
+                server = session.server()
+                if server is None:
+                    return session.wait() or 1
+                if wanted.ssh:
+                    return _with_ssh(session, server, prepared, path, wanted)
+                return _with_jupyter(session, server, token, wanted)
+        finally:
+            _end(session)
+
+
+def _with_ssh(session: Session, server: Server, prepared: Prepared, path: Path, wanted: _Wanted) -> int:
+    assert session.job_id is not None
+    config = prepared.loaded.settings.folders["user"].absolute()
+    user_file = Path.home() / ".ssh" / "config"
+    name = f"{session.job_id}.slurmgpu"
+    with ssh.entry(config, path, session.job_id, server) as file:
+        if wanted.write_ssh_config and not ssh.includes(config, user_file):
+            ssh.include_in(config, user_file)
+            note(f"{user_file} now includes {config}/ssh/*.conf")
+        note(f"job {session.job_id}: sshd on {server.node}{server.until}; Ctrl-C ends it")
+        if ssh.includes(config, user_file):
+            click.echo(f"ssh {name}")
+        else:
+            click.echo(f"ssh -F {shlex.quote(str(file))} {name}")
+            note(
+                f"for `ssh {name}`, and for editors, put this line at the top of {user_file} (--write-ssh-config does): "
+                f"{ssh.include_line(config)}"
+            )
+        note("on another computer, copy the key, and put the rest into its ~/.ssh/config:")
+        click.echo(ssh.for_elsewhere(path, session.job_id, server, wanted.login_node), err=True)
+        return _until_ctrl_c(session)
+
+
+def _with_jupyter(session: Session, server: Server, token: str, wanted: _Wanted) -> int:
+    port = server.port
+    note(f"job {session.job_id}: JupyterLab on {server.node}{server.until}; Ctrl-C ends it")
+    note("on your own computer, in a terminal that stays open:")
+    click.echo(f"ssh -N -L {port}:{server.node}:{port} {current_user()}@{wanted.login_node}")
+    note("then in its browser:")
+    click.echo(f"http://127.0.0.1:{port}/?token={token}")
+    return _until_ctrl_c(session)
+
+
+def _until_ctrl_c(session: Session) -> int:
+    try:
+        return session.wait()
+    except KeyboardInterrupt as interrupt:
+        if type(interrupt) is not KeyboardInterrupt:
+            raise
+        return 0
+
+
+def _started(prepared: Prepared, path: Path, files: dict[str, str], *, pty: bool, terminal: bool) -> Session:
+    plan, slurm = prepared.plan, Slurm()
+    for name, text in files.items():
+        write_private(path / name, text)
+    note(f"asking for {shlex.join(str(one) for one in plan.options)}")
+    process = slurm.allocate(
+        plan.options,
+        step_of(plan, prepared.loaded.job, str(path / SCRIPT_NAME), terminal=pty),
+        cwd=prepared.folder or Path.cwd(),
+        env={**os.environ, "SLURMGPU_RUN_DIR": str(path)},
+        terminal=terminal,
+    )
+    return Session(slurm, process, note)
+
+
+def _end(session: Session) -> None:
+    became = session.end()
+    if session.job_id is not None:
+        note(became)

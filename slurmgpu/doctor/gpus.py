@@ -1,0 +1,159 @@
+"""What is said of a node's GPUs, as ``probe.measure`` found them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurmgpu.doctor.lines import Line, Measured, failure, ok, unknown, warning
+from slurmgpu.doctor.thresholds import limit
+
+__all__ = ["clocks", "count", "driver", "ecc", "mig", "models", "processes", "rows", "sees", "xid"]
+
+Gpus = Sequence[Measured]
+
+_OTHER_NODE = "leave this node out (--sbatch exclude=NODE), and tell your cluster's support"
+# NVIDIA's "XID Errors": of the hardware; others, such as 13 and 31, are mostly a program's own.
+_OF_HARDWARE = {48, 62, 63, 64, 74, 79, 92, 94, 95, 110, 119, 120, 136, 140, 143}
+
+
+def count(asked: int, seen: int | None, why: str) -> Line:
+    """GPUs that the job sees on the node; None: nothing here shows any, and ``why``."""
+    if seen is None:
+        return unknown("gpu.count", f"{asked} asked for; {why}")
+    if seen < asked:
+        return failure("gpu.count", f"{seen} of the {asked} GPUs that were asked for", _OTHER_NODE)
+    if seen > asked:
+        return warning(
+            "gpu.count",
+            f"{seen} seen, {asked} asked for: jobs see each other's GPUs here",
+            "use those that CUDA_VISIBLE_DEVICES names alone, or ask for whole nodes (--exclusive)",
+        )
+    return ok("gpu.count", f"{seen}, as asked for")
+
+
+def models(found: Gpus, wanted_memory: int | None) -> Line:
+    """Their models and memory (MiB); ``wanted_memory`` is the least that the job asked for."""
+    if not found:
+        return unknown("gpu.model", "nvidia-smi shows none")
+    texts = dict.fromkeys(f"{one['model']}, {(one['memory'] or 0) / 1024:.0f} GiB" for one in found)
+    small = [one for one in found if wanted_memory and one["memory"] and one["memory"] < wanted_memory * 0.93]
+    if small:
+        return failure(
+            "gpu.model",
+            f"{'; '.join(texts)}: less than the {wanted_memory} MiB that were asked for",
+            "name a type that has it: --gpus TYPE:COUNT",
+        )
+    if len(texts) > 1:
+        return warning("gpu.model", f"different ones: {'; '.join(texts)}", "name one type: --gpus TYPE:COUNT")
+    return ok("gpu.model", next(iter(texts)))
+
+
+def driver(version: str | None, cuda: str | None, why: str | None) -> Line:
+    """nvidia-smi and the driver; ``why`` it does not work."""
+    if why is not None:
+        return failure("gpu.driver", why, _OTHER_NODE)
+    return ok("gpu.driver", f"driver {version}" + (f", CUDA up to {cuda}" if cuda else ""))
+
+
+def ecc(found: Gpus) -> Line:
+    """Uncorrected memory errors since the last reset."""
+    known = {one["index"]: one["ecc"] for one in found if one["ecc"] is not None}
+    if not known:
+        return unknown("gpu.ecc", "these GPUs do not count memory errors, or ECC is off")
+    bad = {index: number for index, number in known.items() if number}
+    if bad:
+        told = ", ".join(f"GPU {index}: {number}" for index, number in bad.items())
+        return failure("gpu.ecc", f"uncorrected memory errors since the last reset: {told}", _OTHER_NODE)
+    return ok("gpu.ecc", "no uncorrected errors")
+
+
+def rows(found: Gpus) -> Line:
+    """Memory that is to be taken out of use at the next reset."""
+    bad = [f"GPU {one['index']}: {', '.join(one['pending'])}" for one in found if one["pending"]]
+    if any("failed" in text for text in bad):
+        return failure("gpu.rows", "; ".join(bad), _OTHER_NODE)
+    if bad:
+        return warning("gpu.rows", f"waits for a reset: {'; '.join(bad)}", _OTHER_NODE)
+    return ok("gpu.rows", "no memory waits to be taken out of use")
+
+
+def xid(numbers: Sequence[int] | None) -> Line:
+    """The driver's errors in the kernel's log; None: it may not be read."""
+    if numbers is None:
+        return unknown("gpu.xid", "users may not read the kernel's log here")
+    bad = [number for number in numbers if number in _OF_HARDWARE]
+    if bad:
+        return warning(
+            "gpu.xid", f"XID {', '.join(map(str, bad))} since the node's start: the hardware's", _OTHER_NODE
+        )
+    return ok("gpu.xid", f"XID {', '.join(map(str, numbers))}: programs' own errors" if numbers else "none")
+
+
+_WORDS = {
+    "hw_slowdown": "the hardware slows them down",
+    "hw_thermal_slowdown": "too hot (hardware)",
+    "hw_power_brake_slowdown": "the power supply asks them to",
+    "sw_thermal_slowdown": "too hot (driver)",
+}
+
+
+def clocks(found: Gpus) -> Line:
+    """What holds the clocks down. A hardware slowdown halves them or worse (NVML, nvmlClocksEventReasons)."""
+    if not any(one["reasons"] is not None for one in found):
+        return unknown("gpu.clocks", "nvidia-smi does not tell")
+    held = {one["index"]: [name for name in one["reasons"] or () if name in _WORDS] for one in found}
+    told = "; ".join(
+        f"GPU {index}: {', '.join(_WORDS[name] for name in names)}" for index, names in held.items() if names
+    )
+    if any(name.startswith("hw_") for names in held.values() for name in names):
+        return failure("gpu.clocks", f"held down: {told}", _OTHER_NODE)
+    if told:
+        return warning("gpu.clocks", f"held down: {told}", _OTHER_NODE)
+    return ok("gpu.clocks", "not held down")
+
+
+def processes(found: Gpus, *, shared: bool) -> Line:
+    """Programs that were on the GPUs before the job did anything; ``shared``: the job asked for a part of them."""
+    others = [
+        f"GPU {one['index']}: {', '.join(str(other['name'] or other['pid']) for other in one['processes'])}"
+        for one in found
+        if one["processes"]
+    ]
+    full = [
+        f"GPU {one['index']}: {one['used']} MiB"
+        for one in found
+        if not one["processes"] and (one["used"] or 0) > limit("gpu.others") and not one["slices"]
+    ]
+    if shared:
+        return ok("gpu.processes", "GPUs are shared, as was asked for")
+    if others:
+        return failure("gpu.processes", f"somebody else is on them: {'; '.join(others)}", _OTHER_NODE)
+    if full:
+        return warning(
+            "gpu.processes", f"memory is taken by nobody that is seen: {'; '.join(full)}", _OTHER_NODE
+        )
+    return ok("gpu.processes", "nobody else is on them")
+
+
+def mig(found: Gpus) -> Line:
+    """Whole GPUs, or slices."""
+    sliced = [one for one in found if one["mig"] == "Enabled"]
+    if not sliced:
+        return ok("gpu.mig", "whole GPUs")
+    empty = [str(one["index"]) for one in sliced if not one["slices"]]
+    if empty:
+        return failure("gpu.mig", f"GPU {', '.join(empty)}: MIG is on, and there is no slice", _OTHER_NODE)
+    return ok("gpu.mig", f"{sum(one['slices'] for one in sliced)} slices (MIG) of {len(sliced)} GPUs")
+
+
+def sees(asked: int, seen: int | None, why: str | None) -> Line:
+    """GPUs that torch sees; None: it could not be imported, and ``why``."""
+    if seen is None:
+        return unknown("torch.gpus", why or "torch was not tried")
+    if seen < asked:
+        return failure(
+            "torch.gpus",
+            f"torch sees {seen} of {asked} GPUs",
+            "see the lines gpu.driver and torch.driver; a container needs its GPU option (container.gpu: nvidia)",
+        )
+    return ok("torch.gpus", f"torch sees {seen}")

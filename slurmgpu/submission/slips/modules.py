@@ -1,0 +1,59 @@
+"""Modules that do not load on this machine: the script's own lines for them, tried in a shell of their own."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from slurmgpu.errors import SlurmUnreachable
+from slurmgpu.models.environment import Environment
+from slurmgpu.models.plan import Plan
+from slurmgpu.slurm import Runner, call, submission_env
+from slurmgpu.submission.slips.command import Slip
+
+__all__ = ["missing_module"]
+
+TIMEOUT = 5.0
+"""Seconds after which nothing is said: some sites' module trees are slow."""
+_SIGNS_OF_MODULES = ("LMOD_CMD", "LMOD_PKG", "MODULES_CMD", "MODULESHOME", "BASH_FUNC_module%%")
+_NOTHING_ELSE: dict[str, object] = {
+    "command": ("true",), "launcher": "plain", "train": None, "own_loop": None, "tended": False, "script": None,
+    "restart_limit": None, "variables": {}, "secrets": (), "cpus_per_task": None, "spawned_per_node": 0,
+    "enters_work_dir": False, "options": (), "components": (), "log_folders": (),
+}  # fmt: skip
+
+
+def missing_module(
+    plan: Plan,
+    templates: Mapping[str, str],
+    folder: Path | None,
+    environ: Mapping[str, str],
+    run: Runner = call,
+) -> Slip | None:
+    """The first module of the job that does not load here, which is a guess: a compute node may have others."""
+    modules = plan.environment.modules
+    here = any(name in environ for name in _SIGNS_OF_MODULES)
+    if modules is None or not (modules.load or modules.swap) or not here:
+        return None
+    from slurmgpu.rendering.render import render_script  # only a job with modules pays for it
+
+    alone = {**_NOTHING_ELSE, "environment": Environment.model_construct(modules=modules)}
+    script = render_script(plan.model_copy(update=alone), templates)
+    env = {name: value for name, value in submission_env(environ).items() if name != "SLURMGPU_RUN_DIR"}
+    shell = ["bash", "-l"] if plan.login_shell else ["bash"]
+    cwd = folder if folder is not None and folder.is_dir() else None
+    try:
+        answer = run([*shell, "-c", script], timeout=TIMEOUT, env=env, cwd=cwd)
+    except SlurmUnreachable:  # no bash
+        return None
+    found = re.search(r"^slurmgpu: module (\S+) did not load on ", answer.stderr, re.MULTILINE)
+    if answer.rc is None or not found:
+        return None
+    return Slip(
+        f"environment.modules: {found[1]!r} does not load on this machine ({platform.node()}), "
+        "and the job ends where it does not load on its node either",
+        f"`module avail {found[1].partition('/')[0]}` lists what is here; compute nodes may have other modules",
+        sure=False,
+    )

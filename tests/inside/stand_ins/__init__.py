@@ -1,0 +1,1 @@
+"""Programs that stand in for container runtimes that cannot be had here."""

@@ -1,0 +1,136 @@
+"""Data on a node's own disk, and results that come back from there, however the job ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.slurm.throwaway import ThrowawaySlurm
+from tests.slurm.tool import Submitted, Tool
+
+pytestmark = pytest.mark.slurm
+
+WORK = 'cat "$SLURMGPU_STAGE/data/x" && mkdir "$SLURMGPU_STAGE/results" && echo made >"$SLURMGPU_STAGE/results/y"; '
+
+
+@pytest.fixture
+def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
+    """A work folder with data, and a node's own disk that lies beside it."""
+    tool = Tool(slurm, tmp_path)
+    tool.file("data/x", "the data\n")
+    (tmp_path / "disk").mkdir()
+    tool.env["TMPDIR"] = str(tmp_path / "disk")
+    return tool
+
+
+def job(tool: Tool, end: str, stage: dict[str, Any] | None = None, **resources: Any) -> str:
+    """A job file whose command works in the staging folder, and then does ``end``."""
+    staged = stage or {"in": ["data"], "out": [{"from": "results", "to": "kept"}]}
+    asked = {"gpus_per_node": 1, **resources}
+    text = json.dumps(
+        {"stage": staged, "command": ["bash", "-c", WORK + end], "resources": asked, "launch": "srun"}
+    )
+    return str(tool.file("job.yaml", text))
+
+
+def left(tool: Tool) -> tuple[list[str], list[str]]:
+    """What has been brought back, and what is left on the nodes' disk."""
+    kept = sorted(str(path.relative_to(tool.work)) for path in (tool.work / "kept").rglob("*"))
+    return kept, [path.name for path in Path(tool.env["TMPDIR"]).iterdir()]
+
+
+def submitted(tool: Tool, file: str) -> Submitted:
+    return tool.submit(file, "--wait")
+
+
+def test_data_is_there_and_results_come_back(tool: Tool) -> None:
+    done = submitted(tool, job(tool, "echo $SLURMGPU_STAGE"))
+    assert (done.code, done.log) == (0, f"the data\n{tool.env['TMPDIR']}/slurmgpu-{done.job_id}\n")
+    assert left(tool) == (["kept/results", "kept/results/y"], [])
+    assert (done.run_dir / f"exit_code.{done.job_id}").read_text() == "0\n"
+
+
+def test_what_a_failed_command_leaves_has_a_name_of_its_own(tool: Tool) -> None:
+    tool.file("kept/results/earlier", "complete\n")
+    done = submitted(tool, job(tool, "exit 7"))
+    assert done.code == 7
+    partial = f"kept/results.partial-{done.job_id}"
+    assert left(tool) == (["kept/results", partial, f"{partial}/y", "kept/results/earlier"], [])
+    assert f"what it left of results is {partial}" in done.log
+
+
+def test_complete_results_take_the_place_of_earlier_ones_which_are_kept(tool: Tool) -> None:
+    tool.file("kept/results/earlier", "complete\n")
+    done = submitted(tool, job(tool, "true"))
+    before = next((tool.work / "kept").glob("results.before-*"))
+    assert (before / "earlier").exists()
+    assert (tool.work / "kept/results/y").read_text() == "made\n"
+    assert f"slurmgpu: the earlier kept/results is kept/{before.name} now" in done.log
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param("sleep 300", id="ends"),
+        pytest.param("trap '' TERM; while :; do sleep 1; done", id="deaf", marks=pytest.mark.long),
+    ],
+)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_cancelled_job_still_brings_its_results_back(tool: Tool, end: str, nodes: int) -> None:
+    run = tool.submit(job(tool, f"echo at work; {end}", nodes=nodes))
+    tool.wait_for_state(run.job_id, "RUNNING")
+    wait_for(run, "at work", nodes)
+    subprocess.run(["scancel", str(run.job_id)], env=tool.env, check=True)
+    tool.wait_for_state(run.job_id, "CANCELLED")
+    names = [f".n{node}" for node in (1, 2)] if nodes > 1 else [""]
+    kept, on_disk = left(tool)
+    partial = [path for path in kept if path.endswith("/y")]
+    assert len(partial) == len(names), (kept, run.log)
+    assert all(f".partial-{run.job_id}" in path for path in partial)
+    assert on_disk == []
+
+
+def wait_for(run: Submitted, text: str, times: int) -> None:
+    deadline = time.monotonic() + 60
+    while run.log.count(text) < times:
+        assert time.monotonic() < deadline, run.log
+        time.sleep(0.2)
+
+
+def test_each_of_two_nodes_has_its_own_copy_and_its_own_results(tool: Tool) -> None:
+    done = submitted(tool, job(tool, 'echo "$SLURMGPU_STAGE" | sed s,.*/,,', nodes=2))
+    assert done.code == 0, done.log
+    lines = done.log.splitlines()
+    nodes = sorted(line for line in lines if line != "the data")
+    assert (lines.count("the data"), len(set(nodes))) == (2, 2), done.log
+    assert left(tool) == (sorted(f"kept/results.{node}{end}" for node in nodes for end in ("", "/y")), [])
+
+
+def test_a_failure_on_two_nodes_brings_partial_results_back(tool: Tool) -> None:
+    done = submitted(tool, job(tool, "exit 3", nodes=2))
+    assert done.code != 0
+    kept, on_disk = left(tool)
+    assert kept
+    assert all(f".partial-{done.job_id}" in path for path in kept)
+    assert on_disk == []
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_data_that_is_missing_ends_the_job_before_its_command(tool: Tool, nodes: int) -> None:
+    done = tool.submit(job(tool, "true", {"in": ["$HOME/no-such"]}, nodes=nodes), "--wait")
+    assert done.code == 1
+    assert "no-such" in done.log
+    assert "\nslurmgpu: the data could not be copied to " in done.log
+    assert left(tool) == ([], [])
+
+
+@pytest.mark.parametrize("end", [".tar", ".tar.gz"])
+def test_an_archive_is_unpacked_where_it_is_needed(tool: Tool, end: str) -> None:
+    subprocess.run(["tar", "-caf", f"set{end}", "data"], cwd=tool.work, check=True)
+    done = submitted(tool, job(tool, "true", {"in": [{"from": f"set{end}", "unpack": True}]}))
+    assert (done.code, done.log) == (0, "the data\n")

@@ -1,0 +1,277 @@
+"""Several steps side by side in one job of a real Slurm: their shares, their worlds, and every way in which they end."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.inside.test_stopping import GRACE, left_of
+from tests.slurm.throwaway import ThrowawaySlurm
+from tests.slurm.tool import Submitted, Tool
+
+pytestmark = pytest.mark.slurm
+
+SHOW = """\
+import json, os, signal, sys, time
+name, seconds, code = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 0
+told, start = [], time.time()
+def note(number, frame):
+    told.append(signal.Signals(number).name)
+def write():
+    rank = os.environ.get("RANK", "0")
+    with open(f"{name}-{rank}.json.new", "w") as file:
+        json.dump({"env": dict(os.environ), "start": start, "end": time.time(), "told": told}, file)
+    os.rename(f"{name}-{rank}.json.new", f"{name}-{rank}.json")
+for one in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(one, note)
+write()
+print(name, "is here", flush=True)
+while time.time() < start + seconds and "SIGTERM" not in told:
+    time.sleep(0.1)
+    write()
+write()
+sys.exit(code)
+"""
+
+
+@pytest.fixture
+def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
+    made = Tool(slurm, tmp_path)
+    made.file("show.py", SHOW)
+    return made
+
+
+def submit(tool: Tool, job: str) -> Submitted:
+    tool.file("job.yaml", job)
+    return tool.submit("job.yaml")
+
+
+def seen(tool: Tool, step: str, rank: int = 0) -> dict[str, Any]:
+    """What a process of a step wrote down; it is there once the process is."""
+    path, deadline = tool.work / f"{step}-{rank}.json", time.monotonic() + 120
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path.name} is not there"
+        time.sleep(0.1)
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def ended(tool: Tool, job: Submitted) -> tuple[str, str]:
+    """State and exit code, once nothing of the job is left; it has 10 s for that."""
+    state = tool.slurm.wait_for(job.job_id)
+    deadline = time.monotonic() + GRACE
+    while left := left_of(job.job_id):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.3)
+    code = tool.slurm.run(["sacct", "-X", "-n", "-P", "-j", str(job.job_id), "-o", "ExitCode"]).stdout
+    return state, code.split()[0]
+
+
+def own_log(job: Submitted, step: str) -> str:
+    return (job.run_dir / "logs" / f"{job.job_id}-{step}.out").read_text()
+
+
+FOUR = """\
+resources: {gpus: 4, cpus_per_task: 8, time: 5}
+steps:
+  one: {command: [python, show.py, one, 10], gpus: 1, cpus_per_task: 2}
+  two: {command: [python, show.py, two, 10], gpus: 1, cpus_per_task: 2}
+  three: {command: [python, show.py, three, 10], gpus: 2, cpus_per_task: 3}
+  four: {command: [python, show.py, four, 10]}
+"""
+
+
+def test_steps_run_at_the_same_time_on_gpus_and_cpus_of_their_own(tool: Tool) -> None:
+    job = submit(tool, FOUR)
+    assert ended(tool, job) == ("COMPLETED", "0:0"), job.log
+    steps = {name: seen(tool, name) for name in ("one", "two", "three", "four")}
+    assert max(one["start"] for one in steps.values()) < min(one["end"] for one in steps.values())
+    gpus = [one["env"].get("CUDA_VISIBLE_DEVICES", "") for one in steps.values()]
+    assert sorted(",".join(gpus[:3]).split(",")) == ["0", "1", "2", "3"]
+    assert gpus[3] == ""
+    rows = tool.slurm.run(
+        ["sacct", "-n", "-P", "-j", str(job.job_id), "-o", "JobName,AllocCPUS"]
+    ).stdout.split()
+    given = dict(row.split("|") for row in rows)
+    assert [int(given[name]) for name in steps] == [2, 2, 3, 1]
+    assert "one is here" in own_log(job, "one")
+    assert "is here" not in job.log
+
+
+def test_a_step_that_fails_ends_the_others_and_the_job_has_its_exit_code(tool: Tool) -> None:
+    job = submit(
+        tool,
+        "resources: {nodes: 2, cpus_per_task: 2, time: 5}\n"
+        "steps:\n"
+        "  long: {command: [python, show.py, long, 300], nodes: 2}\n"
+        "  bad: {command: [python, show.py, bad, 2, 3]}\n"
+        "  server: {command: [python, show.py, server, 300], background: true}\n",
+    )
+    assert ended(tool, job) == ("FAILED", "3:0"), job.log
+    bad, long = seen(tool, "bad"), seen(tool, "long")
+    assert long["told"] == ["SIGTERM"]
+    assert long["end"] - bad["end"] < 15
+    (line,) = [one for one in job.log.splitlines() if "failed" in one]
+    log = job.run_dir / "logs" / f"{job.job_id}-bad.out"
+    assert line == f"slurmgpu: step bad failed (exit code 3), and the others are ended; its log: {log}"
+
+
+def test_the_task_that_failed_first_gives_a_step_its_exit_code(tool: Tool) -> None:
+    job = submit(
+        tool,
+        "resources: {nodes: 2, cpus_per_task: 3, time: 5}\n"
+        "steps:\n"
+        "  long: {command: [python, show.py, long, 300]}\n"
+        "  bad: {command: [bash, -c, '[ $SLURM_PROCID = 1 ] && exit 7; sleep 300'], nodes: 2, tasks_per_node: 1}\n",
+    )
+    assert ended(tool, job) == ("FAILED", "7:0"), job.log
+    assert "step bad failed (exit code 7)" in job.log
+
+
+def test_a_step_that_is_killed_is_told_with_its_signal(tool: Tool) -> None:
+    job = submit(
+        tool,
+        "resources: {gpus: 2, cpus_per_task: 2, time: 5}\n"
+        "steps:\n"
+        "  long: {command: [python, show.py, long, 300], gpus: 1}\n"
+        "  bad: {command: [bash, -c, kill -9 $$], gpus: 1}\n",
+    )
+    state, _ = ended(tool, job)
+    assert state == "FAILED"
+    assert "step bad failed (signal KILL, exit code 137)" in job.log
+
+
+CLIENT = """\
+import os, time, urllib.request
+for attempt in range(100):
+    try:
+        print(urllib.request.urlopen(f"http://{os.environ['SLURMGPU_NODE_SERVER']}:18123/hello").read().decode())
+        break
+    except OSError:
+        time.sleep(0.2)
+else:
+    raise SystemExit("no server")
+"""
+
+
+def test_a_client_finds_a_server_on_another_node_which_ends_with_it(tool: Tool) -> None:
+    tool.file("client.py", CLIENT)
+    tool.file("hello", "hello from the server")
+    job = submit(
+        tool,
+        "resources: {nodes: 2, cpus_per_task: 2, time: 5}\n"
+        "steps:\n"
+        "  server: {command: [python, -m, http.server, 18123], cpus_per_task: 2, background: true}\n"
+        "  client: {command: [python, client.py], cpus_per_task: 2}\n",
+    )
+    assert ended(tool, job) == ("COMPLETED", "0:0"), job.log
+    assert "hello from the server" in own_log(job, "client")
+    assert "GET /hello" in own_log(job, "server")
+
+
+def test_a_server_that_fails_early_is_told_and_the_others_go_on(tool: Tool) -> None:
+    job = submit(
+        tool,
+        "resources: {gpus: 2, cpus_per_task: 2, time: 5}\n"
+        "steps:\n"
+        "  server: {command: [python, show.py, server, 0, 4], gpus: 1, background: true}\n"
+        "  work: {command: [python, show.py, work, 5], gpus: 1}\n",
+    )
+    assert ended(tool, job) == ("COMPLETED", "0:0"), job.log
+    assert "step server ended early (exit code 4), and the others go on" in job.log
+
+
+def test_a_monitor_shares_the_gpus_of_the_others(tool: Tool) -> None:
+    job = submit(
+        tool,
+        "resources: {gpus: 2, cpus_per_task: 2, time: 5}\n"
+        "steps:\n"
+        "  watch: {command: [python, show.py, watch, 300], overlap: true, background: true}\n"
+        "  one: {command: [python, show.py, one, 10], gpus: 1}\n"
+        "  two: {command: [python, show.py, two, 10], gpus: 1}\n",
+    )
+    assert ended(tool, job) == ("COMPLETED", "0:0"), job.log
+    watch, one, two = seen(tool, "watch"), seen(tool, "one"), seen(tool, "two")
+    assert watch["start"] < min(one["end"], two["end"])
+    assert max(one["start"], two["start"]) < min(one["end"], two["end"])
+    assert watch["env"]["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert {one["env"]["CUDA_VISIBLE_DEVICES"], two["env"]["CUDA_VISIBLE_DEVICES"]} == {"0", "1"}
+    assert watch["told"] == ["SIGTERM"]
+
+
+LASTING = """\
+resources: {nodes: 2, gpus_per_node: 1, cpus_per_task: 2, time: 5}
+steps:
+  long: {command: [python, show.py, long, 300], nodes: 2, gpus: 2}
+  server: {command: [python, show.py, server, 300], background: true}
+"""
+
+
+@pytest.mark.parametrize("way", ["cancelled", pytest.param("out of time", marks=pytest.mark.long)])
+def test_nothing_is_left_of_a_job_that_slurm_ends(tool: Tool, way: str) -> None:
+    job = submit(tool, LASTING)
+    seen(tool, "long", 1), seen(tool, "server")
+    if way == "cancelled":
+        tool.slurm.run(["scancel", str(job.job_id)])
+    else:
+        tool.slurm.run(["scontrol", "update", f"JobId={job.job_id}", "TimeLimit=1"])
+    assert ended(tool, job)[0] == {"cancelled": "CANCELLED", "out of time": "TIMEOUT"}[way]
+    assert "SIGTERM" in seen(tool, "server")["told"]
+    assert "failed" not in job.log
+
+
+def test_signals_to_the_batch_script_reach_every_step(tool: Tool) -> None:
+    job = submit(tool, LASTING)
+    seen(tool, "long", 1), seen(tool, "server")
+    tool.slurm.run(["scancel", "--batch", "--signal=USR1", str(job.job_id)])
+    time.sleep(3)
+    tool.slurm.run(["scancel", "--batch", "--signal=TERM", str(job.job_id)])
+    state, _ = ended(tool, job)
+    assert state == "FAILED", job.log
+    assert seen(tool, "server")["told"] == ["SIGUSR1", "SIGTERM"]
+    assert "SIGUSR1" in seen(tool, "long")["told"]
+
+
+def test_each_component_of_a_heterogeneous_job_runs_a_step_with_a_world_of_its_own(tool: Tool) -> None:
+    job = submit(
+        tool,
+        "resources: {nodes: 2, cpus_per_task: 2, time: 5}\n"
+        "components: [{resources: {nodes: 2, gpus_per_node: 2, cpus_per_task: 2}}]\n"
+        "steps:\n"
+        "  loader: {command: [python, show.py, loader, 4], tasks_per_node: 1}\n"
+        "  trainer: {command: [python, show.py, trainer, 4], component: 1, launch: srun}\n",
+    )
+    assert ended(tool, job) == ("COMPLETED", "0:0"), job.log
+    loaders = [seen(tool, "loader", rank)["env"] for rank in range(2)]
+    trainers = [seen(tool, "trainer", rank)["env"] for rank in range(4)]
+    assert {one["WORLD_SIZE"] for one in loaders} == {"2"}
+    assert {one["WORLD_SIZE"] for one in trainers} == {"4"}
+    assert [one["LOCAL_RANK"] for one in trainers] == ["0", "1", "0", "1"]
+    assert {one["CUDA_VISIBLE_DEVICES"] for one in trainers} == {"0,1"}
+    nodes = [{one["SLURMD_NODENAME"] for one in some} for some in (loaders, trainers)]
+    assert [len(some) for some in nodes] == [2, 2]
+    assert not nodes[0] & nodes[1]
+    meeting = {(one["MASTER_ADDR"], one["MASTER_PORT"]) for one in (*loaders, *trainers)}
+    assert len({port for _, port in meeting}) == 2
+    assert loaders[0]["SLURMGPU_NODE_TRAINER"] == trainers[0]["MASTER_ADDR"]
+
+
+def test_steps_that_ask_for_more_than_the_job_has_are_refused(tool: Tool) -> None:
+    tool.file("job.yaml", FOUR.replace("gpus: 2,", "gpus: 3,"))
+    said = tool.submit_refused("job.yaml")
+    assert "5 GPUs (three 3 + one 1 + two 1) of 4" in said
+
+
+def test_the_logs_of_all_steps_are_shown(tool: Tool) -> None:
+    job = submit(tool, FOUR)
+    ended(tool, job)
+    shown = tool("logs", str(job.job_id)).stdout
+    assert f"==> job {job.job_id}, step three: {job.run_dir}/logs/{job.job_id}-three.out <==" in shown
+    said = [line for line in shown.splitlines() if line.endswith(" is here")]
+    assert said == [
+        f"{name} is here" for name in ("one", "two", "three", "three", "four")
+    ]  # torchrun starts two
