@@ -59,9 +59,7 @@ def _describe(place: Setting, group: NodeGroup, whole: str, own: str | None) -> 
     if own is not None:
         return f"{count(gpus, 'GPU')} x {own}, a GPU's share there"
     least = "" if len(place.groups) == 1 else " (the smallest share of all node types)"
-    return (
-        f"{gpus} of {count(group.gpu_count or 0, 'GPU')}, so {gpus}/{group.gpu_count} of a node's {whole}{least}"
-    )
+    return f"{gpus} of {count(group.gpu_count or 0, 'GPU')}, so {gpus}/{group.gpu_count} of a node's {whole}{least}"
 
 
 def cpus_asked(resources: Resources, layout: Layout, tasks_per_node: int) -> Sized | None:
