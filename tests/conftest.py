@@ -1,9 +1,15 @@
-"""What all tests share: the examples that Hypothesis draws are the same in every run, and Ctrl-C is heard."""
+"""What all tests share: the same examples from Hypothesis in every run, Ctrl-C that is heard, and modules compiled once."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import signal
+import tempfile
+from pathlib import Path
+
+import pytest
 
 with contextlib.suppress(ImportError):  # tests/training runs where there is only torch, too
     from hypothesis import HealthCheck, settings
@@ -17,3 +23,26 @@ with contextlib.suppress(ImportError):  # tests/training runs where there is onl
 # Shells start what runs in the background deaf to SIGINT, and what it starts inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_COMPILED = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the bytecode of what tests start in one folder for the run, away from the sources.
+
+    The tests start slurmgpu over a thousand times. Where PYTHONDONTWRITEBYTECODE is set, as in many containers, each
+    start would compile every module anew, which takes longer than the rest of the command.
+    """
+    if hasattr(config, "workerinput"):
+        return  # a worker inherits what the controller has set
+    folder = tempfile.mkdtemp(prefix="slurmgpu-tests-bytecode-")
+    Path(folder).chmod(0o755)  # for tests that act as a second user
+    config.stash[_COMPILED] = folder
+    os.environ["PYTHONPYCACHEPREFIX"] = folder
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    folder = config.stash.get(_COMPILED, None)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)

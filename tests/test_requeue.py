@@ -54,8 +54,9 @@ PYTHON = """\
 echo "end=${SLURMGPU_END_TIME-unset}"
 got() { name=$1; }
 for each in TERM USR1 USR2; do trap "got $each" "$each"; done
+times=$(seq "${WAIT:-0}") # before a signal can come: bash 5.2 loses a trap that runs while it parses $(...)
 touch started
-for _ in $(seq "${WAIT:-0}"); do [ -n "$name" ] && break; sleep 0.05; done
+for _ in $times; do [ -n "$name" ] && break; sleep 0.05; done
 [ -n "$name" ] && echo "got $name"
 [ -e marker ] && mkdir -p "$SLURMGPU_RUN_DIR/state" && sed "s/REASON/SIG$name/" marker >"$SLURMGPU_RUN_DIR/state/stop.json"
 exit "${CODE:-75}"

@@ -185,7 +185,7 @@ class ReadingBack:
         self._read_lists()
 
     def _read_lists(self) -> None:
-        loaded = self._words("modules", "module.load", ["load"])
+        loaded = self._words("modules", "module.load", [])
         self._compare_list("environment.modules.load", loaded, str)
         used = self._words("module_use", "module.use", [])
         self._compare_list(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import getpass
 import json
 import re
@@ -22,6 +23,7 @@ from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
 from slurmgpu.slurm import Slurm
+from slurmgpu.submission.preflight import check_before_submission
 from slurmgpu.submission.submitting import Submission, submit_plan
 from tests.hostile import VALUES
 from tests.slurm.throwaway import ThrowawaySlurm
@@ -175,6 +177,7 @@ class Sending:
                 self._send_together(group, key, value)
         for name, build in MANY.items():
             self._keep_acceptable(name, build)
+        self._make_what_is_bound(self.folder / "many-container")
         self._send_many()
 
     # -- what an administrator does
@@ -299,6 +302,20 @@ class Sending:
         for key, value in VALUES.items():
             self._refusal(name, build, key, value)
 
+    def _make_what_is_bound(self, folder: Path) -> None:
+        """Make the folders below the work folder that are bound; what no disk takes is refused before submission."""
+        name = "environment.container.binds"
+        folder.mkdir()
+        for key, value in self.accepted(name).items():
+            host = folder / Path(value.partition(":")[0])
+            if host.is_relative_to(folder):
+                _try(functools.partial(host.mkdir, parents=True, exist_ok=True))
+            try:
+                plan = prepare(MANY[name](value), folder, self.environ).plan
+                check_before_submission(plan, folder, self.environ)
+            except PlanError as error:
+                self._refused(name, key, error)
+
     def accepted(self, name: str) -> dict[str, str]:
         """The values that our checks let through in this field."""
         return {key: value for key, value in VALUES.items() if (name, key) not in self.ledger.fates}
@@ -351,7 +368,7 @@ class Sending:
 
     def _send_one(self, name: str, job: dict[str, Any]) -> Sent:
         folder = self.folder / f"many-{name}"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         (folder / "show.py").write_text(
             "import json, os, sys\n"
             "if os.environ.get('RANK', '0') == '0':\n"

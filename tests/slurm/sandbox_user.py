@@ -43,7 +43,6 @@ class User:
             "XDG_CONFIG_HOME": str(home / "config"),
             "SLURMGPU_SITE": str(home / "site"),
             "PYTHONPATH": str(ROOT),
-            "PYTHONDONTWRITEBYTECODE": "1",
             "NO_COLOR": "1",
         }
 

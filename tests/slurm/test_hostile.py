@@ -25,10 +25,10 @@ PROGRAMS = {
 }
 FUNCTIONS = {
     "conda": '() { [ "$1" != activate ] || printf "%s\\0" "$@" >"$RECORDS/$SLURM_JOB_ID.conda"; }',
-    # `module use` runs once for each folder, `module load` once for all.
+    # `module use` and `module load` run once for each folder and module; what is loaded shows in LOADEDMODULES.
     "module": (
-        '() { if [ "$1" = use ]; then printf "%s\\0" "$2" >>"$RECORDS/$SLURM_JOB_ID.module.use"; '
-        'else printf "%s\\0" "$@" >"$RECORDS/$SLURM_JOB_ID.module.$1"; fi; }'
+        '() { printf "%s\\0" "${@:2}" >>"$RECORDS/$SLURM_JOB_ID.module.$1"; '
+        '[ "$1" != load ] || LOADEDMODULES="${LOADEDMODULES-}:m$((++modules))"; }'
     ),
 }
 
