@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput
 from slurmgpu.sandbox import programs
-from slurmgpu.sandbox.configuration import Place, gres_conf, slurm_conf
+from slurmgpu.sandbox.configuration import Installation, gres_conf, slurm_conf
 from slurmgpu.sandbox.programs import ProgramsMissing, SandboxFailed
-from slurmgpu.sandbox.shape import Gpus, NodeKind, default_shape
+from slurmgpu.sandbox.shape import NodeGpus, NodeKind, default_shape
 from slurmgpu.sandbox.state import folder_of, locked
 
 SHAPE = default_shape(nodes=4, gpus=4, gpu_type="a100", cpus=64, memory_mib=512 * 1024)
@@ -30,8 +30,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def place(accounting: bool = True) -> Place:
-    return Place("sandbox-x", Path("/f"), "me", "localhost", 1001, 1002, (1003, 1004, 1005, 1006), accounting)
+def place(accounting: bool = True) -> Installation:
+    return Installation(
+        "sandbox-x", Path("/f"), "me", "localhost", 1001, 1002, (1003, 1004, 1005, 1006), accounting
+    )
 
 
 # Shapes and what slurm.conf says of them
@@ -77,7 +79,7 @@ def test_a_node_can_have_gpus_of_several_types() -> None:
         count=2,
         cpus=64,
         memory_mib=1,
-        gpus=(Gpus(count=3, type="3g.40gb"), Gpus(count=1, type="4g.40gb")),
+        gpus=(NodeGpus(count=3, type="3g.40gb"), NodeGpus(count=1, type="4g.40gb")),
     )
     shape = SHAPE.model_copy(update={"kinds": (kind,)})
     assert "Gres=gpu:3g.40gb:3,gpu:4g.40gb:1" in slurm_conf(place(), shape)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from slurmgpu.sandbox.configuration import Place, plugin_folder, slurm_conf, slurmdbd_conf
+from slurmgpu.sandbox.configuration import Installation, plugin_folder, slurm_conf, slurmdbd_conf
 from slurmgpu.sandbox.shape import default_shape
 
 SHAPE = default_shape(nodes=1, gpus=1, gpu_type=None, cpus=2, memory_mib=1000)
-PLACE = Place("sandbox-x", Path("/f"), "me", "localhost", 1, 2, (3,), accounting=True)
+PLACE = Installation("sandbox-x", Path("/f"), "me", "localhost", 1, 2, (3,), accounting=True)
 
 
 def test_the_configuration_is_in_the_words_of_its_release() -> None:

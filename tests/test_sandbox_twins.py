@@ -12,15 +12,15 @@ from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder
 from slurmgpu.models.cluster import GENERIC, Cluster
-from slurmgpu.sandbox.configuration import Place, gres_conf, slurm_conf
+from slurmgpu.sandbox.configuration import Installation, gres_conf, slurm_conf
 from slurmgpu.sandbox.rules import allowed_qos, declared_qos
 from slurmgpu.sandbox.twin import twin_of
 
 SHIPPED = sorted(data_folder("clusters").glob("*.yaml"))
 
 
-def place(accounting: bool = True) -> Place:
-    return Place("sandbox-x", Path("/f"), "me", "localhost", 1001, 1002, (1003,), accounting)
+def place(accounting: bool = True) -> Installation:
+    return Installation("sandbox-x", Path("/f"), "me", "localhost", 1001, 1002, (1003,), accounting)
 
 
 def profile(**said: Any) -> Cluster:

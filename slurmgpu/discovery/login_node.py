@@ -16,7 +16,7 @@ from slurmgpu.models.discovered import LoginNode
 from slurmgpu.models.site import Software
 from slurmgpu.slurm import Runner, call
 
-__all__ = ["Place", "can_be_made", "look_around", "natural", "places_for_runs", "relevant_modules"]
+__all__ = ["RunsFolder", "can_be_made", "look_around", "natural", "places_for_runs", "relevant_modules"]
 
 MODULES_TIMEOUT = 20.0
 MOST_MODULES = 60
@@ -138,7 +138,7 @@ def _scratch(environ: Mapping[str, str], user: str, root: Path, found: LoginNode
 
 
 @dataclass(frozen=True)
-class Place:
+class RunsFolder:
     """A folder for run directories, as settings hold it, and why it is proposed."""
 
     text: str
@@ -146,17 +146,17 @@ class Place:
     why: str
 
 
-def places_for_runs(environ: Mapping[str, str], user: str, *, root: Path = Path("/")) -> list[Place]:
+def places_for_runs(environ: Mapping[str, str], user: str, *, root: Path = Path("/")) -> list[RunsFolder]:
     """Scratch and work folders that exist and can be written to, the likeliest first."""
-    found: dict[str, Place] = {}
+    found: dict[str, RunsFolder] = {}
     for name in SCRATCH_VARIABLES:
         folder = environ.get(name, "")
         if folder.startswith("/") and _is_ours(root / folder.lstrip("/"), environ):
-            found.setdefault(str(Path(folder)), Place(f"${name}/runs", f"${name} is {folder} here"))
+            found.setdefault(str(Path(folder)), RunsFolder(f"${name}/runs", f"${name} is {folder} here"))
     for pattern in SCRATCH_FOLDERS:
         folder = pattern.format(user)
         if _is_ours(root / folder.lstrip("/"), environ):
-            found.setdefault(folder, Place(f"{pattern.format('$USER')}/runs", "it is there, and yours"))
+            found.setdefault(folder, RunsFolder(f"{pattern.format('$USER')}/runs", "it is there, and yours"))
     return list(found.values())
 
 

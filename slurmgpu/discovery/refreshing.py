@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Change", "Refreshed", "add", "completed", "environment_data", "refreshed"]
 
-Place = tuple[str, ...]
+KeyPath = tuple[str, ...]
 _NOTHING = object()
 # Said anew by every discovery.
 _ALWAYS_NEW = frozenset({"source"})
@@ -26,7 +26,7 @@ _ALWAYS_NEW = frozenset({"source"})
 class Change:
     """A key whose value is another now; None: it was, or is, not there."""
 
-    place: Place
+    place: KeyPath
     before: Any
     after: Any
 
@@ -55,7 +55,7 @@ _SINGULAR = {
 }
 
 
-def _what(place: Place) -> tuple[str, str]:
+def _what(place: KeyPath) -> tuple[str, str]:
     """`partition gpu` and `limits.max_time`."""
     if place[0] in _SINGULAR and len(place) > 1:
         return f"{_SINGULAR[place[0]]} {place[1]}", ".".join(place[2:])
@@ -123,7 +123,7 @@ class _Merge:
         self.changes: list[Change] = []
         self.kept: list[Change] = []
 
-    def mapping(self, base: Any, mine: Any, new: Any, place: Place) -> None:
+    def mapping(self, base: Any, mine: Any, new: Any, place: KeyPath) -> None:
         """Change ``mine`` where it is as in ``base`` and ``new`` is not."""
         for key in dict.fromkeys([*new, *base]):
             before, here, after = (one.get(key, _NOTHING) for one in (base, mine, new))

@@ -29,7 +29,7 @@ _NAMED = ("partitions", "gpu_types", "qos", "environments")
 _DEPTH = {"partitions": 4, "source": 1, "associations": 2, "environments": 3}
 _DEFAULT_DEPTH = 2
 
-Place = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
 
 def plain(model: Model) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def profile_text(found: Discovered, data: Mapping[str, Any] | None = None) -> st
 
 @dataclass
 class _Line:
-    place: Place
+    place: KeyPath
     start: str
     indent: int
     remarks: str = ""
@@ -78,7 +78,7 @@ class _Line:
         return wrapped(self.start, self.indent) + comment + "\n"
 
 
-def _lines(value: Any, place: Place, indent: int) -> Iterator[_Line]:
+def _lines(value: Any, place: KeyPath, indent: int) -> Iterator[_Line]:
     """Every entry of a mapping or list that is not written in one line."""
     entries = value.items() if isinstance(value, dict) else enumerate(value)
     for key, inner in entries:
@@ -92,7 +92,7 @@ def _lines(value: Any, place: Place, indent: int) -> Iterator[_Line]:
             yield _Line(here, f"{' ' * indent}{head} {flow(inner)}", indent)
 
 
-def _short(place: Place) -> bool:
+def _short(place: KeyPath) -> bool:
     """Of a partition only its nodes are a list in lines."""
     return len(place) == 3 and place[0] == "partitions" and place[2] != "nodes"
 
@@ -134,9 +134,9 @@ def _scalar(value: object) -> str:
     return value if safe or _DAY.fullmatch(value) else json.dumps(value, ensure_ascii=False)
 
 
-def _place(data: Mapping[str, object], key: str) -> Place:
+def _place(data: Mapping[str, object], key: str) -> KeyPath:
     """A dotted key as the steps to it: names of partitions and types may have dots themselves."""
-    place: Place = ()
+    place: KeyPath = ()
     here: Any = data
     rest = key
     while rest:
@@ -150,7 +150,7 @@ def _place(data: Mapping[str, object], key: str) -> Place:
     return place
 
 
-def _remark(lines: list[_Line], place: Place, text: str) -> None:
+def _remark(lines: list[_Line], place: KeyPath, text: str) -> None:
     """Put a remark behind the line of a place, or of what it stands in."""
     for end in range(len(place), 0, -1):
         for line in lines:

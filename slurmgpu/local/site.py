@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..errors import PlanError
 from ..lines.container import PROGRAMS
-from .gpus import Gpus
+from .gpus import UsableGpus
 from .script import ScriptReading, expand, read_needs
 from .standins.folder import Site
 
@@ -36,7 +36,7 @@ class LocalRequest:
     """Processes that the command starts by itself; 0: none."""
     gpus_per_node: int = 0
     """What the script was rendered for."""
-    gpus: Gpus | None = None
+    gpus: UsableGpus | None = None
     """Those to use here, as many on each node; None: none, the CPU stands in for them."""
     cpus_per_task: int = 1
     partition: str | None = None

@@ -18,14 +18,14 @@ from slurmgpu.models.run import EXIT_CODE_FILE, RUN_FILE, JobStatus, Run
 from slurmgpu.monitoring.select import current_user, owner, scripts_of
 from slurmgpu.slurm import JobId, Slurm, cluster_name_here
 
-__all__ = ["IN_FLIGHT", "Settled", "note_jobs", "settle"]
+__all__ = ["IN_FLIGHT", "SettledRun", "note_jobs", "settle"]
 
 # A request that got lost on its way may still arrive; after this time it has, or never will.
 IN_FLIGHT = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
-class Settled:
+class SettledRun:
     """What is known of a run's job now."""
 
     run: Run
@@ -63,18 +63,18 @@ def _note(script: str, number: int, cluster: str | None) -> None:
             write_run(folder, _with_job(run, number, cluster))
 
 
-def settle(slurm: Slurm, folder: Path, now: datetime) -> Settled:
+def settle(slurm: Slurm, folder: Path, now: datetime) -> SettledRun:
     """Ask queue and accounting which job a run became, and write it down; may be repeated at any time.
 
     Raises InvalidInput where ``folder`` has no record that can be read.
     """
     run = read_run(folder)
     if run.job_id is not None:
-        return Settled(run, "job")
+        return SettledRun(run, "job")
     here = cluster_name_here(slurm.env)
     if run.cluster is not None and here is not None and run.cluster != here:
         why = f"it was submitted on cluster {run.cluster}, and this machine asks {here}"
-        return Settled(run, "unknown", why)
+        return SettledRun(run, "unknown", why)
     earlier = set(run.job_ids)
     found = slurm.find_by_script(
         run.script_path, user=owner(run), since=run.submitted_at - timedelta(minutes=2), earlier=earlier
@@ -86,12 +86,12 @@ def settle(slurm: Slurm, folder: Path, now: datetime) -> Settled:
     if len(left) == 1:
         return _written(folder, _with_job(run, left[0], run.cluster), "job")
     if not found.certain:
-        return Settled(run, "unknown", "; ".join(found.notes), found.silent)
+        return SettledRun(run, "unknown", "; ".join(found.notes), found.silent)
     if run.cluster is None:
-        return Settled(run, "unknown", "its record does not say on which cluster it was submitted")
+        return SettledRun(run, "unknown", "its record does not say on which cluster it was submitted")
     if now - run.submitted_at < IN_FLIGHT:
         until = (run.submitted_at + IN_FLIGHT).astimezone()
-        return Settled(run, "unknown", f"its job may still appear in the queue, until {until:%H:%M}")
+        return SettledRun(run, "unknown", f"its job may still appear in the queue, until {until:%H:%M}")
     return _written(folder, run.model_copy(update={"state": "not submitted"}), "no job")
 
 
@@ -106,12 +106,12 @@ def _with_job(run: Run, number: int, cluster: str | None) -> Run:
     return run.model_copy(update={"state": "submitted", "job_id": number, "cluster": cluster})
 
 
-def _written(folder: Path, run: Run, outcome: Literal["job", "no job"]) -> Settled:
+def _written(folder: Path, run: Run, outcome: Literal["job", "no job"]) -> SettledRun:
     try:
         write_run(folder, run)
     except OSError as error:
-        return Settled(run, outcome, f"its record cannot be written: {error.strerror}")
-    return Settled(run, outcome)
+        return SettledRun(run, outcome, f"its record cannot be written: {error.strerror}")
+    return SettledRun(run, outcome)
 
 
 def _is_mine(folder: Path) -> bool:

@@ -12,7 +12,7 @@ from slurmgpu.sandbox.shape import NodeKind, Shape
 
 __all__ = [
     "DATABASE_SQL",
-    "Place",
+    "Installation",
     "gres_conf",
     "host_name",
     "is_on_loopback",
@@ -31,7 +31,7 @@ BY_ACCOUNTING = frozenset({"QOS", "AllowQos", "DenyQos", "AllowAccounts", "DenyA
 
 
 @dataclass(frozen=True)
-class Place:
+class Installation:
     """Where a sandbox lives: what its configuration says beside its shape."""
 
     cluster: str
@@ -81,7 +81,7 @@ def _listen_line(host: str) -> str:
     return "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny" if is_on_loopback(host) else ""
 
 
-def slurm_conf(place: Place, shape: Shape) -> str:
+def slurm_conf(place: Installation, shape: Shape) -> str:
     """The text of slurm.conf."""
     folder, user = place.folder, place.user
     # ReturnToService=1: with 2, the late answer of a slurmd that is gone raises its node from the dead.
@@ -138,7 +138,7 @@ JobAcctGatherFrequency=2
     return "".join(parts) + _partition_lines(place, shape)
 
 
-def _partition_lines(place: Place, shape: Shape) -> str:
+def _partition_lines(place: Installation, shape: Shape) -> str:
     lines = []
     for partition in shape.partitions:
         options = {"PartitionName": partition.name, "Nodes": partition.nodes, **dict(partition.options)}
@@ -158,11 +158,11 @@ def _gres_types(shape: Shape) -> str:
     return ",".join(dict.fromkeys(["gpu", *others]))
 
 
-def _plugin_line(place: Place) -> str:
+def _plugin_line(place: Installation) -> str:
     return f"PluginDir={place.plugins}\n" if place.plugins else ""
 
 
-def _accounting_lines(place: Place, shape: Shape) -> str:
+def _accounting_lines(place: Installation, shape: Shape) -> str:
     # What limits name has to be counted.
     typed = re.findall(r"gres/gpu:[^=,]+", " ".join(word for qos in shape.qos for word in qos.tres))
     # The script of a job is kept since 21.08; before, its comment had an option of its own.
@@ -184,7 +184,7 @@ PriorityWeightQOS=1000
 """
 
 
-def _node_lines(place: Place, shape: Shape) -> str:
+def _node_lines(place: Installation, shape: Shape) -> str:
     lines = []
     ports = iter(place.node_ports)
     for kind in shape.kinds:
@@ -213,7 +213,7 @@ def _about(kind: NodeKind) -> str:
     return " ".join(words)
 
 
-def slurmdbd_conf(place: Place) -> str:
+def slurmdbd_conf(place: Installation) -> str:
     """The text of slurmdbd.conf; the database is reached by MYSQL_UNIX_PORT."""
     return f"""\
 DbdHost={place.host}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from slurmgpu.models.base import Model
 
-__all__ = ["Gpus", "NodeKind", "PartitionShape", "QosShape", "Shape", "default_shape"]
+__all__ = ["NodeGpus", "NodeKind", "PartitionShape", "QosShape", "Shape", "default_shape"]
 
 ACCOUNTS = ("mygroup", "other")
 
 
-class Gpus(Model):
+class NodeGpus(Model):
     """GPUs of one type in a node."""
 
     count: int
@@ -28,7 +28,7 @@ class NodeKind(Model):
     count: int
     cpus: int
     memory_mib: int
-    gpus: tuple[Gpus, ...] = ()
+    gpus: tuple[NodeGpus, ...] = ()
     features: tuple[str, ...] = ()
     threads: int = 1
     """CPUs of a core."""
@@ -102,7 +102,7 @@ def default_shape(nodes: int, gpus: int, gpu_type: str | None, cpus: int, memory
         count=nodes,
         cpus=cpus,
         memory_mib=memory_mib,
-        gpus=(Gpus(count=gpus, type=gpu_type),) if gpus else (),
+        gpus=(NodeGpus(count=gpus, type=gpu_type),) if gpus else (),
         features=(gpu_type,) if gpu_type else (),
     )
     return Shape(

@@ -20,7 +20,7 @@ from typing import Literal
 from slurmgpu.files.data import WITHOUT_GPUS
 from slurmgpu.sandbox.configuration import (
     DATABASE_SQL,
-    Place,
+    Installation,
     gres_conf,
     host_name,
     plugin_folder,
@@ -109,7 +109,7 @@ class _Start:
         self.env = client_env(folder)
         self.reserved = ExitStack()
         ports = self.reserved.enter_context(reserved_ports(2 + (len(shape.nodes) if shape.live else 1)))
-        self.place = Place(
+        self.place = Installation(
             cluster=cluster,
             folder=folder,
             user=pwd.getpwuid(os.getuid()).pw_name,

@@ -10,7 +10,7 @@ from slurmgpu.models.cluster import Cluster, GpuType, NodeGroup, Partition
 from slurmgpu.models.limits import Limits
 from slurmgpu.models.units import Memory
 from slurmgpu.sandbox.rules import accounts_of, allowed_qos, declared_qos, limiting_qos, not_enforced
-from slurmgpu.sandbox.shape import Gpus, NodeKind, PartitionShape, QosShape, Shape
+from slurmgpu.sandbox.shape import NodeGpus, NodeKind, PartitionShape, QosShape, Shape
 
 __all__ = ["twin_of"]
 
@@ -174,7 +174,7 @@ class _Twin:
             cpus=cpus,
             memory_mib=memory.mib,
             gpus=tuple(
-                Gpus(count=number, type=self.types.get(name, name) if name else None)
+                NodeGpus(count=number, type=self.types.get(name, name) if name else None)
                 for name, number in types.items()
             ),
             features=self._features(group, types),

@@ -5,25 +5,25 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-__all__ = ["Gpus", "gpus_of_job", "read_gpus"]
+__all__ = ["GpuCount", "gpus_of_job", "read_gpus"]
 
 
 @dataclass(frozen=True)
-class Gpus:
+class GpuCount:
     """A number of GPUs; `types` counts those whose type is named."""
 
     count: int
     types: dict[str, int] = field(default_factory=dict)
 
-    def __mul__(self, factor: int) -> Gpus:
-        return Gpus(self.count * factor, {name: n * factor for name, n in self.types.items()})
+    def __mul__(self, factor: int) -> GpuCount:
+        return GpuCount(self.count * factor, {name: n * factor for name, n in self.types.items()})
 
 
 # gres/gpu=2  gres/gpu:a100=2 | gpu:2 (20.11)  gres:gpu:a100:2 (21.08)  gres/gpu:a100:2 (23.11) | gpu: 1
 _ENTRY = re.compile(r"(?:gres[/:])?gpu(?:[:=](?P<rest>.*))?", re.ASCII | re.DOTALL)
 
 
-def read_gpus(text: str) -> Gpus | None:
+def read_gpus(text: str) -> GpuCount | None:
     """Count the GPUs in a list of TRES or GRES; None when it names none.
 
     Slurm lists the total and each type (`gres/gpu=2,gres/gpu:a100=2`), or the types alone: the total counts
@@ -45,7 +45,7 @@ def read_gpus(text: str) -> Gpus | None:
             total = (total or 0) + number
     if total is None and not types:
         return None
-    return Gpus(sum(types.values()) if total is None else total, types)
+    return GpuCount(sum(types.values()) if total is None else total, types)
 
 
 def _type_and_number(rest: str | None) -> tuple[str, int | None]:
@@ -60,7 +60,7 @@ def _type_and_number(rest: str | None) -> tuple[str, int | None]:
 
 def gpus_of_job(
     allocated: str, per_job: str = "", per_node: str = "", nodes: int | None = None
-) -> Gpus | None:
+) -> GpuCount | None:
     """Count a job's GPUs from what squeue says of it.
 
     `allocated` (tres-alloc; the request while the job waits) has them where the site accounts for GPUs;
@@ -72,4 +72,4 @@ def gpus_of_job(
     node = read_gpus(per_node)
     if node:
         return node * nodes if nodes else None
-    return Gpus(0) if "cpu=" in allocated else None
+    return GpuCount(0) if "cpu=" in allocated else None

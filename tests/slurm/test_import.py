@@ -22,7 +22,7 @@ from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
 from slurmgpu.sandbox.programs import slurm_release, slurm_version
-from slurmgpu.sandbox.shape import Gpus, NodeKind, PartitionShape, Shape
+from slurmgpu.sandbox.shape import NodeGpus, NodeKind, PartitionShape, Shape
 from slurmgpu.sandbox.starting import client_env, start
 from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.importing import import_script
@@ -91,7 +91,7 @@ def everything() -> Shape:
             count=64 if kind == "any" else 8,
             cpus=512,
             memory_mib=8_000_000,
-            gpus=(Gpus(count=16, type=None if kind == "any" else kind),),
+            gpus=(NodeGpus(count=16, type=None if kind == "any" else kind),),
             features=features,
         )
         for number, kind in enumerate(sorted(names["type"]), 1)

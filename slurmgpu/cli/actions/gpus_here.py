@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.local.gpus import Gpus, gpus_of_the_job, gpus_of_this_machine
+from slurmgpu.local.gpus import UsableGpus, gpus_of_the_job, gpus_of_this_machine
 from slurmgpu.models.plan import Plan
 
 
@@ -16,7 +16,7 @@ def count_of_the_job() -> int:
     return len(found.devices) if found else 0
 
 
-def choose_gpus(plan: Plan, on_gpus: bool | None) -> Gpus | None:
+def choose_gpus(plan: Plan, on_gpus: bool | None) -> UsableGpus | None:
     """The GPUs that may be used here; None: the CPU stands in for them, or the job asks for none."""
     if on_gpus is False:
         return None
@@ -41,7 +41,7 @@ def choose_gpus(plan: Plan, on_gpus: bool | None) -> Gpus | None:
     return None
 
 
-def share_out(plan: Plan, gpus: Gpus | None, each: int, nodes: int) -> Gpus | None:
+def share_out(plan: Plan, gpus: UsableGpus | None, each: int, nodes: int) -> UsableGpus | None:
     """As many GPUs as the job wants for ``each`` processes on so many nodes; InvalidInput where ranks would share one."""
     if gpus is None:
         return None
@@ -56,7 +56,7 @@ def share_out(plan: Plan, gpus: Gpus | None, each: int, nodes: int) -> Gpus | No
     return gpus.share(nodes, min(max(plan.gpus_per_node, each), there // nodes))
 
 
-def told_of_gpus(plan: Plan, gpus: Gpus | None, on_gpus: bool | None, processes: int) -> Iterator[str]:
+def told_of_gpus(plan: Plan, gpus: UsableGpus | None, on_gpus: bool | None, processes: int) -> Iterator[str]:
     """What is said of the GPUs: those that are used, and those of the job that are not."""
     of_job = gpus_of_the_job(os.environ)
     if gpus is not None:

@@ -13,7 +13,7 @@ from slurmgpu.cli.actions.gpus_here import choose_gpus, share_out, told_of_gpus
 from slurmgpu.cli.preparing import check_whose, note, prepare
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.launchers import world_size
-from slurmgpu.local.gpus import Gpus, is_on_a_node
+from slurmgpu.local.gpus import UsableGpus, is_on_a_node
 from slurmgpu.local.running import LocalRequest, run_here, stand_ins
 from slurmgpu.slurm import Slurm
 from slurmgpu.submission.preflight import check_task, is_folder
@@ -132,7 +132,7 @@ def looks_like_a_login_node() -> bool:
     return not is_on_a_node(os.environ) and Slurm().talks_to_a_cluster()
 
 
-def _processes_per_node(prepared: Prepared, here: Local, gpus: Gpus | None) -> int:
+def _processes_per_node(prepared: Prepared, here: Local, gpus: UsableGpus | None) -> int:
     plan, processes, nodes = prepared.plan, here.processes, here.nodes
     if processes is not None and processes % nodes:
         raise InvalidInput(
@@ -193,7 +193,7 @@ def _check_local(prepared: Prepared, steps: int | None) -> None:
 
 
 def _request(
-    prepared: Prepared, here: Local, *, script: str, run_dir: Path, each: int, gpus: Gpus | None
+    prepared: Prepared, here: Local, *, script: str, run_dir: Path, each: int, gpus: UsableGpus | None
 ) -> LocalRequest:
     plan, folder = prepared.plan, prepared.folder
     return LocalRequest(

@@ -12,7 +12,7 @@ from slurmgpu.errors import InvalidInput, OutcomeUnknown
 from slurmgpu.files.run_record import read_run
 from slurmgpu.files.settings import runs_by_settings
 from slurmgpu.monitoring.runs import run_directories
-from slurmgpu.monitoring.settling import Settled, settle
+from slurmgpu.monitoring.settling import SettledRun, settle
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm
 
@@ -43,7 +43,7 @@ def act_settle(ctx: click.Context, runs: tuple[Path, ...]) -> None:
         ctx.exit(OutcomeUnknown.exit_code)
 
 
-def _told(path: Path, settled: Settled) -> str:
+def _told(path: Path, settled: SettledRun) -> str:
     """What became of a run, and what can be done about it."""
     if settled.outcome == "unknown":
         return f"not known: {settled.why}"
