@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurmgpu.sandbox import starting, supervisor
+from slurmgpu.sandbox.keeper import Keeper, launch
 from slurmgpu.sandbox.shape import default_shape
 
 # Its pipe is closed, and TERM comes in the instant before it would be ignored.
@@ -64,6 +65,18 @@ def test_a_start_that_fails_at_once_leaves_nothing(tmp_path: Path, monkeypatch: 
     with pytest.raises(ValueError, match="no such configuration"):
         starting.start(folder, name="x", cluster="sandbox-x", shape=shape, accounting=False)
     assert not folder.exists()
+
+
+def test_a_daemon_ignores_no_signal_that_its_supervisor_ignores(tmp_path: Path) -> None:
+    folder, seen = tmp_path / "sandbox", tmp_path / "seen"
+    (folder / "log").mkdir(parents=True)
+    supervising = launch(folder, os.environ)
+    Keeper(folder).start("daemon", ["sed", "-n", f"s/^SigIgn:[[:space:]]*//w {seen}", "/proc/self/status"])
+    Keeper(folder).wait("its end", lambda: seen.exists() and seen.read_text() != "", 30)
+    assert supervising.stdin is not None
+    supervising.stdin.close()
+    assert supervising.wait(30) == 0
+    assert int(seen.read_text(), 16) & 0b111 == 0  # HUP, INT and QUIT
 
 
 def test_a_port_is_its_daemons_and_nobody_elses_while_the_daemon_is_down() -> None:

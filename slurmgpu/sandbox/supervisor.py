@@ -206,8 +206,7 @@ class Supervisor:
                     stdout=out,
                     stderr=out,
                     start_new_session=True,
-                    # Should this supervisor itself be killed, the daemons follow.
-                    preexec_fn=lambda: _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
+                    preexec_fn=_as_a_daemon,
                 )
                 self.daemons[name]["pid"] = process.pid
             except OSError as error:
@@ -256,6 +255,14 @@ class Supervisor:
 def _kill(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
+
+
+def _as_a_daemon() -> None:
+    # Should this supervisor itself be killed, the daemons follow.
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # What is ignored here would be ignored there, and from some releases on in every job: Ctrl-C in a shell on a node.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _leave(*_: object) -> None:
