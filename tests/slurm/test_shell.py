@@ -33,7 +33,7 @@ def nothing_is_left(tool: Tool) -> bool:
 
 def test_a_shell_on_a_node_ends_with_its_own_exit_code_and_gives_the_node_back(tool: Tool) -> None:
     with terminal(tool, "--gpus", "2") as shell:
-        job = shell.expect(r"slurmgpu: job (\d+) on node\d, \d+ min left; GPUs: [\d,]+;")[1]
+        job = shell.expect(r"slurmgpu: job (\d+) on node\d, \d+ min left; CUDA_VISIBLE_DEVICES=[\d,]+;")[1]
         shell.expect(rf"\(job {job}, (?:9|10) min left\) ")
         shell.type("echo id=$SLURM_JOB_ID gpus=$CUDA_VISIBLE_DEVICES cpus=$(nproc) in=$PWD; exit 3\n")
         assert shell.code() == 3
