@@ -395,7 +395,7 @@ def test_components_are_separated_and_each_asks_for_its_own() -> None:
 
 MIXED = """
 resources: {nodes: 1, gpus_per_node: 2, time: 60, account: mygroup}
-components: [{resources: {nodes: 1, partition: cpu}, sbatch: {hint: nomultithread}}]
+components: [{resources: {nodes: 1, partition: cpu, hint: nomultithread}}]
 command: [./steps.sh]
 name: mixed
 """

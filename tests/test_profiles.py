@@ -713,6 +713,7 @@ PUBLISHED = [
             "memory": "208G",
             "constraint": "scratch",
             "exclusive": True,
+            "gpu_bind": "closest",
             "time": "4:00:00",
         },
         {
@@ -729,7 +730,7 @@ PUBLISHED = [
             "no-requeue": None,
             "time": "04:00:00",
         },
-        job={"launch": "srun", "sbatch": {"gpu-bind": "closest"}},
+        job={"launch": "srun"},
     ),
     Script(
         "olcf-frontier-pytorch",

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from slurmgpu.models.base import LowerWord, Model, OptionValue, Text, Word
+from slurmgpu.models.binding import CpuBind
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.limits import Association, Billing, Limits, QosRule
 from slurmgpu.models.site import AccountRule, Dialect, Reservation, Retired, SlurmSetup, Software, Source
@@ -70,6 +71,9 @@ class NodeGroup(Model):
     """The most memory for a GPU."""
     unit: Unit | None = None
     """The smallest part of such a node that a job gets and is charged for; left out, a job gets what it asks for."""
+    cpu_bind: CpuBind | None = None
+    """The CPUs beside each GPU, in the order of the GPUs, as srun's `--cpu-bind` takes them: `cpu_bind: "map_cpu:0,8"`. A job
+    with one task per GPU that has whole nodes is bound so; without a list, or by `cpu_bind: none` in the job, it is not."""
     whole_across_nodes: bool = False
     """Whether jobs over several nodes must take all GPUs of each."""
     features: tuple[Word, ...] = ()

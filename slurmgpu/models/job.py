@@ -224,7 +224,7 @@ class Job(Model):
     """The work folder, against the job file's folder (`--chdir`); left out, that folder, or the current one where there is
     no file."""
     sbatch: dict[Word, JobOption] = Field(default_factory=dict)
-    """Any other sbatch option by its long name, as in `sbatch: {hint: nomultithread, spread-job: true}`; true: without a value,
+    """Any other sbatch option by its long name, as in `sbatch: {nice: 100, spread-job: true}`; true: without a value,
     false: leaves out one of the cluster's."""
 
     @field_validator("command")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["OWN_OPTIONS", "ROWS", "Row"]
+__all__ = ["OWN_OPTIONS", "PASSED_ON", "ROWS", "Row"]
 
 Kind = Literal["text", "count", "amount", "list", "flag"]
 
@@ -15,7 +15,7 @@ class Row(NamedTuple):
     key: str
     """The field of the job file."""
     option: str | None
-    """sbatch's long name; None: sbatch has none."""
+    """sbatch's long name; None: sbatch has none, or hands it on to no step."""
     kind: Kind = "text"
     """What its value is: a count is a number; an amount (2, a100:2, 64G, 12:00:00) may be written as one."""
     flags: tuple[str, ...] = ()
@@ -57,6 +57,20 @@ ROWS: tuple[Row, ...] = (
     Row("resources.memory_per_cpu", "mem-per-cpu", "amount", ("--mem-per-cpu",), "SIZE", "Memory for each CPU."),
     Row("resources.memory_per_gpu", "mem-per-gpu", "amount", ("--mem-per-gpu",), "SIZE", "Memory for each GPU."),
     Row("resources.exclusive", "exclusive", "flag", ("--exclusive",), None, "Whole nodes."),
+    Row("resources.cpu_bind", None, "text", ("--cpu-bind",), "TYPE", "What srun binds tasks to: cores, map_cpu:0,8."),
+    Row(
+        "resources.gpu_bind", "gpu-bind", "text", ("--gpu-bind",), "TYPE",
+        "Which GPUs each task gets: closest, single:1.", passed=True,
+    ),
+    Row("resources.mem_bind", None, "text", ("--mem-bind",), "TYPE", "Which memory tasks use: local."),
+    Row(
+        "resources.hint", "hint", "text", ("--hint",), "TYPE",
+        "How CPUs are counted and bound: nomultithread.", passed=True,
+    ),
+    Row(
+        "resources.distribution", "distribution", "text", ("-m", "--distribution"), "TYPE",
+        "How tasks are spread over nodes and sockets: block:cyclic.", passed=True,
+    ),
     Row("resources.time", "time", "amount", ("-t", "--time"), "TIME", "The time limit: 90 (minutes), 12:00:00, 2-12:30."),
     Row("array", "array", "text", ("-a", "--array"), "INDICES", "A job array: 0-9, 1,3,5 or 0-30:10, %4 for 4 at once."),
     Row("dependency", "dependency", "text", ("-d", "--dependency"), "LIST", "What must have happened before: afterok:123."),
@@ -75,3 +89,5 @@ OWN_OPTIONS = {row.option: row.key for row in ROWS if row.option is not None} | 
     "no-requeue": "restart.on",
 }
 """sbatch's long names that a field of the job stands for."""
+PASSED_ON = {row.option for row in ROWS if row.passed and row.option is not None}
+"""Those of them that a job asks for as it is written there: a cluster may ask for the same of all its jobs."""

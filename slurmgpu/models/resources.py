@@ -7,8 +7,9 @@ from typing import Annotated, TypedDict
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from slurmgpu.models.base import JobOption, Model, Word
-from slurmgpu.models.options import OWN_OPTIONS, ROWS
+from slurmgpu.models.base import Hinted, JobOption, Model, Word
+from slurmgpu.models.binding import CpuBind, Distribution, GpuBind, Hint, MemBind
+from slurmgpu.models.options import OWN_OPTIONS, PASSED_ON, ROWS
 from slurmgpu.models.slurm_text import (
     Account,
     Constraint,
@@ -84,6 +85,19 @@ class Resources(Model):
     """Further generic resources of each node (`--gres`), as in `gres: ["lscratch:100"]`; GPUs among them in an exact job only."""
     exclusive: bool = False
     """Whether to ask for whole nodes (`--exclusive`)."""
+    cpu_bind: CpuBind | None = None
+    """The CPUs that srun binds each task to (`--cpu-bind`, of srun alone), as in `cpu_bind: cores` or
+    `cpu_bind: "map_cpu:0,8,16,24"`, with an entry for each task of a node; left out, the profile's for jobs with one task
+    per GPU on whole nodes, else Slurm's default."""
+    gpu_bind: GpuBind | None = None
+    """The GPUs that each task gets (`--gpu-bind`), as in `gpu_bind: closest`; left out, each task sees all of its node's."""
+    mem_bind: MemBind | None = None
+    """The memory that each task uses (`--mem-bind`, on srun's line: steps do not take it over from sbatch), as in
+    `mem_bind: local`."""
+    hint: Hint | None = None
+    """How CPUs are counted and bound (`--hint`), as in `hint: nomultithread` for one thread of each core."""
+    distribution: Distribution | None = None
+    """How tasks are spread over nodes, sockets and cores (`--distribution`), as in `distribution: "block:cyclic"`."""
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Self:
@@ -104,6 +118,11 @@ class Resources(Model):
         if self.gpu_memory is not None and not self.gpu_memory.mib:
             raise ValueError(
                 "gpu_memory: 0 is not an amount of memory; write 40G, for example, or leave it out"
+            )
+        if self.hint is not None and self.cpu_bind not in (None, "verbose", "v", "quiet", "q"):
+            raise Hinted(
+                f"--hint={self.hint} and --cpu-bind={self.cpu_bind} exclude each other: srun drops the hint",
+                hint="keep one of the two; sbatch: {threads-per-core: 1} with cpu_bind takes one thread of each core",
             )
         if self.gpus and self.gpus_per_node:
             per_node, total = self.gpus_per_node.count, self.gpus.count
@@ -169,6 +188,11 @@ class ResourceSettings(TypedDict, total=False):
     reservation: str
     gres: Sequence[str]
     exclusive: bool
+    cpu_bind: str
+    gpu_bind: str
+    mem_bind: str
+    hint: str
+    distribution: str
 
 
 _INSTEAD = {row.option: row.instead for row in ROWS if row.instead}
@@ -189,6 +213,8 @@ def check_options(options: dict[str, str | int | bool], exact: bool) -> dict[str
             raise ValueError(f"{name!r} separates components; write them under components:")
         if name in _INSTEAD and not exact:
             raise ValueError(f"{name!r} is worked out here: write {_INSTEAD[name]}, or exact: true")
+        if value is False and name in PASSED_ON:
+            continue  # it leaves out the cluster's
         if name in OWN_OPTIONS and not exact:
             raise ValueError(f"{name!r} has a field of its own here: write {OWN_OPTIONS[name]}")
         if value == "" and not exact:

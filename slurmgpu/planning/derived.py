@@ -6,13 +6,13 @@ import posixpath
 import re
 from typing import TYPE_CHECKING
 
-from slurmgpu.containers import enters_by_srun
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.launchers import Launcher, launcher
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
 from slurmgpu.models.units import Duration, Memory
+from slurmgpu.planning.binding import Starting, bound, without
 from slurmgpu.planning.choosing import by_preference, candidates, choose
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.launcher_choice import Launching, choose_launcher, outside_the_container, own_loop
@@ -72,8 +72,9 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
         # sbatch expands nothing: a folder with a variable or ~ in it can only be entered by the script.
         chdir=None if _only_the_job_knows(around.work_dir) else around.work_dir,
     )
-    by_srun = starter.by_srun or enters_by_srun(environment)
-    own_gpus = _own_gpus(cluster, by_srun, draft.layout, tasks)
+    starting = Starting(launching.launcher, environment, tasks, size.processes_per_node)
+    own_gpus = _own_gpus(cluster, starting.by_srun, draft.layout, tasks)
+    binding = bound(job, cluster, draft, starting)
     return Settled(
         name=made.name,
         options=options_of(job, cluster, made),
@@ -84,12 +85,16 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
         restart=restart,
         own_loop=loop,
         log_folders=_log_folders(job, made),
-        own_gpus=own_gpus,
-        srun_options=_srun_options(job, cluster, environment, own_gpus, starter),
+        own_gpus=binding.own_gpus or own_gpus,
+        srun_options=_srun_options(job, cluster, environment, own_gpus, starter, binding.words),
         cost=_cost(job, cluster, draft),
-        reasons=tuple(reasons(job, cluster, draft, launching, size.processes_per_node, own_gpus)),
+        reasons=(
+            *reasons(job, cluster, draft, launching, size.processes_per_node, own_gpus),
+            *binding.reasons,
+        ),
         warnings=(
             *launching.warnings,
+            *binding.warnings,
             *same_in_all_tasks(job, around.script),
             *outside_the_container(environment),
             *_judged_precision(job, draft, around.force),
@@ -200,14 +205,19 @@ def _own_gpus(cluster: Cluster, by_srun: bool, layout: Layout, tasks: int) -> in
 
 
 def _srun_options(
-    job: Job, cluster: Cluster, environment: Environment, own_gpus: int | None, starter: Launcher
+    job: Job,
+    cluster: Cluster,
+    environment: Environment,
+    own_gpus: int | None,
+    starter: Launcher,
+    binding: tuple[str, ...],
 ) -> tuple[str, ...]:
     given_by_srun = own_gpus and cluster.dialect.gpus == "srun"
     return (
         *([f"--gpus-per-task={own_gpus}"] if given_by_srun else []),
         *([f"--mpi={cluster.dialect.mpi}"] if starter.needs_pmi and cluster.dialect.mpi else []),
-        *cluster.dialect.srun_options,
-        *environment.srun_options,
+        *without((*cluster.dialect.srun_options, *environment.srun_options), job.resources),
+        *binding,
         *job.launch.srun_options,
     )
 

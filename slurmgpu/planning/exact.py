@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.launchers import launcher
+from slurmgpu.models.binding import gpus_of_a_task
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Component, Job, Restart
@@ -15,6 +16,7 @@ from slurmgpu.models.options import ROWS
 from slurmgpu.models.plan import Option
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration, GpuRequest, Memory
+from slurmgpu.planning.binding import Starting, binding_words, check_starts
 from slurmgpu.planning.judging_options import judge_options
 from slurmgpu.planning.launcher_choice import Launching, choose_launcher, outside_the_container, own_loop
 from slurmgpu.planning.settled import (
@@ -66,6 +68,7 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
         types = {size.gpu_type} if size.gpu_type else ()
         has_gpus = job.train.device != "cpu"
         overruled += judge_precision(job.train.precision, types, has_gpus=has_gpus, force=around.force)
+    _check_binding(job, environment, launching, size)
     text = {option.name: option.value for option in options}
     folders, warnings = _log_folders(text)
     return Settled(
@@ -79,10 +82,15 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
         restart=restart_of(job)[0] if job.restart is not None else Restart.model_construct(),
         own_loop=own_loop(around.script) if job.command is not None else None,
         log_folders=folders,
-        srun_options=job.launch.srun_options,
+        srun_options=(*binding_words(job.resources), *job.launch.srun_options),
+        own_gpus=gpus_of_a_task(job.resources.gpu_bind) if job.resources.gpu_bind is not None else None,
         components=components,
         warnings=(*overruled, *launching.warnings, *outside_the_container(environment), *warnings),
     )
+
+
+def _check_binding(job: Job, environment: Environment, launching: Launching, size: ExactSize) -> None:
+    check_starts(job, Starting(launching.launcher, environment, size.tasks, size.processes(launching)))
 
 
 def _never_starts(

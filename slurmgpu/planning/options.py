@@ -220,8 +220,9 @@ def _others(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
         (job.sbatch, _AS_ASKED),
     ):
         merged.update({name: (value, why) for name, value in options.items()})
+    own = {option.name for option in _passed(job, made)}
     for name, (value, why) in merged.items():
-        if value is not False:
+        if value is not False and name not in own:
             yield Option.of(name, None if value is True else str(value), why)
 
 
