@@ -13,7 +13,7 @@ from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
 from slurmgpu.models.units import Duration, Memory
 from slurmgpu.planning.binding import Starting, bound, without
-from slurmgpu.planning.choosing import by_preference, candidates, choose
+from slurmgpu.planning.choosing import Chosen, by_preference, candidates, choose
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.launcher_choice import Launching, choose_launcher, outside_the_container, own_loop
 from slurmgpu.planning.nodes import as_spelled
@@ -95,11 +95,19 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
         warnings=(
             *launching.warnings,
             *binding.warnings,
-            *same_in_all_tasks(job, around.script),
-            *outside_the_container(environment),
-            *_judged_precision(job, draft, around.force),
-            *warnings(cluster, chosen, job.resources),
+            *_likely_not_meant(job, cluster, around, environment, chosen),
         ),
+    )
+
+
+def _likely_not_meant(
+    job: Job, cluster: Cluster, around: Surroundings, environment: Environment, chosen: Chosen
+) -> tuple[str, ...]:
+    return (
+        *same_in_all_tasks(job, around.script),
+        *outside_the_container(environment),
+        *_judged_precision(job, chosen.draft, around.force),
+        *warnings(cluster, chosen, job.resources),
     )
 
 
