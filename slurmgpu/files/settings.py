@@ -70,6 +70,9 @@ class Settings(Model):
     images: Text | None = None
     """Where `slurmgpu submit` keeps the images that it pulls, a folder that all nodes see; `$NAME` and ~ expand on this
     machine. Left out, ~/.cache/slurmgpu/images."""
+    packed: Text | None = None
+    """Where `slurmgpu submit` keeps the environments that it packs (`environment: {python: {stage: node}}`), a folder that
+    all nodes see; `$NAME` and ~ expand on this machine. Left out, the folder environments beside that of the images."""
     lab: Text | None = None
     """A shared folder with a config.yaml and clusters/ of the lab's own, against the file that names it; `$NAME` and ~ expand."""
     templates: Text | None = None

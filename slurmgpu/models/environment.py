@@ -39,6 +39,7 @@ __all__ = [
     "Environment",
     "Modules",
     "Or",
+    "Packed",
     "Pixi",
     "PythonEnvironment",
     "Secrets",
@@ -222,6 +223,21 @@ class Activated(NamedTuple):
     """Its folder, or the name that conda knows it by."""
 
 
+class Packed(Model):
+    """An environment that was packed for the nodes' own disks."""
+
+    kind: str
+    """As of `Activated`."""
+    prefix: str
+    """Its folder, which all nodes share."""
+    archive: str
+    """The file that it is packed in; its name ends in .tar or .tar.zst."""
+    mib: int
+    """What it takes unpacked."""
+    base: str | None = None
+    """The folder of the interpreter that a virtual environment was made from, where that is packed, too."""
+
+
 class PythonEnvironment(Model):
     """Which Python runs the command: that of a conda, virtual, uv or pixi environment, or the one on PATH."""
 
@@ -237,6 +253,9 @@ class PythonEnvironment(Model):
     resolved, downloaded or installed on a node: run `pixi install` before you submit."""
     interpreter: JobPath = "python3"
     """The interpreter that runs a training task, as in `interpreter: python3.12`; a command names its own."""
+    stage: Literal["node"] | None = None
+    """node: the environment is packed into one file before the job is submitted, and unpacked on each node's own disk, so
+    that hundreds of processes do not import torch from a shared file system at once."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -244,6 +263,11 @@ class PythonEnvironment(Model):
         if len(given) > 1:
             raise Hinted(
                 f"{' and '.join(given)} are both given, and a job has one Python", hint="keep one of the two"
+            )
+        if self.stage and not given:
+            raise Hinted(
+                "stage: node packs an environment, and none is named; a module's Python stays where it is installed",
+                hint="name the environment beside it, as in python: {venv: $HOME/venvs/torch, stage: node}, or leave stage out",
             )
         return self
 
@@ -280,6 +304,15 @@ class Environment(Model):
     the job's own `sbatch` wins."""
     srun_options: tuple[Text, ...] = ()
     """Further options of every srun in it, one word each, as in `srun_options: [--environment=ngc-pytorch]`."""
+
+    @model_validator(mode="after")
+    def _has_one_python(self) -> Self:
+        if self.container is not None and self.python.stage:
+            raise Hinted(
+                "python.stage: node and container are both given, and the command runs with the image's own Python",
+                hint="leave stage out: an image is one file already",
+            )
+        return self
 
     @field_validator("sbatch")
     @classmethod

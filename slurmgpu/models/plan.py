@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from slurmgpu.models.base import Model
-from slurmgpu.models.environment import Environment
+from slurmgpu.models.environment import Environment, Packed
 from slurmgpu.models.stage import Stage
 from slurmgpu.models.units import Duration, Memory
 
@@ -104,6 +104,8 @@ class Plan(Model):
     environment_name: str | None = None
     stage: Stage | None = None
     """What goes to the nodes' own disks, and comes back from there."""
+    packed: Packed | None = None
+    """The Python environment that is unpacked on the nodes' own disks."""
     local_scratch: str | None = None
     """The folder there, where the site names one."""
     variables: dict[str, str]

@@ -108,6 +108,7 @@ def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
     """Resolve the job on the cluster; PlanError names what does not fit and what would."""
     _check_array(job, cluster)
     made = _settled(job, cluster, around)
+    _check_staged_python(job, made)
     if cluster.farewell is not None:
         made = made._replace(warnings=(cluster.farewell, *made.warnings))
     return plan_of(job, cluster, around.work_dir, made)
@@ -127,6 +128,25 @@ def _settled(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
 
 def _derived(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
     return (_components if job.components else derived.settle)(job, cluster, around)
+
+
+def _check_staged_python(job: Job, made: Settled) -> None:
+    """PlanError where the processes of a job would not find an environment on their nodes' own disks."""
+    if made.environment.python.stage is None:
+        return
+    field = "environment.python.stage: node"
+    if job.steps or job.components:
+        other = "steps" if job.steps else "components"
+        raise PlanError(
+            f"{field} and {other}: are both given, and each step would need it on nodes of its own",
+            hint="leave stage out: the environment is then used where it is",
+        )
+    if made.size.nodes > 1 and not launcher(made.launching.launcher).on_every_node:
+        raise PlanError(
+            f"{field}: the command starts on the first of {made.size.nodes} nodes alone (launch: "
+            f"{made.launching.launcher}), and what it starts on the others would not find it",
+            hint="let slurmgpu start the processes, as in launch: torchrun or launch: srun, or leave stage out",
+        )
 
 
 def _check_array(job: Job, cluster: Cluster) -> None:

@@ -269,7 +269,8 @@ def _is_tended(job: Job, made: Settled) -> bool:
     if job.steps or (job.components and not job.exact):
         return False  # what ends the steps of its components in time is the job's
     own_loop = made.own_loop is not None and not job.exact
-    return job.train is not None or own_loop or job.stage is not None or "timeout" in made.restart.on
+    staged = job.stage is not None or made.environment.python.stage is not None
+    return job.train is not None or own_loop or staged or "timeout" in made.restart.on
 
 
 def _reasons(made: Settled) -> Iterator[Reason]:

@@ -45,6 +45,7 @@ def shell_plan(plan: Plan, command: tuple[str, ...] | None) -> Plan:
         "restart_limit": None,
         "restart_on": (),
         "environment": environment,
+        "packed": None,
     }
     return plan.model_copy(update=changed)
 

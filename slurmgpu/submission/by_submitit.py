@@ -144,6 +144,11 @@ def _refuse(plan: Plan) -> None:
             "stage: cannot be had with submitit, whose tasks end by themselves",
             hint="leave --via submitit out, or stage out and copy the data in the function",
         )
+    if plan.packed is not None:
+        raise InvalidInput(
+            "environment.python.stage: node cannot be had with submitit, whose tasks end by themselves",
+            hint="leave --via submitit out, or stage: the environment is then used where it is",
+        )
     if plan.steps:
         raise InvalidInput(
             "steps: start side by side from the batch script, and submitit starts one command on each task",

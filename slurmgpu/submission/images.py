@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
 import shlex
 import shutil
-import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +15,7 @@ from slurmgpu.containers import runtime
 from slurmgpu.errors import PlanError
 from slurmgpu.models.environment import Container
 from slurmgpu.models.plan import Plan
+from slurmgpu.submission.once import made_once
 from slurmgpu.submission.slips.nearby import near_file
 
 __all__ = ["Making", "image_folder", "image_to_make", "make_image", "with_pulled_image"]
@@ -177,22 +175,15 @@ def _pulled(container: Container, images: Path) -> Path | None:
 
 
 def _made(making: Making, told: Told) -> bool:
-    """Whether the file is there in the end: made beside it, then renamed; who comes second waits, and finds it."""
+    """Whether the image's file is there in the end."""
     file = making.file
-    # Another machine or, where locks do not work, another process may be at it too: each has its own.
-    partial = file.with_name(f".{file.name}.{socket.gethostname()}-{os.getpid()}")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(file.with_name(f".{file.name}.lock"), told):
-            if file.exists():
-                return True
-            try:
-                done = _run(making.words(partial), making.folder) == 0
-                if done:
-                    partial.replace(file)
-                return done
-            finally:
-                partial.unlink(missing_ok=True)
+        return made_once(
+            file,
+            lambda partial: _run(making.words(partial), making.folder) == 0,
+            told,
+            "making this image",
+        )
     except OSError as error:
         pulled = making.field == "image"
         what = "the setting images" if pulled else "environment.container.image"
@@ -218,27 +209,3 @@ def _run(words: list[str], folder: Path | None) -> int:
             except subprocess.TimeoutExpired:
                 process.kill()
             raise
-
-
-@contextmanager
-def _alone(lock: Path, told: Told) -> Iterator[None]:
-    """Hold a lock file, which is gone afterwards; on a file system without locks, go on without."""
-    waits = False
-    while True:
-        with lock.open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not waits:
-                    told("another submission is making this image; waiting for it")
-                waits = True
-                fcntl.flock(file, fcntl.LOCK_EX)
-            except OSError:
-                pass  # ENOLCK, ENOSYS: some NFS and Lustre mounts
-            if not lock.exists() or lock.stat().st_ino != os.fstat(file.fileno()).st_ino:
-                continue  # who had it has taken the file away
-            try:
-                yield
-            finally:
-                lock.unlink(missing_ok=True)
-            return
