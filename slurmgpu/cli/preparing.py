@@ -117,7 +117,7 @@ def _judge_script(prepared: Prepared, script: str, cwd: Path, starts: Start | No
 
 
 def tell_of_image(prepared: Prepared) -> None:
-    """Say what ``submit`` would pull or build before the job, or why it would not."""
+    """Say what ``submit`` would pull, build or pack before the job, or why it would not."""
     try:
         making = prepared.image_to_make(note)
     except PlanError as error:
@@ -125,6 +125,9 @@ def tell_of_image(prepared: Prepared) -> None:
     else:
         if making is not None:
             note(making.told_before)
+    packing = prepared.environment_to_pack()
+    if packing is not None:
+        note(packing.told_before)
 
 
 def _loaded(given: dict[str, Any], source: Source, cwd: Path) -> LoadedJob:

@@ -23,6 +23,7 @@ from slurmgpu.planning.settled import Surroundings, resolve_environment
 
 if TYPE_CHECKING:
     from slurmgpu.rendering.shell import ShellValues
+    from slurmgpu.submission.packing import Packing
 from slurmgpu.submission.images import (
     Making,
     image_folder,
@@ -49,6 +50,8 @@ class Prepared(NamedTuple):
     """Name and text of the batch script that was taken as a job."""
     rendered: tuple[Plan, str] | None = None
     """The script of this plan, once it is rendered."""
+    packing: Packing | None = None
+    """The environment that is to be on the nodes' own disks."""
 
     def render(self, script_name: str | None = None) -> str:
         """The script's text."""
@@ -103,8 +106,8 @@ class Prepared(NamedTuple):
             return self
         resources = self.loaded.job.resources.model_copy(update={"partition": name})
         job = self.loaded.job.model_copy(update={"resources": resources})
-        plan = with_pulled_image(make_plan(job, self.cluster, self.around), images_of(self.loaded))
-        return self._replace(plan=plan)
+        plan, packing = _with_files(make_plan(job, self.cluster, self.around), self.loaded)
+        return self._replace(plan=plan, packing=packing)
 
     def image_to_make(self, told: Callable[[str], None]) -> Making | None:
         """What has to be pulled or built before the job; None where nothing has."""
@@ -120,6 +123,20 @@ class Prepared(NamedTuple):
         check_before_submission(self.plan, self.folder, os.environ, image=False)
         make_image(making, told)
         return self._replace(plan=with_pulled_image(self.plan, images_of(self.loaded)))
+
+    def environment_to_pack(self) -> Packing | None:
+        """What has to be packed before the job; None where nothing has."""
+        return None if self.packing is None or self.packing.is_there else self.packing
+
+    def pack(self, told: Callable[[str], None]) -> None:
+        """Pack what has to be, if nothing else is in the job's way; PlanError where something is, or it cannot be packed."""
+        from slurmgpu.submission.packing import pack_environment
+        from slurmgpu.submission.preflight import check_before_submission
+
+        packing = self.environment_to_pack()
+        if packing is not None:
+            check_before_submission(self.plan, self.folder, os.environ)
+            pack_environment(packing, told)
 
     def check_test_only(self, asker: str) -> None:
         """InvalidInput when the site wants no estimates asked for."""
@@ -160,8 +177,29 @@ def prepare(
         "no cluster profile is chosen: a plain generic one is used, and nothing is checked against limits "
         "(`slurmgpu cluster list` shows profiles, `slurmgpu cluster use NAME` chooses one)"
     )
-    plan = with_pulled_image(make_plan(loaded.job, found, around), images_of(loaded))
-    return Prepared(loaded, found, plan, around, unchosen if chooser is None else None)
+    plan, packing = _with_files(make_plan(loaded.job, found, around), loaded)
+    return Prepared(loaded, found, plan, around, unchosen if chooser is None else None, packing=packing)
+
+
+def _with_files(plan: Plan, loaded: LoadedJob) -> tuple[Plan, Packing | None]:
+    """The plan with the files that are made once for many jobs: an image, a packed environment."""
+    plan = with_pulled_image(plan, images_of(loaded))
+    if plan.environment.python.stage is None:
+        return plan, None
+    from slurmgpu.submission.packing import with_packed_environment  # only such a job pays for it
+
+    folder = folder_here(loaded.work_dir, Path.cwd())
+    return with_packed_environment(plan, _packed_of(loaded), folder, os.environ)
+
+
+def _packed_of(loaded: LoadedJob) -> Path:
+    """The folder of packed environments."""
+    named = loaded.settings.settings.packed
+    return (
+        expand_here(named, os.environ, "packed").absolute()
+        if named
+        else images_of(loaded).parent / "environments"
+    )
 
 
 def images_of(loaded: LoadedJob) -> Path:

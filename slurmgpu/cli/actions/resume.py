@@ -122,6 +122,8 @@ def _submission(
     if making is not None:
         with as_interrupts():
             prepared = prepared.with_image(making, note)
+    with as_interrupts():
+        prepared.pack(note)
     folder = folder_here(prepared.loaded.work_dir, cwd)
     made = Submission(
         plan=prepared.plan, script=prepared.render(), folder=folder, cwd=cwd, hold=hold, told=note

@@ -45,6 +45,8 @@ def act(
     if dry_run:
         _show(prepared, slurm, making)
         return
+    with as_interrupts():
+        prepared.pack(note)
     run = _submit(prepared, slurm, hold, packed.files if packed is not None else {})
     click.echo(run.to_json() if as_json else f"{run.job_id}\n", nl=False)
     if packed is not None:
@@ -91,6 +93,9 @@ def _show(prepared: Prepared, slurm: Slurm, making: Making | None) -> None:
         note(doubt)
     if making is not None:
         note(making.told_before)
+    packing = prepared.environment_to_pack()
+    if packing is not None:
+        note(packing.told_before)
     with tempfile.TemporaryDirectory(prefix="slurmgpu-") as temporary:
         path = Path(temporary) / "script.sbatch"
         path.write_text(script, encoding="utf-8")

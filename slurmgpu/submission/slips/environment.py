@@ -16,7 +16,7 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
 from slurmgpu.submission.slips.nearby import near_file, near_word
 
-__all__ = ["active_elsewhere", "missing_environment", "unset_here"]
+__all__ = ["active_elsewhere", "environment_here", "missing_environment", "unset_here"]
 
 
 def missing_environment(command: Command, folder: Path) -> Iterator[Slip]:
@@ -29,11 +29,29 @@ def missing_environment(command: Command, folder: Path) -> Iterator[Slip]:
     if found.kind == "conda" and "/" not in found.where:
         yield from _unknown_to_conda(command, found.where)
         return
+    path, slip = environment_here(python, folder, command.environ)
+    if path is not None and slip is not None:
+        certain = not command.blind and seen_from_here(path, folder) and not re.search(r"[$~]", found.where)
+        yield slip._replace(sure=slip.sure and certain)
+
+
+def environment_here(
+    python: PythonEnvironment, folder: Path, environ: Mapping[str, str]
+) -> tuple[Path | None, Slip | None]:
+    """The folder of an environment on this machine, against the work folder, and what is wrong with it.
+
+    None where this machine does not know it: by a variable that is not set, or a name that conda does not have.
+    """
+    found = python.activated
+    if found is None:
+        return None, None
     project = python.uv or python.pixi
-    path = _here(found.where, folder, command.environ)
-    home = path if project is None else _here(project.project, folder, command.environ)
+    if python.conda and "/" not in found.where and not found.where.startswith(("$", "~")):
+        return _by_name(found.where, python.conda.root, environ), None
+    path = _here(found.where, folder, environ)
+    home = path if project is None else _here(project.project, folder, environ)
     if path is None or home is None:
-        return
+        return None, None
     written = (
         python.conda.env
         if python.conda
@@ -41,10 +59,19 @@ def missing_environment(command: Command, folder: Path) -> Iterator[Slip]:
         if python.venv
         else str(project and project.project)
     )
-    slip = _Judged(found.kind, written, path, home).slip()
-    if slip is not None:
-        certain = not command.blind and seen_from_here(path, folder) and not re.search(r"[$~]", found.where)
-        yield slip._replace(sure=slip.sure and certain)
+    return path, _Judged(found.kind, written, path, home).slip()
+
+
+def _by_name(name: str, root: str | None, environ: Mapping[str, str]) -> Path | None:
+    """The folder of an environment that conda knows by its name."""
+    roots = _conda_roots(root, environ)
+    if name in ("base", "root"):
+        return Path(roots[0]) if roots else None
+    folders = [Path(folder).expanduser() / name for folder in _conda_folders(roots, environ)]
+    return next(
+        (folder for folder in (*folders, *_conda_listed(environ, name)) if _is_there(folder / "conda-meta")),
+        None,
+    )
 
 
 def _here(text: str, folder: Path, environ: Mapping[str, str]) -> Path | None:
@@ -153,23 +180,12 @@ def _names_in(folder: Path) -> list[str]:
 def _unknown_to_conda(command: Command, name: str) -> Iterator[Slip]:
     """A name that is in none of the folders where conda looks; a guess, for a .condarc may name others."""
     environment, environ = command.plan.environment, command.environ
-    root = environment.python.conda and environment.python.conda.root
-    program = environ.get("CONDA_EXE") or shutil.which("conda", path=environ.get("PATH"))
-    roots = [_expanded(root, environ)] if root else [environ.get("MAMBA_ROOT_PREFIX", "")]
-    if program and not root:
-        roots.append(str(Path(os.path.realpath(program)).parents[1]))
-    roots = [one for one in roots if one and "$" not in one]
+    root = environment.python.conda.root if environment.python.conda else None
+    roots = _conda_roots(root, environ)
     if not roots or (environment.modules and not root) or name in ("base", "root") or "$" in name:
         return  # nothing is known of conda here, or a module brings another one
-    home = environ.get("HOME", "/")
-    folders = [*(f"{one}/envs" for one in roots), f"{home}/.conda/envs"]
-    folders += environ.get("CONDA_ENVS_PATH", environ.get("CONDA_ENVS_DIRS", "")).split(os.pathsep)
-    there = {one for folder in folders if folder for one in _names_in(Path(folder).expanduser())}
-    listed = Path(home) / ".conda" / "environments.txt"
-    if listed.is_file():
-        there |= {
-            PurePosixPath(line).name for line in listed.read_text(errors="replace").splitlines() if line
-        }
+    there = {one for folder in _conda_folders(roots, environ) for one in _names_in(Path(folder).expanduser())}
+    there |= {one.name for one in _conda_listed(environ)}
     if name not in there:
         near = near_word(name, there)
         yield Slip(
@@ -178,6 +194,29 @@ def _unknown_to_conda(command: Command, name: str) -> Iterator[Slip]:
             f"did you mean {near!r}?" if near else "`conda env list` shows them; a folder will do, too",
             sure=False,
         )
+
+
+def _conda_roots(root: str | None, environ: Mapping[str, str]) -> list[str]:
+    """Where conda is installed, as far as this machine knows."""
+    program = environ.get("CONDA_EXE") or shutil.which("conda", path=environ.get("PATH"))
+    roots = [_expanded(root, environ)] if root else [environ.get("MAMBA_ROOT_PREFIX", "")]
+    if program and not root:
+        roots.append(str(Path(os.path.realpath(program)).parents[1]))
+    return [one for one in roots if one and "$" not in one]
+
+
+def _conda_folders(roots: list[str], environ: Mapping[str, str]) -> list[str]:
+    """The folders in which conda looks for names."""
+    folders = [*(f"{one}/envs" for one in roots), f"{environ.get('HOME', '/')}/.conda/envs"]
+    folders += environ.get("CONDA_ENVS_PATH", environ.get("CONDA_ENVS_DIRS", "")).split(os.pathsep)
+    return [folder for folder in folders if folder]
+
+
+def _conda_listed(environ: Mapping[str, str], name: str | None = None) -> list[Path]:
+    """The environments that conda has written down, or those of a name."""
+    listed = Path(environ.get("HOME", "/")) / ".conda" / "environments.txt"
+    lines = listed.read_text(errors="replace").splitlines() if listed.is_file() else []
+    return [Path(line) for line in lines if line and name in (None, PurePosixPath(line).name)]
 
 
 def _missing_interpreter(command: Command, folder: Path) -> Iterator[Slip]:

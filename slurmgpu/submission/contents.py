@@ -1,0 +1,231 @@
+"""What an environment consists of: the files that are packed of it, their key, and what stays where it is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import posixpath
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["BASE", "ENV", "LIB", "Contents", "Entry", "Place", "contents_of", "place_of"]
+
+ENV, BASE, LIB = "env", "base", "lib"
+"""Folders in the archive: the environment, the interpreter that it was made from, and that one's own library."""
+
+_FORMAT = "1"  # another one makes another archive of the same files
+_AT_ONCE = 16  # a call to a parallel file system takes milliseconds, which mostly pass in waiting
+_OF_THE_SYSTEM = ("/usr/", "/bin/", "/lib/", "/lib64/")
+_BLOCK = 4096
+
+
+class Place(NamedTuple):
+    """An environment as it lies on this machine, and the interpreter that a virtual one was made from."""
+
+    kind: str
+    """conda, venv, uv or pixi."""
+    prefix: Path
+    """Its folder, without links."""
+    base: Path | None
+    """The folder of that interpreter, where it is packed, too; None: it comes with every node, or with the environment."""
+    version: str
+    """Python's version of a virtual environment, such as 3.12; empty for others."""
+    system_packages: bool = False
+    """Whether the interpreter's own packages are seen in the environment."""
+
+
+class Entry(NamedTuple):
+    """A file, or a link, that is packed."""
+
+    name: str
+    """Its path in the archive."""
+    path: str
+    """Its path on this machine."""
+    link: str | None
+    """What it is a link to; None for a file."""
+    size: int
+    mtime_ns: int
+    mode: int
+
+
+class Contents(NamedTuple):
+    """All that is packed of an environment."""
+
+    place: Place
+    entries: tuple[Entry, ...]
+    key: str
+    """The same for the same files."""
+    elsewhere: tuple[str, ...]
+    """Folders that it reads besides, and that stay where they are, as `NAME (FOLDER)` of what is installed from there."""
+
+    @property
+    def mib(self) -> int:
+        """What it takes on a disk."""
+        blocks = sum(-(-entry.size // _BLOCK) or 1 for entry in self.entries)
+        return blocks * _BLOCK // 2**20 + 1
+
+
+def place_of(kind: str, folder: Path) -> Place:
+    """Where the environment lies, and what it was made from."""
+    prefix = Path(os.path.realpath(folder))
+    config = prefix / "pyvenv.cfg"
+    if kind not in ("venv", "uv") or not config.is_file():
+        return Place(kind, prefix, None, "")
+    text = config.read_text(encoding="utf-8", errors="replace").lower()
+    values = dict(re.findall(r"^([\w-]+) *= *(.*?) *$", text, re.MULTILINE))
+    found = re.match(r"\d+\.\d+", values.get("version_info") or values.get("version") or "")
+    version = found[0] if found else ""
+    system = values.get("include-system-site-packages") == "true"
+    base = Path(os.path.realpath(prefix / "bin" / "python3")).parent.parent
+    # What comes with the node's own system is on its disk already.
+    packed = not f"{base}/".startswith(_OF_THE_SYSTEM) and (base / f"lib/python{version}/os.py").is_file()
+    return Place(kind, prefix, base if packed and not base.is_relative_to(prefix) else None, version, system)
+
+
+def contents_of(place: Place) -> Contents:
+    """Look at all files of an environment, without reading them; OSError where one cannot be looked at."""
+    found = {entry.name: entry for entry in _walked(place)}
+    entries = tuple(found[name] for name in sorted(found))
+    # Compiled files are left out of the key: each import may write some, and the program stays the same.
+    facts = (
+        f"{one.name}\0{one.link}\0{one.size}\0{one.mtime_ns}\0{one.mode}\n"
+        for one in entries
+        if "/__pycache__/" not in one.name
+    )
+    key = hashlib.sha256(f"{_FORMAT}\0{place.kind}\n".encode())
+    for fact in facts:
+        key.update(fact.encode("utf-8", "surrogateescape"))
+    return Contents(place, entries, key.hexdigest()[:16], tuple(_elsewhere(place, entries)))
+
+
+class _Folder(NamedTuple):
+    """A folder that is packed."""
+
+    name: str
+    path: str
+    takes: str = ""
+    """A pattern that the names of its files match; empty: it is packed with all below it."""
+
+
+def _walked(place: Place) -> Iterator[Entry]:
+    waiting = [_Folder(ENV, str(place.prefix)), *_of_base(place)]
+    followed: set[str] = set()
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        while waiting:
+            further: list[_Folder] = []
+            for entries, folders in pool.map(partial(_read, place), waiting):
+                yield from entries
+                further += folders
+            waiting = []
+            for folder in further:
+                real = os.path.realpath(folder.path) if Path(folder.path).is_symlink() else ""
+                if real not in followed:
+                    waiting.append(folder)
+                followed |= {real} if real else set()
+
+
+def _of_base(place: Place) -> Iterator[_Folder]:
+    """What an interpreter needs of its own folder; conda's has the libraries of its modules beside it."""
+    if place.base is None:
+        return
+    base, python = place.base, f"python{place.version}"
+    yield _Folder(f"{BASE}/bin", f"{base}/bin", rf"python{re.escape(place.version)}\Z")
+    yield _Folder(LIB, f"{base}/lib", rf"libpython{re.escape(place.version)}.*\.so[\d.]*\Z")
+    for below in (f"lib/{python}", f"lib64/{python}", f"include/{python}"):
+        if (base / below).is_dir():
+            yield _Folder(f"{BASE}/{below}", f"{base}/{below}")
+    if (base / "conda-meta").is_dir():
+        yield _Folder(f"{BASE}/lib", f"{base}/lib", r".*\.so[\d.]*\Z")
+
+
+def _read(place: Place, folder: _Folder) -> tuple[list[Entry], list[_Folder]]:
+    entries: list[Entry] = []
+    folders: list[_Folder] = []
+    with os.scandir(folder.path) as listed:
+        for one in listed:
+            name = f"{folder.name}/{one.name}"
+            if folder.takes and not re.match(folder.takes, one.name):
+                continue
+            if one.is_symlink():
+                _read_link(place, name, one.path, entries, folders)
+            elif one.is_dir():
+                if not folder.takes and not _left_out(place, name):
+                    folders.append(_Folder(name, one.path))
+            elif one.is_file():
+                entries.append(_file(name, one.path, one.stat()))
+    return entries, folders
+
+
+def _left_out(place: Place, name: str) -> bool:
+    """What is beside an environment in its folder (conda's base has all others), or is another one's."""
+    if name in (f"{ENV}/pkgs", f"{ENV}/envs"):
+        return place.kind == "conda"
+    packages = name.startswith(f"{BASE}/lib") and name.endswith(f"python{place.version}/site-packages")
+    return packages and not place.system_packages
+
+
+def _read_link(place: Place, name: str, path: str, entries: list[Entry], folders: list[_Folder]) -> None:
+    """A link within what is packed stays one; one that leads out of it is followed where packages are."""
+    real, target = Path(os.path.realpath(path)), str(Path(path).readlink())
+    inside = _name_of(place, str(real))
+    if inside is not None:
+        if target.startswith("/") or not inside.startswith(f"{name.split('/')[0]}/"):
+            target = posixpath.relpath(inside, posixpath.dirname(name))
+    elif "/site-packages/" in name and real.exists() and not str(real).startswith(_OF_THE_SYSTEM):
+        if real.is_dir():
+            folders.append(_Folder(name, path))
+        else:
+            entries.append(_file(name, str(real), real.stat()))
+        return
+    entries.append(Entry(name, path, target, 0, 0, 0o777))
+
+
+def _name_of(place: Place, real: str) -> str | None:
+    """Its name in the archive."""
+    for folder, name in ((place.prefix, ENV), (place.base, BASE)):
+        if folder is not None and real.startswith(f"{folder}/"):
+            return f"{name}/{real[len(str(folder)) + 1 :]}"
+    return None
+
+
+def _file(name: str, path: str, found: os.stat_result) -> Entry:
+    return Entry(name, path, None, found.st_size, found.st_mtime_ns, stat.S_IMODE(found.st_mode))
+
+
+def _elsewhere(place: Place, entries: Iterable[Entry]) -> Iterator[str]:
+    """What is installed in editable mode, and folders that .pth files add."""
+    for entry in entries:
+        if entry.name.endswith(".dist-info/direct_url.json"):
+            yield from _editable(entry)
+        elif entry.name.endswith(".pth") and "/site-packages/" in entry.name and entry.size < 2**16:
+            yield from _added(place, entry)
+
+
+def _editable(entry: Entry) -> Iterator[str]:
+    try:
+        about = json.loads(Path(entry.path).read_text(encoding="utf-8"))
+        if about.get("dir_info", {}).get("editable"):
+            name = entry.name.split("/")[-2].removesuffix(".dist-info").rpartition("-")[0]
+            yield f"{name} ({str(about.get('url', '')).removeprefix('file://')})"
+    except (ValueError, AttributeError):
+        return
+
+
+def _added(place: Place, entry: Entry) -> Iterator[str]:
+    name = entry.name.rpartition("/")[2]
+    if name.startswith("__editable__"):
+        return  # named already
+    for line in Path(entry.path).read_text(encoding="utf-8", errors="replace").splitlines():
+        folder = line.strip()
+        if (
+            folder.startswith("/")
+            and _name_of(place, os.path.realpath(folder)) is None
+            and Path(folder).is_dir()
+        ):
+            yield f"{name} ({folder})"
