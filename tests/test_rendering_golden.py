@@ -14,6 +14,7 @@ from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.jobs import read_python
 from slurmgpu.files.yaml import read_file, validate
 from slurmgpu.models.cluster import GENERIC, Cluster
+from slurmgpu.models.environment import Packed
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
@@ -36,7 +37,19 @@ def golden_plan(name: str) -> Plan:
         cluster = named_cluster(path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# cluster: "))
     job = validate(Job, read_file(path), "job")
     script = read_python([f"{name}.py"], path.parent)
-    return make_plan(job, cluster, Surroundings(work_dir=job.work_dir or "/home/me/project", script=script))
+    plan = make_plan(job, cluster, Surroundings(work_dir=job.work_dir or "/home/me/project", script=script))
+    return plan.model_copy(update={"packed": packed(plan)})
+
+
+def packed(plan: Plan) -> Packed | None:
+    """What submission would have found and packed."""
+    python = plan.environment.python
+    if python.stage is None or python.activated is None:
+        return None
+    kind = python.activated.kind
+    archive = "/scratch/me/environments/venvs-torch-0123456789abcdef.tar.zst"
+    base = "/sw/python/3.12" if kind == "venv" else None
+    return Packed(kind=kind, prefix="/home/me/venvs/torch", archive=archive, mib=6200, base=base)
 
 
 def named_cluster(name: str) -> Cluster:

@@ -11,9 +11,9 @@ from typing import Any, TypedDict
 
 from slurmgpu.containers import runtime
 from slurmgpu.launchers import launcher
-from slurmgpu.models.environment import Container, Modules
+from slurmgpu.models.environment import Container, Modules, Packed
 from slurmgpu.models.plan import Plan, PlannedStep
-from slurmgpu.models.stage import StageIn
+from slurmgpu.models.stage import Stage, StageIn
 from slurmgpu.models.steps import variable_of
 from slurmgpu.models.train import TRAIN_SCHEMA, TrainSettings
 from slurmgpu.quoting import directive_value, job_path, path_variables, shell_word, shellcheck_remarks
@@ -33,7 +33,7 @@ def launch_lines(plan: Plan) -> dict[str, object]:
         "command": " ".join(lines),
         "shellcheck": ",".join(_remarks(plan, lines[:-1])),
         "ending": " & launched=$!" if plan.tended else "",
-        "own_stage": _on_all_nodes(plan),
+        "own_stage": _own_stage(plan),
         **starter.values(plan),
     }
 
@@ -234,6 +234,16 @@ VARIABLES = {
     "stage.nodes": "On how many nodes the processes are, each with a folder of its own; 1: on the first alone.",
     "stage.srun": "What starts one task on each of them.",
     "stage.copies": "List of the commands that fill the folder `$stage`.",
+    "stage.functions": "Names of the functions that this task needs, in one text.",
+    "stage.what": "What is copied, in words.",
+    "stage.python": "The packed environment, or `none`.",
+    "stage.python.archive": "Its file, quoted.",
+    "stage.python.prefix": "The folder that it was packed from, quoted.",
+    "stage.python.mib": "What it takes unpacked.",
+    "stage.python.unpacked": "The command that writes it as a tar archive, from `$archive`.",
+    "stage.python.variable": "What names an active environment of its kind: VIRTUAL_ENV or CONDA_PREFIX.",
+    "stage.python.exports": "List of further variables, each as its name, a blank and its value, quoted.",
+    "stage.python.base": "Whether the interpreter that it was made from is packed, too.",
     "stage.results": "List of what is brought back, and where to, quoted: `name` and `to`.",
     "own_loop": "Where the command's script imports `slurmgpu.training`, quoted, or `none`.",
     "tended": "How the script sees the job through to its end; `none` for a command that neither resumes nor is requeued.",
@@ -264,7 +274,7 @@ VARIABLES = {
     "launch.ray_resources": "Of ray: what a node has, as options of `ray start`.",
     "launch.sets_rank": "Of srun: whether the ranks are exported under torch's names.",
     "launch.own_gpu": "Of srun: whether each task gets one GPU of its own, hidden from the others.",
-    "launch.own_stage": "Whether each node has a staging folder of its own.",
+    "launch.own_stage": "What each task does first where each node has a staging folder of its own; else `none`.",
     "launch.shellcheck": "ShellCheck's remarks to silence above the command, such as `SC2016`; empty without any.",
     "shell": "What `slurmgpu shell` starts; only the templates in `shell/` have it.",
     "shell.command": "The command in place of a shell, quoted; `none` for a shell.",
@@ -289,10 +299,10 @@ def context(plan: Plan, script_name: str) -> dict[str, Any]:
         "restart_limit": plan.restart_limit,
         "keep_environment_in_steps": (plan.option("export") or "").upper() == "NONE",
         "modules": _modules(plan),
-        "conda": _conda(plan),
-        "venv": _venv(plan),
-        "pixi": _pixi(plan),
-        "interpreter": _interpreter(plan),
+        "conda": None if plan.packed else _conda(plan),
+        "venv": None if plan.packed else _venv(plan),
+        "pixi": None if plan.packed else _pixi(plan),
+        "interpreter": None if plan.packed else _interpreter(plan),
         "exports": [f"{name}={job_path(value)}" for name, value in plan.variables.items()],
         "secrets": " ".join(plan.secrets),
         "cpus_per_task": None if plan.steps else launcher(plan.launcher).cpus_of_a_task(plan),
@@ -515,13 +525,24 @@ def _ends_others(plan: Plan) -> bool:
 
 
 def _on_all_nodes(plan: Plan) -> bool:
-    return plan.stage is not None and plan.nodes > 1 and launcher(plan.launcher).on_every_node
+    staged = plan.stage is not None or plan.packed is not None
+    return staged and plan.nodes > 1 and launcher(plan.launcher).on_every_node
+
+
+def _own_stage(plan: Plan) -> str | None:
+    if not _on_all_nodes(plan):
+        return None
+    folder = "$SLURMGPU_STAGE/$SLURMD_NODENAME"
+    return f'. "{folder}/activate"' if plan.packed else f'export SLURMGPU_STAGE="{folder}"'
 
 
 def _stage(plan: Plan) -> dict[str, object] | None:
     """What is copied to the nodes' own disks and back."""
-    if plan.stage is None:
+    if plan.stage is None and plan.packed is None:
         return None
+    stage = plan.stage or Stage.model_construct()
+    functions = ["fill_stage", *(["bring_back"] if stage.out else []), "empty_stage", "keep_stage"]
+    functions += ["unpack_python", "give_compiled_back", "keep_compiled"] if plan.packed else []
     nodes = plan.nodes if _on_all_nodes(plan) else 1
     return {
         "base": job_path(plan.local_scratch) if plan.local_scratch else '"${SLURM_TMPDIR:-${TMPDIR:-/tmp}}"',
@@ -529,8 +550,33 @@ def _stage(plan: Plan) -> dict[str, object] | None:
         # A step that takes nothing from the command's: it waits beside it for the end, when no step may start any more.
         "srun": f"srun --overlap --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-task=1 --mem=0 --gres=none"
         " --export=ALL --quiet",
-        "copies": [_copy(job_path(one.from_), one) for one in plan.stage.in_],
-        "results": [{"name": shell_word(one.from_), "to": job_path(one.to)} for one in plan.stage.out],
+        "copies": [_copy(job_path(one.from_), one) for one in stage.in_],
+        "results": [{"name": shell_word(one.from_), "to": job_path(one.to)} for one in stage.out],
+        "functions": " ".join(functions),
+        "python": _packed(plan, plan.packed) if plan.packed else None,
+        "what": "the data" if plan.stage else "the environment",
+    }
+
+
+def _packed(plan: Plan, packed: Packed) -> dict[str, object]:
+    """The environment that is unpacked on the nodes' own disks."""
+    python = plan.environment.python
+    exports: list[str] = []
+    if packed.kind == "uv":
+        exports = ['UV_PROJECT_ENVIRONMENT "$prefix"', "UV_NO_SYNC 1", "UV_OFFLINE 1"]
+    elif python.pixi:
+        folder, name = job_path(python.pixi.project), shell_word(python.pixi.env)
+        exports = [f"PIXI_PROJECT_ROOT {folder}", f"PIXI_ENVIRONMENT_NAME {name}"]
+    # In large pieces: each is a call to the shared file system.
+    read = 'dd if="$archive" bs=16M status=none'
+    return {
+        "archive": shell_word(packed.archive),
+        "prefix": shell_word(packed.prefix),
+        "mib": packed.mib,
+        "unpacked": f"{read} | zstd -dcq" if packed.archive.endswith(".zst") else read,
+        "variable": "VIRTUAL_ENV" if packed.kind in ("venv", "uv") else "CONDA_PREFIX",
+        "exports": exports,
+        "base": packed.base is not None,
     }
 
 
