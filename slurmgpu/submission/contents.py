@@ -175,7 +175,7 @@ def _read_link(place: Place, name: str, path: str, entries: list[Entry], folders
     real, target = Path(os.path.realpath(path)), str(Path(path).readlink())
     inside = _name_of(place, str(real))
     if inside is not None:
-        if target.startswith("/") or not inside.startswith(f"{name.split('/')[0]}/"):
+        if target.startswith("/") or ("/" in target and not inside.startswith(f"{name.split('/')[0]}/")):
             target = posixpath.relpath(inside, posixpath.dirname(name))
     elif "/site-packages/" in name and real.exists() and not str(real).startswith(_OF_THE_SYSTEM):
         if real.is_dir():
