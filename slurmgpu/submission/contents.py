@@ -163,11 +163,17 @@ def _read(place: Place, folder: _Folder) -> tuple[list[Entry], list[_Folder]]:
 
 
 def _left_out(place: Place, name: str) -> bool:
-    """What is beside an environment in its folder (conda's base has all others), or is another one's."""
+    """What is beside an environment in its folder (conda's base has all others), or of no use to it."""
     if name in (f"{ENV}/pkgs", f"{ENV}/envs"):
         return place.kind == "conda"
-    packages = name.startswith(f"{BASE}/lib") and name.endswith(f"python{place.version}/site-packages")
-    return packages and not place.system_packages
+    if not name.startswith(f"{BASE}/lib"):
+        return False
+    below = name.partition(f"/python{place.version}/")[2]
+    return (
+        below == "test"
+        or below.startswith("config-")
+        or (below == "site-packages" and not place.system_packages)
+    )
 
 
 def _read_link(place: Place, name: str, path: str, entries: list[Entry], folders: list[_Folder]) -> None:
