@@ -102,16 +102,14 @@ class Bench:
             shutil.copy(library, base / "lib", follow_symlinks=False)
         (base / "bin").mkdir()
         shutil.copy(os.path.realpath(sys.executable), base / "bin" / python)
-        env = self.env | {"LD_LIBRARY_PATH": str(base / "lib")}
-        self.env = env  # what finds the copied interpreter's library in place of the original's
         command = [str(base / "bin" / python), "-m", "venv", "--without-pip", str(self.shared / "venv")]
-        subprocess.run(command, env={**env, "PYTHONPATH": ""}, check=True)
+        subprocess.run(command, env=self.env | {"PYTHONPATH": ""}, check=True)
         packages = self.shared / "venv" / "lib" / python / "site-packages"
         for name in needed("torch", set()):
             copy_distribution(name, packages)
         first = [str(self.shared / "venv" / "bin" / "python"), str(self.work / "step.py")]
         subprocess.run(
-            first, env={**env, "PYTHONPATH": ""}, check=True, stdout=subprocess.DEVNULL
+            first, env=self.env | {"PYTHONPATH": ""}, check=True, stdout=subprocess.DEVNULL
         )  # compiles
 
     def job(self, staged: bool, nodes: int, tasks: int, variables: dict[str, str]) -> tuple[str, str]:
@@ -160,7 +158,7 @@ class Bench:
             for trace in traces:
                 trace.send_signal(signal.SIGINT)
                 trace.wait()
-        counted = dict.fromkeys(("environment", "archive", "folder of the job"), 0)
+        counted = dict.fromkeys(("environment", "archive", "folder of the job", "interpreter's RUNPATH"), 0)
         for number in range(1, NODES + 1):
             with (self.home / f"trace-{number}").open(errors="replace") as lines:
                 for line in lines:
@@ -178,6 +176,10 @@ class Bench:
         path = parts.get("open") or parts.get("path") or ""
         if not path.startswith("/") and parts.get("cwd"):
             path = os.path.normpath(f"{parts['cwd']}/{path}")
+        if path.startswith(f"{sys.base_prefix}/lib/lib"):
+            return (
+                "interpreter's RUNPATH"  # the copied interpreter looks for libraries where it was installed
+            )
         if path != str(self.shared) and not path.startswith(f"{self.shared}/"):
             return None
         top = path[len(str(self.shared)) + 1 :].split("/")[0]
