@@ -171,6 +171,7 @@ def test_one_task_for_each_gpu_of_whole_nodes_is_bound_as_the_profile_says() -> 
         {"resources": {**FOUR, "hint": "nomultithread"}},
         {"resources": FOUR, "launch": {"launcher": "torchrun"}},
         {"resources": FOUR, "launch": {"launcher": "srun", "srun_options": ["--cpu-bind=cores"]}},
+        {"resources": FOUR, "environment": {"srun_options": ["--cpu-bind=none"]}},
         {"resources": FOUR, "command": None, "launch": {}, "script": "srun python train.py"},
     ],
 )

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from slurmgpu.errors import PlanError, SlurmRefused, SlurmUnreachable
-from slurmgpu.files.data import read_templates
+from slurmgpu.files.clusters import load_cluster
+from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.yaml import read_yaml, validate
 from slurmgpu.interactive.request import as_session, left_out, step_of
 from slurmgpu.interactive.server import read_server
@@ -83,6 +84,20 @@ def test_gpus_that_a_site_gives_by_the_task_are_all_given_to_the_shell() -> None
     plan = planned(text, cluster=cluster)
     assert plan.own_gpus == 1
     assert "--gpus-per-task=4" in step_of(plan, job_of(text), "s", terminal=False)
+
+
+def test_the_shell_is_bound_to_no_part_of_what_it_has() -> None:
+    """The job's list, or the profile's, is for a task per GPU: the shell would have the first one's share."""
+    own = "cpu_bind: 'map_cpu:0,8,16,24', gpu_bind: 'per_task:1', mem_bind: local"
+    lumi = load_cluster(data_folder("clusters") / "lumi-g.yaml")
+    for asked, cluster in (
+        (f"gpus_per_node: 4, nodes: 1, {own}", GENERIC),
+        ("gpus: 8, partition: standard-g, account: project_465000000, time: 60", lumi),
+    ):
+        text = f"{{resources: {{{asked}}}, launch: srun, command: [python, train.py]}}"
+        plan = planned(text, cluster=cluster)
+        words = [*map(str, plan.options), *step_of(plan, job_of(text), "s", terminal=True)]
+        assert not [word for word in words if "-bind" in word]
 
 
 def test_without_anything_to_run_a_shell_is_planned_and_an_array_is_one_task() -> None:

@@ -13,6 +13,8 @@ from slurmgpu.slurm import NOT_OF_SALLOC
 
 __all__ = ["DEFAULT_TIME", "as_session", "left_out", "step_of"]
 
+_OF_TASKS = ("--gpus-per-task=", "--cpu-bind=", "--mem-bind=")
+
 DEFAULT_TIME = Duration.parse("1:00:00")
 """Where the cluster refuses jobs without a time limit, and none is given."""
 
@@ -27,13 +29,15 @@ def as_session(job: Job, cluster: Cluster) -> Job:
             "components: a shell is on one kind of node, and the components of this job differ",
             hint="ask for what the shell needs by options: slurmgpu shell --gpus 1 -t 1:00:00",
         )
-    changed: dict[str, object] = {"array": None, "steps": {}}
+    # One task has all that the job has on a node: what binds several would leave it a part.
+    unbound = job.resources.model_copy(update={"cpu_bind": None, "gpu_bind": None, "mem_bind": None})
+    changed: dict[str, object] = {"array": None, "steps": {}, "resources": unbound}
     if job.command is None and job.train is None and job.script is None:
         changed |= {"command": ("bash",), "name": job.name or "shell"}
         if job.launch.launcher == "auto":
             changed["launch"] = job.launch.model_copy(update={"launcher": "plain"})
     if job.resources.time is None and "time" in cluster.dialect.required:
-        changed["resources"] = job.resources.model_copy(update={"time": _time(job, cluster)})
+        changed["resources"] = unbound.model_copy(update={"time": _time(job, cluster)})
     return job.model_copy(update=changed)
 
 
@@ -60,8 +64,8 @@ def _step_options(plan: Plan, job: Job, terminal: bool) -> Iterator[str]:
         yield f"--cpus-per-task={plan.cpus_per_task * plan.tasks_per_node}"
     if plan.own_gpus is not None:
         yield f"--gpus-per-task={plan.gpus_per_node}"
-    # Those of the launch are for the job's own processes.
+    # Those of the launch are for the job's own processes, and so is the profile's binding.
     others = plan.srun_options[: len(plan.srun_options) - len(job.launch.srun_options)]
-    yield from (option for option in others if not option.startswith("--gpus-per-task="))
+    yield from (option for option in others if not option.startswith(_OF_TASKS))
     if terminal:
         yield "--pty"

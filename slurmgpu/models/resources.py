@@ -92,8 +92,7 @@ class Resources(Model):
     gpu_bind: GpuBind | None = None
     """The GPUs that each task gets (`--gpu-bind`), as in `gpu_bind: closest`; left out, each task sees all of its node's."""
     mem_bind: MemBind | None = None
-    """The memory that each task uses (`--mem-bind`, on srun's line: steps do not take it over from sbatch), as in
-    `mem_bind: local`."""
+    """The memory that each task uses (`--mem-bind`, on srun's line), as in `mem_bind: local`."""
     hint: Hint | None = None
     """How CPUs are counted and bound (`--hint`), as in `hint: nomultithread` for one thread of each core."""
     distribution: Distribution | None = None

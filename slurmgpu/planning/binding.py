@@ -187,6 +187,10 @@ def _default(job: Job, cluster: Cluster, draft: Draft, starting: Starting) -> st
         for group in draft.groups
     ):
         return None
-    elsewhere = (*cluster.dialect.srun_options, *job.launch.srun_options)
+    elsewhere = (
+        *cluster.dialect.srun_options,
+        *starting.environment.srun_options,
+        *job.launch.srun_options,
+    )
     said = any(word.startswith(("--cpu-bind", "--cpu_bind")) for word in elsewhere)
     return None if said or entries(value) not in (None, gpus) else value
