@@ -232,6 +232,9 @@ EXAMPLES: dict[str, Example] = {
         "#SBATCH --gres=gpu:a100_1g.5gb:2\n\ntorchrun --standalone --nproc-per-node=2 train.py",
         "#SBATCH --gres=gpu:a100_1g.5gb:1\n#SBATCH --array=0-8\n\npython train.py",
     ),
+    "gpu-shards": Example(
+        "#SBATCH --gres=gpu:1,shard:2\n\npython train.py", "#SBATCH --gres=shard:2\n\npython train.py"
+    ),
     "step-gpus": Example(
         "#SBATCH --gres=gpu:a100:4\n\nsrun --gres=gpu:4 ./app", "#SBATCH --gres=gpu:a100:4\n\nsrun ./app"
     ),

@@ -1,6 +1,6 @@
 """The options of sbatch and srun, release by release, and the lines of a script in which sbatch looks for them.
 
-Read in slurm_opt.c, and held against the sbatch and srun of 20.11, 22.05, 24.11 and 26.05 themselves
+Read in slurm_opt.c of each release, and held against the sbatch and srun of 20.11, 22.05, 24.11 and 26.05 themselves
 (tests/slurm/test_reading_lines.py).
 """
 
@@ -38,28 +38,33 @@ _ROWS: tuple[tuple[tuple[str, ...], Takes, Release, Release, str], ...] = (
     (_BOTH, "required", OLDEST, NEWEST, _REQUIRED),
     (_BOTH, "none", OLDEST, NEWEST, _NONE),
     (_BOTH, "optional", OLDEST, NEWEST, "exclusive nice no-kill propagate"),
-    (_BOTH, "required", OLDEST, (22, 5), "power"),
-    (_BOTH, "required", (22, 5), NEWEST, "container context prefer"),
-    (_BOTH, "required", (24, 11), NEWEST, "autocomplete container-id extra segment tres-bind tres-per-task"),
+    (_BOTH, "required", OLDEST, (23, 11), "power"),
+    (_BOTH, "required", (21, 8), NEWEST, "container context"),
+    (_BOTH, "required", (22, 5), NEWEST, "prefer"),
+    (_BOTH, "required", (23, 2), NEWEST, "autocomplete container-id extra tres-per-task"),
+    (_BOTH, "required", (23, 11), NEWEST, "tres-bind"),
+    (_BOTH, "required", (24, 5), NEWEST, "segment"),
+    (_BOTH, "none", (24, 5), NEWEST, "stepmgr"),
     (_BOTH, "optional", (24, 11), NEWEST, "oom-kill-step"),
-    (_BOTH, "none", (24, 11), NEWEST, "stepmgr"),
-    (_BOTH, "required", NEWEST, NEWEST, "container-type mem-update resources"),
-    (_BOTH, "none", NEWEST, NEWEST, "consolidate-segments spread-segments"),
+    (_BOTH, "required", (25, 11), NEWEST, "resources"),
+    (_BOTH, "none", (25, 11), NEWEST, "consolidate-segments spread-segments"),
+    (_BOTH, "required", NEWEST, NEWEST, "container-type mem-update"),
     (_SBATCH, "required", OLDEST, NEWEST, _SBATCH_REQUIRED),
     (_SBATCH, "none", OLDEST, NEWEST, "ignore-pbs no-requeue parsable wait"),
     (_SBATCH, "optional", OLDEST, NEWEST, "get-user-env requeue"),
     (_SBATCH, "optional", (24, 11), NEWEST, "resv-ports"),
-    (_SBATCH, "none", NEWEST, NEWEST, "external"),
+    (_SBATCH, "none", (25, 5), NEWEST, "external"),
     (_SRUN, "required", OLDEST, NEWEST, _SRUN_REQUIRED),
     (_SRUN, "none", OLDEST, NEWEST, _SRUN_NONE),
     (_SRUN, "optional", OLDEST, NEWEST, "bcast compress immediate kill-on-bad-exit overlap pty resv-ports"),
     (_SRUN, "required", OLDEST, (22, 5), "gid uid"),
-    (_SRUN, "required", (22, 5), NEWEST, "bcast-exclude"),
-    (_SRUN, "optional", (22, 5), NEWEST, "send-libs"),
-    (_SRUN, "required", (24, 11), NEWEST, "treewidth"),
-    (_SRUN, "optional", (24, 11), NEWEST, "external-launcher"),
+    (_SRUN, "required", (21, 8), NEWEST, "bcast-exclude"),
+    (_SRUN, "optional", (21, 8), NEWEST, "send-libs"),
+    (_SRUN, "required", (23, 11), NEWEST, "treewidth"),
+    (_SRUN, "optional", (23, 11), NEWEST, "external-launcher"),
+    (_SRUN, "none", (25, 5), NEWEST, "wait-for-children"),
     (_SRUN, "required", NEWEST, NEWEST, "ignore-signals"),
-    (_SRUN, "none", NEWEST, NEWEST, "async parsable wait-for-children"),
+    (_SRUN, "none", NEWEST, NEWEST, "async parsable"),
 )
 # Where only some releases let an option have its value.
 _VALUED = {

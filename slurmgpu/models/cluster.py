@@ -129,6 +129,9 @@ class Partition(Model):
     """Whether nodes are given whole here (OverSubscribe=EXCLUSIVE); left out, as the dialect says."""
     constraint: Text | None = None
     """What `--constraint` holds for jobs here, beside the dialect's."""
+    segment: _Count | None = None
+    """Nodes of a block that jobs on several nodes are kept in (`--segment`), such as the 18 of a GB200 NVL72 rack; left out,
+    Slurm's topology plugin decides alone."""
     options: dict[Word, OptionValue] = Field(default_factory=dict)
     """Further sbatch options of jobs here, by their long names, as in `options: {hint: nomultithread}`."""
     account: AccountRule | None = None

@@ -16,7 +16,7 @@ class GpuModel(NamedTuple):
     other_sizes: tuple[int, ...] = ()
     """The other sizes that are sold, in GB."""
     capability: tuple[int, int] | None = None
-    """NVIDIA's compute capability; None: it has none (AMD), or several generations share the name."""
+    """NVIDIA's compute capability; None: it has none (AMD, Intel), or several generations share the name."""
 
 
 # Compute capabilities: developer.nvidia.com/cuda-gpus. RTX 6000 and RTX 5000 are names of more than one generation.
@@ -60,6 +60,8 @@ _MODELS = (
     GpuModel("mi250", 64),
     GpuModel("mi210", 64),
     GpuModel("mi100", 32),
+    GpuModel("max1550", 128),
+    GpuModel("max1100", 48),
 )
 
 

@@ -71,6 +71,10 @@ ROWS: tuple[Row, ...] = (
         "resources.distribution", "distribution", "text", ("-m", "--distribution"), "TYPE",
         "How tasks are spread over nodes and sockets: block:cyclic.", passed=True,
     ),
+    Row(
+        "resources.segment", "segment", "count", ("--segment",), None,
+        "Nodes that are to share a block of the network, such as a rack.",
+    ),
     Row("resources.time", "time", "amount", ("-t", "--time"), "TIME", "The time limit: 90 (minutes), 12:00:00, 2-12:30."),
     Row("array", "array", "text", ("-a", "--array"), "INDICES", "A job array: 0-9, 1,3,5 or 0-30:10, %4 for 4 at once."),
     Row("dependency", "dependency", "text", ("-d", "--dependency"), "LIST", "What must have happened before: afterok:123."),

@@ -98,6 +98,10 @@ class Resources(Model):
     distribution: Distribution | None = None
     """How tasks are spread over nodes, sockets and cores (`--distribution`), as in `distribution: "block:cyclic"`."""
 
+    segment: Positive | None = None
+    """How many nodes at a time are to share a block of the network, such as the rack of a GB200 NVL72 (`--segment`, from Slurm
+    24.05 on); `nodes` is a multiple of it. Left out, as the partition's profile says, else Slurm's default."""
+
     @model_validator(mode="after")
     def _one_of_each(self) -> Self:
         for names in (
@@ -192,6 +196,7 @@ class ResourceSettings(TypedDict, total=False):
     mem_bind: str
     hint: str
     distribution: str
+    segment: int
 
 
 _INSTEAD = {row.option: row.instead for row in ROWS if row.instead}

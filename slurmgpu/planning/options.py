@@ -15,6 +15,7 @@ from slurmgpu.models.slurm_text import LONGEST_OPTION
 from slurmgpu.models.units import Memory
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.nodes import entry_of, gres_type, joined
+from slurmgpu.planning.request import count
 from slurmgpu.planning.sizing import Sized
 
 __all__ = ["Layouted", "options_of", "partition_named"]
@@ -91,6 +92,7 @@ def _size(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     yield Option.of("nodes", str(layout.nodes), layout.why)
     if cluster.dialect.tasks:
         yield Option.of("ntasks-per-node", str(made.draft.tasks_per_node), made.tasks_why)
+    yield from _segment(job, cluster, made)
     yield from _gpus(job, cluster, made)
     yield from _cpus(cluster, made)
     yield from _memory(cluster, made)
@@ -101,6 +103,29 @@ def _size(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
         yield Option.of("exclusive", None, f"QOS {made.draft.qos.value} gives whole nodes")
     elif cluster.dialect.whole_nodes:
         yield Option.of("exclusive", None, "nodes are given whole here")
+
+
+def _segment(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
+    """Nodes that share a block; Slurm refuses a size that the job's nodes are no multiple of (sbatch(1), --segment)."""
+    nodes, asked = made.draft.layout.nodes, job.resources.segment
+    if asked is not None:
+        if nodes % asked:
+            fitting = " or ".join(
+                str(one) for one in (nodes // asked * asked, -(-nodes // asked) * asked) if one
+            )
+            raise PlanError(
+                f"resources.segment: {asked}: the job's {count(nodes, 'node')} cannot be split into segments of {asked}",
+                hint=f"use {fitting} nodes, or a segment that divides {nodes}",
+            )
+        yield Option.of("segment", str(asked), made.asked("resources.segment"))
+        return
+    partition = cluster.partitions.get(made.draft.partition or "")
+    block = partition.segment if partition else None
+    if block is None or nodes < 2 or "segment" in job.sbatch:
+        return
+    size = max(one for one in range(1, min(block, nodes) + 1) if nodes % one == 0)
+    if size > 1:
+        yield Option.of("segment", str(size), f"partition {made.draft.partition} has blocks of {block} nodes")
 
 
 def _gpus(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:

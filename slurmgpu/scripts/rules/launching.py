@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from slurmgpu.lines.command import torchrun_processes
 from slurmgpu.models.gpu_models import names_a_slice
+from slurmgpu.planning.request import SHARED
 from slurmgpu.scripts.rules.base import Hit, View, rule
 from slurmgpu.scripts.rules.calls import Call, expanded
 
@@ -335,6 +336,33 @@ def gpu_slices(view: View) -> Iterator[Hit]:
                 "slice, and NCCL does not join slices of a GPU",
                 "ask for whole GPUs; or for 1 slice and 1 process, in a job array for several of them",
                 None if sure and "gpus-per-task" not in asked.options else "warning",
+            )
+            return
+
+
+@rule("warning")
+def gpu_shards(view: View) -> Iterator[Hit]:
+    """Shards of GPUs beside whole ones, or for several processes of one training."""
+    asked = view.asked
+    entries = (asked.value("gres") or "").split(",")
+    shares = [one for one in entries if one.strip().removeprefix("gres/").partition(":")[0] in SHARED]
+    if not shares:
+        return
+    if asked.gpu_options:
+        yield Hit(
+            asked.line("gres"),
+            f"{', '.join(shares)} beside GPUs: a GPU is given whole or in shares, so these are shares of further GPUs",
+            "ask for GPUs or for shares of one",
+        )
+        return
+    for call in _trainings(view):
+        processes = _processes_on_a_node(view, call)
+        if processes:
+            yield Hit(
+                asked.line("gres"),
+                f"{processes} processes on {', '.join(shares)}: Slurm takes a job's shares on a node from one GPU unless "
+                "the site has it otherwise, and NCCL refuses two ranks on one GPU",
+                "ask for whole GPUs, or start one process",
             )
             return
 
