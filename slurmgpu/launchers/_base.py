@@ -36,6 +36,11 @@ class Launcher:
     needs_pmi = False
     """Whether srun has to tell MPI's processes who is who (``--mpi``)."""
 
+    tasks_begin = 0
+    """Where in its lines a task's own command begins: what runs each task under a profiler comes there."""
+    task_rank = "SLURM_PROCID"
+    """The variable that numbers its tasks."""
+
     def check(self, name: str, job: Job, environment: Environment) -> None:
         """PlanError where it cannot start the job; ``name`` is its own."""
         if self.needs_python and job.command is not None and not self.starts(job.command):

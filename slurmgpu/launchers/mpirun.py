@@ -25,6 +25,8 @@ class Mpirun(Srun):
     template = "launcher/mpirun.sh.j2"
     by_srun = False
     without_srun = True
+    tasks_begin = 2
+    task_rank = "RANK"
 
     def check(self, name: str, job: Job, environment: Environment) -> None:
         super().check(name, job, environment)

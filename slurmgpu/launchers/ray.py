@@ -30,6 +30,12 @@ class Ray(Launcher):
                 hint="leave launch out: srun starts one task per GPU",
             )
 
+        if job.profile is not None:
+            raise PlanError(
+                "profile and launch: ray: the driver would be profiled, and the GPUs are used by Ray's workers",
+                hint='leave profile out, and ask Ray for it in the script: runtime_env={"nsight": "default"}',
+            )
+
     def tasks(self, name: str, asked: int | None, gpus_per_node: int, wanted: int | None) -> tuple[int, str]:
         tasks, _ = super().tasks(name, asked, gpus_per_node, wanted)
         return tasks, "Ray's workers share a node"

@@ -21,6 +21,7 @@ from slurmgpu.models.base import EnvName, Hinted, JobOption, JobPath, JobText, M
 from slurmgpu.models.command import CommandSchema, check_words, to_words
 from slurmgpu.models.environment import EnvironmentChoice, Or, Secrets, alone
 from slurmgpu.models.launch import LAUNCHER, Launch
+from slurmgpu.models.profile import Profile
 from slurmgpu.models.resources import Component, Positive, Resources, check_options
 from slurmgpu.models.slurm_text import Comment, JobName, LogPattern, MailUser
 from slurmgpu.models.stage import Stage
@@ -60,6 +61,7 @@ class _FromText:
         return {"type": ["string", "integer"], "description": (cls.__doc__ or "").splitlines()[0]}
 
 
+_TEXT: dict[str, object] = {"type": "string"}
 _ARRAY = (
     r"(?P<indices>\d+(?:-\d+(?::[1-9]\d*)?)?(?:,\d+(?:-\d+(?::[1-9]\d*)?)?)*)(?:%(?P<at_once>[1-9]\d*))?\Z"
 )
@@ -204,6 +206,12 @@ class Job(Model):
     """How the processes start; the launcher's name alone will do, as in `launch: srun`."""
     stage: Stage | None = None
     """Data that is copied to the nodes' own disks first, and results that are brought back from there, whatever ends the job."""
+    debug: bool = False
+    """Whether the job tells more when it fails: NCCL's and torch's own reports, the stacks of a crash, and core dumps; what
+    `variables` sets stays as it is there."""
+    profile: Annotated[Profile | None, alone("with"), Or(_TEXT)] = None
+    """A profiler around the job's processes, with its reports in the run directory; its name alone will do, as in
+    `profile: nsys`."""
     restart: Restart | None = None
     """When Slurm may start the job again; left out, only a training that resumes starts again."""
     array: Array | None = None
@@ -299,6 +307,11 @@ class Job(Model):
                 f"stage: and {other}: are both given, and such a job starts its own steps",
                 hint="leave stage out, and copy the data in the job's own lines",
             )
+        if self.profile is not None and (self.steps or self.script is not None):
+            raise Hinted(
+                f"profile: and {'steps' if self.steps else 'script'}: are both given, and such a job starts its own steps",
+                hint="leave profile out, and write the profiler before the program in the job's own lines",
+            )
         if self.script is None:
             if self.shebang is not None:
                 raise ValueError(
@@ -316,6 +329,11 @@ class Job(Model):
                     f"{name}: and script: are both given, and a script runs as it is; set it up in the script, "
                     "or write command: instead of script:"
                 )
+        if self.debug:
+            raise Hinted(
+                "debug: and script: are both given, and a script runs as it is",
+                hint="export NCCL_DEBUG=INFO and the like in the script, or write command: instead of script:",
+            )
         if self.launch != Launch.model_construct():
             raise ValueError(
                 "launch: and script: are both given, and a script starts its own processes; leave launch out, "

@@ -5,6 +5,7 @@ from typing import Any
 
 from slurmgpu.models.base import Model
 from slurmgpu.models.environment import Environment, Packed
+from slurmgpu.models.profile import Profile
 from slurmgpu.models.stage import Stage
 from slurmgpu.models.units import Duration, Memory
 
@@ -108,6 +109,10 @@ class Plan(Model):
     """The Python environment that is unpacked on the nodes' own disks."""
     local_scratch: str | None = None
     """The folder there, where the site names one."""
+    debug: bool = False
+    """Whether the processes tell more when they fail."""
+    profile: Profile | None = None
+    """The profiler that runs them."""
     variables: dict[str, str]
     secrets: tuple[str, ...] = ()
     work_dir: str

@@ -233,6 +233,8 @@ def plan_of(job: Job, cluster: Cluster, work_dir: str, made: Settled) -> Plan:
         environment=made.environment,
         environment_name=made.environment_name,
         stage=job.stage,
+        debug=job.debug,
+        profile=job.profile,
         local_scratch=cluster.software.local_scratch,
         variables={**_interface(job, cluster, size), **made.environment.variables, **job.variables},
         secrets=job.secrets,

@@ -13,6 +13,7 @@ from slurmgpu.containers import runtime
 from slurmgpu.launchers import launcher
 from slurmgpu.models.environment import Container, Modules, Packed
 from slurmgpu.models.plan import Plan, PlannedStep
+from slurmgpu.models.profile import Profile
 from slurmgpu.models.stage import Stage, StageIn
 from slurmgpu.models.steps import variable_of
 from slurmgpu.models.train import TRAIN_SCHEMA, TrainSettings
@@ -25,6 +26,8 @@ def launch_lines(plan: Plan) -> dict[str, object]:
     """What the launcher's template lays out: ``srun``, and the ``lines`` that follow it and the container."""
     starter = launcher(plan.launcher)
     lines = starter.lines(plan)
+    if plan.profile is not None:
+        lines[starter.tasks_begin : starter.tasks_begin] = ['sh -c "$profiled" sh']
     return {
         "launcher": plan.launcher,
         "multi_node": plan.nodes > 1,
@@ -160,11 +163,11 @@ class _Entry(TypedDict):
 def _entry(plan: Plan, container: Container) -> _Entry:
     """What a runtime is told of the job."""
     binds = [job_path(bind) for bind in container.binds]
-    if plan.train is not None or plan.own_loop is not None or plan.tended:
+    if _run(plan) is not None:
         # A task of an array writes into a folder of its own below the one that has the code.
         binds = ['"$SLURMGPU_STAGE"', *binds] if plan.stage else binds
         binds.insert(0, '"$run_dir"' if plan.option("array") is not None else '"$SLURMGPU_RUN_DIR"')
-    variables = list(dict.fromkeys([*_PASSED, *plan.variables, *plan.secrets]))
+    variables = list(dict.fromkeys([*_PASSED, *_debugging(plan), *plan.variables, *plan.secrets]))
     return {"gpus": plan.gpus > 0, "binds": binds, "variables": variables}
 
 
@@ -246,6 +249,14 @@ VARIABLES = {
     "stage.python.base": "Whether the interpreter that it was made from is packed, too.",
     "stage.results": "List of what is brought back, and where to, quoted: `name` and `to`.",
     "own_loop": "Where the command's script imports `slurmgpu.training`, quoted, or `none`.",
+    "debug": "List of `NAME=value`, quoted: what the processes tell when they fail; empty without any.",
+    "profile": "The profiler that tasks run under, or `none`.",
+    "profile.program": "Its program, quoted.",
+    "profile.seen": "Whether the batch shell has the PATH on which the tasks look for it.",
+    "profile.first_alone": "Whether only the first task runs under it.",
+    "profile.rank": "The variable that numbers the tasks.",
+    "profile.what": "What a task is: `rank` or `node`.",
+    "profile.words": "The profiler with its options, quoted, in one text, in which `$report` is the report's path.",
     "tended": "How the script sees the job through to its end; `none` for a command that neither resumes nor is requeued.",
     "tended.job": "Slurm's id of the job or array task, quoted.",
     "tended.traps": "List of signals, and what the shell does for each.",
@@ -311,6 +322,8 @@ def context(plan: Plan, script_name: str) -> dict[str, Any]:
         "run": _run(plan),
         "train": None if plan.train is None else _train(plan.train),
         "own_loop": None if plan.own_loop is None else shell_word(plan.own_loop),
+        "debug": [f'{name}="{value}"' for name, value in _debugging(plan).items()],
+        "profile": None if plan.profile is None else _profile(plan, plan.profile),
         "stage": _stage(plan),
         "tended": _tended(plan),
         "container": container_words(plan),
@@ -344,6 +357,8 @@ def _functions(plan: Plan) -> dict[str, str]:
         "run.sh.j2": "set_up_run_directory",
         "train.sh.j2": "set_up_run_directory",
         "own.sh.j2": "set_up_run_directory",
+        "debug.sh.j2": "set_up_run_directory",
+        "launcher/profile.sh.j2": "set_up_run_directory",
         "stage.sh.j2": "stage_data",
         "nodes.sh.j2": "set_up_steps",
         "signals.sh.j2": "pass_signals_on",
@@ -375,6 +390,8 @@ def _sections(plan: Plan, context: Mapping[str, Any]) -> Iterator[str]:
         "run.sh.j2": context["run"],
         "train.sh.j2": context["train"],
         "own.sh.j2": context["own_loop"],
+        "debug.sh.j2": plan.debug,
+        "launcher/profile.sh.j2": context["profile"],
         "stage.sh.j2": context["stage"],
         "nodes.sh.j2": plan.steps,
         "signals.sh.j2": context["tended"],
@@ -485,9 +502,55 @@ def _rendezvous(plan: Plan) -> dict[str, str] | None:
 
 def _run(plan: Plan) -> dict[str, object] | None:
     """The run directory, for what writes into it."""
-    if plan.train is None and plan.own_loop is None and not plan.tended:
+    writes = plan.tended or plan.debug or plan.profile is not None
+    if plan.train is None and plan.own_loop is None and not writes:
         return None
     return {"name": shell_word(plan.slug), "array": plan.option("array") is not None}
+
+
+# NCCL names its file by host (%h) and process (%p).
+_DEBUG = {
+    "NCCL_DEBUG": "INFO",
+    "NCCL_DEBUG_FILE": "$SLURMGPU_RUN_DIR/debug/nccl-$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}-%h-%p.log",
+    "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+    "TORCH_SHOW_CPP_STACKTRACES": "1",
+    "PYTHONFAULTHANDLER": "1",
+}
+
+
+def _debugging(plan: Plan) -> dict[str, str]:
+    """What is exported to find a fault; the job's own variables win."""
+    given = {*plan.variables, *plan.secrets}
+    return {name: value for name, value in _DEBUG.items() if plan.debug and name not in given}
+
+
+def _profile(plan: Plan, profile: Profile) -> dict[str, object]:
+    """How each task's command is run under a profiler."""
+    starter = launcher(plan.launcher)
+    given = {option.partition("=")[0] for option in profile.options}
+    if profile.with_ == "nsys":
+        # By default nsys ends the command when it has collected enough, and waits for what that left behind.
+        own = [one for one in ("--kill=none", "--wait=primary") if one.partition("=")[0] not in given]
+        words = ["nsys", "profile", "--output={report}", *own, *profile.options]
+    elif profile.with_ == "rocprofv3":
+        # It records nothing unless it is told what.
+        tells = any(re.search(r"trace|pmc|^-[rsi]$|^--input$", option) for option in profile.options)
+        where = ["--output-directory={report}", "--output-file=%hostname%-%pid%"]
+        words = ["rocprofv3", *where, *([] if tells else ["--runtime-trace"]), *profile.options, "--"]
+    else:
+        words = [*profile.command, *profile.options]
+    return {
+        "program": shell_word(profile.program),
+        "seen": _is_seen(plan) and not plan.packed,
+        "first_alone": profile.ranks == "one",
+        "rank": starter.task_rank,
+        "what": "rank" if not starter.one_task_each else "node",
+        "words": " ".join('"$report"'.join(_pieces(word)) for word in words),
+    }
+
+
+def _pieces(word: str) -> list[str]:
+    return [shell_word(piece) if piece else "" for piece in word.split("{report}")] if word else ["''"]
 
 
 def _train(settings: Mapping[str, Any]) -> dict[str, str]:
