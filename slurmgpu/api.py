@@ -35,6 +35,8 @@ class JobSettings(ResourceSettings, total=False):
     secrets: Sequence[str]
     variables: Mapping[str, str]
     srun_options: Sequence[str]
+    debug: bool
+    profile: str | Mapping[str, object]
     restart: Mapping[str, object]
     dependency: str
     mail: Mapping[str, object]

@@ -131,6 +131,8 @@ def load_job(
     elif script is not None:
         above.insert(0, script)
     for layer in (_defaults(settings.job, above), *above):
+        if isinstance(layer.data.get("profile"), str):  # so that --profile-ranks adds to it
+            layer = Layered({**layer.data, "profile": {"with": layer.data["profile"]}}, layer.origins)
         layered.overlay(layer, EXCLUSIVE_JOB_KEYS)
     job = validate(Job, layered, "job", others=OWN_OPTIONS)
     work_dir = _work_dir(job, home)
@@ -160,7 +162,7 @@ def _as_spelled(holder: dict[str, object], text: str, *in_text: str) -> None:
 
 
 # What a script sets up itself.
-_NOT_WITH_SCRIPT = ("environment", "variables", "secrets", "launch")
+_NOT_WITH_SCRIPT = ("environment", "variables", "secrets", "launch", "debug", "profile")
 
 
 def _defaults(settings: Layered, above: list[Layered]) -> Layered:
@@ -171,7 +173,7 @@ def _defaults(settings: Layered, above: list[Layered]) -> Layered:
         data = {name: value for name, value in settings.data.items() if name not in _NOT_WITH_SCRIPT}
         return Layered(data, settings.origins)
     if any(layer.data.get("steps") for layer in above):  # each has a launcher of its own
-        return Layered({k: v for k, v in settings.data.items() if k != "launch"}, settings.origins)
+        return Layered({k: v for k, v in settings.data.items() if k not in ("launch", "profile")}, settings.origins)
     return settings
 
 

@@ -1,0 +1,104 @@
+"""What the ranks of a real job see of ``debug``, and which of them run under a profiler (a stand-in for nsys)."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.throwaway import ThrowawaySlurm
+from tests.slurm.tool import Submitted, Tool
+from tests.test_debug_and_profile import STAND_IN
+
+pytestmark = pytest.mark.slurm
+
+SHOW = """\
+import json, os, resource, signal, sys, time
+told = []
+for one in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(one, lambda number, frame: told.append(signal.Signals(number).name))
+rank, until = os.environ.get("RANK", "0"), time.time() + (60 if "wait" in sys.argv else 0)
+open(f"here-{rank}", "w").close()
+while not told and time.time() < until:
+    time.sleep(0.05)
+core = resource.getrlimit(resource.RLIMIT_CORE)
+with open(f"{rank}.json", "w") as file:
+    json.dump({**os.environ, "told": told, "core": core[0] == core[1]}, file)
+"""
+
+
+@pytest.fixture
+def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
+    made = Tool(slurm, tmp_path)
+    made.file("show.py", SHOW)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "nsys").symlink_to(STAND_IN)
+    made.env["PATH"] = f"{programs}:{made.env['PATH']}"
+    return made
+
+
+def ended(tool: Tool, *arguments: str, state: str = "COMPLETED") -> Submitted:
+    job = tool.submit("-t", "5", *arguments)
+    assert tool.slurm.wait_for(job.job_id) == state, job.log
+    return job
+
+
+def reports(job: Submitted) -> list[str]:
+    return sorted(path.name for path in (job.run_dir / "profiles").iterdir())
+
+
+def test_the_ranks_see_what_debug_sets(tool: Tool) -> None:
+    job = ended(
+        tool, "--gpus", "2", "--launch", "srun", "--debug", "--set", "variables.NCCL_DEBUG=WARN",
+        "--", "python3", "show.py",
+    )  # fmt: skip
+    for rank in range(2):
+        seen = json.loads((tool.work / f"{rank}.json").read_text())
+        assert (seen["NCCL_DEBUG"], seen["TORCH_DISTRIBUTED_DEBUG"]) == ("WARN", "DETAIL")
+        assert (seen["TORCH_SHOW_CPP_STACKTRACES"], seen["PYTHONFAULTHANDLER"]) == ("1", "1")
+        assert seen["NCCL_DEBUG_FILE"] == f"{job.run_dir}/debug/nccl-{job.job_id}.0-%h-%p.log"
+        assert seen["core"]
+    assert (job.run_dir / "debug").is_dir()
+    assert "core dumps go to: " in job.log
+
+
+@pytest.mark.parametrize("ranks, found", [("one", [0]), ("all", [0, 1])])
+def test_with_srun_each_rank_that_is_asked_for_writes_its_report(
+    ranks: str, found: list[int], tool: Tool
+) -> None:
+    profiled = ("--profile", "nsys", "--profile-ranks", ranks)
+    job = ended(tool, "--gpus", "2", "--launch", "srun", *profiled, "--", "python3", "show.py")
+    assert reports(job) == [f"{job.job_id}.0-rank{rank}.nsys-rep" for rank in found]
+    assert (tool.work / "1.json").exists()
+
+
+def test_a_command_that_starts_its_own_processes_is_profiled_as_a_whole(tool: Tool) -> None:
+    tool.file("two.sh", "for rank in 0 1; do RANK=$rank python3 show.py & done; wait\n")
+    job = ended(tool, "--gpus", "2", "--launch", "plain", "--profile", "nsys", "--", "bash", "two.sh")
+    assert reports(job) == [f"{job.job_id}.0-rank0.nsys-rep"]
+    assert (tool.work / "1.json").exists()
+
+
+def test_a_signal_from_slurm_reaches_profiled_ranks_and_their_reports_are_written(tool: Tool) -> None:
+    job = tool.submit(
+        "-t", "5", "--gpus", "2", "--launch", "srun", "--profile", "nsys", "--profile-ranks", "all",
+        "--", "python3", "show.py", "wait",
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not all((tool.work / f"here-{rank}").exists() for rank in range(2)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    tool.slurm.run(["scancel", "--signal=USR1", str(job.job_id)])
+    assert tool.slurm.wait_for(job.job_id) == "COMPLETED", job.log
+    assert all(json.loads((tool.work / f"{rank}.json").read_text())["told"] for rank in range(2))
+    assert len(reports(job)) == 2
+
+
+def test_without_the_profiler_the_job_ends_before_anything_runs(tool: Tool, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "nsys").unlink()
+    job = ended(tool, "--gpus", "1", "--profile", "nsys", "--", "python3", "show.py", state="FAILED")
+    assert "slurmgpu: no profiler nsys on " in job.log
+    assert not (tool.work / "0.json").exists()
