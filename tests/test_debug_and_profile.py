@@ -42,7 +42,7 @@ def test_debug_exports_the_same_for_every_launcher_before_it_starts(name: str) -
         assert f"export {line}\n" in text
     assert 'export NCCL_DEBUG_FILE="$SLURMGPU_RUN_DIR/debug/nccl-' in text
     assert "-%h-%p.log" in text
-    assert "ulimit -c unlimited" in text
+    assert "ulimit -S -c hard" in text
     assert "CUDA_LAUNCH_BLOCKING" not in text
 
 
