@@ -54,7 +54,9 @@ def test_a_jobs_own_variables_win_over_those_of_debug() -> None:
 
 def test_what_debug_sets_enters_a_container() -> None:
     environment = {"container": {"image": "/images/torch.sif", "runtime": "podman-hpc"}}
-    line = next(line for line in script(debug=True, environment=environment).split("\n") if "podman-hpc" in line)
+    line = next(
+        line for line in script(debug=True, environment=environment).split("\n") if "podman-hpc" in line
+    )
     assert "PYTHONFAULTHANDLER" in line
     assert '"$SLURMGPU_RUN_DIR"' in line
 
@@ -87,7 +89,8 @@ def test_options_that_a_user_gives_replace_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    "options, words", [([], "--runtime-trace --"), (["--sys-trace"], "--sys-trace --"), (["--pmc", "X"], "--pmc X --")]
+    ("options", "words"),
+    [([], "--runtime-trace --"), (["--sys-trace"], "--sys-trace --"), (["--pmc", "X"], "--pmc X --")],
 )
 def test_rocprofv3_records_something(options: list[str], words: str) -> None:
     text = script(profile={"with": "rocprofv3", "options": options})
@@ -97,7 +100,7 @@ def test_rocprofv3_records_something(options: list[str], words: str) -> None:
 
 def test_any_program_can_be_the_profiler() -> None:
     text = script(profile={"command": ["py-spy", "record", "-o", "{report}.svg", "my words", "--"]})
-    assert 'exec py-spy record -o "$report".svg \'my words\' -- $as_before' in text
+    assert "exec py-spy record -o \"$report\".svg 'my words' -- $as_before" in text
 
 
 def test_ray_profiles_its_workers_itself() -> None:
@@ -175,7 +178,9 @@ def test_a_signal_reaches_the_command_which_saves_before_its_report_is_written(
     name: str, whom: str, tmp_path: Path, env: dict[str, str]
 ) -> None:
     command = ["sh", "-c", wrapper(), "sh", sys.executable, "-c", SAVES]
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True) as task:
+    with subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as task:
         assert task.stdout is not None
         assert task.stdout.readline() == "here\n"
         number = getattr(signal, name)

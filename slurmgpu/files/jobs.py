@@ -173,7 +173,9 @@ def _defaults(settings: Layered, above: list[Layered]) -> Layered:
         data = {name: value for name, value in settings.data.items() if name not in _NOT_WITH_SCRIPT}
         return Layered(data, settings.origins)
     if any(layer.data.get("steps") for layer in above):  # each has a launcher of its own
-        return Layered({k: v for k, v in settings.data.items() if k not in ("launch", "profile")}, settings.origins)
+        return Layered(
+            {k: v for k, v in settings.data.items() if k not in ("launch", "profile")}, settings.origins
+        )
     return settings
 
 

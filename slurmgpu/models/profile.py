@@ -27,7 +27,10 @@ class Profile(Model):
     @model_validator(mode="after")
     def _one_profiler(self) -> Self:
         if self.with_ is None and not self.command:
-            raise Hinted("names no profiler", hint="write profile: {with: nsys}, with: rocprofv3, or command: [PROGRAM, ...]")
+            raise Hinted(
+                "names no profiler",
+                hint="write profile: {with: nsys}, with: rocprofv3, or command: [PROGRAM, ...]",
+            )
         if self.with_ is not None and self.command:
             raise Hinted(
                 f"with: {self.with_} and command: {' '.join(self.command)} are both given",

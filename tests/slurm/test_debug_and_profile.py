@@ -65,7 +65,7 @@ def test_the_ranks_see_what_debug_sets(tool: Tool) -> None:
     assert "core dumps go to: " in job.log
 
 
-@pytest.mark.parametrize("ranks, found", [("one", [0]), ("all", [0, 1])])
+@pytest.mark.parametrize(("ranks", "found"), [("one", [0]), ("all", [0, 1])])
 def test_with_srun_each_rank_that_is_asked_for_writes_its_report(
     ranks: str, found: list[int], tool: Tool
 ) -> None:
