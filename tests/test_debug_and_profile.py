@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 
 from slurmgpu.files.data import read_templates
+from slurmgpu.files.yaml import read_file, validate
+from slurmgpu.models.job import Job
 from slurmgpu.models.kinds import LAUNCHERS
 from slurmgpu.rendering.render import render_script
-from tests.test_planning import plan, refused
+from slurmgpu.submission.run_directory import contents, read_plan
+from tests.test_planning import job, plan, refused
 
 STAND_IN = Path(__file__).parent / "nsys.py"
 ALL = sorted(LAUNCHERS.names())
@@ -109,6 +112,23 @@ def test_ray_profiles_its_workers_itself() -> None:
     message, hint = refused(launch="ray", command=["python", "train.py"], profile="nsys")
     assert "profile and launch: ray" in message
     assert "runtime_env" in hint
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"profile": {"with": "nsys", "ranks": "all"}},
+        {"stage": {"in": ["/data/a", {"from": "/data/b.tar", "unpack": True}], "out": ["results"]}},
+    ],
+    ids=["profile", "stage"],
+)
+def test_what_a_run_directory_says_of_a_job_is_read_again(values: dict[str, Any], tmp_path: Path) -> None:
+    values |= {"command": ["python", "train.py"], "resources": {"gpus": 1}, "work_dir": "/w"}
+    made, asked = plan(**values), job(**values)
+    for name, text in contents(made, asked, "").items():
+        (tmp_path / name).write_text(text)
+    assert read_plan(tmp_path) == made
+    assert validate(Job, read_file(tmp_path / "job.yaml"), "job") == asked
 
 
 # The wrapper, run here

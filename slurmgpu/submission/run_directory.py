@@ -136,8 +136,8 @@ def contents(plan: Plan, job: Job, script: str) -> dict[str, str]:
     The job means the same wherever it lies: its work folder is written out.
     """
     # In an exact job a default that is written counts, and one that is not does not.
-    data = job.model_dump(mode="json", exclude_unset=job.exact, exclude_defaults=not job.exact)
-    document = {"schema": _PLAN_SCHEMA, **plan.model_dump(mode="json")}
+    data = job.model_dump(mode="json", by_alias=True, exclude_unset=job.exact, exclude_defaults=not job.exact)
+    document = {"schema": _PLAN_SCHEMA, **plan.model_dump(mode="json", by_alias=True)}
     return {
         "job.yaml": job_text({**data, "work_dir": plan.work_dir}),
         "plan.json": json.dumps(document, indent=2, ensure_ascii=False) + "\n",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.slurm.test_resume import JOB, SLOW, wait_for_text
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Submitted, Tool
 from tests.test_debug_and_profile import STAND_IN
@@ -102,3 +103,19 @@ def test_without_the_profiler_the_job_ends_before_anything_runs(tool: Tool, tmp_
     job = ended(tool, "--gpus", "1", "--profile", "nsys", "--", "python3", "show.py", state="FAILED")
     assert "slurmgpu: no profiler nsys on " in job.log
     assert not (tool.work / "0.json").exists()
+
+
+@pytest.mark.long
+def test_a_profiled_training_that_is_cancelled_saves_and_goes_on_with_a_report_of_its_own(tool: Tool) -> None:
+    tool.file("slow.py", SLOW)
+    tool.file("job.yaml", JOB + "launch: srun\nprofile: {with: nsys, ranks: all}\n")
+    first = tool.submit("job.yaml", "--gpus", "2")
+    wait_for_text(first.run_dir / "logs" / f"{first.job_id}.out", "epoch 1/12")
+    cancelled = tool("cancel", str(first.job_id))
+    assert "goes on from step" in cancelled.stderr, cancelled
+    tool.wait_for_state(first.job_id, "CANCELLED")
+    resumed = tool("resume", "--wait", str(first.job_id))
+    assert resumed.returncode == 0, resumed.stderr
+    assert "goes on from step" in resumed.stderr
+    jobs = (first.job_id, resumed.stdout.strip())
+    assert reports(first) == [f"{job}.0-rank{rank}.nsys-rep" for job in jobs for rank in range(2)]

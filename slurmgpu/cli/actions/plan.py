@@ -26,7 +26,7 @@ def act(given: dict[str, object], when: bool, as_json: bool) -> None:
 
         said = asked(prepared)
     if as_json:
-        data = {"schema": "slurmgpu.plan/1", **plan.model_dump(mode="json"), **said}
+        data = {"schema": "slurmgpu.plan/1", **plan.model_dump(mode="json", by_alias=True), **said}
         click.echo(json.dumps(data, indent=2, ensure_ascii=False))
         return
     click.echo(plan_text(plan, terminal_columns(sys.stdout)))
