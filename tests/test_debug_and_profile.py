@@ -17,7 +17,9 @@ from slurmgpu.files.data import read_templates
 from slurmgpu.files.yaml import read_file, validate
 from slurmgpu.models.job import Job
 from slurmgpu.models.kinds import LAUNCHERS
-from slurmgpu.rendering.render import render_script
+from slurmgpu.rendering.context import SCRIPT_NAME
+from slurmgpu.rendering.render import render_script, render_shell
+from slurmgpu.rendering.shell import ShellValues, shell_plan
 from slurmgpu.submission.run_directory import contents, read_plan
 from tests.test_planning import job, plan, refused
 
@@ -129,6 +131,18 @@ def test_what_a_run_directory_says_of_a_job_is_read_again(values: dict[str, Any]
         (tmp_path / name).write_text(text)
     assert read_plan(tmp_path) == made
     assert validate(Job, read_file(tmp_path / "job.yaml"), "job") == asked
+
+
+def test_a_shell_in_a_jobs_place_has_what_debug_sets_and_no_profiler() -> None:
+    environment = {"container": {"image": "/images/torch.sif", "runtime": "apptainer"}}
+    made = shell_plan(
+        plan(command=["python", "train.py"], debug=True, profile="nsys", environment=environment), None
+    )
+    files = render_shell(made, read_templates(), ShellValues())
+    text = files[SCRIPT_NAME]
+    assert "export NCCL_DEBUG=" in text
+    assert "nsys" not in text
+    assert text.count('--bind "$SLURMGPU_RUN_DIR"') == 1
 
 
 # The wrapper, run here

@@ -31,7 +31,8 @@ def shell_plan(plan: Plan, command: tuple[str, ...] | None) -> Plan:
     environment = plan.environment
     container = environment.container
     if container is not None:
-        binds = container.binds if plan.own_loop is not None else (*container.binds, "$SLURMGPU_RUN_DIR")
+        bound = plan.own_loop is not None or plan.debug
+        binds = container.binds if bound else (*container.binds, "$SLURMGPU_RUN_DIR")
         container = container.model_copy(update={"binds": binds, "mode": "exec"})
         environment = environment.model_copy(update={"container": container})
     changed = {
@@ -46,6 +47,7 @@ def shell_plan(plan: Plan, command: tuple[str, ...] | None) -> Plan:
         "restart_on": (),
         "environment": environment,
         "packed": None,
+        "profile": None,
     }
     return plan.model_copy(update=changed)
 
