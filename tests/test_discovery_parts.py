@@ -111,7 +111,7 @@ def test_memory_in_a_name_is_read(name: str, gb: int | None) -> None:
     [
         ("a100", 40), ("A100", 40), ("nvidia_h100_nvl", 80), ("a10", 24), ("a16", 16), ("rtx_2080_ti", 8),
         ("quadro_rtx_6000", 24), ("nvidia_rtx_a6000", 48), ("mi250x", 64), ("gh200", 96), ("k1000", None),
-        ("a1000", None), ("big", None),
+        ("a1000", None), ("big", None), ("max1550", 128), ("intel_data_center_gpu_max_1100", 48),
     ],
 )  # fmt: skip
 def test_a_well_known_model_is_taken_at_its_smallest(name: str, gb: int | None) -> None:

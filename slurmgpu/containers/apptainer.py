@@ -11,7 +11,8 @@ from slurmgpu.quoting import job_path, shell_word
 
 __all__ = ["RUNTIME", "Apptainer"]
 
-_GPU = {"nvidia": ["--nv"], "amd": ["--rocm"], "none": []}
+# Intel's need no libraries of the host: /dev/dri is in every image's /dev.
+_GPU = {"nvidia": ["--nv"], "amd": ["--rocm"], "intel": [], "none": []}
 _ADDRESS = r"(docker|library|oras|shub|https?)://|(docker-archive|oci|oci-archive):"
 
 

@@ -152,8 +152,8 @@ class Container(Model):
     singularity), as in `build: torch.def`."""
     mode: Literal["exec", "run"] = "exec"
     """exec: the whole command runs in the image; run: the image's own runscript gets the command's words."""
-    gpu: Literal["nvidia", "amd", "none"] = "nvidia"
-    """Which GPU libraries of the host enter the image: nvidia (`--nv`), amd (`--rocm`), or none."""
+    gpu: Literal["nvidia", "amd", "intel", "none"] = "nvidia"
+    """Whose GPUs the image sees: nvidia (`--nv`) and amd (`--rocm`) add libraries of the host, intel needs none; or none."""
     binds: Annotated[tuple[JobPath, ...], Strict(False)] = ()
     """Folders of the host to see inside (`--bind`), PATH or HOST:INSIDE[:ro], as in `binds: [$SCRATCH, "/data:/data:ro"]`."""
     overlay: JobPath | None = None
