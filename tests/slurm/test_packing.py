@@ -46,6 +46,8 @@ def tool(slurm: ThrowawaySlurm, tmp_path: Path, shared: Path) -> Tool:
     """A work folder, and a disk of the nodes' own beside it."""
     tool = Tool(slurm, tmp_path)
     tool.env.pop("PYTHONPATH")  # of the tests
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        tool.env.pop(name, None)  # torch sets them where it has compiled, and a user's own are kept
     (tmp_path / "disk").mkdir()
     tool.env["TMPDIR"] = str(tmp_path / "disk")
     tool.file("slurmgpu.yaml", f"packed: {shared}/packed\n")
