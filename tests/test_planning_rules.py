@@ -556,7 +556,7 @@ def test_a_refusal_reads_as_a_sentence() -> None:
     assert "1 node x 4 GPUs does not fit" in refusal(on, nodes=1, gpus_per_node=4, time=90)
     assert "4 GPUs do not fit" in refusal(on, gpus=4, time=90)
     two = cluster(partitions={"gpu": {"nodes": [A100]}, "dev": {"nodes": [A100], "by_name": True}})
-    expected = "the only partition that the planner chooses by itself (1 more is used only if you name it)"
+    expected = "the only partition that the planner chooses by itself (1 other is used only by name)"
     assert why(plan(two, gpus=1), "partition") == expected
 
 
