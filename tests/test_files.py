@@ -210,6 +210,25 @@ def test_a_command_on_the_command_line_replaces_the_files_training(tmp_path: Pat
     assert job.command == ("python", "x.py")
 
 
+@pytest.mark.parametrize(
+    ("written", "key", "value", "kept"),
+    [
+        ("launch: srun", ("launch", "srun_options"), ["--label"], "srun"),
+        ("profile: nsys", ("profile", "ranks"), "all", "nsys"),
+    ],
+)
+def test_an_option_adds_to_what_the_job_file_says_in_one_word(
+    tmp_path: Path, written: str, key: tuple[str, str], value: object, kept: str
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(f"{written}\ncommand: [python, x.py]\n")
+    options = Layered({}, {})
+    options.put(key, value, Origin("--set"))
+    job = load_job(path, options, cwd=tmp_path, environ=settings_files(tmp_path)).job
+    assert kept in (job.launch.launcher, job.profile.with_ if job.profile else None)
+    assert job.launch.srun_options == ("--label",) or (job.profile and job.profile.ranks == "all")
+
+
 def test_a_mistake_in_a_settings_file_names_that_file(tmp_path: Path) -> None:
     environ = settings_files(tmp_path)
     (tmp_path / "xdg/slurmgpu/config.yaml").write_text("cluster: x\nrun: y\n")

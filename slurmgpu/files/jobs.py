@@ -131,8 +131,13 @@ def load_job(
     elif script is not None:
         above.insert(0, script)
     for layer in (_defaults(settings.job, above), *above):
-        if isinstance(layer.data.get("profile"), str):  # so that --profile-ranks adds to it
-            layer = Layered({**layer.data, "profile": {"with": layer.data["profile"]}}, layer.origins)
+        for (
+            name,
+            short,
+        ) in _SHORT.items():  # so that --profile-ranks and --set launch.srun_options=... add to it
+            below = layered.data.get(name)
+            if isinstance(below, str) and isinstance(layer.data.get(name), dict):
+                layered.data[name] = {short: below}
         layered.overlay(layer, EXCLUSIVE_JOB_KEYS)
     job = validate(Job, layered, "job", others=OWN_OPTIONS)
     work_dir = _work_dir(job, home)
@@ -162,6 +167,8 @@ def _as_spelled(holder: dict[str, object], text: str, *in_text: str) -> None:
 
 
 # What a script sets up itself.
+_SHORT = {"launch": "launcher", "profile": "with"}
+"""Fields that may be a text alone, and what of them that text is."""
 _NOT_WITH_SCRIPT = ("environment", "variables", "secrets", "launch", "debug", "profile")
 
 
