@@ -266,12 +266,13 @@ class _Run:
 
     def _save_for_good(self, complete: bool) -> None:
         """The last save, on which all ranks wait; a disk that is full gets a little time."""
+        self._save(complete)
         for seconds in _PATIENCE:
-            self._save(complete)
             saved = self.session.collect()
             if saved is None or saved.error is None:
                 break
             time.sleep(seconds)
+            self._save(complete)
         self.session.finish(self.loop.position.step)
 
     def _save_unevaluated(self, failed: EvaluationFailed) -> None:

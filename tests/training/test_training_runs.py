@@ -530,6 +530,24 @@ def test_a_full_disk_costs_checkpoints_and_not_the_training(
     assert out.splitlines()[-1].startswith("done: 2 epochs")
 
 
+def test_the_last_save_is_tried_four_times(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real, writes = files._sync, iter(range(100))
+
+    def full(file: Any) -> None:
+        if 2 <= next(writes) < 5:  # after lock and count of starts
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(file)
+
+    monkeypatch.setattr(files, "_sync", full)
+    monkeypatch.setattr("slurmgpu.training.run._PATIENCE", (0.0, 0.0, 0.0))
+    run.write("Line", batch_size=20)
+    run.here()
+    assert capsys.readouterr().out.count("warning: checkpoint of step 5 failed") == 3
+    assert run.checkpoints() == ["step-5"]
+
+
 def test_a_second_run_in_the_same_directory_is_refused(run: RunFolder) -> None:
     run.write("Line", batch_size=20)
     lock = Lock(run.path / "checkpoints", {"SLURM_JOB_ID": "17"}, print)
