@@ -556,14 +556,14 @@ def test_a_refusal_reads_as_a_sentence() -> None:
     assert "1 node x 4 GPUs does not fit" in refusal(on, nodes=1, gpus_per_node=4, time=90)
     assert "4 GPUs do not fit" in refusal(on, gpus=4, time=90)
     two = cluster(partitions={"gpu": {"nodes": [A100]}, "dev": {"nodes": [A100], "by_name": True}})
-    expected = "the only partition that the planner chooses by itself (1 other is used only by name)"
+    expected = "the only partition that the planner chooses by itself (1 more is used only if you name it)"
     assert why(plan(two, gpus=1), "partition") == expected
 
 
 def test_a_share_on_nodes_of_several_types_is_that_of_the_type_with_the_least_per_gpu() -> None:
     small = {"count": 1, "gpus": 10, "gpu_type": "rtx2080", "cpus": 40}
     made = plan(cluster(nodes=[A100, small]), gpus=2)
-    assert "2/10 of a node's 40 CPUs (the smallest share of all node types)" in why(made, "cpus-per-task")
+    assert "2/10 of a node's 40 CPUs (the node type with the least per GPU)" in why(made, "cpus-per-task")
     assert why(made, "nodes") == "2 GPUs fit on one node"
 
 

@@ -283,7 +283,8 @@ def _why(cluster: Cluster, resources: Resources, chosen: Draft, fitting: list[Dr
         return "the only partition"
     considered = sum(not (one.preemptible or one.by_name) for one in cluster.partitions.values())
     rest = len(cluster.partitions) - considered
-    named = f" ({rest} {'other is' if rest == 1 else 'others are'} used only by name)" if rest else ""
+    if_named = "is used only if you name it" if rest == 1 else "are used only if you name one"
+    named = f" ({rest} more {if_named})" if rest else ""
     if considered == 1:
         return f"the only partition that the planner chooses by itself{named}"
     if len(fitting) == 1:

@@ -58,7 +58,7 @@ def _describe(place: Setting, group: NodeGroup, whole: str, own: str | None) -> 
     gpus = place.layout.gpus_per_node
     if own is not None:
         return f"{count(gpus, 'GPU')} x {own}, a GPU's share there"
-    least = "" if len(place.groups) == 1 else " (the smallest share of all node types)"
+    least = "" if len(place.groups) == 1 else " (the node type with the least per GPU)"
     return f"{gpus} of {count(group.gpu_count or 0, 'GPU')}, so {gpus}/{group.gpu_count} of a node's {whole}{least}"
 
 

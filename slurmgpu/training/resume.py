@@ -47,7 +47,7 @@ def restore(loop: Loop) -> None:
     except (RuntimeError, ValueError, KeyError) as error:
         raise TrainingError(
             f"{name} does not fit the model and optimizer of {loop.task.path}: {error}\n"
-            "undo the change, or set resume to false in the run directory's train.json to start anew"
+            "undo the change, or submit the job again: a new run starts at the first step"
         ) from error
     loop.results = dict(facts["results"])
     changed = _changes(loop, found)

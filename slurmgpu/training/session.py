@@ -256,7 +256,7 @@ class Session:
         reason = self.watch.reason
         self.mark(reason, step)
         self.console.say(
-            f"stopped by {reason} at step {step}, saved in checkpoints/step-{step}: start again to go on"
+            f"stopped by {reason} at step {step}, saved in checkpoints/step-{step}: start it again to continue"
         )
 
     def mark(self, reason: str, step: int) -> None:

@@ -112,10 +112,10 @@ def test_a_profiled_training_that_is_cancelled_saves_and_goes_on_with_a_report_o
     first = tool.submit("job.yaml", "--gpus", "2")
     wait_for_text(first.run_dir / "logs" / f"{first.job_id}.out", "epoch 1/12")
     cancelled = tool("cancel", str(first.job_id))
-    assert "goes on from step" in cancelled.stderr, cancelled
+    assert "continues from step" in cancelled.stderr, cancelled
     tool.wait_for_state(first.job_id, "CANCELLED")
     resumed = tool("resume", "--wait", str(first.job_id))
     assert resumed.returncode == 0, resumed.stderr
-    assert "goes on from step" in resumed.stderr
+    assert "continues from step" in resumed.stderr
     jobs = (first.job_id, resumed.stdout.strip())
     assert reports(first) == [f"{job}.0-rank{rank}.nsys-rep" for job in jobs for rank in range(2)]

@@ -66,7 +66,7 @@ def test_a_cancelled_training_goes_on_and_then_further(tool: Tool) -> None:
     first = tool.submit("job.yaml")
     wait_for_text(first.run_dir / "logs" / f"{first.job_id}.out", "epoch 1/12")
     cancelled = tool("cancel", str(first.job_id))
-    promised = re.search(rf"`slurmgpu resume {first.job_id}` goes on from step (\d+)", cancelled.stderr)
+    promised = re.search(rf"`slurmgpu resume {first.job_id}` continues from step (\d+)", cancelled.stderr)
     assert promised, cancelled
     tool.wait_for_state(first.job_id, "CANCELLED")
 
@@ -76,7 +76,7 @@ def test_a_cancelled_training_goes_on_and_then_further(tool: Tool) -> None:
     log = (first.run_dir / "logs" / f"{second}.out").read_text()
     (step,) = re.findall(r"resuming from checkpoints/step-(\d+) ", log)
     assert int(step) >= int(promised[1]) > 0
-    assert f"goes on from step {step}" in resumed.stderr
+    assert f"continues from step {step}" in resumed.stderr
     assert "done: 12 epochs" in log
     assert "--time=00:20:00" in (first.run_dir / "script.sbatch").read_text()
     # The run is its newest job, and its logs are those of both.

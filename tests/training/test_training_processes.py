@@ -125,7 +125,7 @@ def test_a_signal_stops_a_run_in_good_order_and_nothing_is_lost(tmp_path: Path, 
     assert ended.codes == [75]
     assert ended.err == ""
     assert ended.out.splitlines()[-1] == (
-        f"stopped by {name} at step 8, saved in checkpoints/step-8: start again to go on"
+        f"stopped by {name} at step 8, saved in checkpoints/step-8: start it again to continue"
     )
     marker = run.stop()
     assert (marker["reason"], marker["step"], marker["gained"], marker["job_id"]) == (name, 8, 8, "17")
@@ -144,7 +144,7 @@ def test_a_signal_to_torchrun_alone_stops_all_ranks_in_good_order(run: RunFolder
     variables = dict(word.split("=", 1) for word in exported.split())
     run.write("Slow", epochs=2, batch_size=20, log_every=1)
     ended = run.torchrun(2, SMALL_FAULT=f"{name}:3:1", SMALL_TARGET="launcher", **variables)
-    assert "start again to go on" in ended.out, ended.err
+    assert "start it again to continue" in ended.out, ended.err
     marker = run.stop()
     assert (marker["reason"], marker["requeue"]) == (name, True)
     assert 3 <= marker["step"] < 10

@@ -42,6 +42,6 @@ def _say_how_to_go_on(result: Cancellation) -> None:
     if list(newest) == [""]:
         # While its last processes run, it may save once more.
         later = " or later" if result.outcome == "ending" else ""
-        note(f"{again} goes on from step {newest[''].step}{later}")
+        note(f"{again} continues from step {newest[''].step}{later}")
     else:
-        note(f"{again} goes on with the tasks that are not done")
+        note(f"{again} starts the tasks that are not done")

@@ -199,7 +199,7 @@ def _where_it_goes_on(run_dir: Path, plan: Plan, tasks: Array | None) -> str:
         return f"{which}, from the newest checkpoint where there is one" if newest else which
     if newest:
         steps = sorted({one.step for one in newest.values()})
-        return f"goes on from step {' to '.join(map(str, sorted({steps[0], steps[-1]})))}"
+        return f"continues from step {' to '.join(map(str, sorted({steps[0], steps[-1]})))}"
     if plan.train is not None:
         return "there is no checkpoint yet: the training starts at its first step"
     return (
