@@ -8,16 +8,18 @@ import math
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
 
 from slurmgpu.training import files, precision
 from slurmgpu.training.errors import NotFinite, SettingsError, TrainingError
+from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.saving import randomness
 from slurmgpu.training.saving.lock import Lock
 from slurmgpu.training.saving.snapshot import Snapshot
+from slurmgpu.training.watching import watch
 
 from .conftest import RunFolder, new_run
 
@@ -546,6 +548,22 @@ def test_the_last_save_is_tried_four_times(
     run.here()
     assert capsys.readouterr().out.count("warning: checkpoint of step 5 failed") == 3
     assert run.checkpoints() == ["step-5"]
+
+
+def test_the_time_in_which_a_job_is_suspended_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
+    watched = watch.Watch(Ranks(), 5, hang_timeout=10.0)
+
+    def hang(seconds: float) -> NoReturn:
+        raise SystemExit(f"{seconds:.1f}")
+
+    for moment in (1000.0, 1000.2, 9000.0, 9009.0):  # stopped for more than two hours
+        now[0] = moment
+        watched._look_for_hang(hang)
+    now[0] = 9010.0
+    with pytest.raises(SystemExit, match=r"10\.2"):
+        watched._look_for_hang(hang)
 
 
 def test_a_second_run_in_the_same_directory_is_refused(run: RunFolder) -> None:

@@ -26,6 +26,7 @@ from ..processes.ranks import Ranks
 __all__ = ["NEVER", "Duties", "Watch", "dump_stacks"]
 
 _PERIOD = 0.2  # seconds between two looks
+_STOPPED = 30.0  # seconds without a look: the process itself was stopped, as in a job that Slurm suspends
 _GRACE = 5.0  # seconds for the other ranks to write down their stacks too
 NEVER = sys.maxsize
 
@@ -61,12 +62,12 @@ class Watch:
         self._thread: Optional[threading.Thread] = None
         self._complained = False
         self._alive = (-1, -1)
-        self._alive_since = self._began = 0.0
+        self._alive_since = self._began = self._looked = 0.0
         self._first_step = 0
 
     def start(self, duties: Duties) -> None:
         """Begin to watch; signals that came before ended the process, from now on they stop it in order."""
-        self._alive_since = self._began = time.monotonic()
+        self._alive_since = self._began = self._looked = time.monotonic()
         self._first_step = self.step
         self._thread = threading.Thread(target=self._run, args=(duties,), name="watch", daemon=True)
         self._thread.start()
@@ -162,6 +163,9 @@ class Watch:
 
     def _look_for_hang(self, on_hang: Callable[[float], NoReturn]) -> None:
         alive, now = (self.step, self.beats), time.monotonic()
+        if now - self._looked > _STOPPED:
+            self._alive_since += now - self._looked
+        self._looked = now
         if alive != self._alive:
             self._alive, self._alive_since = alive, now
         elif self.hang_timeout is not None and now - self._alive_since > self.hang_timeout:
