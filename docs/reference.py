@@ -231,7 +231,7 @@ def _rules() -> Iterator[str]:
 
 
 def _doctor() -> Iterator[str]:
-    yield "The guide is [Is this place fit for my jobs?](../doctor.md)."
+    yield "The guide is [Is this cluster ready for my jobs?](../doctor.md)."
     yield _table("check meaning", ((f"`{name}`", about) for name, about in CHECKS.items()))
     yield "## Thresholds"
     yield _table(

@@ -24,7 +24,7 @@ from slurmgpu.cli.job_options import JobCommand, job_options
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(**options: Any) -> None:
-    """Find out whether this place is fit to run your jobs, and what to do where it is not.
+    """Find out whether this cluster is ready to run your jobs, and what to do if it is not.
 
     Looks at Slurm, accounts, the cluster's profile, modules, Python, torch and folders on this machine, in the job's
     environment where one is named. With --on-gpu a short job looks at the nodes instead: their GPUs, folders, the

@@ -17,7 +17,7 @@ __all__ = ["COMMANDS", "SECTIONS", "cli", "run"]
 SECTIONS = {
     "Start": {
         "init": "Learn the cluster; write profile, settings and a first job.",
-        "doctor": "Find out whether this place is fit to run your jobs.",
+        "doctor": "Find out whether this cluster is ready to run your jobs.",
         "jobs": "List job files to copy from; copy one.",
     },
     "Jobs": {
