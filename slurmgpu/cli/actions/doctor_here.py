@@ -90,7 +90,7 @@ def _software(loaded: LoadedJob, cluster: Cluster, name: str | None) -> Iterator
     )
     if modules_fail:
         return
-    if environment.python.conda or environment.python.venv or environment.container or needed:
+    if environment.python.activated or environment.container or needed:
         where = "in the job's environment"
     else:
         where = environment.python.interpreter
