@@ -297,6 +297,12 @@ def test_tasks_that_disagree_are_warned_of_in_an_exact_job(tmp_path: Path) -> No
     assert "--ntasks=8 is more than 2 nodes x 2 tasks" in line
 
 
+def test_the_meeting_point_of_a_script_that_spawns_is_no_fault_of_its_users(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SPAWNS)
+    options = ("--nodes", "2", "--gpus-per-node", "2", "-t", "1:00:00", "--", "python", "train.py")
+    assert [line for line in said(tmp_path, *options) if "127.0.0.1" in line] == []
+
+
 def test_a_launcher_around_a_script_that_spawns_is_warned_of_once(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SPAWNS)
     options = ("--gpus", "2", "-t", "1:00:00", "--", "python", "train.py")

@@ -151,7 +151,8 @@ def loopback_address(view: View) -> Iterator[Hit]:
     """MASTER_ADDR is the own machine, and the job has several nodes."""
     if (view.asked.nodes or 1) < 2:
         return
-    if view.calls and not re.search(r"\b(?:srun|mpirun|mpiexec|ssh|pdsh|clush)\b", view.script.text):
+    code = "\n".join(line for line in view.script.lines if not line.lstrip().startswith("#"))
+    if view.calls and not re.search(r"\b(?:srun|mpirun|mpiexec|ssh|pdsh|clush)\b", code):
         return  # nothing leaves the first node
     for number, text in enumerate(view.script.lines[view.script.body_start - 1 :], view.script.body_start):
         match = re.search(
