@@ -243,6 +243,14 @@ def test_a_model_over_two_gpus_leaves_a_second_node_idle_and_that_is_said() -> N
 
 # TensorFlow and JAX
 
+
+def test_a_strategy_for_one_node_is_told_of_the_one_for_several() -> None:
+    script = "import tensorflow as tf\nstrategy = tf.distribute.MirroredStrategy()\n"
+    (idle,) = plan(script=script, resources={"nodes": 2, "gpus_per_node": 2}).warnings
+    assert "MultiWorkerMirroredStrategy(cluster_resolver=" in idle
+    assert "init_process_group" not in idle
+
+
 TOLD = """\
 import tensorflow as tf
 resolver = tf.distribute.cluster_resolver.SlurmClusterResolver()
