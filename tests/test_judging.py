@@ -323,6 +323,12 @@ def test_processes_that_train_together_on_slices_are_refused(tmp_path: Path, kin
     assert "ask for whole GPUs" in line
 
 
+def test_a_script_that_spawns_on_slices_is_warned_of(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SPAWNS)
+    (line,) = said(tmp_path, "--gpus", "2", "--gpu-type", "a100_1g.5gb", "--", "python", "train.py")
+    assert line.startswith("warning: --gpus 2: train.py's own processes share slices of GPUs")
+
+
 @pytest.mark.parametrize("more", [[], ["-a", "0-8"]])
 def test_one_slice_is_fine_and_an_array_of_them(tmp_path: Path, more: list[str]) -> None:
     (tmp_path / "train.py").write_text(RANKS)

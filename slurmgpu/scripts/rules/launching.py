@@ -32,6 +32,8 @@ def _tasks_on_a_node(view: View, call: Call) -> int | None:
         return int(own) if own.isdigit() else None
     if {"ntasks", "nodes"} & set(options) or call.open_options:
         tasks, nodes = options.get("ntasks") or "", options.get("nodes") or ""
+        if "nodes" not in options and view.asked.nodes == 1 and not call.open_options:
+            nodes = "1"
         if tasks.isdigit() and (nodes.isdigit() or tasks == "1"):
             return int(tasks) // int(nodes or 1)
         return None
@@ -330,7 +332,9 @@ def gpu_slices(view: View) -> Iterator[Hit]:
         ours = "$entrypoint" in call.words and "entrypoint=slurmgpu_training" in view.body
         joins = call.torchrun is not None or _told_processes(call) is not None
         sure = joins or ours or bool(facts and (facts.distributed or facts.framework))
-        if processes and (sure or facts is None):
+        if facts is not None and facts.spawns and not processes:
+            processes, sure = f"{call.script}'s own", False  # as many as it finds GPUs, which is one slice, or more
+        if processes and (sure or facts is None or facts.spawns):
             yield Hit(
                 asked.line(*asked.gpu_options),
                 f"{processes} processes share slices of GPUs ({', '.join(sorted(kinds))}): a CUDA process sees one "
