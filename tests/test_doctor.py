@@ -180,7 +180,8 @@ def test_modules_that_do_not_load_are_a_failure_in_their_own_words() -> None:
 
 def test_a_runtime_that_is_not_here_may_be_on_the_nodes() -> None:
     apptainer, charliecloud = (
-        Environment(container=Container(runtime=name, image="torch.sif")) for name in ("apptainer", "charliecloud")
+        Environment(container=Container(runtime=name, image="torch.sif"))
+        for name in ("apptainer", "charliecloud")
     )
     assert software.containers(["apptainer"], apptainer).level == "ok"
     assert software.containers([], apptainer).level == "warning"

@@ -42,8 +42,10 @@ def reasons(
 
 def _processes_reason(launching: Launching, layout: Layout, processes: int, started: int) -> Reason:
     if started:
-        total, why = started, "the launcher in the command starts them" + (
-            ", on the first of the nodes" if layout.nodes > 1 else ""
+        total, why = (
+            started,
+            "the launcher in the command starts them"
+            + (", on the first of the nodes" if layout.nodes > 1 else ""),
         )
     elif launching.spawns:
         total, why = max(1, layout.gpus_per_node), "the command starts one for each GPU of its node"

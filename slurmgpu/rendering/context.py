@@ -491,7 +491,9 @@ def _is_seen(plan: Plan) -> bool:
 def _threads(plan: Plan) -> int | None:
     """CPU threads of each process."""
     alone = plan.command if plan.launcher == "plain" else None
-    processes = started_by(alone or (), plan.gpus_per_node) or plan.spawned_per_node or plan.processes_per_node
+    processes = (
+        started_by(alone or (), plan.gpus_per_node) or plan.spawned_per_node or plan.processes_per_node
+    )
     if plan.cpus_per_task is None or processes == 1:
         return plan.cpus_per_task
     return max(1, plan.cpus_per_task * plan.tasks_per_node // processes)

@@ -333,7 +333,10 @@ def gpu_slices(view: View) -> Iterator[Hit]:
         joins = call.torchrun is not None or _told_processes(call) is not None
         sure = joins or ours or bool(facts and (facts.distributed or facts.framework))
         if facts is not None and facts.spawns and not processes:
-            processes, sure = f"{call.script}'s own", False  # as many as it finds GPUs, which is one slice, or more
+            processes, sure = (
+                f"{call.script}'s own",
+                False,
+            )  # as many as it finds GPUs, which is one slice, or more
         if processes and (sure or facts is None or facts.spawns):
             yield Hit(
                 asked.line(*asked.gpu_options),

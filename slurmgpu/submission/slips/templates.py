@@ -1,4 +1,4 @@
-"""What goes wrong with templates of the user's own, beside what Jinja sees: one that is not used, a script that bash cannot read."""
+"""Slips with templates of one's own that Jinja does not see: one that nothing uses, a script that bash cannot read."""
 
 from __future__ import annotations
 
