@@ -427,6 +427,7 @@ def test_an_address_by_hostname_that_works_or_serves_something_else_is_left_alon
         ("a100_3g.20gb:2", "deepspeed --num_gpus=2 train.py", ["error"]),
         ("a100_3g.20gb:2", "torchrun --nproc-per-node=gpu train.py", ["error"]),
         ("a100_3g.20gb:2", "srun --ntasks-per-node=2 python train.py", ["warning"]),
+        ("1g.10gb:2", "srun -n 2 python train.py", ["warning"]),
         ("a100_3g.20gb:2", "accelerate launch --num_processes 1 train.py", []),
         ("a100_3g.20gb:1", "torchrun --standalone --nproc-per-node=1 train.py", []),
         ("a100:2", "accelerate launch --num_processes 2 train.py", []),

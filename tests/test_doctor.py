@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from slurmgpu.discovery.trying import cannot_be_tried
 from slurmgpu.doctor import disks, gpus, network, on_nodes, probe, scheduler, share, software
 from slurmgpu.doctor.lines import CHECKS, Line, counts, ok
 from slurmgpu.doctor.thresholds import THRESHOLDS
@@ -178,8 +179,20 @@ def test_modules_that_do_not_load_are_a_failure_in_their_own_words() -> None:
 
 
 def test_a_runtime_that_is_not_here_may_be_on_the_nodes() -> None:
-    assert software.containers(["apptainer"], "apptainer").level == "ok"
-    assert software.containers([], "apptainer").level == "warning"
+    apptainer, charliecloud = (
+        Environment(container=Container(runtime=name, image="torch.sif"))
+        for name in ("apptainer", "charliecloud")
+    )
+    assert software.containers(["apptainer"], apptainer).level == "ok"
+    assert software.containers([], apptainer).level == "warning"
+    assert software.containers(["ch-run"], charliecloud).level == "ok"
+
+
+@pytest.mark.parametrize("name", ["pyxis", "edf", "uenv", "oci-bundle"])
+def test_an_image_that_only_srun_enters_is_left_to_a_job(name: str) -> None:
+    environment = Environment(container=Container(runtime=name, image="torch"))
+    assert software.containers([], environment).level == "unknown"
+    assert cannot_be_tried(environment) == "Slurm itself sets it up"
 
 
 @pytest.mark.parametrize(

@@ -297,6 +297,12 @@ def test_tasks_that_disagree_are_warned_of_in_an_exact_job(tmp_path: Path) -> No
     assert "--ntasks=8 is more than 2 nodes x 2 tasks" in line
 
 
+def test_the_meeting_point_of_a_script_that_spawns_is_no_fault_of_its_users(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SPAWNS)
+    options = ("--nodes", "2", "--gpus-per-node", "2", "-t", "1:00:00", "--", "python", "train.py")
+    assert [line for line in said(tmp_path, *options) if "127.0.0.1" in line] == []
+
+
 def test_a_launcher_around_a_script_that_spawns_is_warned_of_once(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SPAWNS)
     options = ("--gpus", "2", "-t", "1:00:00", "--", "python", "train.py")
@@ -315,6 +321,12 @@ def test_processes_that_train_together_on_slices_are_refused(tmp_path: Path, kin
     assert line.startswith("error: --gpus 2: 2 processes share slices of GPUs")
     assert kind in line
     assert "ask for whole GPUs" in line
+
+
+def test_a_script_that_spawns_on_slices_is_warned_of(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SPAWNS)
+    (line,) = said(tmp_path, "--gpus", "2", "--gpu-type", "a100_1g.5gb", "--", "python", "train.py")
+    assert line.startswith("warning: --gpus 2: train.py's own processes share slices of GPUs")
 
 
 @pytest.mark.parametrize("more", [[], ["-a", "0-8"]])

@@ -176,6 +176,28 @@ def test_one_process_of_torchrun_may_drive_all_gpus_itself() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("command", "processes"),
+    [
+        ("torchrun --nproc-per-node=4 train.py", 4),
+        ("python -m torch.distributed.run --nproc_per_node gpu train.py", 4),
+        ("torchrun --nproc-per-node=2 train.py", 2),
+        ("torchrun train.py", 1),
+        ("accelerate launch train.py", 4),
+        ("accelerate launch --num_processes 2 train.py", 2),
+        ("deepspeed --num_gpus=2 train.py", 2),
+        ("mpirun -n 4 ./solver", 1),
+    ],
+)
+def test_the_processes_of_a_users_own_launcher_are_counted_and_share_the_threads(
+    command: str, processes: int
+) -> None:
+    made = plan(resources={"gpus": 4, "nodes": 1, "cpus_per_gpu": 16}, command=command.split())
+    assert f'OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{64 // processes}}}"' in rendered(made)
+    (reason,) = (one for one in made.reasons if one.what == "processes")
+    assert reason.value == str(processes)
+
+
 def test_a_launcher_that_the_job_names_is_warned_about_for_a_spawning_script() -> None:
     made = plan(script=SPAWNS, launch="torchrun", resources={"gpus": 2})
     assert any("once in each process that torchrun starts" in warning for warning in made.warnings)
@@ -220,6 +242,14 @@ def test_a_model_over_two_gpus_leaves_a_second_node_idle_and_that_is_said() -> N
 
 
 # TensorFlow and JAX
+
+
+def test_a_strategy_for_one_node_is_told_of_the_one_for_several() -> None:
+    script = "import tensorflow as tf\nstrategy = tf.distribute.MirroredStrategy()\n"
+    (idle,) = plan(script=script, resources={"nodes": 2, "gpus_per_node": 2}).warnings
+    assert "MultiWorkerMirroredStrategy(cluster_resolver=" in idle
+    assert "init_process_group" not in idle
+
 
 TOLD = """\
 import tensorflow as tf

@@ -105,6 +105,28 @@ def test_a_python_without_jupyter_is_said_before_slurm_is_asked(home: Path) -> N
     assert not (home / "seen").exists()
 
 
+@pytest.mark.parametrize(
+    ("kind", "folder", "manifest", "there"),
+    [("uv", ".venv", "pyproject.toml", True), ("pixi", ".pixi/envs/default", "pixi.toml", False)],
+)
+def test_jupyter_is_looked_for_in_the_projects_own_environment(
+    home: Path, kind: str, folder: str, manifest: str, there: bool
+) -> None:
+    without_server(home)
+    own = home / "proj" / folder
+    for name, text in ((f"{own}/bin/python", f"#!/bin/sh\necho {there}\n"), (home / "proj" / manifest, "")):
+        file = Path(name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(0o755)
+    (own / "bin" / "activate").touch()
+    (own / "conda-meta").mkdir()
+    (home / "bin" / "python3").symlink_to(own / "bin" / "python" if not there else sys.executable)
+    done = shell(home, "--jupyter", "--gpus", "1", "--set", f"environment.python.{kind}={home / 'proj'}")
+    assert (home / "seen").exists() == there, done.stderr
+    assert (f"{own}/bin/python has neither" in done.stderr) != there
+
+
 def test_a_node_without_sshd_says_so_in_one_line(tmp_path: Path) -> None:
     plan = planned("resources: {gpus: 1}").model_copy(update={"work_dir": str(tmp_path)})
     script = script_of(plan, ShellValues("ssh", (), {"server": "sshd", "python": "python3"}))

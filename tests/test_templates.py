@@ -194,6 +194,17 @@ def test_a_template_under_a_name_that_nothing_uses_is_pointed_out(slurmgpu: Slur
     )
 
 
+@pytest.mark.parametrize("name", ["torchrun.sh.j2", "launcher/torchrn.sh.j2"])
+def test_a_job_whose_template_nothing_uses_says_so(slurmgpu: Slurmgpu, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "mine" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("echo mine\n")
+    mine = str(tmp_path / "mine")
+    _, _, err = slurmgpu("render", "--gpus", "2", "--template", mine, "--", "python", "train.py")
+    assert f"{file}: nothing uses a template of that name" in err
+    assert "call it launcher/torchrun.sh.j2" in err
+
+
 def test_show_prints_the_one_in_force_and_the_shipped_one_on_demand(
     slurmgpu: Slurmgpu, tmp_path: Path
 ) -> None:

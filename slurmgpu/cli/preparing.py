@@ -63,6 +63,8 @@ def prepare(given: dict[str, Any], *, starts: Start | None = None, renders: bool
         text = prepared.render()
         prepared = prepared._replace(rendered=(prepared.plan, text))
     _judge_script(prepared, text, cwd, starts)
+    if prepared.template or prepared.loaded.settings.templates:
+        _judge_templates(prepared, text, starts)
     return prepared
 
 
@@ -114,6 +116,17 @@ def _judge_script(prepared: Prepared, script: str, cwd: Path, starts: Start | No
         note(f"{'warning' if force else 'error'}: {remark.message}; {remark.hint}")
     for remark in verdict.warnings:
         note(f"warning: {remark.message}; {remark.hint}")
+
+
+def _judge_templates(prepared: Prepared, script: str, starts: Start | None) -> None:
+    """Say which of the user's templates is not used; PlanError where they break the script of a job that starts now."""
+    from slurmgpu.submission.slips.templates import check_shell, unused_templates
+
+    templates = prepared.templates()
+    for slip in unused_templates(templates):
+        note(f"warning: {slip.message}; {slip.hint}")
+    if starts and prepared.plan.script is None:
+        check_shell(script, templates)
 
 
 def tell_of_image(prepared: Prepared) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slurmgpu.containers import enters_by_srun
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.environment import Environment
@@ -49,7 +50,7 @@ class Tried:
 
 def cannot_be_tried(environment: Environment) -> str | None:
     """Why an environment shows only in a job whether it works; None: it can be tried here."""
-    if environment.sbatch or environment.srun_options:
+    if environment.sbatch or environment.srun_options or enters_by_srun(environment):
         return "Slurm itself sets it up"
     if environment.container and environment.container.mode == "run":
         return "its image has a program of its own"

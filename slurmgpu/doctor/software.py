@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from slurmgpu.containers import enters_by_srun, runtime
 from slurmgpu.doctor.lines import Line, failure, ok, unknown, warning
 from slurmgpu.doctor.thresholds import LEAST_DRIVERS, THRESHOLDS, is_older
+from slurmgpu.models.environment import Environment
 
-__all__ = ["containers", "driver_for_torch", "modules", "python", "torch"]
+__all__ = ["containers", "driver_for_torch", "modules", "program_of", "python", "torch"]
 
 
 def modules(system: str | None, needed: Collection[str], why: str | None) -> Line:
@@ -32,9 +34,24 @@ def modules(system: str | None, needed: Collection[str], why: str | None) -> Lin
     return ok("software.modules", f"{name}; {', '.join(needed)} load" if needed else name)
 
 
-def containers(here: Collection[str], needed: str | None) -> Line:
+def program_of(environment: Environment) -> str | None:
+    """The program that enters the environment's image; None where there is no image, or srun's own options enter it."""
+    container = environment.container
+    if container is None or enters_by_srun(environment):
+        return None
+    return runtime(container.runtime).words(container, gpus=False, binds=(), variables=())[0].split()[0]
+
+
+def containers(here: Collection[str], environment: Environment) -> Line:
     """Container runtimes on PATH, and the one that the job needs."""
-    found = ", ".join(here) or "none"
+    found, container = ", ".join(here) or "none", environment.container
+    if container is not None and enters_by_srun(environment):
+        return unknown(
+            "software.containers",
+            f"the job runs in {container.runtime}, which srun brings: only a job shows it",
+            "slurmgpu doctor --on-gpu",
+        )
+    needed = program_of(environment)
     if needed is not None and needed not in here:
         return warning(
             "software.containers",

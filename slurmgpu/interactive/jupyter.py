@@ -12,6 +12,7 @@ from pathlib import Path
 from slurmgpu.errors import PlanError
 from slurmgpu.interactive.folder import write_private
 from slurmgpu.models.plan import Plan
+from slurmgpu.submission.slips.environment import environment_here
 
 __all__ = ["check_installed", "prepare"]
 
@@ -63,20 +64,8 @@ def _python_here(plan: Plan, folder: Path | None) -> str | None:
     if environment.container is not None or environment.modules is not None:
         return None
     python = environment.python
-    if python.venv is not None:
-        home: str | None = python.venv.path
-    elif python.conda is not None:
-        home = python.conda.env if "/" in python.conda.env else None
-        if home is None and python.conda.root is not None:
-            home = f"{python.conda.root}/envs/{python.conda.env}"
-    else:
+    if python.activated is None:
         return shutil.which(python.interpreter)
-    if home is None or "$" in home.removeprefix("$HOME/"):
-        return None
-    path = Path(home.replace("$HOME", "~", 1)).expanduser()
-    if not path.is_absolute():
-        if folder is None:
-            return None
-        path = folder / path
-    program = path / "bin" / "python"
-    return str(program) if program.is_file() else None
+    path = environment_here(python, folder, os.environ)[0] if folder is not None else None
+    program = path / "bin" / "python" if path is not None else None
+    return str(program) if program is not None and program.is_file() else None

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .command import launcher_of, python_command, runner_length
+from .command import launcher_of, python_command, runner_length, torchrun_processes
 from .options import Line, table
 
-__all__ = ["ACCELERATE", "LaunchLine", "read_launch_line"]
+__all__ = ["ACCELERATE", "LaunchLine", "read_launch_line", "started_by"]
 
 _ACCELERATE_REQUIRED = """
 config-file mixed-precision num-processes num-machines num-cpu-threads-per-process dynamo-backend dynamo-mode gpu-ids
@@ -109,3 +109,19 @@ def read_launch_line(words: tuple[str, ...]) -> LaunchLine | None:
         return None  # accelerate config, accelerate test
     rest = words[end:]
     return LaunchLine(name, words[:at], words[at:end], rest, _TABLES[name].read(rest))
+
+
+def started_by(words: tuple[str, ...], gpus: int) -> int:
+    """How many processes a torchrun, accelerate or deepspeed in a command starts on a node with so many GPUs; 0: none is there.
+
+    torchrun starts one where it is not told, the others one for each GPU.
+    """
+    if not words:
+        return 0
+    if launcher_of(words) == "torchrun":
+        told = torchrun_processes(words) or "1"
+    elif line := read_launch_line(words):
+        told = line.line.given.get("num-processes") or line.line.given.get("num-gpus") or ""
+    else:
+        return 0
+    return int(told) if told.isdigit() else max(1, gpus)

@@ -63,6 +63,11 @@ def _module(name: str) -> str:
             f"{name!r} begins with a dash, which the module command takes for an option, or for an unload",
             hint=f"to unload a module, write unload: [{name.lstrip('-')}]",
         )
+    if "," in name:
+        raise Hinted(
+            f"{name!r} has a comma in it, and the name of a module has none",
+            hint=f"two modules are two entries of the list: [{', '.join(filter(None, map(str.strip, name.split(','))))}]",
+        )
     if " " in name:
         raise Hinted(
             f"{name!r} has a blank in it, and the name of a module has none",

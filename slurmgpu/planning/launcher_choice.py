@@ -308,10 +308,12 @@ def _same_thing(facts: ScriptFacts, processes: int) -> tuple[str, ...]:
 def _one_process(facts: ScriptFacts, finding: Finding, nodes: int) -> Launching:
     does = "spawns its own processes" if facts.spawns else "drives several GPUs from one process"
     verb = "starts its own processes" if facts.spawns else "uses the GPUs"
+    instead = "let one process train on each GPU: init_process_group() without addresses and ranks,"
+    if finding[0].endswith("Strategy"):
+        instead = f"let a worker train on each node: {_TENSORFLOW},"
     idle = (
         f"{facts.path} {verb} on one node; the other {nodes - 1} of {nodes} nodes would stay idle; ask for 1 node, "
-        "or let one process train on each GPU: init_process_group() without addresses and ranks, in place of "
-        f"{finding[0]}"
+        f"or {instead} in place of {finding[0]}"
     )
     return Launching(
         "plain",
@@ -319,6 +321,10 @@ def _one_process(facts: ScriptFacts, finding: Finding, nodes: int) -> Launching:
         (idle,) if nodes > 1 else (),
         spawns=facts.spawns is not None,
     )
+
+
+_RESOLVER = "cluster_resolver=tf.distribute.cluster_resolver.SlurmClusterResolver()"
+_TENSORFLOW = f"MultiWorkerMirroredStrategy({_RESOLVER})"
 
 
 def _joining(facts: ScriptFacts, finding: Finding) -> Launching:
@@ -330,7 +336,7 @@ def _joining(facts: ScriptFacts, finding: Finding) -> Launching:
         )
     untold = (
         f"{facts.path} does not tell MultiWorkerMirroredStrategy where the other workers are: each would train alone; "
-        "pass cluster_resolver=tf.distribute.cluster_resolver.SlurmClusterResolver()",
+        f"pass {_RESOLVER}",
     )
     return Launching(
         "srun",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from slurmgpu.launchers import launcher
+from slurmgpu.lines.launch_line import started_by
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Reason
@@ -28,7 +29,8 @@ def reasons(
     """Why the values are that are not sbatch option; ``processes`` on a node, ``own_gpus`` of each task."""
     layout = draft.layout
     if job.script is None and not job.components and not job.steps:
-        yield _processes_reason(launching, layout, processes)
+        alone = job.command if launching.launcher == "plain" else None
+        yield _processes_reason(launching, layout, processes, started_by(alone or (), layout.gpus_per_node))
     if layout.gpus_per_node:
         yield from _step_reasons(cluster, own_gpus)
     yield from _type_reasons(draft)
@@ -38,8 +40,14 @@ def reasons(
     yield from _left_out(job, cluster, draft)
 
 
-def _processes_reason(launching: Launching, layout: Layout, processes: int) -> Reason:
-    if launching.spawns:
+def _processes_reason(launching: Launching, layout: Layout, processes: int, started: int) -> Reason:
+    if started:
+        total, why = (
+            started,
+            "the launcher in the command starts them"
+            + (", on the first of the nodes" if layout.nodes > 1 else ""),
+        )
+    elif launching.spawns:
         total, why = max(1, layout.gpus_per_node), "the command starts one for each GPU of its node"
     elif not launcher(launching.launcher).on_every_node and layout.nodes > 1:
         total, why = processes, "on the first of the nodes"

@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 
 from slurmgpu.containers import runtime
 from slurmgpu.launchers import launcher
+from slurmgpu.lines.launch_line import started_by
 from slurmgpu.models.environment import Container, Modules, Packed
 from slurmgpu.models.plan import Plan, PlannedStep
 from slurmgpu.models.profile import Profile
@@ -489,7 +490,10 @@ def _is_seen(plan: Plan) -> bool:
 
 def _threads(plan: Plan) -> int | None:
     """CPU threads of each process."""
-    processes = plan.spawned_per_node or plan.processes_per_node
+    alone = plan.command if plan.launcher == "plain" else None
+    processes = (
+        started_by(alone or (), plan.gpus_per_node) or plan.spawned_per_node or plan.processes_per_node
+    )
     if plan.cpus_per_task is None or processes == 1:
         return plan.cpus_per_task
     return max(1, plan.cpus_per_task * plan.tasks_per_node // processes)

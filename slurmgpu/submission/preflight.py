@@ -140,18 +140,30 @@ def _meant(path: Path, *, folder: bool = False) -> str:
 
 
 def _check_binds(plan: Plan, folder: Path | None) -> None:
-    """PlanError for a folder below the work folder that is not there; of other folders the nodes may have their own."""
+    """PlanError for a folder or overlay below the work folder that is not there; elsewhere the nodes may have their own."""
     container = plan.environment.container
     if container is None or folder is None or plan.option("dependency"):
         return
-    for bind in container.binds:
+    named = [
+        ("binds", one, "make the folder, or correct its path: HOST or HOST:INSIDE[:ro]")
+        for one in container.binds
+    ]
+    if container.overlay:
+        named.append(
+            (
+                "overlay",
+                container.overlay,
+                "make it (apptainer overlay create), or correct its path: FILE or FILE:ro",
+            )
+        )
+    for field, bind, hint in named:
         host = folder / Path(bind.partition(":")[0]).expanduser()
         below = host.is_relative_to(folder) and "$" not in bind
         if not below or os.path.exists(host):  # noqa: PTH110 - as for images
             continue
         raise PlanError(
-            f"environment.container.binds: {bind!r}: {host} is not there",
-            hint=f"{_meant(host, folder=True)}make the folder, or correct its path: HOST or HOST:INSIDE[:ro]",
+            f"environment.container.{field}: {bind!r}: {host} is not there",
+            hint=_meant(host, folder=field == "binds") + hint,
         )
 
 

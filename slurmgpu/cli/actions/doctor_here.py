@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -85,17 +86,15 @@ def _software(loaded: LoadedJob, cluster: Cluster, name: str | None) -> Iterator
     tried = _tried(environment, cluster, loaded)
     modules_fail = tried.why if tried.version is None and tried.why.startswith("module ") else None
     yield software.modules(here.module_system, needed, modules_fail)
-    yield software.containers(
-        here.containers, environment.container.runtime if environment.container else None
-    )
+    yield software.containers(here.containers, environment)
     if modules_fail:
         return
-    if environment.python.conda or environment.python.venv or environment.container or needed:
+    if environment.python.activated or environment.container or needed:
         where = "in the job's environment"
     else:
         where = environment.python.interpreter
     yield software.python(tried.python, where)
-    if cannot_be_tried(environment):
+    if cannot_be_tried(environment) or _without_runtime(environment):
         yield unknown("torch.version", f"only a job shows it: {tried.why}", "slurmgpu doctor --on-gpu")
         return
     wants_gpus = bool(job.resources.gpus or job.resources.gpus_per_node)
@@ -127,7 +126,7 @@ def needs_torch(job: Job) -> bool:
 
 
 def _tried(environment: Environment, cluster: Cluster, loaded: LoadedJob) -> Tried:
-    why = cannot_be_tried(environment)
+    why = cannot_be_tried(environment) or _without_runtime(environment)
     if why:
         return Tried(None, why)
     note("importing torch as a job would; a minute at most ...")
@@ -135,6 +134,14 @@ def _tried(environment: Environment, cluster: Cluster, loaded: LoadedJob) -> Tri
         folder = folder_here(loaded.work_dir, Path.cwd()) or Path(empty)
         templates = read_templates(*loaded.settings.template_sources(os.environ))
         return try_environment(environment, cluster, templates, folder, os.environ)
+
+
+def _without_runtime(environment: Environment) -> str | None:
+    """Why the image cannot be entered here: its program is not on this machine's PATH, nor brought by a module."""
+    program = software.program_of(environment)
+    if program is None or environment.modules or shutil.which(program):
+        return None
+    return f"{program} is not on this machine"
 
 
 def _folders(loaded: LoadedJob, cluster: Cluster) -> Iterator[dict[str, object]]:

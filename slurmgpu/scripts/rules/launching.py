@@ -32,6 +32,8 @@ def _tasks_on_a_node(view: View, call: Call) -> int | None:
         return int(own) if own.isdigit() else None
     if {"ntasks", "nodes"} & set(options) or call.open_options:
         tasks, nodes = options.get("ntasks") or "", options.get("nodes") or ""
+        if "nodes" not in options and view.asked.nodes == 1 and not call.open_options:
+            nodes = "1"
         if tasks.isdigit() and (nodes.isdigit() or tasks == "1"):
             return int(tasks) // int(nodes or 1)
         return None
@@ -151,7 +153,8 @@ def loopback_address(view: View) -> Iterator[Hit]:
     """MASTER_ADDR is the own machine, and the job has several nodes."""
     if (view.asked.nodes or 1) < 2:
         return
-    if view.calls and not re.search(r"\b(?:srun|mpirun|mpiexec|ssh|pdsh|clush)\b", view.script.text):
+    code = "\n".join(line for line in view.script.lines if not line.lstrip().startswith("#"))
+    if view.calls and not re.search(r"\b(?:srun|mpirun|mpiexec|ssh|pdsh|clush)\b", code):
         return  # nothing leaves the first node
     for number, text in enumerate(view.script.lines[view.script.body_start - 1 :], view.script.body_start):
         match = re.search(
@@ -329,7 +332,12 @@ def gpu_slices(view: View) -> Iterator[Hit]:
         ours = "$entrypoint" in call.words and "entrypoint=slurmgpu_training" in view.body
         joins = call.torchrun is not None or _told_processes(call) is not None
         sure = joins or ours or bool(facts and (facts.distributed or facts.framework))
-        if processes and (sure or facts is None):
+        if facts is not None and facts.spawns and not processes:
+            processes, sure = (
+                f"{call.script}'s own",
+                False,
+            )  # as many as it finds GPUs, which is one slice, or more
+        if processes and (sure or facts is None or facts.spawns):
             yield Hit(
                 asked.line(*asked.gpu_options),
                 f"{processes} processes share slices of GPUs ({', '.join(sorted(kinds))}): a CUDA process sees one "
