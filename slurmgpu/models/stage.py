@@ -61,3 +61,20 @@ class Stage(Model):
     """What to copy before the command starts; a path alone will do, as in `in: [$SCRATCH/data]`."""
     out: Annotated[tuple[Annotated[StageOut, alone("from"), Or(_TEXT)], ...], Strict(False)] = ()
     """What to bring back when it has ended, failed or been stopped; a name alone goes into the work folder."""
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        into = [(posixpath.basename(one.from_.rstrip("/")), "") for one in self.in_ if not one.unpack]
+        back = [(posixpath.basename(one.from_), posixpath.normpath(one.to)) for one in self.out]
+        for field, names in (("in", into), ("out", back)):
+            # What a variable or a dot stands for shows only on the node.
+            twice = next((one for one in names if names.count(one) > 1 and one[0].strip(".")), None)
+            if twice is not None and "$" not in twice[0]:
+                where = f"the folder {twice[1]!r}" if twice[1] else "the folder that $SLURMGPU_STAGE names"
+                raise Hinted(
+                    f"{field}: two of them would have the name {twice[0]!r} in {where}",
+                    hint="rename one of them, or stage the folder above both"
+                    if field == "in"
+                    else "give them different names, or each a folder of its own under to",
+                )
+        return self

@@ -249,6 +249,7 @@ VARIABLES = {
     "stage.python.exports": "List of further variables, each as its name, a blank and its value, quoted.",
     "stage.python.base": "Whether the interpreter that it was made from is packed, too.",
     "stage.results": "List of what is brought back, and where to, quoted: `name` and `to`.",
+    "stage.suffix": "What their names get at the end, where several tasks of an array or several nodes have one each.",
     "own_loop": "Where the command's script imports `slurmgpu.training`, quoted, or `none`.",
     "debug": "List of `NAME=value`, quoted: what the processes tell when they fail; empty without any.",
     "profile": "The profiler that tasks run under, or `none`.",
@@ -608,7 +609,13 @@ def _stage(plan: Plan) -> dict[str, object] | None:
     if plan.stage is None and plan.packed is None:
         return None
     stage = plan.stage or Stage.model_construct()
-    functions = ["fill_stage", *(["bring_back"] if stage.out else []), "empty_stage", "keep_stage"]
+    functions = [
+        "fill_stage",
+        *(["bring_back"] if stage.out else []),
+        "drop_stage",
+        "empty_stage",
+        "keep_stage",
+    ]
     functions += ["unpack_python", "give_compiled_back", "keep_compiled"] if plan.packed else []
     nodes = plan.nodes if _on_all_nodes(plan) else 1
     return {
@@ -619,6 +626,8 @@ def _stage(plan: Plan) -> dict[str, object] | None:
         " --export=ALL --quiet",
         "copies": [_copy(job_path(one.from_), one) for one in stage.in_],
         "results": [{"name": shell_word(one.from_), "to": job_path(one.to)} for one in stage.out],
+        "suffix": (".$SLURM_ARRAY_TASK_ID" if plan.option("array") is not None else "")
+        + (".$SLURMD_NODENAME" if nodes > 1 else ""),
         "functions": " ".join(functions),
         "python": _packed(plan, plan.packed) if plan.packed else None,
         "what": "the data" if plan.stage else "the environment",

@@ -102,6 +102,46 @@ def wait_for(run: Submitted, text: str, times: int) -> None:
         time.sleep(0.2)
 
 
+SLOW_COPY = """\
+#!/bin/bash
+# cp -RL, file by file, as on a slow file system
+[ "$1" = -RL ] || exec /bin/cp "$@"
+mkdir -p "$3/$2"
+for file in "$2"/*; do /bin/cp "$file" "$3/$2/"; sleep 0.5; done
+"""
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_job_that_ends_while_its_data_is_copied_brings_nothing_back(tool: Tool, nodes: int) -> None:
+    for number in range(60):
+        tool.file(f"data/{number}", "data\n")
+    tool.file("programs/cp", SLOW_COPY).chmod(0o755)
+    tool.env["PATH"] = f"{tool.work}/programs:{tool.env['PATH']}"
+    run = tool.submit(job(tool, "true", {"in": ["data"], "out": ["data"]}, nodes=nodes))
+    deadline = time.monotonic() + 120
+    while len(list(Path(tool.env["TMPDIR"]).rglob("data/*"))) < 4 * nodes:
+        assert time.monotonic() < deadline, run.log
+        time.sleep(0.2)
+    subprocess.run(["scancel", str(run.job_id)], env=tool.env, check=True)
+    tool.wait_for_state(run.job_id, "CANCELLED")
+    while (code := run.run_dir / f"exit_code.{run.job_id}") and left(tool)[1]:
+        assert time.monotonic() < deadline, (left(tool), run.log)
+        time.sleep(0.2)
+    assert [path.name for path in tool.work.glob("data*")] == ["data"]
+    assert len(list((tool.work / "data").iterdir())) == 61
+    assert code.read_text() == "143\n"
+
+
+def test_tasks_of_an_array_bring_back_each_its_own(tool: Tool) -> None:
+    file = job(tool, 'echo "$SLURM_ARRAY_TASK_ID" >"$SLURMGPU_STAGE/results/$SLURM_ARRAY_TASK_ID"')
+    done = tool.submit(file, "--array", "1-4", "--wait")
+    assert done.code == 0, done.stderr
+    kept, on_disk = left(tool)
+    assert [path for path in kept if path.count("/") == 1] == [f"kept/results.{task}" for task in range(1, 5)]
+    assert all(f"kept/results.{task}/{task}" in kept for task in range(1, 5))
+    assert on_disk == []
+
+
 def test_each_of_two_nodes_has_its_own_copy_and_its_own_results(tool: Tool) -> None:
     done = submitted(tool, job(tool, 'echo "$SLURMGPU_STAGE" | sed s,.*/,,', nodes=2))
     assert done.code == 0, done.log
