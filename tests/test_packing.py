@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tarfile
@@ -24,6 +25,7 @@ from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
 from slurmgpu.submission import packing
 from slurmgpu.submission.contents import Contents, contents_of, place_of
+from slurmgpu.submission.once import made_once
 from slurmgpu.submission.packing import Packing, pack_environment, with_packed_environment
 
 PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -275,6 +277,21 @@ def test_what_breaks_off_leaves_nothing(
     if isinstance(broken.value, PlanError):
         assert "the setting packed: " in broken.value.message
         assert "MiB free" in str(broken.value.hint)
+
+
+def test_what_a_killed_submission_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    dead, alive, other = (
+        tmp_path / f".image.{where}-{number}"
+        for where, number in (
+            (socket.gethostname(), 2**22 + 1),
+            (socket.gethostname(), os.getpid()),
+            ("other", 2**22 + 1),
+        )
+    )
+    for file in (dead, alive, other):
+        file.touch()
+    made_once(tmp_path / "image", lambda file: bool(file.write_text("x")), print, "making it")
+    assert (dead.exists(), other.exists(), (tmp_path / "image").read_text()) == (False, True, "x")
 
 
 def test_an_environment_that_changes_while_it_is_packed_is_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ def made_once(file: Path, make: Callable[[Path], bool], told: Told, what: str) -
     with alone(file.with_name(f".{file.name}.lock"), told, what):
         if file.exists():
             return True
+        _sweep(partial)
         try:
             done = make(partial)
             if done:
@@ -33,6 +35,15 @@ def made_once(file: Path, make: Callable[[Path], bool], told: Told, what: str) -
             return done
         finally:
             partial.unlink(missing_ok=True)
+
+
+def _sweep(partial: Path) -> None:
+    """Remove what processes of this machine were at when they were killed."""
+    stem = partial.name.rpartition("-")[0]
+    for old in partial.parent.glob(f"{glob.escape(stem)}-*"):
+        number = old.name.rpartition("-")[2]
+        if number.isdecimal() and not Path("/proc", number).exists():
+            old.unlink(missing_ok=True)
 
 
 @contextmanager
