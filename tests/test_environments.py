@@ -168,6 +168,13 @@ def shown_in(environment: dict[str, Any], *names: str, **variables: str) -> tupl
     )
 
 
+def test_an_environment_that_ends_the_shell_is_no_good_end(tmp_path: Path) -> None:
+    prefix = made_conda(tmp_path / "env", "exit 0")
+    code, lines = shown_in({"conda": str(prefix)}, "CONDA_PREFIX")
+    assert code == 1
+    assert lines[0].startswith("slurmgpu: a module or a script of the environment ended the job's shell on ")
+
+
 def test_a_conda_environment_given_by_its_folder_needs_no_conda(tmp_path: Path) -> None:
     prefix = made_conda(tmp_path / "env", 'false; export FROM_SCRIPT="$NOT_SET"yes\n')
     code, said = shown_in({"conda": str(prefix)}, "CONDA_PREFIX", "FROM_SCRIPT", HOME=str(tmp_path))
