@@ -59,6 +59,17 @@ def test_the_entry_pins_the_hosts_key_and_is_gone_afterwards(keys: Path, tmp_pat
     assert not file.exists()
 
 
+def test_entries_that_cannot_be_read_keep_no_session_from_its_own(keys: Path, tmp_path: Path) -> None:
+    entries = tmp_path / "config" / "ssh"
+    (entries / "folder.conf").mkdir(parents=True)
+    (entries / "gone.conf").symlink_to(tmp_path / "nowhere")  # ended since it was listed
+    (entries / "binary.conf").write_bytes(b"\xff\x00")
+    (entries / "lost.conf").write_text(f'IdentityFile "{tmp_path}/no-key"\n')
+    with ssh.entry(tmp_path / "config", keys, 7, SERVER) as file:
+        assert file.exists()
+        assert not (entries / "lost.conf").exists()
+
+
 def test_the_line_in_the_users_ssh_config_comes_first_and_once(tmp_path: Path) -> None:
     user_file = tmp_path / ".ssh" / "config"
     user_file.parent.mkdir()

@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from slurmgpu.errors import RunFailed
@@ -90,9 +90,10 @@ def entry(config: Path, folder: Path, job_id: int, server: Server) -> Iterator[P
 def _sweep(entries: Path) -> None:
     """Remove the entries of sessions whose caller was lost: the node has removed their keys."""
     for file in entries.glob("*.conf"):
-        key = re.search(r'IdentityFile "(.+)"', file.read_text(encoding="utf-8"))
-        if key and not Path(key[1]).exists():
-            file.unlink(missing_ok=True)
+        with suppress(OSError):  # another session may be taking its own away at this moment
+            key = re.search(r'IdentityFile "(.+)"', file.read_text(encoding="utf-8", errors="replace"))
+            if key and not Path(key[1]).exists():
+                file.unlink(missing_ok=True)
 
 
 def for_elsewhere(folder: Path, job_id: int, server: Server, login_node: str) -> str:
