@@ -303,6 +303,20 @@ def test_an_environment_that_changes_while_it_is_packed_is_refused(
     assert list((tmp_path / "packed").iterdir()) == []
 
 
+@pytest.mark.parametrize("does", [Path.unlink, lambda file: os.truncate(file, 1)])
+def test_a_file_that_goes_or_shrinks_while_it_is_packed_is_such_a_change(
+    does: Any, venv: Path, tmp_path: Path
+) -> None:
+    file = venv / "some" / "file"
+    file.parent.mkdir()
+    file.write_text("text " * 1000)
+    contents = contents_of(place_of("venv", venv))
+    does(file)
+    with pytest.raises(PlanError, match="changed meanwhile"):
+        pack_environment(Packing(tmp_path / "packed" / "it.tar", contents), print)
+    assert list((tmp_path / "packed").iterdir()) == []
+
+
 # The plan and its script
 
 

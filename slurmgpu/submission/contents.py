@@ -65,6 +65,11 @@ class Contents(NamedTuple):
     """Folders that it reads besides, and that stay where they are, as `NAME (FOLDER)` of what is installed from there."""
 
     @property
+    def paths(self) -> set[str]:
+        """The files on this machine."""
+        return {entry.path for entry in self.entries}
+
+    @property
     def mib(self) -> int:
         """What it takes on a disk."""
         blocks = sum(-(-entry.size // _BLOCK) or 1 for entry in self.entries)

@@ -127,19 +127,24 @@ def _cannot(what: str, hint: str) -> PlanError:
 def pack_environment(packing: Packing, told: Told) -> None:
     """Pack it, if no other submission has; PlanError where that does not work."""
     archive, place = packing.archive, packing.contents.place
+    changed = _cannot(
+        f"{place.prefix} changed meanwhile", "submit again when nothing is being installed there"
+    )
 
     def made(file: Path) -> bool:
         told(f"packing {place.prefix} ({packing.size}) to {archive}")
         _write(packing.contents, file)
         if contents_of(place).key != packing.contents.key:
-            raise _cannot(
-                f"{place.prefix} changed meanwhile", "submit again when nothing is being installed there"
-            )
+            raise changed
         return True
 
     try:
         made_once(archive, made, told, "packing this environment")
     except OSError as error:
+        if error.errno is None or (
+            error.errno == errno.ENOENT and str(error.filename) in packing.contents.paths
+        ):
+            raise changed from None  # tarfile's, of a file that has become shorter; or one that has gone
         ours = error.filename is None or str(error.filename).startswith(f"{archive.parent}")
         if not ours and error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise _cannot(
