@@ -82,8 +82,9 @@ def wait_for(
 ) -> Ended:
     """Wait until the selected jobs have ended, and tell the onlooker.
 
-    Slurm is asked after 1 s, then ever less often, every 30 s at most. A read that fails ends no wait: a controller that does
-    not answer is asked again at the slowest pace, however long that takes.
+    Slurm is asked after 1 s, then ever less often, every 30 s at most, or takes what another process of the user's was told
+    meanwhile. A read that fails ends no wait: a controller that does not answer is asked again at the slowest pace, however
+    long that takes.
 
     Raises SlurmRefused where Slurm says no to the question itself; once it has answered, only by a refusal that
     names what it refuses.
@@ -96,6 +97,8 @@ def wait_for(
     said: str | None = None
     while True:
         if clock() >= next_poll:
+            if slurm.shelf is not None:
+                slurm.shelf.good_for = interval
             report = _asked(slurm, user, selection, again=bool(jobs))
             if report is None or report.no_answer:
                 interval = SLOWEST_POLL
@@ -110,11 +113,13 @@ def wait_for(
                 if Ended(jobs).known:
                     break
                 unknown = not jobs or any(job.state is JobState.UNKNOWN for job in jobs)
+                unknown = unknown and (not report.no_answer or bool(report.unasked))
                 lost_since = (lost_since if lost_since is not None else clock()) if unknown else None
                 patience = PATIENCE_WITH_SILENCE if report.unasked else PATIENCE
                 if lost_since is not None and clock() - lost_since > patience:
                     break
-            next_poll = clock() + interval
+            # Those who wait look at the same moment, so that one of them asks for all.
+            next_poll = clock() + interval - (min(report.age, interval) if report else 0.0)
             interval = min(interval * 1.3, SLOWEST_POLL)
         pause(LOG_POLL)
         logs.pass_on(onlooker.write)
@@ -125,7 +130,7 @@ def wait_for(
 def _asked(slurm: Slurm, user: str | None, selection: Selection, *, again: bool) -> StatusReport | None:
     """What Slurm says of the jobs; None where nobody answers."""
     try:
-        return status(slurm, user=user, selections=[selection])
+        return status(slurm, user=user, selections=[selection], detail="sparing")
     except SlurmUnreachable:
         return None
     except SlurmRefused as error:

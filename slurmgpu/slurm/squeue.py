@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from slurmgpu.errors import SlurmRefused
 from slurmgpu.models.run import JobState, JobStatus
@@ -12,15 +12,15 @@ from slurmgpu.slurm.ids import JobId, expand_pattern
 from slurmgpu.slurm.text import SEPARATOR, known, moment, rows, seconds, whole
 from slurmgpu.slurm.tres import gpus_of_job
 
-__all__ = ["FIELDS", "command", "dependencies", "parse", "read"]
+__all__ = ["FIELDS", "command", "parse", "read"]
 
 # All of these are in every release from 20.11 on; one unknown name would make squeue refuse the whole call.
-# Free text comes last. The first two are what a row is recognised by.
+# The first two are what a row is recognised by.
 FIELDS = (
     "JobArrayID", "JobID", "Cluster", "UserName", "Account", "Partition", "QOS", "State", "Reason",
     "TimeUsed", "TimeLimit", "TimeLeft", "SubmitTime", "StartTime", "EndTime", "NumNodes", "NumCPUs",
     "NodeList", "tres-alloc", "tres-per-job", "tres-per-node", "RestartCnt", "exit_code", "Name",
-    "WorkDir", "StdOut", "StdErr", "Command",
+    "WorkDir", "StdOut", "StdErr", "Command", "Dependency",
 )  # fmt: skip
 
 
@@ -50,18 +50,6 @@ def read(
     if meaning != "answered":
         raise unreachable(answer)
     return parse(answer.stdout)
-
-
-def dependencies(slurm: Commands, ids: Sequence[int]) -> dict[str, str]:
-    """What some waiting jobs still wait for, by the id as shown; nothing where the queue does not say.
-
-    Asked apart from the rest: few jobs wait for others.
-    """
-    fields = f"JobArrayID:{SEPARATOR},JobID:{SEPARATOR},Dependency:{SEPARATOR}"
-    numbers = f"--jobs={','.join(map(str, ids))}"
-    answer = slurm.ask(["squeue", "--noheader", "--noconvert", numbers, "-O", fields])
-    good, _ = rows(answer.stdout, 3)
-    return {row[0].strip(): text for row in good if (text := known(row[2])) is not None}
 
 
 def parse(text: str) -> tuple[list[JobStatus], list[str]]:
@@ -144,6 +132,7 @@ def _job(fields: dict[str, str], shown: str, job_id: JobId) -> JobStatus:
         start=None if state.is_waiting else start,
         end=moment(fields["EndTime"]) if state.is_final else None,
         restarts=whole(fields["RestartCnt"]),
+        dependency=known(fields["Dependency"]) if state.is_waiting else None,
         exit_code=exit_code,
         signal=signal,
         stdout=path("StdOut"),
