@@ -9,6 +9,8 @@ __all__ = ["Harmless", "printable", "printable_lines"]
 
 def printable(text: str) -> str:
     """Return text with control characters spelled out: a job's name must not steer the terminal."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else _spelled(c) for c in text)
 
 

@@ -93,7 +93,8 @@ def status(
     note_jobs(found, slurm.env)
     if asked.use and accounting.available:
         found = _with_use_of_ended(accounting, found)
-    found = [with_whole_exit_code(job, _run_for(selections, run_for)) for job in found]
+    find_run = _run_for(selections, run_for)
+    found = [with_whole_exit_code(job, find_run) for job in found]
     if live:
         found, live_notes = _with_live_use(slurm, found)
         notes += live_notes

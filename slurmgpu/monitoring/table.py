@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from datetime import date, datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 from slurmgpu.errors import InvalidInput, did_you_mean
@@ -93,7 +94,15 @@ def _when(job: JobStatus, now: datetime) -> str | None:
 def _clock(moment: datetime, now: datetime) -> str:
     """The time in this machine's zone; the date is left out when it is today's."""
     local = moment.astimezone()
-    return f"{local:%H:%M}" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d %H:%M}"
+    minute = f"{local.hour:02}:{local.minute:02}"
+    if local.date() == _today(now):
+        return minute
+    return f"{local.year:04}-{local.month:02}-{local.day:02} {minute}"
+
+
+@lru_cache(maxsize=8)
+def _today(now: datetime) -> date:
+    return now.astimezone().date()
 
 
 def _exit(job: JobStatus) -> str | None:

@@ -18,7 +18,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -130,7 +130,7 @@ class Shelf:
             answer = ask()
             took = _now() - began
             self._note(argv[0], 0.0, began + took)
-            _keep(place, _Kept(answer, began, took, wall))
+            _keep(place, _Kept(replace(answer, argv=tuple(argv)), began, took, wall))
             return answer
 
     def _taken(self, kept: _Kept) -> Answer:
@@ -145,9 +145,11 @@ class Shelf:
         """What will do of what there is, for one who came at a moment (and may have waited since)."""
         wanted = tuple(argv)
         kept = _read(place.with_suffix(".answer"))
-        after = max(self.after, _changed(place.parent), came - max(self.good_for, self.floor))
-        if kept and kept.asked is not None and after <= kept.asked <= _now() and kept.answer.argv == wanted:
-            return kept
+        if kept and kept.asked is not None and kept.answer.argv == wanted:
+            after = max(self.after, _changed(place.parent))
+            young = came - kept.asked < max(self.good_for, self.floor)
+            if young and after <= kept.asked <= _now():
+                return kept
         # Who waited while another was told nothing has been told nothing, too, and asks again at the next look.
         kept = _read(place.with_suffix(".failure"))
         if kept is None or kept.asked is None or kept.asked > _now() or kept.answer.argv != wanted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -64,6 +65,8 @@ class _Question(NamedTuple):
 
 
 def act(ctx: click.Context, jobs: tuple[str, ...], which: Which, how: How, live: bool, watch: bool) -> None:
+    # Of tens of thousands of records none is in a circle, and to look for circles would take as long as to read them.
+    gc.set_threshold(100_000, 50, 50)
     settings = load_settings(Path.cwd(), os.environ).settings
     columns = _columns(how.columns, settings)
     counts = _filter(which)
