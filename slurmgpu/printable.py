@@ -34,8 +34,8 @@ _SEQUENCE = re.compile(
     "|\x1b[ -/]*(?P<other>[0-~])?"
 )
 # Colours, and what redraws a line, or some lines above it: progress bars.
-_COLOUR, _REDRAWING = "m", "ABCDGJKm"
-_PLAIN = re.compile(r"\x1b\[[0-9;:]*[A-Za-z]")
+_COLOUR, _REDRAWING = "m", "ABCDGKm"
+_PLAIN = re.compile(r"\x1b\[(?:[0-9;:]*m|\d?\d?[ABK]|\d{0,4}[CDG])", re.ASCII)
 _LONGEST = 4096
 _SAFE = frozenset("\n\r\t\b")
 
@@ -43,8 +43,8 @@ _SAFE = frozenset("\n\r\t\b")
 class Harmless:
     """A log's text for a terminal, piece by piece: it keeps colours and progress bars, and steers nothing else.
 
-    As `less -R` passes colours alone. Also passed: a return to the line's beginning, and moves up, down and along with the
-    deletion of what stands there, by which bars are drawn. Titles, the clipboard, other character sets, questions that the
+    As `less -R` passes colours alone. Also passed: a return to the line's beginning, and moves up, down and along, by some
+    lines, with the deletion of a line: bars are drawn by these. Titles, the clipboard, other character sets, questions that the
     terminal would answer into the shell, full screens: each is spelled out, so that it is seen. NUL bytes, with which a file
     begins that was cut while it was written, are left out.
     """

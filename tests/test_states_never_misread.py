@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import pytest
@@ -151,10 +152,12 @@ def accounting_row(case: Case, release: str, dice: random.Random) -> str:
     return "".join(f"{known[name]}{SEPARATOR}" for name in accounting_fields()) + "\n"
 
 
+@cache
 def queue_fields() -> list[str]:
     return [word.partition(":")[0] for word in recorded("squeue").argv[-1].split(",")]
 
 
+@cache
 def accounting_fields() -> list[str]:
     return (
         next(word for word in recorded("sacct").argv if word.startswith("--format="))
@@ -222,7 +225,7 @@ def test_nothing_is_misread_when_the_queue_is_silent_either() -> None:
 def test_what_is_named_is_found_whatever_the_others_are_called() -> None:
     dice = random.Random("named")
     drawn = list(cases(dice, 400))
-    for case in dice.sample(drawn, 20):
+    for case in dice.sample(drawn, 8):
         (job,) = status(
             answers(drawn, "24.11", dice), user="root", selections=select([case.job_id])
         ).jobs or [None]

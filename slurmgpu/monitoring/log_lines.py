@@ -12,8 +12,8 @@ __all__ = ["LineFilter", "Wanted", "rank_of", "time_of"]
 
 # Colours before a prefix are no part of it.
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-# torch's own `[rank3]:`, what torchrun --tee writes (`[default3]:`), what srun --label writes (` 3: `).
-_RANK = re.compile(r"\[(?:rank\s?|[A-Za-z_]+)(\d{1,6})\]:|\s*(\d{1,6}): ")
+# torch's own `[rank3]:`, what torchrun --tee writes (`[default3]:`, or its --role), what srun --label writes (` 3: `).
+_RANK = re.compile(r"\[(?:rank ?|default|trainer|worker)(\d{1,6})\]:|\s*(\d{1,6}): ", re.IGNORECASE)
 _ISO = re.compile(
     r"[\[(]?(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,]\d+)?\s?(Z|[+-]\d\d:?\d\d)?"
 )

@@ -190,5 +190,6 @@ def since_moment(text: str, now: datetime) -> datetime:
         return datetime.fromisoformat(text.strip()).astimezone(timezone.utc)
     except (ValueError, OverflowError):
         raise InvalidInput(
-            f"since {text!r} is not a time: use 30m, 12h, 1d, 2w, or a date such as 2025-11-21T08:00"
+            f"since {text!r} is not a time",
+            hint="use 30m, 12h, 1d, 2w, or a date such as 2025-11-21T08:00",
         ) from None

@@ -73,6 +73,8 @@ def act(ctx: click.Context, jobs: tuple[str, ...], which: Which, how: How, live:
     if how.sort:
         in_order([], how.sort, datetime.now(timezone.utc))
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else shared(settings)
+    if watch and slurm.shelf is not None:
+        slurm.shelf.good_for = _pace(slurm)  # a watch's picture is never older than that
     selections = select(jobs)
     asked = _Question(
         selections,
@@ -112,8 +114,6 @@ def act(ctx: click.Context, jobs: tuple[str, ...], which: Which, how: How, live:
         # Those who watch look at the same moment, so that one of them asks for all.
         if not watch or done or not _paused(_pace(slurm) - min(report.age, _pace(slurm))):
             return
-        if slurm.shelf is not None:
-            slurm.shelf.good_for = _pace(slurm)
 
 
 def _pace(slurm: Slurm) -> float:
