@@ -34,25 +34,12 @@ from tests.slurm.throwaway import ThrowawaySlurm  # noqa: E402
 
 STATUS = [sys.executable, "-m", "slurmgpu", "status"]
 WATCHED_SECONDS = 75
+# fmt: off
 TURM = (
-    "jobid",
-    "name",
-    "state",
-    "username",
-    "timeused",
-    "tres-alloc",
-    "partition",
-    "nodelist",
-    "stdout",
-    "stderr",
-    "command",
-    "statecompact",
-    "reason",
-    "ArrayJobID",
-    "ArrayTaskID",
-    "NodeList",
-    "WorkDir",
-]
+    "jobid", "name", "state", "username", "timeused", "tres-alloc", "partition", "nodelist", "stdout", "stderr", "command",
+    "statecompact", "reason", "ArrayJobID", "ArrayTaskID", "NodeList", "WorkDir",
+)
+# fmt: on
 REPORTSEFF = "JobIDRaw,JobID,State,Elapsed,TotalCPU,AllocCPUS,REQMEM,NNodes,MaxRSS,Timelimit,AdminComment,NTasks,Partition"
 SEPARATOR = "@SEPARATOR@"
 SQUEUE = """#!/bin/sh
@@ -162,6 +149,7 @@ def several(argv: Sequence[str], env: dict[str, str], place: Path, rounds: int) 
 
 def of_recorded(folder: Path, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    libraries = [sys.executable, "-c", "import click, pydantic"]
     for size in sizes:
         env = recorded(folder, size)
         place = folder / f"recorded-{size}"
@@ -169,6 +157,7 @@ def of_recorded(folder: Path, sizes: Sequence[int], rounds: int) -> dict[str, An
         told = {
             "status": several(STATUS, env, place, rounds),
             "status --json": several([*STATUS, "--json"], env, place, rounds),
+            "its libraries alone": several(libraries, env, place, rounds),
             "squeue (the same rows, printed)": several(["squeue", f"-O:{SEPARATOR}"], env, place, rounds),
         }
         once(STATUS, env, place / "work")
