@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus
@@ -95,6 +96,7 @@ def wait_for(
     lost_since: float | None = None
     jobs: list[JobStatus] = []
     said: str | None = None
+    seen = _Seen()
     while True:
         if clock() >= next_poll:
             if slurm.shelf is not None:
@@ -107,11 +109,14 @@ def wait_for(
                 lost_since = None
             else:
                 jobs = report.jobs
-                known = not report.no_answer or Ended(jobs).known
+                known = not report.no_answer or (Ended(jobs).known and not seen.has_later_than(jobs))
+                if not report.no_answer:
+                    seen.note(jobs)
                 said = _report(jobs, said, say) if known else _say_once(SILENT, said, say)
-                _look_for_logs(jobs, logs, logs_of)
-                if Ended(jobs).known:
+                if known and Ended(jobs).known:
+                    _look_for_logs(jobs, logs, logs_of)
                     break
+                _look_for_logs([job for job in jobs if not job.state.is_final or known], logs, logs_of)
                 unknown = not jobs or any(job.state is JobState.UNKNOWN for job in jobs)
                 unknown = unknown and (not report.no_answer or bool(report.unasked))
                 lost_since = (lost_since if lost_since is not None else clock()) if unknown else None
@@ -125,6 +130,21 @@ def wait_for(
         logs.pass_on(onlooker.write)
     logs.pass_on(onlooker.write, last=True)
     return Ended(jobs)
+
+
+class _Seen:
+    """When the jobs were submitted that the queue has shown: accounting may know an earlier one of the same id."""
+
+    def __init__(self) -> None:
+        self._submitted: dict[str, datetime] = {}
+
+    def note(self, jobs: list[JobStatus]) -> None:
+        self._submitted.update({job.job_id: job.submit for job in jobs if job.submit is not None})
+
+    def has_later_than(self, jobs: list[JobStatus]) -> bool:
+        """Whether one of them was there already before the one that the queue has shown."""
+        pairs = ((self._submitted.get(job.job_id), job.submit) for job in jobs)
+        return any(shown and told and told < shown - timedelta(seconds=60) for shown, told in pairs)
 
 
 def _asked(slurm: Slurm, user: str | None, selection: Selection, *, again: bool) -> StatusReport | None:
