@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _COMPILED = pytest.StashKey[str]()
+
+
+_SESSIONS = count()
+
+
+@pytest.fixture(scope="session")
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sessions")
+
+
+@pytest.fixture(autouse=True)
+def _own_answers(sessions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers of Slurm are shared within a test, and with nobody else on this machine."""
+    session = sessions / str(next(_SESSIONS))
+    session.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(session))
 
 
 def pytest_configure(config: pytest.Config) -> None:

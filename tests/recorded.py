@@ -18,7 +18,30 @@ def recorded(name: str, release: str = "22.05") -> Answer:
     """An answer that the real Slurm of a release gave; its file names the command."""
     content = json.loads((FOLDER / release / f"{name}.json").read_text(encoding="utf-8"))
     argv = tuple(word.replace(RECORDED_WITH, SEPARATOR) for word in content["argv"])
-    return Answer(argv, content["rc"], content["stdout"].replace(RECORDED_WITH, SEPARATOR), content["stderr"])
+    stdout = content["stdout"].replace(RECORDED_WITH, SEPARATOR)
+    if argv[-1].endswith(
+        f",Command:{SEPARATOR}"
+    ):  # recorded before the queue was asked for dependencies, too
+        argv = (*argv[:-1], f"{argv[-1]},Dependency:{SEPARATOR}")
+        stdout = _longer(stdout, 1, "(null)")
+    return Answer(argv, content["rc"], stdout, content["stderr"])
+
+
+def _longer(stdout: str, fields: int, value: str = "") -> str:
+    """Rows with some fields more."""
+    return stdout.replace(f"{SEPARATOR}\n", f"{SEPARATOR}{f'{value}{SEPARATOR}' * fields}\n")
+
+
+def _as_asked(answer: Answer, argv: Sequence[str]) -> Answer:
+    """A recorded answer of sacct with the fields empty that were asked for beyond those recorded."""
+    had, wanted = (
+        next((word.split(",") for word in words if word.startswith("--format=")), [])
+        for words in (answer.argv, argv)
+    )
+    more = len(wanted) - len(had)
+    if not had or more <= 0 or wanted[: len(had)] != had:
+        return answer
+    return Answer(answer.argv, answer.rc, _longer(answer.stdout, more), answer.stderr)
 
 
 def names(prefix: str) -> list[str]:
@@ -49,5 +72,5 @@ class Replay:
         self.environments.append(env or {})
         answer = self.answers[argv[0]]
         if isinstance(answer, list):
-            return answer.pop(0) if len(answer) > 1 else answer[0]
-        return answer if isinstance(answer, Answer) else answer(argv)
+            return _as_asked(answer.pop(0) if len(answer) > 1 else answer[0], argv)
+        return _as_asked(answer if isinstance(answer, Answer) else answer(argv), argv)

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from slurmgpu.cli.actions.status import _pretty
+from slurmgpu.cli.actions.status_text import _pretty
 from slurmgpu.cli.status import command
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.files.run_record import read_run
@@ -426,7 +426,8 @@ def test_a_narrow_terminal_breaks_no_state_or_reason(width: int) -> None:
     failed = job(state="FAILED", reason="NonZeroExitCode", gpus=2, nodes=1, node_list="node1", elapsed=7)
     report = StatusReport("here", NOW, [failed], [])
     out = io.StringIO()
-    _pretty(report, False, Console(file=out, width=width, soft_wrap=False))
+    rows, lines = table(report.jobs, NOW)
+    _pretty(rows, lines, Console(file=out, width=width, soft_wrap=False))
     assert "FAILED" in out.getvalue()
     assert "the command failed" in out.getvalue()
     assert all(len(line) <= width for line in out.getvalue().splitlines())

@@ -10,7 +10,7 @@ import pytest
 
 from slurmgpu.models.run import Run
 from slurmgpu.models.train import TrainSettings
-from slurmgpu.slurm.sacct import FIELDS
+from slurmgpu.slurm.sacct import FIELDS, USE
 from tests.test_submission import Faulty
 
 UNREACHABLE = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
@@ -111,7 +111,7 @@ def test_a_job_is_shown_and_resumed_by_its_number_from_another_folder(faulty: Fa
         "WorkDir": str(faulty.work),
     }
     known |= {"Submit": f"{datetime.now():%Y-%m-%dT%H:%M:%S}", "ExitCode": "1:0"}
-    row = "".join(f"{known.get(name, '')}@" for name in FIELDS)
+    row = "".join(f"{known.get(name, '')}@" for name in (*FIELDS, *USE))
     faulty.command(
         "sacct",
         f'for word; do case $word in --delimiter=*) end=${{word#--delimiter=}} ;; esac; done\necho "{row}" | sed "s/@/$end/g"',

@@ -39,7 +39,7 @@ class Cluster:
         for owner, name in ((sacct, "read"), (Slurm, "accounting")):
             monkeypatch.setattr(owner, name, self._accounting)
         monkeypatch.setenv("SLURM_CONF", str(conf))
-        settling._note.cache_clear()
+        settling._LOOKED_AT.clear()
 
     def _queue(self, *_: object) -> tuple[list[JobStatus], list[str]]:
         if self.queue is None:

@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from slurmgpu.cli.completing import jobs as jobs_by_tab
+from slurmgpu.cli.gathering import gathered
+
+
+class Lines(NamedTuple):
+    """Which lines are shown."""
+
+    last: int | None
+    rank: int | None
+    since: str | None
+    pattern: str | None
+    context: int | None
 
 
 @click.command("logs")
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=jobs_by_tab)
-@click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last lines of each log.")
+@gathered(
+    "lines",
+    Lines,
+    click.option(
+        "-n", "--lines", "last", type=click.IntRange(min=0), help="Only the last lines of each log."
+    ),
+    click.option(
+        "--rank",
+        type=click.IntRange(min=0),
+        help="Only what this rank wrote: its own file, or lines that begin with it ([rank3]:, 3:).",
+    ),
+    click.option("--since", metavar="WHEN", help="Only lines since: 30m, 12h, 1d, 2w or a date."),
+    click.option("--grep", "pattern", metavar="PATTERN", help="Only lines that match; a regular expression."),
+    click.option(
+        "-C", "--context", type=click.IntRange(min=0), help="Lines around each one that --grep finds."
+    ),
+)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is added, until the job ends.")
+@click.option("--prefix", is_flag=True, help="Begin each line with who wrote it, in place of headers.")
 @click.option("--stdout", "stream", flag_value="stdout", help="Leave out logs of standard error alone.")
 @click.option("--stderr", "stream", flag_value="stderr", help="Leave out logs of standard output alone.")
 @click.option("--path", "paths", is_flag=True, help="Print where the logs are instead.")
@@ -21,7 +49,7 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     """Show the logs of a job.
 
     JOB is a job id (112; 112_3 for one task of an array), a job name, or a run directory. Where a job has several
-    logs (standard error apart, tasks of an array, tasks of submitit), a header comes above each.
+    logs (standard error apart, tasks of an array, ranks), a header comes above each.
     """
     from slurmgpu.cli.actions.logs import act
 

@@ -16,6 +16,18 @@ class Which(NamedTuple):
     all_users: bool
     since: str | None
     states: str | None
+    partitions: str | None
+    accounts: str | None
+    name: str | None
+
+
+class How(NamedTuple):
+    """How they are shown."""
+
+    each_task: bool
+    columns: str | None
+    sort: str | None
+    as_json: bool
 
 
 @click.command("status")
@@ -28,17 +40,31 @@ class Which(NamedTuple):
         "--since", metavar="WHEN", help="Finished jobs since: 30m, 12h, 1d, 2w or a date (default 1d)."
     ),
     click.option("--state", "states", metavar="LIST", help="Only jobs in these states: failed,running."),
+    click.option("-p", "--partition", "partitions", metavar="LIST", help="Only jobs of these partitions."),
+    click.option("-A", "--account", "accounts", metavar="LIST", help="Only jobs of these accounts."),
+    click.option("--name", metavar="PATTERN", help="Only jobs whose name is like this: 'sweep-*'."),
 )
-@click.option("--tasks", "each_task", is_flag=True, help="Each task of an array in a line of its own.")
+@gathered(
+    "how",
+    How,
+    click.option("--tasks", "each_task", is_flag=True, help="Each task of an array in a line of its own."),
+    click.option(
+        "--columns", metavar="LIST", help="These columns, in this order; +LIST adds to the usual ones."
+    ),
+    click.option(
+        "--sort", metavar="LIST", help="By these columns; - turns one round: state,-elapsed (default by id)."
+    ),
+    click.option("--json", "as_json", is_flag=True, help="One JSON document (with --watch: one a line)."),
+)
 @click.option("--live", is_flag=True, help="What jobs use: running ones by asking their nodes.")
 @click.option("--watch", is_flag=True, help="Ask again every 30 s; ends when all JOBs named have finished.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document (with --watch: one a line).")
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> None:
     """Show my jobs: waiting, running, and finished in the last day.
 
     JOB is a job id (112, 112_3), a job name, or a run directory. Jobs named by id are found whatever their
     age; exit code 1 when one is named that Slurm does not know, 3 when the queue could not be asked for it.
+    Where Slurm does not answer at all, what it said last is shown with its age, and the exit code is 4.
     """
     from slurmgpu.cli.actions.status import act
 

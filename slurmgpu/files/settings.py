@@ -57,6 +57,9 @@ class Policy(Model):
     """The most calls of Slurm's commands in one discovery; left out, as many as it takes."""
     max_run_processes: Annotated[int, Field(ge=1)] | None = None
     """The most processes of a `slurmgpu run` on this machine; left out, any number."""
+    poll_floor: Annotated[int, Field(ge=1, le=3600)] | None = None
+    """The least seconds between two looks of a user's processes at the same jobs; `poll_floor` of the settings may only be
+    more."""
 
 
 class Settings(Model):
@@ -85,6 +88,11 @@ class Settings(Model):
     """Named environments; they win over the cluster's."""
     job: dict[str, object] = Field(default_factory=dict)
     """Values that every job starts from, laid out as in a job file."""
+    status_columns: Annotated[tuple[Text, ...], Strict(False)] = ()
+    """The columns of `slurmgpu status`, as `--columns` takes them; left out, those that say something of the jobs there are."""
+    poll_floor: Annotated[int, Field(ge=1, le=3600)] = 2
+    """The least seconds between two looks at the same jobs: within them your processes on one machine (status, logs, waits)
+    share what one of them has asked. More than 30 slows down `--watch` and `--follow`, too."""
     trusted: Annotated[tuple[Text, ...], Strict(False)] = ()
     """Folders whose settings, profiles, templates and job files count although somebody else wrote them, or may; in the
     user's own settings and the site's only."""

@@ -181,6 +181,32 @@ class JobStatus(_Record):
     used: JobUse | None = Field(default=None, description="Asked for jobs that are named, and with --live.")
     source: Literal["squeue", "sacct", "squeue+sacct", "run.json", "none"]
 
+    @classmethod
+    def told(cls, values: dict[str, object]) -> JobStatus:
+        """A record of what a reader of Slurm's text has made: of the model's own types, and not checked once more.
+
+        A queue may have 100,000 rows. `values` has every field that has no default.
+        """
+        job = cls.__new__(cls)
+        job.__setstate__(
+            {
+                "__dict__": {**_UNTOLD, "gpu_types": {}, **values},
+                "__pydantic_fields_set__": _TOLD,
+                "__pydantic_extra__": None,
+                "__pydantic_private__": None,
+            }
+        )
+        return job
+
+
+_UNTOLD: dict[str, object] = {
+    name: one.default
+    for name, one in JobStatus.model_fields.items()
+    if not one.is_required() and one.default_factory is None
+}
+# One for all records: what a reader leaves out, Slurm did not say.
+_TOLD = set(JobStatus.model_fields)
+
 
 class Submitted(_Record):
     """One submission of a run's job that another has followed."""

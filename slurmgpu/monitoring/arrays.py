@@ -124,6 +124,8 @@ def _which(tasks: list[JobStatus], state: JobState) -> str:
 
 def _count(task: JobStatus) -> int:
     """How many tasks a record stands for: those that wait together are one."""
+    if task.array_tasks is None or task.array_tasks.isdigit():
+        return 1
     try:
         return Array.model_validate((task.array_tasks or "0").strip("[]")).tasks
     except ValidationError:

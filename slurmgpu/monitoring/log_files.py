@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import re
+import stat
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -10,7 +13,18 @@ from slurmgpu.models.run import SUBMITIT_FOLDER, JobStatus, Run
 from slurmgpu.monitoring.select import user_number
 from slurmgpu.slurm import JobId, expand_pattern
 
-__all__ = ["Log", "Stream", "absence", "end_of", "logs_of", "tasks_of"]
+__all__ = [
+    "Log",
+    "Stream",
+    "absence",
+    "last_lines_from",
+    "lines_of",
+    "logs_of",
+    "pieces_of",
+    "settled",
+    "size_of",
+    "tasks_of",
+]
 
 Stream = Literal["stdout", "stderr", "both"]
 
@@ -34,6 +48,12 @@ class Log(NamedTuple):
         stream = "" if self.stream == "both" else self.stream
         return ", ".join(filter(None, (f"job {self.job_id}", self.part, stream)))
 
+    @property
+    def rank(self) -> int | None:
+        """The rank that wrote all of it, where one did: tasks of submitit are ranks."""
+        match = re.fullmatch(r"(?:rank|task) (\d+)", self.part, re.ASCII)
+        return int(match[1]) if match else None
+
     def shows(self, stream: Stream) -> bool:
         """Whether what was asked for is in it."""
         return "both" in (stream, self.stream) or stream == self.stream
@@ -48,6 +68,7 @@ def logs_of(run: Run | None, job: JobStatus) -> list[Log]:
     error = _expanded(job.stderr, run.stderr if run else None, job)
     tasks = [] if run is None or job.raw_id is None else tasks_of(run, job.raw_id, job.job_id)
     tasks += [] if run is None else logs_of_steps(run, out, job.job_id)
+    tasks += [log for log in ranks_of(run, out, job) if log.path not in {one.path for one in tasks}]
     part = "batch script" if tasks else ""
     if error is None or error == out:
         return [Log(job.job_id, out, part=part, why=why), *tasks]
@@ -110,16 +131,124 @@ def _why_not_there(job: JobStatus) -> str:
     return ""
 
 
-def end_of(path: Path, lines: int | None) -> tuple[str, int]:
-    """The last lines of a file (None: all of it), and its size in bytes; nothing where it is not there yet."""
+def ranks_of(run: Run | None, out: Path, job: JobStatus) -> list[Log]:
+    """The logs that single ranks have in files of their own: `srun -o %j-rank%t.out`, `torchrun --log-dir`.
+
+    Beside the job's log only files of the job's user with its id in their name; torchrun's, in the run directory, where
+    they have changed since the job began.
+    """
+    number, owner = JobId.parse(job.job_id), user_number(job.user)
+    if number is None or owner is None:
+        return []
+    ids = {str(number.number), str(job.raw_id)}
+    found: dict[Path, Log] = {}
+    for path in _some_of(out.parent):
+        match = _RANK_FILE.search(path.name)
+        if match and path != out and ids & set(re.findall(r"\d+", path.name[: match.start()])):
+            stream = _NAMES.get(path.suffix.removeprefix("."), "both")
+            found[path] = Log(job.job_id, path, stream, f"rank {int(match[1])}")
+    began = job.start.timestamp() if job.start else 0.0
+    for path in Path(run.run_dir).glob("logs/**/attempt_*/*/std*.log") if run is not None else ():
+        if path.parent.name.isdecimal() and _changed(path) >= began:
+            stream = "stderr" if path.name == "stderr.log" else "stdout"
+            found[path] = Log(job.job_id, path, stream, f"rank {int(path.parent.name)}")
+    own = [log for path, log in found.items() if _is_of(path, owner)]
+    return sorted(own, key=lambda log: (int(log.part.split()[1]), str(log.path)))
+
+
+_RANK_FILE = re.compile(r"(?:rank|task|proc)[-_.]?(\d{1,6})(?=\D|$)", re.ASCII)
+_MOST_LOOKED_AT = 20_000
+
+
+def _some_of(folder: Path) -> list[Path]:
+    """What is in a folder, as far as one can wait for it."""
     try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return "", 0
-    text = data.decode("utf-8", "replace")
-    if lines is not None:
-        text = "".join(text.splitlines(keepends=True)[-lines:]) if lines else ""
-    return text, len(data)
+        return [path for path, _ in zip(folder.iterdir(), range(_MOST_LOOKED_AT), strict=False)]
+    except OSError:
+        return []
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _is_of(path: Path, owner: int) -> bool:
+    try:
+        there = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(there.st_mode) and there.st_uid == owner
+
+
+def size_of(path: Path) -> int:
+    """The size of a file in bytes; 0 where it is not there yet."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def last_lines_from(path: Path, lines: int, end: int) -> int:
+    """Where the last lines before a position begin: only the end of the file is read, however long it is."""
+    if not lines:
+        return end
+    with path.open("rb") as file:
+        position, missing, first = end, lines, True
+        while position > 0:
+            step = min(_BLOCK, position)
+            file.seek(position - step)
+            block = file.read(step)
+            if first and block.endswith(b"\n"):  # the last line's own
+                missing += 1
+            first = False
+            count = block.count(b"\n")
+            if count >= missing:
+                for _ in range(missing):
+                    step = block.rindex(b"\n", 0, step)
+                return position - len(block) + step + 1
+            missing -= count
+            position -= len(block)
+    return 0
+
+
+_BLOCK = 1 << 16
+
+
+def pieces_of(path: Path, start: int, end: int) -> Iterator[str]:
+    """A file's text between two positions, piece by piece; nothing where it is not there (any more)."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    try:
+        file = path.open("rb")
+    except OSError:
+        return
+    with file:
+        file.seek(start)
+        while start < end and (piece := file.read(min(_BLOCK, end - start))):
+            start += len(piece)
+            if text := decoder.decode(piece):
+                yield text
+    if text := decoder.decode(b"", True):
+        yield text
+
+
+def lines_of(pieces: Iterable[str]) -> Iterator[str]:
+    """The lines in pieces of text, each with its end; of a progress bar, which redraws its line, the last picture."""
+    held = ""
+    for piece in pieces:
+        *whole, held = (held + piece).split("\n")
+        for line in whole:
+            yield settled(line) + "\n"
+        held = settled(held) if len(held) > _BLOCK else held
+    if held:
+        yield settled(held)
+
+
+def settled(line: str) -> str:
+    """What is left of a line on the screen when all its pictures have been drawn over each other."""
+    return line.rstrip("\r").rpartition("\r")[2] if "\r" in line else line
 
 
 def absence(log: Log) -> str:

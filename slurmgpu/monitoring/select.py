@@ -106,13 +106,18 @@ def run_of(job: JobStatus) -> Run | None:
 
 def scripts_of(job: JobStatus) -> list[str]:
     """The paths that Slurm names as the job's script, or in its command, and that lie in a run directory."""
-    line = job.submit_line or ""
-    try:
-        words = shlex.split(line)
-    except ValueError:
-        words = line.split()
-    paths = [word for word in (job.script or "", *words) if word.startswith("/")]
-    return [path for path in paths if (Path(path).parent / RUN_FILE).is_file()]
+    words = [job.script or ""]
+    if job.submit_line:
+        try:
+            words += shlex.split(job.submit_line)
+        except ValueError:
+            words += job.submit_line.split()
+    return [word for word in words if word.startswith("/") and _is_in_a_run(word.rpartition("/")[0])]
+
+
+def _is_in_a_run(folder: str) -> bool:
+    """Asked of every row of a queue."""
+    return os.path.isfile(f"{folder}/{RUN_FILE}")  # noqa: PTH113
 
 
 def select(words: Sequence[str]) -> list[Selection]:
@@ -185,5 +190,6 @@ def since_moment(text: str, now: datetime) -> datetime:
         return datetime.fromisoformat(text.strip()).astimezone(timezone.utc)
     except (ValueError, OverflowError):
         raise InvalidInput(
-            f"since {text!r} is not a time: use 30m, 12h, 1d, 2w, or a date such as 2025-11-21T08:00"
+            f"since {text!r} is not a time",
+            hint="use 30m, 12h, 1d, 2w, or a date such as 2025-11-21T08:00",
         ) from None

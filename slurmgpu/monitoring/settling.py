@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -46,12 +45,16 @@ def note_jobs(jobs: Iterable[JobStatus], env: Mapping[str, str] | None) -> None:
         job_id = JobId.parse(job.job_id)
         if job_id is None or job.user not in {None, me}:
             continue
+        if (job.script, job.submit_line) in _LOOKED_AT:
+            continue  # a watch sees the same jobs again and again, and an array has one script for all its tasks
+        _LOOKED_AT.add((job.script, job.submit_line))
         for script in scripts_of(job):
             _note(script, job_id.number, job.cluster or cluster_name_here(env))
 
 
-# A watch sees the same jobs every few seconds.
-@lru_cache(maxsize=4096)
+_LOOKED_AT: set[tuple[str | None, str | None]] = set()
+
+
 def _note(script: str, number: int, cluster: str | None) -> None:
     folder = Path(script).parent
     try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
-from slurmgpu.errors import SlurmUnreachable
+from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus, JobUse, LiveUse, Run
 from slurmgpu.monitoring.arrays import known
 from slurmgpu.monitoring.exit_codes import with_whole_exit_code
@@ -16,14 +16,18 @@ from slurmgpu.monitoring.select import Selection, job_of_record, run_of
 from slurmgpu.monitoring.settling import note_jobs
 from slurmgpu.slurm import TAKEN_OFF, Accounting, JobId, Slurm, Step, StepUse, cluster_name_here
 
-__all__ = ["StatusReport", "merge", "status"]
+__all__ = ["Detail", "StatusReport", "last_known", "merge", "status"]
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 DEFAULT_SINCE = timedelta(days=1)
-# Of so many jobs, the newest, the use is asked for at once: a command line holds some 12,000 ids.
-_MOST_ASKED = 1000
+# Accounting is asked from a full ten minutes on, so that processes that ask one after the other ask the same.
+_EVEN = 600
+
+Detail = Literal["usual", "use", "sparing"]
+"""``use``: with what ended jobs used, which ``usual`` has for jobs that are named. ``sparing``: accounting is left alone as
+long as the queue says of all jobs that are named that they have not ended."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class StatusReport:
 
     cluster: str | None
     time: datetime
+    """When Slurm was asked; of several answers, the oldest."""
     jobs: list[JobStatus]
     notes: list[str]
     """What the reader should know of the answer: what could not be asked, read or found."""
@@ -43,6 +48,8 @@ class StatusReport:
     """Why the queue could not be asked."""
     silence: str = ""
     """What did not answer, where that leaves words unasked."""
+    age: float = 0.0
+    """Seconds since then: another process of the user's may have asked."""
 
 
 def status(
@@ -52,24 +59,20 @@ def status(
     selections: Sequence[Selection] = (),
     since: datetime | None = None,
     live: bool = False,
+    detail: Detail = "usual",
     run_for: Callable[[JobStatus], Run | None] = run_of,
 ) -> StatusReport:
-    """Ask Slurm about a user's jobs (None: everybody's), or about those selected.
+    """Ask Slurm about a user's jobs (None: everybody's), or about those selected: one squeue and one sacct.
 
     `since` (default: a day ago) bounds what accounting is asked for; jobs selected by id alone are found
     whatever their age. `run_for` finds the run of a job, where only that can tell its exit code.
     Raises SlurmUnreachable when neither the controller nor accounting answers.
     """
+    first = len(slurm.shelf.ages) if slurm.shelf else 0
     now = datetime.now(timezone.utc)
-    accounting, queue = _both(
-        lambda: _accounting(slurm, user, selections, since or now - DEFAULT_SINCE),
-        lambda: _queue(slurm, user),
-    )
-    jobs, doubts = merge(queue.jobs, accounting.jobs, user)
-    if doubts:
-        # What accounting calls unfinished may have been submitted since the queue was asked.
-        queue = _queue(slurm, user)
-        jobs, doubts = merge(queue.jobs, accounting.jobs, user)
+    with_use = bool(selections) or live or detail == "use"
+    asked = _Asked(user, selections, since or now - DEFAULT_SINCE, with_use)
+    jobs, doubts, accounting, queue = _told(slurm, asked, now, sparing=detail == "sparing")
     notes = [*accounting.notes, *queue.notes]
     no_answer = queue.no_answer
     if no_answer is not None:
@@ -83,20 +86,135 @@ def status(
         if selections
         else (jobs, [], [])
     )
-    notes += [note for note, job in doubts if job in found] + not_found
+    notes += not_found
+    if doubts:
+        shown = {id(job) for job in found}
+        notes += [note for note, job in doubts if id(job) in shown]
     note_jobs(found, slurm.env)
-    found = _with_dependencies(slurm, found)
-    if (selections or live) and accounting.available:
-        found = _with_use_of_ended(slurm, found)
-    found = [with_whole_exit_code(job, _run_for(selections, run_for)) for job in found]
+    if asked.use and accounting.available:
+        found = _with_use_of_ended(accounting, found)
+    find_run = _run_for(selections, run_for)
+    found = [with_whole_exit_code(job, find_run) for job in found]
     if live:
         found, live_notes = _with_live_use(slurm, found)
         notes += live_notes
     silence = no_answer.message if no_answer else accounting.notes[0] if accounting.silent else ""
     missing, unasked = ([], absent) if silence else (absent, [])
-    shown = sorted(found, key=_order)
+    age = slurm.oldest(first)
     return StatusReport(
-        _cluster(slurm, jobs), now, shown, notes, missing, unasked, no_answer, silence if unasked else ""
+        cluster=_cluster(slurm, jobs),
+        time=now - timedelta(seconds=age),
+        jobs=sorted(found, key=_order),
+        notes=notes,
+        missing=missing,
+        unasked=unasked,
+        no_answer=no_answer,
+        silence=silence if unasked else "",
+        age=age,
+    )
+
+
+def last_known(
+    slurm: Slurm,
+    *,
+    user: str | None,
+    selections: Sequence[Selection] = (),
+    since: datetime | None = None,
+    detail: Detail = "usual",
+) -> StatusReport | None:
+    """What Slurm said when this was asked last on this machine, without asking; None where it never was.
+
+    For people to look at while Slurm is silent: what has become of the jobs since, nobody knows.
+    """
+    if slurm.shelf is None:
+        return None
+    kept = Slurm(slurm.run, slurm.env, shelf=replace(slurm.shelf, kept_only=True, ages=[], heard={}))
+    try:
+        return status(kept, user=user, selections=selections, since=since, detail=detail)
+    except (SlurmUnreachable, SlurmRefused):
+        return None
+
+
+class _Asked(NamedTuple):
+    """What accounting and the queue are asked about."""
+
+    user: str | None
+    selections: Sequence[Selection]
+    since: datetime
+    use: bool
+
+
+class _Told(NamedTuple):
+    """What they say, merged; each doubt is a note and the job that it is about."""
+
+    jobs: list[JobStatus]
+    doubts: list[tuple[str, JobStatus]]
+    accounting: Accounting
+    queue: _Queue
+
+
+def _told(slurm: Slurm, asked: _Asked, now: datetime, *, sparing: bool) -> _Told:
+    told = _told_once(slurm, asked, now, sparing)
+    shelf = slurm.shelf
+    gone = [one for one in asked.selections if not any(map(one.matches, told.jobs))]
+    if shelf is None or shelf.kept_only or not gone or not slurm.oldest():
+        return told
+    # A job may have come since an answer that another process has asked for: that it is not there has to be so now.
+    shelf.only_from_now()
+    shelf.ages.clear()
+    return _told_once(slurm, asked, now, sparing)
+
+
+def _told_once(slurm: Slurm, asked: _Asked, now: datetime, sparing: bool) -> _Told:
+    user = asked.user
+    if sparing:
+        queue = _queue(slurm, user)
+        accounting = Accounting() if _live_alone(queue, asked.selections) else _accounting(slurm, asked)
+    else:
+        accounting, queue = _both(lambda: _accounting(slurm, asked), lambda: _queue(slurm, user))
+    jobs, doubts = merge(queue.jobs, accounting.jobs, user)
+    if not slurm.doubted.issuperset(job.job_id for _, job in doubts):
+        # What accounting calls unfinished may have been submitted since the queue was asked.
+        if slurm.shelf is not None:
+            slurm.shelf.only_since("sacct")
+        queue = _queue(slurm, user)
+        jobs, doubts = merge(queue.jobs, accounting.jobs, user)
+        slurm.doubted.update(job.job_id for _, job in doubts)
+    if queue.no_answer is not None:
+        jobs, doubts = _without_rash_ends(jobs, now)
+    return _Told(jobs, doubts, accounting, queue)
+
+
+# Ends of one run of a job after which Slurm may let it run again; of a cancelled one, processes may still live.
+_MAY_GO_ON = frozenset({JobState.PREEMPTED, JobState.NODE_FAIL, JobState.BOOT_FAIL, JobState.CANCELLED})
+_MAY_GO_ON_FOR = timedelta(hours=1)
+
+
+def _without_rash_ends(
+    jobs: list[JobStatus], now: datetime
+) -> tuple[list[JobStatus], list[tuple[str, JobStatus]]]:
+    """The jobs without ends that accounting alone tells, and that may be none: the queue, which would know, is silent."""
+    found, doubts = [], []
+    for job in jobs:
+        recent = job.end is None or job.end > now - _MAY_GO_ON_FOR
+        if job.state in _MAY_GO_ON and recent:
+            said = f"accounting says {job.state_text or job.state.value}, and the queue, which knows whether it goes on"
+            job = job.model_copy(update={"state": JobState.UNKNOWN, "exit_code": None, "signal": None})
+            doubts.append((f"job {job.job_id}: {said}, does not answer", job))
+        found.append(job)
+    return found, doubts
+
+
+def _live_alone(queue: _Queue, selections: Sequence[Selection]) -> bool:
+    """Whether the queue tells all that there is to know of the jobs named: each is there, and has not ended.
+
+    Of an array it may have forgotten tasks.
+    """
+    if queue.jobs is None or not selections:
+        return False
+    found = [[job for job in queue.jobs if one.matches(job)] for one in selections]
+    return all(found) and not any(
+        job.state.is_final or job.array_job_id is not None for jobs in found for job in jobs
     )
 
 
@@ -152,18 +270,19 @@ def _counts(job: JobStatus, since: datetime, selections: Sequence[Selection]) ->
     return named or not job.state.is_final or job.end is None or job.end >= since
 
 
-def _accounting(
-    slurm: Slurm, user: str | None, selections: Sequence[Selection], since: datetime
-) -> Accounting:
+def _accounting(slurm: Slurm, asked: _Asked) -> Accounting:
+    selections = asked.selections
     ids = [s.id.number for s in selections if s.id]
     runs = [s.run for s in selections if s.run]
     try:
         if selections and len(ids) == len(selections):
-            return slurm.accounting(ids=list(dict.fromkeys(ids)))
+            return slurm.accounting(ids=list(dict.fromkeys(ids)), use=asked.use)
+        since = min([asked.since, *(run.submitted_at - timedelta(minutes=5) for run in runs)])
         return slurm.accounting(
-            user=user,
-            since=min([since, *(run.submitted_at - timedelta(minutes=5) for run in runs)]),
+            user=asked.user,
+            since=since - timedelta(seconds=since.timestamp() % _EVEN),
             submit_line=any(run.job_id is None for run in runs),
+            use=asked.use,
         )
     except SlurmUnreachable as error:
         return Accounting(notes=[f"accounting is not available: {error.message}"], available=False)
@@ -208,6 +327,7 @@ def _key(job: JobStatus, lone_cluster: str | None) -> tuple[str | None, str]:
     return job.cluster or lone_cluster, job.job_id
 
 
+_SAME_SUBMISSION = timedelta(seconds=60)
 _FROM_ACCOUNTING = ("state_text", "elapsed", "start", "end", "exit_code", "signal", "node_list")
 
 
@@ -215,6 +335,8 @@ def _completed_by(queued: JobStatus, accounted: JobStatus | None) -> JobStatus:
     """The queue's record, with accounting's figures where both say that the job has ended, and how."""
     if accounted is None or not queued.state.is_final or accounted.state is not queued.state:
         return queued
+    if queued.submit and accounted.submit and accounted.submit < queued.submit - _SAME_SUBMISSION:
+        return queued  # an earlier job of this id, or an earlier run of this one: accounting lags
     told = {name: getattr(accounted, name) for name in _FROM_ACCOUNTING}
     update = {name: value for name, value in told.items() if value is not None} | {"source": "squeue+sacct"}
     if (queued.exit_code or 0) - TAKEN_OFF == accounted.exit_code:
@@ -256,31 +378,8 @@ def _missing(selection: Selection) -> JobStatus:
     return job_of_record(run).model_copy(update=told)
 
 
-def _with_dependencies(slurm: Slurm, jobs: list[JobStatus]) -> list[JobStatus]:
-    waiting = [
-        job.raw_id
-        for job in jobs
-        if job.state.is_waiting and job.raw_id is not None and (job.reason or "").startswith("Dependency")
-    ]
-    if not waiting:
-        return jobs
-    try:
-        told = slurm.dependencies(waiting)
-    except SlurmUnreachable:
-        return jobs
-    return [job.model_copy(update={"dependency": told.get(job.job_id)}) for job in jobs]
-
-
-def _with_use_of_ended(slurm: Slurm, jobs: list[JobStatus]) -> list[JobStatus]:
+def _with_use_of_ended(accounting: Accounting, jobs: list[JobStatus]) -> list[JobStatus]:
     """What ended jobs used; where accounting has not heard of a job's steps, nothing is known."""
-    ended = known(JobId.parse(job.job_id) for job in jobs if job.state.is_final and job.source != "none")
-    numbers = sorted({job_id.number for job_id in ended})
-    if not numbers:
-        return jobs
-    try:
-        accounting = slurm.accounting(ids=numbers[-_MOST_ASKED:], use=True)
-    except SlurmUnreachable:
-        return jobs
     derived = {job.job_id: job.derived_exit_code for job in accounting.jobs}
     steps: dict[str, list[Step]] = {}
     for step in accounting.steps:

@@ -2,35 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime
+from functools import lru_cache
 from typing import NamedTuple
 
+from slurmgpu.errors import InvalidInput, did_you_mean
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.monitoring.arrays import Line
 from slurmgpu.monitoring.arrays import lines as lines_of
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.printable import printable
 
-__all__ = ["COLUMNS", "Column", "duration", "plain", "table"]
+__all__ = ["COLUMNS", "Column", "aligned", "columns_of", "duration", "in_order", "plain", "table"]
 
 
 def table(
-    jobs: Sequence[JobStatus], now: datetime, *, live: bool = False, each_task: bool = False
+    jobs: Sequence[JobStatus],
+    now: datetime,
+    *,
+    live: bool = False,
+    each_task: bool = False,
+    columns: Sequence[Column] = (),
 ) -> tuple[list[tuple[str, ...]], list[Line]]:
     """Return the header and the rows, and what each row after the header stands for; `-` where there is nothing to say.
 
-    An array is one row unless `each_task`. What jobs use has columns where it was asked for (`live`).
+    An array is one row unless `each_task`. Without `columns` those that say something; what jobs use has some where it was
+    asked for (`live`).
     """
-    shown = [column for column in COLUMNS if column.shown(jobs, live)]
+    shown = columns or [column for column in COLUMNS if column.shown(jobs, live)]
     lines = lines_of(jobs, each_task=each_task)
     rows = (tuple(column.text(line, now) or "-" for column in shown) for line in lines)
     return [tuple(column.name for column in shown), *rows], lines
 
 
-def plain(jobs: Sequence[JobStatus], now: datetime, *, live: bool = False, each_task: bool = False) -> str:
+def plain(
+    jobs: Sequence[JobStatus],
+    now: datetime,
+    *,
+    live: bool = False,
+    each_task: bool = False,
+    columns: Sequence[Column] = (),
+) -> str:
     """Return aligned columns without colour; nothing is cut off."""
-    rows, _ = table(jobs, now, live=live, each_task=each_task)
+    rows, _ = table(jobs, now, live=live, each_task=each_task, columns=columns)
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells as lines of text."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
@@ -74,7 +94,15 @@ def _when(job: JobStatus, now: datetime) -> str | None:
 def _clock(moment: datetime, now: datetime) -> str:
     """The time in this machine's zone; the date is left out when it is today's."""
     local = moment.astimezone()
-    return f"{local:%H:%M}" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d %H:%M}"
+    minute = f"{local.hour:02}:{local.minute:02}"
+    if local.date() == _today(now):
+        return minute
+    return f"{local.year:04}-{local.month:02}-{local.day:02} {minute}"
+
+
+@lru_cache(maxsize=8)
+def _today(now: datetime) -> date:
+    return now.astimezone().date()
 
 
 def _exit(job: JobStatus) -> str | None:
@@ -112,6 +140,9 @@ def _shows_gpu_memory(jobs: Sequence[JobStatus], _live: bool) -> bool:
     return any(job.used is not None and job.used.gpu_memory is not None for job in jobs)
 
 
+Order = Callable[[JobStatus], float | str | None]
+
+
 class Column(NamedTuple):
     """One column of the table."""
 
@@ -122,22 +153,144 @@ class Column(NamedTuple):
     """When a terminal is too narrow: the lowest goes first; None: never."""
     shown: Callable[[Sequence[JobStatus], bool], bool] = lambda _jobs, _live: True
     """Whether it is there for these jobs, and where their use was asked for."""
+    order: Order | None = None
+    """What `--sort` goes by, where the text will not do."""
+
+    @property
+    def key(self) -> str:
+        """How it is called on the command line: `max-rss`."""
+        return self.name.lower().replace(" ", "-")
+
+    @property
+    def is_use(self) -> bool:
+        """Whether it needs what ended jobs used, which accounting is asked for apart."""
+        return self.key in _USE
+
+
+_USE = frozenset({"max-rss", "cpus-used", "gpu-mem"})
+
+
+def _never(_jobs: Sequence[JobStatus], _live: bool) -> bool:
+    """Of a column that is there when it is named."""
+    return False
+
+
+def _several_users(jobs: Sequence[JobStatus], _live: bool) -> bool:
+    return len({job.user for job in jobs}) > 1
+
+
+def _any_restarts(jobs: Sequence[JobStatus], _live: bool) -> bool:
+    return any(job.restarts for job in jobs)
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return moment.timestamp() if moment else None
+
+
+def _moment(job: JobStatus) -> float | None:
+    """When it ended, began or will begin: the moment that the column WHEN shows."""
+    if job.state.is_waiting:
+        return _seconds(job.expected_start)
+    return _seconds(job.end if job.state.is_final else job.start)
+
+
+def _time_limit(job: JobStatus) -> float | None:
+    return float("inf") if job.limit == "UNLIMITED" else job.limit
+
+
+def _of_use(name: str) -> Order:
+    return lambda job: getattr(job.live or job.used, name, None)
+
+
+def _asked_when(line: Line, now: datetime) -> str | None:
+    return _clock(line.job.submit, now) if line.job.submit else None
+
+
+def _number(value: int | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def _text(value: str | None) -> str | None:
+    return printable(value) if value else None
 
 
 COLUMNS = (
-    Column("JOB", lambda line, _: line.job.job_id),
+    Column("JOB", lambda line, _: line.job.job_id, order=lambda job: job.array_job_id or job.raw_id),
     Column("NAME", lambda line, _: printable(line.job.name)),
+    Column("USER", lambda line, _: _text(line.job.user), 6, _several_users),
     Column("STATE", lambda line, _: line.job.state.value),
     Column("PARTITION", lambda line, _: line.job.partition, 3),
-    Column("GPUS", lambda line, _: _gpus(line), 5),
-    Column("NODES", lambda line, _: _nodes(line.job), 4),
-    Column("ELAPSED", lambda line, _: duration(line.job.elapsed), 6),
-    Column("LIMIT", lambda line, _: _limit(line.job), 2),
-    Column("WHEN", lambda line, now: _when(line.job, now), 7),
-    Column("EXIT", lambda line, _: _exit(line.job), 1),  # what ended a job says the reason, too
-    Column("MAX RSS", lambda line, _: _used(line.job, "max_rss", _size), shown=_shows_use),
-    Column("CPUS USED", lambda line, _: _cpus(line.job), shown=_shows_use),
-    Column("GPU MEM", lambda line, _: _used(line.job, "gpu_memory", _size), shown=_shows_gpu_memory),
+    Column("ACCOUNT", lambda line, _: _text(line.job.account), 1, _never),
+    Column("QOS", lambda line, _: _text(line.job.qos), 1, _never),
+    Column("GPUS", lambda line, _: _gpus(line), 5, order=lambda job: job.gpus),
+    Column("CPUS", lambda line, _: _number(line.job.cpus), 1, _never, lambda job: job.cpus),
+    Column("NODES", lambda line, _: _nodes(line.job), 4, order=lambda job: job.nodes),
+    Column("SUBMITTED", _asked_when, 1, _never, lambda job: _seconds(job.submit)),
+    Column("ELAPSED", lambda line, _: duration(line.job.elapsed), 6, order=lambda job: job.elapsed),
+    Column("LIMIT", lambda line, _: _limit(line.job), 2, order=_time_limit),
+    Column("LEFT", lambda line, _: duration(line.job.time_left), 2, _never, lambda job: job.time_left),
+    Column("WHEN", lambda line, now: _when(line.job, now), 7, order=_moment),
+    Column(
+        "RESTARTS", lambda line, _: _number(line.job.restarts), 1, _any_restarts, lambda job: job.restarts
+    ),
+    # What ended a job says the reason, too.
+    Column("EXIT", lambda line, _: _exit(line.job), 1, order=lambda job: job.exit_code),
+    Column(
+        "MAX RSS",
+        lambda line, _: _used(line.job, "max_rss", _size),
+        shown=_shows_use,
+        order=_of_use("max_rss"),
+    ),
+    Column("CPUS USED", lambda line, _: _cpus(line.job), shown=_shows_use, order=_of_use("average_cpus")),
+    Column(
+        "GPU MEM",
+        lambda line, _: _used(line.job, "gpu_memory", _size),
+        shown=_shows_gpu_memory,
+        order=_of_use("gpu_memory"),
+    ),
+    Column("LOG", lambda line, _: _text(line.job.stdout), 1, _never),
+    Column("FOLDER", lambda line, _: _text(line.job.work_dir), 1, _never),
     # The longest text last, where it disturbs no column.
     Column("REASON", lambda line, _: "; ".join(filter(None, (line.tasks, reason(line.job))))),
 )
+
+
+def columns_of(words: Iterable[str], where: str) -> tuple[Column, ...]:
+    """The columns that a list names, in its order; ``where`` is who names them: ``--columns``.
+
+    InvalidInput for one that there is not, and for one named twice.
+    """
+    known = {column.key: column for column in COLUMNS}
+    found: list[Column] = []
+    for word in words:
+        key = word.strip().lower().replace(" ", "-").replace("_", "-")
+        column = known.get(key)
+        if column is None:
+            raise InvalidInput(
+                f"{where}: there is no column {word.strip()!r}",
+                hint=f"{did_you_mean(key, known)}columns are {', '.join(known)}",
+            )
+        if column in found:
+            raise InvalidInput(f"{where}: column {key} is named twice", hint="name it once")
+        found.append(column)
+    return tuple(found)
+
+
+def in_order(jobs: Sequence[JobStatus], text: str, now: datetime) -> list[JobStatus]:
+    """Jobs sorted by columns, `state,-elapsed`: by the first, then the next; `-` turns one round.
+
+    What a job does not have comes last. InvalidInput for a column that there is not.
+    """
+    ordered = list(jobs)
+    for word in reversed(text.split(",")):
+        (column,) = columns_of([word.strip().removeprefix("-")], "--sort")
+        value = column.order or _by_text(column, now)
+        values = [(value(job), job) for job in ordered]
+        having = [(known, job) for known, job in values if known is not None]
+        having.sort(key=lambda pair: pair[0], reverse=word.strip().startswith("-"))
+        ordered = [job for _, job in having] + [job for known, job in values if known is None]
+    return ordered
+
+
+def _by_text(column: Column, now: datetime) -> Order:
+    return lambda job: column.text(Line(job), now)

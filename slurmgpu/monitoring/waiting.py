@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus
@@ -82,8 +83,9 @@ def wait_for(
 ) -> Ended:
     """Wait until the selected jobs have ended, and tell the onlooker.
 
-    Slurm is asked after 1 s, then ever less often, every 30 s at most. A read that fails ends no wait: a controller that does
-    not answer is asked again at the slowest pace, however long that takes.
+    Slurm is asked after 1 s, then ever less often, every 30 s at most, or takes what another process of the user's was told
+    meanwhile. A read that fails ends no wait: a controller that does not answer is asked again at the slowest pace, however
+    long that takes.
 
     Raises SlurmRefused where Slurm says no to the question itself; once it has answered, only by a refusal that
     names what it refuses.
@@ -94,8 +96,11 @@ def wait_for(
     lost_since: float | None = None
     jobs: list[JobStatus] = []
     said: str | None = None
+    seen = _Seen()
     while True:
         if clock() >= next_poll:
+            if slurm.shelf is not None:
+                slurm.shelf.good_for = interval
             report = _asked(slurm, user, selection, again=bool(jobs))
             if report is None or report.no_answer:
                 interval = SLOWEST_POLL
@@ -104,17 +109,22 @@ def wait_for(
                 lost_since = None
             else:
                 jobs = report.jobs
-                known = not report.no_answer or Ended(jobs).known
+                known = not report.no_answer or (Ended(jobs).known and not seen.has_later_than(jobs))
+                if not report.no_answer:
+                    seen.note(jobs)
                 said = _report(jobs, said, say) if known else _say_once(SILENT, said, say)
-                _look_for_logs(jobs, logs, logs_of)
-                if Ended(jobs).known:
+                if known and Ended(jobs).known:
+                    _look_for_logs(jobs, logs, logs_of)
                     break
+                _look_for_logs([job for job in jobs if not job.state.is_final or known], logs, logs_of)
                 unknown = not jobs or any(job.state is JobState.UNKNOWN for job in jobs)
+                unknown = unknown and (not report.no_answer or bool(report.unasked))
                 lost_since = (lost_since if lost_since is not None else clock()) if unknown else None
                 patience = PATIENCE_WITH_SILENCE if report.unasked else PATIENCE
                 if lost_since is not None and clock() - lost_since > patience:
                     break
-            next_poll = clock() + interval
+            # Those who wait look at the same moment, so that one of them asks for all.
+            next_poll = clock() + interval - (min(report.age, interval) if report else 0.0)
             interval = min(interval * 1.3, SLOWEST_POLL)
         pause(LOG_POLL)
         logs.pass_on(onlooker.write)
@@ -122,10 +132,25 @@ def wait_for(
     return Ended(jobs)
 
 
+class _Seen:
+    """When the jobs were submitted that the queue has shown: accounting may know an earlier one of the same id."""
+
+    def __init__(self) -> None:
+        self._submitted: dict[str, datetime] = {}
+
+    def note(self, jobs: list[JobStatus]) -> None:
+        self._submitted.update({job.job_id: job.submit for job in jobs if job.submit is not None})
+
+    def has_later_than(self, jobs: list[JobStatus]) -> bool:
+        """Whether one of them was there already before the one that the queue has shown."""
+        pairs = ((self._submitted.get(job.job_id), job.submit) for job in jobs)
+        return any(shown and told and told < shown - timedelta(seconds=60) for shown, told in pairs)
+
+
 def _asked(slurm: Slurm, user: str | None, selection: Selection, *, again: bool) -> StatusReport | None:
     """What Slurm says of the jobs; None where nobody answers."""
     try:
-        return status(slurm, user=user, selections=[selection])
+        return status(slurm, user=user, selections=[selection], detail="sparing")
     except SlurmUnreachable:
         return None
     except SlurmRefused as error:

@@ -16,15 +16,17 @@ from slurmgpu.slurm.sacct import TAKEN_OFF, Accounting, Step
 from slurmgpu.slurm.salloc import NOT_OF_SALLOC, Heard, hear, refusal
 from slurmgpu.slurm.sbatch import Accepted, Estimate, Outcome, Rejected, Unknown, Unreachable
 from slurmgpu.slurm.scancel import Said, check_signal
+from slurmgpu.slurm.shelf import FLOOR, Shelf, shelf_here
 from slurmgpu.slurm.sstat import StepUse
 
 if TYPE_CHECKING:
     from slurmgpu.models.discovered import Discovered, LoginNode
 
 __all__ = [
-    "NOT_OF_SALLOC", "TAKEN_OFF", "Accepted", "Accounting", "Answer", "Estimate", "Health", "Heard", "JobId", "Outcome",
-    "Rejected", "Runner", "Said", "Slurm", "Step", "StepUse", "Unknown", "Unreachable", "call", "check_signal",
-    "cluster_name_here", "current_user", "expand", "expand_pattern", "hear", "refusal", "submission_env",
+    "FLOOR", "NOT_OF_SALLOC", "TAKEN_OFF", "Accepted", "Accounting", "Answer", "Estimate", "Health", "Heard", "JobId",
+    "Outcome", "Rejected", "Runner", "Said", "Shelf", "Slurm", "Step", "StepUse", "Unknown", "Unreachable", "call",
+    "check_signal", "cluster_name_here", "current_user", "expand", "expand_pattern", "hear", "refusal", "shelf_here",
+    "submission_env",
 ]  # fmt: skip
 
 
@@ -36,7 +38,6 @@ class Slurm(Commands):
     estimate = sbatch.estimate
     find_by_script = sbatch.find_by_script
     queue = squeue.read
-    dependencies = squeue.dependencies
     accounting = sacct.read
     live_use = sstat.read
     cancel = scancel.cancel

@@ -7,12 +7,31 @@ the libraries below it; tests/data/slurm_messages.yaml holds real ones, each wit
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-if TYPE_CHECKING:
-    from slurmgpu.slurm.commands import Answer
+__all__ = ["Answer", "Meaning", "meaning_of"]
 
-__all__ = ["Meaning", "meaning_of"]
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command said; `rc` is None when it was killed, by its time limit or by a signal."""
+
+    argv: tuple[str, ...]
+    rc: int | None
+    stdout: str
+    stderr: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the command ended with 0."""
+        return self.rc == 0
+
+    @property
+    def text(self) -> str:
+        """What it said on stderr, or failing that on stdout, for a message."""
+        return self.stderr.strip() or self.stdout.strip()
+
 
 Meaning = Literal["answered", "refused", "no answer", "lost", "unclear"]
 """``refused``: Slurm, or the command itself, has said no, and would again. ``no answer``: the request reached nobody who

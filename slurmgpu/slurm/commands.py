@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from slurmgpu.errors import SlurmUnreachable
+from slurmgpu.slurm.answers import Answer
+from slurmgpu.slurm.shelf import CHANGING, READING, Shelf, note_change
 
 __all__ = [
     "Answer",
@@ -53,26 +55,6 @@ _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_J
 
 # The commands of which a person knows that they are slow to answer: who asks again and again says so once.
 _WAITED_FOR: set[str] = set()
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a command said; `rc` is None when it was killed, by its time limit or by a signal."""
-
-    argv: tuple[str, ...]
-    rc: int | None
-    stdout: str
-    stderr: str
-
-    @property
-    def ok(self) -> bool:
-        """Whether the command ended with 0."""
-        return self.rc == 0
-
-    @property
-    def text(self) -> str:
-        """What it said on stderr, or failing that on stdout, for a message."""
-        return self.stderr.strip() or self.stdout.strip()
 
 
 class Runner(Protocol):
@@ -232,6 +214,10 @@ class Commands:
     env: Mapping[str, str] | None = None
     """The environment to start from (default: this process's)."""
     asked: list[tuple[str, ...]] = field(default_factory=list)
+    doubted: set[str] = field(default_factory=set)
+    """The jobs of which accounting says that they live, and of which the queue, asked once more, knew nothing."""
+    shelf: Shelf | None = None
+    """Where answers are shared with the user's other processes; None: what is asked here is asked anew."""
 
     def ask(
         self,
@@ -241,9 +227,32 @@ class Commands:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> Answer:
-        """Run a command (in the reading environment unless `env` is given) and return its answer."""
-        self.asked.append(tuple(argv))
-        return self.run(argv, timeout=timeout, env=reading_env(self.env) if env is None else env, cwd=cwd)
+        """Run a command (in the reading environment unless `env` is given) and return its answer.
+
+        What only reads may be answered from the shelf. Raises SlurmUnreachable where that is all that may be asked, and
+        has nothing.
+        """
+        whole = reading_env(self.env) if env is None else env
+
+        def now() -> Answer:
+            self.asked.append(tuple(argv))
+            return self.run(argv, timeout=timeout, env=whole, cwd=cwd)
+
+        if self.shelf is not None and env is None and argv[0] in READING:
+            answer = self.shelf.answer(argv, whole, now)
+            if answer is None:
+                raise SlurmUnreachable(f"{argv[0]} has never answered this on this machine")
+            return answer
+        if argv[0] not in CHANGING or self.run is not call:
+            return now()
+        try:
+            return now()
+        finally:
+            note_change(self.env)  # whatever came of it
+
+    def oldest(self, first: int = 0) -> float:
+        """The age in seconds of the oldest answer since the ``first`` of the shelf's; 0.0 where all were asked for."""
+        return max(self.shelf.ages[first:], default=0.0) if self.shelf is not None else 0.0
 
     def count(self, command: str) -> int:
         """Return how often `command` was called."""

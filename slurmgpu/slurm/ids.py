@@ -77,6 +77,8 @@ def expand_pattern(
     """
     if "\\" in pattern:
         return pattern.replace("\\", "")
+    if "%" not in pattern:
+        return pattern
     task = job_id.tasks if job_id.tasks and job_id.tasks.isdigit() else None
     waiting = job_id.tasks is not None and task is None
     raw = raw_id if raw_id is not None else job_id.number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -133,14 +133,17 @@ def parse(text: str, *, submit_line: bool = False, use: bool = False) -> Account
     fields = _fields(submit_line, use)
     good, bad = rows(text, len(fields))
     notes = [f"sacct: a row that cannot be read was left out: {row[:200]!r}" for row in bad]
-    records = [dict(zip(fields, row, strict=True)) for row in good]
-    steps = [_step(record) for record in records if "." in record["JobID"]]
-    jobs = list(_jobs([record for record in records if "." not in record["JobID"]], notes))
+    steps: list[Step] = []
+    records = (dict(zip(fields, row, strict=True)) for row in good)
+    jobs = list(_jobs(records, steps, notes))
     return Accounting(jobs, steps, notes)
 
 
-def _jobs(records: list[dict[str, str]], notes: list[str]) -> Iterator[JobStatus]:
+def _jobs(records: Iterable[dict[str, str]], steps: list[Step], notes: list[str]) -> Iterator[JobStatus]:
     for record in records:
+        if "." in record["JobID"]:
+            steps.append(_step(record))
+            continue
         job_id = JobId.parse(record["JobID"])
         if job_id is None:
             notes.append(f"sacct: a row with the id {record['JobID']!r} was left out: that is not a job id")
@@ -166,41 +169,43 @@ def _job(record: dict[str, str], job_id: JobId) -> JobStatus:
     counted = "cpu=" in record["AllocTRES"] or "cpu=" in record["ReqTRES"]
     exit_code, signal = _exit(record["ExitCode"])
     start = moment(record["Start"])
-    return JobStatus(
-        job_id=record["JobID"],
-        raw_id=whole(record["JobIDRaw"]),
-        array_job_id=job_id.number if job_id.tasks else None,
-        array_tasks=job_id.tasks,
-        cluster=known(record["Cluster"]),
-        name=record["JobName"],
-        user=known(record["User"]),
-        state=state,
-        state_text=record["State"],
-        reason=known(record["Reason"]),
-        partition=known(record["Partition"]),
-        account=known(record["Account"]),
-        qos=known(record["QOS"]),
-        gpus=gpus.count if gpus else 0 if counted else None,
-        gpu_types=gpus.types if gpus else {},
-        nodes=whole(record["NNodes"]),
-        cpus=whole(record["NCPUS"]),
-        node_list=None if record["NodeList"] == "None assigned" else known(record["NodeList"]),
-        elapsed=None if state.is_waiting else whole(record["ElapsedRaw"]),
-        limit=_limit(record["TimelimitRaw"]),
-        submit=moment(record["Submit"]),
-        start=None if state.is_waiting else start,
-        end=moment(record["End"]),
-        # A job that still runs has the exit code 0:0 here, which says nothing.
-        exit_code=exit_code if state.is_final else None,
-        exit_code_cut=state is JobState.FAILED
-        and exit_code is not None
-        and exit_code + TAKEN_OFF < 256
-        and not signal,
-        signal=signal if state.is_final else None,
-        derived_exit_code=_derived(record) if state.is_final else None,
-        work_dir=known(record["WorkDir"]),
-        submit_line=known(record.get(SUBMIT_LINE, "")),
-        source="sacct",
+    return JobStatus.told(
+        {
+            "job_id": record["JobID"],
+            "raw_id": whole(record["JobIDRaw"]),
+            "array_job_id": job_id.number if job_id.tasks else None,
+            "array_tasks": job_id.tasks,
+            "cluster": known(record["Cluster"]),
+            "name": record["JobName"],
+            "user": known(record["User"]),
+            "state": state,
+            "state_text": record["State"],
+            "reason": known(record["Reason"]),
+            "partition": known(record["Partition"]),
+            "account": known(record["Account"]),
+            "qos": known(record["QOS"]),
+            "gpus": gpus.count if gpus else 0 if counted else None,
+            "gpu_types": dict(gpus.types) if gpus else {},
+            "nodes": whole(record["NNodes"]),
+            "cpus": whole(record["NCPUS"]),
+            "node_list": None if record["NodeList"] == "None assigned" else known(record["NodeList"]),
+            "elapsed": None if state.is_waiting else whole(record["ElapsedRaw"]),
+            "limit": _limit(record["TimelimitRaw"]),
+            "submit": moment(record["Submit"]),
+            "start": None if state.is_waiting else start,
+            "end": moment(record["End"]),
+            # A job that still runs has the exit code 0:0 here, which says nothing.
+            "exit_code": exit_code if state.is_final else None,
+            "exit_code_cut": state is JobState.FAILED
+            and exit_code is not None
+            and exit_code + TAKEN_OFF < 256
+            and not signal,
+            "signal": signal if state.is_final else None,
+            "derived_exit_code": _derived(record) if state.is_final else None,
+            "work_dir": known(record["WorkDir"]),
+            "submit_line": known(record.get(SUBMIT_LINE, "")),
+            "source": "sacct",
+        }
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from slurmgpu.errors import SlurmRefused
 from slurmgpu.models.run import JobState, JobStatus
@@ -12,15 +12,15 @@ from slurmgpu.slurm.ids import JobId, expand_pattern
 from slurmgpu.slurm.text import SEPARATOR, known, moment, rows, seconds, whole
 from slurmgpu.slurm.tres import gpus_of_job
 
-__all__ = ["FIELDS", "command", "dependencies", "parse", "read"]
+__all__ = ["FIELDS", "command", "parse", "read"]
 
 # All of these are in every release from 20.11 on; one unknown name would make squeue refuse the whole call.
-# Free text comes last. The first two are what a row is recognised by.
+# The first two are what a row is recognised by.
 FIELDS = (
     "JobArrayID", "JobID", "Cluster", "UserName", "Account", "Partition", "QOS", "State", "Reason",
     "TimeUsed", "TimeLimit", "TimeLeft", "SubmitTime", "StartTime", "EndTime", "NumNodes", "NumCPUs",
     "NodeList", "tres-alloc", "tres-per-job", "tres-per-node", "RestartCnt", "exit_code", "Name",
-    "WorkDir", "StdOut", "StdErr", "Command",
+    "WorkDir", "StdOut", "StdErr", "Command", "Dependency",
 )  # fmt: skip
 
 
@@ -50,18 +50,6 @@ def read(
     if meaning != "answered":
         raise unreachable(answer)
     return parse(answer.stdout)
-
-
-def dependencies(slurm: Commands, ids: Sequence[int]) -> dict[str, str]:
-    """What some waiting jobs still wait for, by the id as shown; nothing where the queue does not say.
-
-    Asked apart from the rest: few jobs wait for others.
-    """
-    fields = f"JobArrayID:{SEPARATOR},JobID:{SEPARATOR},Dependency:{SEPARATOR}"
-    numbers = f"--jobs={','.join(map(str, ids))}"
-    answer = slurm.ask(["squeue", "--noheader", "--noconvert", numbers, "-O", fields])
-    good, _ = rows(answer.stdout, 3)
-    return {row[0].strip(): text for row in good if (text := known(row[2])) is not None}
 
 
 def parse(text: str) -> tuple[list[JobStatus], list[str]]:
@@ -117,39 +105,44 @@ def _job(fields: dict[str, str], shown: str, job_id: JobId) -> JobStatus:
         # 26.05 gives the default as it is, slurm-%j.out.
         return f"{work_dir}/{expanded}" if work_dir else None
 
-    return JobStatus(
-        job_id=shown,
-        raw_id=raw_id,
-        array_job_id=job_id.number if job_id.tasks else None,
-        array_tasks=job_id.tasks,
-        cluster=known(fields["Cluster"]),
-        name=name,
-        user=user,
-        state=state,
-        state_text=fields["State"],
-        reason=known(fields["Reason"]),
-        partition=known(fields["Partition"]),
-        account=known(fields["Account"]),
-        qos=known(fields["QOS"]),
-        gpus=gpus.count if gpus else None,
-        gpu_types=gpus.types if gpus else {},
-        nodes=nodes,
-        cpus=whole(fields["NumCPUs"]),
-        node_list=node_list,
-        elapsed=None if state.is_waiting else seconds(fields["TimeUsed"]),
-        limit="UNLIMITED" if fields["TimeLimit"].strip() == "UNLIMITED" else seconds(fields["TimeLimit"]),
-        time_left=None if state.is_final else seconds(fields["TimeLeft"]),
-        submit=moment(fields["SubmitTime"]),
-        expected_start=start if state.is_waiting else None,
-        start=None if state.is_waiting else start,
-        end=moment(fields["EndTime"]) if state.is_final else None,
-        restarts=whole(fields["RestartCnt"]),
-        exit_code=exit_code,
-        signal=signal,
-        stdout=path("StdOut"),
-        # From 24.11 on, if not before, it is empty where both streams go to one file.
-        stderr=path("StdErr") if known(fields["StdErr"]) else path("StdOut"),
-        work_dir=work_dir,
-        script=known(fields["Command"]),
-        source="squeue",
+    return JobStatus.told(
+        {
+            "job_id": shown,
+            "raw_id": raw_id,
+            "array_job_id": job_id.number if job_id.tasks else None,
+            "array_tasks": job_id.tasks,
+            "cluster": known(fields["Cluster"]),
+            "name": name,
+            "user": user,
+            "state": state,
+            "state_text": fields["State"],
+            "reason": known(fields["Reason"]),
+            "partition": known(fields["Partition"]),
+            "account": known(fields["Account"]),
+            "qos": known(fields["QOS"]),
+            "gpus": gpus.count if gpus else None,
+            "gpu_types": dict(gpus.types) if gpus else {},
+            "nodes": nodes,
+            "cpus": whole(fields["NumCPUs"]),
+            "node_list": node_list,
+            "elapsed": None if state.is_waiting else seconds(fields["TimeUsed"]),
+            "limit": "UNLIMITED"
+            if fields["TimeLimit"].strip() == "UNLIMITED"
+            else seconds(fields["TimeLimit"]),
+            "time_left": None if state.is_final else seconds(fields["TimeLeft"]),
+            "submit": moment(fields["SubmitTime"]),
+            "expected_start": start if state.is_waiting else None,
+            "start": None if state.is_waiting else start,
+            "end": moment(fields["EndTime"]) if state.is_final else None,
+            "restarts": whole(fields["RestartCnt"]),
+            "dependency": known(fields["Dependency"]) if state.is_waiting else None,
+            "exit_code": exit_code,
+            "signal": signal,
+            "stdout": path("StdOut"),
+            # From 24.11 on, if not before, it is empty where both streams go to one file.
+            "stderr": path("StdErr") if known(fields["StdErr"]) else path("StdOut"),
+            "work_dir": work_dir,
+            "script": known(fields["Command"]),
+            "source": "squeue",
+        }
     )

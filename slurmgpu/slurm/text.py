@@ -6,6 +6,7 @@ import math
 import re
 import secrets
 from datetime import datetime, timezone
+from functools import lru_cache
 
 __all__ = ["SEPARATOR", "known", "moment", "rows", "seconds", "size", "whole"]
 
@@ -70,6 +71,7 @@ def whole(text: str) -> int | None:
 _DURATION = re.compile(r"(?:(?:(\d{1,9})-)?(\d{1,9}):)?(\d{1,9}):(\d{1,2})(?:\.\d+)?", re.ASCII)
 
 
+@lru_cache(maxsize=4096)
 def seconds(text: str) -> int | None:
     """Read a duration as Slurm prints it, `[[days-]hours:]minutes:seconds`; None for words (UNLIMITED)."""
     match = _DURATION.fullmatch(text.strip())

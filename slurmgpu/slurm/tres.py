@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 __all__ = ["GpuCount", "gpus_of_job", "read_gpus"]
 
@@ -23,6 +24,7 @@ class GpuCount:
 _ENTRY = re.compile(r"(?:gres[/:])?gpu(?:[:=](?P<rest>.*))?", re.ASCII | re.DOTALL)
 
 
+@lru_cache(maxsize=4096)
 def read_gpus(text: str) -> GpuCount | None:
     """Count the GPUs in a list of TRES or GRES; None when it names none.
 
@@ -58,6 +60,7 @@ def _type_and_number(rest: str | None) -> tuple[str, int | None]:
     return rest, 1
 
 
+@lru_cache(maxsize=4096)
 def gpus_of_job(
     allocated: str, per_job: str = "", per_node: str = "", nodes: int | None = None
 ) -> GpuCount | None:

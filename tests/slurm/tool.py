@@ -41,11 +41,13 @@ class Tool:
         self.config = folder / "config" / "slurmgpu"
         self.work.mkdir()
         self.config.mkdir(parents=True)
+        (folder / "session").mkdir()
         # Jobs inherit it: `python` and `python3` are the ones that run these tests, one thread each.
         self.env = slurm.env | {
             "PATH": f"{Path(sys.executable).parent}:{slurm.env['PATH']}",
             "PYTHONPATH": str(ROOT),
             "XDG_CONFIG_HOME": str(folder / "config"),
+            "XDG_RUNTIME_DIR": str(folder / "session"),
             "SLURMGPU_SITE": str(folder / "site"),
             "OMP_NUM_THREADS": "1",
             "NO_COLOR": "1",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import click
 
+from slurmgpu.cli.actions.asking import shared
 from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.preparing import note
 from slurmgpu.models.run import JobStatus, Run
@@ -13,6 +16,7 @@ from slurmgpu.monitoring.following import GrowingLogs
 from slurmgpu.monitoring.log_files import Log, logs_of
 from slurmgpu.monitoring.select import Selection, current_user
 from slurmgpu.monitoring.waiting import Ended, Onlooker, exit_code, wait_for
+from slurmgpu.printable import Harmless
 from slurmgpu.slurm import Slurm
 
 
@@ -28,19 +32,35 @@ def wait_at_terminal(
     def say(text: str) -> None:
         note(f"job {name}: {text}")
 
-    def write(piece: str) -> None:
-        click.echo(piece, nl=False)
-
     try:
-        with as_interrupts():
+        with as_interrupts(), written() as write:
             return wait_for(slurm, selection, Onlooker(current_user(), say, write, logs, growing))
     except KeyboardInterrupt:
         note(f"job {name} goes on; `slurmgpu cancel {name}` ends it")
         raise
 
 
-def wait_for_job(slurm: Slurm, run: Run, follow: bool) -> int:
+@contextmanager
+def written(*, redraws: bool = True) -> Iterator[Callable[[str], None]]:
+    """What prints the text of logs: to a file or a pipe as it is, to a terminal what steers nothing there."""
+    harmless = Harmless(redraws=redraws) if sys.stdout.isatty() else None
+
+    def write(piece: str) -> None:
+        click.echo(harmless.text(piece) if harmless is not None else piece, nl=False)
+
+    try:
+        yield write
+    finally:
+        if harmless is not None:
+            click.echo(harmless.end(), nl=False)
+
+
+def wait_for_job(run: Run, follow: bool, slurm: Slurm | None = None) -> int:
     """Wait for a run's newest job, with ``follow`` printing its logs; its exit code."""
+    if slurm is None:
+        slurm = shared()
+        if slurm.shelf is not None:
+            slurm.shelf.only_from_now()  # the job has come this moment
     selection = Selection(text=run.run_dir, run=run)
     logs = (lambda job: logs_of(run, job)) if follow else None
     ended = wait_at_terminal(slurm, selection, str(run.job_id), logs)

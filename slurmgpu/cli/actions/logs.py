@@ -3,62 +3,149 @@
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from slurmgpu.cli.actions.awaiting import wait_at_terminal
+from slurmgpu.cli.actions.asking import shared
+from slurmgpu.cli.actions.awaiting import wait_at_terminal, written
 from slurmgpu.cli.preparing import note
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.files.settings import runs_by_settings
 from slurmgpu.models.run import JobStatus, Run
-from slurmgpu.monitoring.following import GrowingLogs, header
-from slurmgpu.monitoring.log_files import Log, Stream, absence, end_of, logs_of
+from slurmgpu.monitoring.following import GrowingLogs, header, prefixed
+from slurmgpu.monitoring.log_files import (
+    Log,
+    Stream,
+    absence,
+    last_lines_from,
+    lines_of,
+    logs_of,
+    pieces_of,
+    size_of,
+)
+from slurmgpu.monitoring.log_lines import LineFilter, Wanted, time_of
 from slurmgpu.monitoring.logs import find_logs
 from slurmgpu.monitoring.runs import run_of_job
-from slurmgpu.monitoring.select import Selection, current_user, select
+from slurmgpu.monitoring.select import Selection, current_user, select, since_moment
 from slurmgpu.monitoring.waiting import SLOWEST_POLL
 from slurmgpu.slurm import Slurm
 
+if TYPE_CHECKING:
+    from slurmgpu.cli.logs import Lines
+
 _EMPTY_NAMED = 3
+# Within so many lines one with a time in it says when those before it were written.
+_FIRST_TIME_IN = 1000
 
 
 def act(
     ctx: click.Context,
     jobs: tuple[str, ...],
-    lines: int | None,
+    lines: Lines,
     follow: bool,
+    prefix: bool,
     stream: Stream | None,
     paths: bool,
 ) -> None:
-    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
+    wanted_lines = _wanted(lines)
     if follow and len(jobs) > 1:
         raise InvalidInput(
             f"--follow shows the logs of one job, and {len(jobs)} are named: {' '.join(jobs)}",
             hint=f"name one of them: slurmgpu logs --follow {jobs[0]}",
         )
-    wanted = stream or "both"
+    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else shared()
     selections = select(jobs)
     runs_of = runs_by_settings(Path.cwd(), os.environ)
 
     def run_for(job: JobStatus) -> Run | None:
         return run_of_job(job, runs_of)
 
-    found = _find(slurm, selections, run_for, patient=follow)
-    logs = [log for log in found if log.shows(wanted)]
+    def shows(log: Log) -> bool:
+        return log.shows(stream or "both") and (
+            wanted_lines.rank is None or log.rank in (None, wanted_lines.rank)
+        )
+
+    logs = [log for log in _find(slurm, selections, run_for, patient=follow) if shows(log)]
     if paths:
         ctx.exit(_show_paths(logs))
-    growing = GrowingLogs(several=len(logs) > 1)
-    _show_all(logs, lines, growing, follow)
+    growing = GrowingLogs(
+        several=len(logs) > 1, prefixes=prefix, filter_of=lambda log: _filter(log, wanted_lines)
+    )
+    _show_all(logs, lines.last, growing, follow)
     if follow:
+        for lines_wanted in filter(None, map(growing.filter_for, logs)):
+            lines_wanted.go_on()
 
-        def wanted_of(job: JobStatus) -> list[Log]:
-            return [log for log in logs_of(selections[0].run or run_for(job), job) if log.shows(wanted)]
+        def logs_shown(job: JobStatus) -> list[Log]:
+            return [log for log in logs_of(selections[0].run or run_for(job), job) if shows(log)]
 
-        wait_at_terminal(slurm, selections[0], _name_of(jobs[0]), wanted_of, growing)
-    ctx.exit(0 if growing.shown or any(log.path and log.path.exists() for log in logs) else 1)
+        wait_at_terminal(slurm, selections[0], _name_of(jobs[0]), logs_shown, growing)
+    there = [log for log in logs if log.path and log.path.exists()]
+    if not growing.shown and there and not wanted_lines.all:
+        note(_nothing_of(there, wanted_lines, growing))
+        ctx.exit(1)
+    ctx.exit(0 if growing.shown or there else 1)
+
+
+def _wanted(lines: Lines) -> Wanted:
+    if lines.context is not None and lines.pattern is None:
+        raise InvalidInput(
+            f"--context {lines.context} is about the lines that --grep finds, and there is no --grep",
+            hint="slurmgpu logs JOB --grep Error -C 5",
+        )
+    pattern = None
+    if lines.pattern is not None:
+        try:
+            pattern = re.compile(lines.pattern)
+        except re.error as error:
+            raise InvalidInput(
+                f"--grep {lines.pattern!r} is not a regular expression: {error}",
+                hint="put a backslash before a character that stands for itself: --grep 'f\\(x\\)'",
+            ) from None
+    since = since_moment(lines.since, datetime.now(timezone.utc)) if lines.since is not None else None
+    return Wanted(lines.rank, since, pattern, lines.context or 0)
+
+
+def _filter(log: Log, wanted: Wanted) -> LineFilter | None:
+    if wanted.all or log.path is None:
+        return None
+    return LineFilter(wanted, rank=log.rank, at_first=_first_time(log.path) if wanted.since else None)
+
+
+def _first_time(path: Path) -> datetime | None:
+    """When the first lines of a log were written: the first time in it, else no later than its last change."""
+    now = datetime.now(timezone.utc)
+    for number, line in enumerate(lines_of(pieces_of(path, 0, size_of(path)))):
+        if moment := time_of(line, now):
+            return moment
+        if number > _FIRST_TIME_IN:
+            break
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
+    except OSError:
+        return None
+
+
+def _nothing_of(logs: list[Log], wanted: Wanted, growing: GrowingLogs) -> str:
+    """Why nothing is shown of logs that are there."""
+    filters = [growing.filter_for(log) for log in logs]
+    if wanted.rank is not None and not any(one.ranked for one in filters if one is not None):
+        return (
+            f"no line says that rank {wanted.rank} wrote it: `srun --label`, or `torchrun --log-dir logs` make that known; "
+            "without --rank all is shown"
+        )
+    of = [f"of rank {wanted.rank}"] if wanted.rank is not None else []
+    of += [f"since {wanted.since.astimezone():%Y-%m-%d %H:%M:%S}"] if wanted.since else []
+    of += [f"with {wanted.pattern.pattern!r} in it"] if wanted.pattern else []
+    return f"there is no line {' '.join(of)}"
 
 
 def _find(
@@ -75,9 +162,14 @@ def _find(
             time.sleep(SLOWEST_POLL)
 
 
-def _show_all(logs: list[Log], lines: int | None, growing: GrowingLogs, follow: bool) -> None:
+def _show_all(logs: list[Log], last: int | None, growing: GrowingLogs, follow: bool) -> None:
     """Print the logs; say of which there is nothing to show, unless they are to be followed."""
-    nothing = [(log, why) for log in logs if (why := _show(log, lines, growing)) and (log.why or not follow)]
+    with written(redraws=len(logs) == 1) as write:
+        nothing = [
+            (log, why)
+            for log in logs
+            if (why := _show(log, last, growing, write)) and (log.why or not follow)
+        ]
     empty = sum(log.path is not None and log.path.exists() for log, _ in nothing)
     for log, why in nothing:
         if empty <= _EMPTY_NAMED or log.path is None or not log.path.exists():
@@ -101,17 +193,36 @@ def _show_paths(logs: list[Log]) -> int:
     return 1 if any(log.path is None for log in logs) else 0
 
 
-def _show(log: Log, lines: int | None, growing: GrowingLogs) -> str | None:
+def _show(log: Log, last: int | None, growing: GrowingLogs, write: Callable[[str], None]) -> str | None:
     """Print what is in a log so far, under a header where there are several; why there is nothing to print."""
     if log.path is None:
         return log.why
-    text, size = end_of(log.path, lines)
-    if text and growing.several:
+    size = size_of(log.path)
+    pieces = _pieces(log, log.path, last, size, growing)
+    first = next(pieces, "")
+    if first and growing.several and not growing.prefixes:
         click.echo(click.style(header(log), bold=True))
-    click.echo(text, nl=False)
-    if text and growing.several and not text.endswith("\n"):
+    end = "\n"
+    for piece in chain([first], pieces) if first else ():
+        write(piece)
+        end = piece[-1:]
+    if end != "\n" and growing.several:
         click.echo()
-    growing.add(log, size, shown=bool(text))
+    growing.add(log, size, shown=bool(first))
     if size:
         return None
     return f"{log.path} is empty" if log.path.exists() else f"there is no {log.path}: {absence(log)}"
+
+
+def _pieces(log: Log, path: Path, last: int | None, size: int, growing: GrowingLogs) -> Iterator[str]:
+    """What is to be shown of a log, up to a position."""
+    if not size:
+        return
+    lines = growing.filter_for(log)
+    if lines is None:
+        pieces = pieces_of(path, 0 if last is None else last_lines_from(path, last, size), size)
+        yield from (prefixed(log, line) for line in lines_of(pieces)) if growing.prefixes else pieces
+        return
+    found = lines.lines(lines_of(pieces_of(path, 0, size)))
+    for line in found if last is None else deque(found, maxlen=last):
+        yield prefixed(log, line) if growing.prefixes else line

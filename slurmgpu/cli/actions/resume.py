@@ -43,7 +43,7 @@ def act(
     record = _resume(slurm, run, given, hold)
     click.echo(record.to_json() if as_json else f"{record.job_id}\n", nl=False)
     if wait or follow:
-        ctx.exit(wait_for_job(slurm, record, follow))
+        ctx.exit(wait_for_job(record, follow, ctx.obj if isinstance(ctx.obj, Slurm) else None))
 
 
 def _resume(slurm: Slurm, word: str, given: dict[str, Any], hold: bool) -> Run:

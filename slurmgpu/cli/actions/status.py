@@ -2,92 +2,173 @@
 
 from __future__ import annotations
 
-import json
+import gc
 import os
 import sys
-import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
+from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from slurmgpu.cli.actions.asking import shared
+from slurmgpu.cli.actions.status_text import View, show
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmUnreachable
-from slurmgpu.files.settings import runs_by_settings
+from slurmgpu.files.settings import Settings, load_settings, runs_by_settings
 from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.monitoring.runs import run_of_job, runs_that_ended
-from slurmgpu.monitoring.select import current_user, select, since_moment
-from slurmgpu.monitoring.status import StatusReport, status
-from slurmgpu.monitoring.table import COLUMNS, plain, table
-from slurmgpu.printable import printable
+from slurmgpu.monitoring.select import Selection, current_user, select, since_moment
+from slurmgpu.monitoring.status import Detail, StatusReport, last_known, status
+from slurmgpu.monitoring.table import COLUMNS, Column, columns_of, in_order
 from slurmgpu.slurm import Slurm
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from slurmgpu.cli.status import Which
+    from slurmgpu.cli.status import How, Which
 
 # What many users' watches may cost a controller together sets the pace, not what one would like to see.
 WATCH_SECONDS = 30.0
 
-_COLOURS = {
-    "RUNNING": "green",
-    "COMPLETED": "green",
-    "CONFIGURING": "cyan",
-    "COMPLETING": "cyan",
-    "PENDING": "yellow",
-    "REQUEUED": "yellow",
-    "SUSPENDED": "yellow",
-    "PREEMPTED": "magenta",
-    "CANCELLED": "magenta",
-    "UNKNOWN": "bold red",
-}
 
-# On a narrow terminal; --json always has everything.
-_LONG = 16
-_ROOM_FOR_REASONS = 30
+class _Question(NamedTuple):
+    """What is asked at each look."""
+
+    selections: list[Selection]
+    user: str | None
+    since: str | None
+    live: bool
+    detail: Detail
+    run_for: Callable[[JobStatus], Run | None]
+
+    def ask(self, slurm: Slurm) -> StatusReport:
+        return status(
+            slurm,
+            user=self.user,
+            selections=self.selections,
+            since=self._moment(),
+            live=self.live,
+            detail=self.detail,
+            run_for=self.run_for,
+        )
+
+    def last_known(self, slurm: Slurm) -> StatusReport | None:
+        return last_known(
+            slurm, user=self.user, selections=self.selections, since=self._moment(), detail=self.detail
+        )
+
+    def _moment(self) -> datetime | None:
+        return since_moment(self.since, datetime.now(timezone.utc)) if self.since else None
 
 
-def act(
-    ctx: click.Context,
-    jobs: tuple[str, ...],
-    which: Which,
-    each_task: bool,
-    live: bool,
-    watch: bool,
-    as_json: bool,
-) -> None:
-    wanted = _states(which.states) if which.states is not None else None
-    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
+def act(ctx: click.Context, jobs: tuple[str, ...], which: Which, how: How, live: bool, watch: bool) -> None:
+    # Of tens of thousands of records none is in a circle, and to look for circles would take as long as to read them.
+    gc.set_threshold(100_000, 50, 50)
+    settings = load_settings(Path.cwd(), os.environ).settings
+    columns = _columns(how.columns, settings)
+    counts = _filter(which)
+    if how.sort:
+        in_order([], how.sort, datetime.now(timezone.utc))
+    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else shared(settings)
+    if watch and slurm.shelf is not None:
+        slurm.shelf.good_for = _pace(slurm)  # a watch's picture is never older than that
     selections = select(jobs)
-    user = None if which.all_users else current_user()
-    run_for = _run_for(named=bool(selections))
+    asked = _Question(
+        selections,
+        None if which.all_users else current_user(),
+        which.since,
+        live,
+        "use" if any(column.is_use for column in columns) else "usual",
+        _run_for(named=bool(selections)),
+    )
+    view = View(live, _one_array(selections), how, columns, watch)
+
+    def shown(report: StatusReport) -> StatusReport:
+        found = [job for job in report.jobs if counts(job)]
+        return replace(report, jobs=in_order(found, how.sort, report.time) if how.sort else found)
+
     while True:
-        moment = since_moment(which.since, datetime.now(timezone.utc)) if which.since else None
         try:
-            report = status(slurm, user=user, selections=selections, since=moment, live=live, run_for=run_for)
+            report = asked.ask(slurm)
         except SlurmUnreachable as error:
+            known = asked.last_known(slurm)
+            _clear(watch, how.as_json)
+            if known is not None:
+                show(shown(known), view, why_old=error.message)
             if not watch:
                 raise
-            click.echo(f"note: {error.message}; asking again in {WATCH_SECONDS:g} s", err=True)
-            if not _paused(time.sleep):
+            click.echo(f"note: {error.message}; asking again in {_pace(slurm):g} s", err=True)
+            if not _paused(_pace(slurm)):
                 return
             continue
-        if watch and not as_json and sys.stdout.isatty():
-            click.clear()
-        shown = report.jobs if wanted is None else [job for job in report.jobs if job.state in wanted]
-        _show(replace(report, jobs=shown), live=live, each_task=each_task, as_json=as_json, one_line=watch)
+        _clear(watch, how.as_json)
+        show(shown(report), view)
         if report.missing and (not watch or len(report.missing) == len(selections)):
             ctx.exit(1)  # nothing of these will ever change
         if report.unasked and not watch:
             ctx.exit(OutcomeUnknown.exit_code)
         done = selections and not report.unasked and all(job.state.is_final for job in report.jobs)
-        if not watch or done or not _paused(time.sleep):
+        # Those who watch look at the same moment, so that one of them asks for all.
+        if not watch or done or not _paused(_pace(slurm) - min(report.age, _pace(slurm))):
             return
+
+
+def _pace(slurm: Slurm) -> float:
+    """The seconds between two looks of a watch."""
+    return max(WATCH_SECONDS, slurm.shelf.floor if slurm.shelf is not None else 0.0)
+
+
+def _clear(watch: bool, as_json: bool) -> None:
+    if watch and not as_json and sys.stdout.isatty():
+        click.clear()
+
+
+def _columns(given: str | None, settings: Settings) -> tuple[Column, ...]:
+    """The columns asked for, on the command line or in the settings; none: those that say something."""
+    usual = columns_of(settings.status_columns, "status_columns in the settings")
+    if given is None:
+        return usual
+    added = given.startswith("+")
+    named = columns_of(given.removeprefix("+").split(","), "--columns")
+    if not added:
+        return named
+    usual = usual or tuple(column for column in COLUMNS if column.shown([], False))
+    beside = [column for column in named if column not in usual]
+    return (*usual[:-1], *beside, usual[-1])  # the reason is the longest, and last
+
+
+def _filter(which: Which) -> Callable[[JobStatus], bool]:
+    """Whether a job is among those that are to be shown."""
+    states = _states(which.states) if which.states is not None else None
+    partitions = _words(which.partitions, "--partition") if which.partitions is not None else None
+    accounts = _words(which.accounts, "--account") if which.accounts is not None else None
+    name = which.name
+
+    def counts(job: JobStatus) -> bool:
+        return (
+            (states is None or job.state in states)
+            and (partitions is None or not partitions.isdisjoint((job.partition or "").split(",")))
+            # Slurm keeps accounts in lower case, however they are typed.
+            and (accounts is None or (job.account or "").lower() in {one.lower() for one in accounts})
+            and (name is None or fnmatchcase(job.name, name))
+        )
+
+    return counts
+
+
+def _words(text: str, option: str) -> set[str]:
+    words = {word.strip() for word in text.split(",")}
+    if "" in words:
+        raise InvalidInput(f"{option} {text!r}: one of its names is empty", hint=f"{option} gpu,debug")
+    return words
+
+
+def _one_array(selections: list[Selection]) -> bool:
+    """Whether one job is named, by its whole id: of an array, each task is shown then."""
+    return len(selections) == 1 and selections[0].id is not None
 
 
 def _run_for(named: bool) -> Callable[[JobStatus], Run | None]:
@@ -101,10 +182,10 @@ def _run_for(named: bool) -> Callable[[JobStatus], Run | None]:
     return lambda job: finder()(job)
 
 
-def _paused(sleep: Callable[[float], None]) -> bool:
+def _paused(seconds: float) -> bool:
     """Wait until the next look; False where the person ends the watch."""
     try:
-        sleep(WATCH_SECONDS)
+        time.sleep(seconds)
     except KeyboardInterrupt:
         return False
     return True
@@ -120,100 +201,3 @@ def _states(text: str) -> set[JobState]:
                 hint=f"states are {', '.join(state.value.lower() for state in JobState)}",
             )
     return {JobState.parse(word) for word in words}
-
-
-def _show(report: StatusReport, *, live: bool, each_task: bool, as_json: bool, one_line: bool) -> None:
-    if as_json:
-        click.echo(_json(report, one_line))
-        return
-    for note in report.notes:
-        click.echo(f"note: {printable(note)}", err=True)
-    cluster = report.cluster or "unknown"
-    if not report.jobs and (report.missing or report.unasked):
-        return  # a note says so of each
-    if not report.jobs:
-        click.echo(
-            f"No jobs on cluster {cluster}, waiting, running or finished in the time asked for.", err=True
-        )
-        return
-    click.echo(f"cluster {cluster}, {report.time.astimezone():%Y-%m-%d %H:%M:%S}")
-    if sys.stdout.isatty():
-        from rich.console import Console
-
-        _pretty(report, live, Console(), each_task=each_task)
-    else:
-        click.echo(plain(report.jobs, report.time, live=live, each_task=each_task))
-
-
-def _json(report: StatusReport, one_line: bool) -> str:
-    document = {
-        "schema": "slurmgpu.status/1",
-        "cluster": report.cluster,
-        "time": report.time.isoformat(timespec="seconds"),
-        "jobs": [job.model_dump(mode="json") for job in report.jobs],
-        "missing": report.missing,
-        "unasked": report.unasked,
-        "notes": report.notes,
-    }
-    return json.dumps(document, indent=None if one_line else 2)
-
-
-def _pretty(report: StatusReport, live: bool, console: Console, *, each_task: bool = False) -> None:
-    """The table in colour, as wide as the terminal: the reason beside a job where there is room, else below it.
-
-    Where even that is too wide, columns are left out, those first that matter least.
-    """
-    from rich.text import Text
-
-    found, jobs = table(report.jobs, report.time, live=live, each_task=each_task)
-    rows = [list(row) for row in found]
-    reasons = [row.pop() for row in rows]
-    beside = _width(rows) + 2 + min(max(map(len, reasons)), _ROOM_FOR_REASONS) <= console.width
-    if not beside:
-        _narrow(rows, console.width)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    state = rows[0].index("STATE")
-    indent = sum(widths) + 2 * len(widths) if beside else 2
-    for number, (row, reason) in enumerate(zip(rows, reasons, strict=True)):
-        text = Text("  ").join(Text(cell.ljust(width)) for cell, width in zip(row, widths, strict=True))
-        if number == 0:
-            text.stylize("bold")
-            reason = reason if beside else ""
-        else:
-            start = sum(widths[:state]) + 2 * state
-            colour = _COLOURS.get(jobs[number - 1].job.state.value, "red")
-            text.stylize(colour, start, start + len(row[state]))
-        folded = _folded("" if reason == "-" and not beside else reason, console.width - indent)
-        if beside:
-            text.append(f"  {folded.pop(0)}")
-        text.rstrip()
-        console.print(text, soft_wrap=True)
-        for part in folded:
-            console.print(Text(" " * indent + part), soft_wrap=True)
-
-
-def _width(rows: list[list[str]]) -> int:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return sum(widths) + 2 * (len(widths) - 1)
-
-
-def _folded(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False)
-
-
-def _narrow(rows: list[list[str]], width: int) -> None:
-    """Shorten long names, then leave columns out, until the rows fit."""
-    for name in ("NODES", "NAME"):
-        column = rows[0].index(name)
-        for row in rows:
-            if len(row[column]) > _LONG:
-                row[column] = row[column][: _LONG - 3] + "..."
-
-    left_out = sorted((one.left_out, one.name) for one in COLUMNS if one.left_out is not None)
-    for _, name in left_out:
-        if _width(rows) <= width:
-            return
-        if name in rows[0]:
-            column = rows[0].index(name)
-            for row in rows:
-                del row[column]

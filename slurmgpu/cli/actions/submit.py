@@ -54,7 +54,7 @@ def act(
     if wait or follow:
         from slurmgpu.cli.actions.awaiting import wait_for_job
 
-        click.get_current_context().exit(wait_for_job(slurm, run, follow))
+        click.get_current_context().exit(wait_for_job(run, follow))
 
 
 def _submit(prepared: Prepared, slurm: Slurm, hold: bool, files: Mapping[str, bytes]) -> Run:

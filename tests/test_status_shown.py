@@ -1,0 +1,214 @@
+"""What ``slurmgpu status`` shows: which jobs, which columns, in which order, how wide, and what while Slurm is silent."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from slurmgpu.cli.actions.status_text import _pretty
+from slurmgpu.cli.group import cli
+from slurmgpu.models.run import JobState
+from slurmgpu.monitoring.table import COLUMNS, in_order, table
+from slurmgpu.slurm import Slurm, shelf_here
+from slurmgpu.slurm import shelf as shelf_module
+from slurmgpu.slurm.answers import Answer
+from tests.recorded import Replay, recorded, said
+from tests.test_monitoring_status import NOW, job
+
+AWAY = {"squeue": recorded("squeue_no_controller"), "sacct": recorded("sacct_no_slurmdbd")}
+
+
+@pytest.fixture(autouse=True)
+def _as_in_the_recordings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("slurmgpu.cli.actions.status.current_user", lambda: "root")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("SLURMGPU_SITE", str(tmp_path / "site"))
+    monkeypatch.chdir(tmp_path)
+
+
+def slurm(**answers: Answer) -> Slurm:
+    known: dict[str, Any] = {"squeue": recorded("squeue"), "sacct": recorded("sacct")}
+    return Slurm(run=Replay(**(known | answers)), env={"SLURM_CONF": "/nowhere"}, shelf=shelf_here())
+
+
+def invoke(*arguments: str, obj: Slurm | None = None) -> Result:
+    return CliRunner().invoke(cli, ["status", *arguments], obj=obj or slurm())
+
+
+def shown(*arguments: str) -> list[dict[str, Any]]:
+    jobs: list[dict[str, Any]] = json.loads(invoke("--json", *arguments).stdout)["jobs"]
+    return jobs
+
+
+def ids(*arguments: str) -> list[str]:
+    return [one["job_id"] for one in shown(*arguments)]
+
+
+def test_jobs_are_chosen_by_partition_account_name_and_state_together() -> None:
+    everything = shown()
+    for option, field in (("--partition", "partition"), ("--account", "account")):
+        value = everything[0][field]
+        assert ids(option, f"nothing,{value}") == [one["job_id"] for one in everything if one[field] == value]
+    assert ids("--account", everything[0]["account"].upper()) == ids()
+    assert ids("--name", "arr") == ["4_0", "4_1", "4_[2-5%2]"]
+    assert ids("--name", "a*", "--state", "pending") == ["4_[2-5%2]"]
+    assert ids("--name", "A*") == []
+
+
+def test_columns_come_as_they_are_named_or_beside_the_usual_ones() -> None:
+    named = invoke("--columns", "state, JOB,account", "9").stdout.splitlines()
+    assert named[1].split() == ["STATE", "JOB", "ACCOUNT"]
+    assert named[2].split() == ["RUNNING", "9", "mygroup"]
+    more = invoke("--columns", "+account,qos", "9").stdout.splitlines()[1].split()
+    assert more[-3:] == ["ACCOUNT", "QOS", "REASON"]
+    assert more[:3] == ["JOB", "NAME", "STATE"]
+
+
+def test_the_settings_name_the_usual_columns(tmp_path: Path) -> None:
+    (tmp_path / "slurmgpu.yaml").write_text("status_columns: [job, elapsed]\n")
+    assert invoke("9").stdout.splitlines()[1].split() == ["JOB", "ELAPSED"]
+    assert invoke("9", "--columns", "job").stdout.splitlines()[1].split() == ["JOB"]
+    (tmp_path / "slurmgpu.yaml").write_text("status_columns: [jbo]\n")
+    wrong = invoke("9")
+    assert wrong.exit_code != 0
+    assert "status_columns" in str(wrong.exception)
+
+
+def test_every_column_can_be_named_and_sorted_by_and_bears_a_job_of_which_nothing_is_known() -> None:
+    nothing = job(state="UNKNOWN", source="none", user=None, cluster=None)
+    keys = [column.key for column in COLUMNS]
+    assert len(set(keys)) == len(keys)
+    for key in keys:
+        assert in_order([nothing, job()], f"-{key}", NOW)
+    rows, _ = table([nothing], NOW, columns=COLUMNS)
+    assert len(rows[1]) == len(COLUMNS)
+
+
+def test_jobs_are_sorted_by_one_column_after_the_other_and_those_without_a_value_come_last() -> None:
+    jobs = [
+        job("1", "RUNNING", elapsed=5),
+        job("2", "PENDING"),
+        job("3", "RUNNING", elapsed=50),
+        job("4", "FAILED", elapsed=7),
+    ]
+    assert [one.job_id for one in in_order(jobs, "-elapsed", NOW)] == ["3", "4", "1", "2"]
+    assert [one.job_id for one in in_order(jobs, "state,-elapsed", NOW)] == ["4", "2", "3", "1"]
+    assert ids("--sort", "-job")[0] == max(ids(), key=lambda text: int(text.split("_")[0].split("+")[0]))
+
+
+def test_an_array_is_one_line_and_opens_where_it_is_named_alone() -> None:
+    together = [line for line in invoke().stdout.splitlines() if line.startswith("4")]
+    assert len(together) == 1
+    opened = invoke("4").stdout.splitlines()
+    assert opened[1].startswith("array 4: 6 tasks: ")
+    assert [line.split()[0] for line in opened[3:]] == ["4_0", "4_1", "4_[2-5%2]"]
+    assert [line.split()[0] for line in invoke("4", "9").stdout.splitlines()[2:]] == ["4", "9"]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_a_table_is_as_wide_as_the_terminal_and_never_loses_job_state_or_reason(width: int) -> None:
+    jobs = [
+        job(
+            str(number),
+            "PENDING",
+            name="a-rather-long-name-of-a-training",
+            reason="Resources",
+            gpus=8,
+            gpu_types={"a100": 8},
+            nodes=2,
+            node_list="node[001-002]",
+            partition="gpu-long",
+            user=user,
+            restarts=2,
+        )
+        for number, user in ((1234567, "ada"), (1234568, "grace"))
+    ]
+    rows, lines = table(jobs, NOW)
+    out = io.StringIO()
+    _pretty(rows, lines, Console(file=out, width=width))
+    text = out.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    for word in ("1234567", "PENDING", "when nodes are free"):
+        assert word in " ".join(text.split())
+
+
+def test_while_slurm_is_silent_the_last_known_state_is_shown_and_marked_and_the_exit_code_is_4(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(shelf_module, "_now", lambda: now)
+    before = shown()
+    now += 240
+    silent = invoke(obj=slurm(**AWAY))
+    assert getattr(silent.exception, "exit_code", None) == 4
+    head, _, *lines = silent.stdout.splitlines()
+    assert "WHAT SLURM SAID 00:04:00 AGO" in head
+    states = {state.value for state in JobState}
+    assert lines
+    assert not [line for line in lines if states & set(line.split("  ")[0:1] + line.split())]
+    told = json.loads(invoke("--json", obj=slurm(**AWAY)).stdout)
+    assert told["jobs"] == []
+    assert told["last_known"]["age_seconds"] == 240
+    assert told["last_known"]["jobs"] == before
+
+
+def test_while_slurm_is_silent_and_nothing_is_known_only_the_error_is_told() -> None:
+    silent = invoke(obj=slurm(**AWAY))
+    assert getattr(silent.exception, "exit_code", None) == 4
+    assert silent.stdout == ""
+
+
+def test_an_answer_of_another_process_says_its_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(shelf_module, "_now", lambda: now)
+    invoke(obj=slurm())
+    now += 20
+    patient = slurm(squeue=said(), sacct=said())
+    assert patient.shelf is not None
+    patient.shelf.floor = 60
+    told = invoke(obj=patient)
+    assert told.stdout.splitlines()[0].endswith("(20 s ago)")
+    assert patient.asked == []
+    assert json.loads(invoke("--json", obj=patient).stdout)["age_seconds"] == 20
+
+
+def test_a_site_may_raise_the_floor_and_a_user_may_not_go_below(tmp_path: Path) -> None:
+    from slurmgpu.cli.actions.asking import shared
+
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "config.yaml").write_text("policy: {poll_floor: 60}\n")
+    (tmp_path / "slurmgpu.yaml").write_text("poll_floor: 5\n")
+    asked = shared()
+    assert asked.shelf is not None
+    assert asked.shelf.floor == 60
+    (tmp_path / "slurmgpu.yaml").write_text("poll_floor: 90\n")
+    asked = shared()
+    assert asked.shelf is not None
+    assert asked.shelf.floor == 90
+
+
+def test_those_who_watch_at_different_moments_soon_look_at_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten watches that began one after the other: each half minute one of them asks."""
+    now = 1000.0
+    monkeypatch.setattr(shelf_module, "_now", lambda: now)
+    watches = [slurm() for _ in range(10)]
+    due = {number: 1000.0 + 2.7 * number for number in range(10)}
+    from slurmgpu.monitoring.status import status
+
+    while now < 1000.0 + 600:
+        number = min(due, key=lambda one: due[one])
+        now = max(now, due[number])
+        report = status(watches[number], user="root")
+        shelf = watches[number].shelf
+        assert shelf is not None
+        shelf.good_for = 30.0
+        due[number] = now + 30.0 - min(report.age, 30.0) + 0.001 * number
+    calls = sum(len(watch.asked) for watch in watches)
+    alone = 2 * (600 // 30 + 1)
+    assert calls <= alone + 2 * 10  # the first look of each is its own
