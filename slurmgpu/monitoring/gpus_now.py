@@ -1,0 +1,239 @@
+"""GPUs by type and partition at this moment: how many there are, are used, are free, and could be had by a job of mine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from slurmgpu.models.gpu_models import names_a_slice
+
+if TYPE_CHECKING:
+    from slurmgpu.slurm import Book, NodeNow, PartitionNow, Present
+
+__all__ = ["GpusNow", "Mine", "Row", "gpus_now"]
+
+_AWAY = ("down", "drained", "reserved", "planned")
+
+
+@dataclass(frozen=True)
+class Row:
+    """The GPUs of a type, in a partition or in all."""
+
+    type: str
+    partition: str | None
+    """None: the whole cluster, each node once."""
+    slices: bool
+    """They are slices of GPUs (MIG)."""
+    nodes: int
+    total: int
+    used: int
+    free: int
+    """On nodes that take jobs, and have a CPU and memory left."""
+    block: int
+    """The most of these on one node."""
+    whole_nodes: int
+    """Nodes on which all GPUs of the type are free."""
+    stranded: int
+    """GPUs without a job on nodes whose CPUs or memory are used up: no job can have them."""
+    stranded_for: tuple[str, ...] = ()
+    """``CPUs``, ``memory``."""
+    away: Mapping[str, int] = field(default_factory=dict)
+    """GPUs without a job on nodes that take none now: down, drained, reserved, or planned for a waiting job."""
+    shards: int = 0
+    shards_free: int = 0
+
+
+@dataclass(frozen=True)
+class Mine:
+    """What one job of mine could get this minute, in a partition, by what is free and by the limits that are known."""
+
+    partition: str
+    type: str
+    gpus: int | None
+    """None: not known."""
+    why: str
+    """What bounds it: ``free``, or a limit in words."""
+    known: bool = True
+    """Whether the limits of account and QOS were known, too."""
+
+
+@dataclass(frozen=True)
+class GpusNow:
+    """The whole answer."""
+
+    cluster: str | None
+    types: tuple[Row, ...]
+    partitions: tuple[Row, ...]
+    mine: tuple[Mine, ...]
+    account: str | None
+    qos: str | None
+    unknown: Mapping[str, str]
+
+
+def gpus_now(present: Present, user: str) -> GpusNow:
+    """Ask for nodes and partitions, and for the user's account, QOS and what they use: 5 commands.
+
+    Raises SlurmUnreachable where the controller does not answer.
+    """
+    present.config  # noqa: B018 (it says first whether anybody answers)
+    nodes = [node for node in present.nodes or () if node.gpus or node.shards]
+    partitions = present.partitions or {}
+    types = list(dict.fromkeys(name for node in nodes for name in node.gpus))
+    by_name = {node.name: node for node in nodes}
+    in_all = [_row(name, None, nodes) for name in types]
+    rows = []
+    for one in partitions.values():
+        here = [by_name[host] for host in sorted(one.hosts) if host in by_name]
+        rows += [_row(name, one.name, here) for name in types if any(name in node.gpus for node in here)]
+    limits = _Limits(present, user)
+    mine = [limits.mine(partitions[row.partition], row, nodes) for row in rows if row.partition in partitions]
+    return GpusNow(
+        present.cluster,
+        tuple(in_all),
+        tuple(rows),
+        tuple(mine),
+        limits.account,
+        limits.qos,
+        dict(present.unknown),
+    )
+
+
+def _lacks(node: NodeNow) -> list[str]:
+    """What a node has none left of that every job needs."""
+    return (["CPUs"] if not node.cpus_free else []) + (["memory"] if node.memory_free == 0 else [])
+
+
+def _row(name: str, partition: str | None, nodes: Iterable[NodeNow]) -> Row:
+    mine = [node for node in nodes if name in node.gpus]
+    there = [node for node in mine if not node.away]
+    able = [node for node in there if not _lacks(node)]
+    stranded = [node for node in there if _lacks(node) and node.free(name)]
+    away = {why: sum(node.free(name) for node in mine if node.away == why) for why in _AWAY}
+    lacking = dict.fromkeys(what for node in stranded for what in _lacks(node))
+    return Row(
+        type=name,
+        partition=partition,
+        slices=names_a_slice(name),
+        nodes=len(mine),
+        total=sum(node.gpus[name] for node in mine),
+        used=sum(min(node.gpus[name], node.gpus_used.get(name, 0)) for node in mine),
+        free=sum(node.free(name) for node in able),
+        block=max((node.free(name) for node in able), default=0),
+        whole_nodes=sum(node.free(name) == node.gpus[name] for node in able),
+        stranded=sum(node.free(name) for node in stranded),
+        stranded_for=tuple(lacking),
+        away={why: count for why, count in away.items() if count},
+        shards=sum(node.shards for node in mine),
+        shards_free=sum(max(0, node.shards - node.shards_used) for node in able),
+    )
+
+
+class _Limits:
+    """What the user's account and QOS let a job have."""
+
+    def __init__(self, present: Present, user: str) -> None:
+        self.user, self.present = user, present
+        told = (
+            present.associations(user)
+            if "slurmdbd" in present.config.get("AccountingStorageType", "")
+            else None
+        )
+        associations, self.account = told or ((), None)
+        self.qos = next(
+            (
+                one.default_qos
+                for one in associations
+                if one.account == self.account and one.partition is None
+            ),
+            None,
+        )
+        self.accounting = told is not None
+        own = {one.rules.own_qos for one in (present.partitions or {}).values()}
+        qos = tuple(sorted(name for name in {self.qos, *own} if name))
+        self.book: Book | None = present.book(user, self.account, qos) if self.account else None
+
+    def mine(self, partition: PartitionNow, row: Row, nodes: Sequence[NodeNow]) -> Mine:
+        """The most GPUs of a type that a job could have there now."""
+        closed = self._closed(partition)
+        if closed:
+            return Mine(partition.name, row.type, 0, closed)
+        bounds = [(self._free(partition, row, nodes), "free")]
+        bounds += self._of_book(row.type, partition.rules.own_qos)
+        least = min(bounds, key=lambda one: one[0])
+        known = self.book is not None or "slurmdbd" not in self.present.config.get(
+            "AccountingStorageType", ""
+        )
+        return Mine(partition.name, row.type, least[0], least[1], known)
+
+    def _closed(self, partition: PartitionNow) -> str:
+        rules = partition.rules
+        if partition.state != "UP":
+            return f"the partition is {partition.state}"
+        if rules.by_name:
+            return "only for jobs in a reservation"
+        if self.account and rules.accounts and self.account not in rules.accounts:
+            return f"not open to account {self.account}"
+        if self.account and self.account in rules.denied_accounts:
+            return f"closed to account {self.account}"
+        if self.qos and rules.qos and self.qos not in rules.qos:
+            return f"not open to QOS {self.qos}"
+        if self.qos and self.qos in rules.denied_qos:
+            return f"closed to QOS {self.qos}"
+        return ""
+
+    def _free(self, partition: PartitionNow, row: Row, nodes: Sequence[NodeNow]) -> int:
+        free = sorted(
+            (
+                node.free(row.type)
+                for node in nodes
+                if node.name in partition.hosts and not node.away and not _lacks(node)
+            ),
+            reverse=True,
+        )
+        if partition.rules.whole_nodes:
+            free = [
+                node.free(row.type)
+                for node in nodes
+                if node.name in partition.hosts and not node.away and not node.cpus_used
+            ]
+        most = partition.rules.limits.max_nodes
+        return sum(free if most is None else free[:most])
+
+    def _of_book(self, gpu_type: str, partition_qos: str | None) -> list[tuple[int, str]]:
+        if self.book is None or self.account is None:
+            return []
+        found = []
+        for holder in self.book.holders:
+            own = holder.name in (self.qos, partition_qos)
+            if holder.kind in ("user", "account") and holder.account != self.account:
+                continue
+            if (holder.kind == "user" and holder.user != self.user) or (
+                holder.kind.startswith("qos") and not own
+            ):
+                continue
+            if (holder.kind == "qos user" and holder.user != self.user) or (
+                holder.kind == "qos account" and holder.account != self.account
+            ):
+                continue
+            for key, limit in holder.limits.items():
+                name, _, tres = key.partition("/")
+                if limit.most is None or tres not in ("gres/gpu", f"gres/gpu:{gpu_type}"):
+                    continue
+                if name in ("GrpTRES", "MaxTRESPU", "MaxTRESPA") and limit.used is not None:
+                    left = max(0, limit.most - limit.used)
+                    found.append(
+                        (
+                            left,
+                            f"{_whose(holder.kind, holder.name)}: {limit.used} of {limit.most} used ({name})",
+                        )
+                    )
+                elif name in ("MaxTRESPJ", "MaxTRES"):
+                    found.append(
+                        (limit.most, f"{_whose(holder.kind, holder.name)}: {limit.most} a job ({name})")
+                    )
+        return found
+
+
+def _whose(kind: str, name: str) -> str:
+    return {"account": f"account {name}", "user": "you"}.get(kind, f"QOS {name}")

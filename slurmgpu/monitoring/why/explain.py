@@ -1,0 +1,244 @@
+"""Why one job waits, runs or has ended: what the table says, with the figures of this moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from slurmgpu.models.run import JobStatus
+from slurmgpu.monitoring.reasons import reason
+from slurmgpu.monitoring.waits import FOR_EVER, waits, word_of
+from slurmgpu.monitoring.why.answer import Fact, Mend, Verdict, Why
+from slurmgpu.monitoring.why.estimates import remembered
+from slurmgpu.monitoring.why.line import Ahead, ahead_of
+from slurmgpu.monitoring.why.room import Room, room_for
+from slurmgpu.monitoring.why.subjects import SUBJECTS, Case
+from slurmgpu.monitoring.why.words import amount, clock, gibibytes, gpus, listed, span
+from slurmgpu.printable import printable
+
+if TYPE_CHECKING:
+    from slurmgpu.slurm import Asked, Present, QueuedJob
+
+__all__ = ["explain"]
+
+_ROOM_NOW = {
+    "room": "there is room for it now, as far as nodes go: it waits for its turn",
+    "soon": "there is room for it now",
+}
+# Where these are the reason, what is free says nothing of when the job starts.
+_NO_ROOM = frozenset({"held", "dependency", "account", "qos", "begin"})
+
+
+def explain(job: JobStatus, present: Present, now: datetime, environ: Mapping[str, str]) -> Why:
+    """Tell why a job waits, or what it does. ``environ`` says where estimates are remembered.
+
+    Raises SlurmUnreachable where the controller does not answer.
+    """
+    if job.state.is_final:
+        return Why(job, "ended", reason(job) or _STATES.get(job.state.value, job.state.value))
+    if job.source == "none" or not job.state.is_waiting:
+        return _at_work(job, now)
+    return _Waiting(job, present, now).told(environ)
+
+
+_STATES = {"COMPLETED": "completed", "FAILED": "failed"}
+
+
+def _at_work(job: JobStatus, now: datetime) -> Why:
+    if job.source == "none" or job.state.value == "UNKNOWN":
+        return Why(job, "unknown", "Slurm does not know of such a job, or does not say how it is")
+    doing = {
+        "RUNNING": "runs", "CONFIGURING": "its nodes are being prepared", "COMPLETING": "is ending",
+        "SUSPENDED": "is suspended: Slurm, or an administrator, has stopped it for a while",
+    }.get(job.state.value, job.state.value.lower())  # fmt: skip
+    facts = []
+    if job.start:
+        text = f"since {clock(job.start, now)}, for {span((now - job.start).total_seconds())}"
+        facts.append(Fact("started", text, {"start": job.start, "elapsed": job.elapsed}))
+    if job.time_left is not None:
+        end = now.timestamp() + job.time_left
+        moment = datetime.fromtimestamp(end, now.tzinfo)
+        text = f"until {clock(moment, now)} at the latest, in {span(job.time_left)}: its time limit"
+        facts.append(Fact("limit", text, {"end": moment, "seconds_left": job.time_left}))
+    elif job.limit == "UNLIMITED":
+        facts.append(Fact("limit", "without a time limit", {"end": None, "seconds_left": None}))
+    if job.node_list:
+        where = f"on {printable(job.node_list)}"
+        what = f", with {gpus(job.gpus, sorted(job.gpu_types))}" if job.gpus else ""
+        facts.append(Fact("nodes", where + what, {"nodes": job.node_list, "gpus": job.gpus}))
+    return Why(job, "runs", doing, facts)
+
+
+class _Waiting:
+    def __init__(self, job: JobStatus, present: Present, now: datetime) -> None:
+        self.job, self.present, self.now = job, present, now
+        rows = present.asked(job.raw_id) if job.raw_id is not None else []
+        found = [one for one in rows if one.shown == job.job_id] or [one for one in rows if one.waits] or rows
+        self.asked = found[0] if found else None
+        if self.asked is not None and self.asked.reason:
+            # Newer than the queue as it was asked for all jobs, and there for jobs of others, too.
+            self.job = job = job.model_copy(update={"reason": self.asked.reason})
+        self.word = word_of(job) or "None"
+
+    def told(self, environ: Mapping[str, str]) -> Why:
+        job, asked = self.job, self.asked
+        known = waits(self.word, job)
+        meaning = known.meaning if known else _unheard_of(job)
+        why = Why(job, "waits", meaning.removeprefix(FOR_EVER).replace("{id}", job.job_id.partition("_[")[0]))
+        if asked is None or not asked.waits:
+            if asked is not None:
+                return Why(job, "runs", "it has started, or ended, this moment: look again")
+            why.unknown = dict(self.present.unknown)
+            return why
+        about = known.about if known else "site"
+        case = Case(job, asked, self.present, self.word, self.now)
+        said = list(SUBJECTS[about](case))
+        why.facts = [self._request(asked), *(one for one in said if isinstance(one, Fact))]
+        why.mends = [one for one in said if isinstance(one, Mend)]
+        if about not in _NO_ROOM:
+            why.facts += self._room(asked, case, about)
+        why.verdict = self._verdict(case.never or bool(known and known.never), about)
+        if job.restarts and self.word == "BeginTime":
+            why.sentence = f"put back into the queue ({amount(job.restarts, 'time')} so far), where Slurm lets it wait a moment"
+        if why.verdict == "waits":
+            why.start = remembered(job, asked.start or job.expected_start, self.now, environ)
+        why.unknown = dict(self.present.unknown)
+        return why
+
+    def _verdict(self, never: bool, about: str) -> Verdict:
+        if never:
+            return "never"
+        return "held" if about == "held" else "waits"
+
+    def _request(self, asked: Asked) -> Fact:
+        each_gpus, each_cpus, each_memory = asked.per_node
+        several = asked.nodes > 1
+        what = gpus(asked.gpus, asked.gpu_types) if asked.gpus else amount(asked.cpus, "CPU")
+        text = f"asks for {what} on {amount(asked.nodes, 'node')}"
+        share = [gpus(each_gpus, asked.gpu_types)] if several and each_gpus else []
+        share += [amount(each_cpus, "CPU")] if asked.gpus or several else []
+        share += [gibibytes(each_memory)] if asked.memory else []
+        text += (
+            f" ({' and '.join([', '.join(share[:-1]), share[-1]] if share[1:] else share)} on each)"
+            if share
+            else ""
+        )
+        text += f", for {span(asked.limit)}" if asked.limit else ""
+        text += f", in {listed(asked.partitions)}" if asked.partitions else ""
+        figures = {
+            "gpus": asked.gpus, "gpu_types": list(asked.gpu_types), "nodes": asked.nodes, "cpus": asked.cpus,
+            "memory_mib": asked.memory, "seconds": asked.limit, "partitions": list(asked.partitions),
+            "priority": asked.priority,
+        }  # fmt: skip
+        return Fact("request", text, figures)
+
+    def _room(self, asked: Asked, case: Case, about: str) -> Iterator[Fact]:
+        nodes, partitions = self.present.nodes, self.present.partitions
+        if nodes is None or partitions is None:
+            yield Fact("room", "what is free is not known", {"free": None})
+            return
+        queue = case.queue
+        room = room_for(asked, nodes, case.hosts, queue or ())
+        yield from _room_facts(asked, room, case, about)
+        if queue is None:
+            yield Fact("queue", "how many jobs are ahead of it is not known", {"ahead": None})
+        else:
+            yield from self._line(asked, case, queue)
+
+    def _line(self, asked: Asked, case: Case, queue: list[QueuedJob]) -> Iterator[Fact]:
+        there = {one.name: one for one in (self.present.partitions or {}).values()}
+        found = ahead_of(asked, self.job.user, queue, there)
+        if self.present.hides("jobs"):
+            text = "how many jobs are ahead of it is not known: this site shows users only their own (PrivateData=jobs)"
+            if found.mine:
+                text += f"; of yours, {found.mine}"
+            yield Fact("queue", text, {"ahead": None, "mine": found.mine, "gpus": None})
+            return
+        yield Fact("queue", _ahead(found, asked), found.__dict__ | {"ahead": found.jobs})
+
+
+def _ahead(found: Ahead, asked: Asked) -> str:
+    where = listed(asked.partitions) or "the queue"
+    if not found.jobs:
+        text = f"no job is ahead of it in {where}"
+    else:
+        text = f"{amount(found.jobs, 'job')} {'is' if found.jobs == 1 else 'are'} ahead of it in {where}"
+        parts = [f"asking for {gpus(found.gpus)}"] if found.gpus else []
+        parts += [f"{found.mine} of them yours"] if found.mine else []
+        parts += [f"{found.tiers} of them in partitions that come first there"] if found.tiers else []
+        text += f" ({', '.join(parts)})" if parts else ""
+    if found.out:
+        text += f"; {found.out} more with a higher priority cannot start now, whatever is free"
+    return text
+
+
+def _unheard_of(job: JobStatus) -> str:
+    return f"Slurm says {printable(job.reason)}" if job.reason else "Slurm gives no reason (yet)"
+
+
+def _room_facts(asked: Asked, room: Room, case: Case, about: str) -> Iterator[Fact]:
+    """What is free for the job, and when there is more."""
+    if len(room.able) < asked.nodes and case.partitions:
+        case.never = True
+        lacking = [
+            f"{amount(count, 'node')} for want of {printable(what)}" for what, count in room.never.items()
+        ]
+        have = f"{amount(len(room.able), 'node')} of its partition could run a share of it, and it asks for {asked.nodes}"
+        yield Fact("room", f"only {have}" + (f" ({listed(lacking)} left out)" if lacking else ""),
+                   {"able": len(room.able), "asked": asked.nodes, "lacking": room.never})  # fmt: skip
+        return
+    if asked.gpus:
+        yield Fact("room", _gpus_free(asked, room), {
+            "free": room.free, "block": room.block, "total": room.total, "away_gpus": room.away_gpus, "away": room.away,
+            "blocked": room.blocked, "blocked_by": room.blocked_by, "fitting_nodes": room.fitting,
+        })  # fmt: skip
+    else:
+        text = f"a share of it fits on {amount(room.fitting, 'node')} of {len(room.able)} now"
+        yield Fact(
+            "room",
+            text + _gone(room),
+            {"fitting_nodes": room.fitting, "able": len(room.able), "away": room.away},
+        )
+    if case.queue is None or case.present.hides("jobs"):
+        yield Fact(
+            "next",
+            "when running jobs end is not known: this site shows users only their own jobs",
+            {"at": None},
+        )
+        return
+    yield from _next(asked, room, case.now, about)
+
+
+def _gpus_free(asked: Asked, room: Room) -> str:
+    free = gpus(room.free, asked.gpu_types)
+    text = f"{free} of {room.total} free now"
+    if room.free and asked.per_node[0] > 1:
+        text += f", {room.block} at most on one node"
+    if room.blocked:
+        text += f"; {room.blocked} of them on nodes without {room.blocked_by} enough for it"
+    return text + _gone(room)
+
+
+def _gone(room: Room) -> str:
+    words = {"planned": "kept for another job", "drained": "drained", "down": "down", "reserved": "reserved"}
+    parts = [f"{count} {words[why]}" for why, count in room.away.items()]
+    return f" (of its {amount(len(room.able), 'node')}: {', '.join(parts)})" if parts else ""
+
+
+def _next(asked: Asked, room: Room, now: datetime, about: str) -> Iterator[Fact]:
+    for one in room.releases[:2]:
+        what = f"{one.gpus} more" if asked.gpus else f"{amount(one.nodes, 'node')} more"
+        late = "when" if one.at > now else "any moment:"
+        who = f"job {one.job_id} ({printable(one.user)})" if one.user else f"job {one.job_id}"
+        text = f"{what} at {clock(one.at, now)}, {late} {who} reaches its time limit, or earlier"
+        yield Fact(
+            "next",
+            text,
+            {"at": one.at, "job_id": one.job_id, "user": one.user, "gpus": one.gpus, "nodes": one.nodes},
+        )
+    if room.enough is not None:
+        text = f"room for all of it at {clock(room.enough, now)} at the latest, where the jobs ahead leave it"
+        yield Fact("enough", text, {"at": room.enough})
+    elif room.fitting >= asked.nodes and not room.releases:
+        yield Fact("enough", _ROOM_NOW.get(about, "there is room for it now, apart from that"), {"at": now})

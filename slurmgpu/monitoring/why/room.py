@@ -1,0 +1,182 @@
+"""Where a job would fit: what is free on the nodes that it may use, and when running jobs make more room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from slurmgpu.planning.nodes import has_features
+
+if TYPE_CHECKING:
+    from slurmgpu.slurm import Asked, NodeNow, QueuedJob
+
+__all__ = ["Release", "Room", "room_for"]
+
+
+class Release(NamedTuple):
+    """A running job that ends, at its time limit at the latest, and what it leaves on the nodes in question."""
+
+    at: datetime
+    job_id: str
+    user: str | None
+    gpus: int
+    nodes: int
+
+
+@dataclass(frozen=True)
+class Room:
+    """What the nodes that a job may use have. Counts are of the GPUs that it asks for, or of CPUs where it asks for none."""
+
+    able: tuple[NodeNow, ...]
+    """Nodes that could ever run their share of it."""
+    never: dict[str, int] = field(default_factory=dict)
+    """Of the nodes in its partitions that could not: how many for want of what."""
+    away: dict[str, int] = field(default_factory=dict)
+    """Of the able, how many are down, drained, reserved or planned for another."""
+    total: int = 0
+    away_gpus: int = 0
+    """GPUs on able nodes that take no jobs now."""
+    free: int = 0
+    """GPUs that nobody has, on able nodes that take jobs."""
+    block: int = 0
+    """Of these, the most on one node."""
+    blocked: int = 0
+    """Of these, on nodes whose CPUs or memory do not suffice for a share of the job."""
+    blocked_by: str = ""
+    """``CPUs``, ``memory`` or both."""
+    fitting: int = 0
+    """Nodes on which a share of it fits now."""
+    releases: tuple[Release, ...] = ()
+    """The first that bring what it asks for, in their order."""
+    enough: datetime | None = None
+    """When there is room for all of it at the latest, if no other job takes it."""
+
+
+class _Left:
+    """What is free on a node, as jobs end."""
+
+    __slots__ = ("cpus", "gpus", "memory")
+
+    def __init__(self, node: NodeNow, types: Sequence[str]) -> None:
+        self.gpus = sum(map(node.free, types)) if types else node.free()
+        self.cpus, self.memory = node.cpus_free, node.memory_free
+
+    def fits(self, share: tuple[int, int, int]) -> bool:
+        gpus, cpus, memory = share
+        return self.gpus >= gpus and self.cpus >= cpus and (self.memory is None or self.memory >= memory)
+
+
+def room_for(
+    asked: Asked, nodes: Iterable[NodeNow], hosts: frozenset[str], running: Sequence[QueuedJob]
+) -> Room:
+    """What there is for a job on the nodes of its partitions; ``running``: all jobs that may hold some of them."""
+    able, never = _able(asked, [node for node in nodes if node.name in hosts])
+    share = asked.per_node
+    types = asked.gpu_types
+    usable = [node for node in able if node.away in ("", "planned")]
+    left = {node.name: _Left(node, types) for node in usable}
+    counted = [sum(node.gpus[one] for one in _types(node, types)) for node in able]
+    tight = [one for one in left.values() if one.gpus and not one.fits((0, share[1], share[2]))]
+    away: dict[str, int] = {}
+    for node in able:
+        if node.away:
+            away[node.away] = away.get(node.away, 0) + 1
+    releases, enough = _releases(asked, left, running, types)
+    return Room(
+        able=tuple(able),
+        never=never,
+        away=away,
+        total=sum(counted),
+        away_gpus=sum(count for node, count in zip(able, counted, strict=True) if node.name not in left),
+        free=sum(one.gpus for one in left.values()),
+        block=max((one.gpus for one in left.values()), default=0),
+        blocked=sum(one.gpus for one in tight),
+        blocked_by=_lacking(tight, share),
+        fitting=sum(one.fits(share) for one in left.values()),
+        releases=releases,
+        enough=enough,
+    )
+
+
+def _types(node: NodeNow, types: Sequence[str]) -> list[str]:
+    return [name for name in node.gpus if not types or name in types]
+
+
+def _lacking(tight: Sequence[_Left], share: tuple[int, int, int]) -> str:
+    short = ["CPUs"] if any(one.cpus < share[1] for one in tight) else []
+    short += ["memory"] if any(one.memory is not None and one.memory < share[2] for one in tight) else []
+    return " or ".join(short)
+
+
+def _able(asked: Asked, nodes: Sequence[NodeNow]) -> tuple[list[NodeNow], dict[str, int]]:
+    """The nodes that could run a share of the job if they were empty, and how many could not, for want of what."""
+    able, never = [], dict[str, int]()
+    for node in nodes:
+        why = _unable(asked, node)
+        if why:
+            never[why] = never.get(why, 0) + 1
+        else:
+            able.append(node)
+    return able, never
+
+
+def _unable(asked: Asked, node: NodeNow) -> str:
+    gpus, cpus, memory = asked.per_node
+    if node.name in asked.excluded_nodes:
+        return "excluded by the job"
+    if asked.wanted_nodes and node.name not in asked.wanted_nodes and len(asked.wanted_nodes) >= asked.nodes:
+        return "not among the nodes that it names"
+    if asked.features and has_features(asked.features, node.features) is False:
+        return f"features ({asked.features})"
+    if gpus and not _types(node, asked.gpu_types):
+        return " or ".join(asked.gpu_types) + " GPUs" if asked.gpu_types else "GPUs"
+    if gpus > sum(node.gpus[one] for one in _types(node, asked.gpu_types)):
+        return f"{gpus} GPUs on a node"
+    if cpus > node.cpus:
+        return f"{cpus} CPUs on a node"
+    if node.memory is not None and memory > node.memory:
+        return f"{memory} MiB on a node"
+    return ""
+
+
+def _fits(asked: Asked, left: dict[str, _Left]) -> bool:
+    if asked.gpus_per_node is None and asked.gpus:
+        # Slurm spreads them as it likes, over as many nodes as it asks for at least.
+        held = sorted((one.gpus for one in left.values() if one.fits((0, *asked.per_node[1:]))), reverse=True)
+        return len(held) >= asked.nodes and sum(held[: asked.nodes]) >= asked.gpus
+    return sum(one.fits(asked.per_node) for one in left.values()) >= asked.nodes
+
+
+MOST_RELEASES = 3
+
+
+def _releases(
+    asked: Asked, left: dict[str, _Left], running: Sequence[QueuedJob], types: Sequence[str]
+) -> tuple[tuple[Release, ...], datetime | None]:
+    """The first jobs to end that leave what is asked for; and when there is room for all of it."""
+    if _fits(asked, left):
+        return (), None
+    ending = sorted(
+        ((job.end, job) for job in running if not job.waits and job.end is not None), key=lambda one: one[0]
+    )
+    found: list[Release] = []
+    for end, job in ending:
+        hosts = job.hosts
+        here = [left[name] for name in hosts if name in left]
+        if not here:
+            continue
+        gpus = job.gpus
+        counts = not types or not gpus or not gpus.types or any(name in gpus.types for name in types)
+        share = (gpus.count if gpus and counts else 0) / len(hosts)
+        memory = job.memory
+        for one in here:
+            one.gpus += round(share)
+            one.cpus += round((job.cpus or 0) / len(hosts))
+            one.memory = None if one.memory is None else one.memory + round((memory or 0) / len(hosts))
+        if len(found) < MOST_RELEASES and (share or not asked.gpus):
+            found.append(Release(end, job.shown, job.user, round(share * len(here)), len(here)))
+        if _fits(asked, left):
+            return tuple(found), end
+    return tuple(found), None

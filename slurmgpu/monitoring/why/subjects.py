@@ -1,0 +1,405 @@
+"""What the reasons are about, one function each: the figures, and what can be done."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from slurmgpu.models.run import JobStatus
+from slurmgpu.monitoring.waits import About
+from slurmgpu.monitoring.why.answer import Fact, Mend
+from slurmgpu.monitoring.why.limits import Held, limit_facts, said
+from slurmgpu.monitoring.why.words import amount, clock, gibibytes, listed, span
+from slurmgpu.printable import printable
+
+if TYPE_CHECKING:
+    from slurmgpu.slurm import Asked, PartitionNow, Present, QueuedJob
+
+__all__ = ["SUBJECTS", "Case"]
+
+_LEAST_OPTION = {
+    "gpus": "--gpus",
+    "cpus": "--cpus-per-task",
+    "nodes": "--nodes",
+    "memory": "--mem",
+    "seconds": "--time",
+}
+
+
+@dataclass
+class Case:
+    """A job that waits, what it asks for, and where to look for more."""
+
+    job: JobStatus
+    asked: Asked
+    present: Present
+    word: str
+    now: datetime
+    never: bool = False
+    """Set by a subject: the job will not start as it is."""
+
+    @property
+    def partitions(self) -> list[PartitionNow]:
+        """The job's partitions, those that exist."""
+        there = self.present.partitions or {}
+        return [there[name] for name in self.asked.partitions if name in there]
+
+    @cached_property
+    def hosts(self) -> frozenset[str]:
+        """The nodes of its partitions."""
+        return frozenset[str]().union(*(one.hosts for one in self.partitions))
+
+    @cached_property
+    def queue(self) -> list[QueuedJob] | None:
+        """Everybody's unfinished jobs in all partitions that have some of these nodes; None where that is not told."""
+        there = (self.present.partitions or {}).values()
+        sharing = [one.name for one in there if one.hosts & self.hosts]
+        return self.present.queue(sharing or self.asked.partitions)
+
+    @property
+    def id(self) -> str:
+        """The id for scontrol: the whole array, where its tasks wait together."""
+        return self.job.job_id.partition("_[")[0]
+
+    def change(self, option: str, value: str) -> str:
+        """The command that changes the waiting job."""
+        return f"scontrol update JobId={self.id} {option}={shlex.quote(value)}"
+
+    def again(self, *options: str) -> str:
+        """The commands that take it out of the queue and submit it in another way."""
+        script = self.asked.script or self.job.script
+        if script is None:
+            return f"slurmgpu cancel {self.id}, then submit it again with {' '.join(options)}"
+        return f"slurmgpu cancel {self.id} && sbatch {' '.join(options)} {_script_words(script)}"
+
+
+def _script_words(script: str) -> str:
+    return printable(script)
+
+
+Told = Iterator[Fact | Mend]
+
+
+def _held(case: Case) -> Told:
+    if case.word == "JobHeldAdmin":
+        yield Mend("ask the site's support: only they can release it, and they know why they hold it")
+        return
+    if case.word == "JobHoldMaxRequeue":
+        restarts = case.job.restarts
+        times = "too often" if restarts is None else amount(restarts, "time")
+        yield Fact("restarts", f"it was started and put back {times}", {"restarts": restarts})
+        yield Mend("find out first why its starts fail", f"slurmgpu logs {case.id}")
+    yield Mend("release it", f"scontrol release {case.id}")
+
+
+def _begin(case: Case) -> Told:
+    eligible = case.asked.eligible
+    if eligible is None:
+        yield Fact("begin", "when it may begin is not known", {"begin": None})
+        return
+    wait = (eligible - case.now).total_seconds()
+    when = f"may begin at {clock(eligible, case.now)}"
+    yield Fact("begin", f"{when}, in {span(wait)}" if wait > 0 else f"{when}: now", {"begin": eligible})
+    if wait > 0 and not case.job.restarts:
+        yield Mend("let it begin at once", case.change("StartTime", "now"))
+
+
+def _dependency(case: Case) -> Told:
+    if case.word == "DependencyNeverSatisfied":
+        yield Mend("start it without the other", case.change("Dependency", ""))
+        yield Mend("or take it out of the queue", f"slurmgpu cancel {case.id}")
+        return
+    text = case.asked.dependency or case.job.dependency
+    yield Fact(
+        "dependency",
+        f"depends on {printable(text)}" if text else "on which job is not known",
+        {"dependency": text},
+    )
+
+
+def _licenses(case: Case) -> Told:
+    there = case.present.licenses
+    for entry in (case.asked.licenses or "").split(","):
+        name, _, number = entry.strip().partition(":")
+        name = name.partition("@")[0]
+        if not name:
+            continue
+        wanted = int(number) if number.isdecimal() and len(number) < 9 else 1
+        found = (there or {}).get(name)
+        if found is None or found.free is None:
+            yield Fact("license", f"asks for {wanted} of license {printable(name)}; how many are free is not known",
+                       {"license": name, "asked": wanted, "free": None, "total": None})  # fmt: skip
+            continue
+        text = f"asks for {wanted} of license {printable(name)}; {found.free} of {found.total} free now"
+        yield Fact(
+            "license", text, {"license": name, "asked": wanted, "free": found.free, "total": found.total}
+        )
+        if found.total is not None and wanted > found.total:
+            case.never = True
+            yield Mend(f"there are only {found.total}", case.change("Licenses", f"{name}:{found.total}"))
+
+
+def _reservation(case: Case) -> Told:
+    name = case.asked.reservation
+    found = (case.present.reservations or {}).get(name or "")
+    if found is None:
+        gone = "is not there (any more), or not shown to you"
+        yield Fact("reservation", f"reservation {printable(name or 'unknown')} {gone}", {"reservation": name})
+        yield Mend("run it outside of any reservation", case.change("ReservationName", ""))
+        return
+    figures = {"reservation": name, "begins": found.start, "ends": found.end}
+    if found.end and found.end <= case.now:
+        case.never = True
+        yield Fact("reservation", f"reservation {printable(found.name)} has ended", figures)
+        yield Mend("run it outside of any reservation", case.change("ReservationName", ""))
+    elif found.start and found.start > case.now:
+        wait = span((found.start - case.now).total_seconds())
+        text = f"reservation {printable(found.name)} begins at {clock(found.start, case.now)}, in {wait}"
+        yield Fact("reservation", text, figures)
+    else:
+        text = f"reservation {printable(found.name)} is open; its nodes are taken, or too few for this job"
+        yield Fact("reservation", text, figures)
+
+
+def _partition(case: Case) -> Told:
+    for one in case.partitions:
+        if one.state != "UP":
+            yield Fact("partition", f"partition {one.name} is {one.state}: it starts no jobs until the site opens it",
+                       {"partition": one.name, "state": one.state})  # fmt: skip
+    others = [
+        one.name
+        for one in (case.present.partitions or {}).values()
+        if one.state == "UP" and any(one.hosts & mine.hosts for mine in case.partitions)
+    ]
+    if others:
+        yield Mend(f"the same nodes are in {listed(others)}", case.change("Partition", others[0]))
+
+
+def _time(case: Case) -> Told:
+    limit = case.asked.limit
+    limits = [(one.rules.limits.max_time, one) for one in case.partitions]
+    for most, one in limits:
+        if most is None or most.seconds is None:
+            continue
+        asks = "no limit" if limit is None else span(limit)
+        yield Fact("time", f"asks for {asks}; partition {one.name} allows {span(most.seconds)}",
+                   {"partition": one.name, "asked": limit, "limit": most.seconds})  # fmt: skip
+        yield Mend("ask for as long as the partition allows", case.change("TimeLimit", str(most)))
+    longer = [
+        one.name
+        for one in (case.present.partitions or {}).values()
+        if one.state == "UP" and limit is not None and _allows(one, limit)
+    ]
+    if longer:
+        yield Mend(
+            f"or move it to a partition that allows it: {listed(longer)}", case.change("Partition", longer[0])
+        )
+
+
+def _allows(partition: PartitionNow, limit: int) -> bool:
+    most = partition.rules.limits.max_time
+    return most is None or most.seconds is None or most.seconds >= limit
+
+
+def _size(case: Case) -> Told:
+    asked = case.asked
+    for one in case.partitions:
+        limits = one.rules.limits
+        most = min((count for count in (limits.max_nodes, len(one.hosts)) if count is not None), default=None)
+        if most is not None and asked.nodes > most:
+            what = (
+                f"has {amount(most, 'node')}"
+                if most == len(one.hosts)
+                else f"allows {amount(most, 'node')} a job"
+            )
+            yield Fact("nodes", f"asks for {amount(asked.nodes, 'node')}; partition {one.name} {what}",
+                       {"partition": one.name, "asked": asked.nodes, "limit": most})  # fmt: skip
+            yield Mend("ask for fewer nodes", case.change("NumNodes", str(most)))
+        if limits.min_nodes is not None and asked.nodes < limits.min_nodes:
+            yield Fact("nodes", f"asks for {amount(asked.nodes, 'node')}; partition {one.name} wants {limits.min_nodes} at least",
+                       {"partition": one.name, "asked": asked.nodes, "least": limits.min_nodes})  # fmt: skip
+            yield Mend("ask for more nodes", case.change("NumNodes", str(limits.min_nodes)))
+        cpus = limits.max_cpus_per_node
+        if cpus is not None and asked.per_node[1] > cpus:
+            yield Fact("cpus", f"asks for {amount(asked.per_node[1], 'CPU')} on a node; partition {one.name} allows {cpus}",
+                       {"partition": one.name, "asked": asked.per_node[1], "limit": cpus})  # fmt: skip
+        memory = limits.max_memory
+        if memory is not None and asked.per_node[2] > memory.mib:
+            yield Fact("memory", f"asks for {gibibytes(asked.per_node[2])} on a node; partition {one.name} allows "
+                       f"{gibibytes(memory.mib)}",
+                       {"partition": one.name, "asked": asked.per_node[2], "limit": memory.mib})  # fmt: skip
+            yield Mend("ask for less memory", case.change("MinMemoryNode", str(memory.mib)))
+    yield Mend("or cancel it, and submit it in a shape that fits", case.again("--nodes=N"))
+
+
+def _account(case: Case) -> Told:
+    found = case.present.associations(case.job.user or "")
+    accounts = sorted({one.account for one in found[0]}) if found else []
+    if case.word == "AccountNotAllowed":
+        for one in case.partitions:
+            rules = one.rules
+            if rules.accounts:
+                yield Fact("account", f"partition {one.name} takes {listed(rules.accounts)}, not {case.job.account}",
+                           {"partition": one.name, "allowed": list(rules.accounts), "account": case.job.account})  # fmt: skip
+                accounts = [name for name in accounts if name in rules.accounts]
+            elif rules.denied_accounts:
+                yield Fact("account", f"partition {one.name} does not take {listed(rules.denied_accounts)}",
+                           {"partition": one.name, "denied": list(rules.denied_accounts)})  # fmt: skip
+                accounts = [name for name in accounts if name not in rules.denied_accounts]
+    others = [name for name in accounts if name != case.job.account]
+    if others:
+        yield Mend(f"charge another account of yours: {listed(others)}", case.change("Account", others[0]))
+    else:
+        yield Mend("ask the site's support for an account that is valid there")
+
+
+def _qos(case: Case) -> Told:
+    found = case.present.associations(case.job.user or "")
+    mine = [one for one in (found[0] if found else ()) if one.account == case.job.account]
+    legal = sorted({name for one in mine for name in one.qos})
+    for one in case.partitions:
+        if one.rules.qos:
+            yield Fact("qos", f"partition {one.name} takes QOS {listed(one.rules.qos)}, not {case.job.qos}",
+                       {"partition": one.name, "allowed": list(one.rules.qos), "qos": case.job.qos})  # fmt: skip
+            legal = [name for name in legal if name in one.rules.qos]
+        elif case.job.qos in one.rules.denied_qos:
+            yield Fact("qos", f"partition {one.name} does not take QOS {case.job.qos}",
+                       {"partition": one.name, "denied": list(one.rules.denied_qos)})  # fmt: skip
+            legal = [name for name in legal if name not in one.rules.denied_qos]
+    others = [name for name in legal if name != case.job.qos]
+    if others:
+        yield Mend(f"QOS that your account may use there: {listed(others)}", case.change("QOS", others[0]))
+
+
+def _array(case: Case) -> Told:
+    tasks = case.job.array_tasks or ""
+    limit = tasks.partition("%")[2].rstrip("]")
+    if limit:
+        yield Fact(
+            "array",
+            f"the array runs {limit} at a time (%{limit})",
+            {"limit": int(limit) if limit.isdecimal() else None},
+        )
+    number = case.job.array_job_id
+    if number is not None:
+        yield Mend(
+            "raise the array's own limit",
+            f"scontrol update JobId={number} ArrayTaskThrottle=N  (0: no limit)",
+        )
+
+
+def _limit(case: Case) -> Told:
+    job, asked = case.job, case.asked
+    own = next((one.rules.own_qos for one in case.partitions if one.rules.own_qos), None)
+    qos = tuple(dict.fromkeys(name for name in (job.qos, own) if name))
+    ask = case.present.book_with_parents if case.word.startswith("Assoc") else case.present.book
+    book = ask(job.user or "", job.account or "", qos)
+    found = limit_facts(case.word, job, asked, book, own) if book is not None else []
+    if not found:
+        why = case.present.unknown.get("limits", "the limit is not among those that Slurm shows")
+        yield Fact(
+            "limit",
+            f"how much of the limit is used is not known: {printable(why)}",
+            {"limit": None, "used": None},
+        )
+        return
+    for one in found[:3]:
+        yield one.fact
+        if not one.too_large:
+            yield from _first_to_end(case, one)
+        if not one.too_large:
+            continue
+        case.never = True
+        option = "--gpus" if one.resource.startswith("gres/gpu") else _LEAST_OPTION.get(one.resource)
+        if one.resource == "seconds":
+            yield Mend(f"ask for {span(one.most)}", case.change("TimeLimit", f"{one.most // 60}"))
+        elif option:
+            least = "at least" if "wants" in one.fact.text else "at most"
+            value = f"{one.most}M" if one.resource == "memory" else str(one.most)
+            yield Mend(f"ask for {least} {said(one.most, one.resource)}", case.again(f"{option}={value}"))
+
+
+def _first_to_end(case: Case, held: Held) -> Told:
+    """Of the jobs that use up a limit, the one that ends first."""
+    if case.present.hides("jobs") and "user" not in held.holder.kind:
+        return
+    ending = [(one.end, one) for one in case.queue or () if not one.waits and one.end and held.counts(one)]
+    if ending:
+        end, first = min(ending, key=lambda one: (one[0], one[1].number))
+        whose = printable(first.user or "unknown")
+        text = f"of these, job {first.shown} ({whose}) ends first: at {clock(end, case.now)}, or earlier"
+        yield Fact("first to end", text, {"job_id": first.shown, "user": first.user, "at": end})
+
+
+def _nodes(case: Case) -> Told:
+    """ReqNodeNotAvail: nodes that it names, or all that it could use, are down, drained or reserved."""
+    asked = case.asked
+    there = {one.name: one for one in case.present.nodes or ()}
+    for name in asked.wanted_nodes[:8]:
+        node = there.get(name)
+        if node is not None and node.away:
+            yield Fact("node", f"it asks for node {name}, which is {_state(node.away)} ({printable(node.state)})",
+                       {"node": name, "state": node.state})  # fmt: skip
+    coming = [
+        one
+        for one in (case.present.reservations or {}).values()
+        if one.start
+        and one.end
+        and one.end > case.now
+        and any(one.hosts & mine.hosts for mine in case.partitions)
+    ]
+    for one in sorted(coming, key=lambda one: one.start or case.now)[:2]:
+        assert one.start is not None
+        assert one.end is not None
+        kind = "maintenance" if one.maintenance else "reservation"
+        text = (
+            f"{kind} {printable(one.name)} takes {amount(len(one.hosts), 'node')} from {clock(one.start, case.now)} "
+            f"to {clock(one.end, case.now)}"
+        )
+        yield Fact("reservation", text, {"reservation": one.name, "begins": one.start, "ends": one.end})
+        left = (one.start - case.now).total_seconds()
+        if left > 60 and (asked.limit is None or asked.limit > left):
+            minutes = int(left // 60) - 1
+            yield Mend(
+                f"a job that ends before it may start now: {span(minutes * 60)}",
+                case.change("TimeLimit", str(minutes)),
+            )
+    if asked.wanted_nodes:
+        yield Mend("let Slurm choose the nodes", case.change("ReqNodeList", ""))
+
+
+def _state(away: str) -> str:
+    return {"reserved": "reserved", "planned": "kept for another job"}.get(away, away)
+
+
+def _request(case: Case) -> Told:
+    """BadConstraints: nothing that the partition has is what the job asks for; the room says for want of what."""
+    if case.asked.features:
+        have = sorted({name for node in case.present.nodes or () for name in node.features})
+        yield Fact("features", f"asks for {printable(case.asked.features)}; nodes have {listed(have, 8) or 'no features'}",
+                   {"asked": case.asked.features, "there": have})  # fmt: skip
+        yield Mend("drop the constraint", case.change("Features", ""))
+    yield Mend("see what there is", "slurmgpu cluster gpus")
+
+
+def _soon(_: Case) -> Told:
+    yield Mend("nothing is to be done: look again in a minute")
+
+
+def _site(_: Case) -> Told:
+    yield Mend("this is the site's: ask its support if it lasts")
+
+
+def _nothing(_: Case) -> Told:
+    yield from ()
+
+
+SUBJECTS: dict[About, Callable[[Case], Told]] = {
+    "account": _account, "array": _array, "begin": _begin, "dependency": _dependency, "held": _held,
+    "licenses": _licenses, "limit": _limit, "nodes": _nodes, "partition": _partition, "qos": _qos, "request": _request,
+    "reservation": _reservation, "room": _nothing, "site": _site, "size": _size, "soon": _soon, "time": _time,
+}  # fmt: skip
