@@ -24,7 +24,7 @@ def reason(job: JobStatus) -> str | None:
         return _end(job)
     if job.reason is None:
         return None
-    word = word_of(job)
+    word = word_of(job.reason)
     if word == "BeginTime" and job.restarts:
         times = "once" if job.restarts == 1 else f"{job.restarts} times"
         return f"{printable(job.reason)}: put back into the queue ({times} so far), where Slurm lets it wait a moment"
@@ -66,7 +66,7 @@ def _end(job: JobStatus) -> str | None:
     if job.state is JobState.COMPLETED:
         code = job.derived_exit_code
         return f"the script ended well, but a step of it with exit code {code}" if code else None
-    word = word_of(job)
+    word = word_of(job.reason)
     if job.state is JobState.CANCELLED:
         return _cancelled(job)
     if job.state in _ENDS:

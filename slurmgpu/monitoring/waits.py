@@ -62,11 +62,16 @@ WORDS = {
     "JobHoldMaxRequeue": Waits(
         "held: it was requeued too often; `scontrol release {id}` lets it start", "held"
     ),
+    "EnvironmentFailedHeld": Waits("held: the user's environment could not be read on its node", "held"),
+    "LaunchFailedHeld": Waits("held: its start failed on a node (prolog, log or work folder)", "held"),
     "Licenses": Waits("waits for licenses that others use", "licenses"),
     "MaxMemPerLimit": Waits("waits for ever: more memory for a CPU or node than the site allows", "size"),
     "MaxPoweredUpNodes": Waits("as many nodes are powered up as the site allows"),
     "MpiPortsBusy": Waits("waits for ports that other jobs' MPI use"),
     "NodeDown": Waits("a node that it needs is down", "nodes"),
+    "NodesUnavailable": Waits(
+        "the nodes that it could use are down, drained, or reserved for jobs that come first", "nodes"
+    ),
     "None": Waits("not looked at by the scheduler yet", "soon"),
     "PartitionConfig": Waits("waits for ever: more than the partition has", "size"),
     "PartitionDown": Waits("the partition is down", "partition"),
@@ -81,6 +86,7 @@ WORDS = {
     "QOSTimeLimit": Waits("the QOS has used up its time", "limit"),
     "QOSUsageThreshold": Waits("the account's share is used up too far for this QOS", "limit"),
     "ReqNodeNotAvail": Waits("nodes asked for are down or reserved", "nodes"),
+    "RequeuedHeld": Waits("held: it was put back into the queue to wait for its user", "held"),
     "Reservation": Waits("its reservation has not begun", "reservation"),
     "ReservationDeleted": Waits("waits for ever: its reservation was deleted", "reservation"),
     "ReservationInvalid": Waits("waits for ever: its reservation is not valid", "reservation"),
@@ -118,9 +124,24 @@ _UNITS = {
 }
 
 
-def word_of(job: JobStatus) -> str:
-    """The word alone: "ReqNodeNotAvail, UnavailableNodes:n[1-3]" carries more."""
-    return (job.reason or "").strip("()").split(",")[0].strip()
+# Sentences that the controller writes in the place of a word (job_mgr.c, node_scheduler.c, job_scheduler.c), in squeue with
+# underscores for blanks in some releases.
+_SENTENCES = tuple((re.compile(text.replace(" ", "[ _]")), word) for text, word in (
+    ("account not permitted to use this partition", "AccountNotAllowed"),
+    ("QOS not permitted to use this partition", "QOSNotAllowed"),
+    ("Nodes required for job are DOWN", "NodesUnavailable"),
+    ("launch failed requeued held", "LaunchFailedHeld"),
+    ("user env retrieval failed", "EnvironmentFailedHeld"),
+    ("job requeued in held state", "RequeuedHeld"),
+    ("has exceeded max requeue", "JobHoldMaxRequeue"),
+))  # fmt: skip
+
+
+def word_of(reason: str | None) -> str:
+    """The word alone: "ReqNodeNotAvail, UnavailableNodes:n[1-3]" carries more, and some reasons are whole sentences."""
+    text = (reason or "").strip()
+    found = next((word for pattern, word in _SENTENCES if pattern.search(text)), None)
+    return found or text.strip("()").split(",")[0].strip()
 
 
 def waits(word: str, job: JobStatus) -> Waits | None:

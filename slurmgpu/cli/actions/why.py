@@ -115,7 +115,9 @@ def _lines(why: Why, now: datetime) -> list[str]:
         else ""
     )
     lines = ["", f"job {job.job_id}{name} {verdict}{because}:", *_folded(why.sentence, "  ")]
-    lines += [line for fact in why.facts for line in _folded(fact.text, "  - ")]
+    lines += [
+        line for fact in why.facts if fact.text not in why.sentence for line in _folded(fact.text, "  - ")
+    ]
     if why.start is not None:
         lines += _folded(_start(why.start, now), "  - ")
     if why.shapes is not None:

@@ -79,7 +79,7 @@ class _Waiting:
         if self.asked is not None and self.asked.reason:
             # Newer than the queue as it was asked for all jobs, and there for jobs of others, too.
             self.job = job = job.model_copy(update={"reason": self.asked.reason})
-        self.word = word_of(job) or "None"
+        self.word = word_of(job.reason) or "None"
 
     def told(self, environ: Mapping[str, str]) -> Why:
         job, asked = self.job, self.asked
@@ -96,9 +96,11 @@ class _Waiting:
         said = list(SUBJECTS[about](case))
         why.facts = [self._request(asked), *(one for one in said if isinstance(one, Fact))]
         why.mends = [one for one in said if isinstance(one, Mend)]
-        if about not in _NO_ROOM:
+        why.sentence = case.sentence or why.sentence
+        doomed = case.never or bool(known and known.never)
+        if about not in _NO_ROOM and (not doomed or about in ("size", "request")):
             why.facts += self._room(asked, case, about)
-        why.verdict = self._verdict(case.never or bool(known and known.never), about)
+        why.verdict = self._verdict(doomed or case.never, about)
         if job.restarts and self.word == "BeginTime":
             why.sentence = f"put back into the queue ({amount(job.restarts, 'time')} so far), where Slurm lets it wait a moment"
         if why.verdict == "waits":

@@ -29,6 +29,13 @@ class Held(NamedTuple):
     resource: str
     """``cpus``, ``nodes``, ``memory`` (MiB), ``jobs``, ``seconds``, or Slurm's name of the TRES."""
 
+    @property
+    def sentence(self) -> str:
+        """What the limit does to the job."""
+        if self.too_large:
+            return f"it does not fit a limit even by itself: {self.fact.text}"
+        return f"a limit leaves too little for it: {self.fact.text}"
+
     def counts(self, job: QueuedJob) -> bool:
         """Whether a running job is one of those that use the limit up; those of accounts below it are not seen."""
         holder = self.holder
@@ -82,6 +89,8 @@ def _holding(
             if resource == "seconds":  # the controller counts wall time in minutes
                 limit = type(limit)(limit.most * 60, None if limit.used is None else limit.used * 60)
             asks = _asked_of(resource, asked, per_node=match["per"] == "Node")
+            if match["minutes"] and asks is not None:
+                asks = None if asked.limit is None else asks * -(-asked.limit // 60)
             held = _held(match, resource, limit, (holder, whose), asks)
             # A limit with room for the job is not the one.
             if held.too_large or limit.used is None or limit.used + (asks or 1) > held.most:
@@ -168,18 +177,24 @@ def _held(
     assert limit.most is not None
     minutes = bool(match["minutes"])
     least = match["kind"] == "Min"
-    alone = asks is not None and not minutes and (asks < limit.most if least else asks > limit.most)
-    thing = f"{printable(resource)} minutes" if minutes else None
+    alone = asks is not None and (asks < limit.most if least else asks > limit.most)
+    thing = f"{_minutes_of(resource)}-minutes" if minutes else None
     if least:
         text = f"{whose} wants {said(limit.most, resource)} at least"
     elif match["per"] in ("Job", "Node") or (resource == "seconds" and match["kind"] == "Max"):
         text = f"{whose} allows {said(limit.most, resource)} {'on a node' if match['per'] == 'Node' else 'for a job'}"
     else:
         text = _used(whose, limit, resource, thing)
-    if asks and not minutes and resource != "jobs":
-        text += f"; this job asks for {said(asks, resource)}"
+    if asks and resource != "jobs":
+        text += f"; this job {'may take' if minutes else 'asks for'} {said(asks, resource, thing)}"
     figures = {"whose": whose, "resource": resource, "limit": limit.most, "used": limit.used, "asked": asks}
     return Held(holder, Fact("limit", text, figures), alone, limit.most, resource)
+
+
+def _minutes_of(resource: str) -> str:
+    return {"cpus": "CPU", "nodes": "node", "memory": "MiB", "gres/gpu": "GPU"}.get(
+        resource, printable(resource)
+    )
 
 
 def _used(whose: str, limit: Limit, resource: str, thing: str | None) -> str:

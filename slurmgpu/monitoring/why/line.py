@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from slurmgpu.monitoring.waits import about
+from slurmgpu.monitoring.waits import about, word_of
 
 if TYPE_CHECKING:
     from slurmgpu.slurm import Asked, PartitionNow, QueuedJob
@@ -58,7 +58,7 @@ def ahead_of(
             continue
         if (top, job.priority, -job.number) <= place or (not here and top <= tier):
             continue
-        if about(job.reason) in _OUT:
+        if about(word_of(job.reason)) in _OUT:
             out += job.tasks
             continue
         count = job.tasks

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from slurmgpu.planning.nodes import has_features
 
 if TYPE_CHECKING:
-    from slurmgpu.slurm import Asked, NodeNow, QueuedJob
+    from slurmgpu.models.run import JobStatus
+    from slurmgpu.slurm import Asked, NodeNow, PartitionNow, Present, QueuedJob
 
-__all__ = ["Release", "Room", "room_for"]
+__all__ = ["Release", "Room", "elsewhere", "room_for"]
 
 
 class Release(NamedTuple):
@@ -83,8 +84,7 @@ def room_for(
     for node in able:
         if node.away:
             away[node.away] = away.get(node.away, 0) + 1
-    releases, enough = _releases(asked, left, running, types)
-    return Room(
+    now = Room(
         able=tuple(able),
         never=never,
         away=away,
@@ -95,9 +95,10 @@ def room_for(
         blocked=sum(one.gpus for one in tight),
         blocked_by=_lacking(tight, share),
         fitting=sum(one.fits(share) for one in left.values()),
-        releases=releases,
-        enough=enough,
     )
+    # Last: it plays through how the nodes empty.
+    releases, enough = _releases(asked, left, running, types)
+    return replace(now, releases=releases, enough=enough)
 
 
 def _types(node: NodeNow, types: Sequence[str]) -> list[str]:
@@ -180,3 +181,28 @@ def _releases(
         if _fits(asked, left):
             return tuple(found), end
     return tuple(found), None
+
+
+def elsewhere(job: JobStatus, asked: Asked, present: Present) -> Iterator[PartitionNow]:
+    """Other open partitions with nodes for the job, that allow its time limit and take its account and QOS."""
+    nodes = {one.name: one for one in present.nodes or ()}
+    for one in (present.partitions or {}).values():
+        rules = one.rules
+        if one.name in asked.partitions or one.state != "UP" or rules.by_name or rules.groups:
+            continue
+        if (rules.accounts and job.account not in rules.accounts) or job.account in rules.denied_accounts:
+            continue
+        if (rules.qos and job.qos not in rules.qos) or job.qos in rules.denied_qos:
+            continue
+        most = rules.limits.max_time
+        if (
+            most is not None
+            and most.seconds is not None
+            and (asked.limit is None or asked.limit > most.seconds)
+        ):
+            continue
+        if rules.limits.max_nodes is not None and asked.nodes > rules.limits.max_nodes:
+            continue
+        able, _ = _able(asked, [nodes[host] for host in one.hosts if host in nodes])
+        if len([node for node in able if node.away in ("", "planned")]) >= asked.nodes:
+            yield one

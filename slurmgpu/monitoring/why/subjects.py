@@ -10,9 +10,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from slurmgpu.models.run import JobStatus
+from slurmgpu.monitoring.select import scripts_of
 from slurmgpu.monitoring.waits import About
 from slurmgpu.monitoring.why.answer import Fact, Mend
 from slurmgpu.monitoring.why.limits import Held, limit_facts, said
+from slurmgpu.monitoring.why.options import as_asked
+from slurmgpu.monitoring.why.room import elsewhere
 from slurmgpu.monitoring.why.words import amount, clock, gibibytes, listed, span
 from slurmgpu.printable import printable
 
@@ -41,6 +44,8 @@ class Case:
     now: datetime
     never: bool = False
     """Set by a subject: the job will not start as it is."""
+    sentence: str = ""
+    """Set by a subject that knows better than the table."""
 
     @property
     def partitions(self) -> list[PartitionNow]:
@@ -70,15 +75,15 @@ class Case:
         return f"scontrol update JobId={self.id} {option}={shlex.quote(value)}"
 
     def again(self, *options: str) -> str:
-        """The commands that take it out of the queue and submit it in another way."""
+        """The commands that take it out of the queue and submit it in another way, with all else that it asks for."""
         script = self.asked.script or self.job.script
-        if script is None:
-            return f"slurmgpu cancel {self.id}, then submit it again with {' '.join(options)}"
-        return f"slurmgpu cancel {self.id} && sbatch {' '.join(options)} {_script_words(script)}"
-
-
-def _script_words(script: str) -> str:
-    return printable(script)
+        if script is None or scripts_of(self.job):
+            return f"slurmgpu cancel {self.id}  and submit its job file again with {' '.join(options)}"
+        names = {one.partition("=")[0] for one in options}
+        if "--gpus" in names:
+            names |= {"--gpus-per-node"}
+        words = [*as_asked(self.asked, self.job, without=names), *options]
+        return f"slurmgpu cancel {self.id} && sbatch {shlex.join(words)} {shlex.quote(script.split()[0])}"
 
 
 Told = Iterator[Fact | Mend]
@@ -170,13 +175,11 @@ def _partition(case: Case) -> Told:
         if one.state != "UP":
             yield Fact("partition", f"partition {one.name} is {one.state}: it starts no jobs until the site opens it",
                        {"partition": one.name, "state": one.state})  # fmt: skip
-    others = [
-        one.name
-        for one in (case.present.partitions or {}).values()
-        if one.state == "UP" and any(one.hosts & mine.hosts for mine in case.partitions)
-    ]
+    others = [one.name for one in elsewhere(case.job, case.asked, case.present)]
     if others:
-        yield Mend(f"the same nodes are in {listed(others)}", case.change("Partition", others[0]))
+        yield Mend(
+            f"or move it to a partition that is open: {listed(others)}", case.change("Partition", others[0])
+        )
 
 
 def _time(case: Case) -> Told:
@@ -189,20 +192,11 @@ def _time(case: Case) -> Told:
         yield Fact("time", f"asks for {asks}; partition {one.name} allows {span(most.seconds)}",
                    {"partition": one.name, "asked": limit, "limit": most.seconds})  # fmt: skip
         yield Mend("ask for as long as the partition allows", case.change("TimeLimit", str(most)))
-    longer = [
-        one.name
-        for one in (case.present.partitions or {}).values()
-        if one.state == "UP" and limit is not None and _allows(one, limit)
-    ]
+    longer = [one.name for one in elsewhere(case.job, case.asked, case.present)]
     if longer:
         yield Mend(
             f"or move it to a partition that allows it: {listed(longer)}", case.change("Partition", longer[0])
         )
-
-
-def _allows(partition: PartitionNow, limit: int) -> bool:
-    most = partition.rules.limits.max_time
-    return most is None or most.seconds is None or most.seconds >= limit
 
 
 def _size(case: Case) -> Told:
@@ -296,9 +290,11 @@ def _limit(case: Case) -> Told:
     job, asked = case.job, case.asked
     own = next((one.rules.own_qos for one in case.partitions if one.rules.own_qos), None)
     qos = tuple(dict.fromkeys(name for name in (job.qos, own) if name))
-    ask = case.present.book_with_parents if case.word.startswith("Assoc") else case.present.book
-    book = ask(job.user or "", job.account or "", qos)
+    book = case.present.book(job.user or "", job.account or "", qos)
     found = limit_facts(case.word, job, asked, book, own) if book is not None else []
+    if book is not None and not found and case.word.startswith("Assoc"):
+        book = case.present.with_parents(book, job.user or "", job.account or "")
+        found = limit_facts(case.word, job, asked, book, own)
     if not found:
         why = case.present.unknown.get("limits", "the limit is not among those that Slurm shows")
         yield Fact(
@@ -307,6 +303,7 @@ def _limit(case: Case) -> Told:
             {"limit": None, "used": None},
         )
         return
+    case.sentence = found[0].sentence
     for one in found[:3]:
         yield one.fact
         if not one.too_large:

@@ -40,10 +40,10 @@ T = TypeVar("T")
 _MOST_PARENTS = 5
 
 
-def _missing_parent(book: Book | None, account: str) -> str | None:
-    """The first account above another that the book does not have; root has no limits of its own at most sites."""
+def _missing_parent(book: Book, account: str) -> str | None:
+    """The first account above another that the book does not have."""
     seen = set[str]()
-    while book is not None and account and account not in seen:
+    while account and account not in seen:
         seen.add(account)
         found = book.find("account", account=account)
         if found is None:
@@ -94,7 +94,7 @@ class Present:
         """All nodes that the user may see, with what is given out of them."""
         return self._read(
             "nodes",
-            ("scontrol", "-d", *scontrol.NODES[1:]),
+            scontrol.NODES_IN_DETAIL,
             lambda text: nodes_of(scontrol.records(text, KEYS), self.config),
         )
 
@@ -132,13 +132,12 @@ class Present:
             return None
         return self._read("limits", book_command(user, account, qos), parse_book)
 
-    def book_with_parents(self, user: str, account: str, qos: Sequence[str]) -> Book | None:
-        """The same, with the accounts above the account: a command for each of these, five at most."""
-        book = self.book(user, account, qos)
+    def with_parents(self, book: Book, user: str, account: str) -> Book:
+        """The book with the accounts above an account: a command for each of these, five at most."""
         for _ in range(_MOST_PARENTS):
             above = _missing_parent(book, account)
             more = self._read("limits", book_command(user, above, ()), parse_book) if above else None
-            if book is None or more is None:
+            if more is None:
                 break
             book = Book(
                 (*book.holders, *(one for one in more.holders if one.kind == "account")), book.default_account

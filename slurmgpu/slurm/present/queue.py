@@ -70,8 +70,8 @@ class QueuedJob:
 
     @property
     def reason(self) -> str:
-        """Slurm's word for why it waits; '' where it gives none."""
-        return self._row[17].strip().strip("()").split(",")[0].strip()
+        """Why it waits, as Slurm has it."""
+        return self._row[17].strip()
 
     @property
     def tasks(self) -> int:
