@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from slurmgpu.models.gpu_models import names_a_slice
 
 if TYPE_CHECKING:
-    from slurmgpu.slurm import Book, NodeNow, PartitionNow, Present
+    from slurmgpu.slurm import Book, Holder, NodeNow, PartitionNow, Present
 
 __all__ = ["GpusNow", "Mine", "Row", "gpus_now"]
 
@@ -152,6 +152,7 @@ class _Limits:
         own = {one.rules.own_qos for one in (present.partitions or {}).values()}
         qos = tuple(sorted(name for name in {self.qos, *own} if name))
         self.book: Book | None = present.book(user, self.account, qos) if self.account else None
+        self.rules = (present.qos_rules() if self.book else None) or {}
 
     def mine(self, partition: PartitionNow, row: Row, nodes: Sequence[NodeNow]) -> Mine:
         """The most GPUs of a type that a job could have there now."""
@@ -200,40 +201,49 @@ class _Limits:
         most = partition.rules.limits.max_nodes
         return sum(free if most is None else free[:most])
 
-    def _of_book(self, gpu_type: str, partition_qos: str | None) -> list[tuple[int, str]]:
-        if self.book is None or self.account is None:
-            return []
-        found = []
-        for holder in self.book.holders:
-            own = holder.name in (self.qos, partition_qos)
-            if holder.kind in ("user", "account") and holder.account != self.account:
-                continue
-            if (holder.kind == "user" and holder.user != self.user) or (
-                holder.kind.startswith("qos") and not own
-            ):
-                continue
-            if (holder.kind == "qos user" and holder.user != self.user) or (
-                holder.kind == "qos account" and holder.account != self.account
-            ):
+    def _of_book(self, gpu_type: str, partition_qos: str | None) -> Iterator[tuple[int, str]]:
+        """What each limit leaves to one more job, and the limit in words."""
+        qos = {name for name in (self.qos, partition_qos) if name}
+        for holder in self.book.holders if self.book else ():
+            if not _is_mine(holder, self.user, self.account or "", qos):
                 continue
             for key, limit in holder.limits.items():
                 name, _, tres = key.partition("/")
                 if limit.most is None or tres not in ("gres/gpu", f"gres/gpu:{gpu_type}"):
                     continue
-                if name in ("GrpTRES", "MaxTRESPU", "MaxTRESPA") and limit.used is not None:
-                    left = max(0, limit.most - limit.used)
-                    found.append(
-                        (
-                            left,
-                            f"{_whose(holder.kind, holder.name)}: {limit.used} of {limit.most} used ({name})",
-                        )
+                whose = _whose(holder)
+                if name in _TOGETHER and limit.used is not None:
+                    yield (
+                        max(0, limit.most - limit.used),
+                        f"{whose}: {limit.used} of {limit.most} used ({name})",
                     )
                 elif name in ("MaxTRESPJ", "MaxTRES"):
-                    found.append(
-                        (limit.most, f"{_whose(holder.kind, holder.name)}: {limit.most} a job ({name})")
-                    )
-        return found
+                    yield limit.most, f"{whose}: {limit.most} a job ({name})"
+        yield from self._unused(gpu_type, qos)
+
+    def _unused(self, gpu_type: str, qos: set[str]) -> Iterator[tuple[int, str]]:
+        """QOS of which the user has nothing yet: the controller's book does not say then what they may have."""
+        if self.book is None:
+            return
+        for name in sorted(qos):
+            rule = self.rules.get(name)
+            if rule is None or self.book.find("qos user", name=name, user=self.user):
+                continue
+            each = rule.limits.per_user
+            for most in (each.gpus, each.gpus_by_type.get(gpu_type)):
+                if most is not None:
+                    yield most, f"QOS {name}: 0 of {most} used (MaxTRESPU)"
 
 
-def _whose(kind: str, name: str) -> str:
-    return {"account": f"account {name}", "user": "you"}.get(kind, f"QOS {name}")
+_TOGETHER = frozenset({"GrpTRES", "MaxTRESPU", "MaxTRESPA"})
+
+
+def _is_mine(holder: Holder, user: str, account: str, qos: set[str]) -> bool:
+    """Whether a holder's limits count for a job of the user, with this account, in these QOS."""
+    if holder.kind.startswith("qos"):
+        return holder.name in qos and holder.user in ("", user) and holder.account in ("", account)
+    return holder.account == account and holder.user in ("", user) and not holder.partition
+
+
+def _whose(holder: Holder) -> str:
+    return {"account": f"account {holder.name}", "user": "you"}.get(holder.kind, f"QOS {holder.name}")

@@ -82,11 +82,11 @@ class Situations:
     refused: dict[str, str] = field(default_factory=dict)
     """What this release does not take at all."""
 
-    def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Run a command against it."""
         return subprocess.run(
             argv,
-            env=self.env,
+            env=env or self.env,
             capture_output=True,
             text=True,
             timeout=120,

@@ -121,11 +121,8 @@ class _Waiting:
         share = [gpus(each_gpus, asked.gpu_types)] if several and each_gpus else []
         share += [amount(each_cpus, "CPU")] if asked.gpus or several else []
         share += [gibibytes(each_memory)] if asked.memory else []
-        text += (
-            f" ({' and '.join([', '.join(share[:-1]), share[-1]] if share[1:] else share)} on each)"
-            if share
-            else ""
-        )
+        if share:
+            text += f" ({listed(share)}{' on each' if several else ''})"
         text += f", for {span(asked.limit)}" if asked.limit else ""
         text += f", in {listed(asked.partitions)}" if asked.partitions else ""
         figures = {
@@ -186,8 +183,9 @@ def _room_facts(asked: Asked, room: Room, case: Case, about: str) -> Iterator[Fa
         lacking = [
             f"{amount(count, 'node')} for want of {printable(what)}" for what, count in room.never.items()
         ]
-        have = f"{amount(len(room.able), 'node')} of its partition could run a share of it, and it asks for {asked.nodes}"
-        yield Fact("room", f"only {have}" + (f" ({listed(lacking)} left out)" if lacking else ""),
+        count = f"{amount(len(room.able), 'node')}" if room.able else "no node"
+        text = f"{count} of its partition could run a share of it, and it asks for {asked.nodes}"
+        yield Fact("room", text + (f"; {listed(lacking)} could not" if lacking else ""),
                    {"able": len(room.able), "asked": asked.nodes, "lacking": room.never})  # fmt: skip
         return
     if asked.gpus:

@@ -16,6 +16,7 @@ from slurmgpu.slurm.commands import reading_env
 from slurmgpu.slurm.present.limits import book_command
 from slurmgpu.slurm.present.queue import asked_command, queue_command
 from slurmgpu.slurm.text import SEPARATOR
+from tests.recorded import RECORDED_WITH
 from tests.slurm.releases import first_on_path, root_for
 from tests.slurm.situations import SHAPE, Situations, situations
 
@@ -48,14 +49,21 @@ def main(release: str) -> None:
         for name, argv in commands(slurm).items():
             env = {"env": reading_env(slurm.env) | {"TZ": "UTC"}}
             done = slurm.run(*argv, **env)
-            content = {"argv": argv, "rc": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
-            text = json.dumps(content, indent=1).replace(json.dumps(SEPARATOR)[1:-1], "\\u001f")
+            content = {
+                "argv": [word.replace(SEPARATOR, RECORDED_WITH) for word in argv],
+                "rc": done.returncode,
+                "stdout": done.stdout.replace(SEPARATOR, RECORDED_WITH),
+                "stderr": done.stderr,
+            }
+            text = json.dumps(content, indent=1)
             text = text.replace(str(slurm.folder), "/etc/slurm")
             text = re.sub(r"/\S*/slurmgpu-tests/slurm-[^/]*/root", "", text)
             text = re.sub(r"(Port ?= ?|127\.0\.0\.1:|Port {1,30}= )\d+", r"\g<1>6817", text)
             (folder / f"{argv[0]}_present_{name}.json").write_text(text + "\n")
         jobs = json.dumps({"jobs": slurm.jobs, "refused": slurm.refused}, indent=1)
-        (folder.parent / "present" / f"{release}.json").write_text(jobs.replace(str(slurm.folder), "/etc/slurm") + "\n")
+        (folder.parent / "present" / f"{release}.json").write_text(
+            jobs.replace(str(slurm.folder), "/etc/slurm") + "\n"
+        )
 
 
 if __name__ == "__main__":
