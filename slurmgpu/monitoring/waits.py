@@ -8,6 +8,7 @@ of squeue, scontrol and sacctmgr. A word that is not here stands alone.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from slurmgpu.models.run import JobStatus
@@ -137,6 +138,7 @@ _SENTENCES = tuple((re.compile(text.replace(" ", "[ _]")), word) for text, word 
 ))  # fmt: skip
 
 
+@lru_cache(maxsize=1024)
 def word_of(reason: str | None) -> str:
     """The word alone: "ReqNodeNotAvail, UnavailableNodes:n[1-3]" carries more, and some reasons are whole sentences."""
     text = (reason or "").strip()
@@ -150,6 +152,7 @@ def waits(word: str, job: JobStatus) -> Waits | None:
     return Waits(told, "dependency") if told else WORDS.get(word) or _limit(word, job)
 
 
+@lru_cache(maxsize=1024)
 def about(word: str) -> About | None:
     """What a word alone is about; None where it is not known."""
     known = WORDS.get(word)

@@ -10,10 +10,11 @@ from slurmgpu.models.run import JobStatus
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.waits import FOR_EVER, waits, word_of
 from slurmgpu.monitoring.why.answer import Fact, Mend, Verdict, Why
+from slurmgpu.monitoring.why.case import Case
 from slurmgpu.monitoring.why.estimates import remembered
 from slurmgpu.monitoring.why.line import Ahead, ahead_of
 from slurmgpu.monitoring.why.room import Room, room_for
-from slurmgpu.monitoring.why.subjects import SUBJECTS, Case
+from slurmgpu.monitoring.why.subjects import SUBJECTS
 from slurmgpu.monitoring.why.words import amount, clock, gibibytes, gpus, listed, span
 from slurmgpu.printable import printable
 

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import datetime
-from functools import cached_property
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from slurmgpu.models.run import JobStatus
-from slurmgpu.monitoring.select import scripts_of
 from slurmgpu.monitoring.waits import About
+from slurmgpu.monitoring.why import sizes
 from slurmgpu.monitoring.why.answer import Fact, Mend
+from slurmgpu.monitoring.why.case import Case, Told
 from slurmgpu.monitoring.why.limits import Held, limit_facts, said
-from slurmgpu.monitoring.why.options import as_asked
-from slurmgpu.monitoring.why.room import elsewhere
-from slurmgpu.monitoring.why.words import amount, clock, gibibytes, listed, span
+from slurmgpu.monitoring.why.words import amount, clock, listed, span
 from slurmgpu.printable import printable
 
-if TYPE_CHECKING:
-    from slurmgpu.slurm import Asked, PartitionNow, Present, QueuedJob
-
-__all__ = ["SUBJECTS", "Case"]
+__all__ = ["SUBJECTS"]
 
 _LEAST_OPTION = {
     "gpus": "--gpus",
@@ -31,62 +21,6 @@ _LEAST_OPTION = {
     "memory": "--mem",
     "seconds": "--time",
 }
-
-
-@dataclass
-class Case:
-    """A job that waits, what it asks for, and where to look for more."""
-
-    job: JobStatus
-    asked: Asked
-    present: Present
-    word: str
-    now: datetime
-    never: bool = False
-    """Set by a subject: the job will not start as it is."""
-    sentence: str = ""
-    """Set by a subject that knows better than the table."""
-
-    @property
-    def partitions(self) -> list[PartitionNow]:
-        """The job's partitions, those that exist."""
-        there = self.present.partitions or {}
-        return [there[name] for name in self.asked.partitions if name in there]
-
-    @cached_property
-    def hosts(self) -> frozenset[str]:
-        """The nodes of its partitions."""
-        return frozenset[str]().union(*(one.hosts for one in self.partitions))
-
-    @cached_property
-    def queue(self) -> list[QueuedJob] | None:
-        """Everybody's unfinished jobs in all partitions that have some of these nodes; None where that is not told."""
-        there = (self.present.partitions or {}).values()
-        sharing = [one.name for one in there if one.hosts & self.hosts]
-        return self.present.queue(sharing or self.asked.partitions)
-
-    @property
-    def id(self) -> str:
-        """The id for scontrol: the whole array, where its tasks wait together."""
-        return self.job.job_id.partition("_[")[0]
-
-    def change(self, option: str, value: str) -> str:
-        """The command that changes the waiting job."""
-        return f"scontrol update JobId={self.id} {option}={shlex.quote(value)}"
-
-    def again(self, *options: str) -> str:
-        """The commands that take it out of the queue and submit it in another way, with all else that it asks for."""
-        script = self.asked.script or self.job.script
-        if script is None or scripts_of(self.job):
-            return f"slurmgpu cancel {self.id}  and submit its job file again with {' '.join(options)}"
-        names = {one.partition("=")[0] for one in options}
-        if "--gpus" in names:
-            names |= {"--gpus-per-node"}
-        words = [*as_asked(self.asked, self.job, without=names), *options]
-        return f"slurmgpu cancel {self.id} && sbatch {shlex.join(words)} {shlex.quote(script.split()[0])}"
-
-
-Told = Iterator[Fact | Mend]
 
 
 def _held(case: Case) -> Told:
@@ -168,66 +102,6 @@ def _reservation(case: Case) -> Told:
     else:
         text = f"reservation {printable(found.name)} is open; its nodes are taken, or too few for this job"
         yield Fact("reservation", text, figures)
-
-
-def _partition(case: Case) -> Told:
-    for one in case.partitions:
-        if one.state != "UP":
-            yield Fact("partition", f"partition {one.name} is {one.state}: it starts no jobs until the site opens it",
-                       {"partition": one.name, "state": one.state})  # fmt: skip
-    others = [one.name for one in elsewhere(case.job, case.asked, case.present)]
-    if others:
-        yield Mend(
-            f"or move it to a partition that is open: {listed(others)}", case.change("Partition", others[0])
-        )
-
-
-def _time(case: Case) -> Told:
-    limit = case.asked.limit
-    limits = [(one.rules.limits.max_time, one) for one in case.partitions]
-    for most, one in limits:
-        if most is None or most.seconds is None:
-            continue
-        asks = "no limit" if limit is None else span(limit)
-        yield Fact("time", f"asks for {asks}; partition {one.name} allows {span(most.seconds)}",
-                   {"partition": one.name, "asked": limit, "limit": most.seconds})  # fmt: skip
-        yield Mend("ask for as long as the partition allows", case.change("TimeLimit", str(most)))
-    longer = [one.name for one in elsewhere(case.job, case.asked, case.present)]
-    if longer:
-        yield Mend(
-            f"or move it to a partition that allows it: {listed(longer)}", case.change("Partition", longer[0])
-        )
-
-
-def _size(case: Case) -> Told:
-    asked = case.asked
-    for one in case.partitions:
-        limits = one.rules.limits
-        most = min((count for count in (limits.max_nodes, len(one.hosts)) if count is not None), default=None)
-        if most is not None and asked.nodes > most:
-            what = (
-                f"has {amount(most, 'node')}"
-                if most == len(one.hosts)
-                else f"allows {amount(most, 'node')} a job"
-            )
-            yield Fact("nodes", f"asks for {amount(asked.nodes, 'node')}; partition {one.name} {what}",
-                       {"partition": one.name, "asked": asked.nodes, "limit": most})  # fmt: skip
-            yield Mend("ask for fewer nodes", case.change("NumNodes", str(most)))
-        if limits.min_nodes is not None and asked.nodes < limits.min_nodes:
-            yield Fact("nodes", f"asks for {amount(asked.nodes, 'node')}; partition {one.name} wants {limits.min_nodes} at least",
-                       {"partition": one.name, "asked": asked.nodes, "least": limits.min_nodes})  # fmt: skip
-            yield Mend("ask for more nodes", case.change("NumNodes", str(limits.min_nodes)))
-        cpus = limits.max_cpus_per_node
-        if cpus is not None and asked.per_node[1] > cpus:
-            yield Fact("cpus", f"asks for {amount(asked.per_node[1], 'CPU')} on a node; partition {one.name} allows {cpus}",
-                       {"partition": one.name, "asked": asked.per_node[1], "limit": cpus})  # fmt: skip
-        memory = limits.max_memory
-        if memory is not None and asked.per_node[2] > memory.mib:
-            yield Fact("memory", f"asks for {gibibytes(asked.per_node[2])} on a node; partition {one.name} allows "
-                       f"{gibibytes(memory.mib)}",
-                       {"partition": one.name, "asked": asked.per_node[2], "limit": memory.mib})  # fmt: skip
-            yield Mend("ask for less memory", case.change("MinMemoryNode", str(memory.mib)))
-    yield Mend("or cancel it, and submit it in a shape that fits", case.again("--nodes=N"))
 
 
 def _account(case: Case) -> Told:
@@ -332,57 +206,6 @@ def _first_to_end(case: Case, held: Held) -> Told:
         yield Fact("first to end", text, {"job_id": first.shown, "user": first.user, "at": end})
 
 
-def _nodes(case: Case) -> Told:
-    """ReqNodeNotAvail: nodes that it names, or all that it could use, are down, drained or reserved."""
-    asked = case.asked
-    there = {one.name: one for one in case.present.nodes or ()}
-    for name in asked.wanted_nodes[:8]:
-        node = there.get(name)
-        if node is not None and node.away:
-            yield Fact("node", f"it asks for node {name}, which is {_state(node.away)} ({printable(node.state)})",
-                       {"node": name, "state": node.state})  # fmt: skip
-    coming = [
-        one
-        for one in (case.present.reservations or {}).values()
-        if one.start
-        and one.end
-        and one.end > case.now
-        and any(one.hosts & mine.hosts for mine in case.partitions)
-    ]
-    for one in sorted(coming, key=lambda one: one.start or case.now)[:2]:
-        assert one.start is not None
-        assert one.end is not None
-        kind = "maintenance" if one.maintenance else "reservation"
-        text = (
-            f"{kind} {printable(one.name)} takes {amount(len(one.hosts), 'node')} from {clock(one.start, case.now)} "
-            f"to {clock(one.end, case.now)}"
-        )
-        yield Fact("reservation", text, {"reservation": one.name, "begins": one.start, "ends": one.end})
-        left = (one.start - case.now).total_seconds()
-        if left > 60 and (asked.limit is None or asked.limit > left):
-            minutes = int(left // 60) - 1
-            yield Mend(
-                f"a job that ends before it may start now: {span(minutes * 60)}",
-                case.change("TimeLimit", str(minutes)),
-            )
-    if asked.wanted_nodes:
-        yield Mend("let Slurm choose the nodes", case.change("ReqNodeList", ""))
-
-
-def _state(away: str) -> str:
-    return {"reserved": "reserved", "planned": "kept for another job"}.get(away, away)
-
-
-def _request(case: Case) -> Told:
-    """BadConstraints: nothing that the partition has is what the job asks for; the room says for want of what."""
-    if case.asked.features:
-        have = sorted({name for node in case.present.nodes or () for name in node.features})
-        yield Fact("features", f"asks for {printable(case.asked.features)}; nodes have {listed(have, 8) or 'no features'}",
-                   {"asked": case.asked.features, "there": have})  # fmt: skip
-        yield Mend("drop the constraint", case.change("Features", ""))
-    yield Mend("see what there is", "slurmgpu cluster gpus")
-
-
 def _soon(_: Case) -> Told:
     yield Mend("nothing is to be done: look again in a minute")
 
@@ -397,6 +220,6 @@ def _nothing(_: Case) -> Told:
 
 SUBJECTS: dict[About, Callable[[Case], Told]] = {
     "account": _account, "array": _array, "begin": _begin, "dependency": _dependency, "held": _held,
-    "licenses": _licenses, "limit": _limit, "nodes": _nodes, "partition": _partition, "qos": _qos, "request": _request,
-    "reservation": _reservation, "room": _nothing, "site": _site, "size": _size, "soon": _soon, "time": _time,
+    "licenses": _licenses, "limit": _limit, "nodes": sizes.nodes, "partition": sizes.partition, "qos": _qos,
+    "request": sizes.request, "reservation": _reservation, "room": _nothing, "site": _site, "size": sizes.size, "soon": _soon, "time": sizes.time,
 }  # fmt: skip

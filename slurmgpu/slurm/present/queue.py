@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from slurmgpu.slurm.hostlist import expand
 from slurmgpu.slurm.text import SEPARATOR, known, moment, rows, seconds, size, whole
@@ -117,9 +117,13 @@ class QueuedJob:
     @property
     def gpus(self) -> GpuCount | None:
         """Its GPUs; None where Slurm does not tell."""
-        return _typed(
-            gpus_of_job(self._row[14], self._row[15], self._row[16], self.nodes), self._row[15], self._row[16]
-        )
+        return _gpus(self._row[14], self._row[15], self._row[16], self.nodes)
+
+
+@lru_cache(maxsize=4096)
+def _gpus(allocated: str, per_job: str, per_node: str, nodes: int | None) -> GpuCount | None:
+    """Many jobs ask for the same: each text is read once."""
+    return _typed(gpus_of_job(allocated, per_job, per_node, nodes), per_job, per_node)
 
 
 def _memory(tres: str) -> int | None:
