@@ -70,7 +70,7 @@ SHAPE = Shape(
 )  # fmt: skip
 
 
-# 24.11 names such a job's earlier reason on.
+# From 24.11 on, if not before, such a job keeps the reason that it had.
 _UNSURE = frozenset({"AccountNotAllowed"})
 
 
@@ -119,14 +119,11 @@ class Situations:
         return {int(number): (state, why) for number, state, why in (line.split("|", 2) for line in lines)}
 
     def settle(self, timeout: float = 240) -> None:
-        """Wait until each job waits for the reason that it is here for; what a release may not tell is left out then."""
+        """Wait until each job waits for the reason that it is here for; of some, for as long as that may take."""
         deadline = time.monotonic() + timeout
         unsure_until = time.monotonic() + 30
         while wrong := self.wrong():
             if set(wrong) <= _UNSURE and time.monotonic() > unsure_until:
-                for word, (_, why) in wrong.items():
-                    self.refused[word] = f"it waits for {why} instead"
-                    del self.jobs[word]
                 return
             assert time.monotonic() < deadline, wrong
             time.sleep(0.3)

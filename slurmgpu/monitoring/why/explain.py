@@ -13,6 +13,7 @@ from slurmgpu.monitoring.why.answer import Fact, Mend, Verdict, Why
 from slurmgpu.monitoring.why.case import Case
 from slurmgpu.monitoring.why.estimates import remembered
 from slurmgpu.monitoring.why.line import Ahead, ahead_of
+from slurmgpu.monitoring.why.permits import barred
 from slurmgpu.monitoring.why.room import Room, room_for
 from slurmgpu.monitoring.why.subjects import SUBJECTS
 from slurmgpu.monitoring.why.words import amount, clock, gibibytes, gpus, listed, span
@@ -95,6 +96,8 @@ class _Waiting:
         about = known.about if known else "site"
         case = Case(job, asked, self.present, self.word, self.now)
         said = list(SUBJECTS[about](case))
+        if about in ("room", "soon"):
+            said = list(barred(case)) or said
         why.facts = [self._request(asked), *(one for one in said if isinstance(one, Fact))]
         why.mends = [one for one in said if isinstance(one, Mend)]
         why.sentence = case.sentence or why.sentence

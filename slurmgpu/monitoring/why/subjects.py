@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from slurmgpu.monitoring.waits import About
-from slurmgpu.monitoring.why import sizes
+from slurmgpu.monitoring.why import permits, sizes
 from slurmgpu.monitoring.why.answer import Fact, Mend
 from slurmgpu.monitoring.why.case import Case, Told
 from slurmgpu.monitoring.why.limits import Held, limit_facts, said
-from slurmgpu.monitoring.why.words import amount, clock, listed, span
+from slurmgpu.monitoring.why.words import amount, clock, span
 from slurmgpu.printable import printable
 
 __all__ = ["SUBJECTS"]
@@ -104,45 +104,6 @@ def _reservation(case: Case) -> Told:
         yield Fact("reservation", text, figures)
 
 
-def _account(case: Case) -> Told:
-    found = case.present.associations(case.job.user or "")
-    accounts = sorted({one.account for one in found[0]}) if found else []
-    if case.word == "AccountNotAllowed":
-        for one in case.partitions:
-            rules = one.rules
-            if rules.accounts:
-                yield Fact("account", f"partition {one.name} takes {listed(rules.accounts)}, not {case.job.account}",
-                           {"partition": one.name, "allowed": list(rules.accounts), "account": case.job.account})  # fmt: skip
-                accounts = [name for name in accounts if name in rules.accounts]
-            elif rules.denied_accounts:
-                yield Fact("account", f"partition {one.name} does not take {listed(rules.denied_accounts)}",
-                           {"partition": one.name, "denied": list(rules.denied_accounts)})  # fmt: skip
-                accounts = [name for name in accounts if name not in rules.denied_accounts]
-    others = [name for name in accounts if name != case.job.account]
-    if others:
-        yield Mend(f"charge another account of yours: {listed(others)}", case.change("Account", others[0]))
-    else:
-        yield Mend("ask the site's support for an account that is valid there")
-
-
-def _qos(case: Case) -> Told:
-    found = case.present.associations(case.job.user or "")
-    mine = [one for one in (found[0] if found else ()) if one.account == case.job.account]
-    legal = sorted({name for one in mine for name in one.qos})
-    for one in case.partitions:
-        if one.rules.qos:
-            yield Fact("qos", f"partition {one.name} takes QOS {listed(one.rules.qos)}, not {case.job.qos}",
-                       {"partition": one.name, "allowed": list(one.rules.qos), "qos": case.job.qos})  # fmt: skip
-            legal = [name for name in legal if name in one.rules.qos]
-        elif case.job.qos in one.rules.denied_qos:
-            yield Fact("qos", f"partition {one.name} does not take QOS {case.job.qos}",
-                       {"partition": one.name, "denied": list(one.rules.denied_qos)})  # fmt: skip
-            legal = [name for name in legal if name not in one.rules.denied_qos]
-    others = [name for name in legal if name != case.job.qos]
-    if others:
-        yield Mend(f"QOS that your account may use there: {listed(others)}", case.change("QOS", others[0]))
-
-
 def _array(case: Case) -> Told:
     tasks = case.job.array_tasks or ""
     limit = tasks.partition("%")[2].rstrip("]")
@@ -219,7 +180,8 @@ def _nothing(_: Case) -> Told:
 
 
 SUBJECTS: dict[About, Callable[[Case], Told]] = {
-    "account": _account, "array": _array, "begin": _begin, "dependency": _dependency, "held": _held,
-    "licenses": _licenses, "limit": _limit, "nodes": sizes.nodes, "partition": sizes.partition, "qos": _qos,
-    "request": sizes.request, "reservation": _reservation, "room": _nothing, "site": _site, "size": sizes.size, "soon": _soon, "time": sizes.time,
+    "account": permits.account, "array": _array, "begin": _begin, "dependency": _dependency, "held": _held,
+    "licenses": _licenses, "limit": _limit, "nodes": sizes.nodes, "partition": sizes.partition, "qos": permits.qos,
+    "request": sizes.request, "reservation": _reservation, "room": _nothing, "site": _site, "size": sizes.size,
+    "soon": _soon, "time": sizes.time,
 }  # fmt: skip
