@@ -12,9 +12,10 @@ from slurmgpu.monitoring.waits import FOR_EVER, waits, word_of
 from slurmgpu.monitoring.why.answer import Fact, Mend, Verdict, Why
 from slurmgpu.monitoring.why.case import Case
 from slurmgpu.monitoring.why.estimates import remembered
-from slurmgpu.monitoring.why.line import Ahead, ahead_of
+from slurmgpu.monitoring.why.line import ahead_of
 from slurmgpu.monitoring.why.permits import barred
-from slurmgpu.monitoring.why.room import Room, room_for
+from slurmgpu.monitoring.why.room import room_for
+from slurmgpu.monitoring.why.room_text import ahead_text, room_facts
 from slurmgpu.monitoring.why.subjects import SUBJECTS
 from slurmgpu.monitoring.why.words import amount, clock, gibibytes, gpus, listed, span
 from slurmgpu.printable import printable
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["explain"]
 
-_ROOM_NOW = {
-    "room": "there is room for it now, as far as nodes go: it waits for its turn",
-    "soon": "there is room for it now",
-}
 # Where these are the reason, what is free says nothing of when the job starts.
 _NO_ROOM = frozenset({"held", "dependency", "account", "qos", "begin"})
 
@@ -142,8 +139,9 @@ class _Waiting:
             yield Fact("room", "what is free is not known", {"free": None})
             return
         queue = case.queue
-        room = room_for(asked, nodes, case.hosts, queue or ())
-        yield from _room_facts(asked, room, case, about)
+        whole = asked.exclusive or any(one.rules.whole_nodes for one in case.partitions)
+        room = room_for(asked, nodes, case.hosts, queue or (), whole_nodes=whole)
+        yield from room_facts(asked, room, case, about)
         if queue is None:
             yield Fact("queue", "how many jobs are ahead of it is not known", {"ahead": None})
         else:
@@ -158,91 +156,8 @@ class _Waiting:
                 text += f"; of yours, {found.mine}"
             yield Fact("queue", text, {"ahead": None, "mine": found.mine, "gpus": None})
             return
-        yield Fact("queue", _ahead(found, asked), found.__dict__ | {"ahead": found.jobs})
-
-
-def _ahead(found: Ahead, asked: Asked) -> str:
-    where = listed(asked.partitions) or "the queue"
-    if not found.jobs:
-        text = f"no job is ahead of it in {where}"
-    else:
-        text = f"{amount(found.jobs, 'job')} {'is' if found.jobs == 1 else 'are'} ahead of it in {where}"
-        parts = [f"asking for {gpus(found.gpus)}"] if found.gpus else []
-        parts += [f"{found.mine} of them yours"] if found.mine else []
-        parts += [f"{found.tiers} of them in partitions that come first there"] if found.tiers else []
-        text += f" ({', '.join(parts)})" if parts else ""
-    if found.out:
-        text += f"; {found.out} more with a higher priority cannot start now, whatever is free"
-    return text
+        yield Fact("queue", ahead_text(found, asked), found.__dict__ | {"ahead": found.jobs})
 
 
 def _unheard_of(job: JobStatus) -> str:
     return f"Slurm says {printable(job.reason)}" if job.reason else "Slurm gives no reason (yet)"
-
-
-def _room_facts(asked: Asked, room: Room, case: Case, about: str) -> Iterator[Fact]:
-    """What is free for the job, and when there is more."""
-    if len(room.able) < asked.nodes and case.partitions:
-        case.never = True
-        lacking = [
-            f"{amount(count, 'node')} for want of {printable(what)}" for what, count in room.never.items()
-        ]
-        count = f"{amount(len(room.able), 'node')}" if room.able else "no node"
-        text = f"{count} of its partition could run a share of it, and it asks for {asked.nodes}"
-        yield Fact("room", text + (f"; {listed(lacking)} could not" if lacking else ""),
-                   {"able": len(room.able), "asked": asked.nodes, "lacking": room.never})  # fmt: skip
-        return
-    if asked.gpus:
-        yield Fact("room", _gpus_free(asked, room), {
-            "free": room.free, "block": room.block, "total": room.total, "away_gpus": room.away_gpus, "away": room.away,
-            "blocked": room.blocked, "blocked_by": room.blocked_by, "fitting_nodes": room.fitting,
-        })  # fmt: skip
-    else:
-        text = f"a share of it fits on {amount(room.fitting, 'node')} of {len(room.able)} now"
-        yield Fact(
-            "room",
-            text + _gone(room),
-            {"fitting_nodes": room.fitting, "able": len(room.able), "away": room.away},
-        )
-    if case.queue is None or case.present.hides("jobs"):
-        yield Fact(
-            "next",
-            "when running jobs end is not known: this site shows users only their own jobs",
-            {"at": None},
-        )
-        return
-    yield from _next(asked, room, case.now, about)
-
-
-def _gpus_free(asked: Asked, room: Room) -> str:
-    free = gpus(room.free, asked.gpu_types)
-    text = f"{free} of {room.total} free now"
-    if room.free and asked.per_node[0] > 1:
-        text += f", {room.block} at most on one node"
-    if room.blocked:
-        text += f"; {room.blocked} of them on nodes without {room.blocked_by} enough for it"
-    return text + _gone(room)
-
-
-def _gone(room: Room) -> str:
-    words = {"planned": "kept for another job", "drained": "drained", "down": "down", "reserved": "reserved"}
-    parts = [f"{count} {words[why]}" for why, count in room.away.items()]
-    return f" (of its {amount(len(room.able), 'node')}: {', '.join(parts)})" if parts else ""
-
-
-def _next(asked: Asked, room: Room, now: datetime, about: str) -> Iterator[Fact]:
-    for one in room.releases[:2]:
-        what = f"{one.gpus} more" if asked.gpus else f"{amount(one.nodes, 'node')} more"
-        late = "when" if one.at > now else "any moment:"
-        who = f"job {one.job_id} ({printable(one.user)})" if one.user else f"job {one.job_id}"
-        text = f"{what} at {clock(one.at, now)}, {late} {who} reaches its time limit, or earlier"
-        yield Fact(
-            "next",
-            text,
-            {"at": one.at, "job_id": one.job_id, "user": one.user, "gpus": one.gpus, "nodes": one.nodes},
-        )
-    if room.enough is not None:
-        text = f"room for all of it at {clock(room.enough, now)} at the latest, where the jobs ahead leave it"
-        yield Fact("enough", text, {"at": room.enough})
-    elif room.fitting >= asked.nodes and not room.releases:
-        yield Fact("enough", _ROOM_NOW.get(about, "there is room for it now, apart from that"), {"at": now})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
+from slurmgpu.monitoring.why.words import amount, gibibytes
 from slurmgpu.planning.nodes import has_features
 
 if TYPE_CHECKING:
@@ -33,7 +35,9 @@ class Room:
     able: tuple[NodeNow, ...]
     """Nodes that could ever run their share of it."""
     never: dict[str, int] = field(default_factory=dict)
-    """Of the nodes in its partitions that could not: how many for want of what."""
+    """Of the nodes in its partitions that could not: how many are how."""
+    unseen: int = 0
+    """Nodes of its partitions that are not shown: nodes in the cloud without power, or those of others."""
     away: dict[str, int] = field(default_factory=dict)
     """Of the able, how many are down, drained, reserved or planned for another."""
     total: int = 0
@@ -58,26 +62,41 @@ class Room:
 class _Left:
     """What is free on a node, as jobs end."""
 
-    __slots__ = ("cpus", "gpus", "memory")
+    __slots__ = ("cpus", "gpus", "jobs", "memory")
 
     def __init__(self, node: NodeNow, types: Sequence[str]) -> None:
         self.gpus = sum(map(node.free, types)) if types else node.free()
         self.cpus, self.memory = node.cpus_free, node.memory_free
+        self.jobs: int | None = None
+        """How many jobs are on it, where whole nodes are asked for."""
 
     def fits(self, share: tuple[int, int, int]) -> bool:
         gpus, cpus, memory = share
+        if self.jobs:
+            return False
         return self.gpus >= gpus and self.cpus >= cpus and (self.memory is None or self.memory >= memory)
 
 
 def room_for(
-    asked: Asked, nodes: Iterable[NodeNow], hosts: frozenset[str], running: Sequence[QueuedJob]
+    asked: Asked,
+    nodes: Iterable[NodeNow],
+    hosts: frozenset[str],
+    running: Sequence[QueuedJob],
+    *,
+    whole_nodes: bool = False,
 ) -> Room:
-    """What there is for a job on the nodes of its partitions; ``running``: all jobs that may hold some of them."""
-    able, never = _able(asked, [node for node in nodes if node.name in hosts])
+    """What there is for a job on the nodes of its partitions.
+
+    ``running``: all jobs that may hold some of them. ``whole_nodes``: it gets whole ones.
+    """
+    seen = [node for node in nodes if node.name in hosts]
+    able, never = _able(asked, seen)
     share = asked.per_node
     types = asked.gpu_types
     usable = [node for node in able if node.away in ("", "planned")]
     left = {node.name: _Left(node, types) for node in usable}
+    if whole_nodes:
+        _count_jobs(usable, left, running)
     counted = [sum(node.gpus[one] for one in _types(node, types)) for node in able]
     tight = [one for one in left.values() if one.gpus and not one.fits((0, share[1], share[2]))]
     away: dict[str, int] = {}
@@ -87,6 +106,7 @@ def room_for(
     now = Room(
         able=tuple(able),
         never=never,
+        unseen=len(hosts) - len(seen),
         away=away,
         total=sum(counted),
         away_gpus=sum(count for node, count in zip(able, counted, strict=True) if node.name not in left),
@@ -101,18 +121,28 @@ def room_for(
     return replace(now, releases=releases, enough=enough)
 
 
+def _count_jobs(usable: Iterable[NodeNow], left: Mapping[str, _Left], running: Sequence[QueuedJob]) -> None:
+    for node in usable:
+        left[node.name].jobs = 1 if node.cpus_used else 0  # at least, should the queue not be shown
+    counts = Counter(host for job in running if not job.waits for host in job.hosts)
+    for name, one in left.items():
+        one.jobs = max(one.jobs or 0, counts[name])
+
+
 def _types(node: NodeNow, types: Sequence[str]) -> list[str]:
     return [name for name in node.gpus if not types or name in types]
 
 
 def _lacking(tight: Sequence[_Left], share: tuple[int, int, int]) -> str:
+    if any(one.jobs for one in tight):
+        return "having them whole"
     short = ["CPUs"] if any(one.cpus < share[1] for one in tight) else []
     short += ["memory"] if any(one.memory is not None and one.memory < share[2] for one in tight) else []
     return " or ".join(short)
 
 
 def _able(asked: Asked, nodes: Sequence[NodeNow]) -> tuple[list[NodeNow], dict[str, int]]:
-    """The nodes that could run a share of the job if they were empty, and how many could not, for want of what."""
+    """The nodes that could run a share of the job if they were empty, and how many could not, and why."""
     able, never = [], dict[str, int]()
     for node in nodes:
         why = _unable(asked, node)
@@ -124,21 +154,21 @@ def _able(asked: Asked, nodes: Sequence[NodeNow]) -> tuple[list[NodeNow], dict[s
 
 
 def _unable(asked: Asked, node: NodeNow) -> str:
-    gpus, cpus, memory = asked.per_node
+    gpus, cpus, memory = asked.least
     if node.name in asked.excluded_nodes:
         return "excluded by the job"
     if asked.wanted_nodes and node.name not in asked.wanted_nodes and len(asked.wanted_nodes) >= asked.nodes:
-        return "not among the nodes that it names"
+        return "not among those that it names"
     if asked.features and has_features(asked.features, node.features) is False:
-        return f"features ({asked.features})"
+        return f"without the features {asked.features}"
     if gpus and not _types(node, asked.gpu_types):
-        return " or ".join(asked.gpu_types) + " GPUs" if asked.gpu_types else "GPUs"
+        return f"without {' or '.join(asked.gpu_types)}" if asked.gpu_types else "without GPUs"
     if gpus > sum(node.gpus[one] for one in _types(node, asked.gpu_types)):
-        return f"{gpus} GPUs on a node"
+        return f"without {amount(gpus, 'GPU')}"
     if cpus > node.cpus:
-        return f"{cpus} CPUs on a node"
+        return f"without {amount(cpus, 'CPU')}"
     if node.memory is not None and memory > node.memory:
-        return f"{memory} MiB on a node"
+        return f"without {gibibytes(memory)}"
     return ""
 
 
@@ -176,6 +206,7 @@ def _releases(
             one.gpus += round(share)
             one.cpus += round((job.cpus or 0) / len(hosts))
             one.memory = None if one.memory is None else one.memory + round((memory or 0) / len(hosts))
+            one.jobs = None if one.jobs is None else max(0, one.jobs - 1)
         if len(found) < MOST_RELEASES and (share or not asked.gpus):
             found.append(Release(end, job.shown, job.user, round(share * len(here)), len(here)))
         if _fits(asked, left):

@@ -217,6 +217,19 @@ class Asked:
         gpus = self.gpus_per_node if self.gpus_per_node is not None else -(-(self.gpus or 0) // self.nodes)
         return gpus, -(-self.cpus // self.nodes), -(-(self.memory or 0) // self.nodes)
 
+    @property
+    def least(self) -> tuple[int, int, int]:
+        """GPUs, CPUs and MiB without which a node is of no use to it, however Slurm spreads it.
+
+        GPUs that are asked for in all (--gpus), and tasks without a number for each node, may go to more nodes than the
+        fewest that are asked for.
+        """
+        gpus, cpus, memory = self.per_node
+        tasks = self.tasks or 1
+        if self.gpus and self.gpus_per_node is None:
+            return 1, 1, 0
+        return (gpus, cpus, memory) if tasks <= self.nodes else (gpus, max(1, self.cpus // tasks), 0)
+
 
 def parse_asked(text: str) -> list[Asked]:
     """Read what `asked_command` prints: a row for each task of an array that is by itself."""
