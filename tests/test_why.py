@@ -302,6 +302,70 @@ def test_free_gpus_without_cpus_are_said_to_be_of_no_use(tmp_path: Path) -> None
     assert "1 of them on nodes without CPUs enough for it" in room["text"]
 
 
+SPREAD = {
+    "partition": "gpu",
+    "tres_per_job": "gres:gpu:8",
+    "tres_alloc": "cpu=8,mem=8G,node=1,gres/gpu=8",
+    "numcpus": "8",
+}
+
+
+def why_of(tmp_path: Path, asked: dict[str, str], **changed: Any) -> Why:
+    replay = Recorded("22.05", asked=asked_row(20_000, **asked), **changed)
+    return told(job(20_000, reason="Resources"), replay.slurm(), tmp_path)
+
+
+def test_gpus_that_slurm_may_spread_are_not_called_impossible(tmp_path: Path) -> None:
+    """--gpus=8 on nodes of 4: squeue says 1 node, and Slurm takes two."""
+    why = why_of(tmp_path, SPREAD)
+    assert why.verdict == "waits"
+    assert facts(why)["room"]["total"] == 8
+    never = why_of(tmp_path, SPREAD | {"tres_per_job": "gres:gpu:9", "tres_alloc": "cpu=9,node=1,gres/gpu=9"})
+    assert never.verdict == "never"
+    assert "the nodes of its partition have 8 GPUs in all" in facts(never)["room"]["text"]
+
+
+def test_more_gpus_on_a_node_than_any_has_never_start(tmp_path: Path) -> None:
+    why = why_of(tmp_path, {"tres_per_node": "gres:gpu:9", "tres_alloc": "cpu=1,node=1,gres/gpu=9"})
+    assert why.verdict == "never"
+    assert "2 nodes are without 9 GPUs" in facts(why)["room"]["text"]
+
+
+def test_nodes_that_are_not_shown_make_nothing_impossible(tmp_path: Path) -> None:
+    asked = {"tres_per_node": "gres:gpu:9", "tres_alloc": "cpu=1,node=1,gres/gpu=9"}
+    why = why_of(tmp_path, asked, partitions=lambda text: text.replace("Nodes=full[1-2]", "Nodes=full[1-9]"))
+    assert why.verdict == "waits"
+
+
+def test_a_job_that_wants_whole_nodes_finds_no_room_beside_others(tmp_path: Path) -> None:
+    asked = {"partition": "lim", "tres_per_node": "gres:gpu:1", "tres_alloc": "cpu=1,node=1,gres/gpu=1"}
+    assert facts(why_of(tmp_path, asked))["room"]["fitting_nodes"] == 1
+    room = facts(why_of(tmp_path, asked | {"oversubscribe": "NO"}))["room"]
+    assert (room["free"], room["blocked"], room["fitting_nodes"]) == (1, 1, 0)
+    assert "1 of them on nodes without having them whole" in room["text"]
+
+
+def test_a_limit_behind_the_one_that_slurm_names_is_told_too(tmp_path: Path) -> None:
+    """It waits until its user's other job ends, says Slurm; it is too large for the QOS all the same."""
+    number = jobs_of("22.05")["QOSMaxGRESPerJob"]
+    replay = Recorded("22.05", asked=lambda text: text.replace("QOSMaxGRESPerJob", "QOSGrpJobsLimit"))
+    why = told(job(number, reason="QOSGrpJobsLimit", qos="jobgpu"), replay.slurm(), tmp_path)
+    assert why.verdict == "never"
+    assert any(
+        "QOS jobgpu allows 2 GPUs for a job; this job asks for 3 GPUs" in one.text for one in why.facts
+    )
+
+
+def test_a_job_that_is_past_its_limit_may_leave_any_moment(tmp_path: Path) -> None:
+    why = told(
+        job(jobs_of("22.05")["Resources"], reason="Resources"),
+        Recorded("22.05").slurm(),
+        tmp_path,
+        NOW + timedelta(days=400),
+    )
+    assert "8 more any moment: job" in facts(why)["next"]["text"]
+
+
 # Slurm's estimate, and how it moved
 
 

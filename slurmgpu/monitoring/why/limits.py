@@ -59,6 +59,15 @@ _OLD = {  # words of releases before 16.05, and of a site's policy
 }
 
 
+_OF_ONE_JOB = (
+    "QOSMaxGRESPerUser", "QOSMaxGRESPerJob", "QOSMaxGRESPerNode", "QOSGrpGRES", "QOSMinGRES", "QOSMaxCpuPerUserLimit",
+    "QOSMaxCpuPerJobLimit", "QOSGrpCpuLimit", "QOSMaxMemoryPerUser", "QOSMaxMemoryPerJob", "QOSGrpMemLimit",
+    "QOSMaxNodePerUserLimit", "QOSMaxNodePerJobLimit", "QOSGrpNodeLimit", "QOSMaxWallDurationPerJobLimit", "AssocGrpGRES",
+    "AssocMaxGRESPerJob", "AssocGrpCpuLimit", "AssocMaxCpuPerJobLimit", "AssocGrpMemLimit", "AssocGrpNodeLimit",
+    "AssocMaxNodePerJobLimit", "AssocMaxWallDurationPerJobLimit",
+)  # fmt: skip
+
+
 def limit_facts(word: str, job: JobStatus, asked: Asked, book: Book, partition_qos: str | None) -> list[Held]:
     """The limits that a reason can mean, the one that is used up first.
 
@@ -69,7 +78,18 @@ def limit_facts(word: str, job: JobStatus, asked: Asked, book: Book, partition_q
         return []
     found = list(_holding(match, job, asked, book, partition_qos))
     # Nearest to its end first: of several that may be meant, that is the one that holds.
-    return sorted(found, key=lambda one: _room_left(one))
+    found.sort(key=_room_left)
+    # Behind the limit that Slurm names another may stand, for which the job is too large by itself.
+    others = (LIMIT.fullmatch(other) for other in _OF_ONE_JOB)
+    more = [
+        one
+        for other in others
+        if other
+        for one in _holding(other, job, asked, book, partition_qos)
+        if one.too_large
+    ]
+    known = {one.fact.text for one in found}
+    return [*found, *(one for one in more if one.fact.text not in known)]
 
 
 def _room_left(one: Held) -> float:
