@@ -40,7 +40,7 @@ NODES = "".join([
     node("n3", "gpu:a100:4", "gpu:a100:0(IDX:N/A)", State="IDLE+DRAIN", Reason="x GresUsed=gpu:a100:4"),
     node("n4", "gpu:a100:4", "gpu:a100:4(IDX:0-3)", State="DOWN*"),
     node("n5", "gpu:1g.10gb:7,gpu:3g.40gb:2", "gpu:1g.10gb:3(IDX:0-2),gpu:3g.40gb:2(IDX:7-8)"),
-    node("n6", "gpu:l40s:4,shard:l40s:16", "gpu:l40s:1(IDX:0),shard:l40s:3(0/4,3/4,0/4,0/4)"),
+    node("n6", "gpu:l40s:4,shard:l40s:16", "gpu:l40s:1(IDX:1),shard:l40s:3(3/4,-/4,0/4,0/4)"),
     node("n7", "gpu:a100:4", "gpu:a100:0(IDX:N/A)", AllocMem="64000", CPUAlloc="2"),
     node("n8", "gpu:a100:4", "gpu:a100:0(IDX:N/A)", State="IDLE+PLANNED"),
     node("c1", "(null)", "", CPUAlloc="3"),
@@ -88,7 +88,7 @@ def test_slices_and_shards_are_kept_apart() -> None:
     assert (row(found, "1g.10gb").free, row(found, "3g.40gb").free) == (4, 0)
     l40s = row(found, "l40s")
     # One is given out whole, of one a shard is taken: two can be had whole.
-    assert (l40s.free, l40s.shards, l40s.shards_free) == (2, 16, 13)
+    assert (l40s.free, l40s.shards, l40s.shards_free) == (2, 16, 9)
 
 
 def test_partitions_count_their_own_nodes() -> None:
@@ -178,7 +178,7 @@ def test_the_table_names_every_figure() -> None:
     assert ["a100", "all", "24", "7", "3", "3", "4", "drained,", "4", "planned", "-"] in lines
     assert ["1g.10gb", "(slice)", "mig", "7", "3", "4", "4", "-", "4"] in lines
     assert "6 more a100 without a job, but 0 CPUs and memory left on those nodes: not free" in shown
-    assert "shards of l40s: 13 of 16 free" in shown
+    assert "shards of l40s: 9 of 16 free" in shown
 
 
 def test_json_has_a_schema() -> None:

@@ -130,13 +130,19 @@ def test_a_node_that_takes_no_jobs_says_why(state: str, away: str) -> None:
             "gpu:1g.10gb:7(IDX:0-6),gpu:3g.40gb:0(IDX:N/A)",
             {"1g.10gb": 0, "3g.40gb": 2},
         ),
-        ("gpu:l40s:4,shard:l40s:16", "gpu:l40s:1(IDX:0),shard:l40s:3(0/4,3/4,0/4,0/4)", {"l40s": 2}),
+        ("gpu:l40s:4,shard:l40s:16", "gpu:l40s:1(IDX:1),shard:l40s:3(3/4,-/4,0/4,0/4)", {"l40s": 2}),
         ("gpu:a100:4,nvme:3500", "gpu:a100:0(IDX:N/A),nvme:0", {"a100": 4}),
     ],
 )
 def test_free_gpus_are_told_by_type(gres: str, used: str, free: dict[str, int]) -> None:
     found = one(Gres=gres, GresUsed=used)
     assert {name: found.free(name) for name in found.gpus} == free
+
+
+def test_shards_of_a_gpu_that_is_given_out_whole_cannot_be_had() -> None:
+    """As 26.05 writes it: a dash for a GPU that a job has for itself."""
+    found = one(Gres="gpu:l40s:4,shard:l40s:16", GresUsed="gpu:l40s:1(IDX:1),shard:l40s:3(3/4,-/4,0/4,0/4)")
+    assert (found.shards, found.shards_used) == (16, 7)
 
 
 def test_where_a_node_does_not_say_what_is_used_accounting_does() -> None:

@@ -140,17 +140,14 @@ class _Limits:
             else None
         )
         associations, self.account = told or ((), None)
-        self.qos = next(
-            (
-                one.default_qos
-                for one in associations
-                if one.account == self.account and one.partition is None
-            ),
-            None,
+        own = next(
+            (one for one in associations if one.account == self.account and one.partition is None), None
         )
-        self.accounting = told is not None
-        own = {one.rules.own_qos for one in (present.partitions or {}).values()}
-        qos = tuple(sorted(name for name in {self.qos, *own} if name))
+        # A job of an account without a default one gets the QOS normal.
+        normal = "normal" if own and "normal" in own.qos else None
+        self.qos = (own.default_qos if own else None) or normal
+        of_partitions = {one.rules.own_qos for one in (present.partitions or {}).values()}
+        qos = tuple(sorted(name for name in {self.qos, *of_partitions} if name))
         self.book: Book | None = present.book(user, self.account, qos) if self.account else None
         self.rules = (present.qos_rules() if self.book else None) or {}
 
@@ -160,7 +157,7 @@ class _Limits:
         if closed:
             return Mine(partition.name, row.type, 0, closed)
         bounds = [(self._free(partition, row, nodes), "free")]
-        bounds += self._of_book(row.type, partition.rules.own_qos)
+        bounds += self._of_book(row.type, partition)
         least = min(bounds, key=lambda one: one[0])
         known = self.book is not None or "slurmdbd" not in self.present.config.get(
             "AccountingStorageType", ""
@@ -201,11 +198,16 @@ class _Limits:
         most = partition.rules.limits.max_nodes
         return sum(free if most is None else free[:most])
 
-    def _of_book(self, gpu_type: str, partition_qos: str | None) -> Iterator[tuple[int, str]]:
+    def _of_book(self, gpu_type: str, partition: PartitionNow) -> Iterator[tuple[int, str]]:
         """What each limit leaves to one more job, and the limit in words."""
-        qos = {name for name in (self.qos, partition_qos) if name}
-        for holder in self.book.holders if self.book else ():
+        qos = {name for name in (self.qos, partition.rules.own_qos) if name}
+        holders = self.book.holders if self.book else ()
+        # An association of this partition stands in the place of the user's general one.
+        there = any(one.kind == "user" and one.partition == partition.name for one in holders)
+        for holder in holders:
             if not _is_mine(holder, self.user, self.account or "", qos):
+                continue
+            if holder.kind == "user" and holder.partition != (partition.name if there else ""):
                 continue
             for key, limit in holder.limits.items():
                 name, _, tres = key.partition("/")
@@ -242,7 +244,7 @@ def _is_mine(holder: Holder, user: str, account: str, qos: set[str]) -> bool:
     """Whether a holder's limits count for a job of the user, with this account, in these QOS."""
     if holder.kind.startswith("qos"):
         return holder.name in qos and holder.user in ("", user) and holder.account in ("", account)
-    return holder.account == account and holder.user in ("", user) and not holder.partition
+    return holder.account == account and holder.user in ("", user)
 
 
 def _whose(holder: Holder) -> str:

@@ -119,7 +119,7 @@ def _node(record: Record, kind: Kind, types: Mapping[Kind, str], memory_counts: 
         gpus=gpus,
         gpus_used=_used(used_text, record.get("AllocTRES", ""), gpus),
         shards=has.shards or 0,
-        shards_used=read_gres(used_text.replace("(null)", "")).shards or 0,
+        shards_used=_shards_used(used_text),
         features=kind.features,
     )
 
@@ -130,7 +130,17 @@ def _away(state: str) -> Away:
     return next((away for away, names in _AWAY if names & found), "")
 
 
-_TOUCHED = re.compile(r"(\d+)/\d+")
+# shard:l40s:3(3/4,-/4,0/4,0/4): of each GPU; a dash where it is given out whole.
+_SHARES = re.compile(r"shard:[^(,]*\(([^)]*)\)")
+_SHARE = re.compile(r"(\d+|-)/(\d{1,9})")
+
+
+def _shards_used(used: str) -> int:
+    """Shards that nobody else can have: those that are taken, and all of a GPU that is."""
+    shares = [share for text in _SHARES.findall(used) for share in _SHARE.findall(text)]
+    if not shares:
+        return read_gres(used.replace("(null)", "")).shards or 0
+    return sum(int(there if taken == "-" else taken) for taken, there in shares)
 
 
 def _used(used: str, allocated: str, gpus: Mapping[str, int]) -> dict[str, int]:
@@ -146,9 +156,7 @@ def _used(used: str, allocated: str, gpus: Mapping[str, int]) -> dict[str, int]:
     if not by_type:
         by_type = {next(iter(gpus)): told.gpus} if len(gpus) == 1 else _spread(told.gpus, gpus)
     shared = sum(
-        any_of != "0"
-        for shards in re.findall(r"shard:[^(,]*\(([^)]*)\)", used)
-        for any_of in _TOUCHED.findall(shards)
+        taken not in ("0", "-") for text in _SHARES.findall(used) for taken, _ in _SHARE.findall(text)
     )
     if shared:
         first = next(iter(gpus))
