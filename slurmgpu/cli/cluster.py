@@ -83,3 +83,17 @@ def use(**given: Any) -> None:
     from slurmgpu.cli.actions.cluster import act_use
 
     act_use(**given)
+
+
+@command.command("gpus", short_help="Show which GPUs are free at this moment.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def gpus(ctx: click.Context, /, **given: Any) -> None:
+    """Show the cluster's GPUs at this moment, by type and by partition: how many there are, are used and are free, the
+    most that are free on one node, those on nodes that take no jobs, and what one job of yours could get this minute.
+
+    Asks Slurm 6 times.
+    """
+    from slurmgpu.cli.actions.cluster_gpus import act
+
+    act(ctx, **given)

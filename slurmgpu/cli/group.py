@@ -31,6 +31,7 @@ SECTIONS = {
     },
     "Watch": {
         "status": "Show queued, running and finished jobs.",
+        "why": "Say why a job waits, and what would let it start.",
         "logs": "Show the log of a job.",
         "runs": "Find out what became of submissions that had no answer.",
     },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from slurmgpu.lines.constraint import Features, read_constraint
@@ -21,6 +21,7 @@ __all__ = [
     "fitting_nodes",
     "gpu_type_matches",
     "gres_type",
+    "has_features",
     "is_slice",
     "joined",
     "matches",
@@ -156,6 +157,12 @@ def matches(cluster: Cluster, expression: str, kind: NodeGroup) -> bool | None:
 
     read = _read(expression)
     return read and _holds(read, holds)
+
+
+def has_features(expression: str, features: Collection[str]) -> bool | None:
+    """Whether a node with exactly these features has what an expression demands; None: that cannot be told."""
+    read = _read(expression)
+    return read and _holds(read, features.__contains__)
 
 
 def _holds(features: Features, holds: _Holds) -> bool | None:

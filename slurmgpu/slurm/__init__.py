@@ -21,11 +21,17 @@ from slurmgpu.slurm.sstat import StepUse
 
 if TYPE_CHECKING:
     from slurmgpu.models.discovered import Discovered, LoginNode
+    from slurmgpu.slurm.present.asking import Present
+    from slurmgpu.slurm.present.limits import Book, Holder, Limit
+    from slurmgpu.slurm.present.nodes import NodeNow
+    from slurmgpu.slurm.present.partitions import PartitionNow
+    from slurmgpu.slurm.present.queue import Asked, QueuedJob
 
 __all__ = [
-    "FLOOR", "NOT_OF_SALLOC", "TAKEN_OFF", "Accepted", "Accounting", "Answer", "Estimate", "Health", "Heard", "JobId",
-    "Outcome", "Rejected", "Runner", "Said", "Shelf", "Slurm", "Step", "StepUse", "Unknown", "Unreachable", "call",
-    "check_signal", "cluster_name_here", "current_user", "expand", "expand_pattern", "hear", "refusal", "shelf_here",
+    "FLOOR", "NOT_OF_SALLOC", "TAKEN_OFF", "Accepted", "Accounting", "Answer", "Asked", "Book", "Estimate", "Health",
+    "Heard", "Holder", "JobId", "Limit", "NodeNow", "Outcome", "PartitionNow", "Present", "QueuedJob", "Rejected",
+    "Runner", "Said", "Shelf", "Slurm", "Step", "StepUse", "Unknown", "Unreachable", "call", "check_signal",
+    "cluster_name_here", "current_user", "expand", "expand_pattern", "hear", "refusal", "shelf_here",
     "submission_env",
 ]  # fmt: skip
 
@@ -69,3 +75,9 @@ class Slurm(Commands):
 
         told = ask(self, user, most=most)
         return build(told, look_around(), date=datetime.date.today(), groups=groups, name=name)
+
+    def present(self) -> Present:
+        """What the cluster is like at this moment: nodes, queues, limits and their use; each is asked for when it is wanted."""
+        from slurmgpu.slurm.present.asking import Present
+
+        return Present(self)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["CONFIG", "LICENSES", "NODES", "PARTITIONS", "RESERVATIONS", "configuration", "records"]
+__all__ = [
+    "CONFIG", "LICENSES", "NODES", "NODES_IN_DETAIL", "PARTITIONS", "RESERVATIONS", "configuration", "records",
+]  # fmt: skip
 
 CONFIG = ("scontrol", "show", "config")
 # -a: hidden partitions, too; some of them may be the user's.
@@ -16,6 +18,8 @@ PARTITIONS = ("scontrol", "-a", "-o", "show", "partition")
 # One call whatever the number of nodes: 0.6 kB for each. sinfo asks the controller the same, and has no
 # MemSpecLimit and no specialised CPUs.
 NODES = ("scontrol", "-a", "-o", "show", "node")
+# -d: GresUsed, too.
+NODES_IN_DETAIL = ("scontrol", "-d", "-a", "-o", "show", "node")
 RESERVATIONS = ("scontrol", "-o", "show", "reservation")
 LICENSES = ("scontrol", "-o", "show", "licenses")
 

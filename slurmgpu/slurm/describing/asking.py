@@ -12,7 +12,7 @@ from slurmgpu.slurm import sacctmgr, scontrol
 from slurmgpu.slurm.answers import meaning_of
 from slurmgpu.slurm.commands import Answer, Commands, unreachable
 
-__all__ = ["Told", "ask"]
+__all__ = ["NODE_KEYS", "TIMEOUT", "Record", "Told", "ask", "clean", "said"]
 
 TIMEOUT = 30.0
 
@@ -53,9 +53,9 @@ def ask(slurm: Commands, user: str, *, most: int | None = None) -> Told:
     config = slurm.ask(scontrol.CONFIG, timeout=TIMEOUT)
     if meaning_of(config) in {"no answer", "lost"}:
         raise unreachable(config)
-    told.config = scontrol.configuration(_clean(config.stdout))
+    told.config = scontrol.configuration(clean(config.stdout))
     if not told.config:
-        told.hidden["slurm"] = f"`scontrol show config` said: {_said(config)}"
+        told.hidden["slurm"] = f"`scontrol show config` said: {said(config)}"
     told.partitions = asking.read("partitions", scontrol.PARTITIONS, scontrol.records)
     if not told.config and told.partitions is None:
         raise SlurmRefused(
@@ -113,9 +113,9 @@ class _Asking:
             return None
         answer = self.slurm.ask(argv, timeout=TIMEOUT)
         if answer.ok:
-            return parse(_clean(answer.stdout))
+            return parse(clean(answer.stdout))
         command = " ".join(word for word in argv if not word.startswith("format="))
-        self.told.hidden[what] = f"`{command}` said: {_said(answer)}"
+        self.told.hidden[what] = f"`{command}` said: {said(answer)}"
         return None
 
 
@@ -123,9 +123,11 @@ class _Asking:
 _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
+    """Text without the bytes that no line of a profile may hold."""
     return _CONTROL.sub("?", text)
 
 
-def _said(answer: Answer) -> str:
-    return " ".join(_clean(answer.text).split())[:200] or f"nothing, with exit status {answer.rc}"
+def said(answer: Answer) -> str:
+    """What a command said instead of an answer, in one line."""
+    return " ".join(clean(answer.text).split())[:200] or f"nothing, with exit status {answer.rc}"

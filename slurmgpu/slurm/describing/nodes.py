@@ -16,7 +16,7 @@ from slurmgpu.slurm.describing.words import words
 from slurmgpu.slurm.hostlist import abbreviate, expand
 from slurmgpu.slurm.text import known, whole
 
-__all__ = ["Groups", "Kind", "groups_of", "kinds_of"]
+__all__ = ["Groups", "Kind", "groups_of", "kinds_of", "state_words"]
 
 # Such a node takes no job now. Nodes in the cloud without power do, and count as there.
 _AWAY = frozenset(
@@ -56,10 +56,14 @@ def kinds_of(
     """
     found = {}
     for record in nodes:
-        state = record.get("State", "").rstrip("*~#!%$@^-")
-        away = bool(_AWAY.intersection(word.rstrip("*~#!%$@^-") for word in state.split("+")))
+        away = bool(_AWAY.intersection(state_words(record.get("State", ""))))
         found[record.get("NodeName", "")] = (_kind(record, whole_cores, spec_usable), not away)
     return found
+
+
+def state_words(state: str) -> tuple[str, ...]:
+    """The words of a node's state, `IDLE+CLOUD+DRAIN*`, without the marks behind them."""
+    return tuple(word.rstrip("*~#!%$@^-") for word in state.split("+"))
 
 
 def _kind(record: Record, whole_cores: bool, spec_usable: bool) -> Kind:

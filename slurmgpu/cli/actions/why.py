@@ -1,0 +1,179 @@
+"""What ``slurmgpu why`` does."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+from datetime import datetime
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING
+
+import click
+
+from slurmgpu.errors import InvalidInput, OutcomeUnknown
+from slurmgpu.files.settings import load_settings
+from slurmgpu.models.run import JobStatus
+from slurmgpu.monitoring.select import current_user, select
+from slurmgpu.monitoring.status import StatusReport, status
+from slurmgpu.monitoring.why.answer import Start, Why, document
+from slurmgpu.monitoring.why.explain import explain
+from slurmgpu.monitoring.why.shapes import shapes_of
+from slurmgpu.monitoring.why.words import clock, span
+from slurmgpu.printable import printable
+from slurmgpu.slurm import Slurm
+
+if TYPE_CHECKING:
+    from slurmgpu.slurm import Present
+
+SCHEMA = "slurmgpu.why/1"
+
+MOST_JOBS = 10
+"""Of more, the first are explained: a name can stand for hundreds."""
+
+_VERDICTS = {
+    "waits": "waits", "held": "is held", "never": "waits, and will never start as it is", "runs": "runs",
+    "ended": "has ended", "unknown": "unknown",
+}  # fmt: skip
+_COLOURS = {"waits": "yellow", "held": "magenta", "never": "red", "runs": "green", "unknown": "red"}
+
+
+def act(ctx: click.Context, jobs: tuple[str, ...], shapes: bool, all_users: bool, as_json: bool) -> None:
+    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
+    if shapes and not load_settings(Path.cwd()).settings.policy.test_only:
+        raise InvalidInput(
+            "why --shapes: this site does not want `sbatch --test-only` to be asked (policy.test_only)",
+            hint="slurmgpu why without --shapes says what holds the job, and slurmgpu cluster gpus what is free",
+        )
+    selections = select(jobs)
+    report = status(slurm, user=None if all_users else current_user(), selections=selections)
+    present = slurm.present()
+    told = [_told(slurm, job, present, report.time, shapes) for job in _chosen(report)]
+    if as_json:
+        click.echo(json.dumps(_document(report, told), indent=2))
+    else:
+        _show(report, told)
+    if report.missing:
+        ctx.exit(1)
+    if report.unasked:
+        ctx.exit(OutcomeUnknown.exit_code)
+
+
+def _chosen(report: StatusReport) -> list[JobStatus]:
+    """The jobs that are explained: those that wait first, since the question is mostly about them."""
+    ordered = sorted(report.jobs, key=lambda job: (not job.state.is_waiting, job.state.is_final))
+    return ordered[:MOST_JOBS]
+
+
+def _told(slurm: Slurm, job: JobStatus, present: Present, now: datetime, shapes: bool) -> Why:
+    why = explain(job, present, now, os.environ)
+    if shapes and why.verdict in ("waits", "never") and job.raw_id is not None:
+        why.shapes = shapes_of(slurm, job, present, Path.cwd())
+    return why
+
+
+def _document(report: StatusReport, told: list[Why]) -> dict[str, object]:
+    return {
+        "schema": SCHEMA,
+        "cluster": report.cluster,
+        "time": report.time.isoformat(timespec="seconds"),
+        "jobs": [document(why) for why in told],
+        "missing": report.missing,
+        "unasked": report.unasked,
+        "left_out": len(report.jobs) - len(told),
+        "notes": report.notes,
+    }
+
+
+def _show(report: StatusReport, told: list[Why]) -> None:
+    for note in report.notes:
+        click.echo(f"note: {printable(note)}", err=True)
+    shown = [why for why in told if why.job.source != "none"]
+    if shown:
+        click.echo(f"cluster {report.cluster or 'unknown'}, {report.time.astimezone():%Y-%m-%d %H:%M:%S}")
+    for why in shown:
+        for line in _lines(why, report.time):
+            click.echo(line)
+    if len(report.jobs) > len(told):
+        click.echo(
+            f"note: {len(report.jobs) - len(told)} more jobs are not explained; name one by its id", err=True
+        )
+
+
+def _lines(why: Why, now: datetime) -> list[str]:
+    """The answer for people: the sentence, then what it rests on, then what can be done."""
+    job = why.job
+    name = f" ({printable(job.name)})" if job.name else ""
+    verdict = _VERDICTS[why.verdict]
+    if sys.stdout.isatty():
+        verdict = click.style(verdict, fg=_COLOURS.get(why.verdict), bold=True)
+    because = (
+        f", by Slurm's word {printable(job.reason)}"
+        if why.verdict in ("waits", "held", "never") and job.reason
+        else ""
+    )
+    lines = ["", f"job {job.job_id}{name} {verdict}{because}:", *_folded(why.sentence, "  ")]
+    lines += [
+        line for fact in why.facts if fact.text not in why.sentence for line in _folded(fact.text, "  - ")
+    ]
+    if why.start is not None:
+        lines += _folded(_start(why.start, now), "  - ")
+    if why.shapes is not None:
+        lines += ["what would start, by Slurm's estimate for a new job (sbatch --test-only; no promise):"]
+        lines += [line for text in _shapes(why, now) for line in _folded(text, "  - ")]
+    if why.mends:
+        lines += ["what to do:"]
+        for mend in why.mends:
+            lines += _folded(mend.text, "  - ")
+            lines += [f"      {printable(mend.command)}"] if mend.command else []
+    lines += [
+        line
+        for what, why_not in why.unknown.items()
+        for line in _folded(f"{what}: {printable(why_not)}", "  ? ")
+    ]
+    return lines
+
+
+def _folded(text: str, mark: str) -> list[str]:
+    width = max(get_terminal_size().columns, 40) if sys.stdout.isatty() else 10_000
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=mark,
+        subsequent_indent=" " * len(mark),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _start(start: Start, now: datetime) -> str:
+    if start.expected is None:
+        text = "Slurm has no estimate of its start yet"
+        if start.before is not None and start.looked is not None:
+            text += f"; at your last look ({clock(start.looked, now)}) it was {clock(start.before, now)}"
+        return text
+    wait = (start.expected - now).total_seconds()
+    when = f"in {span(wait)}" if wait > 0 else "any moment"
+    text = f"Slurm expects it to start at {clock(start.expected, now)}, {when}"
+    if start.looked is None:
+        return text
+    looked = clock(start.looked, now)
+    if start.before is None:
+        return f"{text}; at your last look ({looked}) there was no estimate"
+    moved = (start.expected - start.before).total_seconds()
+    if abs(moved) < 60:
+        return f"{text}; the same as at your last look ({looked})"
+    return f"{text}; {span(moved)} {'later' if moved > 0 else 'earlier'} than at your last look ({looked})"
+
+
+def _shapes(why: Why, now: datetime) -> list[str]:
+    found = []
+    for one in why.shapes or ():
+        what = f"with {' '.join(one.options)}" if one.options else "as it is"
+        if one.refused is not None:
+            found.append(f"{what}: never; Slurm says: {printable(one.refused)}")
+        else:
+            found.append(f"{what}: {clock(one.start, now) if one.start else 'unknown'}")
+    return found
