@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus, JobUse, LiveUse, Run
 from slurmgpu.monitoring.arrays import known
+from slurmgpu.monitoring.cause_files import with_cause
 from slurmgpu.monitoring.exit_codes import with_whole_exit_code
 from slurmgpu.monitoring.select import Selection, job_of_record, run_of
 from slurmgpu.monitoring.settling import note_jobs
@@ -24,6 +25,8 @@ B = TypeVar("B")
 DEFAULT_SINCE = timedelta(days=1)
 # Of so many jobs, the newest, the use is asked for at once: a command line holds some 12,000 ids.
 _MOST_ASKED = 1000
+# Each is a file to be opened.
+_MOST_CAUSES = 200
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def status(
     found = _with_dependencies(slurm, found)
     if (selections or live) and accounting.available:
         found = _with_use_of_ended(slurm, found)
-    found = [with_whole_exit_code(job, _run_for(selections, run_for)) for job in found]
+    found = _as_runs_tell(found, _run_for(selections, run_for))
     if live:
         found, live_notes = _with_live_use(slurm, found)
         notes += live_notes
@@ -98,6 +101,16 @@ def status(
     return StatusReport(
         _cluster(slurm, jobs), now, shown, notes, missing, unasked, no_answer, silence if unasked else ""
     )
+
+
+def _as_runs_tell(jobs: list[JobStatus], run_for: Callable[[JobStatus], Run | None]) -> list[JobStatus]:
+    """Jobs with what their scripts left in their run directories: the whole exit code, and of the newest the cause."""
+    jobs = [with_whole_exit_code(job, run_for) for job in jobs]
+    failed = sorted(
+        (job.raw_id for job in jobs if job.state.is_final and job.raw_id is not None), reverse=True
+    )
+    newest = set(failed[:_MOST_CAUSES])
+    return [with_cause(job, run_for) if job.raw_id in newest else job for job in jobs]
 
 
 def _run_for(
