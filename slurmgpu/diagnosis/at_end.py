@@ -18,7 +18,7 @@ from .judging import diagnose
 __all__ = ["at_end", "facts_here", "lines_of", "logs_in", "processes_of"]
 
 _MOST_FILES = 2000
-_SECONDS = 0.5
+_SECONDS = 0.7
 
 
 def at_end(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> None:

@@ -24,7 +24,7 @@ __all__ = ["diagnose", "first_cause"]
 _MOST_EVIDENCE = 14
 
 
-def diagnose(paths: Iterable[str], facts: Facts = Facts(), seconds: float = 0.5) -> Optional[Cause]:  # noqa: B008
+def diagnose(paths: Iterable[str], facts: Facts = Facts(), seconds: float = 0.7) -> Optional[Cause]:  # noqa: B008
     """The first cause by some log files; None where nothing failed.
 
     ``seconds`` bounds the search in the middle of large logs.
@@ -82,7 +82,7 @@ def _choose(seen: Reading, told: Sequence[End], facts: Facts) -> Optional[_Choic
     killed = _killed(told)
     cause = _cause(seen, first, told)
     if memory and (cause is None or _by_memory(cause)):
-        return _of_memory(memory, killed or first)
+        return _of_memory(memory, killed or first, cause)
     if killed is not None and (cause is None or _before(killed, cause, first)):
         return _of_end(killed, seen, memory)
     if cause is not None:
@@ -237,8 +237,10 @@ def _before(killed: End, cause: _Choice, first: Optional[End]) -> bool:
     return first is killed and not found.specific
 
 
-def _of_memory(memory: Found, end: Optional[End]) -> _Choice:
-    return _Choice(memory, end, memory.rank if memory.rank is not None else (end.rank if end else None), True)
+def _of_memory(memory: Found, end: Optional[End], cause: Optional[_Choice]) -> _Choice:
+    """The OOM killer, and whom it met: as a launcher says, else as the process whose worker is gone."""
+    ranks = (memory.rank, end.rank if end else None, cause.rank if cause else None)
+    return _Choice(memory, end, next((rank for rank in ranks if rank is not None), None), True)
 
 
 def _of_end(end: End, seen: Reading, memory: Optional[Found]) -> _Choice:
@@ -323,6 +325,7 @@ def _told(choice: _Choice, seen: Reading, facts: Facts) -> Cause:
     if found is not None and found.row.id == GENERIC and found.frame:
         what = f"{what} ({_short(found.frame)})"
     evidence = [*(found.evidence if found else ()), *(_said_of(end, seen) if end else ())]
+    shown = [line.strip() for line in evidence if line.strip()]
     host = (found.host if found else "") or (
         end.host if end and (end.rank == choice.rank or choice.rank is None) else ""
     )
@@ -340,7 +343,7 @@ def _told(choice: _Choice, seen: Reading, facts: Facts) -> Cause:
         rank=choice.rank,
         host=_node(host) or None,
         moment=moment.isoformat() if moment else None,
-        evidence=tuple(dict.fromkeys(line.strip() for line in evidence if line.strip())),
+        evidence=tuple(dict.fromkeys(shown)) if shown else tuple(last_lines(seen.pieces, 5)),
         exit_code=code,
         signal=number,
         certain=choice.certain,
@@ -364,6 +367,8 @@ def _short(frame: str) -> str:
 
 def _node(host: str) -> str:
     """A host without its domain, as Slurm names nodes; an address stays as it is."""
+    if host.startswith(("localhost", "127.")):
+        return ""  # what torchrun says where the machine does not know its own name
     return host if host.replace(".", "").isdigit() else host.partition(".")[0]
 
 

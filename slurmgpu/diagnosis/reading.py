@@ -16,6 +16,9 @@ from .traces import Place, Trace, is_noise, traces
 __all__ = ["Found", "Reading", "last_lines", "read_logs"]
 
 _MOST = 200  # hits of a row that are looked at, in each piece
+_THOROUGH = (
+    512 << 10
+)  # bytes at a piece's end in which all rows are looked for: each costs as much as all of them
 _LAST = 12  # lines that matter, among which one counts that says little by itself
 _GAP_OF_ONE, _GAP_OF_MANY = 8, 80  # lines that matter between tracebacks of one end: of one process, of many
 _AFTER = 60  # lines that matter behind a traceback after which its program has gone on
@@ -228,7 +231,7 @@ class Reading:
         self, row: Row, sign: bytes, number: int, piece: Piece, taken: set[int], inside: set[int]
     ) -> list[Found]:
         found = []
-        for at in piece.where(sign, _MOST):
+        for at in piece.where(sign, _MOST, _THOROUGH):
             if at in taken or at in inside:
                 continue
             line = piece[at]

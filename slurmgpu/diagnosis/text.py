@@ -26,9 +26,8 @@ _LONGEST = 2000  # characters of a line that are looked at
 # Searched for between head and tail: few, and long, since each costs as much as all of a log.
 _SIGNS = (
     b"Traceback (most recent call last)",
-    b"Root Cause (first obs",
-    b"srun: error: ",
-    b"collective operation timeout",
+    b": Exited with exit code ",
+    b"Watchdog caught collective operation timeout",
 )
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -80,15 +79,15 @@ class Piece:
             self._lines[number] = _split(text, self.rank, self._is_labelled())
         return self._lines[number]
 
-    def where(self, sign: bytes, most: int = 400) -> Iterator[int]:
-        """The numbers of the lines with this in them: of very many the first and the last."""
+    def where(self, sign: bytes, most: int = 400, end: Optional[int] = None) -> Iterator[int]:
+        """The numbers of the lines with this in them, of very many the first and the last; in the last ``end`` bytes."""
         if not self._begins:
             at = 0
             for raw in self._raw:
                 self._begins.append(at)
                 at += len(raw) + 1
         first: list[int] = []
-        at = self.data.find(sign)
+        at = self.data.find(sign, 0 if end is None else max(0, len(self.data) - end))
         while at >= 0 and len(first) < most:
             first.append(self._number(at))
             at = self.data.find(sign, self._begins[first[-1]] + len(self._raw[first[-1]]))
@@ -140,25 +139,36 @@ def _split(text: str, rank: Optional[int], labelled: bool) -> Line:
     return Line(text[at:], rank, text[:at], host)
 
 
-def read(paths: Iterable[str], seconds: float = 0.5, begins: Optional[dict[str, int]] = None) -> list[Piece]:
+class _Budget:
+    """Time to search in: of the processor's, since a busy machine is no reason to find less; and at most five times that."""
+
+    def __init__(self, seconds: float) -> None:
+        self._work, self._until = time.process_time() + seconds, time.monotonic() + 5 * seconds
+
+    @property
+    def is_left(self) -> bool:
+        return time.process_time() < self._work and time.monotonic() < self._until
+
+
+def read(paths: Iterable[str], seconds: float = 0.7, begins: Optional[dict[str, int]] = None) -> list[Piece]:
     """The pieces of some logs that matter, in the order of the files; what cannot be read is left out.
 
-    ``seconds`` bounds the search between the beginning and the end of large logs, ``begins`` says from which byte on
+    ``seconds`` of work bound the search between the beginning and the end of large logs, ``begins`` says from which byte on
     a log counts.
     """
     files = list(dict.fromkeys(paths))[:_MOST_FILES]
     share = max(64 << 10, _TOTAL // max(1, len(files)))
-    until = time.monotonic() + seconds
+    budget = _Budget(seconds)
     found: list[Piece] = []
     for path in files:
         try:
-            found += _pieces(path, min(_TAIL, share), until, (begins or {}).get(path, 0))
+            found += _pieces(path, min(_TAIL, share), budget, (begins or {}).get(path, 0))
         except OSError:
             continue
     return found
 
 
-def _pieces(path: str, tail: int, until: float, begin: int) -> list[Piece]:
+def _pieces(path: str, tail: int, budget: _Budget, begin: int) -> list[Piece]:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
@@ -168,7 +178,7 @@ def _pieces(path: str, tail: int, until: float, begin: int) -> list[Piece]:
         head = min(_HEAD, tail)
         if size - begin <= head + tail:
             return [Piece(path, _bytes(descriptor, begin, size), rank=rank)]
-        middle = _found(descriptor, begin + head, size - tail, until)
+        middle = _found(descriptor, begin + head, size - tail, budget)
         spans = _joined([(begin, begin + head), *middle, (size - tail, size)])
         return [
             Piece(path, _bytes(descriptor, one, other), rank=rank, ends=other == size) for one, other in spans
@@ -194,15 +204,15 @@ def _bytes(descriptor: int, begin: int, end: int) -> bytes:
     return b"".join(parts)
 
 
-def _found(descriptor: int, begin: int, end: int, until: float) -> list[tuple[int, int]]:
+def _found(descriptor: int, begin: int, end: int, budget: _Budget) -> list[tuple[int, int]]:
     """Where errors stand between head and tail, the last ones first: what came long before is seldom the end's cause."""
     spans: list[tuple[int, int]] = []
-    at = end
-    while at > begin and time.monotonic() < until and len(spans) < _MOST_FOUND:
+    at, chunk = end, bytearray(_CHUNK + 64)  # a sign may lie across two
+    while at > begin and budget.is_left and len(spans) < _MOST_FOUND:
         start = max(begin, at - _CHUNK)
-        chunk = os.pread(descriptor, at - start + 64, start)  # a sign may lie across two
+        size = os.preadv(descriptor, [chunk], start)
         for sign in _SIGNS:
-            hit = chunk.rfind(sign)
+            hit = chunk.rfind(sign, 0, min(size, at - start + 64))
             while hit >= 0 and len(spans) < _MOST_FOUND:
                 spans.append((max(begin, start + hit - _BEFORE), min(end, start + hit + _BEHIND)))
                 hit = chunk.rfind(sign, 0, max(0, hit - _BEHIND))

@@ -13,7 +13,7 @@ __all__ = ["Place", "Trace", "is_noise", "traces"]
 Place = tuple[int, int]
 """A line: the number of its piece, and its own in it."""
 
-_BEGIN = "Traceback (most recent call last):"
+_BEGIN = "Traceback (most recent call last)"
 _EXCEPTION = re.compile(
     r"^(?:[a-zA-Z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Warning|Interrupt|Exit|Iteration|Timeout|Expired|Group|NotFound|Failed"
     r"|Killed|Refused|Lost|Stop|Fault|timeout)(?::\s.*|:?)$"
@@ -25,6 +25,7 @@ _USER = re.compile(
 )
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
+_BOX = tuple("│╭╰┃┏┗|")  # rich, as accelerate prints it
 _MOST_LINES = 400
 _MOST_ODD = 30  # lines of others between those of one traceback
 _NOISE = re.compile(
@@ -133,6 +134,9 @@ def _one(piece: Piece, begin: int, first: Line, taken: set[int]) -> tuple[list[s
             frames.append(f"{line.text.strip()}: {code}" if code else line.text.strip())
         elif _BEGIN in line.text:
             odd += 1  # another process's
+        elif line.text[:1] in _BOX:
+            at += 1
+            continue
         elif line.text[:1] not in ("", " ", "\t") and (
             _EXCEPTION.match(line.text) or (frames and not odd and _ANY_EXCEPTION.match(line.text))
         ):

@@ -177,7 +177,7 @@ ROWS = (
         "nccl-error",
         "NCCL error|NCCL Error|ncclSystemError|ncclUnhandledCudaError|ncclInternalError|ncclInvalidUsage",
         r"(?P<name>unhandled system error|unhandled cuda error|internal error|invalid usage|ncclSystemError|"
-        r"ncclUnhandledCudaError|ncclInternalError|ncclInvalidUsage)[\s\S]*?(?:Last error:\s*(?P<message>[^\n]+))?(?:$|\n)",
+        r"ncclUnhandledCudaError|ncclInternalError|ncclInvalidUsage)(?:[\s\S]*?Last error:\s*(?P<message>[^\n]+))?",
         "NCCL failed: {name}<: {message}>",
         "--debug (NCCL_DEBUG=INFO) writes NCCL's own report; slurmgpu doctor --on-gpu tries GPUs and network",
         where="exception",

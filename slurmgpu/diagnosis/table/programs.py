@@ -92,7 +92,7 @@ ROWS = (
     Row(
         "file-missing",
         "No such file or directory|FileNotFoundError",
-        r"(?:No such file or directory(?:: ?['\"]?(?P<file>[^'\"\n]+))?|FileNotFoundError: (?P<message>[^\n]+))",
+        r"(?:No such file or directory(?:: ?['\"]?(?P<file>[^'\"\n]+))?|FileNotFoundError: (?!\[Errno)(?P<message>[^\n]+))",
         "a file is missing<: {file}><: {message}>",
         "paths count from the work folder (work_dir:); the nodes must see the folder, and names count to the letter",
         where="exception",

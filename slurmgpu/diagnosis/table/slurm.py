@@ -96,8 +96,8 @@ ROWS = (
     ),
     Row(
         "no-launch",
-        "task launch failed|Task launch for|error: Unable to create step|Unable to confirm allocation",
-        r"(?P<message>(?:task launch failed|Task launch for|Unable to create step|Unable to confirm allocation).*)",
+        "task launch failed|Task launch for|Unable to confirm allocation",
+        r"(?P<message>(?:task launch failed|Task launch for|Unable to confirm allocation).*)",
         "Slurm could not start the processes: {message}",
         "start it again; should it be so on the same node, leave it out (exclude) and tell the site",
         where="line",
