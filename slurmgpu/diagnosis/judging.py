@@ -279,12 +279,19 @@ def _of_end(end: End, seen: Reading, memory: Optional[Found]) -> _Choice:
     )
 
 
+_COLLECTIVE = ("nccl-timeout", "gloo-timeout", "store-timeout", "rendezvous-timeout")
+
+
 def _waited(seen: Reading, first: Optional[End], told: Sequence[End], facts: Facts) -> _Choice:
     """Ranks that waited for one that did not come."""
     one = seen.waiting[0]
     missing = missing_rank(seen, told, facts)
     waited = sorted({each.rank for each in seen.waiting if each.rank is not None})
-    also = [f"rank {missing} did not come" if missing is not None else "which rank did not come is not told"]
+    also = []
+    if one.row.id in _COLLECTIVE:
+        also.append(
+            "which rank did not come is not told" if missing is None else f"rank {missing} did not come"
+        )
     if missing is not None and waited:
         also.append(f"{len(waited)} other {'rank' if len(waited) == 1 else 'ranks'} waited")
     end = next((each for each in told if each.rank == missing and missing is not None), None)

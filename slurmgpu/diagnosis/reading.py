@@ -193,7 +193,7 @@ class Reading:
         piece = self.pieces[trace.end[0]]
         if not piece.ends and self.pieces[trace.end[0]].path == self.pieces[-1].path:
             return self._many()
-        return self._matter(trace.end[0], trace.end[1] + 1, len(piece), trace.stream) <= (
+        return self._matter(trace.end[0], trace.end[1], len(piece), trace.stream) <= (
             _AFTER * 4 if self._many() else _AFTER
         )
 
@@ -224,7 +224,7 @@ class Reading:
         return {
             at
             for trace in traces(self.pieces[number : number + 1])
-            for at in range(trace.at[1], trace.end[1] + 1)
+            for at in range(trace.at[1], trace.end[1])
         }
 
     def _of_sign(

@@ -26,6 +26,7 @@ _USER = re.compile(
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 _BOX = tuple("│╭╰┃┏┗|")  # rich, as accelerate prints it
+_WORKERS = "Original Traceback (most recent call last)"  # of a data-loader worker, in the message of the error it caused
 _MOST_LINES = 400
 _MOST_ODD = 30  # lines of others between those of one traceback
 _NOISE = re.compile(
@@ -48,6 +49,7 @@ class Trace(NamedTuple):
 
     at: Place
     end: Place
+    """The line behind it."""
     rank: Optional[int]
     host: str
     stream: str
@@ -103,7 +105,7 @@ def _trace(piece: Piece, number: int, begin: int, taken: set[int]) -> Iterator[T
     ignored = before.startswith(("Exception ignored in", "Exception in thread", "--- Logging error ---"))
     yield Trace(
         (number, begin),
-        (number, min(end, len(piece) - 1)),
+        (number, end),
         first.rank,
         first.host,
         first.stream,
@@ -150,24 +152,24 @@ def _one(piece: Piece, begin: int, first: Line, taken: set[int]) -> tuple[list[s
 
 def _message(piece: Piece, at: int, first: Line) -> tuple[int, str]:
     """Where an exception's message ends, and its lines."""
-    says = [piece[at].text]
-    behind = at + 1
+    says, end = [piece[at].text], at + 1
     blank = 0
-    while behind < len(piece) and len(says) < 12 and behind < at + 40:
+    for behind in range(at + 1, min(at + 40, len(piece))):
         line = piece[behind]
-        if line.stream == first.stream or (first.stream and not line.text.strip()):
-            if not line.text.strip():
-                blank += 1
-                if blank > 1:
-                    break
-            elif _ends_message(line.text, blank):
+        if line.stream != first.stream and not (first.stream and not line.text.strip()):
+            if not first.stream:
                 break
-            else:
-                says.append(line.text)
-        elif not first.stream:
+            continue  # another process's
+        if not line.text.strip():
+            blank += 1
+            if blank > 1:
+                break
+        elif _ends_message(line.text, blank) or len(says) == 12:
             break
-        behind += 1
-    return behind, "\n".join(says)
+        else:
+            says.append(line.text)
+            end = behind + 1
+    return end, "\n".join(says)
 
 
 def _ends_message(text: str, blank: int) -> bool:
@@ -188,7 +190,7 @@ def _chained(piece: Piece, at: int, first: Line) -> Optional[int]:
         line = piece[number]
         if line.stream.strip() != first.stream.strip() and line.text.strip():
             continue
-        linked = linked or line.text.startswith(_CHAINED)
+        linked = linked or line.text.startswith(_CHAINED) or _WORKERS in line.text
         if linked and number >= at - 2 and _BEGIN in line.text:
             return number
     return None

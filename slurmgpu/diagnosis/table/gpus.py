@@ -120,8 +120,8 @@ ROWS = (
     ),
     Row(
         "cpu-build",
-        "Torch not compiled with CUDA enabled|not compiled with GPU support|torch was not compiled with",
-        r"(?:Torch not compiled with CUDA enabled|not compiled with GPU support)",
+        "Torch not compiled with CUDA enabled|not compiled with GPU support|package doesn't have NCCL built in",
+        r"(?:Torch not compiled with CUDA enabled|not compiled with GPU support|package doesn't have NCCL built in)",
         "this PyTorch is a build for CPUs alone",
         "install the build for CUDA or ROCm (pip on a login node without a GPU may have chosen the other one): pytorch.org",
         where="exception",

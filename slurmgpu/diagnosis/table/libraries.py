@@ -62,10 +62,11 @@ ROWS = (
     ),
     Row(
         "other-device",
-        "Expected all tensors to be on the same device",
-        r"Expected all tensors to be on the same device, but "
-        r"(?:found at least two devices, (?P<found>[^\n!]+)!?|(?P<got>[^\n]+))",
-        "tensors are on different devices<: {found}>",
+        "Expected all tensors to be on the same device|is not on the expected device",
+        r"(?:Expected all tensors to be on the same device, but "
+        r"(?:found at least two devices, (?P<found>[^\n!]+)!?|(?P<got>[^\n]+))"
+        r"|Tensor on device (?P<one>\S+) is not on the expected device (?P<other>[^\s!]+))",
+        "tensors are on different devices<: {found}><: {one} and {other}>",
         "move model and batch to the same one: x.to(device); new tensors: device=x.device",
         where="exception",
     ),

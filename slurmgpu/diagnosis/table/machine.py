@@ -20,7 +20,6 @@ ROWS = (
         "/dev/shm is full: a data-loader worker could not put its batch there",
         "give the container more (docker: --shm-size), use fewer workers, smaller batches or a smaller prefetch_factor, or "
         "torch.multiprocessing.set_sharing_strategy('file_system')",
-        where="exception",
     ),
     Row(
         "loader-killed",
@@ -96,7 +95,7 @@ ROWS = (
         "cpu-memory",
         "DefaultCPUAllocator|Cannot allocate memory|std::bad_alloc|MemoryError|Unable to allocate|Errno 12",
         r"(?:DefaultCPUAllocator: (?:can't allocate memory|not enough memory): you tried to allocate (?P<bytes>\d+) bytes"
-        r"|Unable to allocate (?P<size>[\d.]+ \w+)[^\n]*|Cannot allocate memory|std::bad_alloc|MemoryError)",
+        r"|Unable to allocate (?P<size>[\d.]+ \w+)[^\n]*|Cannot allocate memory|std::bad_alloc|\bMemoryError)",
         "the machine's memory was full<: {bytes} bytes more were wanted><: {size} more were wanted>",
         "ask for more memory (memory:); fewer data-loader workers, or data that is read in parts, need less",
     ),

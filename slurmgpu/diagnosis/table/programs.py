@@ -6,7 +6,7 @@ from ..row import Row
 
 __all__ = ["ROWS"]
 
-_SHELL = r"(?:^|[\s/])(?:ba|z|da|k)?sh: (?:line \d+: |\d+: )?"
+_SHELL = r"(?:^|[\s/])(?:(?:ba|z|da|k)?sh: (?:line \d+: |\d+: )?|[\w.+-]+: line \d+: )"
 
 ROWS = (
     Row(
@@ -20,7 +20,7 @@ ROWS = (
         "import-error",
         "cannot import name|ImportError",
         r"(?:cannot import name '(?P<name>\w+)' from (?:partially initialized module )?'(?P<module>[\w.]+)'"
-        r"|ImportError: (?P<message>[^\n]+))",
+        r"|ImportError: (?!cannot import name)(?P<message>[^\n]+))",
         "an import failed<: {module} has no {name}><: {message}>",
         "the versions do not fit, or a file of yours has the name of a package: print(module.__file__)",
         where="exception",
@@ -31,7 +31,6 @@ ROWS = (
         r"(?P<kind>SyntaxError|IndentationError|TabError): (?P<message>[^\n]+)",
         "the program is not valid Python for this version: {message}",
         "correct the line, or use the Python it was written for",
-        where="exception",
     ),
     Row(
         "script-missing",

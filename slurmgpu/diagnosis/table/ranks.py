@@ -28,7 +28,7 @@ ROWS = (
         "monitoredBarrier",
         r"(?:Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms"
         r"|\[Rank (?P<waiting>\d+)\]: Rank (?P<waited>\d+) failed to pass monitoredBarrier)",
-        "rank {missing}{waited} did not come to a barrier< within {ms} ms>",
+        "rank <{missing}><{waited}> did not come to a barrier< within {ms} ms>",
         _SAME_STEPS + _LONG,
         "waiting",
     ),
@@ -70,10 +70,10 @@ ROWS = (
     ),
     Row(
         "connection-refused",
-        "errno: 111 - Connection refused|ConnectionRefusedError",
-        r"(?:client socket.* failed to connect to \[?(?P<address>[^\s\]]+)\]?.*|errno: 111 - Connection refused|Connection"
-        r"RefusedError.*)",
-        "nobody answered< at {address}>: the process that others connect to was not there (connection refused)",
+        "errno: 111 - Connection refused|ConnectionRefusedError|client socket has timed out|client socket has failed to connect",
+        r"(?:client socket has (?:timed out after \d+ms while trying|failed) to connect to [(\[]?(?P<address>[^)\]\n]+)[)\]]?"
+        r"|errno: 111 - Connection refused|ConnectionRefusedError)",
+        "nobody answered< at {address}>: the process that others connect to was not there",
         "look for why the first process did not start; the address and port must be the same on all nodes",
         "waiting",
         "exception",
@@ -89,8 +89,8 @@ ROWS = (
     Row(
         "port-in-use",
         "EADDRINUSE|Address already in use",
-        r"(?:(?:bind|listen)[^:]*\[?[^\]]*\]?:(?P<port>\d+)|port:? (?P<port2>\d+))?.*(?:EADDRINUSE|[Aa]ddress already in use)",
-        "the port< {port}>< {port2}> is in use by another process on the node",
+        r"(?:[^\n]*?(?:\]:|port:? ?)(?P<port>\d{2,5})\b)?[^\n]*(?:EADDRINUSE|[Aa]ddress already in use)",
+        "the port< {port}> is in use by another process on the node",
         "leave MASTER_PORT to slurmgpu, which takes it from the job's number; an own one must differ between jobs: "
         "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",
     ),
