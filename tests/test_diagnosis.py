@@ -111,6 +111,36 @@ def test_of_a_job_that_went_well_nothing_is_said(tmp_path: Path) -> None:
     assert read(tmp_path, warnings + healthy) is None
 
 
+STEPS = "".join(f"step {n}: loss {1 / (n + 1):.3f}\n" for n in range(100))
+
+
+@pytest.mark.parametrize(
+    "early",
+    [
+        "slurm_script: line 12: nvidia-smi: command not found\n",
+        "CUDA out of memory. Tried to allocate 2.00 GiB. Trying half of the batch\n",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n",
+        "cp: cannot create regular file 'cache/a': No space left on device\n",
+        "NVRM: Xid (PCI:0000:44:00): 31, pid=7\n",
+        "demo.sh: line 3: 4711 Segmentation fault      ./warm-up\n",
+        "terminate called after throwing an instance of 'std::runtime_error'\n",
+        "error: could not load the optional extension\n",
+        "usage: a\ntool.py: error: unrecognized arguments: --x\n",
+        "handlers are installed for SIGTERM and SIGSEGV\n",
+        'Traceback (most recent call last):\n  File "a.py", line 1, in load\n    x()\nKeyError: 1\nusing the default\n',
+        'Exception in thread Thread-1:\nTraceback (most recent call last):\n  File "a.py", line 1\n    x()\nKeyError: 1\n',
+    ],
+)
+def test_what_a_program_got_over_is_not_what_ended_it(early: str, tmp_path: Path) -> None:
+    for processes in (1, None):
+        assert said(tmp_path, early + STEPS, exit_code=5, processes=processes).kind == UNKNOWN
+
+
+def test_an_exit_code_that_is_not_pythons_makes_an_exception_less_certain(tmp_path: Path) -> None:
+    assert said(tmp_path, trace("KeyError: 'a'"), exit_code=1).certain
+    assert not said(tmp_path, trace("KeyError: 'a'"), exit_code=137).certain
+
+
 def test_what_is_not_known_is_said_with_the_last_30_lines_that_matter(tmp_path: Path) -> None:
     lines = "".join(f"line {n}\n 10%|#  | {n}/99 [00:01<00:09, 9.1it/s]\n" for n in range(100))
     cause = said(tmp_path, lines, exit_code=3)

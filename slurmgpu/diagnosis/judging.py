@@ -17,7 +17,7 @@ from .reading import Found, Reading, last_lines, read_logs
 from .row import filled
 from .table import GENERIC, row_of
 from .text import Piece
-from .waiting import missing_rank
+from .waiting import flight_recorder, missing_rank
 
 __all__ = ["diagnose", "first_cause"]
 
@@ -80,7 +80,7 @@ def _choose(seen: Reading, told: Sequence[End], facts: Facts) -> Optional[_Choic
         return event
     memory = next((one for one in seen.host if one.row.id == "host-memory"), None)
     killed = _killed(told)
-    cause = _cause(seen, first, told)
+    cause = _cause(seen, first, told, facts)
     if memory and (cause is None or _by_memory(cause)):
         return _of_memory(memory, killed or first, cause)
     if killed is not None and (cause is None or _before(killed, cause, first)):
@@ -180,7 +180,7 @@ def _failed_before(event: _Choice, first: Optional[End], seen: Reading) -> bool:
     return any(one.trace and one.final for one in seen.causes)
 
 
-def _cause(seen: Reading, first: Optional[End], told: Sequence[End]) -> Optional[_Choice]:
+def _cause(seen: Reading, first: Optional[End], told: Sequence[End], facts: Facts) -> Optional[_Choice]:
     """An error that a process has told itself."""
     ranked = [one for one in seen.causes if one.rank is not None]
     final = [one for one in seen.causes if one.trace and one.final]
@@ -200,12 +200,19 @@ def _cause(seen: Reading, first: Optional[End], told: Sequence[End]) -> Optional
             chosen = others[0]
     elif others:
         chosen = min(others, key=lambda one: (not one.trace, one.at))
+        if chosen.row.id == "command-missing" and 127 not in (
+            facts.exit_code or 127,
+            *(end.code for end in told),
+        ):
+            return None  # it was missing, and the script went on
     else:
         return None
     rank = chosen.rank if chosen.rank is not None else _rank(first, told)
     same = {one.rank for one in ranked if one.row.id == chosen.row.id and one.rank not in (None, rank)}
     also = (f"the same on {len(same)} other {'rank' if len(same) == 1 else 'ranks'}",) if same else ()
-    return _Choice(chosen, first, rank, True, also=also)
+    # Python ends with 1 after an exception; with another code something else may have ended it.
+    certain = chosen.rank is not None or bool(told) or not chosen.trace or facts.exit_code in (None, 0, 1)
+    return _Choice(chosen, first, rank, certain, also=also)
 
 
 def _rank(first: Optional[End], told: Sequence[End]) -> Optional[int]:
@@ -292,6 +299,9 @@ def _waited(seen: Reading, first: Optional[End], told: Sequence[End], facts: Fac
         also.append(
             "which rank did not come is not told" if missing is None else f"rank {missing} did not come"
         )
+    recorded = flight_recorder(seen)
+    if recorded:
+        also.append(f"the flight recorder wrote {recorded}")
     if missing is not None and waited:
         also.append(f"{len(waited)} other {'rank' if len(waited) == 1 else 'ranks'} waited")
     end = next((each for each in told if each.rank == missing and missing is not None), None)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from .ends import first_host
+from .ends import ends, first_host
 from .facts import Facts
 from .row import Row
 from .table import GENERIC, ROWS
@@ -21,7 +21,7 @@ _THOROUGH = (
 )  # bytes at a piece's end in which all rows are looked for: each costs as much as all of them
 _LAST = 12  # lines that matter, among which one counts that says little by itself
 _GAP_OF_ONE, _GAP_OF_MANY = 8, 80  # lines that matter between tracebacks of one end: of one process, of many
-_AFTER = 60  # lines that matter behind a traceback after which its program has gone on
+_AFTER = 25  # lines that matter behind a traceback after which its program has gone on
 _NEAR = 400  # lines before an exception in which its details stand
 _ASSERTION = re.compile(r"([\w./-]+\.cuh?:\d+): .*Assertion `+(?P<assertion>[^`']+)['`]")
 _DETAIL = re.compile(r"^\s*what\(\):\s+(?P<detail>.+)")
@@ -90,6 +90,12 @@ class Reading:
     def __init__(self, pieces: Sequence[Piece], facts: Facts) -> None:
         self.pieces = pieces
         self._facts = facts
+        self._is_launched = bool(ends(pieces)) or any(
+            piece[at].rank is not None
+            for piece in pieces
+            for sign in (b"[rank", b"[1,")
+            for at in piece.where(sign, 3)
+        )
         found = [*self._of_traces(), *self._of_lines()]
         found.sort(key=lambda one: one.at)
         self.causes = [one for one in found if one.row.role == "cause"]
@@ -122,8 +128,9 @@ class Reading:
         return chosen
 
     def _many(self) -> bool:
-        tasks = self._facts.processes or self._facts.tasks
-        return tasks is None or tasks > 1
+        """Whether lines without a rank may be of several processes."""
+        count = self._facts.processes or self._facts.tasks
+        return count > 1 if count else self._is_launched
 
     def _ending(self, theirs: Sequence[Trace], *, many: bool) -> list[Trace]:
         """The tracebacks at the end of a process, or of several at once: the last one, and those just before it."""
@@ -194,7 +201,7 @@ class Reading:
         if not piece.ends and self.pieces[trace.end[0]].path == self.pieces[-1].path:
             return self._many()
         return self._matter(trace.end[0], trace.end[1], len(piece), trace.stream) <= (
-            _AFTER * 4 if self._many() else _AFTER
+            _AFTER * 10 if self._many() else _AFTER
         )
 
     def _details(self, row: Row, trace: Trace) -> dict[str, Optional[str]]:
@@ -236,9 +243,7 @@ class Reading:
                 continue
             line = piece[at]
             match = row.match(line.text)
-            if match is None or (row.where == "last" and not self._among_last(number, at)):
-                continue
-            if row.where == "any" and row.role == "cause" and not self._among_last(number, at):
+            if match is None or (row.must_be_last and not self._among_last(number, at)):
                 continue  # a program may say so, and go on
             taken.add(at)
             values = {**match.groupdict(), **self._detail_below(row, piece, at)}

@@ -35,6 +35,11 @@ class Row(NamedTuple):
     outside of tracebacks; ``last``: as ``line``, but only among the last lines that matter; ``any``: everywhere."""
 
     @property
+    def must_be_last(self) -> bool:
+        """Whether it counts only among the last lines that matter: programs say so of what they get over, too."""
+        return self.where == "last" or self.role == "cause" or self.id in ("segfault", "bus-error", "aborted")
+
+    @property
     def literals(self) -> tuple[bytes, ...]:
         """What is searched for in the bytes of a log."""
         return tuple(one.encode() for one in self.seen.split("|"))

@@ -30,7 +30,8 @@ _WORKERS = "Original Traceback (most recent call last)"  # of a data-loader work
 _MOST_LINES = 400
 _MOST_ODD = 30  # lines of others between those of one traceback
 _NOISE = re.compile(
-    r"^\s*$|^\s*\d+%\||\d+%\|.*\||it/s\]|s/it\]|^(?:srun|slurmstepd|mpirun|prterun|torchrun)\b|^slurmgpu: |^\*{3,}|^[=-]{5,}"
+    r"^\s*$|^wandb: |"
+    r"^\s*\d+%\||\d+%\|.*\||it/s\]|s/it\]|^(?:srun|slurmstepd|mpirun|prterun|torchrun)\b|^slurmgpu: |^\*{3,}|^[=-]{5,}"
     r"|^Set(?:ting)? OMP_NUM_THREADS|^W\d{4} |^I\d{4} |^E\d{4} |^\[[WIE]\d{3,4} | NCCL INFO |FutureWarning|UserWarning"
     r"|DeprecationWarning|warnings\.warn|^(?:root_|other_)?(?:Failures|NO_OTHER_FAILURES|Root Cause)|^\s*<NO_OTHER_FAILURES>"
     r"|^\[\d+\]:$|^\s+(?:time|host|rank|exitcode|error_file|traceback) *:"

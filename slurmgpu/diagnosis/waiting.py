@@ -10,9 +10,22 @@ from .ends import End
 from .facts import Facts
 from .reading import Reading
 
-__all__ = ["missing_rank"]
+__all__ = ["flight_recorder", "missing_rank"]
 
 _ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*last enqueued (?:NCCL )?work: (?P<last>-?\d+)")
+
+
+_RECORDED = re.compile(r"[Ff]light [Rr]ecorder debug info to (?:file:? )?(?P<file>/\S+)")
+
+
+def flight_recorder(seen: Reading) -> str:
+    """A file into which torch's flight recorder wrote what each rank had begun; empty where it wrote none."""
+    for piece in seen.pieces:
+        for at in piece.where(b"light Recorder debug info to", 20):
+            match = _RECORDED.search(piece[at].text)
+            if match:
+                return match["file"]
+    return ""
 
 
 def missing_rank(seen: Reading, told: Sequence[End], facts: Facts) -> Optional[int]:

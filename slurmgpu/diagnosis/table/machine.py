@@ -131,8 +131,8 @@ ROWS = (
     ),
     Row(
         "segfault",
-        "Segmentation fault|SIGSEGV|Fatal Python error: Segmentation",
-        r"(?:Segmentation fault|SIGSEGV)",
+        "Segmentation fault|Signal 11 (SIGSEGV)",
+        r"(?:Segmentation fault|Signal 11 \(SIGSEGV\))",
         "the process crashed (segmentation fault)",
         "PYTHONFAULTHANDLER=1 or --debug shows the line of Python; most often a compiled extension, or libraries that do not "
         "fit each other",
@@ -141,8 +141,8 @@ ROWS = (
     ),
     Row(
         "bus-error",
-        "Bus error|SIGBUS|Fatal Python error: Bus error",
-        r"(?:Bus error|SIGBUS)",
+        "Bus error|Signal 7 (SIGBUS)",
+        r"(?:Bus error|Signal 7 \(SIGBUS\))",
         "the process crashed (bus error)",
         "most often /dev/shm or a disk behind a memory map is full, or a mapped file was cut",
         "host",

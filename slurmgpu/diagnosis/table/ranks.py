@@ -129,9 +129,11 @@ ROWS = (
     Row(
         "connection-lost",
         "onnection closed by peer|onnection reset by peer|Broken pipe|Connection was likely closed|failed to recv, got 0 bytes"
-        "|Failed to recv|recvValue failed|Connection was closed|sendBytes failed|recvBytes failed|Read error",
+        "|Failed to recv|recvValue failed|Connection was closed|sendBytes failed|recvBytes failed|Read error ["
+        "|closed by remote peer|errors while waiting to be unblocked|Socket closed",
         r"(?:[Cc]onnection closed by peer|[Cc]onnection reset by peer|Broken pipe|Connection was likely closed|"
-        r"[Ff]ailed to recv|(?:recvValue|sendBytes|recvBytes) failed|Connection was closed|Read error)",
+        r"[Ff]ailed to recv|(?:recvValue|sendBytes|recvBytes) failed|Connection was closed|Read error \["
+        r"|closed by remote peer|errors while waiting to be unblocked|Socket closed)",
         "another process was gone",
         "look at the rank that ended first",
         "consequence",
