@@ -17,6 +17,8 @@ from slurmgpu import errors
 from slurmgpu.cli.actions.schema import schema_of
 from slurmgpu.cli.group import cli
 from slurmgpu.cli.schema import Kind
+from slurmgpu.diagnosis.row import ROLES
+from slurmgpu.diagnosis.table import ROWS
 from slurmgpu.doctor.lines import CHECKS
 from slurmgpu.doctor.thresholds import LEAST_DRIVERS, THRESHOLDS, Threshold
 from slurmgpu.rendering.context import VARIABLES
@@ -51,6 +53,7 @@ def pages() -> dict[str, str]:
     made["commands.md"] = _page("Commands", *_commands())
     made["check-rules.md"] = _page("The rules of `slurmgpu check`", *_rules())
     made["doctor-checks.md"] = _page("The checks of `slurmgpu doctor`", *_doctor())
+    made["failures.md"] = _page("Known failures", *_failures())
     made["template-variables.md"] = _page("The variables of templates", *_variables())
     made["exit-codes.md"] = _page("Exit codes", *_exit_codes())
     made["what-has-run.md"] = _page("What has run", *_what_has_run())
@@ -228,6 +231,33 @@ def _rules() -> Iterator[str]:
             for rule in RULES.values()
         ),
     )
+
+
+def _failures() -> Iterator[str]:
+    yield "The guide is [When a job failed](../why.md#when-a-job-failed). Of an id with several rows, each is another form."
+    yield "Where several rows fit, the first one counts. Names in braces are figures and names of the message."
+    for role, about in ROLES.items():
+        yield f"## {about.partition(':')[0].partition(';')[0].capitalize()}"
+        rest = about.partition(":")[2] or about.partition(";")[2]
+        if rest:
+            yield f"{rest.strip().capitalize()}."
+        rows = [row for row in ROWS if row.role == role]
+        yield _table(
+            "id what seen fix",
+            ((f"`{row.id}`", _plain(row.what), _seen(row.seen), row.fix) for row in rows),
+        )
+
+
+def _plain(template: str) -> str:
+    """A row's words with all that may be left out."""
+    one_form = re.sub(r"<[^<>]*\{\w+[2-9]\}[^<>]*>", "", template)
+    return re.sub(r"[<>]", "", one_form)
+
+
+def _seen(signs: str) -> str:
+    """The first few of the texts that it is recognised by."""
+    shown = [f"`{sign.strip()}`" for sign in signs.split("|") if sign.strip()]
+    return ", ".join(shown[:3]) + (", ..." if len(shown) > 3 else "") if shown else "any other exception"
 
 
 def _doctor() -> Iterator[str]:

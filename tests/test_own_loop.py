@@ -63,7 +63,7 @@ def test_what_imports_no_run_brings_nothing_along(tmp_path: Path, line: str) -> 
     assert plan.own_loop is None
     assert "slurmgpu.training" not in render_script(plan, read_templates())
     run = new_run_directory(tmp_path / "runs", plan, job_of(["python", "train.py"]), "")
-    assert not (run.path / "code").exists()
+    assert not (run.path / "code" / "slurmgpu").exists()
 
 
 @pytest.mark.parametrize(

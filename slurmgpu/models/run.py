@@ -179,6 +179,9 @@ class JobStatus(_Record):
     submit_line: str | None = None
     live: LiveUse | None = None
     used: JobUse | None = Field(default=None, description="Asked for jobs that are named, and with --live.")
+    cause: str | None = Field(
+        default=None, description="What failed first, as its script has found it at its end."
+    )
     source: Literal["squeue", "sacct", "squeue+sacct", "run.json", "none"]
 
     @classmethod

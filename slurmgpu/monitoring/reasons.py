@@ -12,7 +12,7 @@ from slurmgpu.monitoring.waits import WORDS, waits, word_of
 from slurmgpu.printable import printable
 from slurmgpu.slurm import TAKEN_OFF
 
-__all__ = ["reason"]
+__all__ = ["canceller", "reason"]
 
 STOPPED = 75
 """EX_TEMPFAIL of sysexits.h, with which a training of slurmgpu's ends that has stopped and saved everything."""
@@ -69,6 +69,8 @@ def _end(job: JobStatus) -> str | None:
     word = word_of(job.reason)
     if job.state is JobState.CANCELLED:
         return _cancelled(job)
+    if job.cause is not None:
+        return job.cause
     if job.state in _ENDS:
         return _ENDS[job.state]
     if job.signal == _LAUNCH_FAILED and not job.exit_code:
@@ -76,9 +78,15 @@ def _end(job: JobStatus) -> str | None:
     return _by_code(job) or _ENDED.get(word)
 
 
-def _cancelled(job: JobStatus) -> str:
+def canceller(job: JobStatus) -> str:
+    """Who cancelled a job; empty where Slurm does not say."""
     match = re.search(r" by (\d+)", job.state_text)
-    who = f" by {_user(int(match[1]))}" if match else ""
+    return _user(int(match[1])) if match else ""
+
+
+def _cancelled(job: JobStatus) -> str:
+    by = canceller(job)
+    who = f" by {by}" if by else ""
     return f"cancelled{who}{'' if job.node_list or job.elapsed else ', before it started'}"
 
 

@@ -32,6 +32,7 @@ RunsOf = Callable[[Path], Path]
 
 # What submission and local runs put into a run directory, and what is in it by the entrypoint alone.
 _MARKS = (RUN_FILE, "script.sbatch", "train.json", "checkpoints")
+_TRAINS = ("slurmgpu_training", "slurmgpu")
 # A folder of runs may be years old, and on a slow disk.
 _MOST_LOOKED_INTO = 500
 _STAMPED = re.compile(r"(.+)-(\d{8}T\d{6}Z)-[0-9a-f]+", re.ASCII)
@@ -167,7 +168,7 @@ def newest_run(runs: Path) -> Path:
     saved = (
         path for path in folders if any(path.glob("checkpoints")) or any(path.glob("[0-9]*/checkpoints"))
     )
-    training = (path for path in folders if (path / "code").is_dir())
+    training = (path for path in folders if any((path / "code" / one).is_dir() for one in _TRAINS))
     found = next(saved, None) or next(training, None)
     if found is None:
         raise SlurmGpuError(

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, TypeVar
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus, JobUse, LiveUse, Run
 from slurmgpu.monitoring.arrays import known
+from slurmgpu.monitoring.cause_files import with_cause
 from slurmgpu.monitoring.exit_codes import with_whole_exit_code
 from slurmgpu.monitoring.select import Selection, job_of_record, run_of
 from slurmgpu.monitoring.settling import note_jobs
@@ -28,6 +29,8 @@ _EVEN = 600
 Detail = Literal["usual", "use", "sparing"]
 """``use``: with what ended jobs used, which ``usual`` has for jobs that are named. ``sparing``: accounting is left alone as
 long as the queue says of all jobs that are named that they have not ended."""
+# Each is a file to be opened.
+_MOST_CAUSES = 200
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,7 @@ def status(
     note_jobs(found, slurm.env)
     if asked.use and accounting.available:
         found = _with_use_of_ended(accounting, found)
-    find_run = _run_for(selections, run_for)
-    found = [with_whole_exit_code(job, find_run) for job in found]
+    found = _as_runs_tell(found, _run_for(selections, run_for))
     if live:
         found, live_notes = _with_live_use(slurm, found)
         notes += live_notes
@@ -216,6 +218,16 @@ def _live_alone(queue: _Queue, selections: Sequence[Selection]) -> bool:
     return all(found) and not any(
         job.state.is_final or job.array_job_id is not None for jobs in found for job in jobs
     )
+
+
+def _as_runs_tell(jobs: list[JobStatus], run_for: Callable[[JobStatus], Run | None]) -> list[JobStatus]:
+    """Jobs with what their scripts left in their run directories: the whole exit code, and of the newest the cause."""
+    jobs = [with_whole_exit_code(job, run_for) for job in jobs]
+    failed = sorted(
+        (job.raw_id for job in jobs if job.state.is_final and job.raw_id is not None), reverse=True
+    )
+    newest = set(failed[:_MOST_CAUSES])
+    return [with_cause(job, run_for) if job.raw_id in newest else job for job in jobs]
 
 
 def _run_for(

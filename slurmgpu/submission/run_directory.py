@@ -7,6 +7,7 @@ import json
 import re
 import secrets
 import shutil
+import zipfile
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -128,6 +129,8 @@ def _fill(path: Path, plan: Plan, job: Job, script: str) -> None:
         copy_entrypoint(path / "code")
     elif plan.own_loop is not None:
         copy_own_loop(path / "code")
+    if plan.script is None:
+        _pack_diagnosis(path / "code")
 
 
 def contents(plan: Plan, job: Job, script: str) -> dict[str, str]:
@@ -178,6 +181,18 @@ def copy_own_loop(code: Path) -> None:
     _copy_training(package / "training")
     text = Path(slurmgpu.__file__).read_text(encoding="utf-8")
     (package / "__init__.py").write_text(text + _FOUND_AS_BEFORE, encoding="utf-8")
+
+
+def _pack_diagnosis(code: Path) -> None:
+    """Pack the reader of logs, which looks for the first cause at the job's end: one file, for there are many runs."""
+    source = Path(slurmgpu.__file__).resolve().parent / "diagnosis"
+    code.mkdir(exist_ok=True)
+    shutil.copyfile(source / "at_end.sh", code / "at_end.sh")
+    with zipfile.ZipFile(
+        code / "slurmgpu_diagnosis.zip", "w", zipfile.ZIP_DEFLATED, strict_timestamps=False
+    ) as packed:
+        for file in sorted(source.rglob("*.py")):
+            packed.write(file, f"slurmgpu_diagnosis/{file.relative_to(source).as_posix()}")
 
 
 def _copy_training(target: Path) -> None:

@@ -47,7 +47,7 @@ def test_how_a_job_ended_is_said_after_the_queue_has_forgotten_it(
         tool.slurm.wait_for(job)
     for env in ({}, forgetful):
         assert reason_of(tool, failed, env) == "the command failed (exit code 3)"
-        assert reason_of(tool, absent, env) == "a command was not found (exit code 127)"
+        assert reason_of(tool, absent, env) == "there is no command no-such-command"
         assert reason_of(tool, cancelled, env) == "cancelled by you, before it started"
 
 

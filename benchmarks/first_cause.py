@@ -1,0 +1,222 @@
+"""Whether the first cause of a failed job is found: 100 provoked failures of many ranks, and a log of 1 GB.
+
+    python benchmarks/first_cause.py [--jobs N] [--only LAUNCHER:FAULT ...] [--keep FOLDER] [--json FILE]
+    python benchmarks/first_cause.py --again FOLDER [--json FILE]
+
+Each job is 2 nodes x 4 processes of a Slurm of its own, submitted by ``slurmgpu submit`` and started by torchrun, srun or
+accelerate in turn. One rank, drawn by a fixed seed, fails in one of seven ways while all are in a loop of collectives;
+what its script wrote down at its end is compared with what was done. The logs of 1 GB are made, with the failure in their
+middle and at their end. Needs the Slurm packages, torch and accelerate; two jobs at a time, about 20 s each on two cores.
+``--keep`` keeps the jobs' logs, and ``--again`` reads those once more, with the reader as it is now.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import re
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from slurmgpu.diagnosis.facts import Facts  # noqa: E402
+from slurmgpu.diagnosis.judging import diagnose  # noqa: E402
+from tests.slurm.throwaway import ThrowawaySlurm  # noqa: E402
+from tests.slurm.tool import Tool  # noqa: E402
+
+LAUNCHERS = ("torchrun", "srun", "accelerate")
+# What is done to a rank, and the kinds of cause that are right.
+FAULTS = {
+    "exception": {"python-exception"},
+    "out-of-memory": {"host-memory"},
+    "sigkill": {"killed"},
+    "exit-code": {"exit-code"},
+    "missing-file": {"file-missing"},
+    "segfault": {"segfault"},
+    "hang": {"gloo-timeout"},
+}
+PROGRAM = """
+import ctypes, datetime, os, signal, sys, time
+import torch
+import torch.distributed as dist
+
+fault, failing = sys.argv[1], int(sys.argv[2])
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20 if fault == "hang" else 300))
+values = torch.ones(8)
+dist.barrier()
+for step in range(12):
+    dist.all_reduce(values)
+    if rank == 0:
+        print(f"step {step}: loss {1 / (step + 1):.3f}", flush=True)
+    if step == 6 and rank == failing:
+        if fault == "exception":
+            raise ValueError(f"batch {step} has no labels")
+        if fault == "out-of-memory":  # what slurmstepd says of it, and what the kernel does
+            step_id = os.environ["SLURM_JOB_ID"] + ".0"
+            print(f"slurmstepd: error: Detected 1 oom_kill event in StepId={step_id}. Some of the step tasks have been "
+                  "OOM Killed.", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if fault == "sigkill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if fault == "exit-code":
+            os._exit(7)
+        if fault == "missing-file":
+            open("data/part-0007.bin")
+        if fault == "segfault":
+            ctypes.string_at(0)
+        if fault == "hang":
+            time.sleep(3600)
+dist.destroy_process_group()
+"""
+
+
+def cases(jobs: int, only: list[str]) -> list[tuple[str, str, int]]:
+    """Launcher, fault and rank of each job: all pairs in turn, the rank drawn."""
+    draw = random.Random(15)
+    pairs = [(launcher, fault) for fault in FAULTS for launcher in LAUNCHERS]
+    drawn = [(*pairs[number % len(pairs)], draw.randrange(8)) for number in range(jobs)]
+    return [one for one in drawn if not only or f"{one[0]}:{one[1]}" in only]
+
+
+def run(tool: Tool, case: tuple[int, tuple[str, str, int]], keep: Path) -> dict[str, Any]:
+    """Submit one job, wait for its end, keep its log, and judge what its script wrote down."""
+    number, (launcher, fault, rank) = case
+    size = ("-N", "2", "--gpus-per-node", "4", "-t", "30", "--launch", launcher)
+    made = tool.submit(*size, "--wait", "--", "python", "fail.py", fault, str(rank))
+    tool.slurm.wait_for(made.job_id, timeout=600)
+    file = made.run_dir / f"cause.{made.job_id}.json"
+    said = json.loads(file.read_text()) if file.exists() else {}
+    code = int((made.run_dir / f"exit_code.{made.job_id}").read_text())
+    name = f"{number:03d}-{launcher}-{fault}-{rank}"
+    # What the script's end has added is not there when it reads.
+    log = "".join(line for line in made.log.splitlines(keepends=True) if not line.startswith("slurmgpu: f"))
+    (keep / f"{name}.log").write_text(log)
+    told = {key: said.get(key) for key in ("rank", "kind", "host", "certain")}
+    (keep / f"{name}.json").write_text(
+        json.dumps({"exit_code": code, "written": told, "slurm": tool.slurm.version})
+    )
+    judged = again(keep / f"{name}.log")
+    print(name, json.dumps(judged), flush=True)
+    return judged
+
+
+def again(log: Path) -> dict[str, Any]:
+    """What the reader makes of a job's log now, and what its script wrote down then."""
+    launcher, fault, rank = re.fullmatch(r"\d+-(\w+)-(.+)-(\d)", log.stem).groups()  # type: ignore[union-attr]
+    then = json.loads(log.with_suffix(".json").read_text())
+    began = time.monotonic()
+    cause = diagnose([str(log)], Facts(exit_code=then["exit_code"], processes=8))
+    seconds = time.monotonic() - began
+    told = {} if cause is None else {key: getattr(cause, key) for key in ("rank", "kind", "host", "certain")}
+
+    def right(one: dict[str, Any]) -> bool:
+        return one.get("rank") == int(rank) and one.get("kind") in FAULTS[fault]
+
+    return {"launcher": launcher, "fault": fault, "rank": int(rank), "right": right(told), "told": told,
+            "right_at_the_end": right(then["written"]), "seconds": round(seconds, 4)}  # fmt: skip
+
+
+def large_logs(folder: Path) -> list[dict[str, Any]]:
+    """The time for logs of 1 GB in which the failure stands at different places."""
+    noise = b"".join(
+        b"\r%3d%%|####      | %d/100000 [00:%02d<10:00, 12.3it/s, loss=%.4f]"
+        % (n % 100, n, n % 60, 1 / (n + 1))
+        + (b"\nepoch %d: loss %.5f, 1234.5 samples/s\n" % (n, 1 / (n + 1)) if n % 7 == 0 else b"")
+        for n in range(20000)
+    )
+    failure = (
+        b"".join(
+            b"[rank3]: %s\n" % line
+            for line in (
+                b"Traceback (most recent call last):",
+                b'  File "/home/me/train.py", line 12, in <module>',
+                b"    loss = model(batch)",
+                b"KeyError: 'labels'",
+            )
+        )
+        + b"srun: error: node1: task 3: Exited with exit code 1\n"
+    )
+    gigabyte = 10**9
+    results = []
+    for place, share in (("end", 1.0), ("last tenth", 0.9), ("middle", 0.5)):
+        path = folder / "large.log"
+        with path.open("wb") as file:
+            while file.tell() < gigabyte * share:
+                file.write(noise)
+            file.write(failure)
+            while file.tell() < gigabyte:
+                file.write(noise)
+        walls, works = [], []
+        for _ in range(5):
+            began, worked = time.monotonic(), time.process_time()
+            cause = diagnose([str(path)], Facts(exit_code=1))
+            walls.append(round(time.monotonic() - began, 3))
+            works.append(round(time.process_time() - worked, 3))
+        found = None if cause is None else (cause.rank, cause.kind)
+        size = path.stat().st_size
+        path.unlink()
+        results.append({"failure_at": place, "bytes": size, "found": found == (3, "python-exception"),
+                        "seconds": walls, "cpu_seconds": works})  # fmt: skip
+    return results
+
+
+def main() -> None:
+    """Provoke, compare, measure; exit code 1 unless all are right."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--jobs", type=int, default=100)
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--again", type=Path)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        keep = given.again or given.keep or Path(temporary, "kept")
+        keep.mkdir(parents=True, exist_ok=True)
+        if not given.again:
+            provoke(keep, given.jobs, given.only)
+        done = [again(log) for log in sorted(keep.glob("*.log"))]
+        release = json.loads(next(keep.glob("*.json")).read_text())["slurm"]
+        large = [] if given.only else large_logs(Path(temporary))
+    right = sum(one["right"] for one in done)
+    for one in (*large, *(one for one in done if not one["right"])):
+        print(json.dumps(one))
+    print(f"{right} of {len(done)} right")
+    if given.json:
+        document = {
+            "schema": "slurmgpu.benchmark/1",
+            "benchmark": "first_cause",
+            "setting": {"nodes": 2, "processes_per_node": 4, "faults": list(FAULTS), "launchers": LAUNCHERS},
+            "machine": {"machine": platform.machine(), "cpus": os.cpu_count(), "load": os.getloadavg()[1],
+                        "python": platform.python_version()},
+            "versions": {"slurm": release, "torch": version("torch"), "accelerate": version("accelerate")},
+            "results": {"right": right, "of": len(done), "jobs": done, "large_logs": large},
+        }  # fmt: skip
+        given.json.write_text(json.dumps(document, indent=1) + "\n")
+    if right < len(done) or not all(one["found"] for one in large):
+        raise SystemExit(1)
+
+
+def provoke(keep: Path, jobs: int, only: list[str]) -> None:
+    """Run the jobs, two at a time."""
+    with ThrowawaySlurm() as slurm, tempfile.TemporaryDirectory() as temporary:
+        tool = Tool(slurm, Path(temporary))
+        tool.file("fail.py", PROGRAM)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda case: run(tool, case, keep), enumerate(cases(jobs, only))))
+
+
+if __name__ == "__main__":
+    main()

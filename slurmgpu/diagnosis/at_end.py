@@ -1,0 +1,113 @@
+"""At a batch script's end: the first cause into the run directory, and as the log's last lines."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Optional
+
+from .facts import CAUSE_FILE, Cause, Facts
+from .judging import diagnose
+
+__all__ = ["at_end", "facts_here", "lines_of", "logs_in", "processes_of"]
+
+_MOST_FILES = 2000
+_SECONDS = 0.7
+
+
+def at_end(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> None:
+    """Find and write down why the batch script ends with an exit code that is not 0; whatever goes wrong, silently.
+
+    Arguments: the exit code, the batch shell's process id. The run directory and Slurm's facts come from the environment.
+    """
+    with contextlib.suppress(Exception):
+        _at_end(int(arguments[0]), arguments[1], environment)
+
+
+def _at_end(code: int, shell: str, environment: Mapping[str, str]) -> None:
+    run_dir = Path(environment["SLURMGPU_RUN_DIR"])
+    job_id = environment["SLURM_JOB_ID"]
+    logs = [*_open_logs(shell), *logs_in(run_dir, job_id)]
+    if not logs:
+        return
+    facts = facts_here(environment, run_dir, code)
+    cause = diagnose(logs, facts, _SECONDS)
+    if cause is None:
+        return
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    cause = cause._replace(job_id=job_id, restart=facts.restarts, time=now)
+    _write(run_dir / f"{CAUSE_FILE}{job_id}.json", cause.to_json())
+    with contextlib.suppress(OSError):
+        sys.stderr.write("".join(f"slurmgpu: {line}\n" for line in lines_of(cause)))
+        sys.stderr.flush()
+
+
+def lines_of(cause: Cause) -> list[str]:
+    """Two or three lines for people."""
+    where = f"{cause.where}: " if cause.where else ""
+    lines = [
+        f"first cause: {where}{cause.what}"
+        if cause.known
+        else f"first cause: {where and f'{where}'}{cause.what}"
+    ]
+    if cause.known and not cause.certain:
+        lines[0] += " (likely, not certain)"
+    return [*lines, f"fix: {cause.fix}"] if cause.fix else lines
+
+
+def facts_here(environment: Mapping[str, str], run_dir: Path, code: int) -> Facts:
+    """What the batch script's environment says."""
+    tasks = environment.get("SLURM_NTASKS") or environment.get("SLURM_NPROCS") or ""
+    return Facts(
+        exit_code=code,
+        tasks=int(tasks) if tasks.isdigit() else None,
+        processes=processes_of(run_dir),
+        restarts=int(environment.get("SLURM_RESTART_COUNT") or 0),
+    )
+
+
+def processes_of(run_dir: Path) -> Optional[int]:
+    """How many processes the plan in a run directory, or in the one above it, starts in all."""
+    for folder in (run_dir, run_dir.parent):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            with (folder / "plan.json").open("rb") as file:
+                plan = json.loads(file.read(4 << 20))
+            return int(plan["nodes"]) * int(plan["processes_per_node"])
+    return None
+
+
+def _open_logs(shell: str) -> list[str]:
+    """The files that the batch shell's output and errors go to."""
+    found = []
+    for number in (1, 2):
+        with contextlib.suppress(OSError):
+            # The file itself: its name may be a link, or be gone.
+            path = f"/proc/{shell}/fd/{number}"
+            if stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
+                found.append(os.readlink(path))  # noqa: PTH115
+    return list(dict.fromkeys(found))
+
+
+def logs_in(run_dir: Path, job_id: str) -> list[str]:
+    """The logs in a run directory that belong to a job by their names: of tasks, of steps, of NCCL."""
+    found: list[Path] = []
+    for folder, pattern in (
+        ("submitit", f"{job_id}_*_log.*"),
+        ("logs", f"{job_id}*"),
+        ("debug", f"*-{job_id}.*"),
+    ):
+        with contextlib.suppress(OSError):
+            found += sorted((run_dir / folder).glob(pattern))[:_MOST_FILES]
+    return [str(path) for path in found if path.is_file()]
+
+
+def _write(path: Path, text: str) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text, encoding="utf-8")
+    os.replace(beside, path)  # noqa: PTH105

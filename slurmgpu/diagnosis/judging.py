@@ -1,0 +1,322 @@
+"""Which failure came first: causes before consequences, a rank's own words before what others say of it.
+
+Where several things went wrong at once, the order is: what Slurm did to the whole job, unless a process had failed before;
+what the node did to a process; exceptions and messages of programs, by the first rank that has a cause of its own;
+ends without a word; ranks that waited. What is left after that is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+from typing import Optional
+
+from .ends import End, ends
+from .facts import Cause, Facts, signal_name
+from .reading import Found, Reading, read_logs
+from .row import filled
+from .table import row_of
+from .telling import Choice, told, unknown
+from .text import Piece
+from .waiting import flight_recorder, missing_rank
+
+__all__ = ["diagnose", "first_cause"]
+
+
+def diagnose(paths: Iterable[str], facts: Facts = Facts(), seconds: float = 0.7) -> Optional[Cause]:  # noqa: B008
+    """The first cause by some log files; None where nothing failed.
+
+    ``seconds`` bounds the search in the middle of large logs.
+    """
+    return first_cause(read_logs(paths, facts, seconds), facts)
+
+
+def first_cause(pieces: Sequence[Piece], facts: Facts) -> Optional[Cause]:
+    """The first cause by what was read of the logs; None where nothing failed."""
+    if facts.went_well:
+        return None
+    seen = Reading(pieces, facts)
+    ended = ends(pieces)
+    if (
+        not facts.exit_code
+        and not facts.signal
+        and facts.state in ("", "COMPLETED")
+        and not _failed(seen, ended)
+    ):
+        return None
+    chosen = _choose(seen, ended, facts)
+    if chosen is None:
+        first = _first_end(ended)
+        return unknown(seen, first, _rank(first, ended), facts)
+    return told(chosen, seen, facts)
+
+
+def _failed(seen: Reading, ended: Sequence[End]) -> bool:
+    """Whether logs alone show that something failed: of a job that went well nothing is said."""
+    return (
+        bool(ended)
+        or bool(seen.job)
+        or bool(seen.host)
+        or any(not one.trace or one.final for one in seen.causes + seen.waiting)
+    )
+
+
+def _choose(seen: Reading, ended: Sequence[End], facts: Facts) -> Optional[Choice]:
+    first = _first_end(ended)
+    event = _event(seen, facts)
+    if event is not None and not _failed_before(event, first, seen):
+        return event
+    memory = next((one for one in seen.host if one.row.id == "host-memory"), None)
+    killed = _killed(ended)
+    cause = _cause(seen, first, ended, facts)
+    if memory and (cause is None or _by_memory(cause)):
+        return _of_memory(memory, killed or first, cause)
+    if killed is not None and (cause is None or _before(killed, cause, first)):
+        return _of_end(killed, seen, memory)
+    if cause is not None:
+        return cause
+    for one in seen.host:
+        return Choice(one, first, one.rank if one.rank is not None else _rank(first, ended), True)
+    if seen.waiting:
+        return _waited(seen, first, ended, facts)
+    silent = _silent(ended, seen)
+    if silent is not None:
+        return _of_end(silent, seen, None)
+    return _by_facts(first, seen, facts)
+
+
+def _first_end(ended: Sequence[End]) -> Optional[End]:
+    """The process that launchers saw failing first. A task of srun that runs torchrun is no rank: torchrun knows better."""
+    by_torchrun = [end for end in ended if end.by == "torchrun" and not end.told_to]
+    own = [end for end in by_torchrun if end.root] or by_torchrun
+    if own:
+        latest = datetime.max.replace(tzinfo=timezone.utc)
+        # An abort is what a watchdog does to a process that waited for the first one.
+        return min(own, key=lambda end: (end.moment or latest, end.signal == 6, end.at))
+    others = [end for end in ended if end.by != "torchrun"]
+    return next((end for end in others if not end.told_to), None)
+
+
+def _silent(ended: Sequence[End], seen: Reading) -> Optional[End]:
+    """The one process that ended badly without a word, where all others that did so say that they had lost another."""
+    first = _first_end(ended)
+    if first is None or not any(one.trace and one.row.id != "launcher" for one in seen.lost):
+        return first
+    spoke = {one.rank for one in seen.lost if one.trace and one.row.id != "launcher"}
+    if first.by == "srun" and any(end.by == "torchrun" for end in ended):
+        return None
+    silent = [
+        end
+        for end in ended
+        if end.by == first.by and not end.told_to and end.together == 1 and end.rank not in spoke
+    ]
+    return silent[0] if len(silent) == 1 and None not in spoke else None
+
+
+def _killed(ended: Sequence[End]) -> Optional[End]:
+    """The first process that was ended before it could say a word."""
+    first = _first_end(ended)
+    if first is not None and first.hard:
+        return first
+    hard = [
+        end
+        for end in ended
+        if end.hard and (end.by != "torchrun" or end.root or not any(e.root for e in ended))
+    ]
+    return hard[0] if hard and (first is None or first.by != "torchrun" or first.signal == 6) else None
+
+
+def _event(seen: Reading, facts: Facts) -> Optional[Choice]:
+    if seen.job:
+        one = seen.job[0]
+        if one.row.id != "cancelled" or facts.state in ("", "CANCELLED") or facts.state not in _STATES:
+            values = {**one.values, "by": facts.cancelled_by}
+            return Choice(one._replace(values=values), None, None, True)
+    kind = _STATES.get(facts.state)
+    if kind is None:
+        return None
+    what, fix = _WORDS.get(kind, ("", row_of(kind).fix))
+    if facts.state == "CANCELLED" and facts.cancelled_by:
+        what = f"the job was cancelled by {facts.cancelled_by}"
+    return Choice(None, None, None, True, kind, what, fix)
+
+
+_STATES = {
+    "TIMEOUT": "time-limit",
+    "CANCELLED": "cancelled",
+    "PREEMPTED": "preempted",
+    "NODE_FAIL": "node-failure",
+    "DEADLINE": "deadline",
+    "BOOT_FAIL": "boot-failure",
+}
+_WORDS = {
+    "time-limit": ("the job ran into its time limit", row_of("time-limit").fix),
+    "cancelled": ("the job was cancelled", row_of("cancelled").fix),
+    "preempted": ("Slurm took the nodes for a job that comes first", row_of("preempted").fix),
+    "node-failure": ("a node of the job failed; nothing in the program did", row_of("node-failure").fix),
+    "deadline": ("the job could not end before its deadline", "ask for less time, or a later deadline"),
+    "boot-failure": ("the nodes did not boot", "start it again; tell the site, should it come back"),
+}
+
+
+def _failed_before(event: Choice, first: Optional[End], seen: Reading) -> bool:
+    """Whether a process had ended badly, by a launcher's word, before Slurm acted on the job."""
+    if first is None or first.told_to or (event.found is None and seen.job):
+        return False
+    if event.found is not None:
+        return first.at < event.found.at
+    return any(one.trace and one.final for one in seen.causes)
+
+
+def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Facts) -> Optional[Choice]:
+    """An error that a process has told itself."""
+    ranked = [one for one in seen.causes if one.rank is not None]
+    final = [one for one in seen.causes if one.trace and one.final]
+    others = final or [one for one in seen.causes if not one.trace]
+    if ranked:
+        roots = [one for one in ranked if first is not None and first.by != "srun" and one.rank == first.rank]
+        tasks = [one for one in ranked if first is not None and first.by == "srun" and one.rank == first.rank]
+        earliest = min(ranked, key=lambda one: one.at)
+        chosen = (roots or (tasks if not any(end.by == "torchrun" for end in ended) else []) or [earliest])[0]
+        if (
+            others
+            and others[0].rank is None
+            and others[0].specific
+            and not chosen.specific
+            and others[0].at < chosen.at
+        ):
+            chosen = others[0]
+    elif others:
+        chosen = min(others, key=lambda one: (not one.trace, one.at))
+        if chosen.row.id == "command-missing" and 127 not in (
+            facts.exit_code or 127,
+            *(end.code for end in ended),
+        ):
+            return None  # it was missing, and the script went on
+    else:
+        return None
+    rank = chosen.rank if chosen.rank is not None else _rank(first, ended)
+    same = {one.rank for one in ranked if one.row.id == chosen.row.id and one.rank not in (None, rank)}
+    also = (f"the same on {len(same)} other {'rank' if len(same) == 1 else 'ranks'}",) if same else ()
+    # Python ends with 1 after an exception; with another code something else may have ended it.
+    certain = chosen.rank is not None or bool(ended) or not chosen.trace or facts.exit_code in (None, 0, 1)
+    return Choice(chosen, first, rank, certain, also=also)
+
+
+def _rank(first: Optional[End], ended: Sequence[End]) -> Optional[int]:
+    """The rank of the process that ended first; tasks that run torchrun are no ranks."""
+    if first is None or (first.by == "srun" and any(end.by == "torchrun" for end in ended)):
+        return None
+    return first.rank
+
+
+def _by_memory(cause: Choice) -> bool:
+    """Whether a cause is one that the OOM killer explains."""
+    found = cause.found
+    return (
+        found is None
+        or found.row.id in ("loader-killed", "loader-exited", "aborted", "segfault")
+        or not found.specific
+    )
+
+
+def _before(killed: End, cause: Choice, first: Optional[End]) -> bool:
+    """Whether a process that was killed came before the one with an exception."""
+    found = cause.found
+    if found is None or found.rank is None or found.rank == killed.rank:
+        return (
+            found is not None and not found.trace and found.row.role == "cause" and found.row.where == "last"
+        )
+    if killed.by == "torchrun":
+        return killed.root and first is killed and not found.specific
+    return first is killed and not found.specific
+
+
+def _of_memory(memory: Found, end: Optional[End], cause: Optional[Choice]) -> Choice:
+    """The OOM killer, and whom it met: as a launcher says, else as the process whose worker is gone."""
+    ranks = (memory.rank, end.rank if end else None, cause.rank if cause else None)
+    return Choice(memory, end, next((rank for rank in ranks if rank is not None), None), True)
+
+
+def _of_end(end: End, seen: Reading, memory: Optional[Found]) -> Choice:
+    """A process that ended without a word of its own."""
+    if end.memory or (memory is not None and end.signal == 9):
+        return Choice(
+            memory,
+            end,
+            end.rank,
+            True,
+            "host-memory",
+            "the memory that the job asked for was full",
+            row_of("host-memory").fix,
+        )
+    if end.signal == 9:
+        what = "the process was killed (SIGKILL), and nothing in the logs says by whom: most often it is the system's OOM killer"
+        fix = "compare its memory with what was asked for (slurmgpu status): memory: asks for more; dmesg on the node tells"
+        return Choice(None, end, end.rank, False, "killed", what, fix)
+    if end.signal:
+        kind = {11: "segfault", 7: "bus-error", 4: "illegal-instruction"}.get(end.signal)
+        found = next((one for one in seen.host if one.row.id == kind), None)
+        if kind is not None:
+            row = row_of(kind)
+            return Choice(found, end, end.rank, True, kind, filled(row.what, {}), row.fix)
+        what = f"the process was ended by {signal_name(end.signal)}"
+        return Choice(None, end, end.rank, False, "signal", what, "look at the last lines of that process")
+    what = f"the process ended itself with exit code {end.code}, and nothing in the logs says why"
+    return Choice(
+        None,
+        end,
+        end.rank,
+        False,
+        "exit-code",
+        what,
+        "look for where the program exits with this code: sys.exit, os._exit",
+    )
+
+
+_COLLECTIVE = ("nccl-timeout", "gloo-timeout", "store-timeout", "rendezvous-timeout")
+
+
+def _waited(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Facts) -> Choice:
+    """Ranks that waited for one that did not come."""
+    one = seen.waiting[0]
+    missing = missing_rank(seen, ended, facts)
+    waited = sorted({each.rank for each in seen.waiting if each.rank is not None})
+    also = []
+    if one.row.id in _COLLECTIVE:
+        also.append(
+            "which rank did not come is not told" if missing is None else f"rank {missing} did not come"
+        )
+    recorded = flight_recorder(seen)
+    if recorded:
+        also.append(f"the flight recorder wrote {recorded}")
+    if missing is not None and waited:
+        also.append(f"{len(waited)} other {'rank' if len(waited) == 1 else 'ranks'} waited")
+    end = next((each for each in ended if each.rank == missing and missing is not None), None)
+    return Choice(
+        one, end or (first if missing is None else None), missing, missing is not None, also=tuple(also)
+    )
+
+
+def _by_facts(first: Optional[End], seen: Reading, facts: Facts) -> Optional[Choice]:
+    """What the exit code alone says."""
+    code = facts.exit_code
+    if facts.state == "OUT_OF_MEMORY":
+        return Choice(
+            None,
+            first,
+            None,
+            True,
+            "host-memory",
+            "the memory that the job asked for was full",
+            row_of("host-memory").fix,
+        )
+    if seen.lost or first is not None:
+        return None
+    if code == 127:
+        row = row_of("command-missing")
+        return Choice(None, None, None, False, row.id, "a command was not found", row.fix)
+    if code == 126:
+        row = row_of("not-executable")
+        return Choice(None, None, None, False, row.id, "a program could not be executed", row.fix)
+    return None

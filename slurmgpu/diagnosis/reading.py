@@ -1,0 +1,296 @@
+"""What the rows of the table find in the logs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Optional
+
+from .ends import ends, first_host
+from .facts import Facts
+from .row import Row
+from .table import GENERIC, ROWS
+from .text import Piece, read
+from .traces import Place, Trace, is_noise, traces
+
+__all__ = ["Found", "Reading", "last_lines", "read_logs"]
+
+_MOST = 200  # hits of a row that are looked at, in each piece
+_THOROUGH = (
+    512 << 10
+)  # bytes at a piece's end in which all rows are looked for: each costs as much as all of them
+_LAST = 12  # lines that matter, among which one counts that says little by itself
+_GAP_OF_ONE, _GAP_OF_MANY = 8, 80  # lines that matter between tracebacks of one end: of one process, of many
+_AFTER = 25  # lines that matter behind a traceback after which its program has gone on
+_NEAR = 400  # lines before an exception in which its details stand
+_ASSERTION = re.compile(r"([\w./-]+\.cuh?:\d+): .*Assertion `+(?P<assertion>[^`']+)['`]")
+_DETAIL = re.compile(r"^\s*what\(\):\s+(?P<detail>.+)")
+
+
+class Found(NamedTuple):
+    """A row that fits somewhere in the logs."""
+
+    row: Row
+    values: Mapping[str, Optional[str]]
+    at: Place
+    rank: Optional[int]
+    host: str
+    evidence: tuple[str, ...]
+    trace: bool
+    """Whether a process ended with it, as an exception that nobody caught."""
+    final: bool = True
+    """Of an exception: whether its program did not go on afterwards."""
+    frame: str = ""
+
+    @property
+    def specific(self) -> bool:
+        """Whether it says more than that there was an exception."""
+        return self.row.id not in (GENERIC, "assertion")
+
+
+def read_logs(paths: Iterable[str], facts: Facts, seconds: float) -> list[Piece]:
+    """What matters of some logs; of one that holds earlier starts of the job, this start's part."""
+    pieces = read(paths, seconds)
+    return _of_last_start(pieces) if facts.restarts else pieces
+
+
+_STARTED_AGAIN = (
+    b"; requeueing, restart ",
+    b"DUE TO PREEMPTION ***",
+    b"DUE TO NODE FAILURE",
+    b"DUE TO JOB REQUEUE",
+    b"; preempted: Slurm starts it again",
+)
+
+
+def _of_last_start(pieces: Sequence[Piece]) -> list[Piece]:
+    """Without what stands before the last line that ends a start, unless next to nothing comes after it."""
+    kept: list[Piece] = []
+    cut: dict[str, tuple[int, int]] = {}
+    for number, piece in enumerate(pieces):
+        hits = [at for sign in _STARTED_AGAIN for at in piece.where(sign)]
+        hits = [at for at in hits if any(piece[i].text.strip() and not is_noise(piece[i].text) for i in range(at + 1, len(piece)))
+                or not piece.ends]  # fmt: skip
+        if hits:
+            cut[piece.path] = (number, max(hits))
+    for number, piece in enumerate(pieces):
+        first, line = cut.get(piece.path, (0, -1))
+        if number < first:
+            continue
+        if number == first and line >= 0:
+            rest = b"\n".join(piece.data.split(b"\n")[line + 1 :])
+            piece = Piece(piece.path, rest, rank=piece.rank, ends=piece.ends)
+        kept.append(piece)
+    return kept
+
+
+class Reading:
+    """All that was found, by what it may be."""
+
+    def __init__(self, pieces: Sequence[Piece], facts: Facts) -> None:
+        self.pieces = pieces
+        self._facts = facts
+        self._is_launched = bool(ends(pieces)) or any(
+            piece[at].rank is not None
+            for piece in pieces
+            for sign in (b"[rank", b"[1,")
+            for at in piece.where(sign, 3)
+        )
+        found = [*self._of_traces(), *self._of_lines()]
+        found.sort(key=lambda one: one.at)
+        self.causes = [one for one in found if one.row.role == "cause"]
+        self.job = [one for one in found if one.row.role == "job"]
+        self.host = [one for one in found if one.row.role == "host"]
+        self.waiting = [one for one in found if one.row.role == "waiting"]
+        self.lost = [one for one in found if one.row.role == "consequence"]
+
+    def line(self, at: Place) -> str:
+        """The text of a line."""
+        piece = self.pieces[at[0]]
+        return piece[at[1]].text if at[1] < len(piece) else ""
+
+    def host_of(self, rank: Optional[int]) -> str:
+        """The host of a rank, where the logs name it."""
+        return first_host(self.pieces, rank) if rank is not None else ""
+
+    def _of_traces(self) -> list[Found]:
+        """One for each process whose traceback is known to be its own, and those at the end of what has no rank."""
+        everything = [one for one in traces(self.pieces) if not one.ignored]
+        own: dict[Optional[int], list[Trace]] = {}
+        for one in everything:
+            own.setdefault(one.rank, []).append(one)
+        chosen: list[Found] = []
+        for rank, theirs in own.items():
+            ending = self._ending(theirs, many=rank is None and self._many())
+            chosen += [
+                found for one in ending if (found := self._of_trace(one, rank is not None)) is not None
+            ]
+        return chosen
+
+    def _many(self) -> bool:
+        """Whether lines without a rank may be of several processes."""
+        count = self._facts.processes or self._facts.tasks
+        return count > 1 if count else self._is_launched
+
+    def _ending(self, theirs: Sequence[Trace], *, many: bool) -> list[Trace]:
+        """The tracebacks at the end of a process, or of several at once: the last one, and those just before it."""
+        ending: list[Trace] = []
+        for one in reversed(theirs):
+            if one.by_launcher:
+                ending.append(one)  # it comes after those that it speaks of, however far away
+                continue
+            later = next((each for each in reversed(ending) if not each.by_launcher), None)
+            if later is not None and self._between(one, later) > (_GAP_OF_MANY if many else _GAP_OF_ONE):
+                break
+            ending.append(one)
+        return ending[::-1]
+
+    def _between(self, one: Trace, later: Trace) -> int:
+        if one.end[0] != later.at[0]:
+            return 0 if self.pieces[one.end[0]].path != self.pieces[later.at[0]].path else _GAP_OF_MANY + 1
+        return self._matter(one.end[0], one.end[1], later.at[1], one.stream)
+
+    def _matter(self, number: int, begin: int, end: int, stream: str) -> int:
+        """How many lines of a process between two of its own say something that is no noise."""
+        piece, count = self.pieces[number], 0
+        for at in range(begin, min(end, begin + 4000)):
+            line = piece[at]
+            if line.stream == stream and line.text.strip() and not line.text.startswith((" ", "\t")):
+                count += not is_noise(line.text)
+        return count
+
+    def _of_trace(self, trace: Trace, ranked: bool) -> Optional[Found]:
+        if trace.by_launcher:
+            rows = tuple(row for row in ROWS if row.id == "launcher")
+            said = trace.exceptions[-1:]
+        else:
+            rows = tuple(row for row in ROWS if row.where in ("exception", "any"))
+            said = trace.exceptions
+        # Of a chain the first one that is known; else the last, which ended the process.
+        known = [
+            (text, row, match)
+            for text in said
+            for row in rows
+            if row.id != GENERIC and (match := row.match(text))
+        ]
+        if not known:
+            if trace.by_launcher:
+                return None
+            last = next(row for row in rows if row.id == GENERIC)
+            text = said[-1]
+            match = last.match(text)
+            if match is None or text.startswith("SystemExit"):
+                return None
+            known = [(text, last, match)]
+        text, row, match = known[0]
+        return Found(
+            row,
+            {**match.groupdict(), **self._details(row, trace)},
+            trace.at,
+            trace.rank,
+            trace.host,
+            trace.evidence(),
+            True,
+            ranked or self._final(trace),
+            trace.frame,
+        )
+
+    def _final(self, trace: Trace) -> bool:
+        """Whether next to nothing that matters comes after a traceback of an unknown process."""
+        piece = self.pieces[trace.end[0]]
+        if not piece.ends and self.pieces[trace.end[0]].path == self.pieces[-1].path:
+            return self._many()
+        return self._matter(trace.end[0], trace.end[1], len(piece), trace.stream) <= (
+            _AFTER * 10 if self._many() else _AFTER
+        )
+
+    def _details(self, row: Row, trace: Trace) -> dict[str, Optional[str]]:
+        """What stands before an exception, and not in it."""
+        if row.id != "device-assert":
+            return {}
+        piece = self.pieces[trace.at[0]]
+        for at in piece.where(b"Assertion `"):
+            match = _ASSERTION.search(piece[at].text)
+            if match and at < trace.at[1] + _NEAR:
+                return {"assertion": match["assertion"]}
+        return {}
+
+    def _of_lines(self) -> list[Found]:
+        rows = [row for row in ROWS if row.where in ("line", "any", "last")]
+        found: list[Found] = []
+        for number, piece in enumerate(self.pieces):
+            taken: set[int] = set()
+            inside = self._inside_traces(number)
+            for row in rows:
+                for sign in row.literals:
+                    if sign:
+                        found += self._of_sign(row, sign, number, piece, taken, inside)
+        return found
+
+    def _inside_traces(self, number: int) -> set[int]:
+        return {
+            at
+            for trace in traces(self.pieces[number : number + 1])
+            for at in range(trace.at[1], trace.end[1])
+        }
+
+    def _of_sign(
+        self, row: Row, sign: bytes, number: int, piece: Piece, taken: set[int], inside: set[int]
+    ) -> list[Found]:
+        found = []
+        for at in piece.where(sign, _MOST, _THOROUGH):
+            if at in taken or at in inside:
+                continue
+            line = piece[at]
+            match = row.match(line.text)
+            if match is None or (row.must_be_last and not self._among_last(number, at)):
+                continue  # a program may say so, and go on
+            taken.add(at)
+            values = {**match.groupdict(), **self._detail_below(row, piece, at)}
+            rank = line.rank
+            if rank is None and (values.get("rank") or "").isdigit():
+                rank = int(values["rank"] or 0)
+            host = line.host or values.get("host") or ""
+            found.append(Found(row, values, (number, at), rank, host, (line.text,), False))
+        return found
+
+    def _detail_below(self, row: Row, piece: Piece, at: int) -> dict[str, Optional[str]]:
+        if row.id != "aborted":
+            return {}
+        for below in range(at + 1, min(at + 4, len(piece))):
+            match = _DETAIL.match(piece[below].text)
+            if match:
+                return {"detail": match["detail"]}
+        return {}
+
+    def _among_last(self, number: int, at: int) -> bool:
+        piece = self.pieces[number]
+        if not piece.ends:
+            return False
+        return self._matter(number, at + 1, len(piece), piece[at].stream) < _LAST * (4 if self._many() else 1)
+
+
+def last_lines(pieces: Sequence[Piece], most: int) -> list[str]:
+    """The last lines that matter, of all logs together: the newest file's last, progress bars and framing left out."""
+    for several in (pieces[-1:], pieces):
+        lines: list[str] = []
+        for piece in reversed(several):
+            framing = {
+                at for one in traces([piece]) if one.by_launcher for at in range(one.at[1], one.end[1] + 3)
+            }
+            at = len(piece) - 1
+            while at >= 0 and len(lines) < most and at > len(piece) - 5000:
+                text = piece[at].text.rstrip()
+                if (
+                    text.strip()
+                    and at not in framing
+                    and (
+                        not is_noise(text)
+                        or text.startswith(("srun: error", "slurmstepd: error", "slurmgpu: "))
+                    )
+                ):
+                    lines.append(text)
+                at -= 1
+        if len(lines) >= most:
+            break
+    return lines[::-1]

@@ -1,0 +1,28 @@
+"""The failures that are known: one table, a row each; where several rows fit, the first one counts."""
+
+from __future__ import annotations
+
+from ..row import Row
+from . import gpus, libraries, machine, programs, ranks, slurm
+
+__all__ = ["GENERIC", "NODE_MATTERS", "ROWS", "row_of"]
+
+ROWS: tuple[Row, ...] = (*slurm.ROWS, *ranks.ROWS, *gpus.ROWS, *machine.ROWS, *libraries.ROWS, *programs.ROWS)
+
+GENERIC = "python-exception"
+"""The row of any other exception."""
+
+NODE_MATTERS = frozenset((
+    "aborted", "bus-error", "connection-refused", "cuda-error", "cudnn", "disk-full", "driver-too-old", "ecc", "environment",
+    "gpu-lost", "illegal-access", "illegal-instruction", "image-missing", "io-error", "killed", "memory-error", "module",
+    "nccl-error", "nccl-system", "nccl-timeout", "no-gpu", "no-launch", "node-failure", "segfault", "stale-file",
+    "work-folder", "xid",
+))  # fmt: skip
+"""The failures of which it is worth knowing whether they were on the same node before."""
+
+_BY_ID = {row.id: row for row in ROWS}
+
+
+def row_of(name: str) -> Row:
+    """The row of an id."""
+    return _BY_ID[name]

@@ -1,0 +1,158 @@
+"""What PyTorch, Hugging Face and their like say of a program's own mistakes."""
+
+from __future__ import annotations
+
+from ..row import Row
+
+__all__ = ["ROWS"]
+
+ROWS = (
+    Row(
+        "state-dict",
+        "loading state_dict",
+        r"Error\(s\) in loading state_dict for (?P<model>\w+):\s*"
+        r"(?P<message>(?:Missing key|Unexpected key|size mismatch)[^\n]*)?",
+        "the checkpoint does not fit the model {model}<: {message}>",
+        "load it into the model that wrote it; a prefix such as module. comes from DDP: save model.module.state_dict()",
+        where="exception",
+    ),
+    Row(
+        "checkpoint-broken",
+        "PytorchStreamReader failed|failed finding central directory|Ran out of input|invalid load key"
+        "|SafetensorError|unexpected EOF, expected",
+        r"(?P<message>PytorchStreamReader failed[^\n]*|Ran out of input|invalid load key[^\n]*|[^\n]*Safetensor[^\n]*"
+        r"|unexpected EOF, expected[^\n]*)",
+        "a checkpoint or data file is not whole: {message}",
+        "use the one before it; write to another name and rename, so that an end in the middle leaves the old one",
+        where="exception",
+    ),
+    Row(
+        "weights-only",
+        "Weights only load failed",
+        r"Weights only load failed[^\n]*",
+        "torch.load refused a checkpoint that holds more than tensors",
+        "of a file that you trust: torch.load(..., weights_only=False), or torch.serialization.add_safe_globals",
+        where="exception",
+    ),
+    Row(
+        "unused-parameters",
+        "Expected to have finished reduction in the prior iteration",
+        r"Expected to have finished reduction in the prior iteration",
+        "parameters of the model took no part in the loss, and DDP waits for their gradients",
+        "use all parameters in forward, or DistributedDataParallel(..., find_unused_parameters=True)",
+        where="exception",
+    ),
+    Row(
+        "not-initialised",
+        "Default process group has not been initialized|environment variable RANK expected|environment variable WORLD_SIZE"
+        "|environment variable MASTER_ADDR|environment variable MASTER_PORT|environment variable LOCAL_RANK",
+        r"(?:Default process group has not been initialized|environment variable (?P<name>\w+) expected)",
+        "the process was not told who is who<: {name} is not set>",
+        "start it with torchrun or srun (launch:); srun alone sets SLURM_PROCID, which slurmgpu's scripts turn into RANK",
+        where="exception",
+    ),
+    Row(
+        "not-finite",
+        "values, but found NaN|is not finite|Function '|returned nan values|Loss is nan|loss is nan|nan loss",
+        r"(?:Function '(?P<name>\w+)' returned nan values"
+        r"|(?P<message>[^\n]*(?:is not finite|[Ll]oss is nan|nan loss|found NaN)[^\n]*))",
+        "numbers became NaN or infinite<: in the gradient of {name}><: {message}>",
+        "a smaller learning rate, a warm-up, clipping, or bf16 in place of fp16; look at the batch of that step",
+        where="exception",
+    ),
+    Row(
+        "other-device",
+        "Expected all tensors to be on the same device|is not on the expected device",
+        r"(?:Expected all tensors to be on the same device, but "
+        r"(?:found at least two devices, (?P<found>[^\n!]+)!?|(?P<got>[^\n]+))"
+        r"|Tensor on device (?P<one>\S+) is not on the expected device (?P<other>[^\s!]+))",
+        "tensors are on different devices<: {found}><: {one} and {other}>",
+        "move model and batch to the same one: x.to(device); new tensors: device=x.device",
+        where="exception",
+    ),
+    Row(
+        "shape",
+        "mat1 and mat2 shapes|size mismatch|must match the size of tensor|shape '[|is invalid for input of size"
+        "|Given groups=|stack expects each tensor to be equal size|Sizes of tensors must match",
+        r"(?P<message>mat1 and mat2 shapes cannot be multiplied[^\n]*|The size of tensor a [^\n]*|shape '\[[^\n]*"
+        r"|Given groups=[^\n]*|stack expects each tensor to be equal size[^\n]*|Sizes of tensors must match[^\n]*"
+        r"|[^\n]*size mismatch[^\n]*)",
+        "shapes do not fit: {message}",
+        "print the shapes before that line",
+        where="exception",
+    ),
+    Row(
+        "dtype",
+        "expected scalar type|expected m1 and m2 to have the same dtype|must have the same dtype|should be the same"
+        "|not implemented for '|Found dtype",
+        r"(?P<message>[^\n]*expected scalar type[^\n]*|[^\n]*must have the same dtype[^\n]*|expected m1 and m2[^\n]*"
+        r"|Input type \([^\n]*should be the same|[^\n]*not implemented for '\w+'|Found dtype [^\n]*)",
+        "types of numbers do not fit: {message}",
+        "give both the same dtype, or compute in torch.autocast",
+        where="exception",
+    ),
+    Row(
+        "backward-twice",
+        "Trying to backward through the graph a second time|does not require grad and does not have a grad_fn"
+        "|modified by an inplace operation",
+        r"(?P<message>Trying to backward through the graph a second time|element 0 of tensors does not require grad[^\n.]*"
+        r"|one of the variables needed for gradient computation has been modified by an inplace operation)",
+        "there is no gradient to compute: {message}",
+        "compute the loss anew in each step, from parameters that require gradients, without in-place changes",
+        where="exception",
+    ),
+    Row(
+        "class-index",
+        "is out of bounds|index out of range in self",
+        r"(?P<message>Target \d+ is out of bounds|index out of range in self|index \d+ is out of bounds[^\n]*)",
+        "an index is beyond its table: {message}",
+        "compare it with the number of classes, the size of the vocabulary or the length of the data",
+        where="exception",
+    ),
+    Row(
+        "hub-token",
+        "GatedRepoError|401 Client Error|403 Client Error|Repository Not Found|RepositoryNotFoundError|Invalid user token"
+        "|Access to model|is not a local folder and is not a valid model",
+        r"(?:(?P<code>40[13]) Client Error|GatedRepoError|Access to model (?P<model>\S+) is restricted|Repository ?Not ?Found"
+        r"|Invalid user token|is not a local folder and is not a valid model)",
+        "the Hugging Face Hub did not give what was asked for<: {model}>",
+        "accept the model's terms in the browser, and give the token: secrets: [HF_TOKEN]; see that the name is spelled exactly",
+        where="exception",
+    ),
+    Row(
+        "hub-offline",
+        "couldn't connect to 'https://huggingface.co|LocalEntryNotFoundError|OfflineModeIsEnabled|HF_HUB_OFFLINE"
+        "|offline mode is enabled|Cannot reach https://huggingface.co|Couldn't reach",
+        r"(?:couldn't connect to 'https://huggingface\.co'|LocalEntryNotFound|OfflineModeIsEnabled|HF_HUB_OFFLINE|"
+        r"[Oo]ffline mode is enabled|Cannot reach https://huggingface\.co|Couldn't reach (?P<name>\S+))",
+        "a model or data set is not in the cache, and the node has no way to the Hugging Face Hub<: {name}>",
+        "fetch it on a login node first (huggingface-cli download), with the same HF_HOME",
+        where="exception",
+    ),
+    Row(
+        "no-network",
+        "Network is unreachable|Max retries exceeded|NewConnectionError|ConnectTimeoutError|urlopen error",
+        r"(?:host='(?P<host>[^']+)'|urlopen error (?P<message>[^>\n]+)|Network is unreachable)",
+        "the node could not reach the network<: {host}><: {message}>",
+        "compute nodes often have no network: fetch it beforehand on a login node, or use the site's proxy (https_proxy)",
+        where="exception",
+    ),
+    Row(
+        "wandb",
+        "wandb.errors|wandb: ERROR",
+        r"(?P<message>(?:wandb\.errors[\w.]*|wandb: ERROR).*)",
+        "wandb: {message}",
+        "give the key (secrets: [WANDB_API_KEY]), or write to disk alone: WANDB_MODE=offline",
+        where="exception",
+    ),
+    Row(
+        "compiler",
+        "Ninja is required|Error building extension|BackendCompilerFailed|InductorError|Failed to find C compiler|CUDA_HOME",
+        r"(?P<message>Ninja is required[^\n]*|Error building extension '[^']+'|Failed to find C compiler[^\n]*"
+        r"|CUDA_HOME environment variable is not set[^\n]*|backend='\w+' raised:[^\n]*\n?[^\n]*)",
+        "something could not be compiled: {message}",
+        "load a compiler and CUDA (modules: gcc, cuda), as where it was built; TORCHINDUCTOR_CACHE_DIR on a node's own disk "
+        "keeps processes from disturbing each other",
+        where="exception",
+    ),
+)

@@ -1,0 +1,160 @@
+"""The node: disks, memory, limits, the system's own messages (errno(3), signal(7), ld.so(8), bash(1))."""
+
+from __future__ import annotations
+
+from ..row import Row
+
+__all__ = ["ROWS"]
+
+_NEW_LIMIT = (
+    "close what is not needed; in the data loader: torch.multiprocessing.set_sharing_strategy('file_system')"
+)
+
+ROWS = (
+    Row(
+        "shm",
+        "Bus error|insufficient shared memory|No space left on device: '/dev/shm|unable to open shared memory object"
+        "|unable to allocate shared memory|unable to mmap",
+        r"(?:DataLoader worker \(pid\(?s?\)? (?P<pid>[\d, ]+)\) is killed by signal: Bus error|insufficient shared memory \(shm\)"
+        r"|unable to (?:open shared memory object|allocate shared memory|mmap \d+ bytes)|'/dev/shm)",
+        "/dev/shm is full: a data-loader worker could not put its batch there",
+        "give the container more (docker: --shm-size), use fewer workers, smaller batches or a smaller prefetch_factor, or "
+        "torch.multiprocessing.set_sharing_strategy('file_system')",
+    ),
+    Row(
+        "loader-killed",
+        "is killed by signal",
+        r"DataLoader worker \(pid (?P<pid>\d+)\) is killed by signal: (?P<signal>\w[\w ]*)",
+        "a data-loader worker was ended by a signal: {signal}",
+        "by Killed: most often memory was full, so ask for more (memory:) or use fewer workers; by a fault: workers: 0 shows it",
+        where="exception",
+    ),
+    Row(
+        "loader-exited",
+        "exited unexpectedly",
+        r"DataLoader worker \(pid\(?s?\)? (?P<pid>[\d, ]+)\) exited unexpectedly",
+        "a data-loader worker ended without a word",
+        "most often memory was full, so ask for more (memory:) or use fewer workers; workers=0 shows an error of its own",
+        where="exception",
+    ),
+    Row(
+        "disk-quota",
+        "Disk quota exceeded|Errno 122",
+        r"Disk quota exceeded(?:: ?['\"]?(?P<file>[^'\"\n]+))?",
+        "your quota is used up<: {file}>",
+        "the site's quota command shows what fills it: bytes, or the number of files; put runs: and caches (HF_HOME, "
+        "TORCH_HOME) on scratch",
+    ),
+    Row(
+        "disk-full",
+        "No space left on device|Errno 28",
+        r"No space left on device(?:: ?['\"]?(?P<file>[^'\"\n]+))?",
+        "there is no room left, or no inode<: {file}>",
+        "df -h and df -i on that folder show which; TMPDIR, HF_HOME and runs: name others",
+    ),
+    Row(
+        "read-only",
+        "Read-only file system",
+        r"Read-only file system(?:: ?['\"]?(?P<file>[^'\"\n]+))?",
+        "the file system cannot be written here<: {file}>",
+        "write to scratch or to a folder that the container binds; many sites mount home read-only on compute nodes",
+    ),
+    Row(
+        "stale-file",
+        "Stale file handle|Errno 116|Transport endpoint is not connected|Errno 107|Cannot send after transport endpoint"
+        "|Remote I/O error|Errno 121",
+        r"(?P<message>Stale file handle|Transport endpoint is not connected|Cannot send after transport endpoint shutdown"
+        r"|Remote I/O error)(?:: ?['\"]?(?P<file>[^'\"\n]+))?",
+        "the shared file system failed: {message}<: {file}>",
+        "start it again; tell the site, should it come back",
+    ),
+    Row(
+        "io-error",
+        "Input/output error|Errno 5]",
+        r"Input/output error(?:: ?['\"]?(?P<file>[^'\"\n]+))?",
+        "a disk failed to read or write<: {file}>",
+        "start it again without this node (exclude:), and tell the site",
+    ),
+    Row(
+        "open-files",
+        "Too many open files|Errno 24|received 0 items of ancdata",
+        r"(?:Too many open files|received 0 items of ancdata)",
+        "more files are open than the limit allows",
+        "ulimit -n $(ulimit -Hn) in setup: raises it; " + _NEW_LIMIT,
+    ),
+    Row(
+        "processes",
+        "fork: retry|fork: Resource temporarily|can't start new thread|pthread_create failed|Resource temporarily unavailable"
+        "|libgomp: Thread creation failed|OpenBLAS blas_thread_init",
+        r"(?:fork: (?:retry: )?(?:Resource temporarily unavailable|.*)|can't start new thread|pthread_create failed.*"
+        r"|BlockingIOError: \[Errno 11\].*|libgomp: Thread creation failed.*|Resource temporarily unavailable)",
+        "no further process or thread could be started",
+        "fewer data-loader workers, and OMP_NUM_THREADS as high as the CPUs of a process; ulimit -u shows the limit",
+    ),
+    Row(
+        "cpu-memory",
+        "DefaultCPUAllocator|Cannot allocate memory|std::bad_alloc|MemoryError|Unable to allocate|Errno 12",
+        r"(?:DefaultCPUAllocator: (?:can't allocate memory|not enough memory): you tried to allocate (?P<bytes>\d+) bytes"
+        r"|Unable to allocate (?P<size>[\d.]+ \w+)[^\n]*|Cannot allocate memory|std::bad_alloc|\bMemoryError)",
+        "the machine's memory was full<: {bytes} bytes more were wanted><: {size} more were wanted>",
+        "ask for more memory (memory:); fewer data-loader workers, or data that is read in parts, need less",
+    ),
+    Row(
+        "glibc",
+        "GLIBC_|GLIBCXX_|CXXABI_",
+        r"version [`'](?P<version>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)' not found(?: \(required by (?P<by>[^)]+)\))?",
+        "a library needs {version}, and this system's is older<; needed by {by}>",
+        "of GLIBC: use a container, or a build for this system; of GLIBCXX: load a newer gcc module, or conda's libstdcxx-ng "
+        "first on LD_LIBRARY_PATH",
+    ),
+    Row(
+        "undefined-symbol",
+        "undefined symbol",
+        r"(?:(?P<file>[\w./+-]+\.so[\w.]*): )?undefined symbol: (?P<symbol>\w+)",
+        "a compiled library does not fit the others<: {file}> (undefined symbol {symbol})",
+        "build or install it again for this PyTorch; and see which modules put other libraries onto LD_LIBRARY_PATH",
+    ),
+    Row(
+        "shared-library",
+        "cannot open shared object file",
+        r"(?P<file>[\w./+-]+\.so[\w.]*): cannot open shared object file(?:: (?P<why>[^\n]+))?",
+        "the library {file} is missing",
+        "load the module that has it (cuda, mpi, ...), or install the package that brings it; ldd shows what is found",
+    ),
+    Row(
+        "illegal-instruction",
+        "Illegal instruction",
+        r"Illegal instruction",
+        "the program was built for another kind of CPU (illegal instruction)",
+        "build or install it on a node of the kind that runs it, or name the kind with constraint:",
+        where="line",
+    ),
+    Row(
+        "segfault",
+        "Segmentation fault|Signal 11 (SIGSEGV)",
+        r"(?:Segmentation fault|Signal 11 \(SIGSEGV\))",
+        "the process crashed (segmentation fault)",
+        "PYTHONFAULTHANDLER=1 or --debug shows the line of Python; most often a compiled extension, or libraries that do not "
+        "fit each other",
+        "host",
+        "line",
+    ),
+    Row(
+        "bus-error",
+        "Bus error|Signal 7 (SIGBUS)",
+        r"(?:Bus error|Signal 7 \(SIGBUS\))",
+        "the process crashed (bus error)",
+        "most often /dev/shm or a disk behind a memory map is full, or a mapped file was cut",
+        "host",
+        "line",
+    ),
+    Row(
+        "aborted",
+        "terminate called after throwing",
+        r"terminate called after throwing an instance of '(?!c10::Dist|gloo::)(?P<name>[^']+)'",
+        "the process ended itself: an error in C++ that nobody caught ({name})<: {detail}>",
+        "look at the words behind what():",
+        "host",
+        "line",
+    ),
+)

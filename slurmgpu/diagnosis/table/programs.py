@@ -1,0 +1,115 @@
+"""Programs that do not start: what shells, Python, argparse and container runtimes say; and any other exception."""
+
+from __future__ import annotations
+
+from ..row import Row
+
+__all__ = ["ROWS"]
+
+_SHELL = r"(?:^|[\s/])(?:(?:ba|z|da|k)?sh: (?:line \d+: |\d+: )?|[\w.+-]+: line \d+: )"
+
+ROWS = (
+    Row(
+        "module-missing",
+        "No module named|ModuleNotFoundError",
+        r"No module named ['\"]?(?P<name>[\w.]+)",
+        "Python has no module {name}",
+        "install it in the job's environment, or name that environment in the job file; a module of your own: PYTHONPATH",
+    ),
+    Row(
+        "import-error",
+        "cannot import name|ImportError",
+        r"(?:cannot import name '(?P<name>\w+)' from (?:partially initialized module )?'(?P<module>[\w.]+)'"
+        r"|ImportError: (?!cannot import name)(?P<message>[^\n]+))",
+        "an import failed<: {module} has no {name}><: {message}>",
+        "the versions do not fit, or a file of yours has the name of a package: print(module.__file__)",
+        where="exception",
+    ),
+    Row(
+        "syntax",
+        "SyntaxError|IndentationError|TabError",
+        r"(?P<kind>SyntaxError|IndentationError|TabError): (?P<message>[^\n]+)",
+        "the program is not valid Python for this version: {message}",
+        "correct the line, or use the Python it was written for",
+    ),
+    Row(
+        "script-missing",
+        "can't open file",
+        r"can't open file '?(?P<file>[^':]+)'?: \[Errno \d+\] (?P<why>[^\n]+)",
+        "there is no script {file}",
+        "paths count from the work folder (work_dir:), which the nodes must see",
+        where="line",
+    ),
+    Row(
+        "arguments",
+        ": error: ",
+        r"^(?P<program>[\w./-]+): error: (?P<message>(?:unrecognized arguments|the following arguments are required|argument |"
+        r"ambiguous option|too few arguments|one of the arguments|invalid choice|No such option|Missing ).*)$",
+        "the program does not take its arguments: {message}",
+        "{program} --help lists them",
+        where="line",
+    ),
+    Row(
+        "command-missing",
+        "command not found|: not found|executable file not found|No such file or directory\\n|execve():"
+        "|error: execve",
+        r"(?:(?P<name>[^\s:]+): command not found|" + _SHELL + r"(?P<name2>[^\s:]+): not found"
+        r"|execve\(\): (?P<name3>[^\s:]+): No such file or directory|\"(?P<name4>[^\"]+)\": executable file not found)",
+        "there is no command <{name}><{name2}><{name3}><{name4}>",
+        "load the module or activate the environment that has it (environment:), or give its path",
+        where="line",
+    ),
+    Row(
+        "not-executable",
+        "Permission denied|Exec format error|cannot execute|bad interpreter",
+        r"(?:"
+        + _SHELL
+        + r"(?P<name>\S+): (?:Permission denied|cannot execute.*|(?P<inner>.*bad interpreter).*)"
+        r"|execve\(\): (?P<name2>\S+): (?:Permission denied|Exec format error)|(?P<name3>\S+): Exec format error)",
+        "<{name}><{name2}><{name3}> cannot be executed",
+        "chmod +x, a first line such as #!/usr/bin/env python3, and a program for this kind of CPU",
+        where="line",
+    ),
+    Row(
+        "image-missing",
+        "could not open image|no such file or directory: unknown image|manifest unknown|No such image|image does not exist"
+        "|FATAL:|[ERROR] No such file or directory: |pyxis: ",
+        r"(?:FATAL: +(?P<message>.*(?:could not open image|image format not recognized|unable to pull|while loading|not found).*)"
+        r"|pyxis: (?P<message2>.*(?:failed|No such file|not found|couldn't).*)|(?P<message3>manifest unknown.*|No such image.*))",
+        "the container's image could not be used: <{message}><{message2}><{message3}>",
+        "see that the file is there and on a file system of the nodes; slurmgpu submit pulls images that have an address",
+        where="line",
+    ),
+    Row(
+        "permission",
+        "Permission denied|PermissionError|Operation not permitted",
+        r"(?:Permission denied|Operation not permitted)(?:: ?['\"]?(?P<file>[^'\"\n]+))?",
+        "there is no permission<: {file}>",
+        "ls -ld on it and its folders shows whose it is; write to a folder of your own",
+        where="exception",
+    ),
+    Row(
+        "file-missing",
+        "No such file or directory|FileNotFoundError",
+        r"(?:No such file or directory(?:: ?['\"]?(?P<file>[^'\"\n]+))?|FileNotFoundError: (?!\[Errno)(?P<message>[^\n]+))",
+        "a file is missing<: {file}><: {message}>",
+        "paths count from the work folder (work_dir:); the nodes must see the folder, and names count to the letter",
+        where="exception",
+    ),
+    Row(
+        "assertion",
+        "AssertionError",
+        r"AssertionError(?:: (?P<message>[^\n]+))?",
+        "an assert failed<: {message}>",
+        "look at the line in the evidence",
+        where="exception",
+    ),
+    Row(
+        "python-exception",
+        "",
+        r"^(?P<name>[\w.]+)(?:: (?P<message>[^\n]*(?:\n[^\n]+)?))?",
+        "{name}<: {message}>",
+        "look at the line in the evidence: it is the program's own error",
+        where="exception",
+    ),
+)

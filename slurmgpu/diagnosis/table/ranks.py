@@ -1,0 +1,166 @@
+"""How processes meet and talk: NCCL, gloo, the store, the launchers.
+
+Messages: torch/csrc/distributed/c10d (ProcessGroupNCCL.cpp, ProcessGroupGloo.cpp, NCCLUtils.hpp, TCPStore.cpp),
+gloo/transport/tcp, torch/distributed/elastic.
+"""
+
+from __future__ import annotations
+
+from ..row import Row
+
+__all__ = ["ROWS"]
+
+_SAME_STEPS = "all ranks must take the same steps: look for a branch, an early end of data or a save that one rank takes alone"
+_LONG = "; should a step of one rank really take so long, a longer timeout (init_process_group(timeout=...))"
+
+ROWS = (
+    Row(
+        "nccl-timeout",
+        "Watchdog caught collective operation timeout",
+        r"(?:\[Rank (?P<rank>\d+)\] )?Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+), "
+        r"OpType=(?P<op>\w+).*?Timeout\(ms\)=(?P<ms>\d+)\) ran for (?P<ran>\d+) milliseconds",
+        "{op} number {seq} did not end within {ms} ms (NCCL)",
+        _SAME_STEPS + _LONG,
+        "waiting",
+    ),
+    Row(
+        "monitored-barrier",
+        "monitoredBarrier",
+        r"(?:Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms"
+        r"|\[Rank (?P<waiting>\d+)\]: Rank (?P<waited>\d+) failed to pass monitoredBarrier)",
+        "rank <{missing}><{waited}> did not come to a barrier< within {ms} ms>",
+        _SAME_STEPS + _LONG,
+        "waiting",
+    ),
+    Row(
+        "gloo-timeout",
+        "Timed out waiting",
+        r"Timed out waiting (?P<ms>\d+)ms for (?P<op>send|recv) operation to complete",
+        "a collective of gloo waited {ms} ms for another rank",
+        _SAME_STEPS + _LONG,
+        "waiting",
+    ),
+    Row(
+        "gloo-timeout",
+        "Application timeout caused pair closure|Gloo connectFullMesh failed|Socket Timeout",
+        r"(?:Application timeout caused pair closure|connectFullMesh failed.*(?:timed? ?out)|Socket Timeout)",
+        "a collective of gloo waited for another rank longer than its timeout",
+        _SAME_STEPS + _LONG,
+        "waiting",
+    ),
+    Row(
+        "store-timeout",
+        "Timed out after|store barrier|wait timeout after|Timed out waiting for clients|Timed out initializing process group",
+        r"(?:Timed out after (?P<s>\d+) seconds waiting for clients. (?P<have>\d+)/(?P<want>\d+) clients joined"
+        r"|(?P<message>(?:wait timeout after \d+ms|Timed out initializing process group in store based barrier on rank: \d+"
+        r"|.*store.*Timed out after).*))",
+        "the processes did not all find each other< within {s} s: {have} of {want} came>< ({message})>",
+        "the first error of a process that did not come says why; else MASTER_ADDR, MASTER_PORT or a firewall: "
+        "slurmgpu doctor --on-gpu looks at the network",
+        "waiting",
+    ),
+    Row(
+        "rendezvous-timeout",
+        "RendezvousTimeoutError|RendezvousConnectionError",
+        r"(?P<name>Rendezvous(?:Timeout|Connection)Error)(?:: (?P<message>.*))?",
+        "torchrun's agents did not all find each other< ({message})>",
+        "all nodes must be given the same address, port and id; slurmgpu doctor --on-gpu looks at the network",
+        "waiting",
+        "exception",
+    ),
+    Row(
+        "connection-refused",
+        "errno: 111 - Connection refused|ConnectionRefusedError|client socket has timed out|client socket has failed to connect",
+        r"(?:client socket has (?:timed out after \d+ms while trying|failed) to connect to [(\[]?(?P<address>[^)\]\n]+)[)\]]?"
+        r"|errno: 111 - Connection refused|ConnectionRefusedError)",
+        "nobody answered< at {address}>: the process that others connect to was not there",
+        "look for why the first process did not start; the address and port must be the same on all nodes",
+        "waiting",
+        "exception",
+    ),
+    Row(
+        "unknown-address",
+        "Name or service not known|gai error|Temporary failure in name resolution",
+        r"(?:(?P<host>[\w.-]+)[^\w]{1,4}(?:Name or service not known|Temporary failure in name resolution)"
+        r"|gai error: (?P<code>\S+)|Name or service not known|Temporary failure in name resolution)",
+        "the name of a machine could not be resolved<: {host}>",
+        "on the nodes there may be no network outside; for MASTER_ADDR use a name that the nodes know (scontrol show hostnames)",
+    ),
+    Row(
+        "port-in-use",
+        "EADDRINUSE|Address already in use",
+        r"(?:[^\n]*?(?:\]:|port:? ?)(?P<port>\d{2,5})\b)?[^\n]*(?:EADDRINUSE|[Aa]ddress already in use)",
+        "the port< {port}> is in use by another process on the node",
+        "leave MASTER_PORT to slurmgpu, which takes it from the job's number; an own one must differ between jobs: "
+        "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",
+    ),
+    Row(
+        "duplicate-gpu",
+        "Duplicate GPU detected",
+        r"Duplicate GPU detected ?: rank (?P<one>\d+) and rank (?P<other>\d+) both on CUDA device (?P<device>\w+)",
+        "ranks {one} and {other} use the same GPU ({device})",
+        "set the device by the local rank: torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
+    ),
+    Row(
+        "nccl-system",
+        "NCCL WARN",
+        r"NCCL WARN (?P<message>.*(?:Bootstrap : no socket interface found|NET/IB : Got completion|transport retry|"
+        r"ibv_\w+ failed|Could not find any local path|failed to find reverse path|No such device|Cuda failure.*))",
+        "NCCL: {message}",
+        "slurmgpu doctor --on-gpu tries the network; --debug writes NCCL's own report; NCCL_SOCKET_IFNAME names the interface",
+        where="line",
+    ),
+    Row(
+        "shm-nccl",
+        "Error while creating shared memory segment|Call to posix_fallocate failed|shmSetup",
+        r"(?:Error while creating shared memory segment (?P<name>\S+)(?: \(size (?P<size>\d+)\))?|posix_fallocate failed.*)",
+        "NCCL could not make its shared memory<: {size} bytes>: /dev/shm of the container or node is too small",
+        "give the container more (docker: --shm-size; apptainer shares the node's), or set NCCL_SHM_DISABLE=1, which is slower",
+        where="line",
+    ),
+    Row(
+        "nccl-remote",
+        "remote process exited|communicator was aborted|NCCL communicator was aborted|ncclRemoteError|ncclInProgress",
+        r"(?:remote process exited|communicator was aborted|ncclRemoteError)",
+        "another process was gone (NCCL)",
+        "look at the rank that ended first",
+        "consequence",
+    ),
+    Row(
+        "connection-lost",
+        "onnection closed by peer|onnection reset by peer|Broken pipe|Connection was likely closed|failed to recv, got 0 bytes"
+        "|Failed to recv|recvValue failed|Connection was closed|sendBytes failed|recvBytes failed|Read error ["
+        "|closed by remote peer|errors while waiting to be unblocked|Socket closed",
+        r"(?:[Cc]onnection closed by peer|[Cc]onnection reset by peer|Broken pipe|Connection was likely closed|"
+        r"[Ff]ailed to recv|(?:recvValue|sendBytes|recvBytes) failed|Connection was closed|Read error \["
+        r"|closed by remote peer|errors while waiting to be unblocked|Socket closed)",
+        "another process was gone",
+        "look at the rank that ended first",
+        "consequence",
+    ),
+    Row(
+        "told-to-end",
+        "SignalException|received SIGTERM|SIGTERM received|got signal: 15|Received SIGTERM|Received 15",
+        r"(?:SignalException: Process \d+ got signal: (?P<number>\d+)|SIGTERM)",
+        "it was told to end",
+        "look at what failed before",
+        "consequence",
+    ),
+    Row(
+        "launcher",
+        "ChildFailedError|CalledProcessError|ProcessExitedException|ProcessRaisedException|RayTaskError(Wrap|exits with return",
+        r"(?:ChildFailedError|subprocess\.CalledProcessError: Command .*(?:train|torch|launch|accelerate|python)"
+        r"|exits with return code)",
+        "a process that it had started failed",
+        "look at the process that failed",
+        "consequence",
+    ),
+    Row(
+        "interrupted",
+        "KeyboardInterrupt",
+        r"KeyboardInterrupt",
+        "it was interrupted (SIGINT)",
+        "look at what failed before",
+        "consequence",
+    ),
+)

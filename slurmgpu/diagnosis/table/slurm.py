@@ -1,0 +1,189 @@
+"""What Slurm does to a job, and what slurmgpu's own script says before it gives up.
+
+Slurm's words are those of slurmstepd (src/slurmd/slurmstepd/req.c, mgr.c) and srun (src/srun).
+"""
+
+from __future__ import annotations
+
+from ..row import Row
+
+__all__ = ["ROWS"]
+
+_EVENT = r"\*\*\* (?P<part>JOB|STEP) (?P<id>\S+) ON (?P<host>\S+) "
+
+ROWS = (
+    Row(
+        "time-limit",
+        "DUE TO TIME LIMIT",
+        _EVENT + r"CANCELLED AT (?P<time>\S+) DUE TO TIME LIMIT",
+        "the job ran into its time limit, at {time}",
+        "ask for more time (time:), or save checkpoints and go on in another job: restart.on: [timeout]",
+        "job",
+        "line",
+    ),
+    Row(
+        "preempted",
+        "DUE TO PREEMPTION",
+        _EVENT + r"CANCELLED AT (?P<time>\S+) DUE TO PREEMPTION",
+        "Slurm took the nodes for a job that comes first, at {time}",
+        "let it start again by itself: restart.on: [preemption], with checkpoints; or use a QOS that is not preempted",
+        "job",
+        "line",
+    ),
+    Row(
+        "node-failure",
+        "DUE TO NODE FAILURE",
+        _EVENT + r"CANCELLED AT (?P<time>\S+) DUE TO NODE FAILURE",
+        "a node of the job failed, at {time}; nothing in the program did",
+        "start it again (restart.on: [node_failure] does so by itself); should it be the same node, leave it out: exclude",
+        "job",
+        "line",
+    ),
+    Row(
+        "node-failure",
+        "Node failure on |node failure on ",
+        r"[Nn]ode failure on (?P<host>[\w.-]+)",
+        "node {host} failed; nothing in the program did",
+        "start it again (restart.on: [node_failure] does so by itself); should it be the same node, leave it out: exclude",
+        "job",
+        "line",
+    ),
+    Row(
+        "requeued",
+        "DUE TO JOB REQUEUE",
+        _EVENT + r"CANCELLED AT (?P<time>\S+) DUE TO JOB REQUEUE",
+        "the job was put back into the queue, at {time}",
+        "nothing: Slurm starts it again",
+        "job",
+        "line",
+    ),
+    Row(
+        "memory-error",
+        "UNCORRECTABLE MEMORY ERROR",
+        _EVENT + r"UNCORRECTABLE MEMORY ERROR AT (?P<time>\S+)",
+        "the memory of node {host} had an error that could not be corrected, at {time}",
+        "start it again without this node (exclude: {host}), and tell the site",
+        "job",
+        "line",
+    ),
+    Row(
+        "cancelled",
+        "*** JOB |*** REASON",
+        r"\*\*\* JOB (?P<id>\S+) ON (?P<host>\S+) CANCELLED AT (?P<time>\S+) (?:DUE to SIGNAL \w+ )?\*\*\*",
+        "the job was cancelled, at {time}< by {by}>",
+        "nothing, if it was you; scancel and the site's own rules (idle GPUs) end jobs so",
+        "job",
+        "line",
+    ),
+    Row(
+        "host-memory",
+        "oom_kill event|oom-kill event|Exceeded job memory limit|Exceeded step memory limit|exceeded memory limit",
+        r"(?:Detected (?P<times>\d+) oom[-_]kill events?.* (?:in )?(?:StepId=|step )(?P<step>[\w.+]+)"
+        r"|[Ee]xceeded (?:job |step )?memory limit)",
+        "the memory that the job asked for was full, and the system's OOM killer ended a process",
+        "ask for more memory (memory:); fewer data-loader workers, or data that is not copied into each, need less",
+        "host",
+        "line",
+    ),
+    Row(
+        "host-memory",
+        "Memory cgroup out of memory|Out of memory: Kill",
+        r"(?:Memory cgroup out of memory|Out of memory): Kill(?:ed)? process (?P<pid>\d+) \((?P<name>[^)]*)\)",
+        "memory was full, and the system's OOM killer ended {name} (process {pid})",
+        "ask for more memory (memory:); fewer data-loader workers, or data that is not copied into each, need less",
+        "host",
+        "line",
+    ),
+    Row(
+        "no-launch",
+        "task launch failed|Task launch for|Unable to confirm allocation",
+        r"(?P<message>(?:task launch failed|Task launch for|Unable to confirm allocation).*)",
+        "Slurm could not start the processes: {message}",
+        "start it again; should it be so on the same node, leave it out (exclude) and tell the site",
+        where="line",
+    ),
+    Row(
+        "step-request",
+        "srun: error: Unable to create step|srun: fatal: |More processors requested|Requested node configuration",
+        r"srun: (?:error|fatal): (?P<message>.*)",
+        "srun refused what it was asked for: {message}",
+        "the step asks for more than the job has: compare srun's options with those of #SBATCH",
+        where="line",
+    ),
+    Row(
+        "module",
+        "slurmgpu: module |slurmgpu: no module command",
+        r"slurmgpu: (?P<message>(?:module .* (?:did not load|failed)|no module command).* on (?P<host>\S+))$",
+        "{message}",
+        "module spider NAME shows the exact name, and what must be loaded before; the module system's words stand above it",
+        where="line",
+    ),
+    Row(
+        "work-folder",
+        "slurmgpu: no work folder",
+        r"slurmgpu: no work folder (?P<folder>.*) on (?P<host>\S+)$",
+        "the work folder {folder} is not there on {host}",
+        "use a folder that the nodes see (scratch, a project's), or start it again without this node: exclude",
+        where="line",
+    ),
+    Row(
+        "environment",
+        "slurmgpu: no conda|slurmgpu: found no conda|could not activate|slurmgpu: no virtual environment|slurmgpu: no pixi"
+        "|slurmgpu: the Python of the virtual|slurmgpu: no interpreter|EnvironmentLocationNotFound"
+        "|EnvironmentNameNotFound|CondaError: Run 'conda init'|Could not find conda environment",
+        r"(?:slurmgpu: (?P<message>(?:no conda|found no conda|\S+ could not activate|no virtual|no pixi|the Python of the"
+        r"|no interpreter).*)|(?P<message2>(?:Environment(?:Location|Name)NotFound|CondaError|Could not find conda).*))",
+        "the Python environment is not there: <{message}><{message2}>",
+        "correct environment.python in the job file, or make the environment; the nodes must see its folder",
+        where="line",
+    ),
+    Row(
+        "secret",
+        "slurmgpu: the secret",
+        r"slurmgpu: the secret (?P<name>\S+) is neither set nor in (?P<file>.*)$",
+        "the secret {name} is neither set nor in {file}",
+        "export {name} where you submit, or write it into {file}",
+        where="line",
+    ),
+    Row(
+        "staging",
+        "could not be copied|could not be made on all nodes|not all results could be brought back",
+        r"slurmgpu: (?P<message>.*(?:could not be copied|could not be made|be brought back).*)$",
+        "{message}",
+        "look at the line above it: most often the nodes' own disk is full, or a file named under stage: is missing",
+        where="line",
+    ),
+    Row(
+        "restart-limit",
+        "times already; not once more",
+        r"slurmgpu: (?P<message>started again \d+ times already)",
+        "it was {message} (restart.limit)",
+        "look at why it ended before: slurmgpu logs; then slurmgpu resume",
+        where="line",
+    ),
+    Row(
+        "profiler",
+        "slurmgpu: no profiler",
+        r"slurmgpu: no profiler (?P<name>.*) on (?P<host>\S+)$",
+        "the profiler {name} is not on {host}",
+        "load its module, or leave profile: out",
+        where="line",
+    ),
+    Row(
+        "lost-rank",
+        "error: lost another rank|error: ends because evaluate failed on rank",
+        r"error: (?:lost another rank|ends because evaluate failed)",
+        "the training lost another rank",
+        "look at the rank that ended first",
+        "consequence",
+        "line",
+    ),
+    Row(
+        "training",
+        "error: ",
+        r"^error: (?P<message>\S.*)$",
+        "{message}",
+        "the message says what to change",
+        where="last",
+    ),
+)

@@ -1,0 +1,202 @@
+"""Tracebacks of Python, each with its own exception, however many processes write into one log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Optional
+
+from .text import Line, Piece
+
+__all__ = ["Place", "Trace", "is_noise", "traces"]
+
+Place = tuple[int, int]
+"""A line: the number of its piece, and its own in it."""
+
+_BEGIN = "Traceback (most recent call last)"
+_EXCEPTION = re.compile(
+    r"^(?:[a-zA-Z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Warning|Interrupt|Exit|Iteration|Timeout|Expired|Group|NotFound|Failed"
+    r"|Killed|Refused|Lost|Stop|Fault|timeout)(?::\s.*|:?)$"
+)
+# Right below a traceback's frames; elsewhere it may be any line.
+_ANY_EXCEPTION = re.compile(r"^(?:[a-zA-Z_]\w*\.)*[a-zA-Z_]\w*(?::\s.*|:?)$")
+_USER = re.compile(
+    r"(?:site-packages|dist-packages|/lib(?:64)?/python[\d.]+/|<frozen |slurmgpu_training/|slurmgpu/training/)"
+)
+_FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
+_CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
+_BOX = tuple("│╭╰┃┏┗|")  # rich, as accelerate prints it
+_WORKERS = "Original Traceback (most recent call last)"  # of a data-loader worker, in the message of the error it caused
+_MOST_LINES = 400
+_MOST_ODD = 30  # lines of others between those of one traceback
+_NOISE = re.compile(
+    r"^\s*$|^wandb: |"
+    r"^\s*\d+%\||\d+%\|.*\||it/s\]|s/it\]|^(?:srun|slurmstepd|mpirun|prterun|torchrun)\b|^slurmgpu: |^\*{3,}|^[=-]{5,}"
+    r"|^Set(?:ting)? OMP_NUM_THREADS|^W\d{4} |^I\d{4} |^E\d{4} |^\[[WIE]\d{3,4} | NCCL INFO |FutureWarning|UserWarning"
+    r"|DeprecationWarning|warnings\.warn|^(?:root_|other_)?(?:Failures|NO_OTHER_FAILURES|Root Cause)|^\s*<NO_OTHER_FAILURES>"
+    r"|^\[\d+\]:$|^\s+(?:time|host|rank|exitcode|error_file|traceback) *:"
+)
+# Frames of a launcher's own: its exception says that a process failed, and no more.
+_LAUNCHERS = (
+    "torch/distributed/run.py",
+    "torch/distributed/launcher",
+    "accelerate/commands/",
+    "deepspeed/launcher",
+)
+
+
+class Trace(NamedTuple):
+    """One traceback, chained ones as one."""
+
+    at: Place
+    end: Place
+    """The line behind it."""
+    rank: Optional[int]
+    host: str
+    stream: str
+    exceptions: tuple[str, ...]
+    """What each exception of the chain says, with the lines of its message; the last is what ended it."""
+    frame: str
+    """The line of the user's own code where it happened; else the last one."""
+    ignored: bool
+    """Whether Python went on: of a destructor, or of a thread."""
+    by_launcher: bool
+
+    def evidence(self) -> tuple[str, ...]:
+        """The few lines that show it."""
+        said = [
+            line for text in self.exceptions[:1] + self.exceptions[1:][-1:] for line in text.splitlines()[:5]
+        ]
+        return tuple(filter(None, (self.frame, *said)))
+
+
+def is_noise(text: str) -> bool:
+    """Whether a line says nothing of a cause: progress bars, warnings, a launcher's framing."""
+    return _NOISE.search(text) is not None
+
+
+def traces(pieces: Sequence[Piece]) -> Iterator[Trace]:
+    """Every traceback in the logs, in the order of the files."""
+    for number, piece in enumerate(pieces):
+        taken: set[int] = set()
+        for begin in piece.where(_BEGIN.encode()):
+            if begin not in taken:
+                yield from _trace(piece, number, begin, taken)
+
+
+def _trace(piece: Piece, number: int, begin: int, taken: set[int]) -> Iterator[Trace]:
+    first = piece[begin]
+    exceptions: list[str] = []
+    frames: list[str] = []
+    at: Optional[int] = begin
+    end = begin
+    while at is not None:
+        taken.add(at)
+        own, end, says = _one(piece, at, first, taken)
+        frames = own or frames
+        if says is not None:
+            exceptions.append(says)
+        at = _chained(piece, end, first)
+    if not exceptions:
+        return
+    before = next(
+        (piece[i].text for i in range(begin - 1, max(-1, begin - 3), -1) if piece[i].stream == first.stream),
+        "",
+    )
+    ignored = before.startswith(("Exception ignored in", "Exception in thread", "--- Logging error ---"))
+    yield Trace(
+        (number, begin),
+        (number, end),
+        first.rank,
+        first.host,
+        first.stream,
+        tuple(exceptions),
+        _frame(frames),
+        ignored,
+        any(name in frame for frame in frames for name in _LAUNCHERS),
+    )
+
+
+def _one(piece: Piece, begin: int, first: Line, taken: set[int]) -> tuple[list[str], int, Optional[str]]:
+    """Frames, the line behind it, and the exception with its message, of one traceback."""
+    frames: list[str] = []
+    odd, at = 0, begin + 1
+    while at < min(len(piece), begin + _MOST_LINES) and odd < _MOST_ODD:
+        line = piece[at]
+        if line.stream != first.stream or at in taken:
+            odd += line.stream == first.stream
+            at += 1
+            continue
+        if _FRAME.match(line.text):
+            code = (
+                piece[at + 1].text.strip()
+                if at + 1 < len(piece) and piece[at + 1].stream == first.stream
+                else ""
+            )
+            code = "" if _FRAME.match(code) or code.startswith('File "') else code
+            frames.append(f"{line.text.strip()}: {code}" if code else line.text.strip())
+        elif _BEGIN in line.text:
+            odd += 1  # another process's
+        elif line.text[:1] in _BOX:
+            at += 1
+            continue
+        elif line.text[:1] not in ("", " ", "\t") and (
+            _EXCEPTION.match(line.text) or (frames and not odd and _ANY_EXCEPTION.match(line.text))
+        ):
+            taken.add(at)
+            return frames, *_message(piece, at, first)
+        elif line.text[:1] not in ("", " ", "\t"):
+            odd += 1
+        at += 1
+    return frames, at, None
+
+
+def _message(piece: Piece, at: int, first: Line) -> tuple[int, str]:
+    """Where an exception's message ends, and its lines."""
+    says, end = [piece[at].text], at + 1
+    blank = 0
+    for behind in range(at + 1, min(at + 40, len(piece))):
+        line = piece[behind]
+        if line.stream != first.stream and not (first.stream and not line.text.strip()):
+            if not first.stream:
+                break
+            continue  # another process's
+        if not line.text.strip():
+            blank += 1
+            if blank > 1:
+                break
+        elif _ends_message(line.text, blank) or len(says) == 12:
+            break
+        else:
+            says.append(line.text)
+            end = behind + 1
+    return end, "\n".join(says)
+
+
+def _ends_message(text: str, blank: int) -> bool:
+    """Whether a line is no part of the message before it."""
+    if text.startswith(_CHAINED) or _BEGIN in text or _FRAME.match(text):
+        return True
+    return (
+        is_noise(text)
+        or (blank > 0 and not text.startswith((" ", "\t")))
+        or _EXCEPTION.match(text) is not None
+    )
+
+
+def _chained(piece: Piece, at: int, first: Line) -> Optional[int]:
+    """Where the next traceback of a chain begins."""
+    linked = False
+    for number in range(max(0, at - 2), min(at + 8, len(piece))):
+        line = piece[number]
+        if line.stream.strip() != first.stream.strip() and line.text.strip():
+            continue
+        linked = linked or line.text.startswith(_CHAINED) or _WORKERS in line.text
+        if linked and number >= at - 2 and _BEGIN in line.text:
+            return number
+    return None
+
+
+def _frame(frames: Sequence[str]) -> str:
+    own = [frame for frame in frames if not _USER.search(frame)]
+    return (own or list(frames) or [""])[-1]

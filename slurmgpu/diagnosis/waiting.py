@@ -1,0 +1,87 @@
+"""Which rank did not come, where others waited for it in a collective."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Optional
+
+from .ends import End
+from .facts import Facts
+from .reading import Reading
+
+__all__ = ["flight_recorder", "missing_rank"]
+
+_ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*last enqueued (?:NCCL )?work: (?P<last>-?\d+)")
+
+
+_RECORDED = re.compile(r"[Ff]light [Rr]ecorder debug info to (?:file:? )?(?P<file>/\S+)")
+
+
+def flight_recorder(seen: Reading) -> str:
+    """A file into which torch's flight recorder wrote what each rank had begun; empty where it wrote none."""
+    for piece in seen.pieces:
+        for at in piece.where(b"light Recorder debug info to", 20):
+            match = _RECORDED.search(piece[at].text)
+            if match:
+                return match["file"]
+    return ""
+
+
+def missing_rank(seen: Reading, told: Sequence[End], facts: Facts) -> Optional[int]:
+    """The one rank that the others waited for; None where it cannot be told, or where there are several."""
+    named = _named(seen)
+    if named is not None:
+        return named
+    behind = _behind(seen)
+    if behind is not None:
+        return behind
+    complained = {one.rank for one in (*seen.waiting, *seen.lost) if one.rank is not None}
+    everyone = _everyone(seen, told, facts)
+    missing = everyone - complained
+    return missing.pop() if len(missing) == 1 and len(complained) > 0 else None
+
+
+def _named(seen: Reading) -> Optional[int]:
+    """The rank that a message names: a monitored barrier's."""
+    for one in seen.waiting:
+        text = one.values.get("missing") or one.values.get("waited")
+        numbers = re.findall(r"\d+", text or "")
+        if len(numbers) == 1:
+            return int(numbers[0])
+    return None
+
+
+def _behind(seen: Reading) -> Optional[int]:
+    """The rank that has begun fewer collectives than all others, as NCCL's watchdogs count them."""
+    last: dict[int, int] = {}
+    for piece in seen.pieces:
+        for at in piece.where(b"last enqueued", 2000):
+            line = piece[at]
+            match = _ENQUEUED.search(line.stream + line.text)
+            if match:
+                rank = line.rank if line.rank is not None else int(match["rank"])
+                last[rank] = int(match["last"])
+    if len(last) < 2:
+        return None
+    least = min(last.values())
+    slow = [rank for rank, number in last.items() if number == least]
+    return slow[0] if len(slow) == 1 and len(last) > 2 else None
+
+
+def _everyone(seen: Reading, told: Sequence[End], facts: Facts) -> set[int]:
+    """All ranks of the job, as far as facts and logs know them."""
+    known = {
+        end.rank
+        for end in told
+        if end.rank is not None and (end.by == "torchrun" or not _under_torchrun(told))
+    }
+    known |= {one.rank for one in (*seen.waiting, *seen.lost, *seen.causes) if one.rank is not None}
+    count = facts.processes or (None if _under_torchrun(told) else facts.tasks)
+    if count and count > max(known, default=0):
+        return set(range(count))
+    return set(range(max(known) + 1)) if known else set()
+
+
+def _under_torchrun(told: Sequence[End]) -> bool:
+    return any(end.by == "torchrun" for end in told)

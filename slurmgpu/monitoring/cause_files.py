@@ -1,0 +1,72 @@
+"""The first causes that scripts have written into run directories at their ends."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+from slurmgpu.diagnosis.facts import CAUSE_FILE, Cause
+from slurmgpu.errors import InvalidInput
+from slurmgpu.models.run import JobState, JobStatus, Run
+from slurmgpu.monitoring.select import user_number
+from slurmgpu.printable import printable
+
+__all__ = ["cause_file", "in_one_line", "read_cause", "with_cause", "written_cause"]
+
+_MOST_BYTES = 1 << 20
+
+
+def read_cause(run_dir: Path | str, job_id: int | str, owner: int | None = None) -> Cause | None:
+    """What a job's script wrote into its run directory at its end; None where there is no such file of its owner's.
+
+    ``job_id`` is the plain number; an array's task has a folder of its own. ``owner``: whose file counts (default: this
+    user's), since a folder may be one that others write into.
+    """
+    name = f"{CAUSE_FILE}{job_id}.json"
+    paths = [Path(run_dir, name), *islice(Path(run_dir).glob(f"[0-9]*/{name}"), 1)]
+    found = (cause_file(path, os.getuid() if owner is None else owner) for path in paths)
+    return next((cause for cause in found if cause is not None), None)
+
+
+def cause_file(path: Path, owner: int) -> Cause | None:
+    """What such a file says; None where it is none, or is not this owner's."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            there = os.fstat(descriptor)
+            if there.st_uid != owner or not stat.S_ISREG(there.st_mode) or there.st_size > _MOST_BYTES:
+                return None
+            return Cause.from_json(file.read(_MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def written_cause(job: JobStatus, run: Run | None) -> Cause | None:
+    """What a job's script wrote down in its run; None of an earlier start's, which this one has not written anew."""
+    owner = user_number(job.user)
+    if run is None or job.raw_id is None or owner is None:
+        return None
+    found = read_cause(run.run_dir, job.raw_id, owner)
+    return None if found is not None and found.restart < (job.restarts or 0) else found
+
+
+def in_one_line(cause: Cause) -> str:
+    """Where it failed first and how, for a cell of a table; nothing of the user's text may steer a terminal."""
+    where = f"{cause.where}: " if cause.where else ""
+    return printable(f"{where}{cause.what}")
+
+
+def with_cause(job: JobStatus, run_for: Callable[[JobStatus], Run | None]) -> JobStatus:
+    """A failed job with the first cause that its script has written down, where it names one for certain."""
+    if not job.state.is_final or job.state is JobState.COMPLETED or job.raw_id is None:
+        return job
+    try:
+        cause = written_cause(job, run_for(job))
+    except InvalidInput:  # a record or settings that cannot be read
+        return job
+    if cause is None or not cause.known or not cause.certain:
+        return job
+    return job.model_copy(update={"cause": in_one_line(cause)})

@@ -1,0 +1,104 @@
+"""Why a job failed: the first cause, as its script wrote it down at its end, else as its logs tell it now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from slurmgpu.diagnosis.at_end import processes_of
+from slurmgpu.diagnosis.facts import CAUSE_FILE, Cause, Facts, code_in_words
+from slurmgpu.diagnosis.judging import diagnose
+from slurmgpu.diagnosis.table import NODE_MATTERS
+from slurmgpu.models.run import JobState, JobStatus, Run
+from slurmgpu.monitoring.cause_files import cause_file, in_one_line, read_cause, written_cause
+from slurmgpu.monitoring.log_files import logs_of
+from slurmgpu.monitoring.reasons import canceller
+from slurmgpu.monitoring.runs import run_directories
+from slurmgpu.printable import printable
+
+__all__ = ["cause_lines", "cause_of", "earlier_on_node", "in_one_line", "read_cause"]
+
+_MOST_RUNS = 200
+_MOST_FILES = 400
+_MOST_LOGS = 2000
+
+
+def cause_of(job: JobStatus, run: Run | None) -> Cause | None:
+    """What failed first in a job that has ended; None where it has not, or where nothing failed.
+
+    The file that its script left is taken where it names a cause of this start; else the job's logs are read, of jobs
+    that never heard of slurmgpu, too.
+    """
+    if not job.state.is_final or job.state is JobState.COMPLETED:
+        return None
+    written = written_cause(job, run)
+    if written is not None and written.known and written.certain:
+        return written
+    read = _by_logs(job, run)
+    if read is None or (written is not None and written.known and not read.known):
+        return written
+    return read
+
+
+def _by_logs(job: JobStatus, run: Run | None) -> Cause | None:
+    logs = [log.path for log in logs_of(run, job) if log.path is not None][:_MOST_LOGS]
+    facts = Facts(
+        state=job.state.value,
+        exit_code=job.exit_code,
+        signal=job.signal,
+        processes=processes_of(Path(run.run_dir)) if run is not None else None,
+        cancelled_by=canceller(job),
+        restarts=job.restarts or 0,
+    )
+    found = diagnose(map(str, logs), facts)
+    if found is None:
+        return None
+    return found._replace(job_id=str(job.raw_id or job.job_id), restart=job.restarts or 0)
+
+
+def earlier_on_node(cause: Cause, runs: Path, owner: int | None = None) -> list[Cause]:
+    """The failures of this user's other runs that began on the same node, where a node may be to blame; newest first.
+
+    Of the newest 200 run directories in a folder.
+    """
+    if cause.host is None or cause.kind not in NODE_MATTERS:
+        return []
+    folders = islice(run_directories(runs, owner), _MOST_RUNS)
+    whose = os.getuid() if owner is None else owner
+    found = (cause_file(path, whose) for folder in folders for path in islice(_files(folder), 20))
+    read = [one for one in islice(found, _MOST_FILES) if one is not None]
+    return [
+        one
+        for one in read
+        if one.host == cause.host and one.kind in NODE_MATTERS and one.job_id != cause.job_id
+    ]
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    yield from folder.glob(f"{CAUSE_FILE}*.json")
+    yield from folder.glob(f"[0-9]*/{CAUSE_FILE}*.json")
+
+
+def cause_lines(cause: Cause, earlier: list[Cause] | None = None) -> list[str]:
+    """The lines of ``slurmgpu why``: what, where and when, the fix, how it ended, and the lines that show it."""
+    doubt = "" if cause.certain or not cause.known else " (likely, not certain)"
+    lines = [f"first cause: {in_one_line(cause)}{doubt}"]
+    if cause.fix:
+        lines.append(f"fix: {printable(cause.fix)}")
+    if cause.moment:
+        lines.append(f"when: {printable(cause.moment)}")
+    ended = code_in_words(cause.exit_code, cause.signal)
+    if ended:
+        lines.append(f"it ended with {ended}" if ended.startswith("exit") else f"it was {ended}")
+    if earlier:
+        several = "an earlier job" if len(earlier) == 1 else f"{len(earlier)} earlier jobs"
+        ids = ", ".join(printable(one.job_id) for one in earlier[:5])
+        lines.append(
+            f"the same node, {printable(cause.host or '')}, was where {several} of yours failed first: {ids}"
+        )
+    if cause.evidence:
+        lines.append("evidence:" if cause.known else "the last lines that matter:")
+        lines += [f"  {printable(line)}" for line in cause.evidence]
+    return lines

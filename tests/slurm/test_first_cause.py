@@ -1,0 +1,102 @@
+"""What failed first, in real jobs: by the script at its end, in the log's last lines, and in `slurmgpu status`."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.first_cause import FAULTS, PROGRAM
+from slurmgpu.monitoring.causes import cause_of
+from slurmgpu.monitoring.select import run_of
+from slurmgpu.slurm import Slurm
+from tests.slurm.throwaway import ThrowawaySlurm
+from tests.slurm.tool import Submitted, Tool
+
+pytestmark = pytest.mark.slurm
+
+# Without torch, which takes each process a second: one rank fails, and the others would go on for long.
+RANKS = """
+import os, signal, sys, time
+if os.environ["RANK"] == "5":
+    time.sleep(1)
+    if sys.argv[1] == "exception":
+        {}["labels"]
+    if sys.argv[1] == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    sys.exit(7)
+time.sleep(600)
+"""
+ON_RANKS = ("-N", "2", "--gpus-per-node", "4", "-t", "10")
+
+
+@pytest.fixture
+def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
+    made = Tool(slurm, tmp_path)
+    made.file("ranks.py", RANKS)
+    return made
+
+
+def cause_of_run(made: Submitted) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((made.run_dir / f"cause.{made.job_id}.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "what"),
+    [
+        ("exception", "python-exception", "KeyError: 'labels' (ranks.py, line 6)"),
+        ("killed", "killed", "the process was killed (SIGKILL)"),
+        ("code", "exit-code", "the process ended itself with exit code 7"),
+    ],
+)
+def test_the_rank_that_failed_first_of_eight_on_two_nodes_is_named(
+    tool: Tool, how: str, kind: str, what: str
+) -> None:
+    made = tool.submit(*ON_RANKS, "--launch", "srun", "--wait", "--", "python", "ranks.py", how)
+    tool.slurm.wait_for(made.job_id)
+    found = cause_of_run(made)
+    assert (found["rank"], found["kind"]) == (5, kind), made.log
+    assert found["host"] in made.log.partition("srun: error: ")[2].split(": ")[0]
+    assert found["what"].startswith(what)
+    last = [line for line in made.log.splitlines() if line.startswith("slurmgpu: f")]
+    assert last[0].startswith(f"slurmgpu: first cause: rank 5 on {found['host']}: {what}")
+    assert last[1].startswith("slurmgpu: fix: ")
+    assert int((made.run_dir / f"exit_code.{made.job_id}").read_text()) == made.code != 0
+    if how == "exception":
+        shown = tool("status", str(made.job_id)).stdout
+        assert f"rank 5 on {found['host']}: KeyError: 'labels' (ranks.py, line 6)" in shown
+
+
+def test_a_job_that_was_cancelled_is_not_said_to_have_failed_by_itself(tool: Tool) -> None:
+    made = tool.submit("--gpus=1", "-t", "10", "--", "bash", "-c", "echo begun; sleep 600")
+    tool.wait_for_state(made.job_id, "RUNNING")
+    deadline = time.monotonic() + 120
+    while "begun" not in made.log:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    tool("cancel", str(made.job_id))
+    tool.slurm.wait_for(made.job_id)
+    jobs, *_ = Slurm(env=tool.env).queue(None)
+    (job,) = [one for one in jobs if one.raw_id == made.job_id]
+    found = cause_of(job, run_of(job))
+    assert found is not None
+    assert (found.kind, found.rank) == ("cancelled", None), made.log
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
+@pytest.mark.parametrize("fault", ["exception", "segfault", "hang"])
+def test_the_rank_that_failed_first_is_named_through_a_launchers_noise(
+    tool: Tool, launcher: str, fault: str
+) -> None:
+    tool.file("fail.py", PROGRAM)
+    command = ("python", "fail.py", fault, "6")
+    made = tool.submit(*ON_RANKS, "--launch", launcher, "--wait", "--", *command)
+    tool.slurm.wait_for(made.job_id)
+    found = cause_of_run(made)
+    assert found["rank"] == 6, made.log
+    assert found["kind"] in FAULTS[fault], made.log

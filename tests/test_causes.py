@@ -1,0 +1,256 @@
+"""The first cause at a script's end, in the run directory, and where a user reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurmgpu.diagnosis.facts import Cause
+from slurmgpu.models.run import JobStatus, Run
+from slurmgpu.monitoring.cause_files import in_one_line, with_cause
+from slurmgpu.monitoring.causes import cause_lines, cause_of, earlier_on_node, read_cause
+from slurmgpu.monitoring.reasons import reason
+from slurmgpu.submission.run_directory import _pack_diagnosis
+from tests.test_monitoring_status import job
+
+GOLDEN = Path(__file__).parent / "golden" / "scripts" / "generic-two-gpus.sbatch"
+TRACE = "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\n    x()\nKeyError: 'labels'\n"
+SRUN = "srun: error: node2: task 5: Exited with exit code 1\n"
+RANKED = "".join(f"[rank5]: {line}\n" for line in TRACE.splitlines()) + SRUN
+ME = "ada"
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    made = tmp_path / "train-20260101T000000Z-abcd"
+    (made / "logs").mkdir(parents=True)
+    _pack_diagnosis(made / "code")
+    return made
+
+
+class Ended:
+    """A batch script that printed something and ended; its beginning is that of every script."""
+
+    def __init__(self, run_dir: Path, body: str, **environment: str) -> None:
+        begin = re.search(r"^at_end=.*\n^trap .*\n", GOLDEN.read_text(), re.MULTILINE)
+        assert begin is not None
+        self.run_dir, self.log = run_dir, run_dir / "logs" / "71.out"
+        variables = {"SLURMGPU_RUN_DIR": str(run_dir), "SLURM_JOB_ID": "71", **environment}
+        env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")} | variables
+        with self.log.open("ab") as log:
+            self.code = subprocess.run(
+                ["bash", "-c", f"set -euo pipefail\n{begin[0]}{body}"],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env={name: value for name, value in env.items() if value},
+                timeout=120,
+                check=False,
+            ).returncode
+
+    @property
+    def cause(self) -> dict[str, Any] | None:
+        file = self.run_dir / "cause.71.json"
+        return json.loads(file.read_text()) if file.exists() else None
+
+    @property
+    def said(self) -> list[str]:
+        return [line for line in self.log.read_text().splitlines() if line.startswith("slurmgpu: f")]
+
+
+def printing(text: str, code: int) -> str:
+    return f"cat <<'END'\n{text}END\nexit {code}\n"
+
+
+def test_a_script_that_fails_says_at_its_end_what_failed_first(run_dir: Path) -> None:
+    ended = Ended(run_dir, printing(RANKED, 143))
+    assert ended.code == 143
+    assert (run_dir / "exit_code.71").read_text() == "143\n"
+    assert ended.cause is not None
+    told = {
+        name: ended.cause[name]
+        for name in ("schema", "rank", "host", "kind", "certain", "exit_code", "job_id")
+    }
+    assert told == {
+        "schema": "slurmgpu.cause/1", "rank": 5, "host": "node2", "kind": "python-exception", "certain": True,
+        "exit_code": 1, "job_id": "71",
+    }  # fmt: skip
+    assert ended.said[0] == "slurmgpu: first cause: rank 5 on node2: KeyError: 'labels' (train.py, line 3)"
+    assert ended.said[1].startswith("slurmgpu: fix: ")
+    assert len(ended.said) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("echo done\nexit 0\n", 0),
+        (printing(TRACE, 75), 75),
+        (printing("slurmgpu: stopped by time at step 9; requeueing, restart 1 of at most 3\n", 143), 143),
+        (printing("slurmgpu: stopped by time at step 9; not requeued: x; to go on: y\n", 143), 143),
+        (printing("slurmgpu: ended by SIGTERM; preempted: Slurm starts it again\n", 143), 143),
+    ],
+)
+def test_a_job_that_goes_well_or_stops_in_good_order_says_nothing(
+    run_dir: Path, body: str, code: int
+) -> None:
+    ended = Ended(run_dir, body)
+    assert (ended.code, ended.cause, ended.said) == (code, None, [])
+    assert (run_dir / "exit_code.71").read_text() == f"{code}\n"
+
+
+def test_a_local_run_and_a_script_without_a_run_directory_say_nothing(run_dir: Path) -> None:
+    assert Ended(run_dir, printing(TRACE, 3), SLURMGPU_LOCAL_JOB="71").cause is None
+    assert (run_dir / "exit_code.71").read_text() == "3\n"
+    by_hand = Ended(run_dir, printing(TRACE, 4), SLURMGPU_RUN_DIR="")
+    assert (by_hand.code, by_hand.cause, by_hand.said) == (4, None, [])
+
+
+@pytest.mark.parametrize("broken", ["no reader", "no zip", "no script", "read-only", "fails", "hangs"])
+def test_a_reader_that_cannot_work_changes_neither_exit_code_nor_log(run_dir: Path, broken: str) -> None:
+    code = run_dir / "code"
+    if broken == "no reader":
+        for path in code.iterdir():
+            path.unlink()
+    elif broken == "no zip":
+        (code / "slurmgpu_diagnosis.zip").write_bytes(b"rubbish")
+    elif broken == "no script":
+        (code / "at_end.sh").write_text("exit 9\n")
+    elif broken == "read-only":
+        (run_dir / "cause.71.json").mkdir()
+    else:
+        text = (code / "at_end.sh").read_text()
+        does = "import time; time.sleep(100)" if broken == "hangs" else "raise SystemExit(9)"
+        text = text.replace("import sys\nif", f"{does}\nimport sys\nif").replace("KILL 8 ", "KILL 1 ")
+        (code / "at_end.sh").write_text(text)
+    ended = Ended(run_dir, printing(TRACE, 7))
+    assert ended.code == 7
+    assert ended.said == [] or broken == "read-only"
+    assert "KeyError: 'labels'" in ended.log.read_text()
+
+
+def test_a_task_of_an_array_has_its_cause_in_a_folder_of_its_own(run_dir: Path) -> None:
+    (run_dir / "3").mkdir()
+    body = f'export SLURMGPU_RUN_DIR="{run_dir}/3"\n' + printing(RANKED, 1)
+    assert Ended(run_dir, body).code == 1
+    found = read_cause(run_dir, 71)
+    assert found is not None
+    assert (found.rank, (run_dir / "3" / "cause.71.json").exists()) == (5, True)
+
+
+def cause(**values: Any) -> Cause:
+    known = {"kind": "ecc", "what": "the GPU is faulty", "fix": "exclude: node2", "rank": 5, "host": "node2"}
+    return Cause(**{**known, "certain": True, "job_id": "71", **values})
+
+
+def failed(**values: Any) -> JobStatus:
+    known: dict[str, Any] = {"state": "FAILED", "exit_code": 1, "raw_id": 71, "user": None}
+    return job(job_id="71", **(known | values))
+
+
+def record(run_dir: Path) -> Run:
+    return Run.model_validate(
+        {
+            "schema": "slurmgpu.run/1", "name": "train", "token": "abcd", "state": "submitted", "job_id": 71,
+            "submitted_at": "2026-01-01T00:00:00Z", "argv": [], "script_sha256": "", "run_dir": str(run_dir),
+            "stdout": f"{run_dir}/logs/%j.out", "slurmgpu_version": "0",
+        }
+    )  # fmt: skip
+
+
+def test_only_a_whole_file_of_its_owners_is_believed(run_dir: Path) -> None:
+    file = run_dir / "cause.71.json"
+    assert read_cause(run_dir, 71) is None
+    file.write_text(cause().to_json())
+    assert read_cause(run_dir, 71) == cause()
+    assert read_cause(run_dir, 71, os.getuid() + 1) is None
+    elsewhere = run_dir / "elsewhere"
+    file.rename(elsewhere)
+    file.symlink_to(elsewhere)
+    assert read_cause(run_dir, 71) is None
+    for text in ("", "{", "[]", '{"schema": "slurmgpu.cause/9"}', "[" * 100_000, "x" * (2 << 20)):
+        file.unlink()
+        file.write_text(text)
+        assert read_cause(run_dir, 71) is None
+
+
+def test_the_reason_of_a_failed_job_is_its_first_cause_where_that_is_certain(run_dir: Path) -> None:
+    file = run_dir / "cause.71.json"
+    run = record(run_dir)
+    file.write_text(cause().to_json())
+    assert reason(with_cause(failed(), lambda _: run)) == "rank 5 on node2: the GPU is faulty"
+    assert reason(with_cause(failed(), lambda _: None)) == "the command failed (exit code 1)"
+    assert with_cause(failed(state="COMPLETED"), lambda _: run).cause is None
+    assert with_cause(failed(restarts=2), lambda _: run).cause is None  # it is an earlier start's
+    cancelled = with_cause(failed(state="CANCELLED", state_text="CANCELLED by 0"), lambda _: run)
+    assert str(reason(cancelled)).startswith("cancelled by ")
+    for unsure in (cause(certain=False), cause(kind="not-known")):
+        file.write_text(unsure.to_json())
+        assert with_cause(failed(), lambda _: run).cause is None
+
+
+def test_a_users_text_does_not_steer_the_terminal() -> None:
+    hostile = cause(what="x\x1b[2J\n", evidence=("\x1b]0;t\x07",), host="n\x07")
+    shown = [in_one_line(hostile), *cause_lines(hostile, [hostile])]
+    assert not any(char in line for line in shown for char in "\x1b\x07\n")
+
+
+def test_the_cause_of_a_job_comes_from_its_file_else_from_its_logs(run_dir: Path) -> None:
+    run = record(run_dir)
+    (run_dir / "logs" / "71.out").write_text(RANKED)
+    from_logs = cause_of(failed(), run)
+    assert from_logs is not None
+    assert (from_logs.rank, from_logs.host, from_logs.kind, from_logs.job_id) == (
+        5,
+        "node2",
+        "python-exception",
+        "71",
+    )
+    (run_dir / "cause.71.json").write_text(cause().to_json())
+    assert cause_of(failed(), run) == cause()
+    assert cause_of(failed(state="COMPLETED", exit_code=0), run) is None
+    assert cause_of(failed(state="RUNNING"), run) is None
+
+
+def test_a_job_that_never_heard_of_slurmgpu_is_explained_by_its_logs(tmp_path: Path) -> None:
+    out, err = tmp_path / "slurm-71.out", tmp_path / "slurm-71.err"
+    out.write_text("step 1\nstep 2\n")
+    err.write_text(TRACE)
+    found = cause_of(failed(stdout=str(out), stderr=str(err)), None)
+    assert found is not None
+    assert found.what == "KeyError: 'labels' (train.py, line 3)"
+    without = cause_of(failed(state="TIMEOUT", exit_code=0), None)
+    assert without is not None
+    assert without.kind == "time-limit"
+
+
+def test_the_same_node_before_is_told_where_a_node_may_be_to_blame(tmp_path: Path) -> None:
+    for number, kind, host in (
+        (1, "ecc", "node2"),
+        (2, "xid", "node2"),
+        (3, "ecc", "node1"),
+        (4, "syntax", "node2"),
+    ):
+        folder = tmp_path / f"train-2026010{number}T000000Z-abcd"
+        folder.mkdir()
+        (folder / f"cause.{number}.json").write_text(
+            cause(kind=kind, host=host, job_id=str(number)).to_json()
+        )
+    found = earlier_on_node(cause(), tmp_path)
+    assert [one.job_id for one in found] == ["2", "1"]
+    assert earlier_on_node(cause(kind="syntax"), tmp_path) == []
+    assert earlier_on_node(cause(host=None), tmp_path) == []
+    lines = cause_lines(cause(evidence=("x",), exit_code=137), found)
+    assert lines == [
+        "first cause: rank 5 on node2: the GPU is faulty",
+        "fix: exclude: node2",
+        "it ended with exit code 137: ended by SIGKILL",
+        "the same node, node2, was where 2 earlier jobs of yours failed first: 2, 1",
+        "evidence:",
+        "  x",
+    ]
