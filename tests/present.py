@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from slurmgpu.slurm import Slurm
@@ -44,13 +45,16 @@ class Recorded:
         change = self.changed.get(name)
         if isinstance(change, Answer):
             return change
-        answer = said("") if name == "sacct" else recorded(f"{argv[0]}_present_{name}", self.release)
+        answer = said("") if name == "sacct" else _recorded(f"{argv[0]}_present_{name}", self.release)
         text = change if isinstance(change, str) else change(answer.stdout) if change else answer.stdout
         number = next((word.removeprefix("--jobs=") for word in argv if word.startswith("--jobs=")), None)
         if name == "asked" and number is not None and not isinstance(change, str):
             # The controller sends the one job.
             text = "".join(f"{row}\n" for row in text.split("\n") if row.split(SEPARATOR)[1:2] == [number])
         return Answer(tuple(argv), answer.rc, text, answer.stderr)
+
+
+_recorded = cache(recorded)
 
 
 def _name(argv: Sequence[str]) -> str:

@@ -342,7 +342,7 @@ def test_a_job_that_wants_whole_nodes_finds_no_room_beside_others(tmp_path: Path
     assert facts(why_of(tmp_path, asked))["room"]["fitting_nodes"] == 1
     room = facts(why_of(tmp_path, asked | {"oversubscribe": "NO"}))["room"]
     assert (room["free"], room["blocked"], room["fitting_nodes"]) == (1, 1, 0)
-    assert "1 of them on nodes without having them whole" in room["text"]
+    assert "1 of them on nodes that other jobs are on" in room["text"]
 
 
 def test_a_limit_behind_the_one_that_slurm_names_is_told_too(tmp_path: Path) -> None:

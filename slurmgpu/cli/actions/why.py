@@ -71,6 +71,7 @@ def _told(slurm: Slurm, job: JobStatus, present: Present, now: datetime, shapes:
     why = explain(job, present, now, os.environ)
     if shapes and why.verdict in ("waits", "never") and job.raw_id is not None:
         why.shapes = shapes_of(slurm, job, present, Path.cwd())
+        why.mends = [one for one in why.mends if "--shapes" not in (one.command or "")]
     return why
 
 

@@ -49,7 +49,8 @@ def barred(case: Case) -> Told:
         name = case.job.account if what == "account" else case.job.qos
         if name and case.partitions and not _taken(case, what, name):
             case.never = True
-            case.sentence = f"no partition of its takes its {'account' if what == 'account' else 'QOS'}, {printable(name)}"
+            word = "account" if what == "account" else "QOS"
+            case.sentence = f"none of its partitions takes {word} {printable(name)} (any more)"
             yield from subject(case)
 
 

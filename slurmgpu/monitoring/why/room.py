@@ -50,7 +50,7 @@ class Room:
     blocked: int = 0
     """Of these, on nodes whose CPUs or memory do not suffice for a share of the job."""
     blocked_by: str = ""
-    """``CPUs``, ``memory`` or both."""
+    """``CPUs``, ``memory`` or both; ``other jobs``: it wants whole nodes, and these have some."""
     fitting: int = 0
     """Nodes on which a share of it fits now."""
     releases: tuple[Release, ...] = ()
@@ -133,9 +133,12 @@ def _types(node: NodeNow, types: Sequence[str]) -> list[str]:
     return [name for name in node.gpus if not types or name in types]
 
 
+_TAKEN = "other jobs"
+
+
 def _lacking(tight: Sequence[_Left], share: tuple[int, int, int]) -> str:
     if any(one.jobs for one in tight):
-        return "having them whole"
+        return _TAKEN
     short = ["CPUs"] if any(one.cpus < share[1] for one in tight) else []
     short += ["memory"] if any(one.memory is not None and one.memory < share[2] for one in tight) else []
     return " or ".join(short)

@@ -87,8 +87,9 @@ def _gpus_free(asked: Asked, room: Room) -> str:
     if room.free and asked.per_node[0] > 1:
         text += f", {room.block} at most on one node"
     if room.blocked:
-        why = room.blocked_by if "whole" in room.blocked_by else f"{room.blocked_by} enough for it"
-        text += f"; {room.blocked} of them on nodes without {why}"
+        whole = room.blocked_by == "other jobs"
+        why = "that other jobs are on" if whole else f"without {room.blocked_by} enough for it"
+        text += f"; {room.blocked} of them on nodes {why}"
     return text + _gone(room)
 
 

@@ -175,13 +175,17 @@ def _site(_: Case) -> Told:
     yield Mend("this is the site's: ask its support if it lasts")
 
 
-def _nothing(_: Case) -> Told:
-    yield from ()
+def _room(case: Case) -> Told:
+    """What there is room for, ``explain`` tells of every job."""
+    yield Mend(
+        "see what would start sooner: fewer GPUs, less time, another partition",
+        f"slurmgpu why {case.id} --shapes",
+    )
 
 
 SUBJECTS: dict[About, Callable[[Case], Told]] = {
     "account": permits.account, "array": _array, "begin": _begin, "dependency": _dependency, "held": _held,
     "licenses": _licenses, "limit": _limit, "nodes": sizes.nodes, "partition": sizes.partition, "qos": permits.qos,
-    "request": sizes.request, "reservation": _reservation, "room": _nothing, "site": _site, "size": sizes.size,
+    "request": sizes.request, "reservation": _reservation, "room": _room, "site": _site, "size": sizes.size,
     "soon": _soon, "time": sizes.time,
 }  # fmt: skip
