@@ -32,11 +32,11 @@ def ahead_text(found: Ahead, asked: Asked) -> str:
     else:
         text = f"{amount(found.jobs, 'job')} {'is' if found.jobs == 1 else 'are'} ahead of it in {where}"
         parts = [f"asking for {gpus(found.gpus)}"] if found.gpus else []
-        parts += [f"{found.mine} of them yours"] if found.mine else []
+        parts += [f"{found.mine:,} of them yours"] if found.mine else []
         parts += [f"{found.tiers} of them in partitions that come first there"] if found.tiers else []
         text += f" ({', '.join(parts)})" if parts else ""
     if found.out:
-        text += f"; {found.out} more with a higher priority cannot start now, whatever is free"
+        text += f"; {found.out:,} more with a higher priority cannot start now, whatever is free"
     return text
 
 
@@ -72,11 +72,8 @@ def room_facts(asked: Asked, room: Room, case: Case, about: str) -> Iterator[Fac
             {"fitting_nodes": room.fitting, "able": len(room.able), "away": room.away},
         )
     if case.queue is None or case.present.hides("jobs"):
-        yield Fact(
-            "next",
-            "when running jobs end is not known: this site shows users only their own jobs",
-            {"at": None},
-        )
+        why = "the queue was not told" if case.queue is None else "this site shows users only their own jobs"
+        yield Fact("next", f"when running jobs end is not known: {why}", {"at": None})
         return
     yield from _next(asked, room, case.now, about)
 
