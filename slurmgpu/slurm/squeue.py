@@ -83,6 +83,12 @@ def _exit(text: str) -> tuple[int | None, int | None]:
     return (0, signal_number) if signal_number else (status >> 8 & 0xFF, 0)
 
 
+def _below(work_dir: str | None, path: str) -> str | None:
+    if path.startswith("/"):
+        return path
+    return f"{work_dir}/{path}" if work_dir else None
+
+
 def _job(fields: dict[str, str], shown: str, job_id: JobId) -> JobStatus:
     state = JobState.parse(fields["State"])
     nodes = whole(fields["NumNodes"])
@@ -95,15 +101,11 @@ def _job(fields: dict[str, str], shown: str, job_id: JobId) -> JobStatus:
 
     def path(field: str) -> str | None:
         pattern = known(fields[field])
-        if pattern is None:
-            return None
-        expanded = expand_pattern(
+        named = pattern and expand_pattern(
             pattern, job_id=job_id, raw_id=raw_id, name=name, user=user, node_list=node_list
         )
-        if expanded is None or expanded.startswith("/"):
-            return expanded
         # 26.05 gives the default as it is, slurm-%j.out.
-        return f"{work_dir}/{expanded}" if work_dir else None
+        return _below(work_dir, named) if named else None
 
     return JobStatus.told(
         {

@@ -84,12 +84,12 @@ def test_an_array_is_one_line_that_counts_its_tasks(tool: Tool) -> None:
         "--gpus=1", "-t", "5", "-a", "0-3", "--wait", "--", "bash", "-c", "exit $((SLURM_ARRAY_TASK_ID==2))"
     )
     job = str(done.job_id)
-    (line,) = tool("status", job).stdout.splitlines()[2:]
-    assert line.split()[0] == job
+    line = next(line for line in tool("status").stdout.splitlines() if line.startswith(f"{job} "))
     assert line.endswith("4 tasks: 3 done, 1 failed (2); the command failed (exit code 1)")
-    each = tool("status", "--tasks", job).stdout.splitlines()[2:]
+    _, summary, _, *each = tool("status", job).stdout.splitlines()
+    assert summary == f"array {job}: 4 tasks: 3 done, 1 failed (2)"
     assert [line.split()[0] for line in each] == [f"{job}_{task}" for task in range(4)]
-    (failed,) = tool("status", "--state", "failed", job).stdout.splitlines()[2:]
+    failed = tool("status", "--state", "failed", job).stdout.splitlines()[-1]
     assert failed.split()[0] == f"{job}_2"
     assert len(json.loads(tool("status", "--json", job).stdout)["jobs"]) == 4
     wrong = tool("status", "--state", "faild", job)
