@@ -59,7 +59,7 @@ class Policy(Model):
     max_run_processes: Annotated[int, Field(ge=1)] | None = None
     """The most processes of a `slurmgpu run` on this machine; left out, any number."""
     sampler: WhenSampled = "default"
-    """Which jobs may be sampled as they run (docs/watching.md): default: those that ask for it, and those with GPUs that say
+    """Which jobs may be sampled as they run (docs/sampling.md): default: those that ask for it, and those with GPUs that say
     nothing; on_request: those that ask for it; never: none, and a job that asks for it is refused."""
     sampler_seconds: Annotated[int, Field(ge=1, le=3600)] = 1
     """The fewest seconds between two samples of a job."""

@@ -8,6 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from slurmgpu.models.samples import Progress, SampleSummary
+
 __all__ = [
     "EXIT_CODE_FILE",
     "RUN_FILE",
@@ -179,6 +181,14 @@ class JobStatus(_Record):
     submit_line: str | None = None
     live: LiveUse | None = None
     used: JobUse | None = Field(default=None, description="Asked for jobs that are named, and with --live.")
+    progress: Progress | None = Field(
+        default=None,
+        description="How far a training of slurmgpu's own is, by its metrics; of array tasks, each.",
+    )
+    sampled: SampleSummary | None = Field(
+        default=None,
+        description="What the job's sampler saw on its nodes: of running jobs, and of ended ones that are named.",
+    )
     source: Literal["squeue", "sacct", "squeue+sacct", "run.json", "none"]
 
 

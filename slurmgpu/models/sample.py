@@ -35,6 +35,8 @@ def _check(value: object) -> object:
     )
 
 
-_SCHEMA = {"anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 1, "maximum": _LONGEST}, {"type": "null"}]}
+_SCHEMA = {
+    "anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 1, "maximum": _LONGEST}, {"type": "null"}]
+}
 Sample = Annotated[bool | int | None, SkipValidation, Checked(_check), WithJsonSchema(_SCHEMA)]
 """Yes, no, or the seconds between samples; None: not said."""

@@ -26,12 +26,15 @@ class GpuSummary(_Summary):
     memory_total: int | None = Field(default=None, description="Bytes.")
     power_mean: float | None = Field(default=None, description="Watts.")
     energy: float | None = Field(
-        default=None, description="Joules, over the time that was sampled: by the GPU's own counter, or power times time."
+        default=None,
+        description="Joules, over the time that was sampled: by the GPU's own counter, or power times time.",
     )
     throttled: tuple[str, ...] = Field(
         default=(), description="Why its clock was held down in any sample: power, thermal, hardware."
     )
-    xids: tuple[int, ...] = Field(default=(), description="NVIDIA's error numbers that the driver reported meanwhile.")
+    xids: tuple[int, ...] = Field(
+        default=(), description="NVIDIA's error numbers that the driver reported meanwhile."
+    )
     ecc_errors: int | None = Field(default=None, description="Uncorrected memory errors meanwhile.")
 
 
@@ -41,14 +44,18 @@ class SampleSummary(_Summary):
     seconds: float = Field(description="Time that was sampled; of several nodes, the longest.")
     hosts: int = Field(description="Nodes that wrote samples.")
     gpus: tuple[GpuSummary, ...] = ()
-    cpu_cores_mean: float | None = Field(default=None, description="CPU time over time, of all nodes together.")
+    cpu_cores_mean: float | None = Field(
+        default=None, description="CPU time over time, of all nodes together."
+    )
     rss_peak: int | None = Field(
-        default=None, description="Most memory of the job's processes without the page cache, bytes; of the fullest node."
+        default=None,
+        description="Most memory of the job's processes without the page cache, bytes; of the fullest node.",
     )
     read_bytes: int | None = Field(default=None, description="From storage, all nodes together.")
     written_bytes: int | None = Field(default=None, description="To storage, all nodes together.")
     nodes: int | None = Field(
-        default=None, description="Nodes that the job has; where they are more than hosts, the rest was not sampled."
+        default=None,
+        description="Nodes that the job has; where they are more than hosts, the rest was not sampled.",
     )
     age_seconds: float | None = Field(default=None, description="Since the newest sample.")
 
@@ -79,14 +86,17 @@ class Progress(_Summary):
     loss: float | None = None
     samples_per_second: float | None = None
     eta_seconds: float | None = Field(
-        default=None, description="Until its last step, at the pace of the last interval; None where it has ended."
+        default=None,
+        description="Until its last step, at the pace of the last interval; None where it has ended.",
     )
     age_seconds: float = Field(description="Since the last line was written.")
     data_wait_share: float | None = Field(
         default=None, description="The part of a step spent waiting for a batch, 0 to 1."
     )
     restart: int = Field(default=0, description="Which start wrote it; 0 is the first.")
-    ended: str | None = Field(default=None, description="Why the start that wrote last has ended, in its own words.")
+    ended: str | None = Field(
+        default=None, description="Why the start that wrote last has ended, in its own words."
+    )
 
     @property
     def share(self) -> float | None:

@@ -16,7 +16,9 @@ __all__ = ["METRICS", "progress_of"]
 METRICS = "metrics.jsonl"
 _SCHEMA = "slurmgpu.metrics/1"
 _TAIL = 64 * 1024
-_MOST = 16 * _TAIL  # as far back as the line of the newest start is looked for: with hundreds of ranks it is long
+_MOST = (
+    16 * _TAIL
+)  # as far back as the line of the newest start is looked for: with hundreds of ranks it is long
 _START = b'"kind": "start"'
 Row = dict[str, object]
 

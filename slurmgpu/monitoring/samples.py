@@ -1,6 +1,6 @@
 """What a job really used, from the samples that its nodes wrote into the run directory.
 
-A sample's figures are totals since the sampler began (docs/watching.md), so that the first and the last line of a file say
+A sample's figures are totals since the sampler began (docs/sampling.md), so that the first and the last line of a file say
 all: however long the job was, and whatever was thinned out between them, two small reads do.
 """
 
@@ -106,8 +106,14 @@ def _read(path: Path) -> _Seen | None:
         read_bytes=_int(_grown(job, before, "read_bytes")),
         written_bytes=_int(_grown(job, before, "written_bytes")),
         gpus={index: _gpu(host, index, row, named.get(index, {})) for index, row in gpus.items()},
-        busy={index: pair for index, row in gpus.items() if (pair := _pair(row, "busy_seconds", "busy_of_seconds"))},
-        powered={index: pair for index, row in gpus.items() if (pair := _pair(row, "energy", "energy_of_seconds"))},
+        busy={
+            index: pair
+            for index, row in gpus.items()
+            if (pair := _pair(row, "busy_seconds", "busy_of_seconds"))
+        },
+        powered={
+            index: pair for index, row in gpus.items() if (pair := _pair(row, "energy", "energy_of_seconds"))
+        },
     )
 
 
@@ -181,7 +187,9 @@ def _gpus(seen: list[_Seen]) -> Iterator[GpuSummary]:
         yield of[-1].model_copy(
             update={
                 "utilisation_mean": min(1.0, busy / watched) if watched else None,
-                "memory_peak": max((one.memory_peak for one in of if one.memory_peak is not None), default=None),
+                "memory_peak": max(
+                    (one.memory_peak for one in of if one.memory_peak is not None), default=None
+                ),
                 "energy": energy if powered else None,
                 "power_mean": energy / powered if powered else None,
                 "throttled": tuple(sorted({why for one in of for why in one.throttled})),
@@ -223,10 +231,10 @@ def _grown(now: Mapping[str, object], before: Mapping[str, object], key: str) ->
 
 
 def _number(value: object) -> float | None:
-    """A finite number that is not negative."""
+    """A number that is not negative, and no larger than any that is measured."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if 0 <= value < float("inf") else None
+    return float(value) if 0 <= value < 1 << 63 else None
 
 
 def _whole(value: object) -> int | None:

@@ -12,6 +12,7 @@ from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus, JobUse, LiveUse, Run
 from slurmgpu.monitoring.arrays import known
 from slurmgpu.monitoring.exit_codes import with_whole_exit_code
+from slurmgpu.monitoring.seen import with_seen
 from slurmgpu.monitoring.select import Selection, job_of_record, run_of
 from slurmgpu.monitoring.settling import note_jobs
 from slurmgpu.slurm import TAKEN_OFF, Accounting, JobId, Slurm, Step, StepUse, cluster_name_here
@@ -88,6 +89,7 @@ def status(
     found = _with_dependencies(slurm, found)
     if (selections or live) and accounting.available:
         found = _with_use_of_ended(slurm, found)
+    found = with_seen(found, ended=bool(selections) or live)
     found = [with_whole_exit_code(job, _run_for(selections, run_for)) for job in found]
     if live:
         found, live_notes = _with_live_use(slurm, found)

@@ -17,7 +17,9 @@ def sampled(job: Job, gpus: bool, policy: SamplerPolicy) -> int | None:
     what its site forbids.
     """
     asked = job.sample
-    if asked is False or (asked is None and (policy.when != "default" or not gpus or job.exact or job.script)):
+    if asked is False or (
+        asked is None and (policy.when != "default" or not gpus or job.exact or job.script)
+    ):
         return None
     if asked is None:
         return max(DEFAULT_SECONDS, policy.least)

@@ -12,7 +12,12 @@ from pathlib import Path
 __all__ = ["main"]
 
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-_PASSED_BY = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGPIPE)  # told to the job, which saves then
+_PASSED_BY = (
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGPIPE,
+)  # told to the job, which saves then
 _LOOK = 2.0  # seconds between looks at whether what started it is still there
 _LAST = 1.0  # seconds for a last sample
 
@@ -31,7 +36,9 @@ def main(arguments: Sequence[str]) -> None:
         os._exit(0)  # no thread is waited for
 
 
-def _start(arguments: Sequence[str], stop: threading.Event, parent: int, waited_for: set[signal.Signals]) -> None:
+def _start(
+    arguments: Sequence[str], stop: threading.Event, parent: int, waited_for: set[signal.Signals]
+) -> None:
     from .sampler import Sampler, Told
 
     os.umask(0o022 | os.umask(0o022))

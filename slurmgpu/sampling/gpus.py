@@ -74,6 +74,8 @@ class Gpus:
 
     def read(self) -> Optional[list[Reading]]:
         """Every GPU of the job; None where they cannot be read, or were not by now."""
+        if self._expected == 0:
+            return None
         if self._skip:
             self._skip -= 1
             return None
@@ -96,7 +98,7 @@ class Gpus:
         """What a sample says of them."""
         if readings is None:
             return None
-        return [self._totals.setdefault(one.index, Totals()).take(one, now) for one in readings]
+        return [self._totals.setdefault(one.number, Totals()).take(one, now) for one in readings]
 
     def _work(self) -> None:
         while True:
@@ -112,11 +114,12 @@ class Gpus:
             source = self._find()
             if source is None:
                 return None
-            named = next((value for name in _NAMES if (value := self._environment.get(name)) is not None), None)
+            named = next(
+                (value for name in _NAMES if (value := self._environment.get(name)) is not None), None
+            )
             indices = own(source.found, named, self._expected)
             if indices is None:
                 return None
             source.watch(indices)
             self._source = source
         return self._source.read()
-

@@ -24,7 +24,12 @@ class _Rates(ctypes.Structure):
 
 
 class _Value(ctypes.Union):
-    _fields_ = [("double", ctypes.c_double), ("unsigned", c_uint), ("long", c_ulonglong), ("signed", c_longlong)]
+    _fields_ = [
+        ("double", ctypes.c_double),
+        ("unsigned", c_uint),
+        ("long", c_ulonglong),
+        ("signed", c_longlong),
+    ]
 
 
 class _Sample(ctypes.Structure):
@@ -45,7 +50,11 @@ class Nvml:
         if self._lib.nvmlInit_v2() != _OK:
             raise OSError(f"{library} cannot be used")
         text = ctypes.create_string_buffer(96)
-        version = text.value.decode("ascii", "replace") if self._asked("SystemGetDriverVersion", text, c_uint(96)) else ""
+        version = (
+            text.value.decode("ascii", "replace")
+            if self._asked("SystemGetDriverVersion", text, c_uint(96))
+            else ""
+        )
         self.source = f"NVML {version}".strip()
         count = c_uint()
         if not self._asked("DeviceGetCount_v2", byref(count)):
@@ -55,7 +64,9 @@ class Nvml:
             device = c_void_p()
             if self._asked("DeviceGetHandleByIndex_v2", c_uint(index), byref(device)):
                 self._devices[index] = device
-        self._names = {index: (self._text(index, "UUID"), self._text(index, "Name")) for index in self._devices}
+        self._names = {
+            index: (self._text(index, "UUID"), self._text(index, "Name")) for index in self._devices
+        }
         self._seen = dict.fromkeys(self._devices, 0)
         self._events: Optional[c_void_p] = None
 
@@ -71,14 +82,18 @@ class Nvml:
         if not self._asked("EventSetCreate", byref(events)):
             return
         watched = [
-            self._asked("DeviceRegisterEvents", device, c_ulonglong(_XID), events) for device in self._devices.values()
+            self._asked("DeviceRegisterEvents", device, c_ulonglong(_XID), events)
+            for device in self._devices.values()
         ]
         self._events = events if any(watched) else None
 
     def read(self) -> list[Reading]:
         """Every GPU; one that has fallen off the bus answers nothing, and has nothing but its number."""
         xids = self._xids()
-        return [self._reading(index, device, xids.get(device.value or 0, ())) for index, device in self._devices.items()]
+        return [
+            self._reading(index, device, xids.get(device.value or 0, ()))
+            for index, device in self._devices.items()
+        ]
 
     def _reading(self, index: int, device: c_void_p, xids: tuple[int, ...]) -> Reading:
         memory, milliwatts, millijoules = _Memory(), c_uint(), c_ulonglong()
@@ -87,13 +102,15 @@ class Nvml:
         has_memory = self._asked("DeviceGetMemoryInfo", device, byref(memory))
         has_bits = self._asked("DeviceGetCurrentClocksThrottleReasons", device, byref(bits))
         return Reading(
-            index=index,
+            number=index,
             uuid=uuid,
             name=name,
             utilisation=self._utilisation(index, device),
             memory=memory.used if has_memory else None,
             memory_total=memory.total if has_memory else None,
-            power=milliwatts.value / 1e3 if self._asked("DeviceGetPowerUsage", device, byref(milliwatts)) else None,
+            power=milliwatts.value / 1e3
+            if self._asked("DeviceGetPowerUsage", device, byref(milliwatts))
+            else None,
             energy=millijoules.value / 1e3
             if self._asked("DeviceGetTotalEnergyConsumption", device, byref(millijoules))
             else None,
@@ -105,7 +122,9 @@ class Nvml:
             else None,
             throttled=throttled_by(bits.value) if has_bits else (),
             ecc_errors=errors.value
-            if self._asked("DeviceGetTotalEccErrors", device, c_int(_UNCORRECTED), c_int(_SINCE_BOOT), byref(errors))
+            if self._asked(
+                "DeviceGetTotalEccErrors", device, c_int(_UNCORRECTED), c_int(_SINCE_BOOT), byref(errors)
+            )
             else None,
             xids=xids,
         )
@@ -114,12 +133,24 @@ class Nvml:
         """The mean of the driver's own samples since the last reading (it keeps some 16 s of them), else its last one."""
         kind, count = c_int(), c_uint()
         since = c_ulonglong(self._seen[index])
-        if self._asked("DeviceGetSamples", device, c_int(_UTILISATION_SAMPLES), since, byref(kind), byref(count), None):
+        if self._asked(
+            "DeviceGetSamples", device, c_int(_UTILISATION_SAMPLES), since, byref(kind), byref(count), None
+        ):
             samples = (_Sample * max(1, min(count.value, 4096)))()
             if count.value and self._asked(
-                "DeviceGetSamples", device, c_int(_UTILISATION_SAMPLES), since, byref(kind), byref(count), samples
+                "DeviceGetSamples",
+                device,
+                c_int(_UTILISATION_SAMPLES),
+                since,
+                byref(kind),
+                byref(count),
+                samples,
             ):
-                taken = [one for one in samples[: count.value] if one.time > since.value and one.value.unsigned <= 100]
+                taken = [
+                    one
+                    for one in samples[: count.value]
+                    if one.time > since.value and one.value.unsigned <= 100
+                ]
                 first = not self._seen[index]  # it may go back to the time before the job
                 self._seen[index] = max((one.time for one in taken), default=self._seen[index])
                 if taken and not first:
@@ -132,7 +163,9 @@ class Nvml:
         found: dict[int, tuple[int, ...]] = {}
         event = _Event()
         for _ in range(64):
-            if self._events is None or not self._asked("EventSetWait_v2", self._events, byref(event), c_uint(0)):
+            if self._events is None or not self._asked(
+                "EventSetWait_v2", self._events, byref(event), c_uint(0)
+            ):
                 break
             device = event.device or 0
             found[device] = (*found.get(device, ()), int(event.data))

@@ -42,16 +42,30 @@ class _Process(NamedTuple):
 
 
 class JobProcesses:
-    """A job on this node; ``proc`` and ``cgroups`` are where /proc and the control groups are mounted."""
+    """A job on a node; ``proc`` and ``cgroups`` are where /proc and the control groups are mounted.
 
-    def __init__(self, job_id: str, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
+    ``node`` is the node's name in Slurm: a machine may be several of its nodes.
+    """
+
+    def __init__(
+        self,
+        job_id: str,
+        node: Optional[str] = None,
+        proc: Path = Path("/proc"),
+        cgroups: Path = Path("/sys/fs/cgroup"),
+    ) -> None:
         self._mark = f"SLURM_JOB_ID={job_id}".encode()
+        self._node = f"SLURMD_NODENAME={node}".encode() if node else None
         self._proc = proc
         self._group = _group_of(job_id, proc, cgroups)
         self.source = self._group.source if self._group else "/proc"
         self._ours: dict[Key, bool] = {}
         self._last: dict[int, tuple[Key, _Process]] = {}
-        self._gone = [0, 0, 0]  # ticks, bytes read and written of processes that no other of the job's has waited for
+        self._gone = [
+            0,
+            0,
+            0,
+        ]  # ticks, bytes read and written of processes that no other of the job's has waited for
         self._most = [0, 0, 0]
         self._peak = 0
         self._peak_of_group: Optional[int] = None
@@ -117,14 +131,17 @@ class JobProcesses:
     def _processes(self) -> dict[int, tuple[Key, _Process]]:
         """The job's processes, without this one and what it has started."""
         stats = {pid: found for pid in self._pids() if (found := self._stat(pid)) is not None}
-        mine, found = os.getpid(), {}
+        mine = os.getpid()
+        ours: dict[int, tuple[Key, _Process]] = {}
         for pid, (key, parent, ticks, rss, name) in stats.items():
             if pid == mine or parent == mine or name in _OF_SLURM or not self._is_ours(pid, stats):
                 continue
             read, written = self._io(pid)
-            found[pid] = (key, _Process(parent, ticks, rss, self._peak_of(pid, key, rss), read, written))
-        self._ours = {stats[pid][0]: self._ours[stats[pid][0]] for pid in stats if stats[pid][0] in self._ours}
-        return found
+            ours[pid] = (key, _Process(parent, ticks, rss, self._peak_of(pid, key, rss), read, written))
+        self._ours = {
+            stats[pid][0]: self._ours[stats[pid][0]] for pid in stats if stats[pid][0] in self._ours
+        }
+        return ours
 
     def _pids(self) -> Iterable[int]:
         inside = self._group.pids() if self._group else None
@@ -152,8 +169,10 @@ class JobProcesses:
         key, parent, _, _, _ = stats[pid]
         known = self._ours.get(key)
         if known is None:
-            ours = self._group is not None and self._group.holds_pids or self._is_marked(pid)
-            self._ours[key] = known = ours or (parent in stats and parent != pid and self._is_ours(parent, stats))
+            ours = (self._group is not None and self._group.holds_pids) or self._is_marked(pid)
+            self._ours[key] = known = ours or (
+                parent in stats and parent != pid and self._is_ours(parent, stats)
+            )
         return known
 
     def _is_marked(self, pid: int) -> bool:
@@ -161,7 +180,8 @@ class JobProcesses:
             words = (self._proc / str(pid) / "environ").read_bytes().split(b"\0")
         except OSError:
             return False
-        return self._mark in words
+        named = [word for word in words if word.startswith(b"SLURMD_NODENAME=")]
+        return self._mark in words and (self._node is None or not named or self._node in named)
 
     def _peak_of(self, pid: int, key: Key, rss: int) -> int:
         """The most that a process ever held: a large one may have ended by the next sample."""

@@ -11,7 +11,7 @@ __all__ = ["Reading", "Totals", "own", "throttled_by"]
 class Reading(NamedTuple):
     """One GPU at one moment; None: not measured."""
 
-    index: int
+    number: int
     uuid: Optional[str] = None
     name: Optional[str] = None
     utilisation: Optional[float] = None
@@ -76,12 +76,14 @@ class Totals:
             self._peak = max(self._peak or 0, reading.memory)
         before = self._last.ecc_errors if self._last else None
         if reading.ecc_errors is not None:
-            self._ecc = (self._ecc or 0) + max(0, reading.ecc_errors - (before if before is not None else reading.ecc_errors))
+            self._ecc = (self._ecc or 0) + max(
+                0, reading.ecc_errors - (before if before is not None else reading.ecc_errors)
+            )
         self._xids = sorted({*self._xids, *reading.xids})[:64]
         self._ever.update(reading.throttled)
         self._last, self._at = reading, now
         return {
-            "index": reading.index,
+            "index": reading.number,
             "utilisation": _rounded(reading.utilisation, 4),
             "busy_seconds": _rounded(self._busy if self._watched else None, 3),
             "busy_of_seconds": _rounded(self._watched if self._watched else None, 3),
@@ -114,7 +116,9 @@ def _rounded(value: Optional[float], digits: int) -> Optional[float]:
     return None if value is None else round(value, digits)
 
 
-def own(found: Sequence[tuple[int, Optional[str]]], named: Optional[str], expected: Optional[int]) -> Optional[list[int]]:
+def own(
+    found: Sequence[tuple[int, Optional[str]]], named: Optional[str], expected: Optional[int]
+) -> Optional[list[int]]:
     """Which of the GPUs that are seen are the job's: their numbers; None where that cannot be told.
 
     ``found``: number and UUID of each; ``named``: what CUDA_VISIBLE_DEVICES or its like says, None where it is not set;
@@ -128,7 +132,9 @@ def own(found: Sequence[tuple[int, Optional[str]]], named: Optional[str], expect
         if all(one is not None for one in picked):
             return [one for one in picked if one is not None]
     if expected is not None and len(found) == expected:
-        return [index for index, _ in found]  # the control group hides the others, or the job has the whole node
+        return [
+            index for index, _ in found
+        ]  # the control group hides the others, or the job has the whole node
     return None
 
 

@@ -33,7 +33,9 @@ class Rows:
         """Append a row, whole or not at all; whether the file was thinned out, so that fewer should follow."""
         line = json.dumps(row, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         thinned = False
-        with contextlib.suppress(OSError):  # a full disk, a quota, a folder that was removed: rows are lost, no more
+        with contextlib.suppress(
+            OSError
+        ):  # a full disk, a quota, a folder that was removed: rows are lost, no more
             if os.fstat(self._file).st_size + len(line) > self._limit:
                 self._thin()
                 thinned = True

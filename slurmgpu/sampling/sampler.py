@@ -6,6 +6,7 @@ import contextlib
 import os
 import platform
 import re
+import resource
 import threading
 import time
 from collections.abc import Mapping
@@ -35,7 +36,7 @@ class Told(NamedTuple):
     interval: float
     """Seconds between samples."""
     gpus: Optional[int] = None
-    """How many the job has on this node."""
+    """How many the job has on this node; None: not known."""
     limit: int = LIMIT
 
 
@@ -51,7 +52,9 @@ class Sampler:
         self.path = told.folder / f"{told.job_id}.{self._restart}-{host}.jsonl"
         self._job_id = told.job_id
         # Of a heterogeneous job each component's processes have a number of their own.
-        self._job = JobProcesses(environment.get("SLURM_JOB_ID") or told.job_id)
+        self._job = JobProcesses(
+            environment.get("SLURM_JOB_ID") or told.job_id, environment.get("SLURMD_NODENAME")
+        )
         self._gpus = gpus or Gpus(environment, told.gpus)
         self._rows = Rows(self.path, told.limit)
         self._began: Optional[float] = None
@@ -60,13 +63,13 @@ class Sampler:
     def run(self, stop: threading.Event) -> None:
         """Sample until told to stop; whatever goes wrong ends the sampler alone."""
         try:
+            self.sample()  # it also finds out what there is to read: that is not done again, and not weighed
             pause = min(_FIRST, self._interval)
-            while True:
+            cost = 0.0
+            while not stop.wait(max(pause, cost / _BUDGET)):
                 before = _cost()
                 self.sample()
                 cost = _cost() - before
-                if stop.wait(max(pause, cost / _BUDGET)):
-                    break
                 pause = min(pause * 2, self._interval)
             self.sample()
             self._write({"kind": "end"})
@@ -76,8 +79,9 @@ class Sampler:
     def sample(self) -> None:
         """Write one sample; before the first, what does not change."""
         readings = self._gpus.read()
-        now = time.monotonic()
+        began = time.monotonic()  # and just after the GPUs were read
         used = self._job.read()
+        now = (began + time.monotonic()) / 2  # where the node is busy, it may have been held up meanwhile
         if self._began is None:
             self._began = now
             self._write(self._start(readings))
@@ -89,7 +93,7 @@ class Sampler:
             "kind": "sample",
             "seconds": round(now - self._began, 3),
             "interval": self._interval,
-            "gpus": self._gpus.sample(readings, now),
+            "gpus": self._gpus.sample(readings, began),
             "job": {**used._asdict(), "cpu_seconds": None if cpu is None else round(cpu, 3)},
             "load": load,
             "own_cpu_seconds": round(_cost(), 3),
@@ -110,7 +114,7 @@ class Sampler:
             "process_source": self._job.source,
             "python": platform.python_version(),
             "gpus": [
-                {"index": one.index, "uuid": one.uuid, "name": one.name, "memory_total": one.memory_total}
+                {"index": one.number, "uuid": one.uuid, "name": one.name, "memory_total": one.memory_total}
                 for one in readings or ()
             ],
         }
@@ -121,8 +125,8 @@ class Sampler:
 
 def _cost() -> float:
     """CPU seconds of this process so far, and of the programs that it has waited for."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    programs = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + programs.ru_utime + programs.ru_stime
 
 
 def _number(text: Optional[str]) -> Optional[int]:

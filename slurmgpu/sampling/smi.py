@@ -28,12 +28,16 @@ _NVIDIA = (
 )  # fmt: skip
 
 
+_abandoned: list[subprocess.Popen[bytes]] = []
+
+
 class Hanging(OSError):
     """A program that did not answer in time; it may not have ended, even by KILL."""
 
 
 def output_of(words: Sequence[str], patience: float = _PATIENCE) -> Optional[str]:
     """What a program prints; None where it fails. Hanging when it takes too long: it is killed, and not waited for."""
+    _abandoned[:] = [one for one in _abandoned if one.poll() is None]
     with tempfile.TemporaryFile() as output:  # a pipe would have to be read, which could hang as well
         program = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL, start_new_session=True
@@ -43,6 +47,7 @@ def output_of(words: Sequence[str], patience: float = _PATIENCE) -> Optional[str
             if time.monotonic() > until:
                 with contextlib.suppress(OSError):
                     os.killpg(program.pid, signal.SIGKILL)
+                _abandoned.append(program)
                 raise Hanging(f"{words[0]} does not answer")
             time.sleep(pause)
             pause = min(0.1, pause * 2)
@@ -66,7 +71,7 @@ def _nvidia_line(line: str) -> Optional[Reading]:
     clock, errors = _number(of["clocks.sm"]), _number(of["ecc.errors.uncorrected.volatile.total"])
     bits = of["clocks_throttle_reasons.active"]
     return Reading(
-        index=int(cells[0]),
+        number=int(cells[0]),
         uuid=of["uuid"] or None,
         name=of["name"] or None,
         utilisation=None if busy is None else busy / 100,
@@ -93,13 +98,15 @@ def read_rocm_smi(text: str) -> list[Reading]:
 
 def _rocm_card(index: int, card: Mapping[str, object]) -> Reading:
     def like(pattern: str) -> Optional[str]:
-        return next((str(value) for key, value in card.items() if re.search(pattern, key, re.IGNORECASE)), None)
+        return next(
+            (str(value) for key, value in card.items() if re.search(pattern, key, re.IGNORECASE)), None
+        )
 
     busy, clock = _number(like(r"^GPU use \(%\)")), _number(like(r"^sclk clock speed"))
     used, total = _number(like(r"^VRAM Total Used Memory")), _number(like(r"^VRAM Total Memory"))
     energy = _number(like(r"^Accumulated Energy \(uJ\)"))
     return Reading(
-        index=index,
+        number=index,
         uuid=like(r"^Unique ID"),
         name=like(r"^Card series|^Card model"),
         utilisation=None if busy is None else busy / 100,
@@ -108,7 +115,9 @@ def _rocm_card(index: int, card: Mapping[str, object]) -> Reading:
         power=_number(like(r"Graphics Package Power \(W\)")),
         energy=None if energy is None else energy / 1e6,
         clock=None if clock is None else int(clock * 1_000_000),
-        temperature=_number(like(r"^Temperature \(Sensor junction\)") or like(r"^Temperature \(Sensor edge\)")),
+        temperature=_number(
+            like(r"^Temperature \(Sensor junction\)") or like(r"^Temperature \(Sensor edge\)")
+        ),
     )
 
 
@@ -130,9 +139,11 @@ def _amd_gpu(gpu: Mapping[str, object]) -> Reading:
     index = gpu["gpu"]
     assert isinstance(index, int)
     return Reading(
-        index=index,
+        number=index,
         utilisation=None if busy is None else busy / 100,
-        memory=None if used is None else int(used * _MIB),  # it writes MB and means MiB, as rocm-smi's bytes show
+        memory=None
+        if used is None
+        else int(used * _MIB),  # it writes MB and means MiB, as rocm-smi's bytes show
         memory_total=None if total is None else int(total * _MIB),
         power=power,
         energy=_amount(gpu, "energy", "total_energy_consumption"),
@@ -154,7 +165,9 @@ def _count(value: Optional[float]) -> Optional[int]:
 
 
 def _json(text: str) -> object:
-    begin = min((at for at in (text.find("{"), text.find("[")) if at >= 0), default=0)  # warnings may come first
+    begin = min(
+        (at for at in (text.find("{"), text.find("[")) if at >= 0), default=0
+    )  # warnings may come first
     try:
         document: object = json.loads(text[begin:])
     except (ValueError, RecursionError):
@@ -199,9 +212,9 @@ class Smi:
         for program in _installed(programs):
             readings = program.read(output_of(program.words) or "")
             if readings:
-                self._program, self._only = program, {one.index for one in readings}
+                self._program, self._only = program, {one.number for one in readings}
                 self.source = program.words[0].rsplit("/", 1)[-1]
-                self.found = [(one.index, one.uuid) for one in readings]
+                self.found = [(one.number, one.uuid) for one in readings]
                 return
         raise OSError("no program shows GPUs")
 
@@ -214,7 +227,7 @@ class Smi:
         text = output_of(self._program.words)
         if text is None:
             raise OSError(f"{self.source} fails")
-        return [one for one in self._program.read(text) if one.index in self._only]
+        return [one for one in self._program.read(text) if one.number in self._only]
 
 
 def _installed(programs: Sequence[Program]) -> Iterator[Program]:

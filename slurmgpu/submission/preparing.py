@@ -215,6 +215,7 @@ def plan_here(loaded: LoadedJob, cluster: str | None) -> Prepared:
     known, _ = choose_cluster(cluster, loaded.settings, os.environ)
     _, environment = resolve_environment(loaded.job, known, loaded.settings.settings.environments)
     job = loaded.job.model_copy(update={"environment": environment})
-    around = Surroundings(work_dir=loaded.work_dir, sampler=SamplerPolicy("on_request"), force=True)  # the GPUs of this machine are what counts
+    # The GPUs of this machine are what counts, and a run here is not sampled.
+    around = Surroundings(work_dir=loaded.work_dir, sampler=SamplerPolicy("on_request"), force=True)
     plan = make_plan(job, GENERIC, around).model_copy(update={"login_shell": known.dialect.login_shell})
     return Prepared(loaded._replace(job=job), GENERIC, plan, around)
