@@ -385,7 +385,6 @@ def _sections(plan: Plan, context: Mapping[str, Any]) -> Iterator[str]:
         "steps.sh.j2": context["keep_environment_in_steps"]
         or (plan.cpus_per_task is not None and not plan.steps),
         "container/image.sh.j2": context["needed_variables"],
-        "sample.sh.j2": context["sample"],
         "settings.sh.j2": context["train"],
         "restart.sh.j2": plan.restart_limit is not None,
         "time.sh.j2": plan.tended,
@@ -687,7 +686,7 @@ def _traps(plan: Plan) -> Iterator[dict[str, str]]:
 
 
 _LAID_OUT = {
-    "environment/variables.sh.j2", "sample.sh.j2", "steps.sh.j2", "launcher/start.sh.j2", "launcher/torchrun.sh.j2",
+    "environment/variables.sh.j2", "steps.sh.j2", "launcher/start.sh.j2", "launcher/torchrun.sh.j2",
 }  # fmt: skip
 
 
