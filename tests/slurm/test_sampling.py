@@ -23,10 +23,16 @@ BURN = """\
 import os, sys, time
 seconds, code = float(sys.argv[1]), int(sys.argv[2]) if os.environ.get("SLURM_PROCID", "0") == "1" else 0
 memory, end, look = bytearray(b"1") * (50 << 20), time.time() + seconds, 0.0
+def used():
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return time.process_time()
+    agent = open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()  # torchrun, which looks at it all the time
+    return time.process_time() + (int(agent[11]) + int(agent[12])) / os.sysconf("SC_CLK_TCK")
+
 with open(f"used-{os.environ['SLURMD_NODENAME']}-{os.getpid()}", "w") as file:
     while time.time() < end:
         if time.time() > look:
-            print(time.time(), time.process_time(), file=file, flush=True)
+            print(time.time(), used(), file=file, flush=True)
             look = time.time() + 0.1
 if code:
     sys.exit(code)
@@ -224,4 +230,25 @@ def test_steps_with_shares_of_their_own_start_beside_it(tool: Tool, slurm: Throw
     assert len(shown) == 4
     assert len({tuple(each) for each in shown}) == 4  # no GPU twice on a node
     assert {len(gpus.split(",")) for _, gpus in shown} == {1}
+    check_untouched(job, slurm)
+
+
+@pytest.mark.long
+def test_every_component_of_a_heterogeneous_job_is_sampled(
+    tool: Tool, slurm: ThrowawaySlurm, steps_elsewhere: bool
+) -> None:
+    tool.file(
+        "job.yaml",
+        "resources: {nodes: 1, gpus_per_node: 1, time: 5}\nsample: 1\n"
+        "components: [{resources: {nodes: 2, gpus_per_node: 1}}]\n"
+        "steps:\n  a: {command: [sleep, 10]}\n  b: {command: [sleep, 10], component: 1}\n",
+    )
+    job = tool.submit("job.yaml")
+    assert slurm.wait_for(job.job_id) == "COMPLETED", job.log
+    found = summary(job.run_dir, job.job_id)
+    assert found is not None
+    if steps_elsewhere:
+        assert (found.hosts, found.nodes) == (3, 3)
+    else:
+        assert found.hosts == 1
     check_untouched(job, slurm)
