@@ -57,7 +57,7 @@ def measured(folder: Path, name: str) -> dict[str, Any]:
         "read_by": rows[0]["gpu_source"],
         "python": rows[0]["python"],
         "gpus": len(last["gpus"]),
-        "processes_of_the_job": last["job"]["processes"],
+        "processes_of_the_job": max(one["job"]["processes"] for one in samples),
         "samples": len(samples),
         "seconds": round(seconds, 1),
         "cpu_seconds_of_the_start": first["own_cpu_seconds"],

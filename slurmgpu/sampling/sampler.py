@@ -91,6 +91,7 @@ class Sampler:
         cpu = used.cpu_seconds
         row = {
             "kind": "sample",
+            "time": round(time.time() - (time.monotonic() - now), 3),
             "seconds": round(now - self._began, 3),
             "interval": self._interval,
             "gpus": self._gpus.sample(readings, began),

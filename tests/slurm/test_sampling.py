@@ -109,8 +109,12 @@ def check_truth(tool: Tool, job: Submitted, node: str) -> None:
     inside = [
         one for one in samples(path) if one["job"]["processes"] and one["job"]["cpu_seconds"] is not None
     ]
-    (begun,) = {min(float(p.read_text().split()[0]) for p in tool.work.glob(f"used-{node}-*"))}
-    inside = [one for one in inside if one["time"] > begun + 1]
+    moments = [
+        float(line.split()[0])
+        for p in tool.work.glob(f"used-{node}-*")
+        for line in p.read_text().splitlines()
+    ]
+    inside = [one for one in inside if min(moments) < one["time"] < max(moments)]
     first, last = inside[0], inside[-1]
     seen = last["job"]["cpu_seconds"] - first["job"]["cpu_seconds"]
     true = truth(tool, node, first["time"], last["time"])
