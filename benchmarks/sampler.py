@@ -70,7 +70,9 @@ def measured(folder: Path, name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--processes", type=int, default=64, help="of the job, besides its shell")
     parser.add_argument("--json", type=Path)
@@ -80,7 +82,9 @@ def main() -> None:
         (folder / "lib").mkdir()
         (folder / "bin").mkdir()
         library = folder / "lib" / "libnvidia-ml.so.1"
-        subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, ROOT / "tests" / "nvml.c"], check=True)
+        subprocess.run(
+            ["gcc", "-shared", "-fPIC", "-O1", "-o", library, ROOT / "tests" / "nvml.c"], check=True
+        )
         program = folder / "bin" / "nvidia-smi"
         program.write_text(_SMI)
         program.chmod(0o755)

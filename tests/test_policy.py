@@ -59,15 +59,25 @@ def test_the_site_decides_which_jobs_are_sampled(
     (home / "site" / "config.yaml").write_text(f"policy: {policy}\n")
     answer = CliRunner().invoke(cli, ["render", "--cluster", "generic", *words, "--", "true"])
     assert answer.exit_code == 0, answer.output
-    assert (f"/start.sh\" {seconds} " in answer.stdout) == (seconds is not None)
+    assert (f'/start.sh" {seconds} ' in answer.stdout) == (seconds is not None)
     assert ("start.sh" in answer.stdout) == (seconds is not None)
 
 
 @pytest.mark.parametrize(
     ("policy", "words", "says", "hint"),
     [
-        ("{sampler: never}", ["--sample"], "sample: true: this site lets no job be sampled", "leave sample out"),
-        ("{sampler_seconds: 60}", ["--set", "sample=5"], "sample: 5: this site allows a sample every 60 s", "sample: 60"),
+        (
+            "{sampler: never}",
+            ["--sample"],
+            "sample: true: this site lets no job be sampled",
+            "leave sample out",
+        ),
+        (
+            "{sampler_seconds: 60}",
+            ["--set", "sample=5"],
+            "sample: 5: this site allows a sample every 60 s",
+            "sample: 60",
+        ),
     ],
 )
 def test_a_job_that_asks_for_more_samples_than_the_site_allows_is_refused(
@@ -81,7 +91,10 @@ def test_a_job_that_asks_for_more_samples_than_the_site_allows_is_refused(
 
 
 def test_an_exact_job_and_a_script_are_not_sampled_unasked(home: Path) -> None:
-    for text in ("exact: true\ncommand: 'true'\nresources: {gpus: 1}", "script: srun true\nresources: {gpus: 1}"):
+    for text in (
+        "exact: true\ncommand: 'true'\nresources: {gpus: 1}",
+        "script: srun true\nresources: {gpus: 1}",
+    ):
         (Path.cwd() / "job.yaml").write_text(text)
         answer = CliRunner().invoke(cli, ["render", "--cluster", "generic", "job.yaml"])
         assert answer.exit_code == 0, answer.output
