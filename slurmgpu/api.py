@@ -36,6 +36,7 @@ class JobSettings(ResourceSettings, total=False):
     variables: Mapping[str, str]
     srun_options: Sequence[str]
     debug: bool
+    sample: bool | int
     profile: str | Mapping[str, object]
     restart: Mapping[str, object]
     dependency: str

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from slurmgpu.cli.group import cli
-from slurmgpu.errors import InvalidInput
+from slurmgpu.errors import InvalidInput, PlanError
 from slurmgpu.files.settings import load_settings
 from slurmgpu.slurm.sinfo import parse
 
@@ -36,6 +36,69 @@ def test_the_sites_policy_is_in_force(home: Path) -> None:
     (home / "site" / "config.yaml").write_text("policy: {max_slurm_calls: 5, max_run_processes: 2}\n")
     policy = load_settings(Path.cwd()).settings.policy
     assert (policy.test_only, policy.max_slurm_calls, policy.max_run_processes) == (True, 5, 2)
+
+
+@pytest.mark.parametrize(
+    ("policy", "words", "seconds"),
+    [
+        ("{}", ["--gpus", "1"], 15),
+        ("{}", ["--gpus", "1", "--no-sample"], None),
+        ("{}", ["--nodes", "1"], None),  # no GPUs
+        ("{}", ["--nodes", "1", "--sample"], 15),
+        ("{sampler_seconds: 60}", ["--gpus", "1"], 60),
+        ("{sampler_seconds: 60}", ["--gpus", "1", "--set", "sample=90"], 90),
+        ("{sampler: on_request}", ["--gpus", "1"], None),
+        ("{sampler: on_request}", ["--gpus", "1", "--set", "sample=5"], 5),
+        ("{sampler: never}", ["--gpus", "1"], None),
+        ("{sampler: never}", ["--gpus", "1", "--no-sample"], None),
+    ],
+)
+def test_the_site_decides_which_jobs_are_sampled(
+    policy: str, words: list[str], seconds: int | None, home: Path
+) -> None:
+    (home / "site" / "config.yaml").write_text(f"policy: {policy}\n")
+    answer = CliRunner().invoke(cli, ["render", "--cluster", "generic", *words, "--", "true"])
+    assert answer.exit_code == 0, answer.output
+    assert (f'/start.sh" {seconds} ' in answer.stdout) == (seconds is not None)
+    assert ("start.sh" in answer.stdout) == (seconds is not None)
+
+
+@pytest.mark.parametrize(
+    ("policy", "words", "says", "hint"),
+    [
+        (
+            "{sampler: never}",
+            ["--sample"],
+            "sample: true: this site lets no job be sampled",
+            "leave sample out",
+        ),
+        (
+            "{sampler_seconds: 60}",
+            ["--set", "sample=5"],
+            "sample: 5: this site allows a sample every 60 s",
+            "sample: 60",
+        ),
+    ],
+)
+def test_a_job_that_asks_for_more_samples_than_the_site_allows_is_refused(
+    policy: str, words: list[str], says: str, hint: str, home: Path
+) -> None:
+    (home / "site" / "config.yaml").write_text(f"policy: {policy}\n")
+    answer = CliRunner().invoke(cli, ["render", "--cluster", "generic", "--gpus", "1", *words, "--", "true"])
+    assert isinstance(answer.exception, PlanError)
+    assert says in answer.exception.message
+    assert hint in str(answer.exception.hint)
+
+
+def test_an_exact_job_and_a_script_are_not_sampled_unasked(home: Path) -> None:
+    for text in (
+        "exact: true\ncommand: 'true'\nresources: {gpus: 1}",
+        "script: srun true\nresources: {gpus: 1}",
+    ):
+        (Path.cwd() / "job.yaml").write_text(text)
+        answer = CliRunner().invoke(cli, ["render", "--cluster", "generic", "job.yaml"])
+        assert answer.exit_code == 0, answer.output
+        assert "start.sh" not in answer.stdout
 
 
 def test_a_local_run_keeps_to_the_sites_number_of_processes(home: Path) -> None:

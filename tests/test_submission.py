@@ -96,7 +96,11 @@ def test_an_accepted_job_prints_its_id_alone_and_leaves_a_full_record(faulty: Fa
         "logs",
         "code",
     }
-    assert {path.name for path in (run / "code").iterdir()} == {"at_end.sh", "slurmgpu_diagnosis.zip"}
+    assert {path.name for path in (run / "code").iterdir()} == {
+        "at_end.sh",
+        "slurmgpu_diagnosis.zip",
+        "slurmgpu_sampling",  # the job has a GPU
+    }
     record = json.loads((run / "run.json").read_text())
     assert (record["schema"], record["job_id"], record["state"]) == ("slurmgpu.run/1", 4711, "submitted")
     assert record["argv"][-1] == str(run / "script.sbatch")

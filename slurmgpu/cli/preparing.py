@@ -272,7 +272,7 @@ def _layer(given: dict[str, Any], exact: bool) -> Layered:
             value = str(Path(value).absolute())
         elif row.kind == "list":
             value = value.upper().split(",")
-        put(row.key, value, f"option {row.flags[-1]}")
+        put(row.key, value, f"option {row.flags[-1].partition('/')[0]}")
     if given.get("job__requeue") is not None:
         put(
             "restart.on",

@@ -17,6 +17,7 @@ from slurmgpu.files.trust import Foreign, Trust
 from slurmgpu.files.yaml import IsForeign, read_file, validate
 from slurmgpu.models.base import Model, Text, Word
 from slurmgpu.models.environment import Environment
+from slurmgpu.models.sample import SamplerPolicy, WhenSampled
 
 __all__ = [
     "EXCLUSIVE_JOB_KEYS",
@@ -60,6 +61,16 @@ class Policy(Model):
     poll_floor: Annotated[int, Field(ge=1, le=3600)] | None = None
     """The least seconds between two looks of a user's processes at the same jobs; `poll_floor` of the settings may only be
     more."""
+    sampler: WhenSampled = "default"
+    """Which jobs may be sampled as they run (docs/sampling.md): default: those that ask for it, and those with GPUs that say
+    nothing; on_request: those that ask for it; never: none, and a job that asks for it is refused."""
+    sampler_seconds: Annotated[int, Field(ge=1, le=3600)] = 1
+    """The fewest seconds between two samples of a job."""
+
+    @property
+    def sampling(self) -> SamplerPolicy:
+        """The two about samples, for the planner."""
+        return SamplerPolicy(self.sampler, self.sampler_seconds)
 
 
 class Settings(Model):

@@ -23,6 +23,7 @@ from slurmgpu.models.environment import EnvironmentChoice, Or, Secrets, alone
 from slurmgpu.models.launch import LAUNCHER, Launch
 from slurmgpu.models.profile import Profile
 from slurmgpu.models.resources import Component, Positive, Resources, check_options
+from slurmgpu.models.sample import Sample
 from slurmgpu.models.slurm_text import Comment, JobName, LogPattern, MailUser
 from slurmgpu.models.stage import Stage
 from slurmgpu.models.steps import Step, StepName, check_steps
@@ -212,6 +213,9 @@ class Job(Model):
     profile: Annotated[Profile | None, alone("with"), Or(_TEXT)] = None
     """A profiler around the job's processes, with its reports in the run directory; its name alone will do, as in
     `profile: nsys`."""
+    sample: Sample = None
+    """Whether what the job uses (GPUs, CPUs, memory, I/O) is sampled on its nodes into the run directory, or every how many
+    seconds, as in `sample: 30`; left out, as the site says, and where it says nothing: every 15 s for a job with GPUs."""
     restart: Restart | None = None
     """When Slurm may start the job again; left out, only a training that resumes starts again."""
     array: Array | None = None
@@ -333,6 +337,11 @@ class Job(Model):
             raise Hinted(
                 "debug: and script: are both given, and a script runs as it is",
                 hint="export NCCL_DEBUG=INFO and the like in the script, or write command: instead of script:",
+            )
+        if self.sample:
+            raise Hinted(
+                "sample: and script: are both given, and a script runs as it is",
+                hint="leave sample out, or write command: instead of script:",
             )
         if self.launch != Launch.model_construct():
             raise ValueError(

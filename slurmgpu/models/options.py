@@ -86,6 +86,7 @@ ROWS: tuple[Row, ...] = (
     Row("work_dir", "chdir", "text", ("-D", "--chdir"), "FOLDER", "The work folder."),
     Row("environment", None, "text", ("--environment",), "NAME", "A named environment."),
     Row("debug", None, "flag", ("--debug",), None, "Tell more when it fails: NCCL, torch, stacks, core dumps."),
+    Row("sample", None, "flag", ("--sample/--no-sample",), None, "Whether what it uses is sampled on its nodes, as it runs."),
     Row("profile.with", None, "text", ("--profile",), "NAME", "The profiler to run it under: nsys or rocprofv3."),
     Row("profile.ranks", None, "text", ("--profile-ranks",), "WHICH", "Which tasks are profiled: one (the first) or all."),
     Row("launch.launcher", None, "text", ("--launch",), "NAME", "Who starts the processes: auto, or a launcher, such as srun."),

@@ -113,6 +113,8 @@ class Plan(Model):
     """Whether the processes tell more when they fail."""
     profile: Profile | None = None
     """The profiler that runs them."""
+    sample: int | None = None
+    """Seconds between samples of what the job uses; None: it is not sampled."""
     variables: dict[str, str]
     secrets: tuple[str, ...] = ()
     work_dir: str

@@ -8,6 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from slurmgpu.models.samples import Progress, SampleSummary
+
 __all__ = [
     "EXIT_CODE_FILE",
     "RUN_FILE",
@@ -181,6 +183,14 @@ class JobStatus(_Record):
     used: JobUse | None = Field(default=None, description="Asked for jobs that are named, and with --live.")
     cause: str | None = Field(
         default=None, description="What failed first, as its script has found it at its end."
+    )
+    progress: Progress | None = Field(
+        default=None,
+        description="How far a training of slurmgpu's own is, by its metrics; of array tasks, each.",
+    )
+    sampled: SampleSummary | None = Field(
+        default=None,
+        description="What the job's sampler saw on its nodes: of running jobs, and of ended ones that are named.",
     )
     source: Literal["squeue", "sacct", "squeue+sacct", "run.json", "none"]
 

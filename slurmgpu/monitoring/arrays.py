@@ -75,6 +75,8 @@ def _together(tasks: list[JobStatus]) -> Line:
             "exit_code": worst.exit_code,
             "signal": worst.signal,
             "used": _used(tasks),
+            "progress": None,
+            "sampled": None,
         }
     )
     return Line(whole, _summary(tasks))

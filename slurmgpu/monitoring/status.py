@@ -13,6 +13,7 @@ from slurmgpu.models.run import JobState, JobStatus, JobUse, LiveUse, Run
 from slurmgpu.monitoring.arrays import known
 from slurmgpu.monitoring.cause_files import with_cause
 from slurmgpu.monitoring.exit_codes import with_whole_exit_code
+from slurmgpu.monitoring.seen import with_seen
 from slurmgpu.monitoring.select import Selection, job_of_record, run_of
 from slurmgpu.monitoring.settling import note_jobs
 from slurmgpu.slurm import TAKEN_OFF, Accounting, JobId, Slurm, Step, StepUse, cluster_name_here
@@ -96,6 +97,7 @@ def status(
     note_jobs(found, slurm.env)
     if asked.use and accounting.available:
         found = _with_use_of_ended(accounting, found)
+    found = with_seen(found, ended=asked.use)
     found = _as_runs_tell(found, _run_for(selections, run_for))
     if live:
         found, live_notes = _with_live_use(slurm, found)

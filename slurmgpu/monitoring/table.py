@@ -12,6 +12,7 @@ from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.monitoring.arrays import Line
 from slurmgpu.monitoring.arrays import lines as lines_of
 from slurmgpu.monitoring.reasons import reason
+from slurmgpu.monitoring.seen import progress_text
 from slurmgpu.printable import printable
 
 __all__ = ["COLUMNS", "Column", "aligned", "columns_of", "duration", "in_order", "plain", "table"]
@@ -131,13 +132,34 @@ def _cpus(job: JobStatus) -> str | None:
     return _used(job, "average_cpus", lambda used: f"{used:.1f}{of}")
 
 
+def _progress(job: JobStatus) -> str | None:
+    return None if job.progress is None else progress_text(job.progress, running=not job.state.is_final)
+
+
+def _gpu_use(job: JobStatus) -> str | None:
+    share = job.sampled.gpu_utilisation if job.sampled else None
+    return None if share is None else f"{share:.0%}"
+
+
+def _gpu_memory(job: JobStatus) -> str | None:
+    """The most of any task, by Slurm, else of any GPU, by the job's samples; of how much, where that is known."""
+    if job.sampled is None or job.sampled.gpu_memory_peak is None or (job.used and job.used.gpu_memory):
+        return _used(job, "gpu_memory", _size)
+    totals = {gpu.memory_total for gpu in job.sampled.gpus}
+    total = next(iter(totals)) if len(totals) == 1 else None
+    return _size(job.sampled.gpu_memory_peak) + (f" of {total / 2**30:.0f}" if total else "")
+
+
 def _shows_use(jobs: Sequence[JobStatus], live: bool) -> bool:
     return live or any(job.live is not None or job.used is not None for job in jobs)
 
 
 def _shows_gpu_memory(jobs: Sequence[JobStatus], _live: bool) -> bool:
     """Few sites measure it."""
-    return any(job.used is not None and job.used.gpu_memory is not None for job in jobs)
+    measured = any(job.used is not None and job.used.gpu_memory is not None for job in jobs)
+    return measured or any(
+        job.sampled is not None and job.sampled.gpu_memory_peak is not None for job in jobs
+    )
 
 
 Order = Callable[[JobStatus], float | str | None]
@@ -243,10 +265,17 @@ COLUMNS = (
     ),
     Column("CPUS USED", lambda line, _: _cpus(line.job), shown=_shows_use, order=_of_use("average_cpus")),
     Column(
-        "GPU MEM",
-        lambda line, _: _used(line.job, "gpu_memory", _size),
-        shown=_shows_gpu_memory,
-        order=_of_use("gpu_memory"),
+        "GPU USE",
+        lambda line, _: _gpu_use(line.job),
+        8,
+        lambda jobs, _: any(_gpu_use(job) is not None for job in jobs),
+    ),
+    Column("GPU MEM", lambda line, _: _gpu_memory(line.job), 9, _shows_gpu_memory, _of_use("gpu_memory")),
+    Column(
+        "PROGRESS",
+        lambda line, _: _progress(line.job),
+        10,
+        lambda jobs, _: any(job.progress is not None for job in jobs),
     ),
     Column("LOG", lambda line, _: _text(line.job.stdout), 1, _never),
     Column("FOLDER", lambda line, _: _text(line.job.work_dir), 1, _never),

@@ -12,6 +12,7 @@ from slurmgpu.models.job import Job, Launch
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.resources import Component
 from slurmgpu.planning import derived
+from slurmgpu.planning.sampled import sampled
 from slurmgpu.planning.settled import Settled, Surroundings, plan_of
 
 if TYPE_CHECKING:
@@ -109,6 +110,8 @@ def make_plan(job: Job, cluster: Cluster, around: Surroundings) -> Plan:
     _check_array(job, cluster)
     made = _settled(job, cluster, around)
     _check_staged_python(job, made)
+    gpus = any(size.gpus_per_node for size in (made.size, *made.further))
+    made = made._replace(sample=sampled(job, gpus, around.sampler))
     if cluster.farewell is not None:
         made = made._replace(warnings=(cluster.farewell, *made.warnings))
     return plan_of(job, cluster, around.work_dir, made)

@@ -15,6 +15,7 @@ from slurmgpu.models.environment import Environment
 from slurmgpu.models.gpu_models import well_known
 from slurmgpu.models.job import Job, Restart
 from slurmgpu.models.plan import Option, Plan, PlannedStep, Reason
+from slurmgpu.models.sample import SamplerPolicy
 from slurmgpu.models.units import Memory
 from slurmgpu.planning.launcher_choice import Launching
 
@@ -48,6 +49,8 @@ class Surroundings(NamedTuple):
     """What the user's script shows; None: not read."""
     scripts: Mapping[str, ScriptFacts] = {}
     """The same of the steps that run side by side, by their names."""
+    sampler: SamplerPolicy = SamplerPolicy()
+    """What the site says of samples of running jobs."""
     force: bool = False
     """Plan what cannot run all the same, and say why it cannot."""
 
@@ -202,6 +205,7 @@ class Settled(NamedTuple):
     steps: tuple[PlannedStep, ...] = ()
     own_gpus: int | None = None
     cost: Cost | None = None
+    sample: int | None = None
     reasons: tuple[Reason, ...] = ()
     """Besides those of the launcher, of the loop that travels and of the cost."""
     warnings: tuple[str, ...] = ()
@@ -235,6 +239,7 @@ def plan_of(job: Job, cluster: Cluster, work_dir: str, made: Settled) -> Plan:
         stage=job.stage,
         debug=job.debug,
         profile=job.profile,
+        sample=made.sample,
         local_scratch=cluster.software.local_scratch,
         variables={**_interface(job, cluster, size), **made.environment.variables, **job.variables},
         secrets=job.secrets,

@@ -252,6 +252,8 @@ VARIABLES = {
     "stage.suffix": "What their names get at the end, where several tasks of an array or several nodes have one each.",
     "own_loop": "Where the command's script imports `slurmgpu.training`, quoted, or `none`.",
     "debug": "List of `NAME=value`, quoted: what the processes tell when they fail; empty without any.",
+    "sample": "What the sampler is told, in one text: seconds, GPUs of a node, options of its srun; `none` where it does not "
+    "run.",
     "profile": "The profiler that tasks run under, or `none`.",
     "profile.program": "Its program, quoted.",
     "profile.seen": "Whether the batch shell has the PATH on which the tasks look for it.",
@@ -325,6 +327,7 @@ def context(plan: Plan, script_name: str) -> dict[str, Any]:
         "train": None if plan.train is None else _train(plan.train),
         "own_loop": None if plan.own_loop is None else shell_word(plan.own_loop),
         "debug": [f'{name}="{value}"' for name, value in _debugging(plan).items()],
+        "sample": _sample(plan),
         "profile": None if plan.profile is None else _profile(plan, plan.profile),
         "stage": _stage(plan),
         "tended": _tended(plan),
@@ -527,6 +530,16 @@ def _debugging(plan: Plan) -> dict[str, str]:
     """What is exported to find a fault; the job's own variables win."""
     given = {*plan.variables, *plan.secrets}
     return {name: value for name, value in _DEBUG.items() if plan.debug and name not in given}
+
+
+def _sample(plan: Plan) -> str | None:
+    if plan.sample is None:
+        return None
+    # Where only srun's own line asks for GPUs, a step that does not ask sees none.
+    asks = [one for one in plan.srun_options if one.startswith("--gpus-per-task=")]
+    options = [f"--gpus-per-task={plan.gpus_per_node}"] if asks and plan.gpus_per_node else []
+    gpus = plan.gpus_per_node if not plan.components else "''"
+    return " ".join(map(str, (plan.sample, gpus, *options)))
 
 
 def _profile(plan: Plan, profile: Profile) -> dict[str, object]:

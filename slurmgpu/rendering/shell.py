@@ -48,6 +48,7 @@ def shell_plan(plan: Plan, command: tuple[str, ...] | None) -> Plan:
         "environment": environment,
         "packed": None,
         "profile": None,
+        "sample": None,
     }
     return plan.model_copy(update=changed)
 

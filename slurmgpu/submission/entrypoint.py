@@ -86,6 +86,7 @@ def prepare_plan(plan: Plan, python: Path | None) -> Plan:
             "cpus_per_task": None,
             "options": (),
             "restart_limit": None,
+            "sample": None,
             "environment": environment,
         }
     )

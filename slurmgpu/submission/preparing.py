@@ -16,6 +16,7 @@ from slurmgpu.files.settings import expand_here, runs_folder
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
+from slurmgpu.models.sample import SamplerPolicy
 from slurmgpu.planning.derived import partitions_that_fit
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.python_script import ScriptFacts
@@ -171,6 +172,7 @@ def prepare(
         origins=loaded.from_settings(),
         script=script,
         scripts=scripts,
+        sampler=loaded.settings.settings.policy.sampling,
         force=force,
     )
     unchosen = (
@@ -213,6 +215,7 @@ def plan_here(loaded: LoadedJob, cluster: str | None) -> Prepared:
     known, _ = choose_cluster(cluster, loaded.settings, os.environ)
     _, environment = resolve_environment(loaded.job, known, loaded.settings.settings.environments)
     job = loaded.job.model_copy(update={"environment": environment})
-    around = Surroundings(work_dir=loaded.work_dir, force=True)  # the GPUs of this machine are what counts
+    # The GPUs of this machine are what counts, and a run here is not sampled.
+    around = Surroundings(work_dir=loaded.work_dir, sampler=SamplerPolicy("on_request"), force=True)
     plan = make_plan(job, GENERIC, around).model_copy(update={"login_shell": known.dialect.login_shell})
     return Prepared(loaded._replace(job=job), GENERIC, plan, around)

@@ -7,6 +7,7 @@ import json
 import re
 import secrets
 import shutil
+import sys
 import zipfile
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -131,6 +132,8 @@ def _fill(path: Path, plan: Plan, job: Job, script: str) -> None:
         copy_own_loop(path / "code")
     if plan.script is None:
         _pack_diagnosis(path / "code")
+    if plan.sample is not None:
+        copy_sampler(path / "code")
 
 
 def contents(plan: Plan, job: Job, script: str) -> dict[str, str]:
@@ -164,7 +167,7 @@ def read_plan(path: Path) -> Plan:
 
 def copy_entrypoint(code: Path) -> None:
     """Copy the training entrypoint as ``slurmgpu_training``, a name that no installed package shadows."""
-    _copy_training(code / "slurmgpu_training")
+    _copy("training", code / "slurmgpu_training")
 
 
 # What else is installed of slurmgpu is found as before: a script may submit jobs, too.
@@ -175,10 +178,17 @@ __path__ = pkgutil.extend_path(__path__, __name__)
 """
 
 
+def copy_sampler(code: Path) -> None:
+    """Copy the sampler as ``slurmgpu_sampling``, and note the Python here: that of a node may be too old for it."""
+    target = code / "slurmgpu_sampling"
+    _copy("sampling", target)
+    (target / "python").write_text(f"{sys.executable}\n", encoding="utf-8")
+
+
 def copy_own_loop(code: Path) -> None:
     """Copy it as ``slurmgpu.training``, as scripts import it; an installed one has lower precedence than the copy."""
     package = code / "slurmgpu"
-    _copy_training(package / "training")
+    _copy("training", package / "training")
     text = Path(slurmgpu.__file__).read_text(encoding="utf-8")
     (package / "__init__.py").write_text(text + _FOUND_AS_BEFORE, encoding="utf-8")
 
@@ -195,8 +205,8 @@ def _pack_diagnosis(code: Path) -> None:
             packed.write(file, f"slurmgpu_diagnosis/{file.relative_to(source).as_posix()}")
 
 
-def _copy_training(target: Path) -> None:
-    source = Path(slurmgpu.__file__).resolve().parent / "training"
+def _copy(package: str, target: Path) -> None:
+    source = Path(slurmgpu.__file__).resolve().parent / package
     try:
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     except shutil.Error as error:  # it has gathered why, file by file, and has no strerror
