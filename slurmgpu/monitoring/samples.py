@@ -1,0 +1,249 @@
+"""What a job really used, from the samples that its nodes wrote into the run directory.
+
+A sample's figures are totals since the sampler began (docs/sampling.md), so that the first and the last line of a file say
+all: however long the job was, and whatever was thinned out between them, two small reads do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from slurmgpu.models.samples import GpuSummary, SampleSummary
+
+__all__ = ["FOLDER", "SCHEMA", "sample_files", "summary"]
+
+SCHEMA = "slurmgpu.sample/1"
+FOLDER = "samples"
+_HEAD = 64 * 1024  # bytes that hold the first line, with the names of all GPUs
+_TAIL = 256 * 1024  # bytes that hold the last whole line
+_MOST_FILES = 20_000  # nodes and starts of one job
+_NAME = re.compile(r"(\d+)\.(\d+)-(.+)\.jsonl\Z")
+
+
+def summary(run_dir: Path, job_id: int) -> SampleSummary | None:
+    """Add up a job's samples over its nodes and starts; None where there are none. Never raises for what is in the files."""
+    seen = [one for path in sample_files(run_dir, job_id) if (one := _read(path)) is not None]
+    if not seen:
+        return None
+    starts: dict[int, list[_Seen]] = {}
+    for one in seen:
+        starts.setdefault(one.restart, []).append(one)
+    seconds = sum(max(one.seconds for one in start) for start in starts.values())
+    newest = starts[max(starts)]
+    return SampleSummary(
+        seconds=seconds,
+        hosts=len({one.host for one in seen}),
+        nodes=max((one.nodes for one in newest if one.nodes), default=None),
+        gpus=tuple(_gpus(seen)),
+        cpu_cores_mean=_cores(starts.values()),
+        rss_peak=max((one.rss_peak for one in seen if one.rss_peak is not None), default=None),
+        read_bytes=_sum(one.read_bytes for one in seen),
+        written_bytes=_sum(one.written_bytes for one in seen),
+        age_seconds=max(0.0, time.time() - max(one.time for one in seen)),
+    )
+
+
+def sample_files(run_dir: Path, job_id: int) -> list[Path]:
+    """The files of a job's samples: one for each start and node."""
+    try:
+        with os.scandir(run_dir / FOLDER) as entries:
+            names = [entry.name for entry in entries if entry.name.startswith(f"{job_id}.")]
+    except OSError:
+        return []
+    ours = sorted(name for name in names if (match := _NAME.match(name)) and int(match[1]) == job_id)
+    return [run_dir / FOLDER / name for name in ours[:_MOST_FILES]]
+
+
+class _Seen(NamedTuple):
+    """One file: its first and its last sample, taken together."""
+
+    host: str
+    restart: int
+    time: float
+    seconds: float
+    nodes: int | None
+    cpu_seconds: float | None
+    rss_peak: int | None
+    read_bytes: int | None
+    written_bytes: int | None
+    gpus: dict[int, GpuSummary]
+    busy: dict[int, tuple[float, float]]
+    """Of each GPU: seconds in which it was busy, and of how many."""
+    powered: dict[int, tuple[float, float]]
+    """Of each GPU: joules, and over how many seconds."""
+
+
+def _read(path: Path) -> _Seen | None:
+    """What one file says; None where no whole sample is in it."""
+    try:
+        head, tail = _ends(path)
+    except OSError:
+        return None
+    start = next((row for row in head if row.get("kind") == "start"), {})
+    first = next((row for row in head if row.get("kind") == "sample"), None)
+    last = next((row for row in reversed(tail) if row.get("kind") == "sample"), None)
+    match = _NAME.match(path.name)
+    if last is None or match is None:
+        return None
+    first = first or last
+    host, job, before = match[3], _part(last, "job"), _part(first, "job")
+    gpus, named = _by_index(last), _by_index(start)
+    return _Seen(
+        host=host,
+        restart=int(match[2]),
+        time=_number(last.get("time")) or 0.0,
+        seconds=_number(last.get("seconds")) or 0.0,
+        nodes=_whole(start.get("nodes")),
+        cpu_seconds=_grown(job, before, "cpu_seconds"),
+        rss_peak=_whole(job.get("rss_peak")),
+        read_bytes=_int(_grown(job, before, "read_bytes")),
+        written_bytes=_int(_grown(job, before, "written_bytes")),
+        gpus={index: _gpu(host, index, row, named.get(index, {})) for index, row in gpus.items()},
+        busy={
+            index: pair
+            for index, row in gpus.items()
+            if (pair := _pair(row, "busy_seconds", "busy_of_seconds"))
+        },
+        powered={
+            index: pair for index, row in gpus.items() if (pair := _pair(row, "energy", "energy_of_seconds"))
+        },
+    )
+
+
+def _ends(path: Path) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    """The rows at the beginning and at the end; a device or a pipe in a file's place is not read."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            return [], []
+        head = os.pread(file, _HEAD, 0)
+        at = max(0, found.st_size - _TAIL)
+        tail = os.pread(file, _TAIL, at)
+    finally:
+        os.close(file)
+    # The first piece of the tail is cut off unless it begins the file; so may be the last, which is still being written.
+    pieces = tail.split(b"\n")
+    return list(_rows(head.split(b"\n"))), list(_rows(pieces if at == 0 else pieces[1:]))
+
+
+def _rows(lines: list[bytes]) -> Iterator[dict[str, object]]:
+    for line in lines:
+        if not line.startswith(b"{"):
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict) and row.get("schema") == SCHEMA:
+            yield row
+
+
+def _part(row: Mapping[str, object], key: str) -> Mapping[str, object]:
+    part = row.get(key)
+    return part if isinstance(part, dict) else {}
+
+
+def _by_index(row: Mapping[str, object]) -> dict[int, Mapping[str, object]]:
+    gpus = row.get("gpus")
+    if not isinstance(gpus, list):
+        return {}
+    known = ((_whole(gpu.get("index")), gpu) for gpu in gpus if isinstance(gpu, dict))
+    return {index: gpu for index, gpu in known if index is not None}
+
+
+def _gpu(host: str, index: int, row: Mapping[str, object], named: Mapping[str, object]) -> GpuSummary:
+    """What one start says of a GPU; its means are worked out over all starts."""
+    name = named.get("name")
+    return GpuSummary(
+        host=host,
+        index=index,
+        name=name if isinstance(name, str) else None,
+        memory_peak=_whole(row.get("memory_peak")),
+        memory_total=_whole(named.get("memory_total")),
+        throttled=tuple(sorted(one for one in _list(row.get("throttled_ever")) if isinstance(one, str))),
+        xids=tuple(sorted({one for one in _list(row.get("xids")) if type(one) is int})),
+        ecc_errors=_whole(row.get("ecc_errors")),
+    )
+
+
+def _gpus(seen: list[_Seen]) -> Iterator[GpuSummary]:
+    """Each GPU over all starts of the job."""
+    found: dict[tuple[str, int], list[_Seen]] = {}
+    for one in seen:
+        for index in one.gpus:
+            found.setdefault((one.host, index), []).append(one)
+    for (_, index), starts in sorted(found.items()):
+        of = [one.gpus[index] for one in starts]
+        busy, watched = _sums(one.busy.get(index) for one in starts)
+        energy, powered = _sums(one.powered.get(index) for one in starts)
+        yield of[-1].model_copy(
+            update={
+                "utilisation_mean": min(1.0, busy / watched) if watched else None,
+                "memory_peak": max(
+                    (one.memory_peak for one in of if one.memory_peak is not None), default=None
+                ),
+                "energy": energy if powered else None,
+                "power_mean": energy / powered if powered else None,
+                "throttled": tuple(sorted({why for one in of for why in one.throttled})),
+                "xids": tuple(sorted({xid for one in of for xid in one.xids})),
+                "ecc_errors": _sum(one.ecc_errors for one in of),
+            }
+        )
+
+
+def _cores(starts: Iterable[Sequence[_Seen]]) -> float | None:
+    """CPU time of all nodes over time, start by start."""
+    used = time_of = 0.0
+    for start in starts:
+        known = [(one.cpu_seconds, one.seconds) for one in start if one.cpu_seconds is not None]
+        used += sum(cpu for cpu, _ in known)
+        time_of += max((seconds for _, seconds in known), default=0.0)
+    return used / time_of if time_of else None
+
+
+def _sums(pairs: Iterator[tuple[float, float] | None]) -> tuple[float, float]:
+    known = [pair for pair in pairs if pair is not None]
+    return sum(one for one, _ in known), sum(other for _, other in known)
+
+
+def _sum(amounts: Iterator[int | None]) -> int | None:
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if known else None
+
+
+def _pair(row: Mapping[str, object], one: str, other: str) -> tuple[float, float] | None:
+    first, second = _number(row.get(one)), _number(row.get(other))
+    return None if first is None or not second else (first, second)
+
+
+def _grown(now: Mapping[str, object], before: Mapping[str, object], key: str) -> float | None:
+    """By how much a total has grown since the first sample; None where only one of them has it."""
+    last, first = _number(now.get(key)), _number(before.get(key))
+    return None if last is None or first is None else max(0.0, last - first)
+
+
+def _number(value: object) -> float | None:
+    """A number that is not negative, and no larger than any that is measured."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if 0 <= value < 1 << 63 else None
+
+
+def _whole(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value < 1 << 63 else None
+
+
+def _int(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
