@@ -33,6 +33,7 @@ SECTIONS = {
         "status": "Show queued, running and finished jobs.",
         "why": "Say why a job waits, and what would let it start.",
         "logs": "Show the log of a job.",
+        "report": "Show what jobs used of what they asked for; what to ask for next.",
         "runs": "Find out what became of submissions that had no answer.",
     },
     "Scripts": {

@@ -21,7 +21,7 @@ HEAD = """\
 
 _ORDER = (
     "name", "description", "based_on", "source", "slurm_name", "default_partition", "default_account", "partitions",
-    "gpu_types", "qos", "associations", "licenses", "reservations", "dialect", "slurm", "software", "environments",
+    "gpu_types", "qos", "associations", "licenses", "reservations", "carbon", "dialect", "slurm", "software", "environments",
     "default_environment", "guessed", "hidden",
 )  # fmt: skip
 _NAMED = ("partitions", "gpu_types", "qos", "environments")

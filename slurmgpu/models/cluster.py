@@ -9,7 +9,16 @@ from slurmgpu.models.base import LowerWord, Model, OptionValue, Text, Word
 from slurmgpu.models.binding import CpuBind
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.limits import Association, Billing, Limits, QosRule
-from slurmgpu.models.site import AccountRule, Dialect, Reservation, Retired, SlurmSetup, Software, Source
+from slurmgpu.models.site import (
+    AccountRule,
+    Carbon,
+    Dialect,
+    Reservation,
+    Retired,
+    SlurmSetup,
+    Software,
+    Source,
+)
 from slurmgpu.models.units import Memory
 
 __all__ = ["GENERIC", "Cluster", "GpuType", "NodeGroup", "Partition", "Unit"]
@@ -200,6 +209,9 @@ class Cluster(Model):
     """Licences that jobs can ask for, and how many there are, as in `licenses: {matlab: 20}`."""
     reservations: dict[Word, Reservation] = Field(default_factory=dict)
     """Nodes that were set apart when the profile was written, by the reservation's name."""
+    carbon: Carbon | None = None
+    """What its electricity emits, as in `carbon: {grams_per_kwh: 56, source: {text: "the site's report", date: 2026-11-21}}`;
+    left out, reports name no carbon."""
     slurm: SlurmSetup = SlurmSetup.model_construct()
     """How its Slurm is set up."""
     software: Software = Software.model_construct()

@@ -257,6 +257,10 @@ class Run(_Record):
     steps: list[str] = Field(
         default_factory=list, description="Those that run side by side, each with a log beside the job's."
     )
+    job_file: str | None = Field(
+        default=None,
+        description="The job file that it was made of, as an absolute path; null where there was none.",
+    )
     slurmgpu_version: str
     earlier: list[Submitted] = Field(
         default_factory=list, description="What was submitted before, oldest first."

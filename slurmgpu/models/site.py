@@ -11,6 +11,7 @@ from slurmgpu.models.units import Duration
 
 __all__ = [
     "AccountRule",
+    "Carbon",
     "Dialect",
     "Reservation",
     "Retired",
@@ -32,6 +33,15 @@ class Source(Model):
     """The page, file or command."""
     date: _Day
     """The day on which it was read (YYYY-MM-DD)."""
+
+
+class Carbon(Model):
+    """What the site's electricity emits, for `slurmgpu report`."""
+
+    grams_per_kwh: Annotated[float, Field(ge=0)]
+    """Grams of CO2 equivalent for a kWh that its machines take, cooling included where the site says so."""
+    source: Source
+    """Who says so, and when it was read: it changes from year to year."""
 
 
 class Retired(Model):

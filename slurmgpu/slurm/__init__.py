@@ -6,14 +6,29 @@ import datetime
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from slurmgpu.slurm import cluster, health, sacct, salloc, sbatch, scancel, sinfo, squeue, sshare, sstat
+from slurmgpu.slurm import (
+    cluster,
+    health,
+    history,
+    sacct,
+    salloc,
+    sampling,
+    sbatch,
+    scancel,
+    sinfo,
+    squeue,
+    sshare,
+    sstat,
+)
 from slurmgpu.slurm.cluster import cluster_name_here
 from slurmgpu.slurm.commands import Answer, Commands, Runner, call, current_user, submission_env
 from slurmgpu.slurm.health import Health
+from slurmgpu.slurm.history import Histories, History, Start
 from slurmgpu.slurm.hostlist import expand
 from slurmgpu.slurm.ids import JobId, expand_pattern
 from slurmgpu.slurm.sacct import TAKEN_OFF, Accounting, Step
 from slurmgpu.slurm.salloc import NOT_OF_SALLOC, Heard, hear, refusal
+from slurmgpu.slurm.sampling import Sampling
 from slurmgpu.slurm.sbatch import Accepted, Estimate, Outcome, Rejected, Unknown, Unreachable
 from slurmgpu.slurm.scancel import Said, check_signal
 from slurmgpu.slurm.shelf import FLOOR, Shelf, shelf_here
@@ -28,11 +43,11 @@ if TYPE_CHECKING:
     from slurmgpu.slurm.present.queue import Asked, QueuedJob
 
 __all__ = [
-    "FLOOR", "NOT_OF_SALLOC", "TAKEN_OFF", "Accepted", "Accounting", "Answer", "Asked", "Book", "Estimate", "Health",
-    "Heard", "Holder", "JobId", "Limit", "NodeNow", "Outcome", "PartitionNow", "Present", "QueuedJob", "Rejected",
-    "Runner", "Said", "Shelf", "Slurm", "Step", "StepUse", "Unknown", "Unreachable", "call", "check_signal",
-    "cluster_name_here", "current_user", "expand", "expand_pattern", "hear", "refusal", "shelf_here",
-    "submission_env",
+    "FLOOR", "NOT_OF_SALLOC", "TAKEN_OFF", "Accepted", "Accounting", "Answer", "Asked", "Book", "Estimate",
+    "Health", "Heard", "Histories", "History", "Holder", "JobId", "Limit", "NodeNow", "Outcome", "PartitionNow",
+    "Present", "QueuedJob", "Rejected", "Runner", "Said", "Sampling", "Shelf", "Slurm", "Start", "Step", "StepUse",
+    "Unknown", "Unreachable", "call", "check_signal", "cluster_name_here", "current_user", "expand",
+    "expand_pattern", "hear", "refusal", "shelf_here", "submission_env",
 ]  # fmt: skip
 
 
@@ -45,6 +60,8 @@ class Slurm(Commands):
     find_by_script = sbatch.find_by_script
     queue = squeue.read
     accounting = sacct.read
+    history = history.read
+    sampling = sampling.read
     live_use = sstat.read
     cancel = scancel.cancel
     idle_nodes = sinfo.idle_nodes

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.slurm.answers import meaning_of
@@ -15,7 +16,10 @@ from slurmgpu.slurm.ids import JobId
 from slurmgpu.slurm.text import SEPARATOR, known, moment, rows, seconds, size, whole
 from slurmgpu.slurm.tres import read_gpus
 
-__all__ = ["FIELDS", "TAKEN_OFF", "Accounting", "Step", "command", "parse", "read"]
+__all__ = [
+    "FIELDS", "SUBMIT_LINE", "TAKEN_OFF", "USE", "Accounting", "Step", "absence", "asking", "command", "in_tres", "parse",
+    "read", "read_job", "read_step", "whose",
+]  # fmt: skip
 
 # In every release from 20.11 to 26.05; free text last, the two that mark a row first.
 FIELDS = (
@@ -33,8 +37,7 @@ USE = ("DerivedExitCode", "TRESUsageInMax")
 """What a job used and how its steps ended, asked for with the steps."""
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """A step of a job (`112.0`, `112.batch`), as accounting keeps it."""
 
     job_id: str
@@ -51,6 +54,17 @@ class Step:
     """CPU time of all tasks; None where Slurm did not measure."""
     gpu_memory: int | None = None
     """Largest GPU memory of any task, bytes; None where Slurm did not measure."""
+    start: datetime | None = None
+    end: datetime | None = None
+    nodes: int | None = None
+    max_rss_node: str | None = None
+    """The node of the task with the largest resident set, where it was asked for."""
+    average_rss: int | None = None
+    """Resident set of a task, averaged over the tasks, bytes."""
+    gpu_busiest: float | None = None
+    """Highest utilisation of the GPUs of any task in any sample, 0 to 1 a GPU; Slurm keeps no mean of it."""
+    sampled_cpu_seconds: float | None = None
+    """CPU time of all tasks by Slurm's samples: all there is of a step that was killed."""
 
 
 @dataclass(frozen=True)
@@ -78,17 +92,24 @@ def command(
 
     `user` None means everybody, as far as the site lets one see them; `use` asks for the steps and what they used.
     """
-    fields = _fields(submit_line, use)
-    argv = ["sacct", "--noheader", "--parsable", f"--delimiter={SEPARATOR}", "--noconvert"]
-    argv += [f"--format={','.join(fields)}"]
+    argv = asking(_fields(submit_line, use))
     if not steps and not use:
         argv.append("--allocations")
+    return [*argv, *whose(user, ids, since)]
+
+
+def asking(fields: Iterable[str]) -> list[str]:
+    """The beginning of every sacct command: rows of these fields that can be told apart whatever is in them."""
+    argv = ["sacct", "--noheader", "--parsable", f"--delimiter={SEPARATOR}", "--noconvert"]
+    return [*argv, f"--format={','.join(fields)}"]
+
+
+def whose(user: str | None, ids: Sequence[int], since: datetime | None) -> list[str]:
+    """The options that say which jobs: by id, or those of a user (None: everybody) since a moment."""
     if ids:
-        return [*argv, f"--jobs={','.join(str(i) for i in ids)}"]
-    argv.append("--allusers" if user is None else f"--user={user}")
-    if since is not None:
-        argv.append(f"--starttime={since.astimezone():%Y-%m-%dT%H:%M:%S}")
-    return argv
+        return [f"--jobs={','.join(str(i) for i in ids)}"]
+    argv = ["--allusers" if user is None else f"--user={user}"]
+    return argv if since is None else [*argv, f"--starttime={since.astimezone():%Y-%m-%dT%H:%M:%S}"]
 
 
 def read(
@@ -103,10 +124,15 @@ def read(
     """Ask accounting; a site without it, or one that does not answer, gives a note and no error."""
     argv = command(user=user, ids=ids, since=since, submit_line=submit_line, use=use)
     answer = slurm.ask(argv)
-    if meaning_of(answer) != "answered":  # without its database it may end with 0, and no row
-        silent = meaning_of(answer) != "refused" and _DISABLED not in answer.text
-        return Accounting(notes=[_absence(answer)], available=False, silent=silent)
-    return parse(answer.stdout, submit_line=submit_line, use=use)
+    return absence(answer) or parse(answer.stdout, submit_line=submit_line, use=use)
+
+
+def absence(answer: Answer) -> Accounting | None:
+    """What is known where accounting gave no answer; None where it did."""
+    if meaning_of(answer) == "answered":
+        return None  # without its database it may end with 0, and no row
+    silent = meaning_of(answer) != "refused" and _DISABLED not in answer.text
+    return Accounting(notes=[_absence(answer)], available=False, silent=silent)
 
 
 def _fields(submit_line: bool, use: bool) -> list[str]:
@@ -142,17 +168,33 @@ def parse(text: str, *, submit_line: bool = False, use: bool = False) -> Account
 def _jobs(records: Iterable[dict[str, str]], steps: list[Step], notes: list[str]) -> Iterator[JobStatus]:
     for record in records:
         if "." in record["JobID"]:
-            steps.append(_step(record))
+            steps.append(read_step(record))
             continue
         job_id = JobId.parse(record["JobID"])
         if job_id is None:
             notes.append(f"sacct: a row with the id {record['JobID']!r} was left out: that is not a job id")
             continue
-        yield _job(record, job_id)
+        yield read_job(record, job_id)
 
 
+_EXIT = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)
+_FRACTION = re.compile(r"\.\d+\Z", re.ASCII)
+
+
+# Of a hundred thousand rows, most say the same in these fields, and the steps of a job in their times.
+_epoch = lru_cache(maxsize=4096)(moment)
+_state = lru_cache(maxsize=1024)(JobState.parse)
+_bytes = lru_cache(maxsize=4096)(size)
+
+
+def _moment(text: str) -> datetime | None:
+    """As `moment`; a time without a zone may mean another moment later in this process."""
+    return _epoch(text) if text.isdigit() else moment(text)
+
+
+@lru_cache(maxsize=4096)
 def _exit(text: str) -> tuple[int | None, int | None]:
-    match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text.strip(), re.ASCII)
+    match = _EXIT.fullmatch(text.strip())
     return (int(match[1]), int(match[2])) if match else (None, None)
 
 
@@ -163,8 +205,9 @@ def _limit(text: str) -> int | Literal["UNLIMITED"] | None:
     return "UNLIMITED" if text.strip() == "UNLIMITED" else None
 
 
-def _job(record: dict[str, str], job_id: JobId) -> JobStatus:
-    state = JobState.parse(record["State"])
+def read_job(record: dict[str, str], job_id: JobId) -> JobStatus:
+    """One row of an allocation."""
+    state = _state(record["State"])
     gpus = read_gpus(record["AllocTRES"]) or read_gpus(record["ReqTRES"])
     counted = "cpu=" in record["AllocTRES"] or "cpu=" in record["ReqTRES"]
     exit_code, signal = _exit(record["ExitCode"])
@@ -216,31 +259,55 @@ def _derived(record: dict[str, str]) -> int | None:
 
 def _cpu_time(text: str) -> float | None:
     """CPU time with its fraction; no process ends without any, so nothing at all was not measured."""
-    whole_seconds = seconds(text)
-    fraction = re.search(r"\.\d+\Z", text.strip(), re.ASCII)
-    total = None if whole_seconds is None else whole_seconds + float(fraction[0] if fraction else 0)
-    return total or None
+    whole_seconds = seconds(text) if text else None
+    if whole_seconds is None:
+        return None
+    fraction = _FRACTION.search(text.strip()) if "." in text else None
+    return whole_seconds + float(fraction[0] if fraction else 0) or None
+
+
+@lru_cache(maxsize=4096)
+def in_tres(text: str, name: str) -> str:
+    """One entry's value in a list of TRES, such as `gres/gpumem=20G`; empty where it is not in it."""
+    for entry in text.split(","):
+        key, _, value = entry.partition("=")
+        if key == name:
+            return value
+    return ""
 
 
 def _gpu_memory(text: str) -> int | None:
     """gres/gpumem in a list of TRES; 0 is what Slurm writes where it could not measure, as on a part of a GPU."""
-    match = re.search(r"(?:\A|,)gres/gpumem=([^,]+)", text)
-    return (size(match[1]) or None) if match else None
+    return size(in_tres(text, "gres/gpumem")) or None if "gres/gpumem" in text else None
 
 
-def _step(record: dict[str, str]) -> Step:
+def _gpu_busiest(text: str) -> float | None:
+    """gres/gpuutil in percent; 0 is what Slurm writes where it could not measure, too."""
+    percent = whole(in_tres(text, "gres/gpuutil")) if "gres/gpuutil" in text else None
+    return percent / 100 if percent else None
+
+
+def read_step(record: dict[str, str]) -> Step:
+    """One row of a step."""
     job_id, _, step = record["JobID"].partition(".")
     exit_code, signal = _exit(record["ExitCode"])
     return Step(
         job_id=job_id,
         step=step,
         name=record["JobName"],
-        state=JobState.parse(record["State"]),
+        state=_state(record["State"]),
         exit_code=exit_code,
         signal=signal,
         elapsed=whole(record["ElapsedRaw"]),
         tasks=whole(record["NTasks"]),
-        max_rss=size(record["MaxRSS"]) or None,
+        max_rss=_bytes(record["MaxRSS"]) or None,
         cpu_seconds=_cpu_time(record["TotalCPU"]),
         gpu_memory=_gpu_memory(record.get("TRESUsageInMax", "")),
+        start=_moment(record["Start"]),
+        end=_moment(record["End"]),
+        nodes=whole(record["NNodes"]),
+        max_rss_node=known(record.get("MaxRSSNode", "")),
+        average_rss=_bytes(record.get("AveRSS", "")) or None,
+        gpu_busiest=_gpu_busiest(record.get("TRESUsageInMax", "")),
+        sampled_cpu_seconds=_cpu_time(in_tres(record.get("TRESUsageInTot", ""), "cpu")),
     )

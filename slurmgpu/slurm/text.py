@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 import secrets
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from functools import lru_cache
 
-__all__ = ["SEPARATOR", "known", "moment", "rows", "seconds", "size", "whole"]
+__all__ = ["SEPARATOR", "each_row", "known", "moment", "rows", "seconds", "size", "whole"]
 
 SEPARATOR = f"\x1f{secrets.token_hex(6)}\x1f"
 """What ends each field: new in each process, since Slurm prints a job's name as it is, and a name could hold any
@@ -29,11 +30,15 @@ def rows(text: str, fields: int) -> tuple[list[list[str]], list[str]]:
     The first two fields are the job's id as shown and as a plain number. Names may hold newlines. Returns the
     rows and, separately, what could not be read as one.
     """
-    good: list[list[str]] = []
     bad: list[str] = []
+    return list(each_row(text, fields, bad)), bad
+
+
+def each_row(text: str, fields: int, bad: list[str]) -> Iterator[list[str]]:
+    """The rows of `rows`, one at a time, so that a hundred thousand need not be held at once; others go to `bad`."""
     held = ""
     # Not splitlines(), which would also break at \x1e, \x85 and U+2028 inside a name.
-    for line in text.split("\n"):
+    for line in _lines(text):
         if _ROW_START.match(line):
             if held:
                 bad.append(held)
@@ -45,14 +50,22 @@ def rows(text: str, fields: int) -> tuple[list[list[str]], list[str]]:
             continue
         found = held.count(SEPARATOR)
         if found == fields and held.endswith(SEPARATOR):
-            good.append(held.split(SEPARATOR)[:-1])
+            yield held.split(SEPARATOR)[:-1]
             held = ""
         elif found > fields:
             bad.append(held)
             held = ""
     if held:
         bad.append(held)
-    return good, bad
+
+
+def _lines(text: str) -> Iterator[str]:
+    """The text's lines without a second copy of all of them."""
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end]
+        start = end + 1
+    yield text[start:]
 
 
 def known(text: str) -> str | None:
@@ -100,6 +113,8 @@ _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([KMGTP]?)[cn]?", re.ASCII)
 
 def size(text: str, unit: str = "") -> int | None:
     """Read a size in bytes: `1234K`, `1.50G`, or a bare number in `unit` (K, M, G, T, P or bytes)."""
+    if not text:
+        return None
     match = _SIZE.fullmatch(text.strip())
     if not match:
         return None

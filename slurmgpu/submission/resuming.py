@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,7 @@ def resubmit(
     # A log of the user's own naming may be the same file again.
     if (plan.output or plan.error) and plan.option("open-mode") is None:
         options.append("--open-mode=append")
+    submission = replace(submission, job_file=run.job_file)
     return submit_in(directory, submission, slurm, environ, earlier=run.as_earlier(), options=options)
 
 

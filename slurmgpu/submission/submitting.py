@@ -48,6 +48,8 @@ class Submission:
     hold: bool = False
     files: Mapping[str, bytes] = field(default_factory=dict)
     """What else the job needs in its run directory, by path: it is there before the job is."""
+    job_file: str | None = None
+    """The job file that it was made of, as the record keeps it."""
     told: Callable[[str], None] = lambda _: None
     """Hears of the run directory before Slurm is asked (whatever happens then, it is what finds the job), and what takes
     long."""
@@ -151,6 +153,7 @@ def _prepare(
         stdout=pattern,
         stderr=plan.error,
         steps=[step.name for step in plan.steps],
+        job_file=submission.job_file,
         slurmgpu_version=slurmgpu.__version__,
         earlier=list(earlier),
     )

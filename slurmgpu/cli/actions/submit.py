@@ -65,6 +65,7 @@ def _submit(prepared: Prepared, slurm: Slurm, hold: bool, files: Mapping[str, by
         cwd=Path.cwd(),
         hold=hold,
         files=files,
+        job_file=None if prepared.loaded.path is None else str(prepared.loaded.path.absolute()),
         told=note,
     )
     with as_interrupts():

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from slurmgpu.slurm import Slurm, sacct, squeue, sstat
 from slurmgpu.slurm.commands import Answer, submission_env
+from slurmgpu.slurm.text import SEPARATOR
+from tests.recorded import RECORDED_WITH
 from tests.slurm.releases import Root, first_on_path, root_for
 from tests.slurm.throwaway import ThrowawaySlurm
 
@@ -80,7 +82,8 @@ class Recorder:
         return answer
 
     def _clean(self, text: str) -> str:
-        """Without the folders and ports of this one recording."""
+        """Without the folders, the ports and the separator of this one recording."""
+        text = text.replace(SEPARATOR, RECORDED_WITH)
         for here, there in (
             (self.work, "/scratch/ada"),
             (self.running.folder, "/etc/slurm"),

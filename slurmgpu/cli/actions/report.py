@@ -1,0 +1,203 @@
+"""What ``slurmgpu report`` does."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from datetime import datetime, timezone
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmGpuError
+from slurmgpu.files.clusters import choose_cluster
+from slurmgpu.files.settings import load_settings, runs_by_settings
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.run import JobStatus, Run
+from slurmgpu.monitoring.reporting.gathering import DEFAULT_SINCE, Reports, report_on_jobs, report_since
+from slurmgpu.monitoring.runs import run_of_job, runs_that_ended
+from slurmgpu.monitoring.select import current_user, select, since_moment
+from slurmgpu.printable import printable
+from slurmgpu.slurm import Slurm
+
+if TYPE_CHECKING:
+    from slurmgpu.cli.report import Which
+
+_LISTED = 25
+"""So few jobs get a line each without being asked for."""
+
+
+def act(
+    ctx: click.Context,
+    jobs: tuple[str, ...],
+    which: Which,
+    each: bool,
+    apply: bool,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    jobs, job_file = _job_file(jobs) if apply else (jobs, None)
+    user, since = _whose(which), _since(which.since)
+    _check(jobs, apply=apply, html=html, as_json=as_json)
+    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
+    cluster = _cluster()
+    runs_of = runs_by_settings(Path.cwd(), os.environ)
+    if jobs:
+        selections = select(jobs)
+        run_for = _once(_run_for(selections, partial(run_of_job, runs_of=runs_of)))
+        found = report_on_jobs(slurm, selections, user=user, since=since, run_for=run_for, cluster=cluster)
+    else:
+        begin = since or datetime.now(timezone.utc) - DEFAULT_SINCE
+        found = report_since(
+            slurm, begin, user=user, run_for=_once(runs_that_ended(runs_of)), cluster=cluster
+        )
+    if html is not None:
+        _write_page(found, cluster, html)
+    elif as_json:
+        _print_json(found, cluster)
+    else:
+        _print(found, cluster, each=each)
+    if apply:
+        from slurmgpu.cli.actions.report_apply import apply_to_file
+
+        apply_to_file(found, job_file)
+    if found.missing:
+        ctx.exit(1)
+    if found.unasked or (not jobs and not found.available):
+        ctx.exit(OutcomeUnknown.exit_code)
+
+
+def _whose(which: Which) -> str | None:
+    if which.user is not None and which.all_users:
+        raise InvalidInput("--user and --all-users are both given", hint="keep one of the two")
+    if which.user is not None and not which.user.strip():
+        raise InvalidInput(
+            f"--user {which.user!r} names nobody", hint="give a user's name, such as --user ada"
+        )
+    return None if which.all_users else which.user or current_user()
+
+
+def _since(text: str | None) -> datetime | None:
+    return None if text is None else since_moment(text, datetime.now(timezone.utc))
+
+
+def _job_file(words: tuple[str, ...]) -> tuple[tuple[str, ...], Path | None]:
+    """The JOB words, and the job file that stands among them."""
+    files = [word for word in words if word.endswith((".yaml", ".yml"))]
+    if len(files) > 1:
+        raise InvalidInput(
+            f"--apply: {' and '.join(files)} are two job files", hint="give one job and its job file"
+        )
+    if files and not Path(files[0]).is_file():
+        raise InvalidInput(f"--apply {files[0]}: there is no such file", hint="give the path of the job file")
+    return tuple(word for word in words if word not in files), Path(files[0]) if files else None
+
+
+def _check(jobs: tuple[str, ...], *, apply: bool, html: Path | None, as_json: bool) -> None:
+    if html is not None and as_json:
+        raise InvalidInput("--html and --json are both given", hint="keep one of the two")
+    if apply and len(jobs) != 1:
+        raise InvalidInput(
+            f"--apply: {len(jobs) or 'no'} jobs are named, where one is expected",
+            hint="name the job whose request is to be changed: slurmgpu report JOB --apply",
+        )
+    if apply and as_json:
+        raise InvalidInput("--apply and --json are both given", hint="keep one of the two")
+    folder = html.parent if html is not None else None
+    if html is not None and (html.is_dir() or (folder and not folder.is_dir())):
+        what = "is a folder" if html.is_dir() else f"there is no folder {folder}"
+        raise InvalidInput(
+            f"--html {html}: {what}", hint="give the name of a file, such as --html report.html"
+        )
+
+
+def _cluster() -> Cluster | None:
+    """The profile that is in use here, for what it says of limits and carbon; a report needs none."""
+    try:
+        return choose_cluster(None, load_settings(Path.cwd()), os.environ)[0]
+    except SlurmGpuError as error:
+        click.echo(f"note: no profile is used: {printable(error.message)}", err=True)
+        return None
+
+
+def _run_for(
+    selections: Any, otherwise: Callable[[JobStatus], Run | None]
+) -> Callable[[JobStatus], Run | None]:
+    def find(job: JobStatus) -> Run | None:
+        named = (selection.run for selection in selections if selection.run and selection.matches(job))
+        return next(named, None) or otherwise(job)
+
+    return find
+
+
+def _once(find: Callable[[JobStatus], Run | None]) -> Callable[[JobStatus], Run | None]:
+    """The same, each job looked for once; a record that cannot be read is none."""
+    known: dict[str, Run | None] = {}
+
+    def found(job: JobStatus) -> Run | None:
+        key = f"{job.cluster} {job.job_id} {job.submit}"
+        if key not in known:
+            try:
+                known[key] = find(job)
+            except (SlurmGpuError, OSError):
+                known[key] = None
+        return known[key]
+
+    return found
+
+
+def _print(found: Reports, cluster: Cluster | None, *, each: bool) -> None:
+    from slurmgpu.monitoring.reporting import text
+    from slurmgpu.monitoring.reporting.summing import summed
+
+    for note in found.notes:
+        click.echo(f"note: {printable(note)}", err=True)
+    name = found.cluster or "unknown"
+    if not found.jobs:
+        if not found.missing and not found.unasked:
+            said = "No jobs" if found.available else "Nothing is known of jobs"
+            click.echo(f"{said} on cluster {name} that ran in the time asked for.", err=True)
+        return
+    click.echo(f"cluster {name}, {found.time.astimezone():%Y-%m-%d %H:%M:%S}", nl=False)
+    click.echo(f", jobs since {found.since.astimezone():%Y-%m-%d %H:%M}\n" if found.since else "\n")
+    carbon = cluster.carbon if cluster else None
+    blocks: list[list[str]] = []
+    if found.since is None and not each:
+        blocks = [text.job_lines(one, carbon, bars=_bars()) for one in found.jobs]
+    else:
+        if found.since is not None:
+            blocks.append(text.summary_lines(summed(found.each, found.jobs)))
+        if each or len(found.jobs) <= _LISTED:
+            blocks.append(text.job_table(found.jobs))
+    click.echo(text.joined(blocks))
+
+
+@cache
+def _bars() -> bool:
+    """Whether this terminal shows block characters."""
+    return sys.stdout.isatty() and (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+
+def _print_json(found: Reports, cluster: Cluster | None) -> None:
+    from slurmgpu.monitoring.reporting.document import document
+
+    click.echo(json.dumps(document(found, cluster.carbon if cluster else None), indent=2))
+
+
+def _write_page(found: Reports, cluster: Cluster | None, path: Path) -> None:
+    from slurmgpu.files.run_record import write_atomically
+    from slurmgpu.monitoring.reporting.page import page
+
+    for note in found.notes:
+        click.echo(f"note: {printable(note)}", err=True)
+    try:
+        write_atomically(path, page(found, cluster.carbon if cluster else None))
+    except OSError as error:
+        raise InvalidInput(
+            f"--html {path}: cannot be written: {error.strerror}", hint="give a file that you may write"
+        ) from None
+    click.echo(printable(str(path)))

@@ -1,0 +1,194 @@
+"""What ``slurmgpu report --apply`` does: the proposed request goes into the job file, and nothing else changes there."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from slurmgpu.errors import InvalidInput, SlurmGpuError
+from slurmgpu.files.data import data_folder
+from slurmgpu.files.editing import Place, with_values
+from slurmgpu.files.jobs import load_job
+from slurmgpu.files.layered import Layered
+from slurmgpu.files.run_record import write_atomically
+from slurmgpu.files.yaml import read_file, read_text, validate
+from slurmgpu.models.job import Job
+from slurmgpu.models.plan import Plan
+from slurmgpu.models.resources import Resources
+from slurmgpu.models.run import Run
+from slurmgpu.models.units import Duration, GpuRequest
+from slurmgpu.monitoring.reporting.advising import Proposal, memory_text
+from slurmgpu.monitoring.reporting.figures import Figures
+from slurmgpu.monitoring.reporting.gathering import JobReport, Reports
+from slurmgpu.printable import printable
+from slurmgpu.submission.run_directory import read_plan
+
+# What a job is; its resources are what changes, and a name alone makes no other job of it.
+_SAME = ("command", "train", "script", "steps", "array", "exact")
+
+
+def apply_to_file(found: Reports, job_file: Path | None) -> None:
+    """Write the next request of the only job into its file.
+
+    Raises:
+        InvalidInput: the file is not the one that the run was made of, or says something else than the run asked for.
+        SlurmGpuError: it is not known which file that is.
+    """
+    if not found.jobs:
+        return
+    if len(found.jobs) > 1:
+        raise InvalidInput(
+            f"--apply: the word leads to {len(found.jobs)} jobs", hint="give one job id, or the run directory"
+        )
+    (report,) = found.jobs
+    path = _file_of(report, job_file)
+    if not report.advice.proposals:
+        click.echo(printable(f"{path}: nothing is proposed, and nothing is changed"), err=True)
+        return
+    assert report.run is not None
+    run_dir = Path(report.run.run_dir)
+    text = read_text(path)
+    _check_same(path, run_dir, report.advice.proposals)
+    values = dict(_values(report, read_plan(run_dir), _resources(path)))
+    if not values:
+        return
+    changed = with_values(text, str(path), values)
+    for line in difflib.unified_diff(
+        text.splitlines(), changed.splitlines(), str(path), str(path), lineterm="", n=1
+    ):
+        click.echo(printable(line))
+    try:
+        mode = path.stat().st_mode & 0o777
+        write_atomically(path.resolve(), changed)
+        path.chmod(mode)
+    except OSError as error:
+        raise InvalidInput(
+            f"{path} cannot be written: {error.strerror}", hint="change it by hand, as shown"
+        ) from None
+    click.echo(printable(f"{path}: changed; slurmgpu plan {path} shows what it asks for now"), err=True)
+
+
+def _file_of(report: JobReport, named: Path | None) -> Path:
+    run: Run | None = report.run
+    job_id = report.figures.job.job_id
+    if run is None:
+        raise SlurmGpuError(
+            f"--apply: job {job_id} has no run directory here: it was not submitted by slurmgpu, or that is gone",
+            hint="write the proposed request into its script by hand",
+        )
+    if named is not None:
+        return named
+    if run.job_file is None:
+        raise SlurmGpuError(
+            f"--apply: {run.run_dir} does not say which job file it was made of: it was given by options, or from Python",
+            hint="name the file: slurmgpu report JOB --apply job.yaml",
+        )
+    path = Path(run.job_file)
+    if path.stat().st_uid != os.getuid() if path.exists() else False:
+        raise InvalidInput(f"--apply: {path} is somebody else's", hint="copy it, and name the copy")
+    if path.is_relative_to(data_folder("jobs")):
+        raise InvalidInput(
+            f"--apply: {path} ships with slurmgpu", hint=f"copy it first: slurmgpu jobs copy {path.stem}"
+        )
+    return path
+
+
+def _check_same(path: Path, run_dir: Path, proposals: tuple[Proposal, ...]) -> None:
+    """InvalidInput where the file is not what the run was made of: it may have been changed since, or options won."""
+    now = load_job(path, Layered({}, {}), cwd=Path.cwd(), environ=os.environ).job
+    then = validate(Job, read_file(run_dir / "job.yaml"), "job")
+    for name in _SAME:
+        if getattr(now, name) != getattr(then, name):
+            raise InvalidInput(
+                f"--apply: {path} is not what {run_dir} ran: its {name} is another one",
+                hint="name the file that the run was made of; where options changed the job, change its file by hand",
+            )
+    for name in sorted({name for one in proposals for name in _KEYS[one.field]}):
+        before, after = getattr(then.resources, name), getattr(now.resources, name)
+        if before != after:
+            raise InvalidInput(
+                f"--apply: {path} is not what {run_dir} ran: resources.{name} was {_shown(before)}, and is {_shown(after)} there",
+                hint="the file has been changed since, or an option won; change it by hand",
+            )
+
+
+def _shown(value: object) -> str:
+    return "not given" if value is None else str(value)
+
+
+_KEYS = {
+    "memory": ("memory", "memory_per_cpu", "memory_per_gpu"),
+    "cpus": ("cpus_per_task", "cpus_per_gpu"),
+    "gpus": ("gpus", "gpus_per_node", "nodes"),
+    "time": ("time",),
+}
+
+
+def _resources(path: Path) -> Resources:
+    return load_job(path, Layered({}, {}), cwd=Path.cwd(), environ=os.environ).job.resources
+
+
+def _values(report: JobReport, plan: Plan, asked: Resources) -> Iterator[tuple[Place, str | int]]:
+    """The keys of the job file, and what they are to be; what cannot be said in one key is told."""
+    figures = report.figures
+    by_field = {one.field: one for one in report.advice.proposals}
+    gpus = by_field["gpus"].proposed if "gpus" in by_field else figures.job.gpus or 0
+    if "gpus" in by_field:
+        yield from _gpus(asked, gpus, figures)
+        if gpus == 0:
+            gpus = figures.job.gpus or 0  # they stay, until somebody takes them out
+    nodes = figures.job.nodes or 1
+    cpus = by_field["cpus"].proposed if "cpus" in by_field else figures.job.cpus or nodes
+    if "cpus" in by_field:
+        yield _cpus(asked, cpus, gpus, nodes, plan)
+    memory = by_field["memory"].proposed if "memory" in by_field else figures.memory
+    shares_change = (asked.memory_per_cpu and "cpus" in by_field) or (
+        asked.memory_per_gpu and "gpus" in by_field
+    )
+    if memory and ("memory" in by_field or shares_change):
+        yield _memory(asked, memory, max(1, cpus // nodes), max(1, gpus // nodes))
+    if "time" in by_field:
+        yield ("resources", "time"), str(Duration(by_field["time"].proposed))
+
+
+def _gpus(asked: Resources, gpus: int, figures: Figures) -> Iterator[tuple[Place, str | int]]:
+    nodes = figures.job.nodes or 1
+    fits = gpus and (asked.nodes is None or gpus % asked.nodes == 0)
+    if (
+        not fits
+        or (asked.gpus is None and asked.gpus_per_node is None)
+        or (asked.gpus_per_node and gpus % nodes)
+    ):
+        click.echo(
+            f"note: gpus: {figures.job.gpus} -> {gpus} is left to you: the file needs another shape for it",
+            err=True,
+        )
+        return
+    if asked.gpus is not None:
+        yield ("resources", "gpus"), _with_type(asked.gpus, gpus)
+    if asked.gpus_per_node is not None:
+        yield ("resources", "gpus_per_node"), _with_type(asked.gpus_per_node, gpus // nodes)
+
+
+def _with_type(request: GpuRequest, count: int) -> str | int:
+    return f"{request.type}:{count}" if request.type else count
+
+
+def _cpus(asked: Resources, cpus: int, gpus: int, nodes: int, plan: Plan) -> tuple[Place, int]:
+    if asked.cpus_per_task is None and gpus:
+        return ("resources", "cpus_per_gpu"), math.ceil(cpus / gpus)
+    return ("resources", "cpus_per_task"), math.ceil(cpus / (nodes * max(1, plan.tasks_per_node)))
+
+
+def _memory(asked: Resources, memory: int, cpus: int, gpus: int) -> tuple[Place, str]:
+    """``cpus`` and ``gpus``: those of a node, in the next request."""
+    if asked.memory_per_cpu is not None:
+        return ("resources", "memory_per_cpu"), memory_text(math.ceil(memory / cpus))
+    if asked.memory_per_gpu is not None:
+        return ("resources", "memory_per_gpu"), memory_text(math.ceil(memory / gpus))
+    return ("resources", "memory"), memory_text(memory)

@@ -1,0 +1,126 @@
+"""Values in a YAML file, changed in their places: comments, quotes, order and blank lines stay as they are."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from slurmgpu.errors import InvalidInput
+from slurmgpu.files.layered import dotted
+from slurmgpu.files.yaml import read_yaml
+
+if TYPE_CHECKING:
+    from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
+
+__all__ = ["with_values"]
+
+Place = tuple[str, str]
+"""A key below a top-level key: ``("resources", "memory")``."""
+
+
+def with_values(text: str, where: str, values: Mapping[Place, str | int]) -> str:
+    """The text of a YAML file with these values; those that are not there yet are added.
+
+    A writer of whole documents would indent and wrap by its own rules: only the characters of a value are replaced, and
+    the result is read again to see that this and nothing else has changed.
+
+    Raises:
+        InvalidInput: the file is written in a way that this cannot change (an alias, a value over several lines).
+    """
+    before = read_yaml(text, where).data
+    from ruamel.yaml.error import YAMLError
+
+    wanted: dict[str, object] = {
+        key: dict(one) if isinstance(one, dict) else one for key, one in before.items()
+    }
+    for (section, key), value in values.items():
+        held = wanted.get(section)
+        wanted[section] = {**held, key: value} if isinstance(held, dict) else {key: value}
+    made = text
+    try:
+        for place, value in values.items():
+            made = _with_value(made, place, value)
+        same = read_yaml(made, where).data == wanted
+    except (InvalidInput, YAMLError, ValueError):
+        same = False
+    if not same:
+        said = ", ".join(f"{dotted(place)}: {value}" for place, value in values.items())
+        raise InvalidInput(
+            f"{where}: is written in a way that cannot be changed here without changing more (aliases, for example)",
+            hint=f"write it by hand: {said}",
+        )
+    return made
+
+
+def _with_value(text: str, place: Place, value: str | int) -> str:
+    section, key = place
+    root = _mapping(_composed(text))
+    held = _inside(root, section) if root is not None else None
+    inner = _mapping(held)
+    if inner is None:
+        name = (
+            next((one for one, _ in root.value if one.value == section), None) if root is not None else None
+        )
+        if name is not None:  # `resources:` with nothing behind it
+            at = text.index(":", name.end_mark.index) + 1
+            return f"{text[:at]}\n  {key}: {_spelled(value)}{text[at:]}"
+        end = "" if not text or text.endswith("\n") else "\n"
+        return f"{text}{end}{section}:\n  {key}: {_spelled(value)}\n"
+    found = _scalar(_inside(inner, key))
+    if found is None:
+        return _with_key(text, inner, f"{key}: {_spelled(value)}")
+    quote = found.style if found.style in {'"', "'"} else None
+    return text[: found.start_mark.index] + _spelled(value, quote) + text[found.end_mark.index :]
+
+
+def _with_key(text: str, inner: MappingNode, line: str) -> str:
+    """The text with one more key in a mapping, behind its last one."""
+    if inner.flow_style:
+        close = inner.end_mark.index - 1
+        behind = text[:close].rstrip()
+        comma = "" if behind.endswith(("{", ",")) else ", "
+        return f"{behind}{comma}{line}{text[len(behind) : close].rstrip(' ')}{text[close:]}"
+    first, last = inner.value[0][0], _scalar(inner.value[-1][1])
+    indent = " " * int(first.start_mark.column)
+    if last is not None and last.style not in {"|", ">"}:
+        end = text.find("\n", last.end_mark.index)
+        if end < 0:
+            return f"{text}\n{indent}{line}\n"
+        return f"{text[:end]}\n{indent}{line}{text[end:]}"
+    at = first.start_mark.index
+    return f"{text[:at]}{line}\n{indent}{text[at:]}"
+
+
+def _composed(text: str) -> Node | None:
+    from ruamel.yaml import YAML
+
+    node: Node | None = YAML(pure=True).compose(io.StringIO(text))
+    return node
+
+
+def _mapping(node: Node | None) -> MappingNode | None:
+    from ruamel.yaml.nodes import MappingNode
+
+    return node if isinstance(node, MappingNode) and (node.value or node.flow_style) else None
+
+
+def _scalar(node: Node | None) -> ScalarNode | None:
+    from ruamel.yaml.nodes import ScalarNode
+
+    return node if isinstance(node, ScalarNode) else None
+
+
+def _inside(mapping: MappingNode, key: str) -> Node | None:
+    return next((value for name, value in mapping.value if name.value == key), None)
+
+
+def _spelled(value: str | int, quote: str | None = None) -> str:
+    """A value as YAML has it; older readers take 12:30:00 for a number."""
+    if isinstance(value, int):
+        return str(value)
+    if quote is None and re.fullmatch(r"[A-Za-z_][\w.-]*(?::\d+)?|\d+[A-Za-z][\w.-]*", value, re.ASCII):
+        return value
+    quote = quote or '"'
+    return f"{quote}{value}{quote}"

@@ -1,0 +1,292 @@
+"""The next request: what a job should ask for, by rules that say their head room, and never from what is not known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from slurmgpu.models.run import JobState
+from slurmgpu.models.units import Duration, Memory
+from slurmgpu.monitoring.reporting.figures import LEAST_SECONDS, Figures
+from slurmgpu.monitoring.reporting.wording import amount, clock, percent, short
+
+if TYPE_CHECKING:
+    from slurmgpu.models.cluster import Cluster
+
+__all__ = ["Advice", "Proposal", "advise"]
+
+HEAD_ROOM = 1.2
+"""Above a peak, and above the time that the job took."""
+CPU_HEAD_ROOM = 1.5
+"""Above the mean of the CPUs in use: a mean hides bursts."""
+MORE = 1.5
+"""What a job that was ended at a limit gets of it next time: how much it would have needed is not known."""
+WORTH_IT = 0.8
+"""A smaller request is proposed from this share of the present one on down."""
+NEAR = 0.95
+"""A job that came so close to a limit gets head room."""
+WAITS = 0.1
+"""A training whose loader waits for this share of a step is held up by it."""
+LEAST_MEMORY = 256 << 20
+LEAST_TIME = 300
+"""Seconds: a node that starts slowly takes some of them."""
+_MEMORY_STEPS = [step << 20 for step in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)] + [
+    step << 30 for step in (1, 2, 4, 8, 16, 32, 64)
+]
+_TIME_STEPS = (60, 300, 600, 900, 1800, 3600, 2 * 3600, 4 * 3600, 6 * 3600, 12 * 3600, 86400)
+
+Field = Literal["memory", "cpus", "gpus", "time"]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One line of the next request."""
+
+    field: Field
+    asked: int | None
+    """Bytes on each node, CPUs in all, GPUs in all, seconds; None: no limit."""
+    proposed: int
+    why: str
+    gpus: tuple[int, int] = (0, 0)
+    """Of CPUs: the GPUs that it had, and those of the next request, to which they belong; 0: none."""
+
+    @property
+    def key(self) -> str:
+        """What it is called in a job file."""
+        return self.field if self.field != "cpus" else "cpus_per_gpu" if all(self.gpus) else "cpus"
+
+    @property
+    def change(self) -> tuple[str, str]:
+        """Both amounts as a job file has them, what it was and what it is to be."""
+        if self.key != "cpus_per_gpu":
+            return self.spelled(self.asked), self.spelled(self.proposed)
+        before = (self.asked or 0) / self.gpus[0]
+        return f"{before:g}", str(math.ceil(self.proposed / self.gpus[1]))
+
+    @property
+    def more(self) -> bool:
+        """Whether it asks for more than before."""
+        return self.asked is not None and self.proposed > self.asked
+
+    def spelled(self, amount: int | None) -> str:
+        """An amount as a job file has it."""
+        if self.field == "memory":
+            return "not known" if amount is None else memory_text(amount)
+        if self.field == "time":
+            return str(Duration(amount))
+        return "not known" if amount is None else str(amount)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to ask for next time, and why nothing is proposed where nothing is."""
+
+    proposals: tuple[Proposal, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """What should be looked at, where no request would mend it."""
+
+
+def memory_text(size: int) -> str:
+    """Bytes as sbatch takes them: whole M or G."""
+    return str(Memory(math.ceil(size / 2**20)))
+
+
+def rounded_up(amount: float, steps: tuple[int, ...] | list[int], most: float = 0.05) -> int:
+    """The roundest amount that is no less, and no more than this share above it; steps rise."""
+    rounded = (math.ceil(amount / step) * step for step in reversed(steps))
+    return next(
+        (one for one in rounded if one <= amount * (1 + most)), math.ceil(amount / steps[0]) * steps[0]
+    )
+
+
+def advise(found: Figures, cluster: Cluster | None = None) -> Advice:
+    """What follows from a job's figures. ``cluster`` tells how much there is at all."""
+    job = found.job
+    if job.state is JobState.OUT_OF_MEMORY:
+        return _after_out_of_memory(found, cluster)
+    if job.state is JobState.TIMEOUT:
+        return _after_timeout(found, cluster)
+    reason = _says_nothing(found)
+    if reason:
+        return Advice((), (reason,))
+    said = [*_gpus(found), *_memory(found)]
+    gpus = next(
+        (one.proposed for one in said if isinstance(one, Proposal) and one.field == "gpus"),
+        found.job.gpus or 0,
+    )
+    said += [*_cpus(found, gpus), *_time(found)]
+    return Advice(
+        tuple(one for one in said if isinstance(one, Proposal)),
+        tuple(one for one in said if isinstance(one, str)),
+    )
+
+
+def _says_nothing(found: Figures) -> str | None:
+    """Why the run tells nothing of the next one."""
+    job = found.job
+    if not job.state.is_final:
+        return (
+            "it has not ended: what it needs in the end is not known yet"
+            if job.elapsed
+            else "it has not started"
+        )
+    if job.state is not JobState.COMPLETED:
+        return f"no smaller request is proposed: the job ended as {job.state.value}, so what a whole run needs is not known"
+    if (job.elapsed or 0) < LEAST_SECONDS:
+        return f"no request is proposed: a run of {job.elapsed or 0} s tells too little of the next one"
+    return None
+
+
+def _memory(found: Figures) -> Iterator[Proposal | str]:
+    peak, asked = found.peak, found.memory
+    if peak is None or not peak.trusted or asked is None:
+        return
+    wanted = max(LEAST_MEMORY, rounded_up(peak.amount * HEAD_ROOM, _MEMORY_STEPS))
+    most = "" if peak.exact else "at most "
+    if wanted <= WORTH_IT * asked:
+        yield Proposal(
+            "memory", asked, wanted, f"{most}{short(peak.amount)} in use at the peak, and 20 % on top"
+        )
+    elif peak.exact and peak.amount > NEAR * asked:
+        why = f"the peak of {short(peak.amount)} came close to it: 20 % on top of that"
+        yield Proposal("memory", asked, wanted, why)
+
+
+def _gpus(found: Figures) -> Iterator[Proposal | str]:
+    gpus, idle = found.job.gpus or 0, len(found.idle_gpus)
+    if not gpus or found.gpu_busy is None or (found.sampled_seconds or 0) < LEAST_SECONDS:
+        return
+    if idle == gpus:
+        yield Proposal("gpus", gpus, 0, f"none of them did anything in {clock(found.job.elapsed)}")
+    elif idle:
+        named = ", ".join(found.idle_gpus[:4]) + (", ..." if idle > 4 else "")
+        yield Proposal("gpus", gpus, gpus - idle, f"{idle} did nothing: {named}")
+    elif found.gpu_busy < 0.3:
+        wait = found.training.loader_wait if found.training else None
+        held = "" if wait is None or wait < WAITS else f"; the loader waits {percent(wait)} of each step"
+        yield f"the GPUs were busy {percent(found.gpu_busy)} of the time{held}"
+    memory, total = found.gpu_memory_peak, found.gpu_memory_total
+    if memory and total and idle < gpus and memory < 0.3 * total:
+        yield f"{short(memory)} of {short(total)} was the most in any GPU's memory: a smaller GPU would hold it"
+
+
+def _cpus(found: Figures, gpus: int) -> Iterator[Proposal | str]:
+    """``gpus``: those of the next request, of which each gets as many CPUs."""
+    busy, cpus, before = found.cpus_busy, found.job.cpus, found.job.gpus or 0
+    if busy is None or not cpus:
+        return
+    wait = found.training.loader_wait if found.training else None
+    if wait is not None and wait >= WAITS:
+        if busy >= 0.7 * cpus:
+            wanted = _whole_shares(cpus / (1 - min(wait, 0.75)) * HEAD_ROOM, gpus)
+            why = (
+                f"the loader waits {percent(wait)} of each step, with {percent(busy / cpus)} of the CPUs busy"
+            )
+            yield Proposal("cpus", cpus, wanted, why, (before, gpus))
+        else:
+            yield (
+                f"the loader waits {percent(wait)} of each step while {percent(1 - busy / cpus)} of the CPUs are idle: "
+                "more workers (num_workers), or faster storage, not more CPUs"
+            )
+        return
+    wanted = _whole_shares(max(busy * CPU_HEAD_ROOM, 1, gpus), gpus)
+    if wanted <= WORTH_IT * cpus:
+        why = f"{amount(busy)} in use on average, and half as many on top for bursts"
+        yield Proposal("cpus", cpus, wanted, why, (before, gpus))
+
+
+def _whole_shares(cpus: float, gpus: int) -> int:
+    """CPUs, as many for each GPU."""
+    return math.ceil(cpus / gpus) * gpus if gpus else math.ceil(cpus)
+
+
+def _time(found: Figures) -> Iterator[Proposal | str]:
+    elapsed, limit = found.job.elapsed or 0, found.job.limit
+    if limit is None or found.starts > found.tasks:
+        return  # of a job in several starts no single one tells how long the whole takes
+    wanted = max(LEAST_TIME, rounded_up(elapsed * HEAD_ROOM, _TIME_STEPS, 0.1))
+    if limit == "UNLIMITED":
+        yield Proposal(
+            "time", None, wanted, f"it took {clock(elapsed)}, and 20 % on top; a limit lets it start sooner"
+        )
+    elif wanted <= WORTH_IT * limit:
+        yield Proposal(
+            "time", limit, wanted, f"it took {clock(elapsed)}, and 20 % on top; shorter jobs start sooner"
+        )
+    elif elapsed > NEAR * limit and wanted > limit:
+        yield Proposal("time", limit, wanted, f"the {clock(elapsed)} that it took came close to it")
+
+
+def _after_out_of_memory(found: Figures, cluster: Cluster | None) -> Advice:
+    if found.memory is None:
+        return Advice(
+            (), ("it ran out of memory; how much it had is not known, so ask for more than you did",)
+        )
+    wanted = rounded_up(found.memory * MORE, _MEMORY_STEPS)
+    most = _most_memory(found, cluster)
+    if most is not None and found.memory >= most:
+        return Advice((), (
+            f"it ran out of memory with {memory_text(found.memory)}, and no node of {found.job.partition} has more: "
+            "use more nodes, fewer workers or a smaller batch",
+        ))  # fmt: skip
+    wanted = wanted if most is None else min(wanted, most)
+    why = f"it was ended with {memory_text(found.memory)} on a node; how much it needs is not known, so half as much again"
+    return Advice((Proposal("memory", found.memory, wanted, why),))
+
+
+def _most_memory(found: Figures, cluster: Cluster | None) -> int | None:
+    """Bytes of the largest node of the partition, where the profile says; 0 of one whose memory is not stated."""
+    partition = cluster.partitions.get(found.job.partition or "") if cluster else None
+    sizes = [kind.memory for kind in partition.kinds] if partition else []
+    return max(size.mib for size in sizes if size) << 20 if sizes and all(sizes) else None
+
+
+def _after_timeout(found: Figures, cluster: Cluster | None) -> Advice:
+    limit = found.job.limit
+    if not isinstance(limit, int):
+        return Advice((), ("it ran into a time limit that is not known; ask for more than you did",))
+    training = found.training
+    left = _steps_left(found)
+    if left is not None and training is not None:
+        seconds, steps = left
+        wanted = rounded_up(seconds * HEAD_ROOM, _TIME_STEPS, 0.1)
+        in_all = clock(round(seconds))
+        why = (
+            f"{steps} of {training.total_steps} steps were left; at its pace {in_all} in all, and 20 % on top"
+        )
+    else:
+        wanted = rounded_up(limit * MORE, _TIME_STEPS, 0.1)
+        why = "it was ended at its limit; how long it takes is not known, so half as long again"
+    most = _longest(found, cluster)
+    resumes = "; from checkpoints it goes on: slurmgpu resume" if training is not None else ""
+    if most is not None and limit >= most:
+        return Advice((), (
+            f"it ran into its time limit of {clock(limit)}, the longest in {found.job.partition}: save checkpoints, and let "
+            "it go on in another start (restart: {on: [timeout]})",
+        ))  # fmt: skip
+    wanted = wanted if most is None else min(wanted, most)
+    return Advice((Proposal("time", limit, wanted, why + resumes),) if wanted > limit else ())
+
+
+def _steps_left(found: Figures) -> tuple[float, int] | None:
+    """How long the whole training takes at the pace of its last start, and how many steps were left."""
+    one = found.training
+    if (
+        one is None
+        or not one.total_steps
+        or not one.steps_of_last_start
+        or one.steps is None
+        or not found.job.elapsed
+    ):
+        return None
+    if one.steps >= one.total_steps:
+        return None
+    return found.job.elapsed / one.steps_of_last_start * one.total_steps, one.total_steps - one.steps
+
+
+def _longest(found: Figures, cluster: Cluster | None) -> int | None:
+    partition = cluster.partitions.get(found.job.partition or "") if cluster else None
+    longest = partition.limits.max_time if partition else None
+    return longest.seconds if longest else None

@@ -1,0 +1,198 @@
+"""From JOB words, or from a time, to reports: what Slurm is asked, and which run directories tell more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from functools import cached_property
+from pathlib import Path
+
+from slurmgpu.errors import SlurmUnreachable
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.run import JobStatus, Run
+from slurmgpu.monitoring.reporting.advising import Advice, advise
+from slurmgpu.monitoring.reporting.figures import Figures, figures_of, together
+from slurmgpu.monitoring.reporting.training import read_training
+from slurmgpu.monitoring.samples import summary
+from slurmgpu.monitoring.select import Selection
+from slurmgpu.monitoring.status import status
+from slurmgpu.slurm import Histories, History, JobId, Sampling, Slurm, Start, cluster_name_here
+
+__all__ = ["DEFAULT_SINCE", "JobReport", "Reports", "report_on_jobs", "report_since"]
+
+DEFAULT_SINCE = timedelta(days=7)
+MOST_LOOKED_INTO = 200
+"""Of so many jobs, those with the most GPU-hours, the run directories are read for a summary."""
+_MOST_ASKED = 1000
+
+RunFor = Callable[[JobStatus], Run | None]
+
+
+@dataclass(frozen=True)
+class JobReport:
+    """One job, or an array's tasks taken together: asked, used, and the next request."""
+
+    figures: Figures
+    cluster: Cluster | None = None
+    """Where it ran, as far as a profile describes it."""
+    run: Run | None = None
+
+    @cached_property
+    def advice(self) -> Advice:
+        """The next request, worked out where it is asked for."""
+        return advise(self.figures, self.cluster)
+
+
+@dataclass(frozen=True)
+class Reports:
+    """What was found at one moment."""
+
+    cluster: str | None
+    time: datetime
+    jobs: list[JobReport]
+    """Arrays taken together."""
+    each: list[Figures] = field(default_factory=list)
+    """Every job and task by itself, where they are to be added up."""
+    notes: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    """The JOB words that lead to no job that Slurm knows, though it was asked."""
+    unasked: list[str] = field(default_factory=list)
+    """The JOB words of which it is not known whether there is such a job."""
+    since: datetime | None = None
+    available: bool = True
+    """Whether accounting answered: without it little is known of what has ended."""
+
+
+def report_on_jobs(
+    slurm: Slurm,
+    selections: Sequence[Selection],
+    *,
+    user: str | None,
+    since: datetime | None,
+    run_for: RunFor,
+    cluster: Cluster | None = None,
+) -> Reports:
+    """Report on the jobs that the words mean; an array whose number is named is one, its tasks taken together.
+
+    Asks accounting once, slurmctld once for how often it samples, and the queue only about jobs that accounting does not
+    know. Raises SlurmUnreachable when none of them answers.
+    """
+    now = datetime.now(timezone.utc)
+    told = _ask(slurm, selections, user, since or now - DEFAULT_SINCE)
+    found = [one for one in told.jobs if any(_matches(selection, one) for selection in selections)]
+    missing = [one for one in selections if not any(_matches(one, history) for history in found)]
+    notes, lost, unasked = list(told.notes), [one.text for one in missing], []
+    if missing:
+        later = status(slurm, user=user, selections=missing, since=since, run_for=run_for)
+        found += [History((Start(job),)) for job in later.jobs if job.source != "none"]
+        notes += [note for note in later.notes if note not in notes]
+        lost, unasked = later.missing, later.unasked
+    sampling = slurm.sampling()
+    figures = [_looked_into(one, sampling, run_for) for one in found]
+    jobs = [_reported(group, cluster, run_for) for group in _arrays(figures, selections)]
+    return Reports(_name(slurm, found), now, jobs, figures, notes, lost, unasked, available=told.available)
+
+
+def report_since(
+    slurm: Slurm, since: datetime, *, user: str | None, run_for: RunFor, cluster: Cluster | None = None
+) -> Reports:
+    """Report on all jobs of a user (None: everybody's) that ran since a moment, by one sacct call.
+
+    The run directories of those with the most GPU-hours are read.
+    """
+    now = datetime.now(timezone.utc)
+    told = _tell(slurm, user=user, since=since)
+    ran = [one for one in told.jobs if one.job.elapsed or one.job.state.is_final]
+    sampling = slurm.sampling() if told.jobs else Sampling()
+    figures = [figures_of(one, sampling) for one in ran]
+    order = sorted(range(len(ran)), key=lambda at: -(figures[at].gpu_hours or 0.0))
+    runs: dict[str, Run] = {}
+    for at in order[:MOST_LOOKED_INTO]:
+        run = run_for(ran[at].job) if figures[at].gpu_hours else None
+        if run is not None:
+            runs[ran[at].job.job_id] = run
+            figures[at] = _with_run(ran[at], sampling, run)
+    jobs = [JobReport(one, cluster, runs.get(one.job.job_id)) for one in _collapsed(figures)]
+    return Reports(_name(slurm, ran), now, jobs, figures, told.notes, since=since, available=told.available)
+
+
+def _tell(
+    slurm: Slurm, *, user: str | None = None, ids: Sequence[int] = (), since: datetime | None = None
+) -> Histories:
+    try:
+        return slurm.history(user=user, ids=ids, since=None if ids else since)
+    except SlurmUnreachable as error:
+        return Histories(
+            notes=[f"accounting is not available: {error.message}"], available=False, silent=True
+        )
+
+
+def _ask(slurm: Slurm, selections: Sequence[Selection], user: str | None, since: datetime) -> Histories:
+    """What accounting knows: by id where all words lead to one, the earlier jobs of a run included."""
+    by_id = [one for one in selections if one.id is not None]
+    ids = {one.id.number for one in by_id if one.id} | {
+        n for one in by_id if one.run for n in one.run.job_ids
+    }
+    if len(by_id) == len(selections):
+        return _tell(slurm, ids=sorted(ids)[-_MOST_ASKED:])
+    told = _tell(slurm, user=user, since=since)
+    known = {(JobId.parse(one.job.job_id) or JobId(0)).number for one in told.jobs}
+    older = sorted(ids - known)
+    if not older or not told.available:
+        return told
+    more = _tell(slurm, ids=older[-_MOST_ASKED:])
+    return replace(told, jobs=[*told.jobs, *more.jobs], notes=[*told.notes, *more.notes])
+
+
+def _matches(selection: Selection, history: History) -> bool:
+    return selection.matches(history.job)
+
+
+def _looked_into(history: History, sampling: Sampling, run_for: RunFor) -> Figures:
+    run = run_for(history.job)
+    return figures_of(history, sampling) if run is None else _with_run(history, sampling, run)
+
+
+def _with_run(history: History, sampling: Sampling, run: Run) -> Figures:
+    folder = folder_of(run, history.job)
+    number = history.job.raw_id
+    samples = summary(folder, number) if number is not None else None
+    return figures_of(history, sampling, samples, read_training(folder))
+
+
+def folder_of(run: Run, job: JobStatus) -> Path:
+    """Where a job's own files are: those of a task of an array in a folder below."""
+    task = job.array_tasks or ""
+    inside = Path(run.run_dir) / task
+    return inside if task.isdecimal() and inside.is_dir() else Path(run.run_dir)
+
+
+def _reported(tasks: list[Figures], cluster: Cluster | None, run_for: RunFor) -> JobReport:
+    figures = together(tasks)
+    return JobReport(figures, cluster, run_for(tasks[0].job))
+
+
+def _arrays(figures: list[Figures], selections: Sequence[Selection]) -> list[list[Figures]]:
+    """The tasks of each array together, but those that a word names by themselves."""
+    alone = {
+        one.job.job_id
+        for one in figures
+        for selection in selections
+        if selection.job_id and selection.job_id.tasks and selection.matches(one.job)
+    }
+    groups: dict[str, list[Figures]] = {}
+    for one in figures:
+        array = one.job.array_job_id
+        key = one.job.job_id if array is None or one.job.job_id in alone else f"{array}_"
+        groups.setdefault(f"{one.job.cluster} {key}", []).append(one)
+    return list(groups.values())
+
+
+def _collapsed(figures: Iterable[Figures]) -> list[Figures]:
+    return [together(group) for group in _arrays(list(figures), ())]
+
+
+def _name(slurm: Slurm, found: Iterable[History]) -> str | None:
+    names = sorted({one.job.cluster for one in found if one.job.cluster})
+    return ",".join(names) if names else cluster_name_here(slurm.env)

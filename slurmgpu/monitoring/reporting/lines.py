@@ -1,0 +1,142 @@
+"""A job's report as rows and sentences: one table, for the terminal and the page alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from slurmgpu.models.run import JobState
+from slurmgpu.models.site import Carbon
+from slurmgpu.monitoring.reasons import reason
+from slurmgpu.monitoring.reporting.advising import memory_text
+from slurmgpu.monitoring.reporting.figures import Figures
+from slurmgpu.monitoring.reporting.gathering import JobReport
+from slurmgpu.monitoring.reporting.wording import amount, clock, count, energy, percent, short
+
+__all__ = ["Row", "carbon_grams", "costs", "head", "rows", "sentences"]
+
+
+class Row(NamedTuple):
+    """One resource: what was asked for, what was used of it, and the share; None: not known."""
+
+    what: str
+    asked: str
+    used: str
+    share: float | None = None
+
+
+def head(report: JobReport) -> tuple[str, str]:
+    """Which job it is; and how it ended, where, and whose it is."""
+    job, figures = report.figures.job, report.figures
+    tasks = f" ({count(figures.tasks, 'task')})" if figures.tasks > 1 else ""
+    state = job.state.value if job.state is not JobState.UNKNOWN else "state unknown"
+    if len(figures.ends) > 1:
+        state = ", ".join(f"{number:,} {one.value}" for one, number in figures.ends)
+    after = f" after {clock(job.elapsed)}" if job.elapsed is not None and not figures.ends else ""
+    said = None if figures.ends else reason(job)
+    why = f", {said}" if said else ""
+    named = {"partition": job.partition, "account": job.account, "user": job.user}
+    where = "".join(f"; {what} {name}" for what, name in named.items() if name)
+    return f"job {job.job_id}{tasks}: {job.name}", f"{state}{after}{why}{where}"
+
+
+def rows(figures: Figures) -> list[Row]:
+    """What was asked for and what was used."""
+    return list(_rows(figures))
+
+
+def _rows(one: Figures) -> Iterator[Row]:
+    job = one.job
+    each = " each" if one.tasks > 1 else ""
+    if job.gpus:
+        types = ",".join(sorted(job.gpu_types))
+        busy = "unknown" if one.gpu_busy is None else f"{one.gpu_busy * job.gpus:.1f} busy on average"
+        if one.gpu_busy is None and one.gpu_busiest is not None:
+            busy = f"unknown; {percent(one.gpu_busiest)} in the highest sample"
+        yield Row("GPUs", f"{job.gpus} {types}".strip() + each, busy, one.gpu_busy)
+        if one.gpu_memory_peak is not None:
+            total = one.gpu_memory_total
+            share = one.gpu_memory_peak / total if total else None
+            yield Row(
+                "GPU memory",
+                short(total) if total else "not known",
+                f"{short(one.gpu_memory_peak)} at the peak",
+                share,
+            )
+    cpus = "unknown" if one.cpus_busy is None else f"{amount(one.cpus_busy)} busy on average"
+    yield Row("CPUs", ("not known" if job.cpus is None else str(job.cpus)) + each, cpus, one.cpu_share)
+    yield Row("memory", _memory(one, each), _peak(one), one.memory_share)
+    limit = (
+        "not known" if job.limit is None else job.limit if isinstance(job.limit, str) else clock(job.limit)
+    )
+    yield Row("time", limit + each, "unknown" if job.elapsed is None else clock(job.elapsed), one.time_share)
+
+
+def _memory(one: Figures, each: str) -> str:
+    if one.memory is None:
+        return "not known"
+    return memory_text(one.memory) + (" a node" if (one.job.nodes or 1) > 1 else "") + each
+
+
+def _peak(one: Figures) -> str:
+    if one.peak is None:
+        return "unknown"
+    bound = "" if one.peak.exact else "at most "
+    return f"{bound}{short(one.peak.amount)} at the {'sampled ' if not one.peak.trusted else ''}peak"
+
+
+def costs(one: Figures, carbon: Carbon | None) -> list[str]:
+    """What it took in hours and energy."""
+    said = []
+    if one.gpu_hours:
+        said.append(f"{amount(one.gpu_hours)} GPU-hours")
+    if one.cpu_hours:
+        said.append(f"{amount(one.cpu_hours)} CPU-hours")
+    if one.energy is not None:
+        said.append(
+            f"{energy(one.energy)} of {'its nodes, whole' if one.energy_of == 'nodes' else 'its GPUs alone'}"
+        )
+        grams = carbon_grams(one, carbon)
+        if grams is not None and carbon is not None:
+            said.append(
+                f"{_mass(grams)} of CO2 at {carbon.grams_per_kwh:g} g/kWh ({carbon.source.text}, {carbon.source.date})"
+            )
+    return said
+
+
+def carbon_grams(one: Figures, carbon: Carbon | None) -> float | None:
+    """Grams of CO2 equivalent; None where the energy or the site's electricity is not known."""
+    return None if one.energy is None or carbon is None else one.energy / 3.6e6 * carbon.grams_per_kwh
+
+
+def _mass(grams: float) -> str:
+    return f"{grams / 1000:.3g} kg" if grams >= 1000 else f"{grams:.3g} g"
+
+
+def sentences(report: JobReport) -> list[str]:
+    """What the figures say, and what is not known; the proposals stand by themselves."""
+    advice = report.advice
+    told = any(
+        "the loader waits" in text for text in (*advice.remarks, *(one.why for one in advice.proposals))
+    )
+    return [*_restarts(report.figures), *([] if told else _loader(report.figures)), *advice.remarks]
+
+
+def _restarts(one: Figures) -> Iterator[str]:
+    training = one.training
+    left_out = one.tasks - dict(one.ends).get(JobState.COMPLETED, one.tasks)
+    if left_out and left_out < one.tasks:
+        yield f"what tasks used is that of the {one.tasks - left_out} that completed"
+    if one.starts > one.tasks:
+        lost = f", {clock(one.seconds_before)} of its time before the last one" if one.tasks == 1 else ""
+        yield f"{count(one.starts - one.tasks, 'restart')}{lost}"
+    if one.goodput is not None:
+        repeated = training.repeated_seconds if training else 0
+        of = f"; {clock(repeated)} were repeated after a restart" if repeated else ""
+        yield f"{percent(one.goodput)} of the time went into steps that were kept{of}"
+
+
+def _loader(one: Figures) -> Iterator[str]:
+    wait = one.training.loader_wait if one.training else None
+    if wait is not None:
+        yield f"the loader waits {percent(wait)} of each step"
