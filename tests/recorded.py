@@ -19,9 +19,8 @@ def recorded(name: str, release: str = "22.05") -> Answer:
     content = json.loads((FOLDER / release / f"{name}.json").read_text(encoding="utf-8"))
     argv = tuple(word.replace(RECORDED_WITH, SEPARATOR) for word in content["argv"])
     stdout = content["stdout"].replace(RECORDED_WITH, SEPARATOR)
-    if argv[-1].endswith(
-        f",Command:{SEPARATOR}"
-    ):  # recorded before the queue was asked for dependencies, too
+    # Recorded before the whole queue was asked for dependencies, too.
+    if argv[-1].endswith(f",Command:{SEPARATOR}") and f",Cluster:{SEPARATOR}," in argv[-1]:
         argv = (*argv[:-1], f"{argv[-1]},Dependency:{SEPARATOR}")
         stdout = _longer(stdout, 1, "(null)")
     return Answer(argv, content["rc"], stdout, content["stderr"])

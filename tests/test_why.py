@@ -532,6 +532,26 @@ def test_running_and_ended_jobs_say_what_they_do(here: Path) -> None:
     assert "job 6 (digits) has ended:\n  the command failed (exit code 1)" in shown.stdout
 
 
+def test_a_failed_job_is_told_with_what_failed_first_by_its_log(here: Path) -> None:
+    log = here / "job.out"
+    log.write_text(
+        'step 1\nTraceback (most recent call last):\n  File "/home/ada/train.py", line 3, in <module>\n    import numpi\n'
+        "ModuleNotFoundError: No module named 'numpi'\n"
+    )
+    row = status_row(
+        6, State="FAILED", exit_code="256", Reason="NonZeroExitCode", StdOut=str(log), WorkDir=str(here)
+    )
+    shown = run(Whole(row).slurm(), "6")
+    assert "job 6 (digits) has ended:" in shown.stdout
+    assert "first cause:" in shown.stdout
+    assert "numpi" in shown.stdout
+    (one,) = json.loads(run(Whole(row).slurm(), "6", "--json").stdout)["jobs"]
+    assert one["cause"]["schema"] == "slurmgpu.cause/1"
+    assert "numpi" in " ".join(one["cause"]["evidence"])
+    healthy = status_row(8, State="COMPLETED", exit_code="0", StdOut=str(log), WorkDir=str(here))
+    assert json.loads(run(Whole(healthy).slurm(), "8", "--json").stdout)["jobs"][0]["cause"] is None
+
+
 def test_shapes_are_asked_of_slurm_and_not_against_a_sites_will(here: Path) -> None:
     number = jobs_of("22.05")["Resources"]
     replay = Whole(status_row(number, Reason="Resources"))

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from slurmgpu.diagnosis.facts import CAUSE_SCHEMA
 from slurmgpu.errors import InvalidInput, OutcomeUnknown
-from slurmgpu.files.settings import load_settings
+from slurmgpu.files.settings import load_settings, runs_by_settings
 from slurmgpu.models.run import JobStatus
+from slurmgpu.monitoring.causes import cause_lines, cause_of, earlier_on_node
+from slurmgpu.monitoring.runs import run_of_job
 from slurmgpu.monitoring.select import current_user, select
 from slurmgpu.monitoring.status import StatusReport, status
 from slurmgpu.monitoring.why.answer import Start, Why, document
@@ -69,10 +72,21 @@ def _chosen(report: StatusReport) -> list[JobStatus]:
 
 def _told(slurm: Slurm, job: JobStatus, present: Present, now: datetime, shapes: bool) -> Why:
     why = explain(job, present, now, os.environ)
+    if why.verdict == "ended":
+        _tell_end(why)
     if shapes and why.verdict in ("waits", "never") and job.raw_id is not None:
         why.shapes = shapes_of(slurm, job, present, Path.cwd())
         why.mends = [one for one in why.mends if "--shapes" not in (one.command or "")]
     return why
+
+
+def _tell_end(why: Why) -> None:
+    """What failed first, by what the job's script left, or by its logs; and whether its node did so before."""
+    runs_of = runs_by_settings(Path.cwd(), os.environ)
+    cause = cause_of(why.job, run_of_job(why.job, runs_of=runs_of))
+    if cause is not None:
+        why.cause = {"schema": CAUSE_SCHEMA, **cause._asdict()}
+        why.end = cause_lines(cause, earlier_on_node(cause, runs_of(Path.cwd())))
 
 
 def _document(report: StatusReport, told: list[Why]) -> dict[str, object]:
@@ -119,6 +133,7 @@ def _lines(why: Why, now: datetime) -> list[str]:
     lines += [
         line for fact in why.facts if fact.text not in why.sentence for line in _folded(fact.text, "  - ")
     ]
+    lines += [f"  {line}" for line in why.end]
     if why.start is not None:
         lines += _folded(_start(why.start, now), "  - ")
     if why.shapes is not None:

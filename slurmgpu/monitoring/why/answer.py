@@ -63,6 +63,10 @@ class Why:
     mends: list[Mend] = field(default_factory=list)
     shapes: list[Shape] | None = None
     """None: they were not asked for."""
+    cause: Mapping[str, object] | None = None
+    """What failed first in a job that has ended (``slurmgpu.cause/1``); None: nothing did, or it has not ended."""
+    end: list[str] = field(default_factory=list)
+    """The same in lines for people."""
     unknown: dict[str, str] = field(default_factory=dict)
     """What could not be had, and why."""
 
@@ -78,6 +82,7 @@ def document(why: Why) -> dict[str, object]:
         "start": None if start is None else _plain(start._asdict()),
         "mends": [one._asdict() for one in why.mends],
         "shapes": None if why.shapes is None else [_plain(one._asdict()) for one in why.shapes],
+        "cause": None if why.cause is None else dict(why.cause),
         "unknown": why.unknown,
     }
 
