@@ -104,6 +104,15 @@ def test_a_job_that_goes_well_or_stops_in_good_order_says_nothing(
     assert (run_dir / "exit_code.71").read_text() == f"{code}\n"
 
 
+def test_a_script_that_slurm_ends_says_so_though_its_trap_is_not_told(run_dir: Path) -> None:
+    line = "slurmstepd: error: *** JOB 71 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***"
+    ended = Ended(run_dir, f"echo '{line}'\nkill -TERM $$\nsleep 1\n")
+    assert ended.code == -15
+    assert ended.cause is not None
+    assert ended.cause["kind"] == "time-limit"
+    assert len(ended.said) == 2
+
+
 def test_a_local_run_and_a_script_without_a_run_directory_say_nothing(run_dir: Path) -> None:
     assert Ended(run_dir, printing(TRACE, 3), SLURMGPU_LOCAL_JOB="71").cause is None
     assert (run_dir / "exit_code.71").read_text() == "3\n"

@@ -10,7 +10,7 @@ from .ends import End, moment_in
 from .facts import UNKNOWN, Cause, Facts, code_in_words
 from .reading import Found, Reading, last_lines
 from .row import filled
-from .table import GENERIC
+from .table import GENERIC, NODE_MATTERS
 
 __all__ = ["Choice", "told", "unknown"]
 
@@ -44,6 +44,8 @@ def told(choice: Choice, seen: Reading, facts: Facts) -> Cause:
         end.host if end and (end.rank == choice.rank or choice.rank is None) else ""
     )
     host = host or seen.host_of(choice.rank)
+    if found is not None and found.row.role == "job" and found.row.id not in NODE_MATTERS:
+        host = ""  # slurmstepd names the node on which it speaks
     code, number = facts.exit_code, facts.signal
     if end is not None and end.rank == choice.rank:
         code, number = (end.code if end.code is not None else code), (end.signal or number)

@@ -84,7 +84,7 @@ def test_a_job_that_was_cancelled_is_not_said_to_have_failed_by_itself(tool: Too
     (job,) = [one for one in jobs if one.raw_id == made.job_id]
     found = cause_of(job, run_of(job))
     assert found is not None
-    assert (found.kind, found.rank) == ("cancelled", None), made.log
+    assert (found.kind, found.where) == ("cancelled", ""), made.log
 
 
 @pytest.mark.long
