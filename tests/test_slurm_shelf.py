@@ -22,7 +22,7 @@ from slurmgpu.monitoring.status import last_known, status
 from slurmgpu.slurm import Shelf, Slurm
 from slurmgpu.slurm import shelf as shelf_module
 from slurmgpu.slurm.answers import Answer
-from slurmgpu.slurm.shelf import note_change, own_folder, shelf_here
+from slurmgpu.slurm.shelf import changes, note_change, own_folder, shelf_here
 from tests.recorded import Replay, recorded, said
 
 USER = "root"
@@ -96,6 +96,19 @@ def test_an_answer_from_before_ones_own_submission_or_cancellation_is_old(clock:
     after = process()
     assert status(after, user=USER).age == 0
     assert len(after.asked) == 2
+
+
+def test_what_changes_nothing_makes_no_answer_old() -> None:
+    for words in (
+        "scontrol show node",
+        "scontrol -o show job 7",
+        "scontrol ping",
+        "sbatch --test-only x",
+        "squeue --me",
+    ):
+        assert not changes(words.split()), words
+    for words in ("sbatch x", "scancel 7", "scontrol requeue 7", "scontrol update JobId=7"):
+        assert changes(words.split()), words
 
 
 def test_a_job_that_is_not_there_is_not_there_now(clock: Clock) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.slurm.answers import Answer
-from slurmgpu.slurm.shelf import CHANGING, READING, Shelf, note_change
+from slurmgpu.slurm.shelf import READING, Shelf, changes, note_change
 
 __all__ = [
     "Answer",
@@ -243,7 +243,7 @@ class Commands:
             if answer is None:
                 raise SlurmUnreachable(f"{argv[0]} has never answered this on this machine")
             return answer
-        if argv[0] not in CHANGING or self.run is not call:
+        if not changes(argv) or self.run is not call:
             return now()
         try:
             return now()

@@ -27,16 +27,13 @@ from typing import NamedTuple
 from slurmgpu.slurm.answers import Answer, meaning_of
 from slurmgpu.slurm.text import SEPARATOR
 
-__all__ = ["CHANGING", "FLOOR", "READING", "Shelf", "note_change", "own_folder", "shelf_here"]
+__all__ = ["FLOOR", "READING", "Shelf", "changes", "note_change", "own_folder", "shelf_here"]
 
 SCHEMA = "slurmgpu.answer/1"
 FLOOR = 2.0
 """Seconds within which nobody asks the same again, unless the settings say more."""
 
 READING = frozenset({"squeue", "sacct", "sstat", "sinfo", "sprio", "sshare"})
-CHANGING = frozenset({"sbatch", "scancel", "scontrol"})
-"""Commands after which what Slurm said before is old. (scontrol reads, too: asking once too often does no harm.)"""
-
 # A command of ours that does not answer is ended after 60 s; who holds the lock longer has lost something else.
 _LONGEST_TURN = 75.0
 _LOOK = 0.05
@@ -195,6 +192,13 @@ def _is_own(folder: Path, above: str, me: int) -> bool:
         return False
     # A folder of this name may have been laid into /tmp by somebody else, or lead elsewhere.
     return stat.S_ISDIR(there.st_mode) and there.st_uid == me and not there.st_mode & 0o077
+
+
+def changes(argv: Sequence[str]) -> bool:
+    """Whether what Slurm said before such a command may be old after it."""
+    if argv[0] == "scontrol":
+        return not {"show", "ping"} & set(argv[1:3])
+    return argv[0] == "scancel" or (argv[0] == "sbatch" and "--test-only" not in argv)
 
 
 def note_change(env: Mapping[str, str] | None = None) -> None:
