@@ -300,6 +300,16 @@ def test_it_ends_when_what_started_it_has_gone(job: Job) -> None:
     assert rows_of(job.file)[-1]["kind"] == "end"
 
 
+def test_it_does_not_begin_when_what_started_it_has_gone_already(job: Job) -> None:
+    """Its parent would be process 1, which never goes."""
+    start = job.run_dir / "code" / "slurmgpu_sampling" / "start.sh"
+    start.write_text(start.read_text().replace('"$gpus" "$PPID"', '"$gpus" 1'))
+    script = job.start("1 0", 'wait "$!"; echo "$?"')
+    output, _ = script.communicate(timeout=DEADLINE)
+    assert output == "0\n"
+    assert not job.file.exists()
+
+
 def test_signals_that_ask_a_job_to_save_do_not_end_it(job: Job) -> None:
     job.start()
     before = len(job.samples())

@@ -14,6 +14,7 @@ find_python() { # the first on this node that is 3.9 or newer; the last is the o
 
 sample_here() { # JOB SECONDS GPUS PARENT: becomes the sampler of this node
     local python
+    [ "$4" -gt 1 ] || exit 0 # what started it has gone already, and nothing would end it
     python=$(find_python)
     [ -n "$python" ] || exit 0
     exec "$python" -I -S -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); from slurmgpu_sampling.__main__ import main
