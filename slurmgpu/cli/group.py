@@ -31,6 +31,7 @@ SECTIONS = {
     },
     "Watch": {
         "status": "Show queued, running and finished jobs.",
+        "top": "Watch jobs, logs and free GPUs on the whole terminal.",
         "why": "Say why a job waits, and what would let it start.",
         "logs": "Show the log of a job.",
         "report": "Show what jobs used of what they asked for; what to ask for next.",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slurmgpu.models.samples import Progress
 
-__all__ = ["METRICS", "progress_of"]
+__all__ = ["METRICS", "progress_of", "rows_of"]
 
 METRICS = "metrics.jsonl"
 _SCHEMA = "slurmgpu.metrics/1"
@@ -65,20 +65,23 @@ def _read(path: Path) -> tuple[list[Row], Row]:
             return [], {}
         at = max(0, found.st_size - _TAIL)
         tail = os.pread(file, _TAIL, at)
-        rows = _rows(tail if at == 0 else tail[tail.find(b"\n") + 1 :])
+        rows = rows_of(tail if at == 0 else tail[tail.find(b"\n") + 1 :])
         starts = [row for row in rows if row.get("kind") == "start"]
         if not starts and at:
             back = max(0, found.st_size - _MOST)
             before = os.pread(file, _MOST, back)
             begins = before.rfind(b"\n", 0, max(0, before.rfind(_START))) + 1
-            starts = [row for row in _rows(before[begins:].split(b"\n", 1)[0]) if row.get("kind") == "start"]
-            starts = starts or _rows(os.pread(file, _MOST, 0).split(b"\n", 1)[0])
+            starts = [
+                row for row in rows_of(before[begins:].split(b"\n", 1)[0]) if row.get("kind") == "start"
+            ]
+            starts = starts or rows_of(os.pread(file, _MOST, 0).split(b"\n", 1)[0])
     finally:
         os.close(file)
     return rows, starts[-1] if starts else {}
 
 
-def _rows(text: bytes) -> list[Row]:
+def rows_of(text: bytes) -> list[Row]:
+    """The whole rows in a piece of metrics.jsonl; what is none is passed over."""
     rows = []
     for line in text.split(b"\n"):
         if not line.startswith(b"{"):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from slurmgpu.models.samples import GpuSummary, SampleSummary
 
-__all__ = ["FOLDER", "SCHEMA", "sample_files", "summary"]
+__all__ = ["FOLDER", "SCHEMA", "host_of", "restart_of", "rows_of", "sample_files", "summary"]
 
 SCHEMA = "slurmgpu.sample/1"
 FOLDER = "samples"
@@ -59,6 +59,18 @@ def sample_files(run_dir: Path, job_id: int) -> list[Path]:
         return []
     ours = sorted(name for name in names if (match := _NAME.match(name)) and int(match[1]) == job_id)
     return [run_dir / FOLDER / name for name in ours[:_MOST_FILES]]
+
+
+def host_of(path: Path) -> str:
+    """The node whose samples a file has."""
+    match = _NAME.match(path.name)
+    return match[3] if match else ""
+
+
+def restart_of(path: Path) -> int:
+    """The start of the job whose samples a file has; 0 is the first."""
+    match = _NAME.match(path.name)
+    return int(match[2]) if match else 0
 
 
 class _Seen(NamedTuple):
@@ -131,10 +143,11 @@ def _ends(path: Path) -> tuple[list[dict[str, object]], list[dict[str, object]]]
         os.close(file)
     # The first piece of the tail is cut off unless it begins the file; so may be the last, which is still being written.
     pieces = tail.split(b"\n")
-    return list(_rows(head.split(b"\n"))), list(_rows(pieces if at == 0 else pieces[1:]))
+    return list(rows_of(head.split(b"\n"))), list(rows_of(pieces if at == 0 else pieces[1:]))
 
 
-def _rows(lines: list[bytes]) -> Iterator[dict[str, object]]:
+def rows_of(lines: list[bytes]) -> Iterator[dict[str, object]]:
+    """The whole rows among lines of a file of samples; what is none is passed over."""
     for line in lines:
         if not line.startswith(b"{"):
             continue

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from slurmgpu.slurm import (
     cluster,
+    control,
     health,
     history,
     sacct,
@@ -22,6 +23,7 @@ from slurmgpu.slurm import (
 )
 from slurmgpu.slurm.cluster import cluster_name_here
 from slurmgpu.slurm.commands import Answer, Commands, Runner, call, current_user, submission_env
+from slurmgpu.slurm.control import Verb
 from slurmgpu.slurm.health import Health
 from slurmgpu.slurm.history import Histories, History, Start
 from slurmgpu.slurm.hostlist import expand
@@ -43,11 +45,11 @@ if TYPE_CHECKING:
     from slurmgpu.slurm.present.queue import Asked, QueuedJob
 
 __all__ = [
-    "FLOOR", "NOT_OF_SALLOC", "TAKEN_OFF", "Accepted", "Accounting", "Answer", "Asked", "Book", "Estimate",
-    "Health", "Heard", "Histories", "History", "Holder", "JobId", "Limit", "NodeNow", "Outcome", "PartitionNow",
-    "Present", "QueuedJob", "Rejected", "Runner", "Said", "Sampling", "Shelf", "Slurm", "Start", "Step", "StepUse",
-    "Unknown", "Unreachable", "call", "check_signal", "cluster_name_here", "current_user", "expand",
-    "expand_pattern", "hear", "refusal", "shelf_here", "submission_env",
+    "FLOOR", "NOT_OF_SALLOC", "TAKEN_OFF", "Accepted", "Accounting", "Answer", "Asked", "Book", "Estimate", "Health",
+    "Heard", "Histories", "History", "Holder", "JobId", "Limit", "NodeNow", "Outcome", "PartitionNow", "Present",
+    "QueuedJob", "Rejected", "Runner", "Said", "Sampling", "Shelf", "Slurm", "Start", "Step", "StepUse", "Unknown",
+    "Unreachable", "Verb", "call", "check_signal", "cluster_name_here", "current_user", "expand", "expand_pattern",
+    "hear", "refusal", "shelf_here", "submission_env",
 ]  # fmt: skip
 
 
@@ -64,6 +66,7 @@ class Slurm(Commands):
     sampling = sampling.read
     live_use = sstat.read
     cancel = scancel.cancel
+    control = control.control
     idle_nodes = sinfo.idle_nodes
     balance = sshare.read
     health = health.read

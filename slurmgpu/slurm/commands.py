@@ -238,7 +238,8 @@ class Commands:
             self.asked.append(tuple(argv))
             return self.run(argv, timeout=timeout, env=whole, cwd=cwd)
 
-        if self.shelf is not None and env is None and argv[0] in READING:
+        shows = argv[0] == "scontrol" and "show" in argv
+        if self.shelf is not None and env is None and (shows or argv[0] in READING):
             answer = self.shelf.answer(argv, whole, now)
             if answer is None:
                 raise SlurmUnreachable(f"{argv[0]} has never answered this on this machine")

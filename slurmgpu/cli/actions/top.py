@@ -1,0 +1,94 @@
+"""What ``slurmgpu top`` does before and after the screen."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+import click
+
+from slurmgpu.cli.actions.asking import shared
+from slurmgpu.errors import SlurmGpuError
+from slurmgpu.files.settings import load_settings, runs_by_settings
+from slurmgpu.models.run import JobStatus, Run
+from slurmgpu.monitoring.runs import run_of_job, runs_that_ended
+from slurmgpu.monitoring.select import current_user, since_moment
+from slurmgpu.slurm import Slurm
+
+# A folder of runs is not read more often than so, seconds.
+_OLD = 20.0
+
+
+def act(ctx: click.Context, all_users: bool, since: str | None) -> None:
+    if since:
+        since_moment(since, datetime.now(timezone.utc))  # a mistake is said before the screen is taken
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") in (None, "", "dumb"):
+        raise SlurmGpuError(
+            "top needs a terminal, and this is none that it can draw on",
+            hint="slurmgpu status prints the same once, slurmgpu status --watch again and again",
+        )
+    if importlib.util.find_spec("textual") is None:
+        raise SlurmGpuError(
+            "top needs Textual, which is not installed here",
+            hint="pip install 'slurmgpu[top]', or use: slurmgpu status --watch",
+        )
+    from slurmgpu.screen.app import Top
+    from slurmgpu.screen.source import Source
+
+    settings = load_settings(Path.cwd(), os.environ).settings
+    runs = _Runs()
+    source = Source(
+        looking=ctx.obj if isinstance(ctx.obj, Slurm) else shared(settings),
+        acting=ctx.obj if isinstance(ctx.obj, Slurm) else Slurm(),
+        user=current_user(),
+        quick_run=runs.quick,
+        find_run=runs.find,
+        environ=os.environ,
+        resume=_resume,
+        all_users=all_users,
+        since=lambda: since_moment(since, datetime.now(timezone.utc)) if since else None,
+    )
+    # No mouse: the terminal's own selection goes on working.
+    Top(source).run(mouse=False)
+
+
+class _Runs:
+    """Finds the runs of jobs; of one that was looked for once, what was found then."""
+
+    def __init__(self) -> None:
+        self._runs_of = runs_by_settings(Path.cwd(), os.environ)
+        self._known: dict[str, Run | None] = {}
+        self._made = 0.0
+        self._by_trace = runs_that_ended(self._runs_of)
+
+    def quick(self, job: JobStatus) -> Run | None:
+        """Among those whose scripts have ended, of which each folder is read once in a while."""
+        key = f"{job.cluster} {job.job_id} {job.submit}"
+        if key not in self._known:
+            if time.monotonic() - self._made > _OLD:
+                self._by_trace, self._made = runs_that_ended(self._runs_of), time.monotonic()
+            self._known[key] = self._by_trace(job)
+        return self._known[key]
+
+    def find(self, job: JobStatus) -> Run | None:
+        """Among all that are known here."""
+        return run_of_job(job, self._runs_of)
+
+
+def _resume(word: str) -> tuple[bool, str]:
+    """Submit a run again, as ``slurmgpu resume`` does: a process of its own, for it handles signals and prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "slurmgpu", "resume", word],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    said = " ".join((done.stderr.strip() or done.stdout.strip()).split())
+    return done.returncode == 0, said.replace("slurmgpu: ", "")

@@ -1,0 +1,162 @@
+"""The application: what is asked when, aside from the screen, and which screen is shown."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import ClassVar, Generic, TypeVar
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from slurmgpu.errors import SlurmGpuError
+from slurmgpu.monitoring.arrays import Line
+from slurmgpu.printable import printable
+from slurmgpu.screen.acting import Act, Outcome, perform, question, refusal
+from slurmgpu.screen.asking import Confirm
+from slurmgpu.screen.jobs import JobsScreen
+from slurmgpu.screen.source import Seen, Source, said_of
+from slurmgpu.screen.view import View
+
+__all__ = ["Top"]
+
+T = TypeVar("T")
+
+TICK = 2.0
+"""Seconds between two looks at the files of what is shown."""
+
+
+class Told(Message, Generic[T]):
+    """An answer for the screen, from a thread that has waited for it."""
+
+    bubble = False
+
+    def __init__(self, then: Callable[[T], None], answer: T) -> None:
+        super().__init__()
+        self.then, self.answer = then, answer
+
+
+class Top(App[None]):
+    """``slurmgpu top``."""
+
+    TITLE = "slurmgpu top"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    Screen { layout: vertical; }
+    .line { height: 1; width: 100%; }
+    #head { text-style: bold; }
+    #keys { text-style: dim; }
+    #why { height: 2; width: 100%; }
+    DataTable { height: 1fr; scrollbar-size-vertical: 1; }
+    DataTable > .datatable--header { text-style: bold; background: ansi_default; color: ansi_default; }
+    DataTable > .datatable--cursor { text-style: reverse; background: ansi_default; color: ansi_default; }
+    #filter { border: none; height: 1; padding: 0; display: none; }
+    #pane { height: 1fr; border-top: solid ansi_default; display: none; }
+    #pane.whole { display: block; border-top: none; }
+    #log { height: 1fr; }
+    Confirm { align: center middle; background: ansi_default; }
+    Confirm > Static { width: 70; max-width: 100%; height: auto; border: heavy ansi_yellow; padding: 0 1; }
+    Toast { background: ansi_default; border: solid ansi_default; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "quit", priority=True, show=False)]
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self.source = source
+        self.seen: Seen | None = None
+        self.trouble = ""
+        """Why there is nothing to show at all."""
+        self._looking = False
+        self._wanted = False
+
+    def on_mount(self) -> None:
+        """Show the jobs, ask for them, and go on doing so."""
+        self.theme = "ansi-dark"
+        self.push_screen(JobsScreen())
+        self.look(anew=True)
+        self.set_interval(self.source.pace, self._look_again)
+        self.set_interval(TICK, self._tick)
+
+    def aside(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Do what may take long in a thread, and hand the screen what came of it.
+
+        A daemon's: who leaves does not wait for a Slurm that is silent.
+        """
+
+        def do() -> None:
+            answer = work()
+            self.post_message(Told(then, answer))  # says False where the screen has gone
+
+        threading.Thread(target=do, daemon=True).start()
+
+    def on_told(self, told: Told[object]) -> None:
+        """Hand an answer on, in the screen's own thread."""
+        told.then(told.answer)
+
+    def look(self, *, anew: bool = False) -> None:
+        """Ask for the jobs, unless that is under way: then once more after it, where it has to be anew."""
+        if self._looking:
+            self._wanted = self._wanted or anew
+            return
+        self._looking = True
+
+        def ask() -> Seen | str:
+            try:
+                return self.source.jobs(anew=anew)
+            except SlurmGpuError as error:
+                return said_of(error)
+
+        self.aside(ask, self._seen)
+
+    def _seen(self, answer: Seen | str) -> None:
+        self._looking = False
+        if isinstance(answer, str):
+            self.trouble = answer
+        else:
+            self.seen, self.trouble = answer, ""
+        self._show()
+        if self._wanted:
+            self._wanted = False
+            self.look(anew=True)
+
+    def _look_again(self) -> None:
+        """Nobody looks at the jobs while the GPUs or the help are shown."""
+        if isinstance(self.screen, View) and self.screen.shows_jobs:
+            self.look()
+
+    def _show(self) -> None:
+        for screen in self.screen_stack:
+            if isinstance(screen, View):
+                screen.show()
+
+    def _tick(self) -> None:
+        if isinstance(self.screen, View):
+            self.screen.tick()
+
+    def ask_for(self, act: Act, line: Line) -> None:
+        """Ask whether it is to be done, and do it; what may not be done is not asked."""
+        told = refusal(act, line.job, self.source.user)
+        if told:
+            self.say(told, good=False)
+            return
+
+        def done(yes: bool | None) -> None:
+            if yes:
+                self.say(f"asked Slurm to {act.verb} job {line.job.job_id} ...")
+                self.aside(lambda: perform(act, line.job, self.source), self._performed)
+
+        self.push_screen(Confirm(question(act, line)), done)
+
+    def _performed(self, outcome: Outcome) -> None:
+        self.say(outcome.text, good=outcome.good)
+        self.look(anew=True)
+
+    def say(self, text: str, *, good: bool = True) -> None:
+        """A word to the person, that goes away by itself."""
+        self.notify(
+            printable(text),
+            severity="information" if good else "error",
+            timeout=6 if good else 15,
+            markup=False,
+        )

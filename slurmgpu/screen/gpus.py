@@ -1,0 +1,154 @@
+"""Which GPUs are free, by partition; asked for as long as it is shown."""
+
+from __future__ import annotations
+
+import time
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.widgets import Static
+
+from slurmgpu.errors import SlurmGpuError
+from slurmgpu.monitoring.gpus_now import GpusNow, Mine, Row
+from slurmgpu.printable import printable
+from slurmgpu.screen.charts import bar
+from slurmgpu.screen.source import said_of
+from slurmgpu.screen.view import View
+
+__all__ = ["GpusScreen", "free_lines"]
+
+_AGAIN = 60.0
+_BAR = 16
+
+
+class GpusScreen(View):
+    """``slurmgpu cluster gpus``, again and again."""
+
+    shows_jobs = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q,escape,g", "app.pop_screen", show=False),
+        Binding("r", "refresh", show=False),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asking = False
+        self._told: tuple[GpusNow, float] | None = None
+        """The answer, and when it was so, by the clock that nobody sets."""
+        self._trouble = ""
+
+    def compose(self) -> ComposeResult:
+        """Lines above and below the text."""
+        yield Static("asking Slurm ...", id="head", classes="line", markup=False)
+        with VerticalScroll():
+            yield Static(id="text", markup=False)
+        yield Static("r refresh  q back", id="keys", classes="line", markup=False)
+
+    def on_mount(self) -> None:
+        """Ask."""
+        self.action_refresh()
+
+    def tick(self) -> None:
+        """Ask again after a while; say how old it is, where nobody answers."""
+        if self._told is None or time.monotonic() - self._told[1] >= _AGAIN:
+            self.action_refresh()
+        self._head()
+
+    def action_refresh(self) -> None:
+        """Ask now."""
+        if self._asking:
+            return
+        self._asking = True
+
+        def ask() -> tuple[GpusNow, float] | str:
+            try:
+                found, age = self.top.source.gpus()
+                return found, time.monotonic() - age
+            except SlurmGpuError as error:
+                return said_of(error)
+
+        self.top.aside(ask, self._answered)
+
+    def _answered(self, answer: tuple[GpusNow, float] | str) -> None:
+        self._asking = False
+        if isinstance(answer, str):
+            self._trouble = answer
+        else:
+            self._told, self._trouble = answer, ""
+            self.query_one("#text", Static).update(Text("\n").join(free_lines(answer[0])))
+        self._head()
+
+    def _head(self) -> None:
+        text = Text("GPUs")
+        if self._told is not None:
+            age = time.monotonic() - self._told[1]
+            text.append(f"  {printable(self._told[0].cluster or 'cluster unknown')}", style="not bold")
+            text.append(f"  {age:.0f} s ago" if age >= 5 else "  now", style="not bold")
+        elif not self._trouble:
+            text.append("  asking Slurm ...", style="not bold")
+        if self._trouble:
+            text.append(f"  {printable(self._trouble)}", style="red")
+        self.query_one("#head", Static).update(text)
+
+
+def free_lines(found: GpusNow) -> list[Text]:
+    """What is free, as lines: the whole cluster by type, then each partition with what a job of mine could get."""
+    lines = [
+        Text(f"{what}: unknown; {printable(why)}", style="yellow") for what, why in found.unknown.items()
+    ]
+    if "nodes" in found.unknown:
+        return [*lines, Text("which GPUs there are is not known")]
+    if not found.types:
+        return [*lines, Text("Slurm lists no GPUs on this cluster")]
+    mine = {(one.partition, one.type): one for one in found.mine}
+    rows = [*found.types, *found.partitions]
+    names = [printable(row.type) + (" (slice)" if row.slices else "") for row in rows]
+    wide = max(len(name) for name in [*names, "GPU"])
+    places = [printable(row.partition) if row.partition else "all" for row in rows]
+    place = max(len(name) for name in [*places, "PARTITION"])
+    head = (
+        f"{'GPU':<{wide}}  {'PARTITION':<{place}}  {'IN USE':<{_BAR}}  FREE OF TOTAL  ON ONE NODE  YOURS NOW"
+    )
+    lines.append(Text(head, style="bold"))
+    for name, where, row in zip(names, places, rows, strict=True):
+        text = Text(f"{name:<{wide}}  {where:<{place}}  ")
+        text.append(bar(row.total - row.free, row.total, _BAR), style="cyan")
+        text.append(f"  {row.free:>4} of {row.total:<5} {row.block:>12}  ")
+        text.append(_could(mine.get((row.partition or "", row.type))), style="green")
+        lines.append(text)
+    notes = [note for row in found.types for note in _notes(row)]
+    notes += [
+        f"{printable(one.type)} in {printable(one.partition)}: {printable(one.why)}"
+        for one in found.mine
+        if one.why != "free"
+    ]
+    return [*lines, Text(), *(Text(note) for note in dict.fromkeys(notes)), Text(_who(found), style="dim")]
+
+
+def _could(mine: Mine | None) -> str:
+    if mine is None:
+        return ""
+    return ("unknown" if mine.gpus is None else str(mine.gpus)) + ("" if mine.known else "?")
+
+
+def _notes(row: Row) -> list[str]:
+    name = printable(row.type)
+    away = ", ".join(f"{count} {why}" for why, count in row.away.items())
+    found = [f"{name}: not available: {away}"] if away else []
+    if row.stranded:
+        found.append(
+            f"{name}: {row.stranded} more without a job, but no {' and '.join(row.stranded_for)} left beside them: not free"
+        )
+    if row.shards:
+        found.append(f"shards of {name}: {row.shards_free} of {row.shards} free")
+    return found
+
+
+def _who(found: GpusNow) -> str:
+    if found.account is None:
+        return "yours now: by what is free alone; no account of yours is known here"
+    unsure = "; a ? says that its limits are not known" if any(not one.known for one in found.mine) else ""
+    return f"yours now: the most that one job of account {printable(found.account)} could get{unsure}"
