@@ -57,7 +57,7 @@ class Top(App[None]):
     #log { height: 1fr; }
     Confirm { align: center middle; background: ansi_default; }
     Confirm > Static { width: 70; max-width: 100%; height: auto; border: heavy ansi_yellow; padding: 0 1; }
-    Toast { background: ansi_default; border: solid ansi_default; }
+    Toast { width: 76; max-width: 100%; background: ansi_default; border: solid ansi_default; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "quit", priority=True, show=False)]
 
