@@ -55,9 +55,10 @@ class Top(App[None]):
     #pane { height: 1fr; border-top: solid ansi_default; display: none; }
     #pane.whole { display: block; border-top: none; }
     #log { height: 1fr; }
-    Confirm { align: center middle; background: ansi_default; }
-    Confirm > Static { width: 70; max-width: 100%; height: auto; border: heavy ansi_yellow; padding: 0 1; }
-    Toast { width: 76; max-width: 100%; background: ansi_default; border: solid ansi_default; }
+    Confirm { align: center middle; }
+    Confirm > Static { width: 70; max-width: 100%; height: auto; background: ansi_default; border: heavy ansi_yellow; padding: 0 1; }
+    Toast { width: 76; max-width: 100%; padding: 0 1; background: ansi_default; }
+    Toast { border: solid ansi_default; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "quit", priority=True, show=False)]
 

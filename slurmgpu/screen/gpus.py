@@ -109,9 +109,7 @@ def free_lines(found: GpusNow) -> list[Text]:
     wide = max(len(name) for name in [*names, "GPU"])
     places = [printable(row.partition) if row.partition else "all" for row in rows]
     place = max(len(name) for name in [*places, "PARTITION"])
-    head = (
-        f"{'GPU':<{wide}}  {'PARTITION':<{place}}  {'IN USE':<{_BAR}}  FREE OF TOTAL  ON ONE NODE  YOURS NOW"
-    )
+    head = f"{'GPU':<{wide}}  {'PARTITION':<{place}}  {'NOT FREE':<{_BAR}}  FREE OF TOTAL  ON ONE NODE  YOURS NOW"
     lines.append(Text(head, style="bold"))
     for name, where, row in zip(names, places, rows, strict=True):
         text = Text(f"{name:<{wide}}  {where:<{place}}  ")

@@ -30,6 +30,15 @@ _PATIENCE = 0.2
 _KEYS = "enter details  l logs  g GPUs  / filter  s sort  C cancel  ? help  q quit"
 
 
+class _Table(DataTable[Text]):
+    """A list: home and end are its first and its last line."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("home", "scroll_top", show=False),
+        Binding("end", "scroll_bottom", show=False),
+    ]
+
+
 class JobsScreen(View):
     """The first screen."""
 
@@ -60,7 +69,7 @@ class JobsScreen(View):
     def compose(self) -> ComposeResult:
         """Lines above and below a table."""
         yield Static(id="head", classes="line", markup=False)
-        yield DataTable(id="jobs", cursor_type="row", cell_padding=0, zebra_stripes=False)
+        yield _Table(id="jobs", cursor_type="row", cell_padding=0, zebra_stripes=False)
         yield Static(id="why", markup=False)
         yield JobPane(id="pane")
         yield Input(id="filter", placeholder="filter: words of id, name, user, state, partition")
@@ -69,7 +78,7 @@ class JobsScreen(View):
     @property
     def table(self) -> DataTable[Text]:
         """The list."""
-        return self.query_one("#jobs", DataTable)
+        return self.query_one("#jobs", _Table)
 
     @property
     def line(self) -> Line | None:
@@ -167,7 +176,7 @@ class JobsScreen(View):
     def action_logs(self) -> None:
         """Follow the logs of the job."""
         if self.line is not None:
-            self.app.push_screen(LogScreen(self.line.job))
+            self.app.push_screen(LogScreen(self.line))
 
     def action_gpus(self) -> None:
         """What is free."""

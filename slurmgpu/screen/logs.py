@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import RichLog, Static
 
-from slurmgpu.models.run import JobStatus
+from slurmgpu.monitoring.arrays import Line
 from slurmgpu.monitoring.following import GrowingLogs
 from slurmgpu.monitoring.log_files import Log, absence, last_lines_from, size_of
 from slurmgpu.printable import Harmless, printable
@@ -35,11 +35,11 @@ class LogScreen(View):
         Binding("k", "log('scroll_up')", show=False),
     ]
 
-    def __init__(self, job: JobStatus) -> None:
+    def __init__(self, line: Line) -> None:
         super().__init__()
-        self.job = job
+        self.line = line
+        self.jobs = [line.job]
         self._growing = GrowingLogs()
-        self._harmless = Harmless(redraws=False)
         self._known: set[str] = set()
         self._reading = False
         self._waits = ""
@@ -64,10 +64,15 @@ class LogScreen(View):
     def show(self) -> None:
         """Whose logs, and in which state the job is."""
         seen = self.top.seen
-        jobs = seen.report.jobs if seen else []
-        self.job = next((job for job in jobs if job.job_id == self.job.job_id), self.job)
+        known = seen.report.jobs if seen else []
+        first = self.line.job
+        if self.line.tasks:  # an array in one line: the logs of all its tasks
+            self.jobs = [job for job in known if job.array_job_id == first.array_job_id] or self.jobs
+        else:
+            self.jobs = [job for job in known if job.job_id == first.job_id] or self.jobs
+        states = ", ".join(dict.fromkeys(job.state.value for job in self.jobs))
         doubt = "?" if seen is not None and seen.why_old else ""
-        head = Text(f"job {self.job.job_id}  {printable(self.job.name)}  {self.job.state.value}{doubt}")
+        head = Text(f"job {first.job_id}  {printable(first.name)}  {states}{doubt}")
         head.append(f"  {self._waits}" if self._waits else "", style="not bold")
         self.query_one("#head", Static).update(head)
 
@@ -78,14 +83,16 @@ class LogScreen(View):
             self.top.aside(self._read, self._write)
 
     def _read(self) -> tuple[list[str], str]:
-        logs = self.top.source.logs(self.job)[:_MOST_LOGS]
+        logs = [log for job in self.jobs for log in self.top.source.logs(job)][:_MOST_LOGS]
         self._growing.prefixes = self._growing.prefixes or len(logs) > 1
         for log in logs:
             self._add(log)
         pieces: list[str] = []
         self._growing.pass_on(pieces.append)
         missing = next((absence(log) for log in logs if log.path is None or not log.path.exists()), "")
-        return "".join(pieces).split("\n"), missing if not self._known else ""
+        if self._known:
+            missing = "" if self._growing.shown else "nothing is in its logs yet"
+        return "".join(pieces).split("\n"), missing
 
     def _add(self, log: Log) -> None:
         if log.path is None or str(log.path) in self._known or not log.path.is_file():

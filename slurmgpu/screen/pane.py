@@ -137,7 +137,7 @@ class DetailScreen(View):
         pane = JobPane(id="pane")
         pane.add_class("whole")
         yield pane
-        keys = "l logs  w why  r refresh  " + "  ".join(f"{act.key} {act.verb}" for act in ACTS) + "  q back"
+        keys = "l logs  w why  " + "  ".join(f"{act.key} {act.verb}" for act in ACTS) + "  q back"
         yield Static(keys, id="keys", classes="line", markup=False)
 
     @property
@@ -168,7 +168,7 @@ class DetailScreen(View):
 
     def action_logs(self) -> None:
         """Follow its logs."""
-        self.app.push_screen(LogScreen(self.line.job))
+        self.app.push_screen(LogScreen(self.line))
 
     def action_why(self) -> None:
         """Ask Slurm for figures."""

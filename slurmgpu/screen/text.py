@@ -68,7 +68,14 @@ def describe(line: Line, detail: Detail | None, told: list[str], now: datetime, 
             lines.append(Text("  w asks Slurm for the figures", style="dim"))
     if detail is None:
         return [*lines, Text(), Text("reading its files ...", style="dim")]
-    return [*lines, *_run(detail), *_progress(detail, width), *_gpus(detail, width)]
+    lines += _run(detail)
+    if line.tasks:
+        return [
+            *lines,
+            Text(),
+            Text("t in the list shows each task: progress and use are each task's own", style="dim"),
+        ]
+    return [*lines, *_progress(detail, width), *_gpus(detail, width)]
 
 
 def _slurm(line: Line, now: datetime) -> Iterator[Text]:
@@ -151,6 +158,8 @@ def _gpus(detail: Detail, width: int) -> Iterator[Text]:
     yield Text()
     age = f", newest {sampled.age_seconds:.0f} s ago" if sampled.age_seconds is not None else ""
     yield heading(f"Use, by samples over {sampled.seconds:.0f} s{age if not job.state.is_final else ''}")
+    if job.gpus and not sampled.gpus:
+        yield Text("  of its GPUs nothing is known: they were not measured", style="dim")
     series = {(one.host, one.gpu): one.use for one in detail.gpus}
     room = max(10, min(width - 56, 60))
     for gpu in sampled.gpus:

@@ -1,0 +1,99 @@
+"""``slurmgpu top`` in a terminal of 80 x 24, driven by keys alone, on a real Slurm."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.throwaway import ThrowawaySlurm
+from tests.slurm.tool import Tool
+
+pytestmark = pytest.mark.slurm
+
+
+class Tmux:
+    """A terminal of its own server, which nobody else's settings reach."""
+
+    def __init__(self, tool: Tool, folder: Path) -> None:
+        self._socket = folder / "tmux"
+        env = tool.env | {"TERM": "xterm-256color"}
+        settings = [word for key, value in env.items() for word in ("-e", f"{key}={value}")]
+        self("-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", "-c", str(tool.work), *settings,
+             "bash", "--norc")  # fmt: skip
+
+    def __call__(self, *words: str) -> str:
+        done = subprocess.run(
+            ["tmux", "-S", str(self._socket), *words], capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done
+        return done.stdout
+
+    def keys(self, *keys: str) -> None:
+        self("send-keys", *keys)
+
+    def wait_for(self, *texts: str) -> str:
+        """Wait until all of these are on the screen."""
+        deadline = time.monotonic() + 240
+        while True:
+            shown = self("capture-pane", "-p")
+            if all(text in shown for text in texts):
+                return shown
+            assert time.monotonic() < deadline, f"{texts} not on the screen:\n{shown}"
+            time.sleep(0.2)
+
+
+@pytest.fixture
+def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
+    return Tool(slurm, tmp_path)
+
+
+@pytest.fixture
+def tmux(tool: Tool, tmp_path: Path) -> Iterator[Tmux]:
+    if shutil.which("tmux") is None:
+        pytest.skip("tmux is not installed")
+    terminal = Tmux(tool, tmp_path)
+    yield terminal
+    terminal("kill-server")
+
+
+def test_keys_alone_cancel_a_job_after_a_yes_and_the_terminal_is_left_as_it_was(
+    tool: Tool, tmux: Tmux
+) -> None:
+    kept = tool.submit("-J", "kept", "--hold", "--gpus=1", "-t", "5", "--", "true").job_id
+    gone = tool.submit("-J", "gone", "--hold", "--gpus=1", "-t", "5", "--", "true").job_id
+    before = tmux("display", "-p", "#{alternate_on} #{cursor_flag} #{mouse_any_flag} #{keypad_flag}")
+    tmux.keys(f"stty -g >before; {sys.executable} -m slurmgpu top; echo ended $?; stty -g >after", "Enter")
+    tmux.wait_for(str(kept), str(gone), "JobHeldUser", "q quit")
+    tmux.keys("/")
+    tmux.keys("-l", "gone")
+    tmux.keys("Enter")
+    tmux.wait_for("1 line", f"{gone}: JobHeldUser")
+    tmux.keys("C")
+    tmux.wait_for(f"Cancel job {gone} (gone), PENDING?")
+    tmux.keys("n")
+    tmux.wait_for("JobHeldUser", "q quit")
+    assert {str(kept), str(gone)} <= set(tool.jobs_here())
+    tmux.keys("C")
+    tmux.wait_for(f"Cancel job {gone} (gone), PENDING?")
+    tmux.keys("y")
+    tool.slurm.wait_for(gone)
+    tmux.wait_for("CANCELLED")
+    assert tool.jobs_here() == [str(kept)]
+    tmux.keys("g")
+    tmux.wait_for("FREE OF TOTAL", "a100")
+    tmux.keys("q")
+    tmux.wait_for("q quit")
+    tmux.keys("q")
+    shown = tmux.wait_for("ended 0")
+    assert "q quit" not in shown
+    assert tmux("display", "-p", "#{alternate_on} #{cursor_flag} #{mouse_any_flag} #{keypad_flag}") == before
+    tmux.keys("echo typed", "Enter")
+    tmux.wait_for("\ntyped")
+    assert (tool.work / "before").read_text() == (tool.work / "after").read_text()
+    tool("cancel", str(kept))
