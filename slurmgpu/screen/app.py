@@ -56,7 +56,8 @@ class Top(App[None]):
     #pane.whole { display: block; border-top: none; }
     #log { height: 1fr; }
     Confirm { align: center middle; }
-    Confirm > Static { width: 70; max-width: 100%; height: auto; background: ansi_default; border: heavy ansi_yellow; padding: 0 1; }
+    Confirm > Static { width: 70; max-width: 100%; height: auto; padding: 0 1; }
+    Confirm > Static { background: ansi_default; border: heavy ansi_yellow; }
     Toast { width: 76; max-width: 100%; padding: 0 1; background: ansi_default; }
     Toast { border: solid ansi_default; }
     """
