@@ -203,7 +203,7 @@ def test_hold_release_and_requeue_ask_slurm_once(fake: Fake, job_id: str, key: s
     drive(fake, steps)
 
 
-@pytest.mark.parametrize(("job_id", "key"), [("12", "H"), ("11", "U"), ("11", "Q"), ("12", "R"), ("14", "C")])
+@pytest.mark.parametrize(("job_id", "key"), [("16", "H"), ("11", "U"), ("11", "Q"), ("16", "R"), ("14", "C")])
 def test_what_a_job_in_its_state_cannot_do_is_said_and_not_asked(fake: Fake, job_id: str, key: str) -> None:
     async def steps(app: Top, pilot: Pilot[None]) -> None:
         await to(pilot, job_id)
@@ -302,6 +302,24 @@ def test_logs_are_followed_and_steer_nothing(fake: Fake, tmp_path: Path) -> None
         await until(pilot, lambda: "and more" in text_of(app))
         await pilot.press("escape")
         assert "RUNNING" in text_of(app)
+
+    drive(fake, steps)
+
+
+def test_a_file_that_cannot_be_read_is_said_and_looked_at_again(fake: Fake, tmp_path: Path) -> None:
+    fake.jobs = [job("12", "RUNNING", name="mine", user="me", stdout=str(tmp_path / "a.out"))]
+    (tmp_path / "a.out").write_text("hello\n")
+
+    async def steps(app: Top, pilot: Pilot[None]) -> None:
+        logs_of, app.source.logs = app.source.logs, locked  # type: ignore[method-assign]
+        await pilot.press("l")
+        await until(pilot, lambda: "Permission denied" in words_of(app))
+        app.source.logs = logs_of  # type: ignore[method-assign]
+        app._tick()
+        await until(pilot, lambda: "hello" in text_of(app))
+
+    def locked(_job: Any) -> Any:
+        raise PermissionError(13, "Permission denied", "/a.out")
 
     drive(fake, steps)
 

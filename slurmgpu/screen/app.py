@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
@@ -32,9 +32,9 @@ class Told(Message, Generic[T]):
 
     bubble = False
 
-    def __init__(self, then: Callable[[T], None], answer: T) -> None:
+    def __init__(self, then: Callable[[T], None], answer: T, once: str) -> None:
         super().__init__()
-        self.then, self.answer = then, answer
+        self.then, self.answer, self.once = then, answer, once
 
 
 class Top(App[None]):
@@ -69,7 +69,7 @@ class Top(App[None]):
         self.seen: Seen | None = None
         self.trouble = ""
         """Why there is nothing to show at all."""
-        self._looking = False
+        self._under_way: set[str] = set()
         self._wanted = False
 
     def on_mount(self) -> None:
@@ -80,28 +80,35 @@ class Top(App[None]):
         self.set_interval(self.source.pace, self._look_again)
         self.set_interval(TICK, self._tick)
 
-    def aside(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
-        """Do what may take long in a thread, and hand the screen what came of it.
+    def aside(self, work: Callable[[], T], then: Callable[[T], None], *, once: str = "") -> bool:
+        """Do what may take long in a thread, and hand the screen what came of it; False where `once` is under way.
 
         A daemon's: who leaves does not wait for a Slurm that is silent.
         """
+        if once in self._under_way:
+            return False
+        self._under_way |= {once} if once else set()
 
         def do() -> None:
-            answer = work()
-            self.post_message(Told(then, answer))  # says False where the screen has gone
+            try:
+                told: Told[Any] = Told(then, work(), once)
+            except Exception as error:  # a file that cannot be read, mostly: said, and the screen goes on
+                told = Told(self._broken, error, once)
+            self.post_message(told)  # says False where the screen has gone
 
         threading.Thread(target=do, daemon=True).start()
+        return True
+
+    def _broken(self, error: Exception) -> None:
+        self.say(f"{type(error).__name__}: {error}", good=False)
 
     def on_told(self, told: Told[object]) -> None:
         """Hand an answer on, in the screen's own thread."""
+        self._under_way.discard(told.once)
         told.then(told.answer)
 
     def look(self, *, anew: bool = False) -> None:
         """Ask for the jobs, unless that is under way: then once more after it, where it has to be anew."""
-        if self._looking:
-            self._wanted = self._wanted or anew
-            return
-        self._looking = True
 
         def ask() -> Seen | str:
             try:
@@ -109,10 +116,10 @@ class Top(App[None]):
             except SlurmGpuError as error:
                 return said_of(error)
 
-        self.aside(ask, self._seen)
+        if not self.aside(ask, self._seen, once="jobs"):
+            self._wanted = self._wanted or anew
 
     def _seen(self, answer: Seen | str) -> None:
-        self._looking = False
         if isinstance(answer, str):
             self.trouble = answer
         else:

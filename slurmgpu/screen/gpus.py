@@ -20,7 +20,8 @@ from slurmgpu.screen.view import View
 
 __all__ = ["GpusScreen", "free_lines"]
 
-_AGAIN = 60.0
+_AGAIN, _SOON = 60.0, 15.0
+"""Seconds between two questions; where nobody has answered yet, fewer."""
 _BAR = 16
 
 
@@ -35,10 +36,10 @@ class GpusScreen(View):
 
     def __init__(self) -> None:
         super().__init__()
-        self._asking = False
         self._told: tuple[GpusNow, float] | None = None
         """The answer, and when it was so, by the clock that nobody sets."""
         self._trouble = ""
+        self._asked = 0.0
 
     def compose(self) -> ComposeResult:
         """Lines above and below the text."""
@@ -53,15 +54,13 @@ class GpusScreen(View):
 
     def tick(self) -> None:
         """Ask again after a while; say how old it is, where nobody answers."""
-        if self._told is None or time.monotonic() - self._told[1] >= _AGAIN:
+        if time.monotonic() - self._asked >= (_AGAIN if self._told is not None else _SOON):
             self.action_refresh()
         self._head()
 
     def action_refresh(self) -> None:
         """Ask now."""
-        if self._asking:
-            return
-        self._asking = True
+        self._asked = time.monotonic()
 
         def ask() -> tuple[GpusNow, float] | str:
             try:
@@ -70,10 +69,9 @@ class GpusScreen(View):
             except SlurmGpuError as error:
                 return said_of(error)
 
-        self.top.aside(ask, self._answered)
+        self.top.aside(ask, self._answered, once="gpus")
 
     def _answered(self, answer: tuple[GpusNow, float] | str) -> None:
-        self._asking = False
         if isinstance(answer, str):
             self._trouble = answer
         else:

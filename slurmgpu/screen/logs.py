@@ -41,7 +41,6 @@ class LogScreen(View):
         self.jobs = [line.job]
         self._growing = GrowingLogs()
         self._known: set[str] = set()
-        self._reading = False
         self._waits = ""
 
     def compose(self) -> ComposeResult:
@@ -78,9 +77,7 @@ class LogScreen(View):
 
     def tick(self) -> None:
         """Read what has come, aside: a network file system may take its time."""
-        if not self._reading:
-            self._reading = True
-            self.top.aside(self._read, self._write)
+        self.top.aside(self._read, self._write, once=f"logs {id(self)}")
 
     def _read(self) -> tuple[list[str], str]:
         logs = [log for job in self.jobs for log in self.top.source.logs(job)][:_MOST_LOGS]
@@ -101,7 +98,6 @@ class LogScreen(View):
         self._growing.add(log, last_lines_from(log.path, _LAST, size_of(log.path)))
 
     def _write(self, told: tuple[list[str], str]) -> None:
-        self._reading = False
         lines, self._waits = told
         if lines and not lines[-1]:
             lines.pop()

@@ -35,7 +35,6 @@ class JobPane(VerticalScroll):
         self.line: Line | None = None
         self._detail: Detail | None = None
         self._told: dict[str, list[str]] = {}
-        self._reading = False
 
     def compose(self) -> ComposeResult:
         """Text."""
@@ -61,19 +60,17 @@ class JobPane(VerticalScroll):
     def read(self) -> None:
         """Read the job's files, aside; one reading at a time."""
         line = self.line
-        if line is None or self._reading or (self._detail is not None and line.job.state.is_final):
+        if line is None or (self._detail is not None and line.job.state.is_final):
             return
-        self._reading = True
 
         def done(detail: Detail) -> None:
-            self._reading = False
             if self.line is not None and key_of(self.line) == key_of(line):
                 self._detail = detail
                 self._draw()
             elif self.line is not None:
                 self.read()
 
-        self.top.aside(lambda: self.top.source.detail(line.job), done)
+        self.top.aside(lambda: self.top.source.detail(line.job), done, once=f"detail {id(self)}")
 
     def ask_why(self) -> None:
         """Ask Slurm for the figures behind the reason."""
