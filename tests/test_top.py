@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.color import Color
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input
 
@@ -361,6 +362,26 @@ def test_thousands_of_jobs_are_a_table_that_a_filter_searches_whole(fake: Fake) 
         assert "500 of 3000 lines" in text_of(app)
         await pilot.press("slash", *"n77", "enter")
         assert app.screen.query_one(DataTable).row_count == 11
+
+    drive(fake, steps)
+
+
+def test_with_no_color_there_is_none_and_the_cursor_is_still_seen(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    async def steps(app: Top, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "FAILED" in text_of(app))
+        styles = []
+        for strip in app.screen._compositor.render_strips(app.size):
+            for one in app.get_line_filters():
+                strip = strip.apply_filter(one, Color(0, 0, 0))
+            styles += [segment.style for segment in strip if segment.style]
+        assert {str(one.name) for style in styles for one in (style.color, style.bgcolor) if one} <= {
+            "default"
+        }
+        assert any(style.reverse for style in styles)
 
     drive(fake, steps)
 

@@ -48,11 +48,12 @@ class Top(App[None]):
     #head { text-style: bold; }
     #keys { text-style: dim; }
     #why { height: 2; width: 100%; }
-    DataTable { height: 1fr; scrollbar-size-vertical: 1; }
+    DataTable, JobPane, RichLog, VerticalScroll { scrollbar-size-vertical: 1; }
+    DataTable { height: 1fr; }
     DataTable > .datatable--header { text-style: bold; background: ansi_default; color: ansi_default; }
     DataTable > .datatable--cursor { text-style: reverse; background: ansi_default; color: ansi_default; }
     #filter { border: none; height: 1; padding: 0; display: none; }
-    #pane { height: 1fr; border-top: solid ansi_default; display: none; }
+    #pane { height: 2fr; border-top: solid ansi_default; display: none; }
     #pane.whole { display: block; border-top: none; }
     #log { height: 1fr; }
     Confirm { align: center middle; }
@@ -64,7 +65,7 @@ class Top(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "quit", priority=True, show=False)]
 
     def __init__(self, source: Source) -> None:
-        super().__init__()
+        super().__init__(ansi_color=True)  # the terminal's own colours, and with NO_COLOR none
         self.source = source
         self.seen: Seen | None = None
         self.trouble = ""
