@@ -109,6 +109,22 @@ def test_what_changes_nothing_makes_no_answer_old() -> None:
         assert not changes(words.split()), words
     for words in ("sbatch x", "scancel 7", "scontrol requeue 7", "scontrol update JobId=7"):
         assert changes(words.split()), words
+def test_what_scontrol_shows_is_shared_and_makes_no_answer_old_but_what_it_changes_does(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Replay(squeue=recorded("squeue"), sacct=recorded("sacct"), scontrol=said("ClusterName = alpha"))
+    monkeypatch.setattr("slurmgpu.slurm.commands.call", run)
+    first, second, third = (Slurm(run=run, env=ENV, shelf=shelf_here()) for _ in range(3))
+    status(first, user=USER)
+    first.ask(("scontrol", "show", "config"))
+    status(second, user=USER)
+    second.ask(("scontrol", "show", "config"))
+    assert second.asked == []
+    clock.pass_(0.1)
+    second.control("hold", ["1"])
+    clock.pass_(0.1)
+    status(third, user=USER)
+    assert len(third.asked) == 2
 
 
 def test_a_job_that_is_not_there_is_not_there_now(clock: Clock) -> None:

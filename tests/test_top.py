@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -394,3 +396,13 @@ def test_a_chart_is_as_wide_and_high_as_asked_and_shows_least_and_most() -> None
     assert (rows[0][0], rows[-1][0], rows[0][-1]) == (" ", "▁", "█")
     assert chart([0.5], 5, low=0, high=1) == ["▄"]
     assert chart([7, 7], 5) == ["▁▁"]
+
+
+def test_without_a_terminal_the_command_names_another_and_textual_is_not_even_imported() -> None:
+    code = "import sys; sys.argv = ['slurmgpu', 'top']; from slurmgpu.cli import main\n"
+    code += "try: main()\nfinally: print('textual' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, done.stdout.strip()) == (1, "False"), done
+    assert "slurmgpu status --watch" in done.stderr
