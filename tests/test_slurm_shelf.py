@@ -114,7 +114,7 @@ def test_what_scontrol_shows_is_shared_and_makes_no_answer_old_but_what_it_chang
 ) -> None:
     run = Replay(squeue=recorded("squeue"), sacct=recorded("sacct"), scontrol=said("ClusterName = alpha"))
     monkeypatch.setattr("slurmgpu.slurm.commands.call", run)
-    first, second, third = (Slurm(run=run, env=ENV, shelf=shelf_here()) for _ in range(3))
+    first, second, third = (Slurm(run=run, env=os.environ | ENV, shelf=shelf_here()) for _ in range(3))
     status(first, user=USER)
     first.ask(("scontrol", "show", "config"))
     status(second, user=USER)
