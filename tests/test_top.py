@@ -217,6 +217,25 @@ def test_what_a_job_in_its_state_cannot_do_is_said_and_not_asked(fake: Fake, job
     drive(fake, steps)
 
 
+def test_resume_is_asked_once_after_a_yes_for_the_run_of_the_job(fake: Fake, tmp_path: Path) -> None:
+    class Found:
+        run_dir = str(tmp_path)
+
+        def as_of(self, _number: int) -> Any:
+            return self
+
+    async def steps(app: Top, pilot: Pilot[None]) -> None:
+        app.source.find_run = lambda _: Found()  # type: ignore[assignment,return-value]
+        await to(pilot, "14")
+        await pilot.press("R")
+        assert "Resume job 14 (broke), FAILED?" in text_of(app)
+        await pilot.press("y")
+        await until(pilot, lambda: "job 99 on cluster alpha" in words_of(app))
+        assert (fake.resumed, fake.asked) == ([str(tmp_path)], [])
+
+    drive(fake, steps)
+
+
 def test_a_filter_finds_by_every_word_and_escape_shows_all(fake: Fake) -> None:
     async def steps(app: Top, pilot: Pilot[None]) -> None:
         await pilot.press("slash", *"running", "space", *"swe", "enter")
