@@ -421,6 +421,20 @@ def test_no_gpu_is_called_idle_where_not_all_were_sampled_or_one_holds_data() ->
     assert figures(row("7"), steps("7"), samples=held).idle_gpus == ()
 
 
+@pytest.mark.parametrize(
+    ("samples", "why"),
+    [
+        (None, "the job took no samples"),
+        (SampleSummary(seconds=3600, hosts=1), "its samples saw no GPU"),
+        (gpus(0.5), "1 of 2 GPUs were sampled"),
+        (gpus(0.5, 0.5).model_copy(update={"seconds": 600.0}), "600 s of the run were sampled"),
+    ],
+)
+def test_why_the_use_of_gpus_is_not_known_is_said(samples: SampleSummary | None, why: str) -> None:
+    doubts = figures(row("7"), steps("7"), samples=samples).doubts
+    assert [doubt for doubt in doubts if doubt.startswith(f"GPU use: unknown: {why}")]
+
+
 def test_a_loader_that_waits_with_busy_cpus_gets_more_and_with_idle_ones_gets_none() -> None:
     waits = Training(loader_wait=0.38)
     busy = figures(row("7", NCPUS="4"), steps("7", cpu="03:48:00"), training=waits)

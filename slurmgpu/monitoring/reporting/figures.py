@@ -292,15 +292,21 @@ def _doubts(found: Figures) -> Iterator[str]:
     if found.cpu_seconds is None:
         yield f"CPUs: {_unmeasured(found)}"
     if job.gpus and found.gpu_busy is None:
-        part = (
-            f"{found.gpus_sampled} of {job.gpus} GPUs were sampled"
-            if found.gpus_sampled
-            else "the job took no samples"
-        )
         slurm = "" if found.gpu_busiest is None else "; Slurm keeps the highest sample, and no mean"
-        yield f"GPU use: unknown: {part}{slurm}"
+        yield f"GPU use: unknown: {_unsampled(found)}{slurm}"
     if found.energy is None:
         yield "energy: unknown: neither the nodes nor the samples measured it"
+
+
+def _unsampled(found: Figures) -> str:
+    """Why the samples do not tell how busy the GPUs were."""
+    if found.sampled_seconds is None:
+        return "the job took no samples"
+    if not found.gpus_sampled:
+        return "its samples saw no GPU: neither NVML nor a vendor's tool told of one"
+    if found.gpus_sampled != found.job.gpus:
+        return f"{found.gpus_sampled} of {found.job.gpus} GPUs were sampled"
+    return f"{round(found.sampled_seconds)} s of the run were sampled"
 
 
 def _unmeasured(found: Figures) -> str:
