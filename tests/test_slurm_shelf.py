@@ -109,6 +109,8 @@ def test_what_changes_nothing_makes_no_answer_old() -> None:
         assert not changes(words.split()), words
     for words in ("sbatch x", "scancel 7", "scontrol requeue 7", "scontrol update JobId=7"):
         assert changes(words.split()), words
+
+
 def test_what_scontrol_shows_is_shared_and_makes_no_answer_old_but_what_it_changes_does(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
