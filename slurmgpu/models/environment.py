@@ -146,24 +146,28 @@ def alone(field: str) -> BeforeValidator:
 
 
 # Words of a bind's third part: apptainer's ro and rw, pyxis's (flags of mount) and podman's.
-_BIND_FLAGS = frozenset(
-    "ro rw z Z U O rec nocopy bind rbind exec noexec suid nosuid dev nodev "
-    "private rprivate shared rshared slave rslave unbindable runbindable".split()
-)
+_FLAGS = """
+ro rw z Z U O rec nocopy bind rbind exec noexec suid nosuid dev nodev private rprivate shared rshared slave rslave
+unbindable runbindable
+"""
+_BIND_FLAGS = frozenset(_FLAGS.split())
 
 
 def _bind(text: str) -> str:
     """HOST, HOST:INSIDE or HOST:INSIDE:FLAGS."""
     host, *rest = re.sub(r"\$\{[^}]*\}", "$X", text).split(":")
-    example = "write HOST or HOST:INSIDE[:ro], as in \"/data:/data:ro\""
+    example = 'write HOST or HOST:INSIDE[:ro], as in "/data:/data:ro"'
     if not host.strip():
         raise Hinted(f"{text!r} names no folder of the host before the colon", hint=example)
     if rest and not rest[0].startswith(("/", "$", "~/")):
         meant = f"write {host}:/{rest[0]}; " if re.fullmatch(r"[\w.-]+(/[\w.-]+)*", rest[0]) else ""
         raise Hinted(
-            f"{text!r} has {rest[0]!r} as the folder inside, and that is an absolute path", hint=meant + example
+            f"{text!r} has {rest[0]!r} as the folder inside, and that is an absolute path",
+            hint=meant + example,
         )
-    flags = [one for one in re.split(r"[,+]", ":".join(rest[1:])) if "=" not in one and not one.startswith("x-")]
+    flags = [
+        one for one in re.split(r"[,+]", ":".join(rest[1:])) if "=" not in one and not one.startswith("x-")
+    ]
     if len(rest) > 1 and (wrong := [one for one in flags if one not in _BIND_FLAGS and "$" not in one]):
         raise Hinted(f"{text!r} ends in {wrong[0]!r}, where ro or rw is expected", hint=example)
     return text

@@ -267,7 +267,9 @@ def _unused_interpreter(command: Command, written: str) -> Slip:
     return Slip(
         f"environment.python.interpreter: {written!r} runs training tasks (train:), and the command of this job names "
         "its own program",
-        f"write it there: {command.instead(*runner, *words)}" if words else "write it in the command, or leave it out",
+        f"write it there: {command.instead(*runner, *words)}"
+        if words
+        else "write it in the command, or leave it out",
         sure=command.plan.environment_name is None,
     )
 
