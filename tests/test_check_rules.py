@@ -425,6 +425,10 @@ def test_an_address_by_hostname_that_works_or_serves_something_else_is_left_alon
     [
         ("1g.10gb:2", "accelerate launch --num_processes 2 train.py", ["error"]),
         ("a100_3g.20gb:2", "deepspeed --num_gpus=2 train.py", ["error"]),
+        ("a100_3g.20gb:2", "deepspeed train.py", ["error"]),
+        ("a100_3g.20gb:2", "python -m deepspeed.launcher.runner train.py", ["error"]),
+        ("a100_3g.20gb:2", "deepspeed --include localhost:0 train.py", []),
+        ("a100_3g.20gb:1", "deepspeed train.py", []),
         ("a100_3g.20gb:2", "torchrun --nproc-per-node=gpu train.py", ["error"]),
         ("a100_3g.20gb:2", "srun --ntasks-per-node=2 python train.py", ["warning"]),
         ("1g.10gb:2", "srun -n 2 python train.py", ["warning"]),
