@@ -162,13 +162,19 @@ def loopback_address(view: View) -> Iterator[Hit]:
             r"(?:MASTER_ADDR=|--?master[-_]addr[= ]|--?rdzv[-_]endpoint[= ])['\"]?(localhost|127\.0\.0\.1|0\.0\.0\.0)\b",
             text,
         )
-        if match and not text.lstrip().startswith("#"):
+        if match and not text.lstrip().startswith("#") and not _stays_on_a_node(view, number):
             yield Hit(
                 number,
                 f"{match[1]} is another machine on each node: the ranks never meet",
                 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
             )
             return
+
+
+def _stays_on_a_node(view: View, line: int) -> bool:
+    """Whether the srun that follows a line starts its tasks on one node: steps side by side, each on its own."""
+    following = next((call for call in view.calls if call.srun is not None and call.line >= line), None)
+    return following is not None and (following.srun or {}).get("nodes") == "1"
 
 
 @rule("warning")
