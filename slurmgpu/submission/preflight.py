@@ -25,6 +25,7 @@ from slurmgpu.submission.slips.nearby import near_file, near_word
 
 __all__ = [
     "check_before_submission",
+    "check_image",
     "check_task",
     "command_of",
     "doubt_about_binds",
@@ -58,7 +59,7 @@ def check_before_submission(
     if missing is not None:
         raise PlanError(missing.message, hint=missing.hint)
     if image:
-        _check_image(plan, folder)
+        check_image(plan.environment.container, folder)
     _check_binds(plan, folder)
     check_task(plan, folder)
     exported = (plan.option("export") or "ALL").split(",")
@@ -116,8 +117,8 @@ def command_of(
     return Command(job.command or (), plan, folder, cwd, environ, in_file, blind)
 
 
-def _check_image(plan: Plan, folder: Path | None) -> None:
-    container = plan.environment.container
+def check_image(container: Container | None, folder: Path | None) -> None:
+    """PlanError for an image's file that is not there, or is none; ``folder`` is what its path is against."""
     if container is None or "$" in container.image or not runtime(container.runtime).is_file(container.image):
         return
     home = container.image.startswith("~/")
