@@ -421,10 +421,22 @@ def test_an_address_by_hostname_that_works_or_serves_something_else_is_left_alon
 
 
 @pytest.mark.parametrize(
+    ("step", "refused"), [("srun --nodes=1", False), ("srun -N1", False), ("srun", True)]
+)
+def test_an_address_of_the_node_itself_is_right_for_a_step_on_one_node(step: str, refused: bool) -> None:
+    text = f"#SBATCH --nodes=2\n\nexport MASTER_ADDR=127.0.0.1\n{step} --ntasks=2 python train.py"
+    assert ("loopback-address" in {one.rule for one in found(text)}) == refused
+
+
+@pytest.mark.parametrize(
     ("slices", "command", "severities"),
     [
         ("1g.10gb:2", "accelerate launch --num_processes 2 train.py", ["error"]),
         ("a100_3g.20gb:2", "deepspeed --num_gpus=2 train.py", ["error"]),
+        ("a100_3g.20gb:2", "deepspeed train.py", ["error"]),
+        ("a100_3g.20gb:2", "python -m deepspeed.launcher.runner train.py", ["error"]),
+        ("a100_3g.20gb:2", "deepspeed --include localhost:0 train.py", []),
+        ("a100_3g.20gb:1", "deepspeed train.py", []),
         ("a100_3g.20gb:2", "torchrun --nproc-per-node=gpu train.py", ["error"]),
         ("a100_3g.20gb:2", "srun --ntasks-per-node=2 python train.py", ["warning"]),
         ("1g.10gb:2", "srun -n 2 python train.py", ["warning"]),

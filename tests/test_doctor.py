@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,40 @@ def a_folder(**values: Any) -> dict[str, Any]:
 
 def levels(lines: list[Line]) -> dict[str, str]:
     return {line.check: line.level for line in lines}
+
+
+# This machine
+
+
+def found_here(folder: Path, *arguments: str) -> dict[str, dict[str, str]]:
+    """The lines of the doctor on a machine without Slurm."""
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-m", "slurmgpu", "doctor", "--json", *arguments]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1, done.stderr
+    return {line["check"]: line for line in json.loads(done.stdout)["lines"]}
+
+
+def test_an_interpreter_that_is_not_there_is_named_in_plain_words(tmp_path: Path) -> None:
+    found = found_here(tmp_path, "--", "/no/python", "train.py")
+    line = found["python.interpreter"]
+    assert (line["level"], line["found"]) == (
+        "failure",
+        "the interpreter /no/python is not on this machine",
+    )
+    assert "correct its path" in line["act"]
+    assert found["torch.version"]["level"] == "unknown"
+    assert "python.version" not in found
+
+
+def test_an_image_that_is_none_is_named_in_plain_words(tmp_path: Path) -> None:
+    (tmp_path / "page.sif").write_text("an error page\n")
+    found = found_here(tmp_path, "--set", "environment.container=page.sif", "--", "python", "train.py")
+    assert found["software.image"]["level"] == "failure"
+    assert found["software.image"]["found"].startswith("'page.sif' is no image that apptainer can enter")
+    assert found["torch.version"]["level"] == "unknown"
+    gone = found_here(tmp_path, "--set", "environment.container=gone.sif", "--", "python", "train.py")
+    assert "'gone.sif' is not there" in gone["software.image"]["found"]
 
 
 # What is said
@@ -90,6 +126,15 @@ def test_a_clock_that_is_off_is_told_by_how_much(offset: float | None, level: st
     line = scheduler.clock(offset, 0.5)
     assert line.level == level
     assert offset is None or abs(offset) < 1 or f"{abs(offset):.1f} s" in line.found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "level"), [("gpu", "ok"), ("gpu,cpu", "ok"), ("gpu,big", "failure"), ("nosuch", "failure")]
+)
+def test_a_partition_that_is_not_there_is_named(wanted: str, level: str) -> None:
+    line = scheduler.partition(wanted, {"gpu", "cpu"})
+    assert line.level == level
+    assert level == "ok" or line.found.endswith("it has cpu, gpu")
 
 
 @pytest.mark.parametrize(("release", "level"), [("24.11.5", "ok"), ("20.02.7", "warning"), (None, "unknown")])

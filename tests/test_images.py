@@ -19,7 +19,7 @@ from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
 from slurmgpu.submission.images import image_to_make, make_image, with_pulled_image
 
-MAKES = 'echo image >"$2"'
+MAKES = 'echo hsqs >"$2"'
 DOCKER = "docker://a/b:1"
 
 
@@ -69,7 +69,7 @@ def test_an_image_is_pulled_once_and_the_script_uses_its_file(
     assert make(plan, tmp_path / "images") == []
     container = with_pulled_image(plan, tmp_path / "images").environment.container
     assert container is not None
-    assert Path(container.image).read_text() == "image\n"
+    assert Path(container.image).read_text() == "hsqs\n"
     assert len(calls.read_text().splitlines()) == 1
 
 
@@ -139,7 +139,7 @@ def test_an_image_is_built_where_it_is_absent(apptainer: Callable[[str], Path], 
     assert call.startswith(f"build {tmp_path}/.t.sif.")
     assert call.endswith(f" {tmp_path}/t.def")
     assert folder == str(tmp_path)
-    assert (tmp_path / "t.sif").read_text() == "image\n"
+    assert (tmp_path / "t.sif").read_text() == "hsqs\n"
 
 
 def test_an_image_older_than_its_definition_is_warned_of_and_kept(

@@ -323,6 +323,14 @@ def test_processes_that_train_together_on_slices_are_refused(tmp_path: Path, kin
     assert "ask for whole GPUs" in line
 
 
+def test_deepspeed_of_ones_own_on_slices_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RANKS)
+    lines = said(tmp_path, "--gpus", "2", "--gpu-type", "a100_1g.5gb", "--", "deepspeed", "train.py")
+    assert [line[:54] for line in lines if "slices" in line] == [
+        "error: --gpus 2: 2 processes share slices of GPUs (a10"
+    ]
+
+
 def test_a_script_that_spawns_on_slices_is_warned_of(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SPAWNS)
     (line,) = said(tmp_path, "--gpus", "2", "--gpu-type", "a100_1g.5gb", "--", "python", "train.py")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from slurmgpu.cli.actions.plan import plan_text
 from slurmgpu.files.data import read_templates
 from slurmgpu.launchers import world_size
 from slurmgpu.lines.command import python_command, python_files
@@ -186,7 +187,11 @@ def test_one_process_of_torchrun_may_drive_all_gpus_itself() -> None:
         ("accelerate launch train.py", 4),
         ("accelerate launch --num_processes 2 train.py", 2),
         ("deepspeed --num_gpus=2 train.py", 2),
-        ("mpirun -n 4 ./solver", 1),
+        ("mpirun -n 4 ./solver", 4),
+        ("mpiexec -np 2 -host a,b python train.py", 2),
+        ("mpirun --mca btl self -x A --np=3 python train.py -n 8", 3),
+        ("mpirun -n 1 ./leader : -n 3 ./worker", 4),
+        ("srun -n 2 ./solver", 2),
     ],
 )
 def test_the_processes_of_a_users_own_launcher_are_counted_and_share_the_threads(
@@ -196,6 +201,30 @@ def test_the_processes_of_a_users_own_launcher_are_counted_and_share_the_threads
     assert f'OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{64 // processes}}}"' in rendered(made)
     (reason,) = (one for one in made.reasons if one.what == "processes")
     assert reason.value == str(processes)
+
+
+@pytest.mark.parametrize(
+    ("command", "total", "threads"),
+    [
+        ("mpirun -n 4 python train.py", "4", 16),
+        ("mpiexec -np 2 python train.py", "2", 32),
+        ("mpirun -n 3 python train.py", "3", 16),
+        ("mpirun python train.py", "unknown", None),
+        ("mpirun -n $TASKS ./solver", "unknown", None),
+        ("srun -n 2 ./solver", "2", 32),
+    ],
+)
+def test_what_mpirun_starts_is_counted_over_all_nodes_or_is_unknown(
+    command: str, total: str, threads: int | None
+) -> None:
+    made = plan(resources={"nodes": 2, "gpus_per_node": 2, "cpus_per_gpu": 16}, command=command.split())
+    (reason,) = (one for one in made.reasons if one.what == "processes")
+    assert reason.value == total
+    assert reason.why.startswith(command.split()[0])
+    assert "first of the nodes" not in reason.why
+    assert f"2 nodes x 2 GPUs, {total} processes" in plan_text(made)
+    line = f'OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{threads}}}"'
+    assert (line in rendered(made)) if threads else ("OMP_NUM_THREADS:-" not in rendered(made))
 
 
 def test_a_launcher_that_the_job_names_is_warned_about_for_a_spawning_script() -> None:

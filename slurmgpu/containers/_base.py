@@ -26,6 +26,8 @@ class Runtime:
     """Which of the fields that not every runtime knows it knows."""
     by_srun = False
     """Whether srun's options alone enter the image: what the batch shell would start is then a step of its own."""
+    formats: tuple[str, ...] = ()
+    """What an image's file may be: SIF, SquashFS, ext3 (`image_format`); empty: nothing is known of it."""
     modes: frozenset[str] = frozenset({"exec"})
     """Whether the command runs in the image (exec), or its runscript can get the command's words (run)."""
 

@@ -23,6 +23,7 @@ class Apptainer(Runtime):
     prefix = "APPTAINERENV_"
     """Variables of this name get into an image whose environment is clean, without it."""
     fields = frozenset({"build", "overlay", "clean_env", "workdir", "writable"})
+    formats = ("SIF", "SquashFS", "ext3")
     modes = frozenset({"exec", "run"})
 
     def is_file(self, image: str) -> bool:

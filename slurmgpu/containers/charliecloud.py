@@ -15,6 +15,7 @@ class Charliecloud(Runtime):
     """An image is a folder, a SquashFS file, or a name in Charliecloud's storage; the environment is the host's."""
 
     fields = frozenset({"workdir", "writable"})
+    formats = ("SquashFS",)
 
     def is_file(self, image: str) -> bool:
         return "/" in image and ":" not in image

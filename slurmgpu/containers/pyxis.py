@@ -17,6 +17,7 @@ class Pyxis(Runtime):
 
     fields = frozenset({"workdir", "writable", "name"})
     by_srun = True
+    formats = ("SquashFS",)
 
     def is_file(self, image: str) -> bool:
         return image.startswith(("/", "./", "../", "~/", "$")) or image.endswith(".sqsh")

@@ -16,6 +16,7 @@ class Uenv(Runtime):
 
     fields = frozenset({"view"})
     by_srun = True
+    formats = ("SquashFS",)
 
     def is_file(self, image: str) -> bool:
         return image.endswith(".squashfs")

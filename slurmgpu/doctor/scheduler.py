@@ -7,7 +7,17 @@ from collections.abc import Collection, Sequence
 from slurmgpu.doctor.lines import Line, failure, ok, unknown, warning
 from slurmgpu.doctor.thresholds import THRESHOLDS, is_older, limit
 
-__all__ = ["account", "accounting", "clock", "commands", "controller", "profile", "profile_age", "release"]
+__all__ = [
+    "account",
+    "accounting",
+    "clock",
+    "commands",
+    "controller",
+    "partition",
+    "profile",
+    "profile_age",
+    "release",
+]
 
 
 def commands(missing: Collection[str]) -> Line:
@@ -103,6 +113,22 @@ def account(
             "slurm.account", f"account {wanted} is not yours; yours: {listed}", "choose one of them: -A NAME"
         )
     return ok("slurm.account", listed)
+
+
+def partition(wanted: str, there: Collection[str]) -> Line:
+    """The partitions that the job names, one or several with commas; ``there`` are Slurm's, empty: it does not tell."""
+    if not there:
+        return unknown(
+            "slurm.partition", f"{wanted}: Slurm does not tell its partitions", "sinfo --summarize"
+        )
+    gone = [one for one in wanted.split(",") if one not in there]
+    if gone:
+        return failure(
+            "slurm.partition",
+            f"Slurm has no partition {', '.join(gone)}; it has {', '.join(sorted(there))}",
+            "choose one of them: -p NAME",
+        )
+    return ok("slurm.partition", wanted)
 
 
 def profile(name: str | None, why: str, described: str | None, here: str | None) -> Line:

@@ -10,7 +10,16 @@ from slurmgpu.doctor.lines import Line, failure, ok, unknown, warning
 from slurmgpu.doctor.thresholds import LEAST_DRIVERS, THRESHOLDS, is_older
 from slurmgpu.models.environment import Environment
 
-__all__ = ["containers", "driver_for_torch", "modules", "program_of", "python", "torch"]
+__all__ = [
+    "containers",
+    "driver_for_torch",
+    "image",
+    "interpreter",
+    "modules",
+    "program_of",
+    "python",
+    "torch",
+]
 
 
 def modules(system: str | None, needed: Collection[str], why: str | None) -> Line:
@@ -59,6 +68,21 @@ def containers(here: Collection[str], environment: Environment) -> Line:
             "it may be on the nodes alone, or in a module: slurmgpu doctor --on-gpu finds out",
         )
     return ok("software.containers", f"{found} on PATH" if here else "none on PATH, and the job needs none")
+
+
+def image(named: str, why: str, act: str) -> Line:
+    """The image's file, as the job names it; ``why`` no job can use it, and what to do: '' for a good one."""
+    return failure("software.image", why, act) if why else ok("software.image", named)
+
+
+def interpreter(named: str) -> Line:
+    """An interpreter that is not on this machine: nothing of the Python behind it can be known."""
+    where = "is not on this machine" if "/" in named else "is not on PATH here"
+    return failure(
+        "python.interpreter",
+        f"the interpreter {named} {where}",
+        "correct its path, or name what brings it: a module, environment.python.venv, conda, uv or pixi",
+    )
 
 
 def python(version: str | None, where: str) -> Line:

@@ -5,13 +5,16 @@ Read in accelerate's commands/launch.py and DeepSpeed's launcher/runner.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .command import launcher_of, python_command, runner_length, torchrun_processes
+from .command import ONE_NODE_LAUNCHERS, launcher_of, python_command, runner_length, torchrun_processes
+from .mpi import PROGRAMS, mpi_processes
 from .options import Line, table
+from .slurm import SRUN
 
-__all__ = ["ACCELERATE", "LaunchLine", "read_launch_line", "started_by"]
+__all__ = ["ACCELERATE", "LaunchLine", "Started", "read_launch_line", "started_by"]
 
 _ACCELERATE_REQUIRED = """
 config-file mixed-precision num-processes num-machines num-cpu-threads-per-process dynamo-backend dynamo-mode gpu-ids
@@ -111,17 +114,48 @@ def read_launch_line(words: tuple[str, ...]) -> LaunchLine | None:
     return LaunchLine(name, words[:at], words[at:end], rest, _TABLES[name].read(rest))
 
 
-def started_by(words: tuple[str, ...], gpus: int) -> int:
-    """How many processes a torchrun, accelerate or deepspeed in a command starts on a node with so many GPUs; 0: none is there.
+class Started(NamedTuple):
+    """The processes that a launcher in a command starts."""
 
-    torchrun starts one where it is not told, the others one for each GPU.
+    total: int | None
+    """Over all nodes; None: the command does not say."""
+    per_node: int | None
+    """On a node where it starts the most."""
+    why: str
+
+
+def started_by(words: tuple[str, ...], gpus: int, nodes: int = 1) -> Started | None:
+    """What a launcher in a command starts, in a job of so many nodes with so many GPUs each; None: none is there.
+
+    torchrun starts one process where it is not told, accelerate and deepspeed one for each GPU; they stay on the node
+    where they run. mpirun, srun and the like take all nodes of the job.
     """
-    if not words:
-        return 0
-    if launcher_of(words) == "torchrun":
+    name = launcher_of(words) if words else None
+    if name is None:
+        return None
+    if name == "torchrun":
         told = torchrun_processes(words) or "1"
     elif line := read_launch_line(words):
         told = line.line.given.get("num-processes") or line.line.given.get("num-gpus") or ""
+    elif name in ONE_NODE_LAUNCHERS:
+        return None
     else:
-        return 0
-    return int(told) if told.isdigit() else max(1, gpus)
+        return _spread(name, words, nodes)
+    number = int(told) if told.isdigit() else max(1, gpus)
+    where = ", on the first of the nodes" if nodes > 1 else ""
+    return Started(number, number, f"the launcher in the command starts them{where}")
+
+
+def _spread(name: str, words: tuple[str, ...], nodes: int) -> Started:
+    """What a launcher starts that takes all nodes."""
+    behind = words[runner_length(words) + 1 :]
+    if name == "srun":
+        told = SRUN.read(behind).given.get("ntasks") or ""
+        total = int(told) if told.isdecimal() else None
+    else:
+        total = mpi_processes(behind) if name in PROGRAMS else None
+    says = "starts them" if total else "starts them, and the command does not say how many"
+    where = " on the nodes of the job" if nodes > 1 else ""
+    return Started(
+        total, None if total is None else math.ceil(total / nodes), f"{name} in the command {says}{where}"
+    )

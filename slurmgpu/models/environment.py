@@ -145,6 +145,34 @@ def alone(field: str) -> BeforeValidator:
     return BeforeValidator(lambda value: {field: value} if isinstance(value, str) else value)
 
 
+# Words of a bind's third part: apptainer's ro and rw, pyxis's (flags of mount) and podman's.
+_FLAGS = """
+ro rw z Z U O rec nocopy bind rbind exec noexec suid nosuid dev nodev private rprivate shared rshared slave rslave
+unbindable runbindable
+"""
+_BIND_FLAGS = frozenset(_FLAGS.split())
+
+
+def _bind(text: str) -> str:
+    """HOST, HOST:INSIDE or HOST:INSIDE:FLAGS."""
+    host, *rest = re.sub(r"\$\{[^}]*\}", "$X", text).split(":")
+    example = 'write HOST or HOST:INSIDE[:ro], as in "/data:/data:ro"'
+    if not host.strip():
+        raise Hinted(f"{text!r} names no folder of the host before the colon", hint=example)
+    if rest and not rest[0].startswith(("/", "$", "~/")):
+        meant = f"write {host}:/{rest[0]}; " if re.fullmatch(r"[\w.-]+(/[\w.-]+)*", rest[0]) else ""
+        raise Hinted(
+            f"{text!r} has {rest[0]!r} as the folder inside, and that is an absolute path",
+            hint=meant + example,
+        )
+    flags = [
+        one for one in re.split(r"[,+]", ":".join(rest[1:])) if "=" not in one and not one.startswith("x-")
+    ]
+    if len(rest) > 1 and (wrong := [one for one in flags if one not in _BIND_FLAGS and "$" not in one]):
+        raise Hinted(f"{text!r} ends in {wrong[0]!r}, where ro or rw is expected", hint=example)
+    return text
+
+
 class Container(Model):
     """A container image and how it is entered."""
 
@@ -159,7 +187,7 @@ class Container(Model):
     """exec: the whole command runs in the image; run: the image's own runscript gets the command's words."""
     gpu: Literal["nvidia", "amd", "intel", "none"] = "nvidia"
     """Whose GPUs the image sees: nvidia (`--nv`) and amd (`--rocm`) add libraries of the host, intel needs none; or none."""
-    binds: Annotated[tuple[JobPath, ...], Strict(False)] = ()
+    binds: Annotated[tuple[Annotated[JobPath, Checked(_bind)], ...], Strict(False)] = ()
     """Folders of the host to see inside (`--bind`), PATH or HOST:INSIDE[:ro], as in `binds: [$SCRATCH, "/data:/data:ro"]`."""
     overlay: JobPath | None = None
     """A file or folder with what is added to the image (apptainer, singularity), as in `overlay: data.img:ro`."""
@@ -183,13 +211,41 @@ class Container(Model):
             raise ValueError(
                 f"{image!r} begins with a dash, and the runtime would take it for an option; write ./{image}"
             )
+        address = re.match(r"[a-z0-9-]+://", image)
+        if image != image.strip() or (address and re.search(r"\s", image)):
+            raise Hinted(
+                f"{image!r} has a blank in it, and {'an address has none' if address else 'no image begins or ends with one'}",
+                hint=f"write it without: {''.join(image.split()) if address else image.strip()}",
+            )
         return image
+
+    @field_validator("workdir")
+    @classmethod
+    def _absolute(cls, workdir: str | None) -> str | None:
+        if workdir is not None and not workdir.startswith(("/", "$", "~/")):
+            raise Hinted(
+                f"{workdir!r} is a relative path, and nothing inside says against which folder",
+                hint=f"write the whole path, as in workdir: /{workdir.removeprefix('./')}; "
+                "left out, the command starts in the work folder",
+            )
+        return workdir
+
+
+def _conda_name(env: str) -> str:
+    command = re.fullmatch(r"(?:(?:conda|mamba|micromamba|source)\s+)?activate\s+(.+)", env.strip())
+    if command is None and ("/" in env or not re.search(r"\s", env)):
+        return env
+    name = (command[1] if command else env).split()[-1]
+    raise Hinted(
+        f"{env!r} {'is a command' if command else 'has a blank in it'}, and a name or folder is expected here",
+        hint=f"write the environment's name alone, as in conda: {name}",
+    )
 
 
 class Conda(Model):
     """A conda (mamba, micromamba) environment."""
 
-    env: JobPath
+    env: Annotated[JobPath, Checked(_conda_name)]
     """The environment's name, or its folder."""
     root: JobPath | None = None
     """Where conda is installed, the folder with etc/profile.d/conda.sh; left out, the script looks on PATH and in the

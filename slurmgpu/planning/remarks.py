@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from slurmgpu.launchers import launcher
-from slurmgpu.lines.launch_line import started_by
+from slurmgpu.lines.launch_line import Started, started_by
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Reason
@@ -30,7 +30,9 @@ def reasons(
     layout = draft.layout
     if job.script is None and not job.components and not job.steps:
         alone = job.command if launching.launcher == "plain" else None
-        yield _processes_reason(launching, layout, processes, started_by(alone or (), layout.gpus_per_node))
+        yield _processes_reason(
+            launching, layout, processes, started_by(alone or (), layout.gpus_per_node, layout.nodes)
+        )
     if layout.gpus_per_node:
         yield from _step_reasons(cluster, own_gpus)
     yield from _type_reasons(draft)
@@ -40,14 +42,12 @@ def reasons(
     yield from _left_out(job, cluster, draft)
 
 
-def _processes_reason(launching: Launching, layout: Layout, processes: int, started: int) -> Reason:
-    if started:
-        total, why = (
-            started,
-            "the launcher in the command starts them"
-            + (", on the first of the nodes" if layout.nodes > 1 else ""),
-        )
-    elif launching.spawns:
+def _processes_reason(
+    launching: Launching, layout: Layout, processes: int, started: Started | None
+) -> Reason:
+    if started is not None:
+        return Reason.of("processes", "unknown" if started.total is None else str(started.total), started.why)
+    if launching.spawns:
         total, why = max(1, layout.gpus_per_node), "the command starts one for each GPU of its node"
     elif not launcher(launching.launcher).on_every_node and layout.nodes > 1:
         total, why = processes, "on the first of the nodes"

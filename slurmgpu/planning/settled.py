@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slurmgpu.containers import runtime
 from slurmgpu.errors import PlanError
-from slurmgpu.lines.command import python_command
+from slurmgpu.lines.command import LAUNCHER_MODULES, launcher_of, python_command, runner_length
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.gpu_models import well_known
@@ -309,9 +309,34 @@ def name_of(job: Job) -> str:
     if job.steps:
         return next(name for name, step in job.steps.items() if not step.background)
     assert job.command is not None
-    python = python_command(job.command)
-    word = (python.script or python.module) if python else _script_in(job.command)
-    return PurePosixPath(word or job.command[0]).name.removesuffix(".py") or "job"
+    return PurePosixPath(_program_of(job.command)).name.removesuffix(".py") or "job"
+
+
+def _program_of(words: tuple[str, ...]) -> str:
+    """What a command is about: its script or module, also behind a launcher and ``uv run``; else its program."""
+    python = python_command(words)
+    if python is not None and not python.launcher:
+        return str(python.script or python.module)
+    rest = words[runner_length(words) :]
+    if launcher_of(words):
+        # What a launcher starts, and python in it, stands behind options that only the launcher knows.
+        inner = next((at for at, word in enumerate(rest[1:], 1) if re.fullmatch(_PYTHON, word)), None)
+        if inner is not None and (found := python_command(rest[inner:])) and not found.launcher:
+            return str(found.script or found.module)
+        return next((word for word in rest[1:] if word.endswith(".py")), None) or _module_in(rest) or rest[0]
+    return _script_in(words) or rest[0]
+
+
+_PYTHON = r"(?:\S*/)?python[\d.]*"
+
+
+def _module_in(words: tuple[str, ...]) -> str | None:
+    """The module that a launcher starts: ``torchrun -m package.train``."""
+    at = next((at for at, word in enumerate(words) if word in {"-m", "--module"}), len(words))
+    named = words[at + 1 : at + 2]
+    if named and named[0] in LAUNCHER_MODULES:  # python -m torch.distributed.run -m package.train
+        return _module_in(words[at + 2 :])
+    return named[0] if named else None
 
 
 def _script_in(words: tuple[str, ...]) -> str | None:

@@ -11,7 +11,6 @@ from typing import Any, TypedDict
 
 from slurmgpu.containers import runtime
 from slurmgpu.launchers import launcher
-from slurmgpu.lines.launch_line import started_by
 from slurmgpu.models.environment import Container, Modules, Packed
 from slurmgpu.models.plan import Plan, PlannedStep
 from slurmgpu.models.profile import Profile
@@ -494,10 +493,10 @@ def _is_seen(plan: Plan) -> bool:
 
 def _threads(plan: Plan) -> int | None:
     """CPU threads of each process."""
-    alone = plan.command if plan.launcher == "plain" else None
-    processes = (
-        started_by(alone or (), plan.gpus_per_node) or plan.spawned_per_node or plan.processes_per_node
-    )
+    started = plan.started
+    processes = started.per_node if started else plan.spawned_per_node or plan.processes_per_node
+    if processes is None:
+        return None
     if plan.cpus_per_task is None or processes == 1:
         return plan.cpus_per_task
     return max(1, plan.cpus_per_task * plan.tasks_per_node // processes)

@@ -15,14 +15,17 @@ from pathlib import Path
 from slurmgpu.containers import runtime
 from slurmgpu.errors import PlanError
 from slurmgpu.files.jobs import folder_here
+from slurmgpu.models.environment import Container
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
+from slurmgpu.submission.image_file import image_format
 from slurmgpu.submission.slips.command import Command
 from slurmgpu.submission.slips.judging import missing_folder
 from slurmgpu.submission.slips.nearby import near_file, near_word
 
 __all__ = [
     "check_before_submission",
+    "check_image",
     "check_task",
     "command_of",
     "doubt_about_binds",
@@ -56,7 +59,7 @@ def check_before_submission(
     if missing is not None:
         raise PlanError(missing.message, hint=missing.hint)
     if image:
-        _check_image(plan, folder)
+        check_image(plan.environment.container, folder)
     _check_binds(plan, folder)
     check_task(plan, folder)
     exported = (plan.option("export") or "ALL").split(",")
@@ -114,8 +117,8 @@ def command_of(
     return Command(job.command or (), plan, folder, cwd, environ, in_file, blind)
 
 
-def _check_image(plan: Plan, folder: Path | None) -> None:
-    container = plan.environment.container
+def check_image(container: Container | None, folder: Path | None) -> None:
+    """PlanError for an image's file that is not there, or is none; ``folder`` is what its path is against."""
     if container is None or "$" in container.image or not runtime(container.runtime).is_file(container.image):
         return
     home = container.image.startswith("~/")
@@ -131,6 +134,21 @@ def _check_image(plan: Plan, folder: Path | None) -> None:
             else _meant(image)
             + "give the image's path, or a docker:// address; $NAME in it expands when the job runs",
         )
+    _check_format(container, image)
+
+
+def _check_format(container: Container, image: Path) -> None:
+    """PlanError for a file that the runtime cannot take for an image: a script, a page of text, one cut off at once."""
+    reads = runtime(container.runtime).formats
+    found = image_format(image)
+    if not reads or found is None or found in (*reads, "folder"):
+        return
+    raise PlanError(
+        f"environment.container.image: {container.image!r} is no image that {container.runtime} can enter: {image} is "
+        f"{f'a file of the kind {found}' if found else 'a file of another kind'}, and it takes {', '.join(reads)} "
+        "or a folder",
+        hint="give the image's file, or a docker:// address; one that was cut off or built wrongly must be made again",
+    )
 
 
 def _meant(path: Path, *, folder: bool = False) -> str:

@@ -119,6 +119,10 @@ def root_folder(folder: Path) -> Path:
     return folder
 
 
+# As root without all capabilities, as CI is, Apptainer needs a user namespace.
+OPTIONS = ["--userns"]
+
+
 def host_binds(*more: Path) -> list[str]:
     """The folders of this machine by which Python and torch are in the image."""
     python = Path(sys.executable).resolve().parents[1]

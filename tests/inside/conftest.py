@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.inside.apptainer import apptainer_folder, root_folder
 from tests.inside.table import Row, write
-from tests.slurm.conftest import pytest_terminal_summary, release, slurm
+from tests.slurm.conftest import absent, pytest_terminal_summary, release, slurm
+from tests.slurm.releases import ReleaseUnavailable
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import ROOT, Tool
 
@@ -25,6 +28,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.inside)
             item.add_marker(pytest.mark.slurm)
+
+
+@pytest.fixture(scope="session")
+def apptainer() -> Path:
+    """The folder of the program."""
+    try:
+        return apptainer_folder()
+    except (ReleaseUnavailable, subprocess.CalledProcessError) as error:
+        absent(f"no Apptainer here: {error}")
+
+
+@pytest.fixture(scope="session")
+def image(apptainer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SIF, built from a folder."""
+    folder = tmp_path_factory.mktemp("image")
+    sif = folder / "torch.sif"
+    root = root_folder(folder / "root")
+    done = subprocess.run([apptainer / "apptainer", "build", sif, root], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return sif
 
 
 @pytest.fixture

@@ -12,35 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.inside.apptainer import apptainer_folder, docker_archive, host_binds, root_folder
+from tests.inside.apptainer import OPTIONS, docker_archive, host_binds, root_folder
 from tests.inside.test_launchers import FOUR, HOW, SCRIPTS, ranks
-from tests.slurm.conftest import absent
-from tests.slurm.releases import ReleaseUnavailable
 from tests.slurm.tool import ROOT, Tool
 
 Executed = Callable[..., None]
-# As root without all capabilities, as CI is, Apptainer needs a user namespace.
-OPTIONS = ["--userns"]
-
-
-@pytest.fixture(scope="session")
-def apptainer() -> Path:
-    """The folder of the program."""
-    try:
-        return apptainer_folder()
-    except (ReleaseUnavailable, subprocess.CalledProcessError) as error:
-        absent(f"no Apptainer here: {error}")
-
-
-@pytest.fixture(scope="session")
-def image(apptainer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SIF, built from a folder."""
-    folder = tmp_path_factory.mktemp("image")
-    sif = folder / "torch.sif"
-    root = root_folder(folder / "root")
-    done = subprocess.run([apptainer / "apptainer", "build", sif, root], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return sif
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.inside.apptainer import OPTIONS, host_binds
 from tests.inside.test_launchers import AS_ROOT, SCRIPTS
 from tests.inside.venvs import venv_with
 from tests.slurm.throwaway import ThrowawaySlurm
@@ -29,6 +32,29 @@ class Launcher(NamedTuple):
     requirement: str | None = None
     code: int = 143
     script: str = "linger.py"
+    ready: int = 4
+    """Processes that say that they are there."""
+    failing: str = "3"
+    """The rank that is to fail."""
+    job: str | None = None
+    """A job file, for a form that no option asks for; it has the launchers itself."""
+    image: bool = False
+    """Whether it all runs in an image of Apptainer's."""
+
+
+SIDE_BY_SIDE = """
+resources: {nodes: 2, gpus_per_node: 2, cpus_per_task: 4}
+steps:
+  one: {command: [python, linger.py], nodes: 1, gpus: 2, launch: srun}
+  two: {command: [python, linger.py], nodes: 1, gpus: 2, launch: srun}
+"""
+HETEROGENEOUS = """
+resources: {nodes: 2, cpus_per_task: 2}
+components: [{resources: {nodes: 2, gpus_per_node: 1, cpus_per_gpu: 2}}]
+steps:
+  loader: {command: [python, linger.py], launch: srun}
+  trainer: {command: [python, linger.py], component: 1, launch: srun}
+"""
 
 
 LAUNCHERS = [
@@ -37,6 +63,12 @@ LAUNCHERS = [
     pytest.param(Launcher("accelerate", "accelerate==1.15.0", code=1), marks=pytest.mark.heavy),
     pytest.param(Launcher("deepspeed", code=1), marks=pytest.mark.heavy),
     Launcher("mpi"),
+    Launcher("plain", code=3, ready=1, failing="0"),
+    Launcher(
+        "steps", code=3, job=SIDE_BY_SIDE, failing="1"
+    ),  # the script's own: that of the task that ended first
+    Launcher("heterogeneous", code=3, job=HETEROGENEOUS, failing="1"),
+    pytest.param(Launcher("srun", image=True), marks=pytest.mark.heavy),
     pytest.param(Launcher("ray", "ray[train]", script="linger_ray.py"), marks=pytest.mark.heavy),
 ]
 if shutil.which("mpirun"):
@@ -44,7 +76,7 @@ if shutil.which("mpirun"):
 
 
 @pytest.fixture
-def start(tool: Tool) -> Callable[..., Submitted]:
+def start(tool: Tool, request: pytest.FixtureRequest) -> Callable[..., Submitted]:
     """Submit a job on 2 nodes with 2 processes each, that waits for ever."""
 
     def submit(launcher: Launcher, *options: str, **env: str) -> Submitted:
@@ -53,19 +85,33 @@ def start(tool: Tool) -> Callable[..., Submitted]:
         if launcher.requirement:
             venv = venv_with(launcher.requirement, beside=True)
             env["PATH"] = f"{venv}/bin:{tool.env['PATH']}"
+        if launcher.job:
+            tool.file("job.yaml", launcher.job)
+            return tool.submit("job.yaml", "-t", "10", *options, env=AS_ROOT | env)
+        if launcher.image:
+            image, program = request.getfixturevalue("image"), request.getfixturevalue("apptainer")
+            env["PATH"] = f"{program}:{tool.env['PATH']}"
+            container = {"image": str(image), "binds": host_binds(tool.work), "options": OPTIONS}
+            options = ("--set", f"environment={json.dumps({'container': container})}", *options)
         size = ("--nodes", "2", "--gpus-per-node", "2", "--cpus-per-gpu", "2", "-t", "10")
-        words = ("--launch", launcher.name, *size, *options, "--", "python", launcher.script)
+        python = sys.executable if launcher.image else "python"
+        words = ("--launch", launcher.name, *size, *options, "--", python, launcher.script)
         return tool.submit(*words, env=AS_ROOT | env)
 
     return submit
 
 
-def until_ready(slurm: ThrowawaySlurm, job: Submitted) -> None:
-    """Wait until all four processes are there."""
+def logs_of(job: Submitted) -> str:
+    """What the job and its steps have printed so far."""
+    return "".join(path.read_text() for path in sorted((job.run_dir / "logs").glob(f"{job.job_id}*.out")))
+
+
+def until_ready(slurm: ThrowawaySlurm, job: Submitted, processes: int) -> None:
+    """Wait until all processes are there."""
     deadline = time.monotonic() + 180
-    while not (job.run_dir / "logs" / f"{job.job_id}.out").exists() or job.log.count("ready") < 4:
-        assert time.monotonic() < deadline, job.log
-        assert slurm.run(["squeue", "--noheader", "--job", str(job.job_id)]).stdout.strip(), job.log
+    while (said := logs_of(job)).count("ready") < processes:
+        assert time.monotonic() < deadline, said
+        assert slurm.run(["squeue", "--noheader", "--job", str(job.job_id)]).stdout.strip(), said
         time.sleep(0.5)
 
 
@@ -100,13 +146,13 @@ def ended(slurm: ThrowawaySlurm, job: Submitted) -> tuple[str, str]:
     return state, code[1]
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda one: one.name)
+@pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda one: f"{one.name}{'-in-apptainer' * one.image}")
 class TestNothingIsLeft:
     def test_of_a_cancelled_job(
         self, launcher: Launcher, start: Callable[..., Submitted], slurm: ThrowawaySlurm
     ) -> None:
         job = start(launcher)
-        until_ready(slurm, job)
+        until_ready(slurm, job, launcher.ready)
         slurm.run(["scancel", str(job.job_id)])
         assert ended(slurm, job)[0] == "CANCELLED"
 
@@ -115,15 +161,15 @@ class TestNothingIsLeft:
         self, launcher: Launcher, start: Callable[..., Submitted], slurm: ThrowawaySlurm
     ) -> None:
         job = start(launcher)
-        until_ready(slurm, job)
+        until_ready(slurm, job, launcher.ready)
         slurm.run(["scontrol", "update", f"JobId={job.job_id}", "TimeLimit=1"])
         assert ended(slurm, job)[0] == "TIMEOUT"
 
     def test_of_a_job_in_which_a_process_fails(
         self, launcher: Launcher, start: Callable[..., Submitted], slurm: ThrowawaySlurm
     ) -> None:
-        job = start(launcher, FAILING="3")
-        assert ended(slurm, job) == ("FAILED", f"{launcher.code}:0"), job.log
+        job = start(launcher, FAILING=launcher.failing)
+        assert ended(slurm, job) == ("FAILED", f"{launcher.code}:0"), logs_of(job)
 
     def test_of_a_job_whose_set_up_fails(
         self, launcher: Launcher, start: Callable[..., Submitted], slurm: ThrowawaySlurm
@@ -131,4 +177,4 @@ class TestNothingIsLeft:
         job = start(launcher, "--set", "environment={python: {venv: $HOME/no-such-venv}}")
         assert ended(slurm, job) == ("FAILED", "1:0")
         assert "no-such-venv" in job.log
-        assert "ready" not in job.log
+        assert "ready" not in logs_of(job)

@@ -93,6 +93,12 @@ def test_an_account_that_is_not_the_user_s_is_found(tool: Tool) -> None:
     assert "account nosuch is not yours; yours: mygroup" in found["", "slurm.account"]["found"]
 
 
+def test_a_partition_that_slurm_does_not_have_is_found(tool: Tool) -> None:
+    code, found = doctor(tool, "-p", "nosuch", "--", "hostname")
+    assert (code, found["", "slurm.partition"]["level"]) == (1, "failure")
+    assert "Slurm has no partition nosuch; it has " in found["", "slurm.partition"]["found"]
+
+
 def test_a_controller_whose_clock_is_off_is_found(tool: Tool) -> None:
     # The real answer, with another time in its first line.
     stand_in(tool, "scontrol", '"$REAL" "$@" | sed "1s/as of.*/as of $(($(date +%s) - 900))/"')

@@ -132,7 +132,7 @@ exec "$@"
 def test_conda_is_activated_on_the_host_before_the_container_starts(
     tool: Tool, modules: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "t.sif").touch()
+    (tmp_path / "t.sif").write_text("hsqs")
     apptainer = tmp_path / "apptainer" / "bin" / "apptainer"
     apptainer.parent.mkdir(parents=True)
     apptainer.write_text(APPTAINER)

@@ -111,8 +111,8 @@ def a_site(tool: Tool, folder: Path) -> None:
     programs.mkdir()
     (programs / "apptainer").write_text(APPTAINER)
     (programs / "apptainer").chmod(0o755)
-    (home / "pytorch.sif").touch()
-    (home / "pytorch-2.0.1.sif").touch()
+    (home / "pytorch.sif").write_text("hsqs")
+    (home / "pytorch-2.0.1.sif").write_text("hsqs")
     for variable in [one for one in tool.env if one.startswith(("CONDA", "LMOD", "MODULE", "_LM", "BASH_"))]:
         del tool.env[variable]
     tool.env |= {

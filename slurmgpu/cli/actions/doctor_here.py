@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from slurmgpu.cli.preparing import note
+from slurmgpu.containers import runtime
 from slurmgpu.discovery.login_node import look_around
 from slurmgpu.discovery.trying import Tried, cannot_be_tried, try_environment
 from slurmgpu.doctor import disks, probe, scheduler, software
@@ -25,6 +26,7 @@ from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
 from slurmgpu.planning.settled import resolve_environment
 from slurmgpu.slurm import Health, Slurm, current_user
+from slurmgpu.submission.preflight import check_image
 
 __all__ = ["environment_of", "lines_here", "needs_torch"]
 
@@ -64,6 +66,8 @@ def _slurm(health: Health, job: Job) -> Iterator[Line]:
         enforced="associations" in health.enforces,
         wanted=job.resources.account,
     )
+    if job.resources.partition:
+        yield scheduler.partition(job.resources.partition, health.partitions)
 
 
 def _profile_age(cluster: Cluster, health: Health) -> Line:
@@ -83,6 +87,12 @@ def _software(loaded: LoadedJob, cluster: Cluster, name: str | None) -> Iterator
             return
         raise
     needed = environment.modules.load if environment.modules else ()
+    unusable = list(_not_there(environment, loaded))
+    yield from unusable
+    if any(line.level == "failure" for line in unusable):
+        yield software.containers(here.containers, environment)
+        yield unknown("torch.version", "not tried: what would run it is not there")
+        return
     tried = _tried(environment, cluster, loaded)
     modules_fail = tried.why if tried.version is None and tried.why.startswith("module ") else None
     yield software.modules(here.module_system, needed, modules_fail)
@@ -107,6 +117,33 @@ def _software(loaded: LoadedJob, cluster: Cluster, name: str | None) -> Iterator
     )
     if tried.built_for:
         yield software.driver_for_torch(tried.built_for, probe.gpus().get("driver"))
+
+
+def _not_there(environment: Environment, loaded: LoadedJob) -> Iterator[Line]:
+    """The image's file and the interpreter, where the job names one and this machine can know of it."""
+    container, folder = environment.container, folder_here(loaded.work_dir, Path.cwd())
+    if container is not None:
+        if runtime(container.runtime).is_file(container.image) and not container.build:
+            try:
+                check_image(container, folder)
+            except PlanError as error:
+                why = error.message.removeprefix("environment.container.image: ")
+                yield software.image(container.image, why, error.hint or "")
+            else:
+                yield software.image(container.image, "", "")
+        return
+    named = environment.python.interpreter
+    if environment.modules or environment.python.activated or cannot_be_tried(environment) or "$" in named:
+        return
+    if named == "python3" and not needs_torch(loaded.job):
+        return
+    if "/" in named:
+        path = Path(named).expanduser()
+        there = os.path.exists(folder / path if folder else path)  # noqa: PTH110 - as in preflight
+    else:
+        there = shutil.which(named) is not None
+    if not there:
+        yield software.interpreter(named)
 
 
 def environment_of(loaded: LoadedJob, cluster: Cluster) -> Environment:

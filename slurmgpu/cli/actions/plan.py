@@ -12,7 +12,6 @@ import click
 
 from slurmgpu.cli.preparing import prepare, tell_of_image
 from slurmgpu.launchers import world_size
-from slurmgpu.lines.launch_line import started_by
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.request import count
 
@@ -43,9 +42,9 @@ def plan_text(plan: Plan, columns: int | None = None) -> str:
         rows += [("hetjob", f"component {number}"), *((str(option), option.why) for option in component)]
     rows += [(f"{reason.what}: {reason.value}", reason.why) for reason in plan.reasons]
     width = max(len(left) for left, _ in rows)
-    alone = plan.command if plan.launcher == "plain" else None
-    processes = started_by(alone or (), plan.gpus_per_node) or plan.spawned_per_node or world_size(plan)
-    runs = f"{processes} process{'es' if processes > 1 else ''}"
+    started = plan.started
+    processes = started.total if started else plan.spawned_per_node or world_size(plan)
+    runs = f"{processes or 'unknown'} process{'' if processes == 1 else 'es'}"
     if plan.steps:
         runs = count(len(plan.steps), "step")
     head = f"{plan.name} on {plan.cluster}: " + (

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from slurmgpu.lines.command import torchrun_processes
+from slurmgpu.lines.launch_line import read_launch_line
 from slurmgpu.models.gpu_models import names_a_slice
 from slurmgpu.planning.request import SHARED
 from slurmgpu.scripts.rules.base import Hit, View, rule
@@ -161,13 +162,19 @@ def loopback_address(view: View) -> Iterator[Hit]:
             r"(?:MASTER_ADDR=|--?master[-_]addr[= ]|--?rdzv[-_]endpoint[= ])['\"]?(localhost|127\.0\.0\.1|0\.0\.0\.0)\b",
             text,
         )
-        if match and not text.lstrip().startswith("#"):
+        if match and not text.lstrip().startswith("#") and not _stays_on_a_node(view, number):
             yield Hit(
                 number,
                 f"{match[1]} is another machine on each node: the ranks never meet",
                 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
             )
             return
+
+
+def _stays_on_a_node(view: View, line: int) -> bool:
+    """Whether the srun that follows a line starts its tasks on one node: steps side by side, each on its own."""
+    following = next((call for call in view.calls if call.srun is not None and call.line >= line), None)
+    return following is not None and (following.srun or {}).get("nodes") == "1"
 
 
 @rule("warning")
@@ -330,7 +337,7 @@ def gpu_slices(view: View) -> Iterator[Hit]:
         processes = _processes_on_a_node(view, call)
         facts = view.facts.python.get(call.script or "")
         ours = "$entrypoint" in call.words and "entrypoint=slurmgpu_training" in view.body
-        joins = call.torchrun is not None or _told_processes(call) is not None
+        joins = call.torchrun is not None or _one_for_each_gpu(call) or _told_processes(call) is not None
         sure = joins or ours or bool(facts and (facts.distributed or facts.framework))
         if facts is not None and facts.spawns and not processes:
             processes, sure = (
@@ -396,12 +403,22 @@ def _processes_on_a_node(view: View, call: Call) -> str | None:
     if call.torchrun is not None:
         count = torchrun_processes(call.words) or "1"
         return None if count == "1" else count if count.isdigit() else "several"
+    if _one_for_each_gpu(call):
+        gpus = view.asked.gpus_per_node or 0
+        return str(gpus) if gpus > 1 else None
     told = _told_processes(call)
     if told is not None:
         nodes = 1 if "deepspeed" in call.words else view.asked.nodes or 1
         return str(int(told) // nodes) if int(told) > nodes else None
     tasks = _tasks_on_a_node(view, call) if call.srun is not None else None
     return str(tasks) if tasks and tasks > 1 else None
+
+
+def _one_for_each_gpu(call: Call) -> bool:
+    """Whether it is deepspeed, told neither how many GPUs to use nor which."""
+    line = read_launch_line(call.words)
+    told = {"num-gpus", "num-accelerators", "include", "exclude", "hostfile"}
+    return line is not None and line.name == "deepspeed" and not told & set(line.line.given)
 
 
 def _told_processes(call: Call) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from slurmgpu.lines.command import python_command
 from slurmgpu.models.environment import PythonEnvironment
 from slurmgpu.models.plan import Plan
 from slurmgpu.submission.slips.command import Command, Slip, seen_from_here
@@ -25,6 +26,9 @@ def missing_environment(command: Command, folder: Path) -> Iterator[Slip]:
     found = python.activated
     if found is None:
         yield from _missing_interpreter(command, folder)
+        return
+    if python.conda and python.conda.root and (lost := _missing_root(command, folder, python.conda.root)):
+        yield lost
         return
     if found.kind == "conda" and "/" not in found.where:
         yield from _unknown_to_conda(command, found.where)
@@ -196,6 +200,21 @@ def _unknown_to_conda(command: Command, name: str) -> Iterator[Slip]:
         )
 
 
+def _missing_root(command: Command, folder: Path, root: str) -> Slip | None:
+    """The folder in which conda is said to be installed, where this machine has none."""
+    path = _here(root, folder, command.environ)
+    if path is None or _is_there(path / "etc" / "profile.d" / "conda.sh"):
+        return None
+    near = near_file(path, folders=True)
+    return Slip(
+        f"environment.python.conda.root: {root!r} is no installation of conda: {path} "
+        + ("has no etc/profile.d/conda.sh" if _is_there(path) else "is not there"),
+        (f"did you mean {str(PurePosixPath(root).parent / near)!r}? " if near else "")
+        + "give the folder that `conda info --base` prints, or leave root out",
+        not command.blind and seen_from_here(path, folder) and not re.search(r"[$~]", root),
+    )
+
+
 def _conda_roots(root: str | None, environ: Mapping[str, str]) -> list[str]:
     """Where conda is installed, as far as this machine knows."""
     program = environ.get("CONDA_EXE") or shutil.which("conda", path=environ.get("PATH"))
@@ -224,6 +243,9 @@ def _missing_interpreter(command: Command, folder: Path) -> Iterator[Slip]:
     plan = command.plan
     written = plan.environment.python.interpreter
     environment = plan.environment
+    if plan.train is None and written != "python3" and command.words:
+        yield _unused_interpreter(command, written)
+        return
     if plan.train is None or environment.container or environment.sbatch or environment.srun_options:
         return
     path = _here(written, folder, command.environ) if "/" in written else None
@@ -235,6 +257,21 @@ def _missing_interpreter(command: Command, folder: Path) -> Iterator[Slip]:
             "give the path of an interpreter, or name what brings it: environment.python.venv, conda, uv or pixi",
             path is not None and not command.blind and seen_from_here(path, folder) and "$" not in written,
         )
+
+
+def _unused_interpreter(command: Command, written: str) -> Slip:
+    """An interpreter beside a command, which names its own; one of a named environment may be for other jobs."""
+    python = python_command(command.words)
+    words = (written, *command.words[len(python.runner) + 1 :]) if python and not python.by_runner else ()
+    runner = python.runner if python else ()
+    return Slip(
+        f"environment.python.interpreter: {written!r} runs training tasks (train:), and the command of this job names "
+        "its own program",
+        f"write it there: {command.instead(*runner, *words)}"
+        if words
+        else "write it in the command, or leave it out",
+        sure=command.plan.environment_name is None,
+    )
 
 
 def active_elsewhere(plan: Plan, environ: Mapping[str, str]) -> Iterator[Slip]:
