@@ -198,7 +198,7 @@ def test_the_reason_of_a_failed_job_is_its_first_cause_where_that_is_certain(run
     assert with_cause(failed(restarts=2), lambda _: run).cause is None  # it is an earlier start's
     cancelled = with_cause(failed(state="CANCELLED", state_text="CANCELLED by 0"), lambda _: run)
     assert str(reason(cancelled)).startswith("cancelled by ")
-    for unsure in (cause(certain=False), cause(kind="not-known")):
+    for unsure in (cause(certain=False), cause(kind="not-known"), cause(kind="time-limit")):
         file.write_text(unsure.to_json())
         assert with_cause(failed(), lambda _: run).cause is None
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from slurmgpu.diagnosis.facts import UNKNOWN, Cause, Facts
+from slurmgpu.diagnosis.facts import BY_SLURM, UNKNOWN, Cause, Facts
 from slurmgpu.diagnosis.judging import diagnose
 from slurmgpu.diagnosis.table import GENERIC, NODE_MATTERS, ROWS
 
@@ -76,6 +76,7 @@ def test_there_are_many_rows_and_those_of_nodes_are_among_them() -> None:
     causes = {row.id for row in ROWS if row.role != "consequence"}
     assert len(causes) >= 40
     assert NODE_MATTERS - {row.id for row in ROWS} == {"killed"}
+    assert BY_SLURM | {"memory-error"} == {row.id for row in ROWS if row.role == "job"}
     assert all(row.fix and row.what and (row.seen or row.id == GENERIC) for row in ROWS)
 
 

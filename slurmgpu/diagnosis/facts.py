@@ -7,13 +7,24 @@ import signal as signals
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
 
-__all__ = ["CAUSE_FILE", "CAUSE_SCHEMA", "UNKNOWN", "Cause", "Facts", "code_in_words", "signal_name"]
+__all__ = [
+    "BY_SLURM",
+    "CAUSE_FILE",
+    "CAUSE_SCHEMA",
+    "UNKNOWN",
+    "Cause",
+    "Facts",
+    "code_in_words",
+    "signal_name",
+]
 
 CAUSE_SCHEMA = "slurmgpu.cause/1"
 CAUSE_FILE = "cause."
 """With the job's plain number and ``.json`` behind it: the first cause's file in a run directory."""
 UNKNOWN = "not-known"
 """The kind of a cause where nothing in the logs tells one."""
+BY_SLURM = frozenset(("cancelled", "node-failure", "preempted", "requeued", "time-limit"))
+"""The kinds that a job's state tells by itself."""
 _MOST = 1 << 20  # bytes of a file of a cause
 
 

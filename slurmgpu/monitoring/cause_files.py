@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
-from slurmgpu.diagnosis.facts import CAUSE_FILE, Cause
+from slurmgpu.diagnosis.facts import BY_SLURM, CAUSE_FILE, Cause
 from slurmgpu.errors import InvalidInput
 from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.monitoring.select import user_number
@@ -67,6 +67,6 @@ def with_cause(job: JobStatus, run_for: Callable[[JobStatus], Run | None]) -> Jo
         cause = written_cause(job, run_for(job))
     except InvalidInput:  # a record or settings that cannot be read
         return job
-    if cause is None or not cause.known or not cause.certain:
+    if cause is None or not cause.known or not cause.certain or cause.kind in BY_SLURM:
         return job
     return job.model_copy(update={"cause": in_one_line(cause)})
