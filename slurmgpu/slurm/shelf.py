@@ -186,7 +186,7 @@ def _is_own(folder: Path, above: str, me: int) -> bool:
         if not folder.is_dir():
             if above.endswith("/slurmgpu"):
                 Path(above).mkdir(parents=True, exist_ok=True)
-            folder.mkdir(mode=0o700)
+            folder.mkdir(mode=0o700, exist_ok=True)  # another may have made it this moment
         there = folder.lstat()
     except OSError:
         return False
