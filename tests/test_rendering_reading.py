@@ -51,7 +51,8 @@ def digits(site: str) -> list[str]:
 
 
 def functions(script: str) -> list[str]:
-    return re.findall(r"^(\w+)\(\) \{$", script.partition(MACHINERY)[2], re.MULTILINE)
+    machinery = re.sub(r"<<'END'\n.*?\nEND\n", "", script.partition(MACHINERY)[2], flags=re.DOTALL)
+    return re.findall(r"^(\w+)\(\) \{$", machinery, re.MULTILINE)
 
 
 # How long it is

@@ -123,7 +123,7 @@ def test_components_are_refused() -> None:
 
 
 def test_the_shell_enters_the_environment_as_the_batch_script_does() -> None:
-    job = job_of(FULL)
+    job = job_of(f"{FULL}sample: false\n")  # a shell is never sampled
     batch = render_script(make_plan(job, GENERIC, Surroundings(work_dir="/w")), read_templates())
     shell = script_of(planned(FULL))
     start = batch.index("\ncd /w")

@@ -261,7 +261,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(run: RunFolder) -> Non
     run.write("Buffered", epochs=2, batch_size=50)
     with pytest.raises(
         TrainingError,
-        match=r"(?s)step-2 does not fit .*small\.py: .*resume to false in the run directory.s train.json",
+        match=r"(?s)step-2 does not fit .*small\.py: .*submit the job again: a new run starts at the first step",
     ):
         run.here()
 

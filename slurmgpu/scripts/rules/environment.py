@@ -15,7 +15,7 @@ from slurmgpu.scripts.secret_words import in_address, is_known_key, looks_random
 _OF_SECRETS = ("_KEY=", "APIKEY=", "TOKEN=", "SECRET=", "PASSWORD=", "PASSWD=", "_PAT=", "wandb login", "hf_", "sk-",
                "AKIA", "xox", "glpat-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "://")  # fmt: skip
 # What may define conda's function, when it is loaded or sourced.
-_MAY_DEFINE_CONDA = {"source", ".", "module", "ml", "eval", "conda_setup", "__conda_setup", "bash", "spack"}
+_MAY_DEFINE_CONDA = {"source", ".", "module", "ml", "eval", "conda_setup", "__conda_setup", "spack"}
 
 
 @rule("warning")
@@ -39,8 +39,10 @@ def conda_not_ready(view: View) -> Iterator[Hit]:
     ):
         return
     for simple in view.simple:
-        if simple.name in _MAY_DEFINE_CONDA:
-            return
+        if simple.name in _MAY_DEFINE_CONDA or (
+            simple.name == "bash" and simple.words[1:2] and simple.words[1].startswith("-")
+        ):
+            return  # (`bash FILE` defines nothing here)
         if simple.name == "conda" and simple.words[1:2] == ("activate",):
             yield Hit(
                 simple.line,
