@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from slurmgpu.cli.why import command
 from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.models.samples import GpuSummary, Progress, SampleSummary
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.waits import WORDS, about, waits, word_of
 from slurmgpu.monitoring.why.answer import Why, document
@@ -530,6 +531,19 @@ def test_running_and_ended_jobs_say_what_they_do(here: Path) -> None:
     assert "for 1 h" in shown.stdout
     assert "in 2 h: its time limit" in shown.stdout
     assert "job 6 (digits) has ended:\n  the command failed (exit code 1)" in shown.stdout
+
+
+def test_a_running_training_says_how_far_it_is_and_how_much_its_gpus_do(tmp_path: Path) -> None:
+    gpu = GpuSummary(host="n1", index=0, utilisation_mean=0.37)
+    running = job(
+        state=JobState.RUNNING,
+        progress=Progress(step=1200, total_steps=9000, loss=1.23, eta_seconds=7200, age_seconds=2),
+        sampled=SampleSummary(seconds=600, hosts=1, gpus=(gpu,)),
+    )
+    found = facts(told(running, Slurm(), tmp_path))
+    assert found["progress"]["text"] == "its training: 1200/9000 13% loss 1.23 eta 2h"
+    assert found["progress"]["total_steps"] == 9000
+    assert found["gpu_use"]["text"] == "its GPUs were in use 37% of the time"
 
 
 def test_a_failed_job_is_told_with_what_failed_first_by_its_log(here: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -56,7 +57,9 @@ def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
 @pytest.fixture
 def tmux(tool: Tool, tmp_path: Path) -> Iterator[Tmux]:
     if shutil.which("tmux") is None:
-        pytest.skip("tmux is not installed")
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(
+            "tmux is not installed: .ci/install-slurm does it"
+        )
     terminal = Tmux(tool, tmp_path)
     yield terminal
     terminal("kill-server")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from slurmgpu.models.run import JobStatus
 from slurmgpu.monitoring.reasons import reason
+from slurmgpu.monitoring.seen import progress_text
 from slurmgpu.monitoring.waits import FOR_EVER, waits, word_of
 from slurmgpu.monitoring.why.answer import Fact, Mend, Verdict, Why
 from slurmgpu.monitoring.why.case import Case
@@ -66,6 +67,12 @@ def _at_work(job: JobStatus, now: datetime) -> Why:
         where = f"on {printable(job.node_list)}"
         what = f", with {gpus(job.gpus, sorted(job.gpu_types))}" if job.gpus else ""
         facts.append(Fact("nodes", where + what, {"nodes": job.node_list, "gpus": job.gpus}))
+    if job.progress is not None:
+        text = progress_text(job.progress, running=True)
+        facts.append(Fact("progress", f"its training: {text}", job.progress.model_dump()))
+    if job.sampled is not None and job.sampled.gpu_utilisation is not None:
+        share = job.sampled.gpu_utilisation
+        facts.append(Fact("gpu_use", f"its GPUs were in use {share:.0%} of the time", {"share": share}))
     return Why(job, "runs", doing, facts)
 
 
