@@ -19,11 +19,13 @@ from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.run import JobState
 from slurmgpu.monitoring.select import select
 from slurmgpu.monitoring.status import last_known, status
+from slurmgpu.monitoring.waiting import Onlooker, exit_code, wait_for
 from slurmgpu.slurm import Shelf, Slurm
 from slurmgpu.slurm import shelf as shelf_module
 from slurmgpu.slurm.answers import Answer
 from slurmgpu.slurm.shelf import changes, note_change, own_folder, shelf_here
 from tests.recorded import Replay, recorded, said
+from tests.test_monitoring_cancel import SEEN, queue
 
 USER = "root"
 AWAY = recorded("squeue_no_controller")
@@ -96,6 +98,15 @@ def test_an_answer_from_before_ones_own_submission_or_cancellation_is_old(clock:
     after = process()
     assert status(after, user=USER).age == 0
     assert len(after.asked) == 2
+
+
+def test_a_wait_does_not_take_its_own_last_answer_again(clock: Clock) -> None:
+    replay = Replay(squeue=[SEEN, SEEN, SEEN, queue(("1", "COMPLETED"))], sacct=said(""))
+    slurm = Slurm(run=replay, env=ENV, shelf=shelf_here())
+    begun = clock.now
+    ended = wait_for(slurm, select(["1"])[0], Onlooker("root"), pause=clock.pass_, clock=lambda: clock.now)
+    assert exit_code(ended) == 0
+    assert clock.now - begun < 10
 
 
 def test_what_changes_nothing_makes_no_answer_old() -> None:

@@ -100,7 +100,7 @@ def wait_for(
     while True:
         if clock() >= next_poll:
             if slurm.shelf is not None:
-                slurm.shelf.good_for = interval
+                slurm.shelf.good_for = interval / 2  # one's own last answer is older
             report = _asked(slurm, user, selection, again=bool(jobs))
             if report is None or report.no_answer:
                 interval = SLOWEST_POLL
