@@ -41,6 +41,7 @@ class JobSettings(ResourceSettings, total=False):
     restart: Mapping[str, object]
     dependency: str
     mail: Mapping[str, object]
+    notify: str | Mapping[str, object]
     comment: str
     work_dir: str | os.PathLike[str]
     sbatch: Mapping[str, str | int | bool]

@@ -135,7 +135,9 @@ def test_a_reader_that_cannot_work_changes_neither_exit_code_nor_log(run_dir: Pa
     else:
         text = (code / "at_end.sh").read_text()
         does = "import time; time.sleep(100)" if broken == "hangs" else "raise SystemExit(9)"
-        text = text.replace("import sys\nif", f"{does}\nimport sys\nif").replace("KILL 8 ", "KILL 1 ")
+        text = text.replace("import sys\nif", f"{does}\nimport sys\nif").replace(
+            "by_python 8 ", "by_python 1 "
+        )
         (code / "at_end.sh").write_text(text)
     ended = Ended(run_dir, printing(TRACE, 7))
     assert ended.code == 7

@@ -15,7 +15,7 @@ from typing import Optional
 from .facts import CAUSE_FILE, Cause, Facts
 from .judging import diagnose
 
-__all__ = ["at_end", "facts_here", "lines_of", "logs_in", "processes_of"]
+__all__ = ["at_end", "facts_here", "lines_of", "logs_in", "open_logs", "processes_of"]
 
 _MOST_FILES = 2000
 _SECONDS = 0.7
@@ -33,7 +33,7 @@ def at_end(arguments: Sequence[str], environment: Mapping[str, str] = os.environ
 def _at_end(code: int, shell: str, environment: Mapping[str, str]) -> None:
     run_dir = Path(environment["SLURMGPU_RUN_DIR"])
     job_id = environment["SLURM_JOB_ID"]
-    logs = [*_open_logs(shell), *logs_in(run_dir, job_id)]
+    logs = [*open_logs(shell), *logs_in(run_dir, job_id)]
     if not logs:
         return
     facts = facts_here(environment, run_dir, code)
@@ -82,7 +82,7 @@ def processes_of(run_dir: Path) -> Optional[int]:
     return None
 
 
-def _open_logs(shell: str) -> list[str]:
+def open_logs(shell: str) -> list[str]:
     """The files that the batch shell's output and errors go to."""
     found = []
     for number in (1, 2):

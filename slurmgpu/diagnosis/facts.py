@@ -11,6 +11,7 @@ __all__ = [
     "BY_SLURM",
     "CAUSE_FILE",
     "CAUSE_SCHEMA",
+    "NOTIFY_SCHEMA",
     "UNKNOWN",
     "Cause",
     "Facts",
@@ -21,6 +22,8 @@ __all__ = [
 CAUSE_SCHEMA = "slurmgpu.cause/1"
 CAUSE_FILE = "cause."
 """With the job's plain number and ``.json`` behind it: the first cause's file in a run directory."""
+NOTIFY_SCHEMA = "slurmgpu.notify/1"
+"""Of the file of a run directory that says which webhook its script writes to."""
 UNKNOWN = "not-known"
 """The kind of a cause where nothing in the logs tells one."""
 BY_SLURM = frozenset(("cancelled", "node-failure", "preempted", "requeued", "time-limit"))

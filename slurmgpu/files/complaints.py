@@ -83,6 +83,11 @@ def _hint(error: Mapping[str, Any]) -> str | None:
     """The next act that a value's own check knows, or that its kind shows."""
     if _may_be_secret(error["loc"], error["input"]):
         name = _secret_named(error["input"])
+        if error["loc"][:1] == ("notify",):
+            return (
+                "write notify: SLACK_WEBHOOK, the name of a secret; the address comes from your environment, or from "
+                "~/.config/slurmgpu/secrets/SLACK_WEBHOOK (chmod 600)"
+            )
         return (
             f"write secrets: [{name}]; the value comes from your environment, or from "
             f"~/.config/slurmgpu/secrets/{name} (chmod 600)"
@@ -102,6 +107,8 @@ def _hint(error: Mapping[str, Any]) -> str | None:
 
 def _may_be_secret(key: Key, value: object) -> bool:
     """Whether a secret's value may be where only its name belongs; then no message repeats it."""
+    if key[:1] == ("notify",):
+        return "://" in str(value)
     return key[:1] == ("secrets",) and not (
         isinstance(value, str) and re.fullmatch(r"[A-Za-z_-]{1,40}", value)
     )
@@ -127,7 +134,9 @@ def _problem(
         and any(one[: len(key)] == key for one in misplaced.values())
     ):
         return None  # empty, because what belongs under it is elsewhere
-    if _may_be_secret(key, error["input"]):
+    if _may_be_secret(key, error["input"]) and key[:1] == ("notify",):
+        said = "notify: the name of a secret is expected here, not the webhook's address"
+    elif _may_be_secret(key, error["input"]):
         said = (
             "secrets: a list of variable names is expected here (letters, digits and _), without their values"
         )

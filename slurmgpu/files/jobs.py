@@ -167,9 +167,9 @@ def _as_spelled(holder: dict[str, object], text: str, *in_text: str) -> None:
 
 
 # What a script sets up itself.
-_SHORT = {"launch": "launcher", "profile": "with"}
+_SHORT = {"launch": "launcher", "profile": "with", "notify": "webhook"}
 """Fields that may be a text alone, and what of them that text is."""
-_NOT_WITH_SCRIPT = ("environment", "variables", "secrets", "launch", "debug", "sample", "profile")
+_NOT_WITH_SCRIPT = ("environment", "variables", "secrets", "launch", "debug", "sample", "profile", "notify")
 
 
 def _defaults(settings: Layered, above: list[Layered]) -> Layered:

@@ -21,6 +21,7 @@ from slurmgpu.models.base import EnvName, Hinted, JobOption, JobPath, JobText, M
 from slurmgpu.models.command import CommandSchema, check_words, to_words
 from slurmgpu.models.environment import EnvironmentChoice, Or, Secrets, alone
 from slurmgpu.models.launch import LAUNCHER, Launch
+from slurmgpu.models.notify import Notify
 from slurmgpu.models.profile import Profile
 from slurmgpu.models.resources import Component, Positive, Resources, check_options
 from slurmgpu.models.sample import Sample
@@ -225,6 +226,9 @@ class Job(Model):
     or ? (any of them)."""
     mail: Mail | None = None
     """Mail from Slurm about the job; left out, none is sent."""
+    notify: Annotated[Notify | None, alone("webhook"), Or(_TEXT)] = None
+    """A message to Slack, Discord, Teams, ntfy or any webhook when the script ends, with the first cause where it failed; the
+    name of the secret that holds the address will do, as in `notify: SLACK_WEBHOOK`."""
     comment: Comment | None = None
     """A comment that Slurm keeps with the job (`--comment`)."""
     output: LogPattern | None = None
@@ -327,6 +331,11 @@ class Job(Model):
             raise ValueError(
                 f"script: begins with {first!r}; write that line as shebang: {first[2:].strip()!r}, and leave it out"
             )
+        self._script_is_alone()
+        return self
+
+    def _script_is_alone(self) -> None:
+        """What slurmgpu would write into a script is refused beside one that runs as it is."""
         for name in ("environment", "variables", "secrets"):
             if getattr(self, name):
                 raise ValueError(
@@ -343,6 +352,11 @@ class Job(Model):
                 "sample: and script: are both given, and a script runs as it is",
                 hint="leave sample out, or write command: instead of script:",
             )
+        if self.notify is not None:
+            raise Hinted(
+                "notify: and script: are both given, and a script runs as it is",
+                hint="use mail: instead, or write command: instead of script:",
+            )
         if self.launch != Launch.model_construct():
             raise ValueError(
                 "launch: and script: are both given, and a script starts its own processes; leave launch out, "
@@ -353,7 +367,6 @@ class Job(Model):
                 "restart.limit: cannot be held for script:, which runs as it is; "
                 "leave it out, and look at SLURM_RESTART_COUNT in the script"
             )
-        return self
 
     def _steps_fit(self) -> None:
         if self.exact:

@@ -6,6 +6,7 @@ from typing import Any
 from slurmgpu.lines.launch_line import Started, started_by
 from slurmgpu.models.base import Model
 from slurmgpu.models.environment import Environment, Packed
+from slurmgpu.models.notify import Notify
 from slurmgpu.models.profile import Profile
 from slurmgpu.models.stage import Stage
 from slurmgpu.models.units import Duration, Memory
@@ -118,6 +119,8 @@ class Plan(Model):
     """Seconds between samples of what the job uses; None: it is not sampled."""
     variables: dict[str, str]
     secrets: tuple[str, ...] = ()
+    notify: Notify | None = None
+    """The webhook that the script writes to at its end; its address is a secret, and only the secret's name is here."""
     work_dir: str
     output: str | None = None
     error: str | None = None

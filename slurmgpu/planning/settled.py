@@ -243,6 +243,7 @@ def plan_of(job: Job, cluster: Cluster, work_dir: str, made: Settled) -> Plan:
         local_scratch=cluster.software.local_scratch,
         variables={**_interface(job, cluster, size), **made.environment.variables, **job.variables},
         secrets=job.secrets,
+        notify=job.notify,
         work_dir=work_dir,
         enters_work_dir=job.work_dir is not None if job.exact else job.script is None,
         exact=job.exact,

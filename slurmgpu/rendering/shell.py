@@ -49,6 +49,7 @@ def shell_plan(plan: Plan, command: tuple[str, ...] | None) -> Plan:
         "packed": None,
         "profile": None,
         "sample": None,
+        "notify": None,
     }
     return plan.model_copy(update=changed)
 

@@ -87,6 +87,7 @@ def prepare_plan(plan: Plan, python: Path | None) -> Plan:
             "options": (),
             "restart_limit": None,
             "sample": None,
+            "notify": None,
             "environment": environment,
         }
     )

@@ -64,40 +64,67 @@ def check_before_submission(
     check_task(plan, folder)
     exported = (plan.option("export") or "ALL").split(",")
     for name in plan.secrets:
-        file = secrets_folder() / name
-        if file.is_file():
-            _check_secret_file(name, file)
-            continue
-        if not environ.get(name):
-            empty = "empty" if name in environ else "not set"
-            raise PlanError(
-                f"secrets: {name} is {empty} in this environment, and there is no {file}",
-                hint=f"export {name}=..., or put its value into that file (chmod 600)",
-            )
-        if name not in exported and "ALL" not in map(str.upper, exported):
-            raise PlanError(
-                f"secrets: {name} is set here, and --export={','.join(exported)} keeps it from the job",
-                hint=f"put its value into {file} (chmod 600)",
-            )
+        _check_secret("secrets", name, exported, environ)
+    if plan.notify is not None:
+        _check_secret("notify", plan.notify.webhook, exported, environ)
+        _check_address(plan.notify.webhook, environ)
 
 
-def _check_secret_file(name: str, file: Path) -> None:
-    """PlanError for a secret's file that others may read, or that somebody else wrote."""
+def _check_secret(field: str, name: str, exported: list[str], environ: Mapping[str, str]) -> None:
+    """PlanError for a secret that the job would not find."""
+    file = secrets_folder() / name
+    if file.is_file():
+        _check_secret_file(f"{field}: {name}", file)
+        return
+    if not environ.get(name):
+        empty = "empty" if name in environ else "not set"
+        raise PlanError(
+            f"{field}: {name} is {empty} in this environment, and there is no {file}",
+            hint=f"export {name}=..., or put its value into that file (chmod 600)",
+        )
+    if name not in exported and "ALL" not in map(str.upper, exported):
+        raise PlanError(
+            f"{field}: {name} is set here, and --export={','.join(exported)} keeps it from the job",
+            hint=f"put its value into {file} (chmod 600)",
+        )
+
+
+def _check_address(name: str, environ: Mapping[str, str]) -> None:
+    """PlanError for a webhook's address that nothing would be sent to; it does not repeat the address."""
+    # It imports ssl: only jobs with notify wait for that.
+    from slurmgpu.diagnosis.webhooks import address_of
+
+    file = secrets_folder() / name
+    try:
+        text = environ.get(name) or file.read_text(encoding="utf-8")
+        address_of(text)
+    except OSError as error:
+        raise PlanError(f"notify: {name}: {file} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        why = "it is not text" if isinstance(error, UnicodeError) else error
+        raise PlanError(
+            f"notify: the address in {name} cannot be used: {why}",
+            hint="copy the webhook's address whole, as the service shows it; it begins with https://",
+        ) from None
+
+
+def _check_secret_file(what: str, file: Path) -> None:
+    """PlanError for a secret's file that others may read, or that somebody else wrote; ``what`` names field and secret."""
     there = file.stat()
     if there.st_mode & 0o077:
         raise PlanError(
-            f"secrets: {name}: {file} is open to others (mode {there.st_mode & 0o777:o})",
+            f"{what}: {file} is open to others (mode {there.st_mode & 0o777:o})",
             hint=f"chmod 600 {shlex.quote(str(file))}; if others can get to it, replace the secret",
         )
     if there.st_uid not in {0, os.geteuid()}:
         raise PlanError(
-            f"secrets: {name}: {file} belongs to somebody else (user {there.st_uid})",
+            f"{what}: {file} belongs to somebody else (user {there.st_uid})",
             hint="write the secret into a file of your own",
         )
     folder = file.parent.stat()
     if folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX:
         raise PlanError(
-            f"secrets: {name}: others may put files into {file.parent} (mode {folder.st_mode & 0o777:o})",
+            f"{what}: others may put files into {file.parent} (mode {folder.st_mode & 0o777:o})",
             hint=f"chmod 700 {shlex.quote(str(file.parent))}, and see that the secret is still yours",
         )
 

@@ -215,7 +215,9 @@ def plan_here(loaded: LoadedJob, cluster: str | None) -> Prepared:
     known, _ = choose_cluster(cluster, loaded.settings, os.environ)
     _, environment = resolve_environment(loaded.job, known, loaded.settings.settings.environments)
     job = loaded.job.model_copy(update={"environment": environment})
-    # The GPUs of this machine are what counts, and a run here is not sampled.
+    # The GPUs of this machine are what counts, and a run here is not sampled, nor told of.
     around = Surroundings(work_dir=loaded.work_dir, sampler=SamplerPolicy("on_request"), force=True)
-    plan = make_plan(job, GENERIC, around).model_copy(update={"login_shell": known.dialect.login_shell})
+    plan = make_plan(job, GENERIC, around).model_copy(
+        update={"login_shell": known.dialect.login_shell, "notify": None}
+    )
     return Prepared(loaded._replace(job=job), GENERIC, plan, around)

@@ -18,7 +18,7 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import Run
 from slurmgpu.slurm import Slurm
 from slurmgpu.submission.preflight import check_before_submission
-from slurmgpu.submission.run_directory import EarlierDirectory, contents
+from slurmgpu.submission.run_directory import NOTIFY_FILE, EarlierDirectory, contents, notify_text
 from slurmgpu.submission.submitting import Submission, submit_in
 
 __all__ = ["claimed", "resubmit", "train_settings"]
@@ -132,6 +132,9 @@ def resubmit(
 def _write_anew(directory: EarlierDirectory, plan: Plan, before: Plan, job: Job, script: str) -> None:
     for name, text in contents(plan, job, script).items():
         directory.write(directory.path / name, text)
+    told, settings_of = directory.path / NOTIFY_FILE, notify_text(plan)
+    if settings_of or told.exists():
+        directory.write(told, settings_of)
     files = [directory.path / _TRAIN_FILE, *directory.path.glob(f"[0-9]*/{_TRAIN_FILE}")]
     for file in files if plan.train is not None else ():
         if file.is_file():

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import slurmgpu
+from slurmgpu.diagnosis.facts import NOTIFY_SCHEMA
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.job_text import job_text
 from slurmgpu.files.run_record import write_atomically
@@ -21,9 +22,20 @@ from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import RUN_FILE
 
-__all__ = ["SCRIPT", "EarlierDirectory", "RunDirectory", "contents", "new_run_directory", "read_plan"]
+__all__ = [
+    "NOTIFY_FILE",
+    "SCRIPT",
+    "EarlierDirectory",
+    "RunDirectory",
+    "contents",
+    "new_run_directory",
+    "notify_text",
+    "read_plan",
+]
 
 SCRIPT = "script.sbatch"
+NOTIFY_FILE = "code/notify.json"
+"""Beside at_end.sh, which looks for it there."""
 _PLAN_SCHEMA = "slurmgpu.plan/1"
 
 
@@ -75,7 +87,7 @@ class EarlierDirectory(RunDirectory):
 
     def __init__(self, path: Path, token: str) -> None:
         super().__init__(path, token, [])
-        self._before: dict[Path, str] = {}
+        self._before: dict[Path, str | None] = {}
         self._remember(path / RUN_FILE)
 
     def write(self, path: Path, text: str) -> None:
@@ -85,12 +97,16 @@ class EarlierDirectory(RunDirectory):
 
     def _remember(self, path: Path) -> None:
         if path not in self._before:
-            self._before[path] = path.read_text(encoding="utf-8")
+            there = path.exists() or path.name == RUN_FILE  # without a record it is no run
+            self._before[path] = path.read_text(encoding="utf-8") if there else None
 
     def remove(self) -> None:
         """Put back every file that was written, and take back the folders that were made outside."""
         for path, text in self._before.items():
-            write_atomically(path, text)
+            if text is None:
+                path.unlink(missing_ok=True)
+            else:
+                write_atomically(path, text)
         self._remove_made()
 
 
@@ -132,6 +148,8 @@ def _fill(path: Path, plan: Plan, job: Job, script: str) -> None:
         copy_own_loop(path / "code")
     if plan.script is None:
         _pack_diagnosis(path / "code")
+        if plan.notify is not None:
+            (path / NOTIFY_FILE).write_text(notify_text(plan), encoding="utf-8")
     if plan.sample is not None:
         copy_sampler(path / "code")
 
@@ -149,6 +167,13 @@ def contents(plan: Plan, job: Job, script: str) -> dict[str, str]:
         "plan.json": json.dumps(document, indent=2, ensure_ascii=False) + "\n",
         SCRIPT: script,
     }
+
+
+def notify_text(plan: Plan) -> str:
+    """What the script's end reads of the webhook, without its address; empty where it is to write to none."""
+    if plan.notify is None or plan.script is not None:
+        return ""
+    return json.dumps({"schema": NOTIFY_SCHEMA, **plan.notify.model_dump(mode="json")}) + "\n"
 
 
 def read_plan(path: Path) -> Plan:
