@@ -43,6 +43,8 @@ def _at_end(code: int, shell: str, environment: Mapping[str, str]) -> None:
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     cause = cause._replace(job_id=job_id, restart=facts.restarts, time=now)
     _write(run_dir / f"{CAUSE_FILE}{job_id}.json", cause.to_json())
+    if not cause.known:
+        return  # it would tell a reader of the log nothing new
     with contextlib.suppress(OSError):
         sys.stderr.write("".join(f"slurmgpu: {line}\n" for line in lines_of(cause)))
         sys.stderr.flush()
@@ -51,11 +53,7 @@ def _at_end(code: int, shell: str, environment: Mapping[str, str]) -> None:
 def lines_of(cause: Cause) -> list[str]:
     """Two or three lines for people."""
     where = f"{cause.where}: " if cause.where else ""
-    lines = [
-        f"first cause: {where}{cause.what}"
-        if cause.known
-        else f"first cause: {where and f'{where}'}{cause.what}"
-    ]
+    lines = [f"first cause: {where}{cause.what}"]
     if cause.known and not cause.certain:
         lines[0] += " (likely, not certain)"
     return [*lines, f"fix: {cause.fix}"] if cause.fix else lines

@@ -97,7 +97,8 @@ def _read(answer: Answer, timeout: float) -> Tried:
 def last_words(answer: Answer) -> str:
     """The line that says why: Python's own error, or the first that the set-up printed."""
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in answer.text.splitlines()]
-    lines = [line for line in lines if line]
+    # What the end of a script makes of its own log is not what was said.
+    lines = [line for line in lines if line and not re.match(r"slurmgpu: (?:first cause|fix): ", line)]
     # Of a failed set-up our own line says which step it was, and the one above it why.
     ours = [index for index, line in enumerate(lines) if line.startswith("slurmgpu: ")]
     python = [line for line in lines if re.match(r"\w+(?:Error|Exception)\b", line)]

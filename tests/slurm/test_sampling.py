@@ -218,7 +218,7 @@ def test_a_job_that_is_not_to_be_sampled_has_no_word_of_it(tool: Tool, slurm: Th
     )
     assert slurm.wait_for(job.job_id) == "COMPLETED", job.log
     assert files(job) == []
-    assert not (job.run_dir / "code").exists()
+    assert not (job.run_dir / "code" / "slurmgpu_sampling").exists()
     assert "sampl" not in (job.run_dir / "script.sbatch").read_text()
 
 
