@@ -106,8 +106,9 @@ def test_conda_is_found_in_the_home_folder(tool: Tool) -> None:
 
 def test_a_conda_environment_that_is_missing_stops_the_job(tool: Tool, tmp_path: Path) -> None:
     root = fake_conda(tmp_path / "conda")
-    job = run(tool, {"python": {"conda": {"env": "no such", "root": str(root)}}}, *SHOW_CONDA)
-    assert (job.code, job.log) == (1, "slurmgpu: conda could not activate no such\n")
+    job = run(tool, {"python": {"conda": {"env": "no-such", "root": str(root)}}}, *SHOW_CONDA)
+    assert job.code == 1
+    assert job.log.startswith("slurmgpu: conda could not activate no-such\n")
 
 
 def test_a_node_without_conda_says_so(tool: Tool) -> None:
@@ -163,7 +164,7 @@ def test_a_virtual_environment_runs_the_command(tool: Tool, tmp_path: Path) -> N
 def test_a_virtual_environment_that_is_missing_stops_the_job(tool: Tool, tmp_path: Path) -> None:
     job = run(tool, {"python": {"venv": {"path": str(tmp_path / "nowhere")}}}, "python", "-c", "print('ran')")
     assert job.code == 1
-    assert job.log.startswith(f"slurmgpu: no virtual environment at {tmp_path}/nowhere/bin/activate on ")
+    assert f"\nslurmgpu: no virtual environment at {tmp_path}/nowhere/bin/activate on " in job.log
 
 
 @pytest.fixture
