@@ -32,7 +32,7 @@ SECTIONS = {
     "Watch": {
         "status": "Show queued, running and finished jobs.",
         "top": "Watch jobs, logs and free GPUs on the whole terminal.",
-        "why": "Say why a job waits, and what would let it start.",
+        "why": "Say why a job waits, or why it failed.",
         "logs": "Show the log of a job.",
         "report": "Show what jobs used of what they asked for; what to ask for next.",
         "runs": "Find out what became of submissions that had no answer.",

@@ -18,11 +18,14 @@ from slurmgpu.cli.completing import jobs as jobs_by_tab
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> None:
-    """Say why a job waits, with its own figures: what it asks for, what is free and when, who is ahead, which limit
-    holds it, when Slurm expects it to start, and what would let it start.
+    """Say why a job waits, or why it failed.
 
-    JOB is a job id (112, 112_3), a job name, or a run directory. Of a running job it says since when and how long;
-    of one that has ended, why. Exit code 1 when Slurm does not know a job, 3 when the queue could not be asked for it.
+    For a job that waits: what it asks for, what is free and when, who is ahead, which limit holds it, when Slurm expects it
+    to start, and what would let it start. For one that failed: which rank failed first, on which node, its own error, and
+    the fix. For one that runs: since when, until when, and how far its training is.
+
+    JOB is a job id (112, 112_3), a job name, or a run directory. Exit code 1 when Slurm does not know a job, 3 when the
+    queue could not be asked for it.
     """
     from slurmgpu.cli.actions.why import act
 
