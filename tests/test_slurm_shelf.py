@@ -274,7 +274,10 @@ time.sleep(600)
 """
 
 
-def test_nobody_waits_for_one_that_was_stopped_or_killed_while_it_asked() -> None:
+def test_nobody_waits_for_one_that_was_stopped_or_killed_while_it_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shelf_module, "_LONGEST_TURN", 2.0)
     status(process(), user=USER)
     folder = own_folder(os.environ)
     assert folder is not None
