@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pwd
@@ -415,9 +416,9 @@ def test_a_full_disk_is_named_and_leaves_no_run_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
-        raise shutil.Error([("a", "b", "[Errno 28] No space left on device")])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(shutil, "copytree", full)
+    monkeypatch.setattr(shutil, "copyfile", full)
     plan = golden_plan("train-one-gpu")
     with pytest.raises(RunFailed, match=r"cannot be made: .*No space left on device"):
         new_run_directory(tmp_path / "runs", plan, Job(name="x", command=("true",)), "")

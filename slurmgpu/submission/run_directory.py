@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 import secrets
@@ -231,8 +230,11 @@ def _pack_diagnosis(code: Path) -> None:
 
 
 def _copy(package: str, target: Path) -> None:
+    """Copy a package's files, as readable by others as the umask says."""
     source = Path(slurmgpu.__file__).resolve().parent / package
-    try:
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
-    except shutil.Error as error:  # it has gathered why, file by file, and has no strerror
-        raise OSError(errno.EIO, error.args[0][0][-1]) from None
+    for path in sorted(source.rglob("*")):
+        if path.is_dir() or path.suffix == ".pyc":
+            continue
+        there = target / path.relative_to(source)
+        there.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, there)

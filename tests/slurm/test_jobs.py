@@ -163,7 +163,7 @@ def test_a_gpu_job_whose_torch_sees_no_gpu_fails_before_it_trains(tool: Tool, la
     options = ["--set", f"environment.python.interpreter={python}", "--launch", launch, "--wait"]
     job = tool.submit(str(file), *options)
     assert job.code != 0, "srun's is that of the ranks that it ends after the first"
-    assert job.log.count("Slurm gave this node 2 GPU(s), and torch sees none") == 1, job.log
+    assert job.log.count("error: Slurm gave this node 2 GPU(s), and torch sees none") == 1, job.log
     if tool.slurm.release >= (21, 8):  # 20.11 tells no batch script how many there are, only which
         assert "SLURM_GPUS_ON_NODE=2" in job.log
     assert "CUDA_VISIBLE_DEVICES=0,1" in job.log

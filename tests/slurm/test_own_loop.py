@@ -146,7 +146,7 @@ def test_in_a_container_it_is_found_too(user: User, tmp_path: Path) -> None:
     )
     program.chmod(0o755)
     image = tmp_path / "torch.sif"
-    image.touch()
+    image.write_text("hsqs")
     environment = f"environment={{container: {{runtime: apptainer, image: {image}}}}}"
     line = f"slurmgpu submit --wait -a 1-2 --gpus 1 -t 10:00 --set '{environment}' -- python train.py"
     user.types(line)
