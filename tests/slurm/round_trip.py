@@ -274,7 +274,7 @@ class Sending:
             folder = folder / path
             _try(lambda: folder.mkdir(parents=True, exist_ok=True))
         if "environment.container.image" in builds:
-            _try(lambda: _write(folder / path, "", 0o644))
+            _try(lambda: _write(folder / path, "hsqs", 0o644))
         if "environment.python.venv.path" in builds:
             _try(lambda: _write(folder / path / "bin" / "activate", ": >activated-$SLURM_JOB_ID\n", 0o644))
 
