@@ -97,6 +97,7 @@ def test_on_a_cluster_that_is_documented_its_rules_are_kept(newcomer: User) -> N
     assert newcomer.ask(*bare, "cluster", "refresh") == ""
 
 
+@pytest.mark.long
 def test_on_a_cluster_the_first_job_runs_with_the_torch_that_was_tried(
     slurm: ThrowawaySlurm, tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ def resumed(tool: Tool, run: Submitted) -> str:
     return (run.run_dir / "logs" / f"{done.stdout.strip()}.out").read_text()
 
 
+@pytest.mark.long
 def test_every_process_on_two_nodes_starts_from_its_nodes_disk_and_nothing_is_packed_twice(
     tool: Tool, shared: Path
 ) -> None:
@@ -94,6 +95,7 @@ def test_every_process_on_two_nodes_starts_from_its_nodes_disk_and_nothing_is_pa
     assert left(tool) == []
 
 
+@pytest.mark.long
 def test_compiled_kernels_are_kept_and_a_missing_archive_leaves_the_shared_environment_in_use(
     tool: Tool, shared: Path
 ) -> None:

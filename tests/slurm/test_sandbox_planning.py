@@ -52,6 +52,7 @@ def test_what_a_sandbox_would_refuse_or_keep_waiting_is_refused_when_it_is_plann
         user.do("down", "default")
 
 
+@pytest.mark.long
 def test_memory_is_not_watched_and_up_says_so(user: User) -> None:
     said = user.do("up")
     try:

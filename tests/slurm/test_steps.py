@@ -185,6 +185,7 @@ def test_a_server_that_fails_early_is_told_and_the_others_go_on(tool: Tool) -> N
     assert "step server ended early (exit code 4), and the others go on" in job.log
 
 
+@pytest.mark.long
 def test_a_monitor_shares_the_gpus_of_the_others(tool: Tool) -> None:
     job = submit(
         tool,
