@@ -22,13 +22,13 @@ from slurmgpu.files.editing import with_values
 from slurmgpu.files.yaml import read_yaml
 from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
 from slurmgpu.models.limits import Limits
-from slurmgpu.models.run import JobState, JobStatus, Run
+from slurmgpu.models.run import JobState, JobStatus, Run, Submitted
 from slurmgpu.models.samples import GpuSummary, SampleSummary
 from slurmgpu.models.site import Carbon, Source
 from slurmgpu.models.units import Duration, Memory
 from slurmgpu.monitoring.reporting.advising import HEAD_ROOM, Proposal, advise, memory_text, rounded_up
 from slurmgpu.monitoring.reporting.figures import Figures, Peak, figures_of, together
-from slurmgpu.monitoring.reporting.gathering import JobReport, Reports
+from slurmgpu.monitoring.reporting.gathering import JobReport, Reports, looked_into
 from slurmgpu.monitoring.reporting.lines import costs
 from slurmgpu.monitoring.reporting.page import page
 from slurmgpu.monitoring.reporting.summing import summed
@@ -506,6 +506,17 @@ def test_only_steps_that_no_later_start_repeated_are_kept(tmp_path: Path) -> Non
     assert found.finished is False
     of_all = figures(row("7", seconds=70), steps("7"), training=found)
     assert of_all.goodput == 0.5
+
+
+@pytest.mark.parametrize(("earlier", "goodput"), [(None, 0.5), (6, None)])
+def test_of_a_resumed_run_the_goodput_of_one_job_is_not_known(
+    earlier: int | None, goodput: float | None, tmp_path: Path
+) -> None:
+    metrics(tmp_path, (0, "start", 0, {"total_steps": 40}), (0, "train", 35, trained(1.0)))
+    (history,) = histories(row("7", seconds=70), steps("7"))
+    before = [Submitted.model_construct(job_id=earlier)] if earlier else []
+    run = Run.model_construct(run_dir=str(tmp_path), job_id=7, earlier=before)
+    assert looked_into(history, EVERY_2_S, lambda _: run).goodput == goodput
 
 
 @pytest.mark.parametrize("text", [

@@ -19,7 +19,7 @@ from slurmgpu.monitoring.select import Selection
 from slurmgpu.monitoring.status import status
 from slurmgpu.slurm import Histories, History, JobId, Sampling, Slurm, Start, cluster_name_here
 
-__all__ = ["DEFAULT_SINCE", "JobReport", "Reports", "report_on_jobs", "report_since"]
+__all__ = ["DEFAULT_SINCE", "JobReport", "Reports", "looked_into", "report_on_jobs", "report_since"]
 
 DEFAULT_SINCE = timedelta(days=7)
 MOST_LOOKED_INTO = 200
@@ -89,7 +89,7 @@ def report_on_jobs(
         notes += [note for note in later.notes if note not in notes]
         lost, unasked = later.missing, later.unasked
     sampling = slurm.sampling()
-    figures = [_looked_into(one, sampling, run_for) for one in found]
+    figures = [looked_into(one, sampling, run_for) for one in found]
     jobs = [_reported(group, cluster, run_for) for group in _arrays(figures, selections)]
     return Reports(_name(slurm, found), now, jobs, figures, notes, lost, unasked, available=told.available)
 
@@ -149,7 +149,8 @@ def _matches(selection: Selection, history: History) -> bool:
     return selection.matches(history.job)
 
 
-def _looked_into(history: History, sampling: Sampling, run_for: RunFor) -> Figures:
+def looked_into(history: History, sampling: Sampling, run_for: RunFor) -> Figures:
+    """The figures of a job, with what its run directory adds, where it has one."""
     run = run_for(history.job)
     return figures_of(history, sampling) if run is None else _with_run(history, sampling, run)
 
@@ -158,7 +159,11 @@ def _with_run(history: History, sampling: Sampling, run: Run) -> Figures:
     folder = folder_of(run, history.job)
     number = history.job.raw_id
     samples = summary(folder, number) if number is not None else None
-    return figures_of(history, sampling, samples, read_training(folder))
+    training = read_training(folder)
+    if training is not None and len(run.job_ids) > 1:
+        # A resumed run: the metrics are those of several jobs, and the hours those of one.
+        training = replace(training, whole=False)
+    return figures_of(history, sampling, samples, training)
 
 
 def folder_of(run: Run, job: JobStatus) -> Path:

@@ -42,7 +42,7 @@ class Training:
     finished: bool = False
     """Whether it has come to its own end."""
     whole: bool = True
-    """Whether all of the file was read."""
+    """Whether all of it was read, and is the job's alone."""
 
 
 def read_training(run_dir: Path) -> Training | None:
