@@ -74,7 +74,7 @@ def test_a_plain_loop_killed_and_stopped_ends_bit_for_bit_as_an_undisturbed_one(
     marker = json.loads((tmp_path / "run" / "state" / "stop.json").read_text())
     assert (marker["reason"], marker["requeue"]) == ("SIGTERM", True)
     step = marker["step"]
-    assert f"stopped by SIGTERM at step {step}, saved in checkpoints/step-{step}: start again" in out
+    assert f"stopped by SIGTERM at step {step}, saved in checkpoints/step-{step}: start it again" in out
     process = start(FOLDER / "train.py", tmp_path / "run")
     _, err = process.communicate(timeout=150)
     assert process.returncode == 0, err
