@@ -205,12 +205,12 @@ def test_what_hangs_or_is_missing_ends_within_its_bound(run_dir: Path, hook: Web
     script = run_dir / "code" / "at_end.sh"
     text = script.read_text()
     said = {
-        "server": "no answer within 4 s", "python": "no answer within 6 s", "broken settings": "JSONDecodeError",
+        "server": "no answer within 4 s", "python": "no answer within 15 s", "broken settings": "JSONDecodeError",
     }.get(how, "no Python 3.9 or newer here can send it")  # fmt: skip
     if how == "server":
         hook.hangs = True
     elif how == "python":
-        text = text.replace("by_python 6 ", "by_python 1 ").replace(
+        text = text.replace("by_python 15 ", "by_python 1 ").replace(
             "import sys\nif", "import time, sys; time.sleep(100)\nif"
         )
     elif how == "no python":
@@ -222,6 +222,23 @@ def test_what_hangs_or_is_missing_ends_within_its_bound(run_dir: Path, hook: Web
     script.write_text(text)
     done = ended(run_dir, "exit 0\n", hook.address)
     assert (done.code, refusal(done)) == (0, said)
+
+
+@pytest.mark.parametrize("moment", ["while it is sent", "before it can be ignored"])
+def test_a_message_is_sent_although_slurm_ends_the_processes_of_a_job_that_it_starts_again(
+    run_dir: Path, hook: Webhook, moment: str
+) -> None:
+    asked(run_dir)
+    script = run_dir / "code" / "at_end.sh"
+    once = f'"{run_dir / "once"}"'
+    term = {
+        "while it is sent": "os.kill(os.getppid(), 15)",  # timeout, which passes it on
+        "before it can be ignored": f'os.path.exists({once}) or (open({once}, "w"), signal.signal(15, signal.SIG_DFL), '
+        "os.kill(os.getpid(), 15))",
+    }[moment]
+    script.write_text(script.read_text().replace("import sys\nif", f"import os, signal, sys; {term}\nif"))
+    done = ended(run_dir, "exit 0\n", hook.address)
+    assert (done.code, len(hook.received)) == (0, 1), done.log.read_text()
 
 
 def test_the_address_comes_from_a_file_that_only_its_owner_can_read(

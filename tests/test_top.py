@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual import events
 from textual.color import Color
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input
@@ -19,6 +20,7 @@ from slurmgpu.monitoring import status as status_module
 from slurmgpu.monitoring.status import StatusReport
 from slurmgpu.screen.app import Top
 from slurmgpu.screen.charts import chart
+from slurmgpu.screen.jobs import JobsScreen
 from slurmgpu.screen.source import Source
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.answers import Answer
@@ -248,6 +250,17 @@ def test_a_filter_finds_by_every_word_and_escape_shows_all(fake: Fake) -> None:
         before = text_of(app)
         await pilot.press("s")
         assert text_of(app) != before
+
+    drive(fake, steps)
+
+
+def test_what_is_typed_faster_than_the_screen_follows_is_the_filter_and_no_command(fake: Fake) -> None:
+    async def steps(app: Top, pilot: Pilot[None]) -> None:
+        for key in ("slash", *"again", "slash", "enter"):
+            app.post_message(events.Key(key, "/" if key == "slash" else key))
+        await until(pilot, lambda: "filter: again/" in text_of(app))
+        assert isinstance(app.screen, JobsScreen)
+        assert app.screen.query_one(DataTable).has_focus
 
     drive(fake, steps)
 

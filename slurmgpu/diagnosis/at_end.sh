@@ -51,14 +51,22 @@ if [ "$end" != completed ]; then
 fi
 here=$(cd "$(dirname "$0")" && pwd) || exit 0
 
-by_python() { # SECONDS MODULE ARGUMENT...: a function of the reader of logs, by whatever Python there is; 3: by none
+by_python() { # by_python_once, again where TERM came before it was ignored: it comes once
+    ended=0
+    by_python_once "$@" || ended=$?
+    [ "$ended" -eq 143 ] || return "$ended"
+    by_python_once "$@"
+}
+
+by_python_once() { # SECONDS MODULE ARGUMENT...: a function of the reader of logs, by whatever Python there is; 3: by none
     seconds=$1
     shift
     # The system's own Python first: it lies on the node's disk, and needs no module.
     for python in /usr/bin/python3 python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python; do
         command -v "$python" >/dev/null 2>&1 || continue
         ended=0
-        timeout -s KILL "$seconds" "$python" -I -S -B -c '
+        # TERM comes with a new start, and timeout gives its command the default of it again.
+        timeout -s KILL "$seconds" sh -c 'trap "" TERM; exec "$@"' sh "$python" -I -S -B -c '
 import sys
 if sys.version_info < (3, 9):
     sys.exit(3)
@@ -79,13 +87,14 @@ getattr(module, name)(sys.argv[3:])
 [ "$end" != failed ] || by_python 8 at_end "$1" "$2" >/dev/null 2>>"$log" || :
 
 # What it asks to be told: one message, or one line on why there is none. No error is shown: it could tell the address.
+# A busy node may need seconds to start Python; the request itself has 4.
 [ -n "$settings" ] || exit 0
 ended=0
-by_python 6 notify "$settings" "$end" "$1" "$2" >>"$log" 2>/dev/null || ended=$?
+by_python 15 notify "$settings" "$end" "$1" "$2" >>"$log" 2>/dev/null || ended=$?
 case $ended in
     0) exit 0 ;;
     3) why="no Python 3.9 or newer here can send it" ;;
-    137) why="no answer within 6 s" ;;
+    137) why="no answer within 15 s" ;;
     *) why="Python ended with exit code $ended" ;;
 esac
 echo "slurmgpu: no notification was sent: $why" >>"$log"

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from rich.text import Text
 from textual import events
+from textual.actions import SkipAction
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.timer import Timer
@@ -48,7 +49,9 @@ class JobsScreen(View):
         Binding("k", "move(-1)", show=False),
         Binding("l", "logs", show=False),
         Binding("g", "gpus", show=False),
-        Binding("slash", "filter", show=False),
+        # Before all others: what is typed right behind them goes where they lead, however busy the machine is.
+        Binding("slash", "filter", show=False, priority=True),
+        Binding("enter", "filtered", show=False, priority=True),
         Binding("escape", "all", show=False),
         Binding("s", "sort", show=False),
         Binding("t", "tasks", show=False),
@@ -189,22 +192,30 @@ class JobsScreen(View):
     def action_filter(self) -> None:
         """Type words."""
         field = self.query_one("#filter", Input)
+        if self.focused is field:
+            raise SkipAction  # a letter of a word
         field.display = True
-        field.focus()
+        self.set_focus(field)
+
+    def action_filtered(self) -> None:
+        """Back to the list, which stays filtered."""
+        field = self.query_one("#filter", Input)
+        if self.focused is not field:
+            raise SkipAction
+        self.set_focus(self.table)
+        field.display = bool(field.value)
+        self.show()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """The list follows what is typed, with a little patience."""
         self.how = self.how._replace(words=event.value)
         if self._typed is not None:
             self._typed.stop()
-        self._typed = self.set_timer(_PATIENCE, self.show)
-
-    def on_input_submitted(self) -> None:
-        """Back to the list, which stays filtered."""
-        self.show()
-        field = self.query_one("#filter", Input)
-        field.display = bool(field.value)
-        self.table.focus()
+        if self.focused is event.input:
+            self._typed = self.set_timer(_PATIENCE, self.show)
+        else:  # enter has overtaken it
+            event.input.display = bool(event.value)
+            self.show()
 
     def action_all(self) -> None:
         """Without a filter."""

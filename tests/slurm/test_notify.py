@@ -98,10 +98,6 @@ def test_a_webhook_is_told_that_a_job_goes_back_into_the_queue(tool: Tool) -> No
             time.sleep(0.2)
         tool("cancel", str(made.job_id))
         tool.slurm.wait_for(made.job_id)
-        (received,) = hook.received
-    assert (received.body["event"], received.body["restart"], received.body["exit_code"]) == (
-        "requeued",
-        0,
-        75,
-    )
+        received = hook.received[0].body
+    assert (received["event"], received["restart"], received["exit_code"]) == ("requeued", 0, 75), made.log
     assert "; requeueing, restart 1 of at most " in made.log
