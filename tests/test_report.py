@@ -421,6 +421,22 @@ def test_no_gpu_is_called_idle_where_not_all_were_sampled_or_one_holds_data() ->
     assert figures(row("7"), steps("7"), samples=held).idle_gpus == ()
 
 
+def test_kernels_on_few_sms_are_told_from_gpus_that_are_used() -> None:
+    def sms(*shares: float | None) -> SampleSummary:
+        seen = gpus(0.9, 0.9)
+        told = (
+            gpu.model_copy(update={"sm_activity_mean": s}) for gpu, s in zip(seen.gpus, shares, strict=True)
+        )
+        return seen.model_copy(update={"gpus": tuple(told)})
+
+    few = figures(row("7"), steps("7"), samples=sms(0.1, 0.14))
+    assert few.sm_activity == pytest.approx(0.12)
+    assert any("90 % of the time, on 12 % of the SMs" in said for said in advise(few).remarks)
+    assert "SMs of them" in "\n".join(job_lines(JobReport(few), None, bars=False))
+    for many in (sms(0.6, 0.6), sms(0.1, None)):
+        assert not any("SMs" in said for said in advise(figures(row("7"), steps("7"), samples=many)).remarks)
+
+
 @pytest.mark.parametrize(
     ("samples", "why"),
     [
@@ -523,6 +539,7 @@ def test_of_a_resumed_run_the_goodput_of_one_job_is_not_known(
     "", "{}\n", "[1]\n", '{"schema": "slurmgpu.metrics/1"}\n', "\x00" * 100,
     '{"schema": "slurmgpu.metrics/1", "values": {}, "step":',
     '{"schema": "slurmgpu.metrics/1", "restart": 1e400, "step": NaN, "kind": "train", "values": {"step_seconds": "x"}}\n',
+    '{"schema": "slurmgpu.metrics/1", "restart": 0, "step": 1%s, "kind": "train", "values": {}}' % ("0" * 400),
     "[" * 100000,
 ])  # fmt: skip
 def test_rubbish_in_place_of_metrics_is_no_training(text: str, tmp_path: Path) -> None:
@@ -639,6 +656,30 @@ def test_everybodys_jobs_are_asked_for_by_name_or_all() -> None:
         door = slurm([row("7", User="ada"), steps("7")])
         assert invoke(*arguments, slurm=door).exit_code == 0
         assert word in door.asked[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "left"),
+    [
+        (["--account", "LAB"], ["7", "8"]),
+        (["-p", "cpu,debug"], ["8", "9"]),
+        (["--name", "sweep-*"], ["9"]),
+        (["--state", "failed,to"], ["9"]),
+        (["-A", "lab", "--state", "COMPLETED", "-p", "gpu"], ["7"]),
+        (["7", "8", "-p", "cpu"], ["8"]),
+    ],
+)
+def test_only_jobs_like_that_are_added_up(arguments: list[str], left: list[str]) -> None:
+    door = slurm([
+        row("7"), row("8", Partition="cpu"),
+        row("9", Partition="debug", Account="other", JobName="sweep-1", State="FAILED"),
+    ])  # fmt: skip
+    result = invoke(*arguments, "--json", slurm=door)
+    assert result.exit_code == 0, result.stderr
+    known = json.loads(result.stdout)
+    assert [job["job_id"] for job in known["jobs"]] == left
+    if known["summary"]:
+        assert known["summary"]["total"]["jobs"] == len(left)
 
 
 class _Page(HTMLParser):

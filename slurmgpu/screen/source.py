@@ -14,8 +14,9 @@ from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.monitoring.causes import cause_lines, cause_of
 from slurmgpu.monitoring.gpus_now import GpusNow, gpus_now
 from slurmgpu.monitoring.log_files import Log, logs_of
+from slurmgpu.monitoring.metrics import losses
 from slurmgpu.monitoring.seen import with_seen
-from slurmgpu.monitoring.series import GpuSeries, gpu_series, losses
+from slurmgpu.monitoring.series import GpuSeries, gpu_series
 from slurmgpu.monitoring.status import StatusReport, last_known, status
 from slurmgpu.monitoring.why.explain import explain
 from slurmgpu.slurm import JobId, Slurm

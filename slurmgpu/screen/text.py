@@ -190,6 +190,7 @@ def _use(gpu: GpuSummary) -> str:
                 f"{gpu.utilisation_mean:.0%} mean"
                 if gpu.utilisation_mean is not None
                 else "use not measured",
+                f"{gpu.sm_activity_mean:.0%} of SMs" if gpu.sm_activity_mean is not None else "",
                 f"{gpu.memory_peak / 2**30:.1f}{total} GiB" if gpu.memory_peak is not None else "",
                 f"{gpu.power_mean:.0f} W" if gpu.power_mean is not None else "",
             ),

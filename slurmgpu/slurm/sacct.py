@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.slurm.answers import meaning_of
@@ -17,9 +17,11 @@ from slurmgpu.slurm.text import SEPARATOR, known, moment, rows, seconds, size, w
 from slurmgpu.slurm.tres import read_gpus
 
 __all__ = [
-    "FIELDS", "SUBMIT_LINE", "TAKEN_OFF", "USE", "Accounting", "Step", "absence", "asking", "command", "in_tres", "parse",
+    "FIELDS", "SUBMIT_LINE", "TAKEN_OFF", "USE", "Accounting", "Step", "Told", "absence", "asking", "command", "in_tres", "parse",
     "read", "read_job", "read_step", "whose",
 ]  # fmt: skip
+
+T = TypeVar("T", bound="Told")
 
 # In every release from 20.11 to 26.05; free text last, the two that mark a row first.
 FIELDS = (
@@ -67,16 +69,22 @@ class Step(NamedTuple):
     """CPU time of all tasks by Slurm's samples: all there is of a step that was killed."""
 
 
-@dataclass(frozen=True)
-class Accounting:
-    """What accounting knows; `available` is False where there is none or it does not answer."""
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """How far accounting has answered; `available` is False where there is none or it does not answer."""
 
-    jobs: list[JobStatus] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     available: bool = True
     silent: bool = False
     """Whether there is one, and it did not answer: what it does not say may still be so."""
+
+
+@dataclass(frozen=True)
+class Accounting(Told):
+    """What accounting knows of jobs and their steps."""
+
+    jobs: list[JobStatus] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
 
 
 def command(
@@ -124,15 +132,15 @@ def read(
     """Ask accounting; a site without it, or one that does not answer, gives a note and no error."""
     argv = command(user=user, ids=ids, since=since, submit_line=submit_line, use=use)
     answer = slurm.ask(argv)
-    return absence(answer) or parse(answer.stdout, submit_line=submit_line, use=use)
+    return absence(answer, Accounting) or parse(answer.stdout, submit_line=submit_line, use=use)
 
 
-def absence(answer: Answer) -> Accounting | None:
+def absence(answer: Answer, kind: type[T]) -> T | None:
     """What is known where accounting gave no answer; None where it did."""
     if meaning_of(answer) == "answered":
         return None  # without its database it may end with 0, and no row
     silent = meaning_of(answer) != "refused" and _DISABLED not in answer.text
-    return Accounting(notes=[_absence(answer)], available=False, silent=silent)
+    return kind(notes=[_absence(answer)], available=False, silent=silent)
 
 
 def _fields(submit_line: bool, use: bool) -> list[str]:
@@ -162,7 +170,7 @@ def parse(text: str, *, submit_line: bool = False, use: bool = False) -> Account
     steps: list[Step] = []
     records = (dict(zip(fields, row, strict=True)) for row in good)
     jobs = list(_jobs(records, steps, notes))
-    return Accounting(jobs, steps, notes)
+    return Accounting(jobs, steps, notes=notes)
 
 
 def _jobs(records: Iterable[dict[str, str]], steps: list[Step], notes: list[str]) -> Iterator[JobStatus]:

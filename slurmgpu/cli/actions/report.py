@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slurmgpu.cli.actions.filtering import chosen
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmGpuError
 from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.settings import load_settings, runs_by_settings
@@ -41,7 +42,7 @@ def act(
     as_json: bool,
 ) -> None:
     jobs, job_file = _job_file(jobs) if apply else (jobs, None)
-    user, since = _whose(which), _since(which.since)
+    user, since, counts = _whose(which), _since(which.since), chosen(which)
     _check(jobs, apply=apply, html=html, as_json=as_json)
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
     cluster = _cluster()
@@ -49,12 +50,13 @@ def act(
     if jobs:
         selections = select(jobs)
         run_for = _once(_run_for(selections, partial(run_of_job, runs_of=runs_of)))
-        found = report_on_jobs(slurm, selections, user=user, since=since, run_for=run_for, cluster=cluster)
+        found = report_on_jobs(
+            slurm, selections, user=user, since=since, run_for=run_for, cluster=cluster, counts=counts
+        )
     else:
         begin = since or datetime.now(timezone.utc) - DEFAULT_SINCE
-        found = report_since(
-            slurm, begin, user=user, run_for=_once(runs_that_ended(runs_of)), cluster=cluster
-        )
+        run_for = _once(runs_that_ended(runs_of))
+        found = report_since(slurm, begin, user=user, run_for=run_for, cluster=cluster, counts=counts)
     if html is not None:
         _write_page(found, cluster, html)
     elif as_json:

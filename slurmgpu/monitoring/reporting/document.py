@@ -53,6 +53,7 @@ def _job(report: JobReport, carbon: Carbon | None) -> dict[str, object]:
         "used": _used(one),
         "shares": {
             "gpu": one.gpu_busy,
+            "gpu_sms": one.sm_activity,
             "cpu": one.cpu_share,
             "memory": one.memory_share,
             "time": one.time_share,

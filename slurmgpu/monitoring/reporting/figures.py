@@ -73,6 +73,8 @@ class Figures:
     peak: Peak | None = None
     gpu_busy: float | None = None
     """Share of the time, the mean over all its GPUs, 0 to 1."""
+    sm_activity: float | None = None
+    """Share of its GPUs' SMs that were busy, the mean over time, 0 to 1."""
     gpu_busiest: float | None = None
     """Slurm's highest sample, where it is worth something."""
     gpu_memory_peak: int | None = None
@@ -256,6 +258,7 @@ def _add_samples(found: Figures, samples: SampleSummary) -> None:
     found.sampled_seconds, found.gpus_sampled = samples.seconds, len(busy)
     if busy and covers and len(busy) == len(gpus) == asked:
         found.gpu_busy = sum(busy) / len(busy)
+        found.sm_activity = samples.sm_activity
         found.idle_gpus = tuple(f"{gpu.host}:{gpu.index}" for gpu in gpus if _is_idle(gpu))
     fullest = max(gpus, key=lambda gpu: gpu.memory_peak or 0, default=None)
     if fullest is not None and fullest.memory_peak is not None:

@@ -72,8 +72,11 @@ def report_on_jobs(
     since: datetime | None,
     run_for: RunFor,
     cluster: Cluster | None = None,
+    counts: Callable[[JobStatus], bool] = lambda _: True,
 ) -> Reports:
     """Report on the jobs that the words mean; an array whose number is named is one, its tasks taken together.
+
+    ``counts``: whether a job that a word leads to is wanted.
 
     Asks accounting once, slurmctld once for how often it samples, and the queue only about jobs that accounting does not
     know. Raises SlurmUnreachable when none of them answers.
@@ -88,23 +91,30 @@ def report_on_jobs(
         found += [History((Start(job),)) for job in later.jobs if job.source != "none"]
         notes += [note for note in later.notes if note not in notes]
         lost, unasked = later.missing, later.unasked
-    sampling = slurm.sampling()
+    found = [one for one in found if counts(one.job)]
+    sampling = slurm.sampling() if found else Sampling()
     figures = [looked_into(one, sampling, run_for) for one in found]
     jobs = [_reported(group, cluster, run_for) for group in _arrays(figures, selections)]
     return Reports(_name(slurm, found), now, jobs, figures, notes, lost, unasked, available=told.available)
 
 
 def report_since(
-    slurm: Slurm, since: datetime, *, user: str | None, run_for: RunFor, cluster: Cluster | None = None
+    slurm: Slurm,
+    since: datetime,
+    *,
+    user: str | None,
+    run_for: RunFor,
+    cluster: Cluster | None = None,
+    counts: Callable[[JobStatus], bool] = lambda _: True,
 ) -> Reports:
-    """Report on all jobs of a user (None: everybody's) that ran since a moment, by one sacct call.
+    """Report on all jobs of a user (None: everybody's) that ran since a moment and count, by one sacct call.
 
     The run directories of those with the most GPU-hours are read.
     """
     now = datetime.now(timezone.utc)
     told = _tell(slurm, user=user, since=since)
-    ran = [one for one in told.jobs if one.job.elapsed or one.job.state.is_final]
-    sampling = slurm.sampling() if told.jobs else Sampling()
+    ran = [one for one in told.jobs if (one.job.elapsed or one.job.state.is_final) and counts(one.job)]
+    sampling = slurm.sampling() if ran else Sampling()
     figures = [figures_of(one, sampling) for one in ran]
     order = sorted(range(len(ran)), key=lambda at: -(figures[at].gpu_hours or 0.0))
     runs: dict[str, Run] = {}

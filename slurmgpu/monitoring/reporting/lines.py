@@ -54,6 +54,8 @@ def _rows(one: Figures) -> Iterator[Row]:
         if one.gpu_busy is None and one.gpu_busiest is not None:
             busy = f"unknown; {percent(one.gpu_busiest)} in the highest sample"
         yield Row("GPUs", f"{job.gpus} {types}".strip() + each, busy, one.gpu_busy)
+        if one.sm_activity is not None:
+            yield Row("SMs of them", "", f"{percent(one.sm_activity)} busy on average", one.sm_activity)
         if one.gpu_memory_peak is not None:
             total = one.gpu_memory_total
             share = one.gpu_memory_peak / total if total else None

@@ -1,24 +1,18 @@
-"""What a training of slurmgpu's own says of itself in metrics.jsonl: its losses, its loader's waits, the steps it kept.
-
-docs/metrics.md describes the file. It lies in a folder that may be somebody else's, and may be cut off anywhere.
-"""
+"""What a training of slurmgpu's own says of itself in metrics.jsonl: its losses, its loader's waits, the steps it kept."""
 
 from __future__ import annotations
 
-import json
-import os
-import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurmgpu.monitoring.json_rows import Row, number, opened, rows_in, whole
+from slurmgpu.monitoring.metrics import FILE, SCHEMA, MetricsRow, metrics_rows
+
 __all__ = ["Training", "read_training", "training_of"]
 
-FILE = "metrics.jsonl"
 LARGEST = 64 << 20
 """Bytes that are read; of a longer file the end, where what counts stands."""
-_SCHEMA = "slurmgpu.metrics/1"
-_LARGEST_NUMBER = 10**15
 
 
 @dataclass(frozen=True)
@@ -48,34 +42,11 @@ class Training:
 def read_training(run_dir: Path) -> Training | None:
     """The training in a run directory; None where there is none."""
     try:
-        descriptor = os.open(run_dir / FILE, os.O_RDONLY | os.O_NONBLOCK)
+        with opened(run_dir / FILE, SCHEMA) as file:
+            text, all_of_it = file.end(LARGEST), file.size <= LARGEST
     except OSError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        there = os.fstat(file.fileno())
-        if not stat.S_ISREG(there.st_mode) or not there.st_size:
-            return None
-        whole = there.st_size <= LARGEST
-        if not whole:
-            file.seek(there.st_size - LARGEST)
-            file.readline()  # cut off
-        return training_of(_lines(file.read(LARGEST)), whole=whole)
-
-
-def _lines(data: bytes) -> Iterator[Mapping[str, object]]:
-    for line in data.split(b"\n"):
-        if not line.startswith(b"{"):
-            continue
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
-            continue  # cut off by a kill
-        if (
-            isinstance(found, dict)
-            and found.get("schema") == _SCHEMA
-            and isinstance(found.get("values"), dict)
-        ):
-            yield found
+    return training_of(metrics_rows(rows_in(text, SCHEMA)), whole_file=all_of_it)
 
 
 @dataclass
@@ -94,31 +65,26 @@ class _Interval:
         return self.last - self.first
 
 
-def training_of(lines: Iterator[Mapping[str, object]], *, whole: bool = True) -> Training | None:
-    """Add the lines up."""
+def training_of(rows: Iterable[MetricsRow], *, whole_file: bool = True) -> Training | None:
+    """Add the rows up."""
     intervals: list[_Interval] = []
     total: int | None = None
     finished = False
     restart, at = -1, 0
     first_time = last_time = None
     resumed = 0
-    for line in lines:
-        number, step, time = (_number(line.get(key)) for key in ("restart", "step", "time"))
-        values = line["values"]
-        if number is None or step is None or not isinstance(values, dict):
-            continue
-        if number > restart:
-            restart, first_time, resumed, at = int(number), time, int(step), int(step)
-        last_time, finished = time, False
-        kind = line.get("kind")
-        if kind == "start":
-            at = resumed = int(step)
-            total = _whole(values.get("total_steps")) or total
-        elif kind == "train" and step > at:
-            intervals.append(_interval(at, int(step), int(number), values))
-            at = int(step)
-        elif kind == "end":
-            finished = values.get("reason") in {"epochs", "max_steps", "SLURMGPU_MAX_STEPS"}
+    for row in rows:
+        if row.restart > restart:
+            restart, first_time, resumed, at = row.restart, row.time, row.step, row.step
+        last_time, finished = row.time, False
+        if row.kind == "start":
+            at = resumed = row.step
+            total = whole(row.values.get("total_steps")) or total
+        elif row.kind == "train" and row.step > at:
+            intervals.append(_interval(at, row.step, row.restart, row.values))
+            at = row.step
+        elif row.kind == "end":
+            finished = row.values.get("reason") in {"epochs", "max_steps", "SLURMGPU_MAX_STEPS"}
     if restart < 0:
         return None
     kept = _kept(intervals)
@@ -136,21 +102,20 @@ def training_of(lines: Iterator[Mapping[str, object]], *, whole: bool = True) ->
         if last_time is not None and first_time is not None
         else None,
         finished=finished,
-        whole=whole,
+        whole=whole_file,
     )
 
 
-def _interval(first: int, last: int, restart: int, values: Mapping[str, object]) -> _Interval:
-    seconds = _number(values.get("step_seconds")) or 0.0
-    waited = _number(values.get("data_wait_seconds"))
+def _interval(first: int, last: int, restart: int, values: Row) -> _Interval:
+    seconds, waited = number(values.get("step_seconds")), number(values.get("data_wait_seconds"))
     steps = last - first
     return _Interval(
         first,
         last,
         restart,
-        max(0.0, seconds) * steps,
+        max(0.0, seconds or 0.0) * steps,
         None if waited is None else max(0.0, waited) * steps,
-        _number(values.get("loss")),
+        number(values.get("loss")),
     )
 
 
@@ -168,15 +133,3 @@ def _kept(intervals: list[_Interval]) -> list[_Interval]:
         kept.append(one)
         floor = one.first if floor is None else min(floor, one.first)
     return kept[::-1]
-
-
-def _number(value: object) -> float | None:
-    """A number within reason: JSON has such as 1e999, and ours writes none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if -_LARGEST_NUMBER < value < _LARGEST_NUMBER else None
-
-
-def _whole(value: object) -> int | None:
-    number = _number(value)
-    return None if number is None else int(number)
