@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -41,6 +42,8 @@ def act(
     html: Path | None,
     as_json: bool,
 ) -> None:
+    # Of ten thousands of jobs none is in a circle, and to look for circles would take long.
+    gc.set_threshold(100_000, 50, 50)
     jobs, job_file = _job_file(jobs) if apply else (jobs, None)
     user, since, counts = _whose(which), _since(which.since), chosen(which)
     _check(jobs, apply=apply, html=html, as_json=as_json)
@@ -187,7 +190,10 @@ def _bars() -> bool:
 def _print_json(found: Reports, cluster: Cluster | None) -> None:
     from slurmgpu.monitoring.reporting.document import document
 
-    click.echo(json.dumps(document(found, cluster.carbon if cluster else None), indent=2))
+    # Piece by piece: of ten thousand jobs the whole text would take more memory than all figures.
+    pieces = json.JSONEncoder(indent=2).iterencode(document(found, cluster.carbon if cluster else None))
+    click.get_text_stream("stdout").writelines(pieces)
+    click.echo()
 
 
 def _write_page(found: Reports, cluster: Cluster | None, path: Path) -> None:
