@@ -745,6 +745,16 @@ def sampled(folder: Path, job: int = 7, count: int = 1000) -> None:
     (folder / "samples" / f"{job}.0-n2.jsonl").write_text("[" * 100000)
 
 
+def test_samples_of_an_arrays_task_are_the_runs_and_its_metrics_its_own_folders(tmp_path: Path) -> None:
+    sampled(tmp_path, job=12)  # by the number that Slurm gave the task
+    (tmp_path / "3").mkdir()
+    metrics(tmp_path / "3", (0, "start", 0, {"total_steps": 40}), (0, "train", 40, trained(1.0, 0.25)))
+    run = Run.model_construct(run_dir=str(tmp_path), job_id=7, earlier=[])
+    (history,) = histories(row("7_3", seconds=4000, raw="12"), steps("7_3"))
+    found = looked_into(history, EVERY_2_S, lambda _: run)
+    assert (found.gpu_busy, found.training and found.training.loader_wait) == (0.25, 0.25)
+
+
 def test_a_page_shows_what_was_sampled_over_time_and_the_loss(tmp_path: Path) -> None:
     from slurmgpu.monitoring.reporting.series import read_series
     from slurmgpu.monitoring.samples import summary

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from slurmgpu.models.run import JobStatus
 from slurmgpu.monitoring import json_rows
 from slurmgpu.monitoring.json_rows import Row, number, part, whole
 
-__all__ = ["FILE", "SCHEMA", "MetricsRow", "end_of", "losses", "metrics_rows", "wait_share"]
+__all__ = ["FILE", "SCHEMA", "MetricsRow", "end_of", "folder_of", "losses", "metrics_rows", "wait_share"]
 
 FILE = "metrics.jsonl"
 SCHEMA = "slurmgpu.metrics/1"
@@ -26,6 +27,12 @@ class MetricsRow(NamedTuple):
     restart: int
     step: int
     values: Row
+
+
+def folder_of(run_dir: Path, job: JobStatus) -> Path:
+    """Where a job's training writes: of a task of an array, a folder of its own in the run directory."""
+    task = job.array_tasks
+    return run_dir / task if task is not None and task.isdecimal() else run_dir
 
 
 def metrics_rows(rows: Iterable[Row]) -> Iterator[MetricsRow]:

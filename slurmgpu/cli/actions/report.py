@@ -192,7 +192,7 @@ def _print_json(found: Reports, cluster: Cluster | None) -> None:
 
     # Piece by piece: of ten thousand jobs the whole text would take more memory than all figures.
     pieces = json.JSONEncoder(indent=2).iterencode(document(found, cluster.carbon if cluster else None))
-    click.get_text_stream("stdout").writelines(pieces)
+    sys.stdout.writelines(pieces)
     click.echo()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.run import JobStatus, Run
+from slurmgpu.monitoring.metrics import folder_of
 from slurmgpu.monitoring.reporting.advising import Advice, advise
 from slurmgpu.monitoring.reporting.figures import Figures, figures_of, together
 from slurmgpu.monitoring.reporting.training import read_training
@@ -166,21 +167,13 @@ def looked_into(history: History, sampling: Sampling, run_for: RunFor) -> Figure
 
 
 def _with_run(history: History, sampling: Sampling, run: Run) -> Figures:
-    folder = folder_of(run, history.job)
-    number = history.job.raw_id
-    samples = summary(folder, number) if number is not None else None
-    training = read_training(folder)
+    run_dir, number = Path(run.run_dir), history.job.raw_id
+    samples = summary(run_dir, number) if number is not None else None
+    training = read_training(folder_of(run_dir, history.job))
     if training is not None and len(run.job_ids) > 1:
         # A resumed run: the metrics are those of several jobs, and the hours those of one.
         training = replace(training, whole=False)
     return figures_of(history, sampling, samples, training)
-
-
-def folder_of(run: Run, job: JobStatus) -> Path:
-    """Where a job's own files are: those of a task of an array in a folder below."""
-    task = job.array_tasks or ""
-    inside = Path(run.run_dir) / task
-    return inside if task.isdecimal() and inside.is_dir() else Path(run.run_dir)
 
 
 def _reported(tasks: list[Figures], cluster: Cluster | None, run_for: RunFor) -> JobReport:

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from slurmgpu.models.site import Carbon
-from slurmgpu.monitoring.reporting.gathering import JobReport, Reports, folder_of
+from slurmgpu.monitoring.reporting.gathering import JobReport, Reports
 from slurmgpu.monitoring.reporting.lines import costs, head, rows, sentences
 from slurmgpu.monitoring.reporting.plots import bar, plot
 from slurmgpu.monitoring.reporting.series import read_series
@@ -137,7 +137,7 @@ def _plots(report: JobReport) -> Iterator[str]:
     """What was sampled over time, and the loss."""
     job, training = report.figures.job, report.figures.training
     if report.run is not None and job.raw_id is not None and report.figures.tasks == 1:
-        series = read_series(_folder(report), job.raw_id)
+        series = read_series(Path(report.run.run_dir), job.raw_id)
         total = report.figures.gpu_memory_total
         yield plot(
             "GPUs busy", series.gpu_busy, down="share of the time", most=1.0, spelled=percent, along=clock
@@ -163,11 +163,6 @@ def _plots(report: JobReport) -> Iterator[str]:
     if training is not None and report.figures.tasks == 1:
         losses = [(float(step), loss) for step, loss in training.losses]
         yield plot("Loss", {"loss": losses}, down="loss", across="step", along=lambda step: f"{step:,.0f}")
-
-
-def _folder(report: JobReport) -> Path:
-    assert report.run is not None
-    return folder_of(report.run, report.figures.job)
 
 
 def _bytes(value: float) -> str:
