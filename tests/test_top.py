@@ -192,7 +192,7 @@ def test_somebody_elses_job_is_not_even_asked_about(fake: Fake) -> None:
 @pytest.mark.parametrize(
     ("job_id", "key", "asked"),
     [
-        ("11", "H", ["scontrol", "hold", "11"]),
+        ("11", "H", ["scontrol", "uhold", "11"]),
         ("15", "U", ["scontrol", "release", "15"]),
         ("12", "Q", ["scontrol", "requeue", "12"]),
         ("16", "Q", ["scontrol", "requeue", "16"]),
