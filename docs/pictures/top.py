@@ -18,10 +18,12 @@ sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
 from make import without_fonts  # noqa: E402
 from textual.pilot import Pilot  # noqa: E402
 
+from slurmgpu.diagnosis.facts import Cause  # noqa: E402
 from slurmgpu.models.plan import Plan  # noqa: E402
 from slurmgpu.models.run import JobState, JobStatus, Run  # noqa: E402
 from slurmgpu.models.samples import GpuSummary, Progress, SampleSummary  # noqa: E402
 from slurmgpu.models.units import Duration, Memory  # noqa: E402
+from slurmgpu.monitoring.causes import cause_lines, in_one_line  # noqa: E402
 from slurmgpu.monitoring.gpus_now import GpusNow, Mine, Row  # noqa: E402
 from slurmgpu.monitoring.log_files import Log  # noqa: E402
 from slurmgpu.monitoring.series import GpuSeries  # noqa: E402
@@ -34,6 +36,21 @@ NOW = datetime(2026, 11, 20, 14, 5, 12).astimezone()
 GIB = 1 << 30
 HOUR = 3600
 STEPS = 9000
+
+
+CAUSE = Cause(
+    job_id="48204", restart=0, time="2026-11-20T13:10:41Z", rank=2, host="n014", kind="gpu-memory",
+    what="a GPU's memory is full: 2.50 GiB more were wanted; GPU 2 has 79.25 GiB, of which 612.75 MiB were free, 74.10 GiB were "
+    "PyTorch's",
+    fix="less memory with the same batch: smaller micro-batches with more gradient accumulation, activation checkpointing, bf16; "
+    "or shard the model (FSDP), or a GPU with more memory",
+    evidence=(
+        '  File "train.py", line 88, in main',
+        "    loss = model(images).loss",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB.",
+    ),
+    exit_code=1, signal=None, certain=True,
+)  # fmt: skip
 
 
 def _job(number: int, name: str, state: str, gpus: int, **more: object) -> JobStatus:
@@ -82,20 +99,12 @@ JOBS = [
     _job(48226, "sd-xl", "PENDING", 8, nodes=2, reason="QOSMaxGRESPerUser"),
     *(_task(n) for n in range(4)),
     _job(48204, "resnet-big", "FAILED", 4, elapsed=312, exit_code=1, start=NOW - timedelta(hours=4),
-         end=NOW - timedelta(hours=3.9), cause="rank 2 on n014: CUDA out of memory: 2.5 GiB more, 0.6 GiB free", source="sacct"),
+         end=NOW - timedelta(hours=3.9), cause=in_one_line(CAUSE), source="sacct"),
     _job(48198, "tokenise", "COMPLETED", 0, cpus=32, partition="cpu", elapsed=2710, exit_code=0, gpu_types={},
          start=NOW - timedelta(hours=6), end=NOW - timedelta(hours=5.2), source="sacct"),
     _job(48191, "vit-base", "TIMEOUT", 4, elapsed=24 * HOUR, start=NOW - timedelta(hours=33), end=NOW - timedelta(hours=9),
          source="sacct"),
 ]  # fmt: skip
-CAUSE = [
-    "CUDA out of memory: 2.5 GiB more were wanted, 0.6 GiB of 79.3 GiB were free",
-    "first: rank 2 on n014, at 10:09:41, exit code 1; the others were ended for it",
-    "to do: train.micro_batch: 16 instead of 32, or train.activation_checkpointing: true",
-    '  File "train.py", line 88, in main',
-    "    loss = model(images).loss",
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB.",
-]
 LOG = "epoch {epoch}/9  step {step}/9000  loss {loss:.4g}  2,310 samples/s  3.4 h left"
 """A line of a training's log, as slurmgpu/training/loop.py prints it."""
 
@@ -140,7 +149,7 @@ class Demo(Source):
 
     def cause(self, job: JobStatus) -> list[str]:
         """What failed first."""
-        return CAUSE if job.cause else []
+        return cause_lines(CAUSE) if job.cause else []
 
     def logs(self, job: JobStatus) -> list[Log]:
         """One log."""
