@@ -24,6 +24,7 @@ from slurmgpu.sampling.processes import JobProcesses
 from slurmgpu.sampling.readings import Reading, Totals, own, throttled_by
 from slurmgpu.sampling.rows import Rows
 from slurmgpu.sampling.smi import output_of, read_amd_smi, read_nvidia_smi, read_rocm_smi
+from tests.nvml import compiled
 
 PACKAGE = Path(__file__).parents[1] / "slurmgpu" / "sampling"
 HERE = Path(__file__).parent
@@ -116,12 +117,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 @pytest.fixture(scope="session")
 def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the stand-in for NVML."""
-    if shutil.which("gcc") is None:
-        pytest.skip("no gcc here to compile the stand-in for NVML with")
-    folder = tmp_path_factory.mktemp("nvml")
-    library = folder / "libnvidia-ml.so.1"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, HERE / "nvml.c"], check=True)
-    return folder
+    return compiled(tmp_path_factory.mktemp("nvml"))
 
 
 # What it writes
