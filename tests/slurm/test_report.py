@@ -11,7 +11,7 @@ import pytest
 from benchmarks.report import Enforcing, Toy, submit, tried
 from tests.slurm.conftest import need_slurm
 from tests.slurm.throwaway import ThrowawaySlurm
-from tests.slurm.tool import Tool
+from tests.slurm.tool import Submitted, Tool
 
 pytestmark = pytest.mark.slurm
 
@@ -52,9 +52,31 @@ def test_a_report_finds_the_run_and_its_job_file_and_proposes_nothing_from_secon
     assert applied.returncode == 0, applied.stderr
     assert "nothing is proposed, and nothing is changed" in applied.stderr
     assert (tool.work / "job.yaml").read_text() == JOB
-    week = tool("report", "--since", "1h")
+    week = tool("report", "--since", "1h", "--account", "mygroup", "--name", "short")
     assert week.returncode == 0
     assert "GPU-hours" in week.stdout
+    check_without_accounting(tool, done)
+
+
+def check_without_accounting(tool: Tool, done: Submitted) -> None:
+    """Where Slurm keeps no accounting, what the queue and the samples tell is told, and the rest is said to be unknown."""
+    conf = Path(tool.env["SLURM_CONF"]).read_text()
+    kept = [line for line in conf.splitlines() if not line.startswith(("AccountingStorage", "JobAcctGather"))]
+    (tool.work / "slurm.conf").write_text(
+        "\n".join([*kept, "AccountingStorageType=accounting_storage/none", ""])
+    )
+    nowhere = {"SLURM_CONF": str(tool.work / "slurm.conf")}
+    week = tool("report", "--since", "1h", env=nowhere)
+    assert week.returncode == 3, week
+    assert "no slurmdbd" in week.stderr
+    assert "Nothing is known of jobs" in week.stderr
+    one = tool("report", str(done.job_id), "--json", env=nowhere)
+    assert one.returncode == 0, one
+    (job,) = json.loads(one.stdout)["jobs"]
+    assert (job["state"], job["run_dir"], job["next"]) == ("COMPLETED", str(done.run_dir), [])
+    assert job["used"]["memory_peak_source"] == "samples"
+    assert (job["used"]["cpu_seconds"], job["energy"]) == (None, None)
+    assert any(doubt.startswith("CPUs: unknown: accounting has no steps of it") for doubt in job["not_known"])
 
 
 @pytest.mark.long
