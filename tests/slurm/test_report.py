@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.report import Enforcing, Toy, submit, tried
+from benchmarks.report import Enforcing, Loader, Toy, begin_training, end_training, submit, tried
 from tests.slurm.conftest import need_slurm
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Submitted, Tool
@@ -102,6 +102,11 @@ def test_known_loads_are_told_within_5_percent_and_what_is_proposed_runs(tmp_pat
     need_slurm()
     toys = [Toy(300, 0, 66), Toy(400, 8, 70), Toy(350, 6, 66, srun=True), Toy(260, 0, 66, tasks=2)]
     with Enforcing() as running:
+        trainer = Tool(running, tmp_path)
+        loaders = [
+            (one, begin_training(trainer, one))
+            for one in (Loader(0.038, 0.062), Loader(0.06, 0.04, waits=True))
+        ]
         for one in tried(running, tmp_path, toys, at_once=4):
             assert (one["state"], one["state_again"]) == ("COMPLETED", "COMPLETED"), one
             assert one["memory_reported"] == pytest.approx(one["memory_true"], rel=0.05), one
@@ -109,5 +114,11 @@ def test_known_loads_are_told_within_5_percent_and_what_is_proposed_runs(tmp_pat
                 assert one["cpu_reported"] == pytest.approx(one["cpu_true"], rel=0.05), one
             if one["memory_exact"]:
                 assert 1.0 <= one["memory_proposed_over_need_and_head_room"] <= 1.1, one
+        for loader, job in loaders:
+            found = end_training(trainer, loader, job)
+            assert found["wait_reported"] == pytest.approx(found["wait_true"], rel=0.05, abs=0.02), found
+            if loader.waits:
+                assert found["cpus_proposed"] == [], found
+                assert "more workers (num_workers), or faster storage, not more CPUs" in found["said"][0]
         little = submit(running, tmp_path, Toy(400, 0, 60), ["--mem=200M", "--time=10"])
         assert running.wait_for(little, timeout=400) != "COMPLETED"
