@@ -67,6 +67,7 @@ def facts_here(environment: Mapping[str, str], run_dir: Path, code: int) -> Fact
         tasks=int(tasks) if tasks.isdigit() else None,
         processes=processes_of(run_dir),
         restarts=int(environment.get("SLURM_RESTART_COUNT") or 0),
+        host=environment.get("SLURMD_NODENAME", "") if environment.get("SLURM_JOB_NUM_NODES") == "1" else "",
     )
 
 

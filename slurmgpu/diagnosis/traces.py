@@ -58,6 +58,8 @@ class Trace(NamedTuple):
     """What each exception of the chain says, with the lines of its message; the last is what ended it."""
     frame: str
     """The line of the user's own code where it happened; else the last one."""
+    innermost: str
+    """The last frame, whoever's code it is."""
     ignored: bool
     """Whether Python went on: of a destructor, or of a thread."""
     by_launcher: bool
@@ -112,6 +114,7 @@ def _trace(piece: Piece, number: int, begin: int, taken: set[int]) -> Iterator[T
         first.stream,
         tuple(exceptions),
         _frame(frames),
+        frames[-1] if frames else "",
         ignored,
         any(name in frame for frame in frames for name in _LAUNCHERS),
     )

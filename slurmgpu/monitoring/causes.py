@@ -35,11 +35,19 @@ def cause_of(job: JobStatus, run: Run | None) -> Cause | None:
         return None
     written = written_cause(job, run)
     if written is not None and written.known and written.certain:
-        return written
+        return _with_canceller(written, job)
     read = _by_logs(job, run)
     if read is None or (written is not None and written.known and not read.known):
         return written
     return read
+
+
+def _with_canceller(cause: Cause, job: JobStatus) -> Cause:
+    """Who cancelled it: accounting knows, and the script does not."""
+    by = canceller(job)
+    if cause.kind != "cancelled" or not by or " by " in cause.what:
+        return cause
+    return cause._replace(what=f"{cause.what} by {by}")
 
 
 def _by_logs(job: JobStatus, run: Run | None) -> Cause | None:
@@ -72,8 +80,12 @@ def earlier_on_node(cause: Cause, runs: Path, owner: int | None = None) -> list[
     return [
         one
         for one in read
-        if one.host == cause.host and one.kind in NODE_MATTERS and one.job_id != cause.job_id
+        if one.host == cause.host and one.kind in NODE_MATTERS and one.job_id != cause.job_id and _is_before(one, cause)
     ]
+
+
+def _is_before(one: Cause, other: Cause) -> bool:
+    return one.time is None or other.time is None or one.time <= other.time
 
 
 def _files(folder: Path) -> Iterator[Path]:
