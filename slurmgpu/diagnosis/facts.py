@@ -44,6 +44,10 @@ class Facts(NamedTuple):
     processes: Optional[int] = None
     """Processes in all, the world size: of torchrun more than tasks."""
     cancelled_by: str = ""
+    dumps: tuple[str, ...] = ()
+    """Files into which torch's flight recorder wrote what each rank had begun."""
+    owner: Optional[int] = None
+    """Whose files count, a user's number; None: this user's."""
     host: str = ""
     """The node of a job that has only one."""
     restarts: int = 0

@@ -18,7 +18,7 @@ from .row import filled
 from .table import row_of
 from .telling import Choice, told, unknown
 from .text import Piece
-from .waiting import flight_recorder, missing_rank
+from .waiting import missing_rank, recorded, recorder_files
 
 __all__ = ["diagnose", "first_cause"]
 
@@ -292,22 +292,28 @@ _COLLECTIVE = ("nccl-timeout", "gloo-timeout", "store-timeout", "rendezvous-time
 def _waited(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Facts) -> Choice:
     """Ranks that waited for one that did not come."""
     one = seen.waiting[0]
-    missing = missing_rank(seen, ended, facts)
+    told_by = recorded(seen, facts)
+    missing = missing_rank(seen, ended, facts) if told_by is None else told_by.rank
     waited = sorted({each.rank for each in seen.waiting if each.rank is not None})
     also = []
-    if one.row.id in _COLLECTIVE:
+    if told_by is not None:
+        also.append(told_by.words())
+    elif one.row.id in _COLLECTIVE:
         also.append(
             "which rank did not come is not told" if missing is None else f"rank {missing} did not come"
         )
-    recorded = flight_recorder(seen)
-    if recorded:
-        also.append(f"the flight recorder wrote {recorded}")
+    written = recorder_files(seen) if told_by is None else []
+    if written:
+        also.append(f"the flight recorder wrote {written[0]}")
     if missing is not None and waited:
         also.append(f"{len(waited)} other {'rank' if len(waited) == 1 else 'ranks'} waited")
     end = next((each for each in ended if each.rank == missing and missing is not None), None)
-    return Choice(
-        one, end or (first if missing is None else None), missing, missing is not None, also=tuple(also)
-    )
+    fix = ""
+    if told_by is not None and not told_by.missing and not told_by.other:
+        fix = "slurmgpu doctor --on-gpu tries GPUs and network; --debug (NCCL_DEBUG=INFO) writes NCCL's own report"
+    certain = missing is not None or told_by is not None
+    end = end or (first if missing is None else None)
+    return Choice(one, end, missing, certain, fix=fix, also=tuple(also))
 
 
 def _by_facts(first: Optional[End], seen: Reading, facts: Facts) -> Optional[Choice]:

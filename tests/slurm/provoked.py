@@ -41,7 +41,9 @@ FAULTS = {
     "no-command": Fault("nvidia-smj --query", "command-missing", "nvidia-smj"),
     "not-executable": Fault("echo 'echo hello' >tool; ./tool", "not-executable", "./tool"),
     "windows-script": Fault(
-        "printf '#!/bin/bash\\r\\necho hello\\r\\n' >dos.sh; chmod +x dos.sh; ./dos.sh", "not-executable", "dos.sh"
+        "printf '#!/bin/bash\\r\\necho hello\\r\\n' >dos.sh; chmod +x dos.sh; ./dos.sh",
+        "not-executable",
+        "dos.sh",
     ),
     "no-script": Fault("exec python training.py", "script-missing", "training.py"),
     "syntax": Fault("exec python syntax.py", "syntax", "was never closed"),
@@ -50,14 +52,22 @@ FAULTS = {
     "shadowed": Fault("exec python shadowed/train.py", "import-error", "shadowed/random.py"),
     "shadowed-later": Fault("exec python shadowed_later/train.py", "import-error", "statistics has no fmean"),
     "no-file": Fault("exec python no_file.py", "file-missing", "data/train.bin"),
-    "broken-link": Fault("ln -sf /nowhere/weights.pt weights.pt; exec python broken_link.py", "file-missing", "weights.pt"),
+    "broken-link": Fault(
+        "ln -sf /nowhere/weights.pt weights.pt; exec python broken_link.py", "file-missing", "weights.pt"
+    ),
     "no-permission": Fault("exec python no_permission.py", "permission", "secret.bin"),
     "disk-full": Fault("exec python disk_full.py /dev/full", "disk-full", "no room left"),
     "small-disk": Fault(
-        f'mkdir -p mnt; exec {_SMALL} size=64k python "$PWD/disk_full.py" big.bin', "disk-full", "no room left", root=True
+        f'mkdir -p mnt; exec {_SMALL} size=64k python "$PWD/disk_full.py" big.bin',
+        "disk-full",
+        "no room left",
+        root=True,
     ),
     "no-inode": Fault(
-        f'mkdir -p mnt; exec {_SMALL} nr_inodes=8 python "$PWD/no_inode.py"', "disk-full", "no inode", root=True
+        f'mkdir -p mnt; exec {_SMALL} nr_inodes=8 python "$PWD/no_inode.py"',
+        "disk-full",
+        "no inode",
+        root=True,
     ),
     "file-size": Fault("ulimit -f 64; exec python disk_full.py big.bin", "file-size", "larger than"),
     "open-files": Fault("ulimit -n 40; exec python open_files.py", "open-files", "open"),
@@ -75,7 +85,9 @@ FAULTS = {
     "no-host": Fault("exec python no_host.py", "unknown-address", "could not be resolved"),
     "json": Fault("exec python config.py", "not-parsed", "JSON: Expecting property name"),
     "assertion": Fault("exec python assertion.py", "assertion", "batch size"),
-    "exception": Fault("exec python exception.py", "python-exception", "KeyError: 'labels' (exception.py, line 2)"),
+    "exception": Fault(
+        "exec python exception.py", "python-exception", "KeyError: 'labels' (exception.py, line 2)"
+    ),
     "spawn": Fault("exec python spawn.py", "pickling", "lambda"),
     "cut-pickle": Fault("exec python cut_pickle.py", "checkpoint-broken", "not whole"),
     # With PyTorch, which takes a second to import.
@@ -120,7 +132,9 @@ PROGRAMS = {
     "no_file.py": "open('data/train.bin')\n",
     "broken_link.py": "open('weights.pt', 'rb')\n",
     "no_permission.py": f"{_NOBODY}open('secret.bin', 'w').close()\nos.chmod('secret.bin', 0)\nnobody()\nopen('secret.bin')\n",
-    "disk_full.py": "import sys\nwith open(sys.argv[1], 'wb') as file:\n    for _ in range(64):\n        file.write(bytes(65536))\n",
+    "disk_full.py": (
+        "import sys\nwith open(sys.argv[1], 'wb') as file:\n    for _ in range(64):\n        file.write(bytes(65536))\n"
+    ),
     "no_inode.py": "for number in range(99):\n    open(f'sample-{number}.bin', 'w').close()\n",
     "open_files.py": "files = [open('/dev/null') for _ in range(99)]\n",
     "no_process.py": f"{_NOBODY}import resource\nresource.setrlimit(resource.RLIMIT_NPROC, (0, 0))\nnobody()\nos.fork()\n",
@@ -167,8 +181,8 @@ PROGRAMS = {
         "(torch.sqrt(x) * 0).backward()\n"
     ),
     "loader.py": (
-        "import os, signal, sys, torch\n\n\nclass Data(torch.utils.data.Dataset):\n    def __len__(self):\n        return 4\n\n"
-        "    def __getitem__(self, number):\n        if sys.argv[1] == 'kill':\n            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "import os, signal, sys, torch\n\n\nclass Data(torch.utils.data.Dataset):\n    def __len__(self):\n        return 4\n"
+        "\n    def __getitem__(self, at):\n        if sys.argv[1] == 'kill':\n            os.kill(os.getpid(), signal.SIGKILL)\n"
         "        return torch.ones(99999)\n\n\n"
         "for batch in torch.utils.data.DataLoader(Data(), num_workers=1):\n    print(batch.sum())\n"
     ),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from slurmgpu.cli.why import command
@@ -143,7 +144,9 @@ def tasks(tool: Tool) -> dict[str, Task]:
     ids = [f"{made.job_id}_{number}" for number in range(len(NAMES))]
     for begin in range(0, len(ids), 10):  # as many are explained at once
         told += why(tool.slurm, *ids[begin : begin + 10])
-    return {NAMES[int(one["job"]["job_id"].partition("_")[2])]: left_of(tool.slurm, made, one) for one in told}
+    return {
+        NAMES[int(one["job"]["job_id"].partition("_")[2])]: left_of(tool.slurm, made, one) for one in told
+    }
 
 
 def log_of(job: Submitted) -> Path:
@@ -206,11 +209,51 @@ def test_what_slurm_did_to_a_job_is_told(name: str, events: dict[str, Task]) -> 
         assert len(task.last) == 2, task.log
 
 
+# Rank 1 never ends its fourth step; the other waits for its gradients.
+HANGS = """
+import time
+import torch
+
+class Hangs:
+    steps = 0
+
+    def model(self, cfg):
+        return torch.nn.Linear(3, 1)
+
+    def dataset(self, cfg, split):
+        return torch.utils.data.TensorDataset(torch.randn(400, 3), torch.randn(400, 1)) if split == "train" else None
+
+    def loss(self, model, batch):
+        self.steps += 1
+        if self.steps == 4 and torch.distributed.get_rank() == 1:
+            time.sleep(600)
+        return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+"""
+
+
+def test_the_rank_that_hangs_in_a_training_is_named_by_torchs_flight_recorder(tool: Tool) -> None:
+    tool.file("hangs.py", HANGS)
+    tool.file(
+        "hangs.yaml", "train: {task: hangs.py:Hangs, epochs: 1, batch_size: 8, workers: 0, hang_timeout: 6}\n"
+    )
+    job = tool.submit("-J", "hangs", "-G", "2", "-t", "10", "--wait", "hangs.yaml")
+    tool.slurm.wait_for(job.job_id)
+    task = left_of(tool.slurm, job)
+    assert task.cause is not None, task.log
+    if not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):
+        pytest.skip("this torch records no collectives of gloo")
+    assert (task.cause["kind"], task.cause["rank"], task.cause["certain"]) == ("hang", 1, True), task.log
+    assert "rank 1 did not come to all" in task.cause["what"]
+    assert "(hang_timeout)" in task.last[0]
+
+
 def test_a_node_on_which_jobs_failed_before_is_named(tool: Tool) -> None:
     tool.file("segfault.py", PROGRAMS["segfault.py"])
     ids = []
     for _ in range(2):
-        job = tool.submit("-G", "1", "-t", "5", "--sbatch", "nodelist=node2", "--wait", "--", "python", "segfault.py")
+        job = tool.submit(
+            "-G", "1", "-t", "5", "--sbatch", "nodelist=node2", "--wait", "--", "python", "segfault.py"
+        )
         tool.slurm.wait_for(job.job_id)
         ids.append(job.job_id)
     first, second = (tool("why", str(one)).stdout for one in ids)

@@ -7,7 +7,9 @@ from ..row import Row
 __all__ = ["ROWS"]
 
 _SHELL = r"(?:^|[\s/])(?:(?:ba|z|da|k)?sh: (?:line \d+: |\d+: )?|[\w.+-]+: line \d+: )"
-_OTHER_MODULE = "the versions do not fit, or a file of yours has the name of a package: print(module.__file__)"
+_OTHER_MODULE = (
+    "the versions do not fit, or a file of yours has the name of a package: print(module.__file__)"
+)
 
 ROWS = (
     Row(
@@ -120,10 +122,11 @@ ROWS = (
         "not-parsed",
         "JSONDecodeError|TOMLDecodeError|ScannerError|ParserError|MissingSectionHeaderError",
         r"(?P<kind>JSON|TOML)DecodeError: (?P<message>[^\n]+)"
-        r"|(?P<kind2>yaml)\.(?:scanner\.Scanner|parser\.Parser|ruamel\.\w+\.\w+)Error: (?P<message2>(?:[^\n]+\n?){1,4})"
+        r"|(?P<kind2>yaml)\.(?:scanner\.Scanner|parser\.Parser|ruamel\.\w+\.\w+)Error: (?P<message2>[^\n]+(?:\n[^\n:]+)?)"
         r"|MissingSectionHeaderError: (?P<message3>[^\n]+)",
         "a text cannot be read as <{kind}><{kind2}><: {message}><: {message2}><: {message3}>",
-        "correct that line and column of the file that is read there; 'line 1 column 1' is most often an empty or half-written file",
+        "correct that line and column of the file that is read there; 'line 1 column 1' is most often an empty or half-written "
+        "file",
         where="exception",
     ),
     Row(

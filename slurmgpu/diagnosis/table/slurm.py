@@ -180,6 +180,16 @@ ROWS = (
         "line",
     ),
     Row(
+        "hang",
+        "(hang_timeout) after step",
+        r"error: (?:rank (?P<rank>\d+) on (?P<host>\S+): )?no step for (?P<s>\d+) s \(hang_timeout\) after step (?P<step>\d+)",
+        "the training took no step for {s} s after step {step} (hang_timeout)",
+        "state/stacks-rank-N.txt in the run directory shows where each thread was; should a step really take so long, a longer "
+        "hang_timeout",
+        "waiting",
+        "line",
+    ),
+    Row(
         "training",
         "error: ",
         r"^error: (?P<message>\S.*)$",
