@@ -104,6 +104,16 @@ def test_a_job_that_goes_well_or_stops_in_good_order_says_nothing(
     assert (run_dir / "exit_code.71").read_text() == f"{code}\n"
 
 
+@pytest.mark.parametrize("reason", ["hang", "nonfinite"])
+def test_a_training_that_stops_since_it_cannot_go_on_has_failed(run_dir: Path, reason: str) -> None:
+    said = "error: the loss is nan at step 9: x\n"
+    said += f"slurmgpu: stopped by {reason} at step 9; not requeued: {reason} is not a reason to start again; to go on: y\n"
+    ended = Ended(run_dir, printing(said, 1))
+    assert ended.cause is not None
+    assert "the loss is nan at step 9" in ended.cause["what"]
+    assert len(ended.said) == 2
+
+
 def test_a_script_that_slurm_ends_says_so_though_its_trap_is_not_told(run_dir: Path) -> None:
     line = "slurmstepd: error: *** JOB 71 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***"
     ended = Ended(run_dir, f"echo '{line}'\nkill -TERM $$\nsleep 1\n")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Optional
 
 from .facts import CAUSE_FILE, Cause, Facts
+from .flight import dumps_in
 from .judging import diagnose
 
 __all__ = ["at_end", "facts_here", "lines_of", "logs_in", "open_logs", "processes_of"]
@@ -67,6 +68,10 @@ def facts_here(environment: Mapping[str, str], run_dir: Path, code: int) -> Fact
         tasks=int(tasks) if tasks.isdigit() else None,
         processes=processes_of(run_dir),
         restarts=int(environment.get("SLURM_RESTART_COUNT") or 0),
+        dumps=tuple(
+            dumps_in(run_dir, environment["SLURM_JOB_ID"], int(environment.get("SLURM_RESTART_COUNT") or 0))
+        ),
+        host=environment.get("SLURMD_NODENAME", "") if environment.get("SLURM_JOB_NUM_NODES") == "1" else "",
     )
 
 
@@ -98,7 +103,7 @@ def logs_in(run_dir: Path, job_id: str) -> list[str]:
     for folder, pattern in (
         ("submitit", f"{job_id}_*_log.*"),
         ("logs", f"{job_id}*"),
-        ("debug", f"*-{job_id}.*"),
+        ("debug", f"nccl-{job_id}.*"),
     ):
         with contextlib.suppress(OSError):
             found += sorted((run_dir / folder).glob(pattern))[:_MOST_FILES]

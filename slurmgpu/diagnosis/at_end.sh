@@ -45,6 +45,7 @@ if [ "$end" != completed ]; then
     esac
     case $again in
         '') case $cancelled in *'DUE TO JOB REQUEUE'*) end=requeued ;; esac ;;
+        *'stopped by hang at '* | *'stopped by nonfinite at '*) ;; # no end in good order
         *'; not requeued: '*) end=stopped ;;
         *) end=requeued ;;
     esac

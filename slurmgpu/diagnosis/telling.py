@@ -44,6 +44,9 @@ def told(choice: Choice, seen: Reading, facts: Facts) -> Cause:
         end.host if end and (end.rank == choice.rank or choice.rank is None) else ""
     )
     host = host or seen.host_of(choice.rank)
+    kind = choice.kind or (found.row.id if found else UNKNOWN)
+    if not _node(host) and (choice.rank is not None or kind in NODE_MATTERS):
+        host = facts.host
     if found is not None and found.row.role == "job" and found.row.id not in NODE_MATTERS:
         host = ""  # slurmstepd names the node on which it speaks
     code, number = facts.exit_code, facts.signal
@@ -53,7 +56,7 @@ def told(choice: Choice, seen: Reading, facts: Facts) -> Cause:
         moment_in(seen.line(found.at), datetime.now(timezone.utc)) if found else None
     )
     return Cause(
-        kind=choice.kind or (found.row.id if found else UNKNOWN),
+        kind=kind,
         what=what,
         fix=choice.fix or (filled(found.row.fix, found.values) if found else ""),
         rank=choice.rank,

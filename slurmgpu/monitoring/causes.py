@@ -9,6 +9,7 @@ from pathlib import Path
 
 from slurmgpu.diagnosis.at_end import processes_of
 from slurmgpu.diagnosis.facts import CAUSE_FILE, Cause, Facts, code_in_words
+from slurmgpu.diagnosis.flight import dumps_in
 from slurmgpu.diagnosis.judging import diagnose
 from slurmgpu.diagnosis.table import NODE_MATTERS
 from slurmgpu.models.run import JobState, JobStatus, Run
@@ -16,6 +17,7 @@ from slurmgpu.monitoring.cause_files import cause_file, in_one_line, read_cause,
 from slurmgpu.monitoring.log_files import logs_of
 from slurmgpu.monitoring.reasons import canceller
 from slurmgpu.monitoring.runs import run_directories
+from slurmgpu.monitoring.select import user_number
 from slurmgpu.printable import printable
 
 __all__ = ["cause_lines", "cause_of", "earlier_on_node", "in_one_line", "read_cause"]
@@ -35,11 +37,19 @@ def cause_of(job: JobStatus, run: Run | None) -> Cause | None:
         return None
     written = written_cause(job, run)
     if written is not None and written.known and written.certain:
-        return written
+        return _with_canceller(written, job)
     read = _by_logs(job, run)
     if read is None or (written is not None and written.known and not read.known):
         return written
     return read
+
+
+def _with_canceller(cause: Cause, job: JobStatus) -> Cause:
+    """Who cancelled it: accounting knows, and the script does not."""
+    by = canceller(job)
+    if cause.kind != "cancelled" or not by or " by " in cause.what:
+        return cause
+    return cause._replace(what=f"{cause.what} by {by}")
 
 
 def _by_logs(job: JobStatus, run: Run | None) -> Cause | None:
@@ -51,6 +61,9 @@ def _by_logs(job: JobStatus, run: Run | None) -> Cause | None:
         processes=processes_of(Path(run.run_dir)) if run is not None else None,
         cancelled_by=canceller(job),
         restarts=job.restarts or 0,
+        dumps=_dumps(job, run),
+        owner=user_number(job.user),
+        host=(job.node_list or "") if job.nodes == 1 else "",
     )
     found = diagnose(map(str, logs), facts)
     if found is None:
@@ -72,8 +85,26 @@ def earlier_on_node(cause: Cause, runs: Path, owner: int | None = None) -> list[
     return [
         one
         for one in read
-        if one.host == cause.host and one.kind in NODE_MATTERS and one.job_id != cause.job_id
+        if one.host == cause.host
+        and one.kind in NODE_MATTERS
+        and one.job_id != cause.job_id
+        and _is_before(one, cause)
     ]
+
+
+def _dumps(job: JobStatus, run: Run | None) -> tuple[str, ...]:
+    """What torch's flight recorder left in the run, or in the folder of the array's task."""
+    if run is None or job.raw_id is None:
+        return ()
+    folders = [
+        Path(run.run_dir),
+        *([Path(run.run_dir, job.job_id.partition("_")[2])] if "_" in job.job_id else []),
+    ]
+    return tuple(path for folder in folders for path in dumps_in(folder, str(job.raw_id), job.restarts or 0))
+
+
+def _is_before(one: Cause, other: Cause) -> bool:
+    return one.time is None or other.time is None or one.time <= other.time
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -79,8 +79,9 @@ ROWS = (
         "host-memory",
         "oom_kill event|oom-kill event|Exceeded job memory limit|Exceeded step memory limit|exceeded memory limit",
         r"(?:Detected (?P<times>\d+) oom[-_]kill events?.* (?:in )?(?:StepId=|step )(?P<step>[\w.+]+)"
-        r"|[Ee]xceeded (?:job |step )?memory limit)",
-        "the memory that the job asked for was full, and the system's OOM killer ended a process",
+        r"|(?:[Ee]xceeded (?:job |step )?memory limit)(?: \((?P<used>\d+) > (?P<limit>\d+)\))?)",
+        "the memory that the job asked for was full<, and Slurm ended it at {used} of {limit} bytes>"
+        "<, and the system's OOM killer ended a process ({times} in all)>",
         "ask for more memory (memory:); fewer data-loader workers, or data that is not copied into each, need less",
         "host",
         "line",
@@ -176,6 +177,16 @@ ROWS = (
         "the training lost another rank",
         "look at the rank that ended first",
         "consequence",
+        "line",
+    ),
+    Row(
+        "hang",
+        "(hang_timeout) after step",
+        r"error: (?:rank (?P<rank>\d+) on (?P<host>\S+): )?no step for (?P<s>\d+) s \(hang_timeout\) after step (?P<step>\d+)",
+        "the training took no step for {s} s after step {step} (hang_timeout)",
+        "state/stacks-rank-N.txt in the run directory shows where each thread was; should a step really take so long, a longer "
+        "hang_timeout",
+        "waiting",
         "line",
     ),
     Row(

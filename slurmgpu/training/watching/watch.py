@@ -17,11 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, NoReturn, Optional
 
-import torch
-
 from ..errors import TrainingError
 from ..processes.group import Channel
 from ..processes.ranks import Ranks
+from ..processes.recorder import write_collectives
 
 __all__ = ["NEVER", "Duties", "Watch", "dump_stacks"]
 
@@ -180,15 +179,8 @@ def dump_stacks(folder: Path, ranks: Ranks) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / name).open("w") as file:
             faulthandler.dump_traceback(file=file, all_threads=True)
-            _dump_nccl(folder / f"nccl-rank-{ranks.rank}.pickle")
+            write_collectives(folder.parent, ranks)
     except OSError:
         name = "stderr"
     time.sleep(_GRACE)
     return name
-
-
-def _dump_nccl(path: Path) -> None:
-    """NCCL's flight recorder, the last collectives of this rank, where torch has one and it is on."""
-    dump = getattr(getattr(torch._C, "_distributed_c10d", None), "_dump_nccl_trace", None)
-    if dump is not None and torch.cuda.is_available():
-        path.write_bytes(dump())
