@@ -170,7 +170,7 @@ def eval_batches(
     dataset: Data, micro_batch: int, group: Group, *, seed: int, workers: int
 ) -> tuple[Iterable[object], list[int]]:
     """The batches of this rank's share of the test split, and their sizes: every sample on exactly one rank."""
-    own = torch.arange(group.ranks.rank, len(dataset), group.ranks.world_size)
+    own = torch.arange(min(group.ranks.rank, len(dataset)), len(dataset), group.ranks.world_size)
     parts = torch.split(own, micro_batch) if len(own) else ()
     keys: list[list[Piece]] = [[(0, part)] for part in parts]
     sizes = [len(part) for part in parts]
