@@ -51,7 +51,9 @@ def _rank(rank: int, world: int, ready: Barrier, go: Event, told: list[tuple[flo
         if watch.line != NEVER and watch._stop_at is None:
             until = time.monotonic() + 100
             while watch._stop_at is None and time.monotonic() < until:
-                time.sleep(0.1)  # a thousand ranks that look every 2 ms, as they do, want more than two processors
+                time.sleep(
+                    0.1
+                )  # a thousand ranks that look every 2 ms, as they do, want more than two processors
         if watch._stop_at is not None:
             told.append((time.time(), watch._stop_at))
             break
@@ -80,11 +82,15 @@ def agree(world: int) -> dict[str, object]:
     ready, go, answers = context.Barrier(world + 1), context.Event(), context.Queue()
     count = min(_PROCESSES, world)
     shares = [list(range(world))[number::count] for number in range(count)]
-    processes = [context.Process(target=_process, args=(each, world, port, ready, go, answers)) for each in shares]
+    processes = [
+        context.Process(target=_process, args=(each, world, port, ready, go, answers)) for each in shares
+    ]
     for process in processes:
         process.start()
     # The store is this process's own, as that of torchrun or of rank 0 is.
-    store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=120))  # type: ignore[attr-defined]
+    store = dist.TCPStore(
+        "127.0.0.1", port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=120)
+    )  # type: ignore[attr-defined]
     ready.wait(120)
     time.sleep(1)
     began = time.time()
@@ -100,7 +106,12 @@ def agree(world: int) -> dict[str, object]:
     steps = {step for _, step in told}
     assert len(told) == world, (len(told), world)
     assert len(steps) == 1, steps
-    return {"ranks": world, "last_seconds": moments[-1], "median_seconds": statistics.median(moments), "step_seconds": _STEP}
+    return {
+        "ranks": world,
+        "last_seconds": moments[-1],
+        "median_seconds": statistics.median(moments),
+        "step_seconds": _STEP,
+    }
 
 
 def main() -> None:
