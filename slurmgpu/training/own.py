@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.lr_scheduler import LRScheduler
 
-from .data import count_workers, train_batches
+from .data import count_workers, same_length, train_batches
 from .errors import TrainingError
 from .order import Order, shares
 from .processes.given import check, visible
@@ -146,6 +146,7 @@ class Run:
             raise TrainingError(
                 f"batch_size {batch_size} does not divide by the world size, {ranks.world_size}"
             )
+        same_length(self._group, training=dataset)
         end = epochs * len(dataset)
         chosen = shares(self._samples, end, batch_size, micro, rank=ranks.rank, world_size=ranks.world_size)
         order = Order(len(dataset), self._seed)
