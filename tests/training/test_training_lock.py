@@ -302,3 +302,18 @@ def test_a_takeover_that_one_rank_sees_is_known_to_all(tmp_path: Path, said: lis
     assert [saved.taken for saved in ends if saved] == [True, True]
     assert len({saved.error for saved in ends if saved}) == 1
     lock.release()
+
+
+def test_a_disk_that_is_full_leaves_no_lock_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as context:
+        context.setattr(module, "write_json", full)
+        with pytest.raises(OSError, match="No space left on device"):
+            Lock(tmp_path, {}, print).acquire()
+    said: list[str] = []
+    lock = Lock(tmp_path, {}, said.append)
+    lock.acquire()
+    lock.release()
+    assert said == []
