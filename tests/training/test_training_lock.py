@@ -197,7 +197,7 @@ def saver(folder: Path, hold: Hold, keep: int = 2) -> Saver:
 
 
 def save(saver: Saver, step: int, content: str) -> Saved:
-    saver.start(step, Snapshot(), {"a.pt": content, "b.pt": content}, {})
+    saver.start(step, Snapshot(), {"a.pt": content, "b.pt": content}, {"samples": step, "world_size": 1})
     saved = saver.collect()
     assert saved is not None
     return saved
@@ -297,7 +297,7 @@ def test_a_takeover_that_one_rank_sees_is_known_to_all(tmp_path: Path, said: lis
         Saver(tmp_path, Ranks(rank=rank, world_size=2), channel, holds[rank], Saving()) for rank in (0, 1)
     ]
     for rank, each in enumerate(savers):
-        each.start(5, Snapshot(), {f"rank-{rank}.pt": 1}, {})
+        each.start(5, Snapshot(), {f"rank-{rank}.pt": 1}, {"samples": 5, "world_size": 2})
     ends = [each.collect() for each in savers]
     assert [saved.taken for saved in ends if saved] == [True, True]
     assert len({saved.error for saved in ends if saved}) == 1
