@@ -106,8 +106,10 @@ def environment(place: Path, path: str, given: dict[str, str] | None = None) -> 
     """No settings of the user's, answers shared with nobody else, modules compiled once."""
     for name in ("config", "site", "session", "work"):
         (place / name).mkdir(exist_ok=True)
+    inherited = dict(os.environ if given is None else given)
+    inherited.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled
     return {
-        **(os.environ if given is None else given),
+        **inherited,
         "PATH": path,
         "PYTHONPATH": str(ROOT),
         "XDG_CONFIG_HOME": str(place / "config"),
