@@ -38,6 +38,10 @@ class Told(NamedTuple):
 
 
 def told(slurm: Slurm, asked: Asked, now: datetime, *, sparing: bool) -> Told:
+    """Ask both; ``sparing`` leaves accounting alone as long as the queue says that no job that is named has ended.
+
+    That a job is not there is said only by answers that were asked for now.
+    """
     answer = _told_once(slurm, asked, now, sparing)
     shelf = slurm.shelf
     gone = [one for one in asked.selections if not any(map(one.matches, answer.jobs))]

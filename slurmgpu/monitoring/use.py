@@ -48,6 +48,7 @@ def _used(job: JobStatus, steps: list[Step]) -> JobUse:
 
 
 def with_live_use(slurm: Slurm, jobs: list[JobStatus]) -> tuple[list[JobStatus], list[str]]:
+    """What running jobs use now, by asking their nodes, and notes on those that did not answer."""
     running = [job.raw_id for job in jobs if job.state is JobState.RUNNING and job.raw_id is not None]
     try:
         steps, notes = slurm.live_use(running)

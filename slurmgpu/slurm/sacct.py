@@ -18,8 +18,22 @@ from slurmgpu.slurm.text import SEPARATOR, each_row, known, moment, often, secon
 from slurmgpu.slurm.tres import read_gpus
 
 __all__ = [
-    "FIELDS", "SUBMIT_LINE", "TAKEN_OFF", "USE", "Accounting", "Step", "absence", "asking", "command", "in_tres", "parse",
-    "even", "read", "read_job", "read_step", "whose",
+    "FIELDS",
+    "SUBMIT_LINE",
+    "TAKEN_OFF",
+    "USE",
+    "Accounting",
+    "Step",
+    "absence",
+    "asking",
+    "command",
+    "even",
+    "in_tres",
+    "parse",
+    "read",
+    "read_job",
+    "read_step",
+    "whose",
 ]  # fmt: skip
 
 # In every release from 20.11 to 26.05; free text last, the two that mark a row first.

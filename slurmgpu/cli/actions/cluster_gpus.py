@@ -28,7 +28,9 @@ def act(ctx: click.Context, as_json: bool) -> None:
         return
     for what, why in found.unknown.items():
         click.echo(f"note: {what}: unknown; {printable(why)}", err=True)
-    click.echo(f"cluster {printable(found.cluster or 'unknown')}, {asked.astimezone():%Y-%m-%d %H:%M:%S}{ago(age)}")
+    click.echo(
+        f"cluster {printable(found.cluster or 'unknown')}, {asked.astimezone():%Y-%m-%d %H:%M:%S}{ago(age)}"
+    )
     for line in _lines(found):
         click.echo(line.rstrip())
 

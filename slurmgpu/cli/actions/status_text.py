@@ -100,7 +100,10 @@ def _marked(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def _json(report: StatusReport, one_line: bool, why_old: str) -> Iterator[str]:
-    """The document, job by job; what Slurm said before it fell silent is apart from `jobs`, which a program takes as it stands."""
+    """The document, job by job.
+
+    What Slurm said before it fell silent is apart from `jobs`, which a program takes as it stands.
+    """
     told = {"time": report.time.isoformat(timespec="seconds"), "age_seconds": round(report.age, 1)}
     document = {
         "schema": "slurmgpu.status/1",
@@ -117,7 +120,9 @@ def _json(report: StatusReport, one_line: bool, why_old: str) -> Iterator[str]:
     else:
         last, close = '"jobs": [', "]"
     # A job a line, which is as easily read, takes a tenth of the time, and is never in memory as a whole.
-    yield f"{{{end}" + "".join(f'  {json.dumps(key)}: {json.dumps(value)},{end}' for key, value in document.items())
+    yield f"{{{end}" + "".join(
+        f"  {json.dumps(key)}: {json.dumps(value)},{end}" for key, value in document.items()
+    )
     yield f"  {last}"
     for number, job in enumerate(report.jobs):
         yield f"{',' if number else ''}{between}  {json.dumps(job.model_dump(mode='json'))}"
