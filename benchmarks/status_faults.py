@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -56,6 +57,7 @@ DAEMONS = {
     "slurmdbd ended": "database-down",
 }
 REUSED = "ids used again"
+REAL_PATIENCE = 60.0
 FAULTS = (*COMMANDS, *DAEMONS, REUSED)
 BEFORE_A_COMMAND = """#!/bin/sh
 case $(cat {how} 2>/dev/null) in
@@ -244,8 +246,12 @@ def one_round(bench: Bench, fault: str, number: str) -> Round:
     if fault in DAEMONS:
         cause(state, bench.slurm.folder, DAEMONS[fault], None)
     ends_at = time.monotonic() + (bench.hang if "hang" in fault or "stopped" in fault else 0)
-    for _ in changes(bench, number, jobs, asks="controller" not in fault):
-        watch(bench, ids, found)
+    way = changes(bench, number, jobs, asks="controller" not in fault)
+    if bench.patience < REAL_PATIENCE:
+        for _ in way:
+            watch(bench, ids, found)
+    else:
+        hang_meanwhile(bench, ids, found, way)
     while time.monotonic() < ends_at:
         watch(bench, ids, found)
     bench.spoil({})
@@ -272,6 +278,18 @@ def watch(bench: Bench, ids: Sequence[str], found: Round) -> None:
         found.looks.append(look)
         found.silent += report is None
     time.sleep(0.7)
+
+
+def hang_meanwhile(bench: Bench, ids: Sequence[str], found: Round, way: Iterator[None]) -> None:
+    """One look of each process, which hangs for a minute while everything happens."""
+    with ThreadPoolExecutor() as pool:
+        looking = [pool.submit(bench.look, watcher, ids) for watcher in bench.watchers]
+        for _ in way:
+            time.sleep(2)
+        for one in looking:
+            look, report = one.result()
+            found.looks.append(look)
+            found.silent += report is None
 
 
 def first_after(bench: Bench, ids: Sequence[str], found: Round) -> None:
@@ -425,7 +443,11 @@ def write(given: argparse.Namespace, release: str, rounds: list[Round]) -> None:
     totals = {key: sum(row[key] for row in rows) for key in rows[0] if key != "fault"}
     setting = {"seconds_of_a_hang": given.hang, "seconds_until_a_command_is_given_up": given.patience}
     results = document.setdefault("results", {})
-    key = release if given.patience < 60 else f"{release}, hangs of {given.hang:g} s and the real patience"
+    key = (
+        release
+        if given.patience < REAL_PATIENCE
+        else f"{release}, hangs of {given.hang:g} s and the real patience"
+    )
     results[key] = {"setting": setting, "load": round(os.getloadavg()[0], 1), "total": totals, "rounds": rows}
     given.json.write_text(json.dumps(document, indent=1) + "\n")
 

@@ -240,7 +240,7 @@ def told_by_slurm(env: dict[str, str]) -> dict[str, str]:
     """The state of each job and task: by squeue, and of those that it does not list by sacct."""
     found: dict[str, str] = {}
     for argv in (
-        ["sacct", "-X", "-n", "-P", "--array", "-S", "now-1days", "-o", "JobID,State"],
+        ["sacct", "-X", "-n", "-P", "-S", "now-1days", "-o", "JobID,State"],
         ["squeue", "-h", "-r", "-t", "all", "-o", "%i|%T"],
     ):
         for line in subprocess.run(

@@ -87,9 +87,10 @@ def _exit(text: str) -> tuple[int | None, int | None]:
     return (0, signal_number) if signal_number else (status >> 8 & 0xFF, 0)
 
 
-def _below(work_dir: str | None, path: str) -> str | None:
-    if path.startswith("/"):
-        return path
+def _below(work_dir: str | None, path: str | None) -> str | None:
+    """The whole path of a log; 26.05 gives the default as it is, slurm-%j.out."""
+    if not path or path.startswith("/"):
+        return path or None
     return f"{work_dir}/{path}" if work_dir else None
 
 
@@ -106,14 +107,10 @@ def _job(fields: dict[str, str], shown: str, job_id: JobId) -> JobStatus:
     exit_code, signal = _exit(fields["exit_code"]) if over else (None, None)
 
     def path(pattern: str | None) -> str | None:
-        named = pattern and expand_pattern(
-            pattern, job_id=job_id, raw_id=raw_id, name=name, user=user, node_list=node_list
-        )
-        # 26.05 gives the default as it is, slurm-%j.out.
-        return _below(work_dir, named) if named else None
+        return pattern and _below(work_dir, expand_pattern(pattern, job_id=job_id, raw_id=raw_id, name=name, user=user,
+                                                           node_list=node_list))  # fmt: skip
 
-    stdout = path(often(fields["StdOut"]))
-    own_stderr = often(fields["StdErr"])
+    stdout, own_stderr = path(often(fields["StdOut"])), often(fields["StdErr"])
     return JobStatus.told(
         {
             "job_id": shown,
