@@ -226,7 +226,7 @@ def submit(env: dict[str, str], work: Path, jobs: int) -> None:
         sbatch -Q -N 4 --exclusive -J first -o /dev/null --wrap 'exec sleep 100000'
         while [ -z "$(squeue -h -n first -t R)" ]; do sleep 1; done
         sbatch -Q {quick} -J array --array=0-{tasks - 1}%8 --wrap true
-        sbatch -Q {quick} -J held-array -H --array=1-{2 * tasks - 1}:2 --wrap true
+        sbatch -Q {quick} -J held-array -H --array=1-{tasks} --wrap true
         for i in $(seq {tenth}); do sbatch -Q {quick} -J held-$i -H --wrap true; done
         for i in $(seq {tenth // 2}); do sbatch -Q {quick} -J cancelled-$i --wrap true; done
         scancel --state=PENDING $(squeue -h -o '%A %j' | sed -n 's/ cancelled-.*//p')
