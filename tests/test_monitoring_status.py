@@ -26,10 +26,11 @@ from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.monitoring import logs
 from slurmgpu.monitoring.log_files import logs_of
 from slurmgpu.monitoring.logs import find_logs
+from slurmgpu.monitoring.merging import merge
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.runs import find_run, run_of_job
 from slurmgpu.monitoring.select import select, since_moment
-from slurmgpu.monitoring.status import StatusReport, merge, status
+from slurmgpu.monitoring.status import StatusReport, status
 from slurmgpu.monitoring.table import plain, table
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm

@@ -10,7 +10,7 @@ __all__ = ["GpuSummary", "Progress", "SampleSummary"]
 class _Summary(BaseModel):
     """A frozen value; None in it is "not measured", never zero."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class GpuSummary(_Summary):

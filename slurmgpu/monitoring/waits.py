@@ -149,7 +149,10 @@ def word_of(reason: str | None) -> str:
 def waits(word: str, job: JobStatus) -> Waits | None:
     """What a word means for this job; None where it is not known."""
     told = _dependency(word, job)
-    return Waits(told, "dependency") if told else WORDS.get(word) or _limit(word, job)
+    if told:
+        return Waits(told, "dependency")
+    known = WORDS.get(word)
+    return _limit(word, job) if known is None else known._replace(meaning=known.meaning + _figure(word, job))
 
 
 @lru_cache(maxsize=1024)
@@ -157,6 +160,20 @@ def about(word: str) -> About | None:
     """What a word alone is about; None where it is not known."""
     known = WORDS.get(word)
     return known.about if known else "limit" if LIMIT.fullmatch(word) else None
+
+
+def _figure(word: str, job: JobStatus) -> str:
+    """What the queue says beside the word, and makes it a figure; nothing more is asked for it."""
+    if word == "JobArrayTaskLimit":
+        most = (job.array_tasks or "").partition("%")[2].rstrip("]")
+        return f": {most} at a time" if most.isdecimal() else ""
+    if word != "Resources" or not job.nodes:
+        return ""
+    number = job.gpus or job.cpus
+    plural = "" if number == 1 else "s"
+    what = ",".join(sorted(job.gpu_types)) or f"GPU{plural}" if job.gpus else f"CPU{plural}"
+    several = f" on {job.nodes} nodes" if job.nodes > 1 else ""
+    return f": asks for {number} {what}{several}" if number else ""
 
 
 # afterok:12(unfulfilled),afterany:13_*(unfulfilled); by ? where one of them is enough.

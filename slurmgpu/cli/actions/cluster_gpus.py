@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import click
 
+from slurmgpu.cli.actions.asking import ago, shared
 from slurmgpu.monitoring.gpus_now import GpusNow, Mine, Row, gpus_now
 from slurmgpu.monitoring.gpus_text import could, kind, notes, place, who
 from slurmgpu.monitoring.select import current_user
@@ -19,21 +20,25 @@ SCHEMA = "slurmgpu.gpus/1"
 
 
 def act(ctx: click.Context, as_json: bool) -> None:
-    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
+    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else shared()
     found = gpus_now(slurm.present(), current_user())
-    now = datetime.now(timezone.utc)
+    age = slurm.oldest()
+    asked = datetime.now(timezone.utc) - timedelta(seconds=age)
     if as_json:
-        click.echo(json.dumps(_document(found, now), indent=2))
+        click.echo(json.dumps(_document(found, asked, age), indent=2))
         return
     for what, why in found.unknown.items():
         click.echo(f"note: {what}: unknown; {printable(why)}", err=True)
-    click.echo(f"cluster {printable(found.cluster or 'unknown')}, {now.astimezone():%Y-%m-%d %H:%M:%S}")
+    click.echo(
+        f"cluster {printable(found.cluster or 'unknown')}, {asked.astimezone():%Y-%m-%d %H:%M:%S}{ago(age)}"
+    )
     for line in _lines(found):
         click.echo(line.rstrip())
 
 
-def _document(found: GpusNow, now: datetime) -> dict[str, object]:
-    return {"schema": SCHEMA, "time": now.isoformat(timespec="seconds"), **asdict(found)}
+def _document(found: GpusNow, asked: datetime, age: float) -> dict[str, object]:
+    told = {"time": asked.isoformat(timespec="seconds"), "age_seconds": round(age, 1)}
+    return {"schema": SCHEMA, **told, **asdict(found)}
 
 
 def _lines(found: GpusNow) -> list[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slurmgpu.cli.actions.asking import ago, shared
 from slurmgpu.cli.actions.filtering import chosen
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmGpuError
 from slurmgpu.files.clusters import choose_cluster
@@ -47,7 +48,7 @@ def act(
     jobs, job_file = _job_file(jobs) if apply else (jobs, None)
     user, since, counts = _whose(which), _since(which.since), chosen(which)
     _check(jobs, apply=apply, html=html, as_json=as_json)
-    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
+    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else shared()
     cluster = _cluster()
     runs_of = runs_by_settings(Path.cwd(), os.environ)
     if jobs:
@@ -167,7 +168,7 @@ def _print(found: Reports, cluster: Cluster | None, *, each: bool) -> None:
             said = "No jobs" if found.available else "Nothing is known of jobs"
             click.echo(f"{said} on cluster {name} that ran in the time asked for.", err=True)
         return
-    click.echo(f"cluster {name}, {found.time.astimezone():%Y-%m-%d %H:%M:%S}", nl=False)
+    click.echo(f"cluster {name}, {found.time.astimezone():%Y-%m-%d %H:%M:%S}{ago(found.age)}", nl=False)
     click.echo(f", jobs since {found.since.astimezone():%Y-%m-%d %H:%M}\n" if found.since else "\n")
     carbon = cluster.carbon if cluster else None
     blocks: list[list[str]] = []

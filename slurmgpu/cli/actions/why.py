@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from slurmgpu.cli.actions.asking import ago, shared
 from slurmgpu.diagnosis.facts import CAUSE_SCHEMA
 from slurmgpu.errors import InvalidInput, OutcomeUnknown
 from slurmgpu.files.settings import load_settings, runs_by_settings
@@ -44,8 +45,9 @@ _COLOURS = {"waits": "yellow", "held": "magenta", "never": "red", "runs": "green
 
 
 def act(ctx: click.Context, jobs: tuple[str, ...], shapes: bool, all_users: bool, as_json: bool) -> None:
-    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
-    if shapes and not load_settings(Path.cwd()).settings.policy.test_only:
+    settings = load_settings(Path.cwd(), os.environ).settings
+    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else shared(settings)
+    if shapes and not settings.policy.test_only:
         raise InvalidInput(
             "why --shapes: this site does not want `sbatch --test-only` to be asked (policy.test_only)",
             hint="slurmgpu why without --shapes says what holds the job, and slurmgpu cluster gpus what is free",
@@ -55,9 +57,9 @@ def act(ctx: click.Context, jobs: tuple[str, ...], shapes: bool, all_users: bool
     present = slurm.present()
     told = [_told(slurm, job, present, report.time, shapes) for job in _chosen(report)]
     if as_json:
-        click.echo(json.dumps(_document(report, told), indent=2))
+        click.echo(json.dumps(_document(report, told, slurm.oldest()), indent=2))
     else:
-        _show(report, told)
+        _show(report, told, slurm.oldest())
     if report.missing:
         ctx.exit(1)
     if report.unasked:
@@ -89,11 +91,12 @@ def _tell_end(why: Why) -> None:
         why.end = cause_lines(cause, earlier_on_node(cause, runs_of(Path.cwd())))
 
 
-def _document(report: StatusReport, told: list[Why]) -> dict[str, object]:
+def _document(report: StatusReport, told: list[Why], age: float) -> dict[str, object]:
     return {
         "schema": SCHEMA,
         "cluster": report.cluster,
         "time": report.time.isoformat(timespec="seconds"),
+        "age_seconds": round(age, 1),
         "jobs": [document(why) for why in told],
         "missing": report.missing,
         "unasked": report.unasked,
@@ -102,12 +105,14 @@ def _document(report: StatusReport, told: list[Why]) -> dict[str, object]:
     }
 
 
-def _show(report: StatusReport, told: list[Why]) -> None:
+def _show(report: StatusReport, told: list[Why], age: float) -> None:
     for note in report.notes:
         click.echo(f"note: {printable(note)}", err=True)
     shown = [why for why in told if why.job.source != "none"]
     if shown:
-        click.echo(f"cluster {report.cluster or 'unknown'}, {report.time.astimezone():%Y-%m-%d %H:%M:%S}")
+        click.echo(
+            f"cluster {report.cluster or 'unknown'}, {report.time.astimezone():%Y-%m-%d %H:%M:%S}{ago(age)}"
+        )
     for why in shown:
         for line in _lines(why, report.time):
             click.echo(line)

@@ -18,7 +18,7 @@ from slurmgpu.monitoring.reporting.training import read_training
 from slurmgpu.monitoring.samples import summary
 from slurmgpu.monitoring.select import Selection
 from slurmgpu.monitoring.status import status
-from slurmgpu.slurm import Histories, History, JobId, Sampling, Slurm, Start, cluster_name_here
+from slurmgpu.slurm import Histories, History, JobId, Sampling, Slurm, Start, cluster_name_here, even
 
 __all__ = ["DEFAULT_SINCE", "JobReport", "Reports", "looked_into", "report_on_jobs", "report_since"]
 
@@ -51,6 +51,7 @@ class Reports:
 
     cluster: str | None
     time: datetime
+    """When Slurm was asked; of several answers, the oldest."""
     jobs: list[JobReport]
     """Arrays taken together."""
     each: list[Figures] = field(default_factory=list)
@@ -63,6 +64,8 @@ class Reports:
     since: datetime | None = None
     available: bool = True
     """Whether accounting answered: without it little is known of what has ended."""
+    age: float = 0.0
+    """Seconds since then: another process of the user's may have asked."""
 
 
 def report_on_jobs(
@@ -96,7 +99,11 @@ def report_on_jobs(
     sampling = slurm.sampling() if found else Sampling()
     figures = [looked_into(one, sampling, run_for) for one in found]
     jobs = [_reported(group, cluster, run_for) for group in _arrays(figures, selections)]
-    return Reports(_name(slurm, found), now, jobs, figures, notes, lost, unasked, available=told.available)
+    age = slurm.oldest()
+    asked = now - timedelta(seconds=age)
+    return Reports(
+        _name(slurm, found), asked, jobs, figures, notes, lost, unasked, available=told.available, age=age
+    )
 
 
 def report_since(
@@ -114,7 +121,7 @@ def report_since(
     """
     now = datetime.now(timezone.utc)
     told = _tell(slurm, user=user, since=since)
-    ran = [one for one in told.jobs if (one.job.elapsed or one.job.state.is_final) and counts(one.job)]
+    ran = [one for one in told.jobs if _ran(one.job, since) and counts(one.job)]
     sampling = slurm.sampling() if ran else Sampling()
     figures = [figures_of(one, sampling) for one in ran]
     order = sorted(range(len(ran)), key=lambda at: -(figures[at].gpu_hours or 0.0))
@@ -125,14 +132,29 @@ def report_since(
             runs[ran[at].job.job_id] = run
             figures[at] = _with_run(ran[at], sampling, run)
     jobs = [JobReport(one, cluster, runs.get(one.job.job_id)) for one in _collapsed(figures)]
-    return Reports(_name(slurm, ran), now, jobs, figures, told.notes, since=since, available=told.available)
+    age = slurm.oldest()
+    return Reports(
+        _name(slurm, ran),
+        now - timedelta(seconds=age),
+        jobs,
+        figures,
+        told.notes,
+        since=since,
+        available=told.available,
+        age=age,
+    )
+
+
+def _ran(job: JobStatus, since: datetime) -> bool:
+    """Whether a job has been at work since a moment: accounting is asked from an even time on, which is earlier."""
+    return bool(job.elapsed or job.state.is_final) and (job.end is None or job.end >= since)
 
 
 def _tell(
     slurm: Slurm, *, user: str | None = None, ids: Sequence[int] = (), since: datetime | None = None
 ) -> Histories:
     try:
-        return slurm.history(user=user, ids=ids, since=None if ids else since)
+        return slurm.history(user=user, ids=ids, since=None if ids or since is None else even(since))
     except SlurmUnreachable as error:
         return Histories(
             notes=[f"accounting is not available: {error.message}"], available=False, silent=True
@@ -148,6 +170,7 @@ def _ask(slurm: Slurm, selections: Sequence[Selection], user: str | None, since:
     if len(by_id) == len(selections):
         return _tell(slurm, ids=sorted(ids)[-_MOST_ASKED:])
     told = _tell(slurm, user=user, since=since)
+    told = replace(told, jobs=[one for one in told.jobs if one.job.end is None or one.job.end >= since])
     known = {(JobId.parse(one.job.job_id) or JobId(0)).number for one in told.jobs}
     older = sorted(ids - known)
     if not older or not told.available:
