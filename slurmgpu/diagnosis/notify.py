@@ -79,7 +79,7 @@ def message_of(event: str, code: int, shell: str, environment: Mapping[str, str]
     cluster = _clean(environment.get("SLURM_CLUSTER_NAME", ""), _NAME)
     restarts = int(environment.get("SLURM_RESTART_COUNT") or 0)
     run_dir = Path(environment["SLURMGPU_RUN_DIR"])
-    cause = _cause(run_dir, job_id, restarts) if event == "failed" else None
+    cause = _cause(run_dir, job_id, restarts, environment) if event == "failed" else None
     seconds = _seconds(shell, environment)
     host = socket.gethostname()
     logs = [_clean(path, _LINE) for path in open_logs(shell)]
@@ -139,8 +139,11 @@ def _seconds(shell: str, environment: Mapping[str, str]) -> Optional[float]:
     return None
 
 
-def _cause(run_dir: Path, job_id: str, restarts: int) -> Optional[Cause]:
-    """What has just been found; not what an earlier start has left."""
+def _cause(run_dir: Path, job_id: str, restarts: int, environment: Mapping[str, str]) -> Optional[Cause]:
+    """What has just been found, handed over where the disk is full; not what an earlier start has left."""
+    with contextlib.suppress(ValueError):
+        if environment.get("SLURMGPU_CAUSE"):
+            return Cause.from_json(environment["SLURMGPU_CAUSE"].encode())
     with contextlib.suppress(OSError, ValueError):
         with (run_dir / f"{CAUSE_FILE}{job_id}.json").open("rb") as file:
             cause = Cause.from_json(file.read((1 << 20) + 1))

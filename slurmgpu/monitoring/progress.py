@@ -19,6 +19,7 @@ _TAIL = 64 * 1024
 _MOST = (
     16 * _TAIL
 )  # as far back as the line of the newest start is looked for: with hundreds of ranks it is long
+_LARGEST = 1e300  # JSON's numbers have no bounds, floats have
 _START = b'"kind": "start"'
 Row = dict[str, object]
 
@@ -120,7 +121,7 @@ def _values(row: Mapping[str, object]) -> Mapping[str, object]:
 def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if abs(value) < float("inf") else None
+    return float(value) if abs(value) < _LARGEST else None
 
 
 def _positive(value: object) -> float | None:
