@@ -16,7 +16,5 @@ def open_regular(path: Path) -> BinaryIO:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(
-            errno.EINVAL, "a pipe or a device, which keeps nothing of what is written to it", str(path)
-        )
+        raise OSError(errno.EINVAL, "a folder, a pipe or a device, which keeps no log", str(path))
     return os.fdopen(descriptor, "rb")
