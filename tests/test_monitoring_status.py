@@ -399,6 +399,7 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
         ("1d", NOW - timedelta(days=1)),
         ("2w", NOW - timedelta(weeks=2)),
         ("2026-11-20T00:00:00+00:00", datetime(2026, 11, 20, tzinfo=timezone.utc)),
+        ("0001-01-02", datetime(1970, 1, 2, tzinfo=timezone.utc)),  # sacct refuses what Slurm cannot count
     ],
 )
 def test_since_is_a_span_or_a_date(text: str, expected: datetime) -> None:

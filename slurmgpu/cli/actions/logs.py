@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -111,7 +112,7 @@ def _wanted(lines: Lines) -> Wanted:
                 hint="put a backslash before a character that stands for itself: --grep 'f\\(x\\)'",
             ) from None
     since = since_moment(lines.since, datetime.now(timezone.utc)) if lines.since is not None else None
-    return Wanted(lines.rank, since, pattern, lines.context or 0)
+    return Wanted(lines.rank, since, pattern, min(lines.context or 0, sys.maxsize))
 
 
 def _filter(log: Log, wanted: Wanted) -> LineFilter | None:
@@ -225,5 +226,5 @@ def _pieces(log: Log, path: Path, last: int | None, size: int, growing: GrowingL
         yield from (prefixed(log, line) for line in lines_of(pieces)) if growing.prefixes else pieces
         return
     found = lines.lines(lines_of(pieces_of(path, 0, size)))
-    for line in found if last is None else deque(found, maxlen=last):
+    for line in found if last is None else deque(found, maxlen=min(last, sys.maxsize)):
         yield prefixed(log, line) if growing.prefixes else line
