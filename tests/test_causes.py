@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from slurmgpu.diagnosis.facts import Cause
+from slurmgpu.diagnosis.hiding import secrets_here, without_secrets
 from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.monitoring.cause_files import in_one_line, with_cause
 from slurmgpu.monitoring.causes import cause_lines, cause_of, earlier_on_node, read_cause
@@ -66,6 +67,36 @@ class Ended:
 
 def printing(text: str, code: int) -> str:
     return f"cat <<'END'\n{text}END\nexit {code}\n"
+
+
+SECRET = "correct-horse-battery"
+PRINTED = f"""\
+Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    x()
+RuntimeError: no login at https://ada:{SECRET}@db.org/x?token=t0psecret&a=1 with {SECRET} or hf_{"a1" * 12} (Bearer {"b2" * 10})
+"""
+
+
+@pytest.mark.parametrize("name", ["WANDB", "MY_TOKEN"])
+def test_secrets_in_a_traceback_are_not_passed_on(run_dir: Path, name: str) -> None:
+    (run_dir / "plan.json").write_text(
+        json.dumps({"secrets": ["WANDB"], "nodes": 1, "processes_per_node": 1})
+    )
+    ended = Ended(run_dir, printing(PRINTED, 1), **{name: SECRET, "HF_TOKEN_PATH": "/home/ada/token"})
+    assert ended.cause is not None
+    assert ended.cause["what"] == (
+        "RuntimeError: no login at https://***@db.org/x?token=***&a=1 with *** or *** (Bearer ***) (train.py, line 3)"
+    )
+    told = (run_dir / "cause.71.json").read_text() + "\n".join(ended.said)
+    assert not any(one in told for one in (SECRET, "t0psecret", "hf_a1", "b2b2"))
+
+
+def test_ordinary_words_are_no_secrets() -> None:
+    said = "FileNotFoundError: https://example.org/a@b, key=value, basic training, /home/ada/.token, sk-learn, 1@2"
+    cause = Cause("python-exception", said, "", evidence=(said,))
+    values = secrets_here({"A_TOKEN": "1", "B_PASSWORD": "", "KEY": said, "C_SECRET": "/home/ada/.token"}, [])
+    assert (values, without_secrets(cause, values)) == ([], cause)
 
 
 def test_a_script_that_fails_says_at_its_end_what_failed_first(run_dir: Path) -> None:

@@ -377,6 +377,12 @@ def test_a_damaged_run_file_is_named(tmp_path: Path, text: str) -> None:
         select([str(tmp_path)])
 
 
+def test_a_device_in_the_place_of_a_run_file_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "run.json").symlink_to("/dev/zero")
+    with pytest.raises(InvalidInput, match=r"run\.json cannot be read: a folder, a pipe or a device"):
+        read_run(tmp_path)
+
+
 def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"is not there|is not a run directory"):
         select([str(tmp_path)])
@@ -394,6 +400,7 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
         ("1d", NOW - timedelta(days=1)),
         ("2w", NOW - timedelta(weeks=2)),
         ("2026-11-20T00:00:00+00:00", datetime(2026, 11, 20, tzinfo=timezone.utc)),
+        ("0001-01-02", datetime(1970, 1, 2, tzinfo=timezone.utc)),  # sacct refuses what Slurm cannot count
     ],
 )
 def test_since_is_a_span_or_a_date(text: str, expected: datetime) -> None:

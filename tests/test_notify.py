@@ -90,6 +90,19 @@ def test_each_service_gets_the_first_cause_of_a_job_that_failed(
     assert "no notification" not in done.log.read_text()
 
 
+def test_a_run_directory_that_takes_no_file_costs_neither_the_message_nor_the_cause(
+    run_dir: Path, hook: Webhook
+) -> None:
+    asked(run_dir)
+    for name in ("exit_code.71", "cause.71.json"):  # as on a full disk: they cannot be written
+        (run_dir / name).mkdir()
+    done = ended(run_dir, printing(RANKED, 1), hook.address)
+    assert (done.code, done.said[0]) == (1, f"slurmgpu: {KEY_ERROR}")
+    (received,) = hook.received
+    assert received.body["first_cause"]["rank"] == 5
+    assert [path.name for path in run_dir.iterdir() if path.name.startswith(".")] == []
+
+
 def test_a_program_gets_the_facts_as_json(run_dir: Path, hook: Webhook) -> None:
     asked(run_dir)
     environment = {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "2"}

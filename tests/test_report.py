@@ -897,6 +897,44 @@ def test_a_file_that_says_something_else_than_the_run_did_is_not_touched(
     assert submitted.read_text() == JOB.replace(old, new)
 
 
+def test_a_file_of_windows_keeps_its_line_ends(submitted: Path) -> None:
+    submitted.write_bytes(JOB.replace("\n", "\r\n").encode())
+    assert invoke("7", "--apply", slurm=used()).exit_code == 0
+    data = submitted.read_bytes()
+    assert b"memory_per_gpu: 5632M   # plenty\r\n" in data
+    assert data.count(b"\n") == data.count(b"\r\n") == JOB.count("\n") + 1
+    mixed = JOB.replace("\n", "\r\n", 2).encode()
+    submitted.write_bytes(mixed)
+    with pytest.raises(InvalidInput, match="its lines end in several ways"):
+        invoke("7", "--apply", slurm=used())
+    assert submitted.read_bytes() == mixed
+
+
+def test_a_protected_file_is_not_replaced(submitted: Path) -> None:
+    submitted.chmod(0o440)
+    with pytest.raises(InvalidInput, match="is write-protected"):
+        invoke("7", "--apply", slurm=used())
+    assert submitted.read_text() == JOB
+
+
+def test_what_somebody_writes_meanwhile_is_kept(submitted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def edited(*arguments: Any) -> str:
+        submitted.write_text(JOB + "# mine\n")
+        return with_values(*arguments)
+
+    monkeypatch.setattr("slurmgpu.cli.actions.report_apply.with_values", edited)
+    with pytest.raises(InvalidInput, match="has just been changed"):
+        invoke("7", "--apply", slurm=used())
+    assert submitted.read_text() == JOB + "# mine\n"
+
+
+def test_a_page_goes_through_a_device_and_does_not_replace_it(tmp_path: Path) -> None:
+    device = tmp_path / "page"
+    device.symlink_to("/dev/null")
+    assert invoke("7", "--html", str(device), slurm=used()).exit_code == 0
+    assert device.is_symlink()
+
+
 def test_a_job_without_a_run_cannot_be_applied(tmp_path: Path) -> None:
     with pytest.raises(SlurmGpuError, match="has no run directory here"):
         invoke("7", "--apply", slurm=used())

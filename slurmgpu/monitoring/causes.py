@@ -10,6 +10,7 @@ from pathlib import Path
 from slurmgpu.diagnosis.at_end import processes_of
 from slurmgpu.diagnosis.facts import CAUSE_FILE, Cause, Facts, code_in_words
 from slurmgpu.diagnosis.flight import dumps_in
+from slurmgpu.diagnosis.hiding import secrets_here, without_secrets
 from slurmgpu.diagnosis.judging import diagnose
 from slurmgpu.diagnosis.table import NODE_MATTERS
 from slurmgpu.models.run import JobState, JobStatus, Run
@@ -68,7 +69,8 @@ def _by_logs(job: JobStatus, run: Run | None) -> Cause | None:
     found = diagnose(map(str, logs), facts)
     if found is None:
         return None
-    return found._replace(job_id=str(job.raw_id or job.job_id), restart=job.restarts or 0)
+    found = found._replace(job_id=str(job.raw_id or job.job_id), restart=job.restarts or 0)
+    return without_secrets(found, secrets_here(os.environ, ()))
 
 
 def earlier_on_node(cause: Cause, runs: Path, owner: int | None = None) -> list[Cause]:

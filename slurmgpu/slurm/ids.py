@@ -101,7 +101,8 @@ def expand_pattern(
         return None
     task = job_id.tasks if job_id.tasks and job_id.tasks.isdigit() else None
     waiting = job_id.tasks is not None and task is None
-    raw = raw_id if raw_id is not None else job_id.number
+    # Of a heterogeneous job there is one batch script: the first component's, on its first node.
+    raw = raw_id if raw_id is not None and job_id.component is None else job_id.number
     values: dict[str, str | None] = {
         "j": None if waiting else str(raw),
         "J": None if waiting else str(raw),
@@ -110,7 +111,7 @@ def expand_pattern(
         "a": None if waiting else task or "4294967294",
         "x": name,
         "u": user,
-        "N": first_host(node_list) if node_list and "N" in pattern else None,
+        "N": first_host(node_list) if node_list and "N" in pattern and not job_id.component else None,
         "t": "0",
         "n": "0",
         "s": "batch",

@@ -204,7 +204,11 @@ def _write_page(found: Reports, cluster: Cluster | None, path: Path) -> None:
     for note in found.notes:
         click.echo(f"note: {printable(note)}", err=True)
     try:
-        write_atomically(path, page(found, cluster.carbon if cluster else None))
+        made = page(found, cluster.carbon if cluster else None)
+        if path.exists() and not path.is_file():  # a pipe, or /dev/stdout, is written to, and never replaced
+            path.write_text(made, encoding="utf-8")
+        else:
+            write_atomically(path, made)
     except OSError as error:
         raise InvalidInput(
             f"--html {path}: cannot be written: {error.strerror}", hint="give a file that you may write"
