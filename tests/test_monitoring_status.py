@@ -454,7 +454,7 @@ def row(found: JobStatus) -> dict[str, str]:
 
 
 def test_a_reason_that_waits_for_ever_says_so() -> None:
-    assert "for ever" in row(job(state="PENDING", reason="PartitionTimeLimit"))["REASON"]
+    assert "never start" in row(job(state="PENDING", reason="PartitionTimeLimit"))["REASON"]
     assert row(job(state="PENDING", reason="SomethingNew"))["REASON"] == "SomethingNew"
 
 

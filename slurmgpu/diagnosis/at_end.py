@@ -43,10 +43,9 @@ def _at_end(code: int, shell: str, environment: Mapping[str, str]) -> None:
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     cause = cause._replace(job_id=job_id, restart=facts.restarts, time=now)
     _write(run_dir / f"{CAUSE_FILE}{job_id}.json", cause.to_json())
-    if not cause.known:
-        return  # it would tell a reader of the log nothing new
+    said = lines_of(cause) if cause.known else lines_of(cause)[:1]  # the last lines stand right above
     with contextlib.suppress(OSError):
-        sys.stderr.write("".join(f"slurmgpu: {line}\n" for line in lines_of(cause)))
+        sys.stderr.write("".join(f"slurmgpu: {line}\n" for line in said))
         sys.stderr.flush()
 
 

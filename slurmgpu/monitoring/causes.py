@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from slurmgpu.monitoring.reasons import canceller
 from slurmgpu.monitoring.runs import run_directories
 from slurmgpu.printable import printable
 
-__all__ = ["cause_lines", "cause_of", "earlier_on_node", "in_one_line", "read_cause"]
+__all__ = ["cause_lines", "cause_of", "earlier_on_node", "in_one_line", "is_own_doing", "read_cause"]
 
 _MOST_RUNS = 200
 _MOST_FILES = 400
@@ -81,6 +82,11 @@ def _files(folder: Path) -> Iterator[Path]:
     yield from folder.glob(f"[0-9]*/{CAUSE_FILE}*.json")
 
 
+def is_own_doing(job: JobStatus, cause: Cause) -> bool:
+    """Whether the user cancelled the job: nobody has to be told how that came about."""
+    return cause.kind == "cancelled" and canceller(job) == "you"
+
+
 def cause_lines(cause: Cause, earlier: list[Cause] | None = None) -> list[str]:
     """The lines of ``slurmgpu why``: what, where and when, the fix, how it ended, and the lines that show it."""
     doubt = "" if cause.certain or not cause.known else " (likely, not certain)"
@@ -88,9 +94,9 @@ def cause_lines(cause: Cause, earlier: list[Cause] | None = None) -> list[str]:
     if cause.fix:
         lines.append(f"fix: {printable(cause.fix)}")
     if cause.moment:
-        lines.append(f"when: {printable(cause.moment)}")
+        lines.append(f"when: {_local(cause.moment)}")
     ended = code_in_words(cause.exit_code, cause.signal)
-    if ended:
+    if ended and ended not in cause.what:
         lines.append(f"it ended with {ended}" if ended.startswith("exit") else f"it was {ended}")
     if earlier:
         several = "an earlier job" if len(earlier) == 1 else f"{len(earlier)} earlier jobs"
@@ -102,3 +108,11 @@ def cause_lines(cause: Cause, earlier: list[Cause] | None = None) -> list[str]:
         lines.append("evidence:" if cause.known else "the last lines that matter:")
         lines += [f"  {printable(line)}" for line in cause.evidence]
     return lines
+
+
+def _local(moment: str) -> str:
+    """A moment as everything else shows it: in this machine's zone."""
+    try:
+        return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
+    except ValueError:
+        return printable(moment)

@@ -14,7 +14,7 @@ ROWS = (
         "No module named|ModuleNotFoundError",
         r"No module named ['\"]?(?P<name>[\w.]+)",
         "Python has no module {name}",
-        "install it in the job's environment, or name that environment in the job file; a module of your own: PYTHONPATH",
+        "install it in the job's environment, or name one that has it (environment:); for a module of your own, set PYTHONPATH",
     ),
     Row(
         "import-error",
@@ -37,7 +37,7 @@ ROWS = (
         "can't open file",
         r"can't open file '?(?P<file>[^':]+)'?: \[Errno \d+\] (?P<why>[^\n]+)",
         "there is no script {file}",
-        "paths count from the work folder (work_dir:), which the nodes must see",
+        "relative paths start in the work folder (work_dir:), which the nodes must see",
         where="line",
     ),
     Row(
@@ -93,7 +93,7 @@ ROWS = (
         "No such file or directory|FileNotFoundError",
         r"(?:No such file or directory(?:: ?['\"]?(?P<file>[^'\"\n]+))?|FileNotFoundError: (?!\[Errno)(?P<message>[^\n]+))",
         "a file is missing<: {file}><: {message}>",
-        "paths count from the work folder (work_dir:); the nodes must see the folder, and names count to the letter",
+        "relative paths start in the work folder (work_dir:); check the spelling, and that the nodes see the folder",
         where="exception",
     ),
     Row(
@@ -101,7 +101,7 @@ ROWS = (
         "AssertionError",
         r"AssertionError(?:: (?P<message>[^\n]+))?",
         "an assert failed<: {message}>",
-        "look at the line in the evidence",
+        "the traceback shows the line",
         where="exception",
     ),
     Row(
@@ -109,7 +109,7 @@ ROWS = (
         "",
         r"^(?P<name>[\w.]+)(?:: (?P<message>[^\n]*(?:\n[^\n]+)?))?",
         "{name}<: {message}>",
-        "look at the line in the evidence: it is the program's own error",
+        "this is an error in the program itself: the traceback shows the line",
         where="exception",
     ),
 )
