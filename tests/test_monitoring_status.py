@@ -389,6 +389,7 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
     ("text", "expected"),
     [
         ("30m", NOW - timedelta(minutes=30)),
+        ("90s", NOW - timedelta(seconds=90)),
         ("12h", NOW - timedelta(hours=12)),
         ("1d", NOW - timedelta(days=1)),
         ("2w", NOW - timedelta(weeks=2)),

@@ -53,11 +53,14 @@ def apply_to_file(found: Reports, job_file: Path | None) -> None:
     assert report.run is not None
     run_dir = Path(report.run.run_dir)
     text = read_text(path)
-    _check_same(path, run_dir, report.advice.proposals)
     values = dict(_values(report, read_plan(run_dir), _resources(path)))
     if not values:
         return
     changed = with_values(text, str(path), values)
+    if changed == text:
+        click.echo(printable(f"{path}: asks for this already; nothing is changed"), err=True)
+        return
+    _check_same(path, run_dir, report.advice.proposals)
     for line in difflib.unified_diff(
         text.splitlines(), changed.splitlines(), str(path), str(path), lineterm="", n=1
     ):
