@@ -240,6 +240,23 @@ def test_a_job_that_never_heard_of_slurmgpu_is_explained_by_its_logs(tmp_path: P
     assert without.kind == "time-limit"
 
 
+def test_a_job_without_a_log_since_the_logs_folder_is_missing_is_told_which(tmp_path: Path) -> None:
+    never = {"exit_code": 0, "signal": 53, "stdout": str(tmp_path / "nofolder" / "71.out")}
+    found = cause_of(failed(**never), None)
+    assert found is not None
+    assert (found.kind, found.certain) == ("no-launch", True)
+    assert cause_lines(found) == [
+        f"first cause: Slurm could not open its log: there is no folder {tmp_path}/nofolder",
+        f"fix: make it before you submit: mkdir -p {tmp_path}/nofolder",
+    ]
+    unsure = cause_of(failed(**never | {"stdout": str(tmp_path / "71.out")}), None)
+    assert unsure is not None
+    assert (unsure.what, unsure.certain) == (
+        "could not start: the log's or the work folder may be missing",
+        False,
+    )
+
+
 def test_the_same_node_before_is_told_where_a_node_may_be_to_blame(tmp_path: Path) -> None:
     for number, kind, host in (
         (1, "ecc", "node2"),

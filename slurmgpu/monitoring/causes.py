@@ -15,7 +15,7 @@ from slurmgpu.diagnosis.table import NODE_MATTERS
 from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.monitoring.cause_files import cause_file, in_one_line, read_cause, written_cause
 from slurmgpu.monitoring.log_files import logs_of
-from slurmgpu.monitoring.reasons import canceller
+from slurmgpu.monitoring.reasons import LAUNCH_FAILED, canceller, reason
 from slurmgpu.monitoring.runs import run_directories
 from slurmgpu.printable import printable
 
@@ -45,6 +45,8 @@ def cause_of(job: JobStatus, run: Run | None) -> Cause | None:
 
 def _by_logs(job: JobStatus, run: Run | None) -> Cause | None:
     logs = [log.path for log in logs_of(run, job) if log.path is not None][:_MOST_LOGS]
+    if job.signal == LAUNCH_FAILED and not job.exit_code and not any(path.exists() for path in logs):
+        return _never_began(job, logs)
     facts = Facts(
         state=job.state.value,
         exit_code=job.exit_code,
@@ -57,6 +59,28 @@ def _by_logs(job: JobStatus, run: Run | None) -> Cause | None:
     if found is None:
         return None
     return found._replace(job_id=str(job.raw_id or job.job_id), restart=job.restarts or 0)
+
+
+def _never_began(job: JobStatus, logs: list[Path]) -> Cause:
+    """Of a job that slurmstepd could not start, which leaves no log to read: most often, a log's folder is not there."""
+    gone = next((path.parent for path in logs if not path.parent.is_dir()), None)
+    what, fix = (
+        reason(job) or "",
+        "Slurm makes no folders: make those of its log and its work folder, where the nodes see them",
+    )
+    if gone is not None:
+        what, fix = (
+            f"Slurm could not open its log: there is no folder {gone}",
+            f"make it before you submit: mkdir -p {gone}",
+        )
+    return Cause(
+        "no-launch",
+        what,
+        fix,
+        certain=gone is not None,
+        job_id=str(job.raw_id or job.job_id),
+        restart=job.restarts or 0,
+    )
 
 
 def earlier_on_node(cause: Cause, runs: Path, owner: int | None = None) -> list[Cause]:

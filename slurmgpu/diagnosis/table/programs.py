@@ -84,8 +84,8 @@ ROWS = (
         "permission",
         "Permission denied|PermissionError|Operation not permitted",
         r"(?:Permission denied|Operation not permitted)(?:: ?['\"]?(?P<file>[^'\"\n]+))?",
-        "there is no permission<: {file}>",
-        "ls -ld on it and its folders shows whose it is; write to a folder of your own",
+        "permission was denied<: {file}>",
+        "ls -ld shows who may use it and its folders; write to a folder of your own",
         where="exception",
     ),
     Row(

@@ -38,7 +38,11 @@ def ahead_text(found: Ahead, asked: Asked) -> str:
                 if found.jobs > 1
                 else "yours"
             ]
-        parts += [f"{found.tiers} in partitions that come first on these nodes"] if found.tiers else []
+        if found.tiers:
+            which = (
+                "in a partition that comes" if found.jobs == 1 else f"{found.tiers:,} in partitions that come"
+            )
+            parts += [f"{which} first on these nodes"]
         text += f" ({'; '.join(parts)})" if parts else ""
     if found.out:
         text += f"; {found.out:,} more with a higher priority cannot start now, whatever is free"
