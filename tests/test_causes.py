@@ -15,7 +15,7 @@ from slurmgpu.diagnosis.facts import Cause
 from slurmgpu.diagnosis.hiding import secrets_here, without_secrets
 from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.monitoring.cause_files import in_one_line, with_cause
-from slurmgpu.monitoring.causes import cause_lines, cause_of, earlier_on_node, read_cause
+from slurmgpu.monitoring.causes import cause_lines, cause_of, earlier_on_node, is_own_doing, read_cause
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.submission.run_directory import _pack_diagnosis
 from tests.test_monitoring_status import job
@@ -281,6 +281,23 @@ def test_a_job_that_never_heard_of_slurmgpu_is_explained_by_its_logs(tmp_path: P
     assert without.kind == "time-limit"
 
 
+def test_a_job_without_a_log_since_the_logs_folder_is_missing_is_told_which(tmp_path: Path) -> None:
+    never = {"exit_code": 0, "signal": 53, "stdout": str(tmp_path / "nofolder" / "71.out")}
+    found = cause_of(failed(**never), None)
+    assert found is not None
+    assert (found.kind, found.certain) == ("no-launch", True)
+    assert cause_lines(found) == [
+        f"first cause: Slurm could not open its log: there is no folder {tmp_path}/nofolder",
+        f"fix: make it before you submit: mkdir -p {tmp_path}/nofolder",
+    ]
+    unsure = cause_of(failed(**never | {"stdout": str(tmp_path / "71.out")}), None)
+    assert unsure is not None
+    assert (unsure.what, unsure.certain) == (
+        "could not start: the log's or the work folder may be missing",
+        False,
+    )
+
+
 def test_the_same_node_before_is_told_where_a_node_may_be_to_blame(tmp_path: Path) -> None:
     for number, kind, host in (
         (1, "ecc", "node2"),
@@ -306,3 +323,21 @@ def test_the_same_node_before_is_told_where_a_node_may_be_to_blame(tmp_path: Pat
         "evidence:",
         "  x",
     ]
+
+
+def test_what_one_has_cancelled_oneself_needs_no_explanation() -> None:
+    cancelled = cause(kind="cancelled")
+    mine = failed(state="CANCELLED", state_text=f"CANCELLED by {os.getuid()}")
+    assert is_own_doing(mine, cancelled)
+    assert not is_own_doing(mine, cause())  # a process had failed before
+    assert not is_own_doing(failed(state="CANCELLED", state_text="CANCELLED by 4294967"), cancelled)
+    assert not is_own_doing(failed(state="CANCELLED", state_text="CANCELLED"), cancelled)
+
+
+def test_a_script_that_fails_without_a_word_says_so_in_its_log(run_dir: Path) -> None:
+    ended = Ended(run_dir, "exit 3\n")
+    assert ended.said == [
+        "slurmgpu: first cause: not known (exit code 3): nothing in the logs tells what failed first"
+    ]
+    assert ended.cause is not None
+    assert "log is empty" in ended.cause["fix"]

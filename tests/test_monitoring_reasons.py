@@ -38,7 +38,7 @@ def test_every_reason_for_which_slurm_lets_a_job_wait_has_a_sentence(word: str) 
         ("QOSMaxJobsPerUserLimit", "as many of your jobs run as QOS high allows; starts when some end"),
         (
             "QOSMaxWallDurationPerJobLimit",
-            "waits for ever: it asks for more time than QOS high allows for a job",
+            "will never start: it asks for more time than QOS high allows for a job",
         ),
         (
             "AssocGrpCPURunMinutesLimit",
@@ -46,7 +46,7 @@ def test_every_reason_for_which_slurm_lets_a_job_wait_has_a_sentence(word: str) 
         ),
         ("AssocGrpGRESMinutes", "the jobs of account lab have used up its GPU-minutes"),
         ("MaxNodePerAccount", "the jobs of account lab use as many nodes as QOS high allows"),
-        ("QOSMinGRES", "waits for ever: it asks for fewer GPUs or other GRES than QOS high wants"),
+        ("QOSMinGRES", "will never start: it asks for fewer GPUs or other GRES than QOS high wants"),
     ],
 )
 def test_a_limit_says_whose_it_is_and_on_what(word: str, sentence: str) -> None:
@@ -126,7 +126,7 @@ def test_a_single_task_stays_what_it_is() -> None:
         ("Dependency", "afternotok:12(unfulfilled)?after:13+5(unfulfilled)", "job 12 to fail or job 13+5 to start"),
         ("Dependency", "singleton(unfulfilled)", "all earlier jobs of this name and user to end"),
         ("Dependency", None, "waits for another job"),
-        ("DependencyNeverSatisfied", "afterok:1(failed),afterok:2(unfulfilled)", "for ever: for job 1 to complete, which"),
+        ("DependencyNeverSatisfied", "afterok:1(failed),afterok:2(unfulfilled)", "start: it waits for job 1 to complete, which"),
     ],
 )  # fmt: skip
 def test_what_a_job_waits_for_is_named(reason_word: str, dependency: str | None, sentence: str) -> None:
@@ -148,7 +148,10 @@ def test_gpu_memory_is_shown_where_it_was_measured_and_only_there() -> None:
 
 
 def test_a_job_that_was_put_back_is_not_said_to_wait_for_a_time_that_somebody_asked_for() -> None:
-    assert reason(job(state="PENDING", reason="BeginTime")) == "BeginTime: not before the time asked for"
+    assert (
+        reason(job(state="PENDING", reason="BeginTime"))
+        == "BeginTime: must not start before the time asked for"
+    )
     said = reason(job(state="PENDING", reason="BeginTime", restarts=2))
     assert said == "BeginTime: put back into the queue (2 times so far), where Slurm lets it wait a moment"
 

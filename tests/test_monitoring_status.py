@@ -396,6 +396,7 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
     ("text", "expected"),
     [
         ("30m", NOW - timedelta(minutes=30)),
+        ("90s", NOW - timedelta(seconds=90)),
         ("12h", NOW - timedelta(hours=12)),
         ("1d", NOW - timedelta(days=1)),
         ("2w", NOW - timedelta(weeks=2)),
@@ -462,7 +463,7 @@ def row(found: JobStatus) -> dict[str, str]:
 
 
 def test_a_reason_that_waits_for_ever_says_so() -> None:
-    assert "for ever" in row(job(state="PENDING", reason="PartitionTimeLimit"))["REASON"]
+    assert "never start" in row(job(state="PENDING", reason="PartitionTimeLimit"))["REASON"]
     assert row(job(state="PENDING", reason="SomethingNew"))["REASON"] == "SomethingNew"
 
 

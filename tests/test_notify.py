@@ -105,7 +105,12 @@ def test_a_run_directory_that_takes_no_file_costs_neither_the_message_nor_the_ca
 
 def test_a_program_gets_the_facts_as_json(run_dir: Path, hook: Webhook) -> None:
     asked(run_dir)
-    environment = {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "2"}
+    environment = {
+        "SLURM_ARRAY_JOB_ID": "70",
+        "SLURM_ARRAY_TASK_ID": "3",
+        "SLURM_RESTART_COUNT": "2",
+        "SLURMD_NODENAME": "gpu7",
+    }
     started = str(int(time.time()) - 7300)
     ended(run_dir, printing(RANKED, 1), hook.address, SLURM_JOB_START_TIME=started, **environment)
     body = hook.received[0].body
@@ -115,7 +120,7 @@ def test_a_program_gets_the_facts_as_json(run_dir: Path, hook: Webhook) -> None:
     assert 7300 <= body.pop("seconds") < 7900
     assert body == {
         "schema": "slurmgpu.notification/1", "event": "failed", "job_id": "70_3", "name": "train", "cluster": "big",
-        "host": socket.gethostname(), "exit_code": 1, "restart": 2, "logs": [f"{run_dir}/logs/71.out"],
+        "host": "gpu7", "exit_code": 1, "restart": 2, "logs": [f"{run_dir}/logs/71.out"],
         "run_dir": str(run_dir),
     }  # fmt: skip
 

@@ -29,10 +29,10 @@ from slurmgpu.models.units import Duration, Memory
 from slurmgpu.monitoring.reporting.advising import HEAD_ROOM, Proposal, advise, memory_text, rounded_up
 from slurmgpu.monitoring.reporting.figures import Figures, Peak, figures_of, together
 from slurmgpu.monitoring.reporting.gathering import JobReport, Reports, looked_into
-from slurmgpu.monitoring.reporting.lines import costs
+from slurmgpu.monitoring.reporting.lines import costs, state_of
 from slurmgpu.monitoring.reporting.page import page
 from slurmgpu.monitoring.reporting.summing import summed
-from slurmgpu.monitoring.reporting.text import WIDTH, job_lines, summary_lines
+from slurmgpu.monitoring.reporting.text import WIDTH, job_lines, job_table, summary_lines
 from slurmgpu.monitoring.reporting.training import Training, read_training
 from slurmgpu.monitoring.reporting.wording import percent, short
 from slurmgpu.slurm import History, Sampling, Slurm, current_user
@@ -153,7 +153,7 @@ def test_gpu_use_that_slurm_did_not_measure_is_unknown_and_never_zero() -> None:
     zero = steps("7", TRESUsageInMax="cpu=02:00:00,gres/gpumem=0,gres/gpuutil=0,mem=1G")
     found = figures(row("7"), zero)
     assert (found.gpu_busy, found.gpu_busiest, found.gpu_memory_peak) == (None, None, None)
-    assert any(doubt.startswith("GPU use: unknown") for doubt in found.doubts)
+    assert any(doubt.startswith("GPU use: the job took no samples") for doubt in found.doubts)
     assert "gpus" not in proposed(found)
 
 
@@ -173,7 +173,7 @@ def test_gpu_use_of_releases_that_count_the_last_gpu_alone_is_unknown(
 def test_energy_that_slurm_did_not_measure_is_unknown(said: str) -> None:
     found = figures(row("7", ConsumedEnergyRaw=said), steps("7"))
     assert found.energy is None
-    assert any(doubt.startswith("energy: unknown") for doubt in found.doubts)
+    assert any(doubt.startswith("energy: neither") for doubt in found.doubts)
 
 
 def test_measured_energy_and_the_profiles_electricity_give_carbon_with_its_source() -> None:
@@ -448,7 +448,7 @@ def test_kernels_on_few_sms_are_told_from_gpus_that_are_used() -> None:
 )
 def test_why_the_use_of_gpus_is_not_known_is_said(samples: SampleSummary | None, why: str) -> None:
     doubts = figures(row("7"), steps("7"), samples=samples).doubts
-    assert [doubt for doubt in doubts if doubt.startswith(f"GPU use: unknown: {why}")]
+    assert [doubt for doubt in doubts if doubt.startswith(f"GPU use: {why}")]
 
 
 def test_a_loader_that_waits_with_busy_cpus_gets_more_and_with_idle_ones_gets_none() -> None:
@@ -489,7 +489,11 @@ def test_an_arrays_request_follows_from_the_task_that_needed_most(tmp_path: Path
     assert proposed(some)["memory"] == ("64G", "11G")
     lines = job_lines(JobReport(some), None, bars=False)
     assert "  2 COMPLETED, 1 FAILED; partition gpu; account lab; user " + USER in lines
-    assert "  what tasks used is that of the 2 that completed" in lines
+    assert "  what tasks used is taken from the 2 that completed" in lines
+    assert [state_of(one) for one in (some, whole("COMPLETED", "COMPLETED"), whole("FAILED"))] == [
+        "1/3 FAILED", "COMPLETED", "FAILED",
+    ]  # fmt: skip
+    assert "  1/3 FAILED  " in job_table([JobReport(some)])[1]
     assert len(some.doubts) == len({doubt.partition(":")[0] for doubt in some.doubts})
 
 
@@ -652,7 +656,7 @@ def test_without_accounting_a_report_says_what_it_cannot_know() -> None:
 
 
 def test_everybodys_jobs_are_asked_for_by_name_or_all() -> None:
-    for arguments, word in ((["--user", "ada"], "--user=ada"), (["--all-users"], "--allusers")):
+    for arguments, word in ((["--user", "nobody"], "--user=nobody"), (["--all-users"], "--allusers")):
         door = slurm([row("7", User="ada"), steps("7")])
         assert invoke(*arguments, slurm=door).exit_code == 0
         assert word in door.asked[0]
@@ -878,6 +882,9 @@ def test_the_proposal_goes_into_the_file_that_the_run_was_made_of_in_its_own_key
     assert submitted.read_text() == wanted
     assert submitted.stat().st_mode & 0o777 == 0o640
     assert "+  memory_per_gpu: 5632M   # plenty" in result.stdout
+    again = invoke("7", "--apply", slurm=used())
+    assert (again.exit_code, submitted.read_text()) == (0, wanted)
+    assert again.stderr.endswith("job.yaml: asks for this already; nothing is changed\n")
 
 
 @pytest.mark.parametrize(

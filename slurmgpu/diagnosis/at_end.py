@@ -50,10 +50,9 @@ def _at_end(code: int, shell: str, environment: Mapping[str, str]) -> None:
     except OSError:  # a full disk may be the very cause: at_end.sh hands it on to the message
         sys.stdout.write(cause._replace(evidence=()).to_json())
         sys.stdout.flush()
-    if not cause.known:
-        return  # it would tell a reader of the log nothing new
+    said = lines_of(cause) if cause.known else lines_of(cause)[:1]  # the last lines stand right above
     with contextlib.suppress(OSError):
-        sys.stderr.write("".join(f"slurmgpu: {line}\n" for line in lines_of(cause)))
+        sys.stderr.write("".join(f"slurmgpu: {line}\n" for line in said))
         sys.stderr.flush()
 
 

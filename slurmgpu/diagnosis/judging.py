@@ -155,7 +155,7 @@ _WORDS = {
     "preempted": ("Slurm took the nodes for a job that comes first", row_of("preempted").fix),
     "node-failure": ("a node of the job failed; nothing in the program did", row_of("node-failure").fix),
     "deadline": ("the job could not end before its deadline", "ask for less time, or a later deadline"),
-    "boot-failure": ("the nodes did not boot", "start it again; tell the site, should it come back"),
+    "boot-failure": ("the nodes did not boot", "start it again, and tell the site if it comes back"),
 }
 
 

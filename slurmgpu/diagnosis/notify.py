@@ -101,7 +101,7 @@ def message_of(event: str, code: int, shell: str, environment: Mapping[str, str]
     run_dir = Path(environment["SLURMGPU_RUN_DIR"])
     cause = _cause(run_dir, job_id, restarts, environment) if event == "failed" else None
     seconds = _seconds(shell, environment)
-    host = socket.gethostname()
+    host = _clean(environment.get("SLURMD_NODENAME", ""), _NAME) or socket.gethostname()
     logs = [_clean(path, _LINE) for path in open_logs(shell)]
     ended = _in_words(event, code, seconds)
     headline = f"job {shown}{f' ({name})' if name else ''}{f' on {cluster}' if cluster else ''} {ended}"

@@ -16,6 +16,8 @@ __all__ = ["Choice", "told", "unknown"]
 
 _MOST_EVIDENCE, _MOST_LAST = 14, 30
 _LONGEST = 300  # characters of a line
+_READ = "read the last lines of the log; --debug writes more of them next time"
+_SILENT = "the log is empty: run the command by hand, or let it print what it does (set -x in a shell script)"
 
 
 class Choice(NamedTuple):
@@ -102,13 +104,14 @@ def unknown(seen: Reading, first: Optional[End], rank: Optional[int], facts: Fac
     if seen.lost:
         what += ", only that processes lost each other"
     host = first.host if first else ""
+    last = last_lines(seen.pieces, _MOST_LAST)
     return Cause(
         UNKNOWN,
         what,
-        "read the last lines of the log; --debug writes more of them next time",
+        _READ if last else _SILENT,
         rank=rank,
         host=_node(host) or None,
-        evidence=_bounded(last_lines(seen.pieces, _MOST_LAST)),
+        evidence=_bounded(last),
         exit_code=facts.exit_code,
         signal=facts.signal,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 
@@ -16,12 +17,12 @@ from slurmgpu.diagnosis.table import NODE_MATTERS
 from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.monitoring.cause_files import cause_file, in_one_line, read_cause, written_cause
 from slurmgpu.monitoring.log_files import logs_of
-from slurmgpu.monitoring.reasons import canceller
+from slurmgpu.monitoring.reasons import LAUNCH_FAILED, canceller, reason
 from slurmgpu.monitoring.runs import run_directories
 from slurmgpu.monitoring.select import user_number
 from slurmgpu.printable import printable
 
-__all__ = ["cause_lines", "cause_of", "earlier_on_node", "in_one_line", "read_cause"]
+__all__ = ["cause_lines", "cause_of", "earlier_on_node", "in_one_line", "is_own_doing", "read_cause"]
 
 _MOST_RUNS = 200
 _MOST_FILES = 400
@@ -55,6 +56,8 @@ def _with_canceller(cause: Cause, job: JobStatus) -> Cause:
 
 def _by_logs(job: JobStatus, run: Run | None) -> Cause | None:
     logs = [log.path for log in logs_of(run, job) if log.path is not None][:_MOST_LOGS]
+    if job.signal == LAUNCH_FAILED and not job.exit_code and not any(path.exists() for path in logs):
+        return _never_began(job, logs)
     facts = Facts(
         state=job.state.value,
         exit_code=job.exit_code,
@@ -71,6 +74,28 @@ def _by_logs(job: JobStatus, run: Run | None) -> Cause | None:
         return None
     found = found._replace(job_id=str(job.raw_id or job.job_id), restart=job.restarts or 0)
     return without_secrets(found, secrets_here(os.environ, ()))
+
+
+def _never_began(job: JobStatus, logs: list[Path]) -> Cause:
+    """Of a job that slurmstepd could not start, which leaves no log to read: most often, a log's folder is not there."""
+    gone = next((path.parent for path in logs if not path.parent.is_dir()), None)
+    what, fix = (
+        reason(job) or "",
+        "Slurm makes no folders: make those of its log and its work folder, where the nodes see them",
+    )
+    if gone is not None:
+        what, fix = (
+            f"Slurm could not open its log: there is no folder {gone}",
+            f"make it before you submit: mkdir -p {gone}",
+        )
+    return Cause(
+        "no-launch",
+        what,
+        fix,
+        certain=gone is not None,
+        job_id=str(job.raw_id or job.job_id),
+        restart=job.restarts or 0,
+    )
 
 
 def earlier_on_node(cause: Cause, runs: Path, owner: int | None = None) -> list[Cause]:
@@ -114,6 +139,11 @@ def _files(folder: Path) -> Iterator[Path]:
     yield from folder.glob(f"[0-9]*/{CAUSE_FILE}*.json")
 
 
+def is_own_doing(job: JobStatus, cause: Cause) -> bool:
+    """Whether the user cancelled the job: nobody has to be told how that came about."""
+    return cause.kind == "cancelled" and canceller(job) == "you"
+
+
 def cause_lines(cause: Cause, earlier: list[Cause] | None = None) -> list[str]:
     """The lines of ``slurmgpu why``: what, where and when, the fix, how it ended, and the lines that show it."""
     doubt = "" if cause.certain or not cause.known else " (likely, not certain)"
@@ -121,9 +151,9 @@ def cause_lines(cause: Cause, earlier: list[Cause] | None = None) -> list[str]:
     if cause.fix:
         lines.append(f"fix: {printable(cause.fix)}")
     if cause.moment:
-        lines.append(f"when: {printable(cause.moment)}")
+        lines.append(f"when: {_local(cause.moment)}")
     ended = code_in_words(cause.exit_code, cause.signal)
-    if ended:
+    if ended and ended not in cause.what:
         lines.append(f"it ended with {ended}" if ended.startswith("exit") else f"it was {ended}")
     if earlier:
         several = "an earlier job" if len(earlier) == 1 else f"{len(earlier)} earlier jobs"
@@ -135,3 +165,11 @@ def cause_lines(cause: Cause, earlier: list[Cause] | None = None) -> list[str]:
         lines.append("evidence:" if cause.known else "the last lines that matter:")
         lines += [f"  {printable(line)}" for line in cause.evidence]
     return lines
+
+
+def _local(moment: str) -> str:
+    """A moment as everything else shows it: in this machine's zone."""
+    try:
+        return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
+    except ValueError:
+        return printable(moment)

@@ -176,12 +176,12 @@ def owner(run: Run) -> str | None:
 
 # Slurm counts from 1970, in any zone, and knows nothing before.
 _FIRST = datetime(1970, 1, 2, tzinfo=timezone.utc)
-_AGO = re.compile(r"(\d{1,6})\s*(m|min|h|d|w)", re.ASCII)
-_UNITS = {"m": "minutes", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_AGO = re.compile(r"(\d{1,6})\s*(s|m|min|h|d|w)", re.ASCII)
+_UNITS = {"s": "seconds", "m": "minutes", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def since_moment(text: str, now: datetime) -> datetime:
-    """Read `30m`, `12h`, `1d`, `2w` (that long before now) or a past date such as 2025-11-21 or 2025-11-21T08:00.
+    """Read `30s`, `30m`, `12h`, `1d`, `2w` (that long before now) or a past date such as 2025-11-21 or 2025-11-21T08:00.
 
     Raises InvalidInput for anything else.
     """

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobStatus, Run
-from slurmgpu.monitoring.causes import cause_lines, cause_of
+from slurmgpu.monitoring.causes import cause_lines, cause_of, is_own_doing
 from slurmgpu.monitoring.gpus_now import GpusNow, gpus_now
 from slurmgpu.monitoring.log_files import Log, logs_of
 from slurmgpu.monitoring.metrics import folder_of, losses
@@ -123,7 +123,7 @@ class Source:
     def cause(self, job: JobStatus) -> list[str]:
         """The first cause of a job that failed, in lines; [] of one that did not, or that tells nothing."""
         found = cause_of(job, self.run_of(job))
-        return [] if found is None else cause_lines(found)
+        return [] if found is None or is_own_doing(job, found) else cause_lines(found)
 
     def why(self, job: JobStatus) -> list[str]:
         """Why a job waits, in the figures of this moment: some questions to Slurm, so that it is asked by hand.

@@ -119,7 +119,7 @@ def test_a_job_that_waits_for_another_names_it_and_says_when_it_waits_in_vain(to
     while "DependencyNeverSatisfied" not in (said := reason_of(tool, second, {})):
         assert time.monotonic() < deadline, said
         time.sleep(0.5)
-    assert f"waits for ever: for job {first} to complete" in said
+    assert f"will never start: it waits for job {first} to complete" in said
     tool("cancel", str(second))
 
 

@@ -55,7 +55,7 @@ def _lines(found: GpusNow) -> list[str]:
         "FREE",
         "ON ONE NODE",
         "NOT AVAILABLE",
-        "ONE JOB OF YOURS NOW",
+        "YOURS NOW",
     )
     rows = [head, *(_cells(row, None) for row in found.types)]
     rows += [_cells(row, mine.get((row.partition or "", row.type))) for row in found.partitions]

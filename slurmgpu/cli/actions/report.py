@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import pwd
 import sys
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -84,7 +85,18 @@ def _whose(which: Which) -> str | None:
         raise InvalidInput(
             f"--user {which.user!r} names nobody", hint="give a user's name, such as --user ada"
         )
+    if which.user is not None and not _is_user(which.user):
+        raise InvalidInput(
+            f"--user {which.user}: there is no such user", hint="give the name with which that user logs in"
+        )
     return None if which.all_users else which.user or current_user()
+
+
+def _is_user(name: str) -> bool:
+    try:
+        return name.isdecimal() or bool(pwd.getpwnam(name))
+    except KeyError:
+        return False
 
 
 def _since(text: str | None) -> datetime | None:
@@ -165,8 +177,9 @@ def _print(found: Reports, cluster: Cluster | None, *, each: bool) -> None:
     name = found.cluster or "unknown"
     if not found.jobs:
         if not found.missing and not found.unasked:
-            said = "No jobs" if found.available else "Nothing is known of jobs"
-            click.echo(f"{said} on cluster {name} that ran in the time asked for.", err=True)
+            said = "No jobs ran" if found.available else "Nothing is known of jobs that ran"
+            since = f" since {found.since.astimezone():%Y-%m-%d %H:%M}" if found.since else ""
+            click.echo(f"{said} on cluster {name}{since}.", err=True)
         return
     click.echo(f"cluster {name}, {found.time.astimezone():%Y-%m-%d %H:%M:%S}{ago(found.age)}", nl=False)
     click.echo(f", jobs since {found.since.astimezone():%Y-%m-%d %H:%M}\n" if found.since else "\n")

@@ -59,6 +59,10 @@ def apply_to_file(found: Reports, job_file: Path | None) -> None:
     if not values:
         return
     changed = with_values(text, str(path), values)
+    if changed == text:
+        click.echo(printable(f"{path}: asks for this already; nothing is changed"), err=True)
+        return
+    _check_same(path, run_dir, report.advice.proposals)
     for line in difflib.unified_diff(
         text.splitlines(), changed.splitlines(), str(path), str(path), lineterm="", n=1
     ):

@@ -64,7 +64,8 @@ def show(report: StatusReport, view: View, *, why_old: str = "") -> None:
         return  # a note says so of each
     if not report.jobs:
         click.echo(
-            f"No jobs on cluster {cluster}, waiting, running or finished in the time asked for.", err=True
+            f"No jobs on cluster {cluster}: none waiting or running, and none finished in the time asked for.",
+            err=True,
         )
         return
     click.echo(f"cluster {cluster}, {report.time.astimezone():%Y-%m-%d %H:%M:%S}{_age(report, why_old)}")

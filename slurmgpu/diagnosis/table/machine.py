@@ -73,7 +73,7 @@ ROWS = (
         r"(?P<message>Stale file handle|Transport endpoint is not connected|Cannot send after transport endpoint shutdown"
         r"|Remote I/O error)(?:: ?['\"]?(?P<file>[^'\"\n]+))?",
         "the shared file system failed: {message}<: {file}>",
-        "start it again; tell the site, should it come back",
+        "start it again, and tell the site if it comes back",
     ),
     Row(
         "io-error",

@@ -17,7 +17,7 @@ ROWS = (
         "No module named|ModuleNotFoundError",
         r"No module named ['\"]?(?P<name>[\w.]+)",
         "Python has no module {name}",
-        "install it in the job's environment, or name that environment in the job file; a module of your own: PYTHONPATH",
+        "install it in the job's environment, or name one that has it (environment:); for a module of your own, set PYTHONPATH",
     ),
     Row(
         "import-error",
@@ -50,7 +50,7 @@ ROWS = (
         "can't open file",
         r"can't open file '?(?P<file>[^':]+)'?: \[Errno \d+\] (?P<why>[^\n]+)",
         "there is no script {file}",
-        "paths count from the work folder (work_dir:), which the nodes must see",
+        "relative paths start in the work folder (work_dir:), which the nodes must see",
         where="line",
     ),
     Row(
@@ -97,8 +97,8 @@ ROWS = (
         "permission",
         "Permission denied|PermissionError|Operation not permitted",
         r"(?:Permission denied|Operation not permitted)(?:: ?['\"]?(?P<file>[^'\"\n]+))?",
-        "there is no permission<: {file}>",
-        "ls -ld on it and its folders shows whose it is; write to a folder of your own",
+        "permission was denied<: {file}>",
+        "ls -ld shows who may use it and its folders; write to a folder of your own",
         where="exception",
     ),
     Row(
@@ -106,7 +106,7 @@ ROWS = (
         "No such file or directory|FileNotFoundError",
         r"(?:No such file or directory(?:: ?['\"]?(?P<file>[^'\"\n]+))?|FileNotFoundError: (?!\[Errno)(?P<message>[^\n]+))",
         "a file is missing<: {file}><: {message}>",
-        "paths count from the work folder (work_dir:); the nodes must see the folder, and names count to the letter",
+        "relative paths start in the work folder (work_dir:); check the spelling, and that the nodes see the folder",
         where="exception",
     ),
     Row(
@@ -134,7 +134,7 @@ ROWS = (
         "AssertionError",
         r"AssertionError(?:: (?P<message>[^\n]+))?",
         "an assert failed<: {message}>",
-        "look at the line in the evidence",
+        "the traceback shows the line",
         where="exception",
     ),
     Row(
@@ -142,7 +142,7 @@ ROWS = (
         "",
         r"^(?P<name>[\w.]+)(?:: (?P<message>[^\n]*(?:\n[^\n]+)?))?",
         "{name}<: {message}>",
-        "look at the line in the evidence: it is the program's own error",
+        "this is an error in the program itself: the traceback shows the line",
         where="exception",
     ),
 )

@@ -137,7 +137,7 @@ def _says_nothing(found: Figures) -> str | None:
     if job.state is not JobState.COMPLETED:
         return f"no smaller request is proposed: the job ended as {job.state.value}, so what a whole run needs is not known"
     if (job.elapsed or 0) < LEAST_SECONDS:
-        return f"no request is proposed: a run of {job.elapsed or 0} s tells too little of the next one"
+        return f"no request is proposed: a run of {job.elapsed or 0} s tells too little about the next one"
     return None
 
 

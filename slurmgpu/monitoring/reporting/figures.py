@@ -296,9 +296,9 @@ def _doubts(found: Figures) -> Iterator[str]:
         yield f"CPUs: {_unmeasured(found)}"
     if job.gpus and found.gpu_busy is None:
         slurm = "" if found.gpu_busiest is None else "; Slurm keeps the highest sample, and no mean"
-        yield f"GPU use: unknown: {_unsampled(found)}{slurm}"
+        yield f"GPU use: {_unsampled(found)}{slurm}"
     if found.energy is None:
-        yield "energy: unknown: neither the nodes nor the samples measured it"
+        yield "energy: neither the nodes nor the samples measured it"
 
 
 def _unsampled(found: Figures) -> str:
@@ -314,12 +314,12 @@ def _unsampled(found: Figures) -> str:
 
 def _unmeasured(found: Figures) -> str:
     if found.sampling.told and not found.sampling.gathers:
-        return "unknown: this Slurm measures no tasks (JobAcctGatherType)"
+        return "this Slurm measures no tasks (JobAcctGatherType)"
     if found.job.source == "squeue" or not found.steps:
-        return "unknown: accounting has no steps of it"
+        return "accounting has no steps of it"
     if not found.job.state.is_final:
-        return "unknown until a step has ended: accounting hears of it then"
-    return "unknown: Slurm measured nothing of its steps"
+        return "accounting hears of it only when a step has ended"
+    return "Slurm measured nothing of its steps"
 
 
 def together(tasks: Sequence[Figures]) -> Figures:

@@ -13,7 +13,7 @@ from slurmgpu.monitoring.reporting.figures import Figures
 from slurmgpu.monitoring.reporting.gathering import JobReport
 from slurmgpu.monitoring.reporting.wording import amount, clock, count, energy, percent, short
 
-__all__ = ["Row", "carbon_grams", "costs", "head", "rows", "sentences"]
+__all__ = ["Row", "carbon_grams", "costs", "head", "rows", "sentences", "state_of"]
 
 
 class Row(NamedTuple):
@@ -38,6 +38,15 @@ def head(report: JobReport) -> tuple[str, str]:
     named = {"partition": job.partition, "account": job.account, "user": job.user}
     where = "".join(f"; {what} {name}" for what, name in named.items() if name)
     return f"job {job.job_id}{tasks}: {job.name}", f"{state}{after}{why}{where}"
+
+
+def state_of(figures: Figures) -> str:
+    """A job's state in a cell; of an array, how many of its tasks did not end well, and how."""
+    bad = [(state, number) for state, number in figures.ends if state is not JobState.COMPLETED]
+    if len(figures.ends) < 2 or not bad:
+        return figures.job.state.value
+    state, number = bad[0]
+    return f"{number}/{figures.tasks} {state.value}"
 
 
 def rows(figures: Figures) -> list[Row]:
@@ -128,7 +137,7 @@ def _restarts(one: Figures) -> Iterator[str]:
     training = one.training
     left_out = one.tasks - dict(one.ends).get(JobState.COMPLETED, one.tasks)
     if left_out and left_out < one.tasks:
-        yield f"what tasks used is that of the {one.tasks - left_out} that completed"
+        yield f"what tasks used is taken from the {one.tasks - left_out} that completed"
     if one.starts > one.tasks:
         lost = f", {clock(one.seconds_before)} of its time before the last one" if one.tasks == 1 else ""
         yield f"{count(one.starts - one.tasks, 'restart')}{lost}"

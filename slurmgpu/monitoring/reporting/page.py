@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slurmgpu.models.site import Carbon
 from slurmgpu.monitoring.reporting.gathering import JobReport, Reports
-from slurmgpu.monitoring.reporting.lines import costs, head, rows, sentences
+from slurmgpu.monitoring.reporting.lines import costs, head, rows, sentences, state_of
 from slurmgpu.monitoring.reporting.plots import bar, plot
 from slurmgpu.monitoring.reporting.series import read_series
 from slurmgpu.monitoring.reporting.summing import GROUPS, Summary, Sums, summed
@@ -199,7 +199,12 @@ def _summary(summary: Summary) -> Iterator[str]:
             "CPU busy",
             "Memory used",
         )
-        yield _table(f"By {_NAMES[name]}", heads, [(_text(key), *_sums(one)) for key, one in groups], 1)
+        yield _table(
+            f"By {_NAMES[name] if name == 'gpu_type' else _NAMES[name].lower()}",
+            heads,
+            [(_text(key), *_sums(one)) for key, one in groups],
+            1,
+        )
     if summary.states:
         ends = [
             (_text(state), f"{one.jobs:,}", amount(one.gpu_hours)) for state, one in summary.states.items()
@@ -208,7 +213,7 @@ def _summary(summary: Summary) -> Iterator[str]:
     if summary.wastes:
         wastes = [
             (_text(one.figures.job.job_id), _text(one.figures.job.name), _text(one.figures.job.user or ""),
-             _text(one.figures.job.state.value), str(len(one.figures.idle_gpus)), amount(one.figures.wasted_gpu_hours))
+             _text(state_of(one.figures)), str(len(one.figures.idle_gpus)), amount(one.figures.wasted_gpu_hours))
             for one in summary.wastes
         ]  # fmt: skip
         yield _table(
@@ -241,7 +246,7 @@ def _table_of_jobs(jobs: Sequence[JobReport]) -> str:
                 _text(one.job.job_id),
                 _text(one.job.name),
                 _text(one.job.user or ""),
-                one.job.state.value,
+                state_of(one),
                 hours,
                 *shown,
             )
