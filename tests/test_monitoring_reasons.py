@@ -160,11 +160,11 @@ def test_a_job_that_was_put_back_is_not_said_to_wait_for_a_time_that_somebody_as
     ("values", "sentence"),
     [
         ({"reason": "Resources", "gpus": 8, "gpu_types": {"a100": 8}, "nodes": 2}, "are free: asks for 8 a100 on 2 nodes"),
-        ({"reason": "Resources", "gpus": 1, "nodes": 1}, "next, when nodes are free: asks for 1 GPU"),
+        ({"reason": "Resources", "gpus": 1, "nodes": 1}, "next to start, when nodes are free: asks for 1 GPU"),
         ({"reason": "Resources", "gpus": 0, "cpus": 64, "nodes": 4}, "are free: asks for 64 CPUs on 4 nodes"),
-        ({"reason": "Resources"}, "next, when nodes are free"),
-        ({"reason": "JobArrayTaskLimit", "array_tasks": "[4-9%3]"}, "the array's own limit (%) allows: 3 at a time"),
-        ({"reason": "JobArrayTaskLimit"}, "the array's own limit (%) allows"),
+        ({"reason": "Resources"}, "next to start, when nodes are free"),
+        ({"reason": "JobArrayTaskLimit", "array_tasks": "[4-9%3]"}, "limit (%) allows: 3 at a time"),
+        ({"reason": "JobArrayTaskLimit"}, "limit (%) allows"),
     ],
 )  # fmt: skip
 def test_a_reason_has_its_figure_where_the_queue_tells_it_anyway(

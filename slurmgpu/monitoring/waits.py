@@ -57,7 +57,7 @@ WORDS = {
     "FrontEndDown": Waits("no front-end node is up"),
     "InvalidAccount": Waits("will never start: its account is not, or no longer, valid", "account"),
     "InvalidQOS": Waits("will never start: its QOS is not, or no longer, valid", "qos"),
-    "JobArrayTaskLimit": Waits("the array's own limit (%) lets no more of its tasks run at a time", "array"),
+    "JobArrayTaskLimit": Waits("as many tasks run as the array's own limit (%) allows", "array"),
     "JobHeldAdmin": Waits("held by the site", "held"),
     "JobHeldUser": Waits("held by its user; `scontrol release {id}` lets it start", "held"),
     "JobHoldMaxRequeue": Waits(
