@@ -633,9 +633,7 @@ def test_a_log_of_mallorys_has_a_header_without_words_to_the_terminal(
     assert not {"\x1b", "\u202e"} & set(done.stdout + done.stderr)
 
 
-@pytest.mark.parametrize(
-    "words", [("status", "--all-users"), ("why", "--all-users", "67"), ("logs", "67"), ("report", "67")]
-)
+@pytest.mark.parametrize("words", [("status", "--all-users"), ("why", "--all-users", "67"), ("logs", "67")])
 def test_runs_of_mallorys_that_are_closed_or_hold_pipes_hold_up_no_command_of_adas(
     world: World, ada: Person, mallory: Person, words: tuple[str, ...]
 ) -> None:
