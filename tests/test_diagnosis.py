@@ -155,6 +155,15 @@ def trace(text: str, rank: int | None = None) -> str:
     return "".join((f"[rank{rank}]: " if rank is not None else "") + line + "\n" for line in lines)
 
 
+def test_an_abort_by_a_watchdog_is_not_what_failed_first(tmp_path: Path) -> None:
+    aborted = "job.sh: line 3:  5671 Aborted                 python train.py\n"
+    assert said(tmp_path, aborted, exit_code=134).kind == "aborted"
+    waited = "RuntimeError: Timed out waiting 4000ms for recv operation to complete"
+    assert said(tmp_path, trace(waited, 0) + aborted, exit_code=134).kind == "gloo-timeout"
+    lost = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer [10.0.0.1]:2969"
+    assert said(tmp_path, trace(lost, 0) + aborted, exit_code=134).kind == UNKNOWN
+
+
 def test_interleaved_tracebacks_are_told_apart_by_their_ranks(tmp_path: Path) -> None:
     one, other = trace("KeyError: 'a'", 6).splitlines(), trace("RuntimeError: Broken pipe", 1).splitlines()
     mixed = "".join(f"{b}\n{a}\n" for a, b in zip(one, other, strict=True))

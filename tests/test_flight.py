@@ -120,6 +120,25 @@ def test_where_all_ranks_came_it_is_the_network_or_a_gpu(tmp_path: Path) -> None
     )
 
 
+def test_a_rank_that_left_no_record_is_named_and_nothing_is_made_of_it(tmp_path: Path) -> None:
+    world = {"0": "[0, 1, 2, 3]"}
+    found = told([dump(tmp_path, rank, until(42), world) for rank in range(3)])
+    assert (found.rank, found.absent) == (None, (3,))
+    assert found.words() == (
+        "all ranks that left a record came to all_reduce number 42 (train.py, line 12); rank 3 left none"
+    )
+    late = [dump(tmp_path, 0, until(42), world), dump(tmp_path, 1, until(41, "completed"), world)]
+    found = told(late)
+    assert (found.rank, found.words().endswith("; ranks 2, 3 left no record")) == (None, True)
+    text = WATCHDOG.format(0) + WATCHDOG.format(1)
+    assert not cause_of(tmp_path / "71.out", text, dumps=tuple(late)).certain
+    without_groups = [dump(tmp_path, rank, until(42)) for rank in range(3)]
+    assert stuck(read_dumps(without_groups), 3) is not None
+    unclear = stuck(read_dumps(without_groups), 4)
+    assert unclear is not None
+    assert unclear.absent == (3,)
+
+
 def test_a_rank_that_waits_in_another_group_is_not_where_it_began(tmp_path: Path) -> None:
     groups = {"0": "[0, 1, 2, 3]", "1": "[0, 1]", "2": "[2, 3]"}
 

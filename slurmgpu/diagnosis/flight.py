@@ -97,12 +97,14 @@ class Stuck(NamedTuple):
     """What the first of those missing had begun last."""
     other: Mapping[str, tuple[int, ...]]
     """What the ranks began in its place, where that is not the same."""
+    absent: tuple[int, ...] = ()
+    """Ranks of the group of which there is no dump."""
 
     @property
     def rank(self) -> Optional[int]:
         """The one that is to blame, where it is one."""
         if len(self.missing) == 1:
-            return self.missing[0]
+            return self.missing[0] if not self.absent else None
         alone = [ranks[0] for ranks in self.other.values() if len(ranks) == 1]
         return alone[0] if len(alone) == 1 and len(self.came) > 2 else None
 
@@ -112,12 +114,15 @@ class Stuck(NamedTuple):
             each = "; ".join(f"{_ranks(ranks)} began {what}" for what, ranks in self.other.items())
             return f"the ranks did not begin the same: {each}"
         what = self.entry.words()
+        if not self.missing and self.absent:
+            return f"all ranks that left a record came to {what}; {_ranks(self.absent)} left none"
         if not self.missing:
             return f"all {len(self.came)} ranks came to {what}, and it did not end: a GPU or the network"
         if len(self.came) == 1 and len(self.missing) > 1:
             return f"rank {self.came[0]} alone came to {what}"
         last = f"; its last was {self.last.words()}" if self.last and len(self.missing) == 1 else ""
-        return f"{_ranks(self.missing)} did not come to {what}{last}"
+        absent = f"; {_ranks(self.absent)} left no record" if self.absent else ""
+        return f"{_ranks(self.missing)} did not come to {what}{last}{absent}"
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -213,10 +218,13 @@ def _place(frames: object) -> str:
     return ""
 
 
-def stuck(dumps: Sequence[Dump]) -> Optional[Stuck]:
-    """The collective that did not end first, by the dumps of at least two ranks; None where they do not tell one."""
+def stuck(dumps: Sequence[Dump], world: Optional[int] = None) -> Optional[Stuck]:
+    """The collective that did not end first, by the dumps of at least two ranks; None where they do not tell one.
+
+    ``world``: how many processes there are in all, where that is known.
+    """
     names = dict.fromkeys(name for dump in dumps for name in (*dump.entries, *dump.groups))
-    found = [one for name in names if (one := _in_group(name, dumps)) is not None]
+    found = [one for name in names if (one := _in_group(name, dumps, world)) is not None]
     # A rank that does not come to one group's collective may wait in another's: it is not where it began.
     free = [
         one
@@ -226,7 +234,7 @@ def stuck(dumps: Sequence[Dump]) -> Optional[Stuck]:
     return min(free or found, key=lambda one: one.entry.moment, default=None)
 
 
-def _in_group(name: str, dumps: Sequence[Dump]) -> Optional[Stuck]:
+def _in_group(name: str, dumps: Sequence[Dump], world: Optional[int]) -> Optional[Stuck]:
     members = next((dump.groups[name] for dump in dumps if name in dump.groups), None)
     if (
         members is None and name != "0"
@@ -237,6 +245,8 @@ def _in_group(name: str, dumps: Sequence[Dump]) -> Optional[Stuck]:
     )
     if len(theirs) < 2:
         return None
+    everyone = members or (frozenset(range(world)) if world and world <= 1 << 20 else frozenset())
+    absent = tuple(sorted(everyone - {dump.rank for dump in theirs}))
     lasts = {dump.rank: dump.last(name) for dump in theirs}
     least, most = min(lasts.values()), max(lasts.values())
     waits = [number for dump in theirs if (number := dump.unfinished(name)) is not None]
@@ -245,7 +255,8 @@ def _in_group(name: str, dumps: Sequence[Dump]) -> Optional[Stuck]:
         return None  # everything that was begun has ended
     first = min(waits) if is_told else least
     if first <= least and (is_told or least == most):
-        return _differ(name, first, theirs, all_came=is_told)
+        found = _differ(name, first, theirs, all_came=is_told or bool(absent))
+        return found and found._replace(absent=absent)
     if least == most:
         return None
     at = least + 1
@@ -255,7 +266,7 @@ def _in_group(name: str, dumps: Sequence[Dump]) -> Optional[Stuck]:
         return None
     missing = tuple(rank for rank, last in lasts.items() if last == least)
     last = next(dump.entries.get(name, {}).get(least) for dump in theirs if dump.rank == missing[0])
-    return Stuck(begun[0], name, missing, came, last, {})
+    return Stuck(begun[0], name, missing, came, last, {}, absent)
 
 
 def _differ(name: str, at: int, theirs: Sequence[Dump], *, all_came: bool) -> Optional[Stuck]:

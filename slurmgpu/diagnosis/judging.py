@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Optional
 
+from .endings import by_facts, of_end, of_memory
 from .ends import End, ends
-from .facts import Cause, Facts, signal_name
+from .facts import Cause, Facts
 from .reading import Found, Reading, read_logs
-from .row import filled
 from .table import row_of
 from .telling import Choice, told, unknown
 from .text import Piece
@@ -70,19 +70,21 @@ def _choose(seen: Reading, ended: Sequence[End], facts: Facts) -> Optional[Choic
     killed = _killed(ended)
     cause = _cause(seen, first, ended, facts)
     if memory and (cause is None or _by_memory(cause)):
-        return _of_memory(memory, killed or first, cause)
+        return of_memory(memory, killed or first, cause)
     if killed is not None and (cause is None or _before(killed, cause, first)):
-        return _of_end(killed, seen, memory)
+        return of_end(killed, seen, memory)
     if cause is not None:
         return cause
     for one in seen.host:
+        if one.row.id == "aborted" and not one.values.get("name") and (seen.waiting or seen.lost):
+            continue  # so a watchdog ends a process that has lost or waited for another
         return Choice(one, first, one.rank if one.rank is not None else _rank(first, ended), True)
     if seen.waiting:
         return _waited(seen, first, ended, facts)
     silent = _silent(ended, seen)
     if silent is not None:
-        return _of_end(silent, seen, None)
-    return _by_facts(first, seen, facts)
+        return of_end(silent, seen, None)
+    return by_facts(first, seen, facts)
 
 
 def _first_end(ended: Sequence[End]) -> Optional[End]:
@@ -238,54 +240,6 @@ def _before(killed: End, cause: Choice, first: Optional[End]) -> bool:
     return first is killed and not found.specific
 
 
-def _of_memory(memory: Found, end: Optional[End], cause: Optional[Choice]) -> Choice:
-    """The OOM killer, and whom it met: as a launcher says, else as the process whose worker is gone."""
-    ranks = (memory.rank, end.rank if end else None, cause.rank if cause else None)
-    return Choice(memory, end, next((rank for rank in ranks if rank is not None), None), True)
-
-
-def _of_end(end: End, seen: Reading, memory: Optional[Found]) -> Choice:
-    """A process that ended without a word of its own."""
-    if end.memory or (memory is not None and end.signal == 9):
-        return Choice(
-            memory,
-            end,
-            end.rank,
-            True,
-            "host-memory",
-            "the memory that the job asked for was full",
-            row_of("host-memory").fix,
-        )
-    if end.signal:
-        return _of_signal(end.signal, end, seen)
-    what = f"the process ended itself with exit code {end.code}, and nothing in the logs says why"
-    return Choice(
-        None,
-        end,
-        end.rank,
-        False,
-        "exit-code",
-        what,
-        "look for where the program exits with this code: sys.exit, os._exit",
-    )
-
-
-def _of_signal(number: int, end: Optional[End], seen: Reading) -> Choice:
-    """A process that a signal ended, by a launcher's word or by the exit code alone."""
-    rank = end.rank if end is not None else None
-    if number == 9:
-        what = "the process was killed (SIGKILL), and nothing in the logs says by whom: most often it is the system's OOM killer"
-        fix = "compare its memory with what was asked for (slurmgpu status): memory: asks for more; dmesg on the node tells"
-        return Choice(None, end, rank, False, "killed", what, fix)
-    kind = {11: "segfault", 7: "bus-error", 4: "illegal-instruction"}.get(number)
-    found = next((one for one in seen.host if one.row.id == kind), None)
-    if kind is not None:
-        row = row_of(kind)
-        return Choice(found, end, rank, True, kind, filled(row.what, {}), row.fix)
-    what = f"the process was ended by {signal_name(number)}"
-    return Choice(None, end, rank, False, "signal", what, "look at the last lines of that process")
-
-
 _COLLECTIVE = ("nccl-timeout", "gloo-timeout", "store-timeout", "rendezvous-timeout")
 
 
@@ -293,7 +247,7 @@ def _waited(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fa
     """Ranks that waited for one that did not come."""
     one = seen.waiting[0]
     told_by = recorded(seen, facts)
-    missing = missing_rank(seen, ended, facts) if told_by is None else told_by.rank
+    missing = missing_rank(seen, ended, facts) if told_by is None or told_by.absent else told_by.rank
     waited = sorted({each.rank for each in seen.waiting if each.rank is not None})
     also = []
     if told_by is not None:
@@ -309,39 +263,8 @@ def _waited(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fa
         also.append(f"{len(waited)} other {'rank' if len(waited) == 1 else 'ranks'} waited")
     end = next((each for each in ended if each.rank == missing and missing is not None), None)
     fix = ""
-    if told_by is not None and not told_by.missing and not told_by.other:
+    if told_by is not None and not told_by.missing and not told_by.other and not told_by.absent:
         fix = "slurmgpu doctor --on-gpu tries GPUs and network; --debug (NCCL_DEBUG=INFO) writes NCCL's own report"
-    certain = missing is not None or told_by is not None
+    certain = missing is not None or (told_by is not None and not told_by.absent)
     end = end or (first if missing is None else None)
     return Choice(one, end, missing, certain, fix=fix, also=tuple(also))
-
-
-def _by_facts(first: Optional[End], seen: Reading, facts: Facts) -> Optional[Choice]:
-    """What the exit code alone says."""
-    code = facts.exit_code
-    if facts.state == "OUT_OF_MEMORY":
-        return Choice(
-            None,
-            first,
-            None,
-            True,
-            "host-memory",
-            "the memory that the job asked for was full",
-            row_of("host-memory").fix,
-        )
-    if seen.lost or first is not None:
-        return None
-    if code == 127:
-        row = row_of("command-missing")
-        return Choice(None, None, None, False, row.id, "a command was not found", row.fix)
-    if code == 126:
-        row = row_of("not-executable")
-        return Choice(None, None, None, False, row.id, "a program could not be executed", row.fix)
-    number = facts.signal or (code or 0) - 128
-    if number in _BY_ITSELF:
-        return _of_signal(number, None, seen)._replace(certain=False)
-    return None
-
-
-_BY_ITSELF = (4, 6, 7, 8, 9, 11)
-"""Signals that nobody sends to ask for an end."""

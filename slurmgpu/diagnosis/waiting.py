@@ -25,7 +25,7 @@ _WRITTEN_LATER = 60  # seconds after the log's last line in which a dump may sti
 
 def recorded(seen: Reading, facts: Facts) -> Optional[Stuck]:
     """Which collective did not end, and who did not come, by torch's flight recorder; None where it does not tell."""
-    return stuck(read_dumps(facts.dumps or recorder_files(seen), facts.owner))
+    return stuck(read_dumps(facts.dumps or recorder_files(seen), facts.owner), facts.processes)
 
 
 def recorder_files(seen: Reading) -> list[str]:

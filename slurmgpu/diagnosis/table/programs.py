@@ -113,9 +113,9 @@ ROWS = (
         "pickling",
         "PicklingError|Can't pickle|cannot pickle|Can't get local object|Can't get attribute",
         r"(?P<message>(?:Can't|cannot) pickle [^\n]*|Can't get (?:local object|attribute) [^\n]*)",
-        "an object cannot be handed to another process, or be saved: {message}",
-        "for spawn and data-loader workers: functions and classes at a module's top level, no lambda, no open file or lock, and "
-        "if __name__ == '__main__': around the start",
+        "an object cannot be pickled: {message}",
+        "for spawn and data-loader workers: functions and classes at a module's top level, no lambda, no open file or lock; to "
+        "load one, its class must be where it was when it was saved",
         where="exception",
     ),
     Row(

@@ -1,0 +1,93 @@
+"""Processes that ended without a word of their own: what a signal, an exit code or Slurm's state alone tells."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from .ends import End
+from .facts import Facts, signal_name
+from .reading import Found, Reading
+from .row import filled
+from .table import row_of
+from .telling import Choice
+
+__all__ = ["by_facts", "of_end", "of_memory"]
+
+
+def of_memory(memory: Found, end: Optional[End], cause: Optional[Choice]) -> Choice:
+    """The OOM killer, and whom it met: as a launcher says, else as the process whose worker is gone."""
+    ranks = (memory.rank, end.rank if end else None, cause.rank if cause else None)
+    return Choice(memory, end, next((rank for rank in ranks if rank is not None), None), True)
+
+
+def of_end(end: End, seen: Reading, memory: Optional[Found]) -> Choice:
+    """A process that ended without a word of its own."""
+    if end.memory or (memory is not None and end.signal == 9):
+        return Choice(
+            memory,
+            end,
+            end.rank,
+            True,
+            "host-memory",
+            "the memory that the job asked for was full",
+            row_of("host-memory").fix,
+        )
+    if end.signal:
+        return _of_signal(end.signal, end, seen)
+    what = f"the process ended itself with exit code {end.code}, and nothing in the logs says why"
+    return Choice(
+        None,
+        end,
+        end.rank,
+        False,
+        "exit-code",
+        what,
+        "look for where the program exits with this code: sys.exit, os._exit",
+    )
+
+
+def _of_signal(number: int, end: Optional[End], seen: Reading) -> Choice:
+    """A process that a signal ended, by a launcher's word or by the exit code alone."""
+    rank = end.rank if end is not None else None
+    if number == 9:
+        what = "the process was killed (SIGKILL), and nothing in the logs says by whom: most often it is the system's OOM killer"
+        fix = "compare its memory with what was asked for (slurmgpu status): memory: asks for more; dmesg on the node tells"
+        return Choice(None, end, rank, False, "killed", what, fix)
+    kind = {11: "segfault", 7: "bus-error", 4: "illegal-instruction"}.get(number)
+    found = next((one for one in seen.host if one.row.id == kind), None)
+    if kind is not None:
+        row = row_of(kind)
+        return Choice(found, end, rank, True, kind, filled(row.what, {}), row.fix)
+    what = f"the process was ended by {signal_name(number)}"
+    return Choice(None, end, rank, False, "signal", what, "look at the last lines of that process")
+
+
+def by_facts(first: Optional[End], seen: Reading, facts: Facts) -> Optional[Choice]:
+    """What the exit code alone says."""
+    code = facts.exit_code
+    if facts.state == "OUT_OF_MEMORY":
+        return Choice(
+            None,
+            first,
+            None,
+            True,
+            "host-memory",
+            "the memory that the job asked for was full",
+            row_of("host-memory").fix,
+        )
+    if seen.lost or first is not None:
+        return None
+    if code == 127:
+        row = row_of("command-missing")
+        return Choice(None, None, None, False, row.id, "a command was not found", row.fix)
+    if code == 126:
+        row = row_of("not-executable")
+        return Choice(None, None, None, False, row.id, "a program could not be executed", row.fix)
+    number = facts.signal or (code or 0) - 128
+    if number in _BY_ITSELF:
+        return _of_signal(number, None, seen)._replace(certain=False)
+    return None
+
+
+_BY_ITSELF = (4, 6, 7, 8, 9, 11)
+"""Signals that nobody sends to ask for an end."""
