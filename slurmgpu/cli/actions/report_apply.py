@@ -54,7 +54,6 @@ def apply_to_file(found: Reports, job_file: Path | None) -> None:
     assert report.run is not None
     run_dir = Path(report.run.run_dir)
     text, ending = read_text(path), _ending_of(path)
-    _check_same(path, run_dir, report.advice.proposals)
     values = dict(_values(report, read_plan(run_dir), _resources(path)))
     if not values:
         return
