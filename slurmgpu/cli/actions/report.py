@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from datetime import datetime, timezone
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -204,9 +205,10 @@ def _bars() -> bool:
 def _print_json(found: Reports, cluster: Cluster | None) -> None:
     from slurmgpu.monitoring.reporting.document import document
 
-    # Piece by piece: of ten thousand jobs the whole text would take more memory than all figures.
+    # Block by block: of ten thousand jobs the whole text would take more memory than all figures.
     pieces = json.JSONEncoder(indent=2).iterencode(document(found, cluster.carbon if cluster else None))
-    sys.stdout.writelines(pieces)
+    while block := "".join(islice(pieces, 50_000)):
+        click.echo(block, nl=False)
     click.echo()
 
 
