@@ -180,7 +180,7 @@ def test_a_provoked_failure_is_told_by_its_cause(name: str, tasks: dict[str, Tas
     assert fault.says in task.cause["what"], task.log
     assert (task.cause["job_id"], task.cause["schema"]) == (str(task.raw_id), "slurmgpu.cause/1")
     if fault.kind == "not-known":
-        assert task.last == []
+        assert task.last == [f"slurmgpu: first cause: {task.cause['what']}"]
     else:
         assert task.last[0].startswith("slurmgpu: first cause: "), task.log
         assert task.cause["what"] in task.last[0]
