@@ -40,8 +40,8 @@ STEPS = 9000
 
 CAUSE = Cause(
     job_id="48204", restart=0, time="2026-11-20T13:10:41Z", rank=2, host="n014", kind="gpu-memory",
-    what="a GPU's memory is full: 2.50 GiB more were wanted; GPU 2 has 79.25 GiB, of which 612.75 MiB were free, 74.10 GiB were "
-    "PyTorch's",
+    what="the GPU is out of memory: 2.50 GiB more were wanted; GPU 2 has 79.25 GiB, of which 612.75 MiB were free, 74.10 GiB "
+    "were PyTorch's",
     fix="less memory with the same batch: smaller micro-batches with more gradient accumulation, activation checkpointing, bf16; "
     "or shard the model (FSDP), or a GPU with more memory",
     evidence=(
