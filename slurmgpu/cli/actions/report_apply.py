@@ -52,11 +52,22 @@ def apply_to_file(found: Reports, job_file: Path | None) -> None:
         return
     assert report.run is not None
     run_dir = Path(report.run.run_dir)
+    then = validate(Job, read_file(run_dir / "job.yaml"), "job")
+    write_request(report, path, then, read_plan(run_dir))
+
+
+def write_request(report: JobReport, path: Path, then: Job, plan: Plan) -> bool:
+    """Write a next request into the job file, and show what changes; whether anything does.
+
+    ``then`` is the job that it follows from, with what options made of it, and ``plan`` how it was planned. InvalidInput
+    where the file says something else by now.
+    """
+    assert report.run is not None
     text = read_text(path)
-    _check_same(path, run_dir, report.advice.proposals)
-    values = dict(_values(report, read_plan(run_dir), _resources(path)))
+    _check_same(path, then, Path(report.run.run_dir), report.advice.proposals)
+    values = dict(_values(report, plan, _resources(path)))
     if not values:
-        return
+        return False
     changed = with_values(text, str(path), values)
     for line in difflib.unified_diff(
         text.splitlines(), changed.splitlines(), str(path), str(path), lineterm="", n=1
@@ -71,6 +82,7 @@ def apply_to_file(found: Reports, job_file: Path | None) -> None:
             f"{path} cannot be written: {error.strerror}", hint="change it by hand, as shown"
         ) from None
     click.echo(printable(f"{path}: changed; slurmgpu plan {path} shows what it asks for now"), err=True)
+    return True
 
 
 def _file_of(report: JobReport, named: Path | None) -> Path:
@@ -89,19 +101,23 @@ def _file_of(report: JobReport, named: Path | None) -> Path:
             hint="name the file: slurmgpu report JOB --apply job.yaml",
         )
     path = Path(run.job_file)
+    check_own(path)
+    return path
+
+
+def check_own(path: Path) -> None:
+    """InvalidInput for a job file that is not this user's to change."""
     if path.stat().st_uid != os.getuid() if path.exists() else False:
         raise InvalidInput(f"--apply: {path} is somebody else's", hint="copy it, and name the copy")
     if path.is_relative_to(data_folder("jobs")):
         raise InvalidInput(
             f"--apply: {path} ships with slurmgpu", hint=f"copy it first: slurmgpu jobs copy {path.stem}"
         )
-    return path
 
 
-def _check_same(path: Path, run_dir: Path, proposals: tuple[Proposal, ...]) -> None:
+def _check_same(path: Path, then: Job, run_dir: Path, proposals: tuple[Proposal, ...]) -> None:
     """InvalidInput where the file is not what the run was made of: it may have been changed since, or options won."""
     now = load_job(path, Layered({}, {}), cwd=Path.cwd(), environ=os.environ).job
-    then = validate(Job, read_file(run_dir / "job.yaml"), "job")
     for name in _SAME:
         if getattr(now, name) != getattr(then, name):
             raise InvalidInput(

@@ -15,7 +15,7 @@ from slurmgpu.monitoring.reporting.wording import amount, clock, percent, short
 if TYPE_CHECKING:
     from slurmgpu.models.cluster import Cluster
 
-__all__ = ["Advice", "Proposal", "advise"]
+__all__ = ["Advice", "Part", "Proposal", "advise"]
 
 HEAD_ROOM = 1.2
 """Above a peak, and above the time that the job took."""
@@ -88,6 +88,28 @@ class Advice:
     """What should be looked at, where no request would mend it."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """What is known of the rest of a job of which a probe ran a part, and stopped it on purpose."""
+
+    seconds: float | None
+    """That the whole takes; None: not known."""
+    how: str
+    """How that is known, or why it is not."""
+    cpus: float | None = None
+    """In use in the second half of what ran: a start that reads and compiles tells little of the rest."""
+    grows: bool = False
+    """Whether its memory was still growing when it was stopped."""
+    starts_again: bool = False
+    """Whether the job goes on in another start at its time limit."""
+    unseen: tuple[str, ...] = ()
+    """What the job will do, and has not done in this part."""
+
+
+LEAST_OF_A_PART = 30
+"""Seconds: so long a job must have run before a part of it tells of the whole."""
+
+
 def memory_text(size: int) -> str:
     """Bytes as sbatch takes them: whole M or G."""
     return str(Memory(math.ceil(size / 2**20)))
@@ -101,22 +123,28 @@ def rounded_up(amount: float, steps: tuple[int, ...] | list[int], most: float = 
     )
 
 
-def advise(found: Figures, cluster: Cluster | None = None) -> Advice:
-    """What follows from a job's figures. ``cluster`` tells how much there is at all."""
+def advise(found: Figures, cluster: Cluster | None = None, part: Part | None = None) -> Advice:
+    """What follows from a job's figures. ``cluster`` tells how much there is at all.
+
+    ``part``: the job was stopped on purpose, and this is known of its rest.
+    """
     job = found.job
     if job.state is JobState.OUT_OF_MEMORY:
         return _after_out_of_memory(found, cluster)
-    if job.state is JobState.TIMEOUT:
+    if job.state is JobState.TIMEOUT and part is None:
         return _after_timeout(found, cluster)
-    reason = _says_nothing(found)
+    reason = _says_nothing(found) if part is None else _is_too_short(found)
     if reason:
         return Advice((), (reason,))
-    said = [*_gpus(found), *_memory(found)]
+    said = [*_gpus(found), *_memory(found, part is not None and part.grows)]
     gpus = next(
         (one.proposed for one in said if isinstance(one, Proposal) and one.field == "gpus"),
         found.job.gpus or 0,
     )
-    said += [*_cpus(found, gpus), *_time(found)]
+    late = None if part is None else part.cpus
+    busy = max((one for one in (found.cpus_busy, late) if one is not None), default=None)
+    said += [*_cpus(found, gpus, busy)]
+    said += [*_time(found)] if part is None else [*_time_of_all(found, part, cluster)]
     return Advice(
         tuple(one for one in said if isinstance(one, Proposal)),
         tuple(one for one in said if isinstance(one, str)),
@@ -139,9 +167,21 @@ def _says_nothing(found: Figures) -> str | None:
     return None
 
 
-def _memory(found: Figures) -> Iterator[Proposal | str]:
+def _is_too_short(found: Figures) -> str | None:
+    """Why the part that ran tells nothing of the whole."""
+    elapsed = found.job.elapsed or 0
+    if elapsed < LEAST_OF_A_PART:
+        return f"no request is proposed: {elapsed} s tell too little of the whole job"
+    return None
+
+
+def _memory(found: Figures, grows: bool) -> Iterator[Proposal | str]:
+    """``grows``: the peak is that of a part, and was not the last one."""
     peak, asked = found.peak, found.memory
     if peak is None or not peak.trusted or asked is None:
+        return
+    if grows:
+        yield f"its memory was still growing when it was stopped, at {short(peak.amount)}: how much it needs is not known"
         return
     wanted = max(LEAST_MEMORY, rounded_up(peak.amount * HEAD_ROOM, _MEMORY_STEPS))
     most = "" if peak.exact else "at most "
@@ -172,9 +212,9 @@ def _gpus(found: Figures) -> Iterator[Proposal | str]:
         yield f"{short(memory)} of {short(total)} was the most in any GPU's memory: a smaller GPU would hold it"
 
 
-def _cpus(found: Figures, gpus: int) -> Iterator[Proposal | str]:
-    """``gpus``: those of the next request, of which each gets as many CPUs."""
-    busy, cpus, before = found.cpus_busy, found.job.cpus, found.job.gpus or 0
+def _cpus(found: Figures, gpus: int, busy: float | None) -> Iterator[Proposal | str]:
+    """``gpus``: those of the next request, of which each gets as many CPUs; ``busy``: the CPUs that were in use."""
+    cpus, before = found.job.cpus, found.job.gpus or 0
     if busy is None or not cpus:
         return
     wait = found.training.loader_wait if found.training else None
@@ -217,6 +257,29 @@ def _time(found: Figures) -> Iterator[Proposal | str]:
         )
     elif elapsed > NEAR * limit and wanted > limit:
         yield Proposal("time", limit, wanted, f"the {clock(elapsed)} that it took came close to it")
+
+
+def _time_of_all(found: Figures, part: Part, cluster: Cluster | None) -> Iterator[Proposal | str]:
+    limit, seconds = found.job.limit, part.seconds
+    if seconds is None:
+        yield f"time: unknown: {part.how}"
+        return
+    why = f"{clock(seconds)} in all ({part.how}), and 20 % on top"
+    wanted = max(LEAST_TIME, rounded_up(seconds * HEAD_ROOM, _TIME_STEPS, 0.1))
+    most = _longest(found, cluster)
+    if limit is None or limit == "UNLIMITED":
+        yield Proposal("time", None, wanted if most is None else min(wanted, most), why)
+    elif wanted <= WORTH_IT * limit:
+        yield Proposal("time", limit, wanted, f"{why}; shorter jobs start sooner")
+    elif seconds > NEAR * limit and part.starts_again:
+        yield f"time: {why}: more than its limit of {clock(limit)}, after which it goes on in another start"
+    elif seconds > NEAR * limit and most is not None and limit >= most:
+        yield (
+            f"time: {why}: more than the {clock(most)} that are the longest in {found.job.partition}: save checkpoints, and "
+            "let it go on in another start (restart: {on: [timeout]})"
+        )
+    elif seconds > NEAR * limit:
+        yield Proposal("time", limit, wanted if most is None else min(wanted, most), why)
 
 
 def _after_out_of_memory(found: Figures, cluster: Cluster | None) -> Advice:

@@ -11,7 +11,7 @@ from pathlib import Path
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.run import JobStatus, Run
-from slurmgpu.monitoring.reporting.advising import Advice, advise
+from slurmgpu.monitoring.reporting.advising import Advice, Part, advise
 from slurmgpu.monitoring.reporting.figures import Figures, figures_of, together
 from slurmgpu.monitoring.reporting.training import read_training
 from slurmgpu.monitoring.samples import summary
@@ -37,11 +37,20 @@ class JobReport:
     cluster: Cluster | None = None
     """Where it ran, as far as a profile describes it."""
     run: Run | None = None
+    part: Part | None = None
+    """Of a probe that was stopped on purpose: what is known of the rest."""
 
     @cached_property
     def advice(self) -> Advice:
         """The next request, worked out where it is asked for."""
-        return advise(self.figures, self.cluster)
+        return advise(self.figures, self.cluster, self.part)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What cannot be known, and why."""
+        unseen = self.part.unseen if self.part is not None else ()
+        rest = (f"the rest: {'; '.join(unseen)}: not seen, and may need more",) if unseen else ()
+        return (*self.figures.doubts, *rest)
 
 
 @dataclass(frozen=True)

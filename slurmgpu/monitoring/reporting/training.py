@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Training", "read_training", "training_of"]
+__all__ = ["Training", "number_of", "read_lines", "read_training", "training_of"]
 
 FILE = "metrics.jsonl"
 LARGEST = 64 << 20
@@ -47,6 +47,12 @@ class Training:
 
 def read_training(run_dir: Path) -> Training | None:
     """The training in a run directory; None where there is none."""
+    found = read_lines(run_dir)
+    return None if found is None else training_of(iter(found[0]), whole=found[1])
+
+
+def read_lines(run_dir: Path) -> tuple[list[Mapping[str, object]], bool] | None:
+    """The lines of a run directory's metrics, each with its ``values``, and whether they are all; None without any."""
     try:
         descriptor = os.open(run_dir / FILE, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
@@ -59,7 +65,7 @@ def read_training(run_dir: Path) -> Training | None:
         if not whole:
             file.seek(there.st_size - LARGEST)
             file.readline()  # cut off
-        return training_of(_lines(file.read(LARGEST)), whole=whole)
+        return list(_lines(file.read(LARGEST))), whole
 
 
 def _lines(data: bytes) -> Iterator[Mapping[str, object]]:
@@ -103,7 +109,7 @@ def training_of(lines: Iterator[Mapping[str, object]], *, whole: bool = True) ->
     first_time = last_time = None
     resumed = 0
     for line in lines:
-        number, step, time = (_number(line.get(key)) for key in ("restart", "step", "time"))
+        number, step, time = (number_of(line.get(key)) for key in ("restart", "step", "time"))
         values = line["values"]
         if number is None or step is None or not isinstance(values, dict):
             continue
@@ -141,8 +147,8 @@ def training_of(lines: Iterator[Mapping[str, object]], *, whole: bool = True) ->
 
 
 def _interval(first: int, last: int, restart: int, values: Mapping[str, object]) -> _Interval:
-    seconds = _number(values.get("step_seconds")) or 0.0
-    waited = _number(values.get("data_wait_seconds"))
+    seconds = number_of(values.get("step_seconds")) or 0.0
+    waited = number_of(values.get("data_wait_seconds"))
     steps = last - first
     return _Interval(
         first,
@@ -150,7 +156,7 @@ def _interval(first: int, last: int, restart: int, values: Mapping[str, object])
         restart,
         max(0.0, seconds) * steps,
         None if waited is None else max(0.0, waited) * steps,
-        _number(values.get("loss")),
+        number_of(values.get("loss")),
     )
 
 
@@ -170,7 +176,7 @@ def _kept(intervals: list[_Interval]) -> list[_Interval]:
     return kept[::-1]
 
 
-def _number(value: object) -> float | None:
+def number_of(value: object) -> float | None:
     """A number within reason: JSON has such as 1e999, and ours writes none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
@@ -178,5 +184,5 @@ def _number(value: object) -> float | None:
 
 
 def _whole(value: object) -> int | None:
-    number = _number(value)
+    number = number_of(value)
     return None if number is None else int(number)
