@@ -87,18 +87,20 @@ def act(given: dict[str, object], how: How) -> None:
         click.echo(json.dumps(_document(found, run, prepared, asked.job), indent=2))
     else:
         _print(found, prepared)
-    if not found.well:
-        if file is not None:
-            note(f"{file} is not changed: the probe did not end well")
-        click.get_current_context().exit(1)
-    _conclude(found, file, prepared, asked.job)
+    if found.well:
+        _conclude(found, file, prepared, asked.job, how)
+        return
+    if file is not None:
+        note(f"{file} is not changed: the probe did not end well")
+    click.get_current_context().exit(1)
 
 
 def _check(how: How) -> None:
-    for name, other in (("dry_run", "json"), ("dry_run", "apply"), ("apply", "json")):
-        if getattr(how, name) and getattr(how, other if other != "json" else "as_json"):
+    for option, is_given in (("--json", how.as_json), ("--apply", how.apply)):
+        if how.dry_run and is_given:
             raise InvalidInput(
-                f"--{name.replace('_', '-')} and --{other} are both given", hint="keep one of the two"
+                f"--dry-run and {option} are both given: nothing is found out by a dry run",
+                hint="keep one of the two",
             )
 
 
@@ -125,8 +127,11 @@ def _tell_beforehand(prepared: Prepared, asked: Job, minutes: int) -> None:
     plan = prepared.plan
     gpus = f"{count(plan.gpus, 'GPU')} on " if plan.gpus else ""
     hours = next((one.value for one in plan.reasons if one.what == "GPU-hours"), None)
-    cost = f" ({hours} GPU-hours)" if hours else ""
-    note(f"probe {plan.name}: {gpus}{count(plan.nodes, 'node')} for {count(minutes, 'minute')} at most{cost}")
+    cost = f", {hours.removesuffix(' at most')} GPU-hours" if hours else ""
+    note(
+        f"probe {plan.name}: {gpus}{count(plan.nodes, 'node')} for {count(minutes, 'minute')}{cost}; Slurm may take a minute "
+        "more to end it"
+    )
     for one in left_out(asked):
         note(f"without the rest of the job: {one}")
     if plan.train is None:
@@ -253,7 +258,7 @@ def _print(found: _Found, prepared: Prepared) -> None:
         click.echo(line)
 
 
-def _conclude(found: _Found, file: Path | None, prepared: Prepared, asked: Job) -> None:
+def _conclude(found: _Found, file: Path | None, prepared: Prepared, asked: Job, how: How) -> None:
     proposals = found.report.advice.proposals
     if file is None:
         path = prepared.loaded.path
@@ -265,7 +270,7 @@ def _conclude(found: _Found, file: Path | None, prepared: Prepared, asked: Job) 
         return
     from slurmgpu.cli.actions.report_apply import write_request
 
-    write_request(found.report, file, asked, prepared.plan)
+    write_request(found.report, file, asked, prepared.plan, beside=how.as_json)
 
 
 def _document(found: _Found, run: Run, prepared: Prepared, asked: Job) -> dict[str, object]:

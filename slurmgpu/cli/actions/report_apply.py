@@ -56,8 +56,8 @@ def apply_to_file(found: Reports, job_file: Path | None) -> None:
     write_request(report, path, then, read_plan(run_dir))
 
 
-def write_request(report: JobReport, path: Path, then: Job, plan: Plan) -> bool:
-    """Write a next request into the job file, and show what changes; whether anything does.
+def write_request(report: JobReport, path: Path, then: Job, plan: Plan, *, beside: bool = False) -> None:
+    """Write a next request into the job file, and show what changes, ``beside`` a result on stderr.
 
     ``then`` is the job that it follows from, with what options made of it, and ``plan`` how it was planned. InvalidInput
     where the file says something else by now.
@@ -67,12 +67,12 @@ def write_request(report: JobReport, path: Path, then: Job, plan: Plan) -> bool:
     _check_same(path, then, Path(report.run.run_dir), report.advice.proposals)
     values = dict(_values(report, plan, _resources(path)))
     if not values:
-        return False
+        return
     changed = with_values(text, str(path), values)
     for line in difflib.unified_diff(
         text.splitlines(), changed.splitlines(), str(path), str(path), lineterm="", n=1
     ):
-        click.echo(printable(line))
+        click.echo(printable(line), err=beside)
     try:
         mode = path.stat().st_mode & 0o777
         write_atomically(path.resolve(), changed)
@@ -82,7 +82,6 @@ def write_request(report: JobReport, path: Path, then: Job, plan: Plan) -> bool:
             f"{path} cannot be written: {error.strerror}", hint="change it by hand, as shown"
         ) from None
     click.echo(printable(f"{path}: changed; slurmgpu plan {path} shows what it asks for now"), err=True)
-    return True
 
 
 def _file_of(report: JobReport, named: Path | None) -> Path:

@@ -51,6 +51,8 @@ class Proposal:
     why: str
     gpus: tuple[int, int] = (0, 0)
     """Of CPUs: the GPUs that it had, and those of the next request, to which they belong; 0: none."""
+    unsaid: bool = False
+    """Whether the job says nothing of it, so that the site's default holds."""
 
     @property
     def key(self) -> str:
@@ -61,7 +63,7 @@ class Proposal:
     def change(self) -> tuple[str, str]:
         """Both amounts as a job file has them, what it was and what it is to be."""
         if self.key != "cpus_per_gpu":
-            return self.spelled(self.asked), self.spelled(self.proposed)
+            return "not given" if self.unsaid else self.spelled(self.asked), self.spelled(self.proposed)
         before = (self.asked or 0) / self.gpus[0]
         return f"{before:g}", str(math.ceil(self.proposed / self.gpus[1]))
 
@@ -268,7 +270,8 @@ def _time_of_all(found: Figures, part: Part, cluster: Cluster | None) -> Iterato
     wanted = max(LEAST_TIME, rounded_up(seconds * HEAD_ROOM, _TIME_STEPS, 0.1))
     most = _longest(found, cluster)
     if limit is None or limit == "UNLIMITED":
-        yield Proposal("time", None, wanted if most is None else min(wanted, most), why)
+        wanted = wanted if most is None else min(wanted, most)
+        yield Proposal("time", None, wanted, why, unsaid=limit is None)
     elif wanted <= WORTH_IT * limit:
         yield Proposal("time", limit, wanted, f"{why}; shorter jobs start sooner")
     elif seconds > NEAR * limit and part.starts_again:
