@@ -15,6 +15,7 @@ class How(NamedTuple):
 
     minutes: int
     wait_at_most: int | None
+    micro_batch: bool
     dry_run: bool
     apply: bool
     as_json: bool
@@ -37,6 +38,11 @@ class How(NamedTuple):
         type=click.IntRange(1),
         metavar="MINUTES",
         help="Cancel it when it has waited so long in the queue.",
+    ),
+    click.option(
+        "--micro-batch",
+        is_flag=True,
+        help="Of a training of slurmgpu's own: also find the micro-batch that fits and is fastest, by several such jobs.",
     ),
     click.option(
         "--apply", "apply", is_flag=True, help="Write the proposed request into the job file, and show it."

@@ -141,6 +141,8 @@ _KEYS = {
     "cpus": ("cpus_per_task", "cpus_per_gpu"),
     "gpus": ("gpus", "gpus_per_node", "nodes"),
     "time": ("time",),
+    "workers": (),
+    "accumulate": (),
 }
 
 
@@ -169,6 +171,9 @@ def _values(report: JobReport, plan: Plan, asked: Resources) -> Iterator[tuple[P
         yield _memory(asked, memory, max(1, cpus // nodes), max(1, gpus // nodes))
     if "time" in by_field:
         yield ("resources", "time"), str(Duration(by_field["time"].proposed))
+    for name in ("workers", "accumulate"):
+        if name in by_field:
+            yield ("train", name), by_field[name].proposed
 
 
 def _gpus(asked: Resources, gpus: int, figures: Figures) -> Iterator[tuple[Place, str | int]]:

@@ -37,7 +37,7 @@ _MEMORY_STEPS = [step << 20 for step in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)]
 ]
 _TIME_STEPS = (60, 300, 600, 900, 1800, 3600, 2 * 3600, 4 * 3600, 6 * 3600, 12 * 3600, 86400)
 
-Field = Literal["memory", "cpus", "gpus", "time"]
+Field = Literal["memory", "cpus", "gpus", "time", "workers", "accumulate"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Proposal:
 
     field: Field
     asked: int | None
-    """Bytes on each node, CPUs in all, GPUs in all, seconds; None: no limit."""
+    """Bytes on each node, CPUs in all, GPUs in all, seconds, loader workers of a process, micro-batches; None: no limit."""
     proposed: int
     why: str
     gpus: tuple[int, int] = (0, 0)
@@ -228,7 +228,8 @@ def _cpus(found: Figures, gpus: int, busy: float | None) -> Iterator[Proposal | 
             )
             yield Proposal("cpus", cpus, wanted, why, (before, gpus))
         else:
-            yield (
+            workers = _workers(found, wait)
+            yield workers or (
                 f"the loader waits {percent(wait)} of each step while {percent(1 - busy / cpus)} of the CPUs are idle: "
                 "more workers (num_workers), or faster storage, not more CPUs"
             )
@@ -237,6 +238,20 @@ def _cpus(found: Figures, gpus: int, busy: float | None) -> Iterator[Proposal | 
     if wanted <= WORTH_IT * cpus:
         why = f"{amount(busy)} in use on average, and half as many on top for bursts"
         yield Proposal("cpus", cpus, wanted, why, (before, gpus))
+
+
+def _workers(found: Figures, wait: float) -> Proposal | None:
+    """More loader workers, of a training that says how many it has; as many as it has CPUs at most."""
+    training = found.training
+    if training is None or training.workers is None or not training.world_size or not found.job.cpus:
+        return None
+    # Beside the step one of n workers must have loaded a batch: without any, a step loads, then computes.
+    load = wait / (1 - min(wait, 0.95)) if training.workers == 0 else training.workers / (1 - min(wait, 0.75))
+    wanted = min(math.ceil(load * HEAD_ROOM), max(1, found.job.cpus // training.world_size))
+    if wanted <= training.workers:
+        return None
+    why = f"the loader waits {percent(wait)} of each step, and CPUs are idle"
+    return Proposal("workers", training.workers, wanted, why)
 
 
 def _whole_shares(cpus: float, gpus: int) -> int:

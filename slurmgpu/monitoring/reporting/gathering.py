@@ -11,7 +11,7 @@ from pathlib import Path
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.run import JobStatus, Run
-from slurmgpu.monitoring.reporting.advising import Advice, Part, advise
+from slurmgpu.monitoring.reporting.advising import Advice, Part, Proposal, advise
 from slurmgpu.monitoring.reporting.figures import Figures, figures_of, together
 from slurmgpu.monitoring.reporting.training import read_training
 from slurmgpu.monitoring.samples import summary
@@ -39,11 +39,14 @@ class JobReport:
     run: Run | None = None
     part: Part | None = None
     """Of a probe that was stopped on purpose: what is known of the rest."""
+    also: tuple[Proposal, ...] = ()
+    """What several probes together propose."""
 
     @cached_property
     def advice(self) -> Advice:
         """The next request, worked out where it is asked for."""
-        return advise(self.figures, self.cluster, self.part)
+        advice = advise(self.figures, self.cluster, self.part)
+        return replace(advice, proposals=(*advice.proposals, *self.also)) if self.also else advice
 
     @property
     def doubts(self) -> tuple[str, ...]:

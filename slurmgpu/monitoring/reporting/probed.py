@@ -22,7 +22,7 @@ from slurmgpu.monitoring.reporting.training import read_lines
 from slurmgpu.monitoring.reporting.wording import clock
 from slurmgpu.monitoring.samples import summary
 
-__all__ = ["Probed", "ended_well", "probed"]
+__all__ = ["Probed", "ended_well", "pace_in", "probed"]
 
 GROWTH = 1.02
 """Memory whose most in the last quarter is above that of all before by more than this share is still growing."""
@@ -42,7 +42,7 @@ def ended_well(job: JobStatus, run_dir: Path) -> bool:
     """Whether a probe's job ended as it was to: of itself, at its limit, or as a training that stopped before it."""
     if job.state in (JobState.COMPLETED, JobState.TIMEOUT):
         return True
-    pace = _pace(run_dir)
+    pace = pace_in(run_dir)
     return job.state is JobState.FAILED and pace is not None and pace.ended == ON_TIME
 
 
@@ -85,7 +85,7 @@ def _part(figures: Figures, folder: Path, asked: Probed) -> Part:
     if series is not None:
         cpus = _late(series.cpus.values())
         grows = any(map(_grows, series.memory.values()))
-    pace = _pace(folder)
+    pace = pace_in(folder)
     elapsed = job.elapsed or 0
     seconds = None if pace is None else pace.whole(elapsed)
     return Part(
@@ -98,7 +98,8 @@ def _part(figures: Figures, folder: Path, asked: Probed) -> Part:
     )
 
 
-def _pace(folder: Path) -> Pace | None:
+def pace_in(folder: Path) -> Pace | None:
+    """The pace of the training in a run directory; None where there is none."""
     found = read_lines(folder)
     return None if found is None else pace_of(found[0])
 

@@ -39,6 +39,9 @@ class Training:
     steps_of_last_start: int | None = None
     seconds_of_last_start: float | None = None
     """From its first line to its newest."""
+    world_size: int | None = None
+    workers: int | None = None
+    """Loader workers of each process, where the settings name a number."""
     finished: bool = False
     """Whether it has come to its own end."""
     whole: bool = True
@@ -108,6 +111,7 @@ def training_of(lines: Iterator[Mapping[str, object]], *, whole: bool = True) ->
     restart, at = -1, 0
     first_time = last_time = None
     resumed = 0
+    begun: Mapping[str, object] = {}
     for line in lines:
         number, step, time = (number_of(line.get(key)) for key in ("restart", "step", "time"))
         values = line["values"]
@@ -118,7 +122,8 @@ def training_of(lines: Iterator[Mapping[str, object]], *, whole: bool = True) ->
         last_time, finished = time, False
         kind = line.get("kind")
         if kind == "start":
-            at = resumed = int(step)
+            at, begun = int(step), values
+            resumed = at
             total = _whole(values.get("total_steps")) or total
         elif kind == "train" and step > at:
             intervals.append(_interval(at, int(step), int(number), values))
@@ -141,9 +146,16 @@ def training_of(lines: Iterator[Mapping[str, object]], *, whole: bool = True) ->
         seconds_of_last_start=last_time - first_time
         if last_time is not None and first_time is not None
         else None,
+        world_size=_whole(begun.get("world_size")),
+        workers=_workers(begun),
         finished=finished,
         whole=whole,
     )
+
+
+def _workers(start: Mapping[str, object]) -> int | None:
+    settings = start.get("settings")
+    return _whole(settings.get("workers")) if isinstance(settings, dict) else None
 
 
 def _interval(first: int, last: int, restart: int, values: Mapping[str, object]) -> _Interval:
