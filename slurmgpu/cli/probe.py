@@ -28,14 +28,15 @@ class How(NamedTuple):
     How,
     click.option(
         "--minutes",
-        type=click.IntRange(1, 60),
+        metavar="N",
+        type=int,
         default=2,
         show_default=True,
-        help="How long it runs; the time in the queue does not count.",
+        help="How long it runs, 1 to 60; the time in the queue does not count.",
     ),
     click.option(
         "--wait-at-most",
-        type=click.IntRange(1),
+        type=int,
         metavar="MINUTES",
         help="Cancel it when it has waited so long in the queue.",
     ),

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from slurmgpu.cli.probe import How
 
 SCHEMA = "slurmgpu.probe/1"
+LONGEST = 60
+"""Minutes: a longer one is the run itself."""
 
 
 def act(given: dict[str, Any], how: How) -> None:
@@ -68,6 +70,16 @@ def _parts(prepared: Prepared) -> int:
 
 
 def _check(how: How) -> None:
+    if not 1 <= how.minutes <= LONGEST:
+        raise InvalidInput(
+            f"--minutes {how.minutes}: a probe runs for 1 to {LONGEST} minutes",
+            hint="give --minutes 2, or submit the job and ask slurmgpu report JOB afterwards",
+        )
+    if how.wait_at_most is not None and how.wait_at_most < 1:
+        raise InvalidInput(
+            f"--wait-at-most {how.wait_at_most}: it is a number of minutes in the queue, from 1 on",
+            hint="give --wait-at-most 30, or leave it out to wait as long as it takes",
+        )
     for option, is_given in (("--json", how.as_json), ("--apply", how.apply)):
         if how.dry_run and is_given:
             raise InvalidInput(
