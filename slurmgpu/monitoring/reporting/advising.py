@@ -147,6 +147,7 @@ def advise(found: Figures, cluster: Cluster | None = None, part: Part | None = N
     busy = max((one for one in (found.cpus_busy, late) if one is not None), default=None)
     said += [*_cpus(found, gpus, busy)]
     said += [*_time(found)] if part is None else [*_time_of_all(found, part, cluster)]
+    said = _with_room_for_workers(said)
     return Advice(
         tuple(one for one in said if isinstance(one, Proposal)),
         tuple(one for one in said if isinstance(one, str)),
@@ -238,6 +239,17 @@ def _cpus(found: Figures, gpus: int, busy: float | None) -> Iterator[Proposal | 
     if wanted <= WORTH_IT * cpus:
         why = f"{amount(busy)} in use on average, and half as many on top for bursts"
         yield Proposal("cpus", cpus, wanted, why, (before, gpus))
+
+
+def _with_room_for_workers(said: list[Proposal | str]) -> list[Proposal | str]:
+    """Each worker takes memory that nobody has measured yet: with more of them, no less memory is proposed."""
+    proposals = {one.field: one for one in said if isinstance(one, Proposal)}
+    memory = proposals.get("memory")
+    if memory is None or memory.more or "workers" not in proposals:
+        return said
+    used = memory.why.partition(",")[0]
+    kept = f"memory stays as it is ({used}): more workers take more of it; look again once they run"
+    return [kept if one is memory else one for one in said]
 
 
 def _workers(found: Figures, wait: float) -> Proposal | None:
