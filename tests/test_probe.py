@@ -15,14 +15,15 @@ from slurmgpu.models.job import Job, Restart
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobState, Run
 from slurmgpu.models.sample import SamplerPolicy
-from slurmgpu.models.units import Memory
-from slurmgpu.monitoring.reporting.advising import Part, advise
+from slurmgpu.models.units import Duration, Memory
+from slurmgpu.monitoring.reporting.advising import advise
 from slurmgpu.monitoring.reporting.document import job_document
 from slurmgpu.monitoring.reporting.figures import Figures
 from slurmgpu.monitoring.reporting.gathering import JobReport
 from slurmgpu.monitoring.reporting.micro_batch import MOST_TRIES, Tried, best, next_try
 from slurmgpu.monitoring.reporting.pace import pace_of
 from slurmgpu.monitoring.reporting.probed import Probed, ended_well, probed
+from slurmgpu.monitoring.reporting.proposals import Part
 from slurmgpu.monitoring.reporting.text import job_lines
 from slurmgpu.monitoring.reporting.training import Training, read_lines, read_training
 from slurmgpu.submission.probing import as_probe, goes_on, left_out
@@ -46,6 +47,7 @@ def test_a_probe_is_a_short_job_of_another_name_that_is_sampled_and_starts_once(
     made = as_probe(job(resources={"gpus": 2, "time": "24:00:00", "memory": "64G"}), 3, SamplerPolicy())
     assert (made.name, str(made.resources.time), made.sample) == ("train-probe", "00:03:00", 1)
     assert (made.resources.memory, str(made.resources.gpus)) == (Memory.parse("64G"), "2")
+    assert as_probe(job(resources={"time": 1}), 3, SamplerPolicy()).resources.time == Duration(60)
     assert made.restart == Restart()
     assert made.command == ("python", "train.py")
 

@@ -32,6 +32,8 @@ def as_probe(job: Job, minutes: int, policy: SamplerPolicy) -> Job:
         )
     name = name_of(job).encode()[: _LONGEST_NAME - len(_SUFFIX)].decode(errors="ignore") + _SUFFIX
     time = Duration(minutes * 60)
+    if job.resources.time is not None and time.exceeds(job.resources.time):
+        time = job.resources.time
     changed: dict[str, object] = {
         "name": name,
         "resources": job.resources.model_copy(update={"time": time}),

@@ -18,7 +18,7 @@ from tests.slurm.tool import Tool
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long]
 
-TOY = Toy(300, 0.3, 600)
+TOY = Toy(600, 0.3, 600)
 TASK = """\
 import torch
 

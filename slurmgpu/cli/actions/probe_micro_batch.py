@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from slurmgpu.cli.actions.probe_once import Found, Probe, planned, run_it
 from slurmgpu.cli.preparing import note
 from slurmgpu.models.run import JobState
-from slurmgpu.monitoring.reporting.advising import Proposal
 from slurmgpu.monitoring.reporting.gathering import folder_of
 from slurmgpu.monitoring.reporting.micro_batch import MOST_TRIES, Tried, best, next_try
 from slurmgpu.monitoring.reporting.probed import pace_in
+from slurmgpu.monitoring.reporting.proposals import Proposal
 from slurmgpu.monitoring.reporting.wording import count
 
 if TYPE_CHECKING:

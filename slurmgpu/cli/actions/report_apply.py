@@ -22,9 +22,9 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.run import Run
 from slurmgpu.models.units import Duration, GpuRequest
-from slurmgpu.monitoring.reporting.advising import Proposal, memory_text
 from slurmgpu.monitoring.reporting.figures import Figures
 from slurmgpu.monitoring.reporting.gathering import JobReport, Reports
+from slurmgpu.monitoring.reporting.proposals import Proposal, memory_text
 from slurmgpu.printable import printable
 from slurmgpu.submission.run_directory import read_plan
 

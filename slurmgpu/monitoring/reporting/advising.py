@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from slurmgpu.models.run import JobState
-from slurmgpu.models.units import Duration, Memory
 from slurmgpu.monitoring.reporting.figures import LEAST_SECONDS, Figures
+from slurmgpu.monitoring.reporting.proposals import (
+    HEAD_ROOM,
+    MEMORY_STEPS,
+    TIME_STEPS,
+    Advice,
+    Part,
+    Proposal,
+    memory_text,
+    rounded_up,
+)
 from slurmgpu.monitoring.reporting.wording import amount, clock, percent, short
 
 if TYPE_CHECKING:
     from slurmgpu.models.cluster import Cluster
 
-__all__ = ["Advice", "Part", "Proposal", "advise"]
+__all__ = ["advise"]
 
-HEAD_ROOM = 1.2
-"""Above a peak, and above the time that the job took."""
 CPU_HEAD_ROOM = 1.5
 """Above the mean of the CPUs in use: a mean hides bursts."""
 MORE = 1.5
@@ -32,97 +38,8 @@ WAITS = 0.1
 LEAST_MEMORY = 256 << 20
 LEAST_TIME = 300
 """Seconds: a node that starts slowly takes some of them."""
-_MEMORY_STEPS = [step << 20 for step in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)] + [
-    step << 30 for step in (1, 2, 4, 8, 16, 32, 64)
-]
-_TIME_STEPS = (60, 300, 600, 900, 1800, 3600, 2 * 3600, 4 * 3600, 6 * 3600, 12 * 3600, 86400)
-
-Field = Literal["memory", "cpus", "gpus", "time", "workers", "accumulate"]
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """One line of the next request."""
-
-    field: Field
-    asked: int | None
-    """Bytes on each node, CPUs in all, GPUs in all, seconds, loader workers of a process, micro-batches; None: no limit."""
-    proposed: int
-    why: str
-    gpus: tuple[int, int] = (0, 0)
-    """Of CPUs: the GPUs that it had, and those of the next request, to which they belong; 0: none."""
-    unsaid: bool = False
-    """Whether the job says nothing of it, so that the site's default holds."""
-
-    @property
-    def key(self) -> str:
-        """What it is called in a job file."""
-        return self.field if self.field != "cpus" else "cpus_per_gpu" if all(self.gpus) else "cpus"
-
-    @property
-    def change(self) -> tuple[str, str]:
-        """Both amounts as a job file has them, what it was and what it is to be."""
-        if self.key != "cpus_per_gpu":
-            return "not given" if self.unsaid else self.spelled(self.asked), self.spelled(self.proposed)
-        before = (self.asked or 0) / self.gpus[0]
-        return f"{before:g}", str(math.ceil(self.proposed / self.gpus[1]))
-
-    @property
-    def more(self) -> bool:
-        """Whether it asks for more than before."""
-        return self.asked is not None and self.proposed > self.asked
-
-    def spelled(self, amount: int | None) -> str:
-        """An amount as a job file has it."""
-        if self.field == "memory":
-            return "not known" if amount is None else memory_text(amount)
-        if self.field == "time":
-            return str(Duration(amount))
-        return "not known" if amount is None else str(amount)
-
-
-@dataclass(frozen=True)
-class Advice:
-    """What to ask for next time, and why nothing is proposed where nothing is."""
-
-    proposals: tuple[Proposal, ...] = ()
-    remarks: tuple[str, ...] = ()
-    """What should be looked at, where no request would mend it."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """What is known of the rest of a job of which a probe ran a part, and stopped it on purpose."""
-
-    seconds: float | None
-    """That the whole takes; None: not known."""
-    how: str
-    """How that is known, or why it is not."""
-    cpus: float | None = None
-    """In use in the second half of what ran: a start that reads and compiles tells little of the rest."""
-    grows: bool = False
-    """Whether its memory was still growing when it was stopped."""
-    starts_again: bool = False
-    """Whether the job goes on in another start at its time limit."""
-    unseen: tuple[str, ...] = ()
-    """What the job will do, and has not done in this part."""
-
-
 LEAST_OF_A_PART = 30
 """Seconds: so long a job must have run before a part of it tells of the whole."""
-
-
-def memory_text(size: int) -> str:
-    """Bytes as sbatch takes them: whole M or G."""
-    return str(Memory(math.ceil(size / 2**20)))
-
-
-def rounded_up(amount: float, steps: tuple[int, ...] | list[int], most: float = 0.05) -> int:
-    """The roundest amount that is no less, and no more than this share above it; steps rise."""
-    rounded = (math.ceil(amount / step) * step for step in reversed(steps))
-    return next(
-        (one for one in rounded if one <= amount * (1 + most)), math.ceil(amount / steps[0]) * steps[0]
-    )
 
 
 def advise(found: Figures, cluster: Cluster | None = None, part: Part | None = None) -> Advice:
@@ -186,7 +103,7 @@ def _memory(found: Figures, grows: bool) -> Iterator[Proposal | str]:
     if grows:
         yield f"its memory was still growing when it was stopped, at {short(peak.amount)}: how much it needs is not known"
         return
-    wanted = max(LEAST_MEMORY, rounded_up(peak.amount * HEAD_ROOM, _MEMORY_STEPS))
+    wanted = max(LEAST_MEMORY, rounded_up(peak.amount * HEAD_ROOM, MEMORY_STEPS))
     most = "" if peak.exact else "at most "
     if wanted <= WORTH_IT * asked:
         yield Proposal(
@@ -275,7 +192,7 @@ def _time(found: Figures) -> Iterator[Proposal | str]:
     elapsed, limit = found.job.elapsed or 0, found.job.limit
     if limit is None or found.starts > found.tasks:
         return  # of a job in several starts no single one tells how long the whole takes
-    wanted = max(LEAST_TIME, rounded_up(elapsed * HEAD_ROOM, _TIME_STEPS, 0.1))
+    wanted = max(LEAST_TIME, rounded_up(elapsed * HEAD_ROOM, TIME_STEPS, 0.1))
     if limit == "UNLIMITED":
         yield Proposal(
             "time", None, wanted, f"it took {clock(elapsed)}, and 20 % on top; a limit lets it start sooner"
@@ -294,7 +211,7 @@ def _time_of_all(found: Figures, part: Part, cluster: Cluster | None) -> Iterato
         yield f"time: unknown: {part.how}"
         return
     why = f"{clock(seconds)} in all ({part.how}), and 20 % on top"
-    wanted = max(LEAST_TIME, rounded_up(seconds * HEAD_ROOM, _TIME_STEPS, 0.1))
+    wanted = max(LEAST_TIME, rounded_up(seconds * HEAD_ROOM, TIME_STEPS, 0.1))
     most = _longest(found, cluster)
     if limit is None or limit == "UNLIMITED":
         wanted = wanted if most is None else min(wanted, most)
@@ -317,7 +234,7 @@ def _after_out_of_memory(found: Figures, cluster: Cluster | None) -> Advice:
         return Advice(
             (), ("it ran out of memory; how much it had is not known, so ask for more than you did",)
         )
-    wanted = rounded_up(found.memory * MORE, _MEMORY_STEPS)
+    wanted = rounded_up(found.memory * MORE, MEMORY_STEPS)
     most = _most_memory(found, cluster)
     if most is not None and found.memory >= most:
         return Advice((), (
@@ -344,13 +261,13 @@ def _after_timeout(found: Figures, cluster: Cluster | None) -> Advice:
     left = _steps_left(found)
     if left is not None and training is not None:
         seconds, steps = left
-        wanted = rounded_up(seconds * HEAD_ROOM, _TIME_STEPS, 0.1)
+        wanted = rounded_up(seconds * HEAD_ROOM, TIME_STEPS, 0.1)
         in_all = clock(round(seconds))
         why = (
             f"{steps} of {training.total_steps} steps were left; at its pace {in_all} in all, and 20 % on top"
         )
     else:
-        wanted = rounded_up(limit * MORE, _TIME_STEPS, 0.1)
+        wanted = rounded_up(limit * MORE, TIME_STEPS, 0.1)
         why = "it was ended at its limit; how long it takes is not known, so half as long again"
     most = _longest(found, cluster)
     resumes = "; from checkpoints it goes on: slurmgpu resume" if training is not None else ""

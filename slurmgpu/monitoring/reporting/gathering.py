@@ -11,8 +11,9 @@ from pathlib import Path
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.run import JobStatus, Run
-from slurmgpu.monitoring.reporting.advising import Advice, Part, Proposal, advise
+from slurmgpu.monitoring.reporting.advising import advise
 from slurmgpu.monitoring.reporting.figures import Figures, figures_of, together
+from slurmgpu.monitoring.reporting.proposals import Advice, Part, Proposal
 from slurmgpu.monitoring.reporting.training import read_training
 from slurmgpu.monitoring.samples import summary
 from slurmgpu.monitoring.select import Selection

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from slurmgpu.models.run import JobState
 from slurmgpu.models.site import Carbon
 from slurmgpu.monitoring.reasons import reason
-from slurmgpu.monitoring.reporting.advising import memory_text
 from slurmgpu.monitoring.reporting.figures import Figures
 from slurmgpu.monitoring.reporting.gathering import JobReport
+from slurmgpu.monitoring.reporting.proposals import memory_text
 from slurmgpu.monitoring.reporting.wording import amount, clock, count, energy, percent, short
 
 __all__ = ["Row", "carbon_grams", "costs", "head", "rows", "sentences"]

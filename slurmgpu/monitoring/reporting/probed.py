@@ -13,10 +13,10 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.models.samples import SampleSummary
-from slurmgpu.monitoring.reporting.advising import Part
 from slurmgpu.monitoring.reporting.figures import LEAST_SAMPLES, Figures, Peak
 from slurmgpu.monitoring.reporting.gathering import JobReport, folder_of
 from slurmgpu.monitoring.reporting.pace import ON_TIME, Pace, pace_of
+from slurmgpu.monitoring.reporting.proposals import Part
 from slurmgpu.monitoring.reporting.series import Line, read_series
 from slurmgpu.monitoring.reporting.training import read_lines
 from slurmgpu.monitoring.reporting.wording import clock
@@ -72,8 +72,9 @@ def _fill_in(figures: Figures, plan: Plan, samples: SampleSummary | None) -> Non
         figures.peak = replace(figures.peak, trusted=often)
     if samples is None:
         return
-    if figures.cpu_seconds is None and samples.cpu_cores_mean is not None and job.elapsed:
-        figures.cpu_seconds = samples.cpu_cores_mean * job.elapsed
+    if samples.cpu_cores_mean is not None and job.elapsed:
+        # Accounting may not have heard of all steps yet.
+        figures.cpu_seconds = max(figures.cpu_seconds or 0.0, samples.cpu_cores_mean * job.elapsed)
     if figures.peak is None and samples.rss_peak:
         figures.peak = Peak(samples.rss_peak, True, "samples")
 
