@@ -26,8 +26,9 @@ from slurmgpu.monitoring.reporting.probed import Probed, ended_well, probed
 from slurmgpu.monitoring.reporting.proposals import Part
 from slurmgpu.monitoring.reporting.text import job_lines
 from slurmgpu.monitoring.reporting.training import Training, read_lines, read_training
+from slurmgpu.slurm.commands import Answer
 from slurmgpu.submission.probing import as_probe, goes_on, left_out
-from tests.test_report import GIB, figures, metrics, row, steps, trained
+from tests.test_report import BEGIN, GIB, figures, metrics, row, sacct, steps, trained
 
 DAY = 86400
 
@@ -323,6 +324,63 @@ def test_a_job_that_came_to_its_end_in_the_probe_is_reported_as_a_whole_one(tmp_
     report = read(tmp_path, whole)
     assert report.part is None
     assert {one.field: one.change for one in report.advice.proposals}["time"] == ("1-00:00:00", "00:05:00")
+
+
+def of_accounting(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *answers: Any
+) -> tuple[JobReport, list[float]]:
+    """The report on a probe where sacct gives these answers, one after another, and how long was waited for them."""
+    from slurmgpu.cli.actions import probe_once
+    from slurmgpu.models.cluster import GENERIC
+    from tests.test_report import slurm
+
+    waited: list[float] = []
+    monkeypatch.setattr(probe_once.time, "sleep", waited.append)
+    left = list(answers)
+
+    def answer(argv: Any) -> Any:
+        now = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(now, Exception):
+            raise now
+        return now(argv) if callable(now) else now
+
+    run = Run.model_construct(
+        run_dir=str(folder),
+        job_id=7,
+        name="train",
+        earlier=[],
+        cluster=None,
+        state="submitted",
+        submitted_at=BEGIN,
+    )
+    asked = slurm(sacct=answer)
+    return probe_once.report_of(asked, run, stopped().job, GENERIC), waited
+
+
+def test_accounting_that_lags_behind_is_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ended = row("7", State="TIMEOUT", seconds=120)
+    late = sacct([ended])
+    report, waited = of_accounting(monkeypatch, tmp_path, late, late, sacct([ended, steps("7")]))
+    assert waited == [1.0, 2.0]
+    assert report.figures.steps == 1
+    assert report.figures.cpu_seconds == 7200
+
+
+def test_a_slurm_that_is_gone_at_the_end_costs_no_figure_that_the_samples_have(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    samples(tmp_path, [2.0 * GIB] * 40, [2.0] * 40)
+    gone = Answer(
+        ["sacct"],
+        1,
+        "",
+        "sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection",
+    )
+    report, waited = of_accounting(monkeypatch, tmp_path, gone)
+    assert waited == []
+    assert report.figures.peak is not None
+    assert report.figures.peak.amount == 2 * GIB
+    assert report.figures.job.state is JobState.TIMEOUT
 
 
 # The loader's workers, and the micro-batch

@@ -10,12 +10,19 @@ from slurmgpu.cli.actions.probe_waiting import Wait
 from slurmgpu.cli.actions.submit import submit, with_image
 from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.preparing import note, prepare
+from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.files.settings import load_settings
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.monitoring.causes import cause_of
-from slurmgpu.monitoring.reporting.gathering import JobReport, folder_of, looked_into, report_on_jobs
+from slurmgpu.monitoring.reporting.gathering import (
+    JobReport,
+    Reports,
+    folder_of,
+    looked_into,
+    report_on_jobs,
+)
 from slurmgpu.monitoring.reporting.probed import Probed, ended_well, probed
 from slurmgpu.monitoring.reporting.wording import count
 from slurmgpu.monitoring.select import Selection, current_user
@@ -100,26 +107,40 @@ def _found(slurm: Slurm, run: Run, job: JobStatus, probe: Probe) -> Found:
     request = Probed(
         None if limit is None else limit.seconds if limit.seconds is not None else "UNLIMITED", goes_on(asked)
     )
-    report = probed(_report(slurm, run, job, prepared.cluster), run, prepared.plan, request, prepared.cluster)
+    report = probed(
+        report_of(slurm, run, job, prepared.cluster), run, prepared.plan, request, prepared.cluster
+    )
     return Found(probe, run, report, well, None if well else cause_of(job, run))
 
 
-def _report(slurm: Slurm, run: Run, job: JobStatus, cluster: Cluster) -> JobReport:
+def report_of(slurm: Slurm, run: Run, job: JobStatus, cluster: Cluster) -> JobReport:
     """The report on the job, once accounting has its steps; without accounting, by its samples alone."""
     selection = Selection(text=run.run_dir, run=run)
     deadline = time.monotonic() + _ACCOUNTING_LATE
     pause = 1.0
+    found: Reports | None = None
     with as_interrupts():
-        while True:
-            found = report_on_jobs(
-                slurm, [selection], user=current_user(), since=None, run_for=lambda _: run, cluster=cluster
-            )
-            figures = found.jobs[0].figures if found.jobs else None
-            told = figures is not None and figures.job.state.is_final and figures.steps
-            if told or not found.available or time.monotonic() > deadline:
+        while found is None or not (_is_told(found) or not found.available or time.monotonic() > deadline):
+            if found is not None:
+                time.sleep(pause)
+                pause = min(2 * pause, 10.0)
+            try:
+                found = report_on_jobs(
+                    slurm,
+                    [selection],
+                    user=current_user(),
+                    since=None,
+                    run_for=lambda _: run,
+                    cluster=cluster,
+                )
+            except SlurmUnreachable as error:  # how it ended is known; the rest its samples tell
+                note(f"what Slurm itself measured is not known: {error.message}")
                 break
-            time.sleep(pause)
-            pause = min(2 * pause, 10.0)
-    if found.jobs and found.jobs[0].figures.job.state.is_final:
+    if found is not None and found.jobs and found.jobs[0].figures.job.state.is_final:
         return found.jobs[0]
     return JobReport(looked_into(History((Start(job),)), slurm.sampling(), lambda _: run), cluster, run)
+
+
+def _is_told(found: Reports) -> bool:
+    figures = found.jobs[0].figures if found.jobs else None
+    return figures is not None and figures.job.state.is_final and figures.steps > 0
