@@ -99,7 +99,8 @@ def test_a_training_that_is_probed_writes_to_no_tracker_and_trains_as_it_would()
 def test_a_probe_is_sampled_as_often_as_the_site_allows_else_slurm_samples_it_more_often(
     values: dict[str, Any], policy: SamplerPolicy, sample: int | None, frequency: str | None
 ) -> None:
-    made = as_probe(job(**values), 2, policy)
+    made = as_probe(job(**values), 2, policy, 5)
+    assert "acctg-freq" not in as_probe(job(), 2, policy).sbatch
     assert (made.sample, made.sbatch.get("acctg-freq")) == (sample, frequency)
 
 

@@ -10,20 +10,21 @@ from slurmgpu.models.sample import SamplerPolicy
 from slurmgpu.models.units import Duration
 from slurmgpu.planning.settled import name_of, restart_of
 
-__all__ = ["as_probe", "goes_on", "left_out"]
+__all__ = ["SLURM_SECONDS", "as_probe", "goes_on", "is_sampled", "left_out"]
 
 _SUFFIX = "-probe"
 _LONGEST_NAME = 200
 """Bytes that Slurm takes."""
-_SLURM_SECONDS = 5
-"""Between two samples of Slurm's own, where the site forbids slurmgpu's: a probe is short."""
+SLURM_SECONDS = 5
+"""Between two samples of Slurm's own, where slurmgpu takes none: a probe is short."""
 
 
-def as_probe(job: Job, minutes: int, policy: SamplerPolicy) -> Job:
+def as_probe(job: Job, minutes: int, policy: SamplerPolicy, slurm_samples: int = 0) -> Job:
     """The job as it is probed: another name, a short time, one task of an array, and samples of what it uses.
 
     Nothing that the real run keeps is touched: its log files, its results, its trackers; nobody is written to, and it never
-    starts twice. PlanError for a job that cannot be probed.
+    starts twice. ``slurm_samples``: Slurm itself is asked to sample every so many seconds where slurmgpu does not; 0: it is not
+    asked. PlanError for a job that cannot be probed.
     """
     if job.components:
         raise PlanError(
@@ -50,9 +51,14 @@ def as_probe(job: Job, minutes: int, policy: SamplerPolicy) -> Job:
         changed["train"] = job.train.model_copy(update={"track": [], "profile": False})
     if job.stage is not None:
         changed["stage"] = job.stage.model_copy(update={"out": ()})
-    if not changed["sample"] and "acctg-freq" not in job.sbatch:
-        changed["sbatch"] = {**job.sbatch, "acctg-freq": f"task={_SLURM_SECONDS}"}
+    if slurm_samples and not changed["sample"] and "acctg-freq" not in job.sbatch:
+        changed["sbatch"] = {**job.sbatch, "acctg-freq": f"task={slurm_samples}"}
     return job.model_copy(update=changed)
+
+
+def is_sampled(job: Job, policy: SamplerPolicy) -> bool:
+    """Whether slurmgpu itself samples a probe of the job."""
+    return bool(_sample(job, policy))
 
 
 def _sample(job: Job, policy: SamplerPolicy) -> int | None:

@@ -28,7 +28,7 @@ from slurmgpu.monitoring.reporting.wording import count
 from slurmgpu.monitoring.select import Selection, current_user
 from slurmgpu.slurm import History, Slurm, Start
 from slurmgpu.submission.preparing import Prepared
-from slurmgpu.submission.probing import as_probe, goes_on, left_out
+from slurmgpu.submission.probing import SLURM_SECONDS, as_probe, goes_on, is_sampled, left_out
 
 if TYPE_CHECKING:
     from slurmgpu.diagnosis.facts import Cause
@@ -67,10 +67,16 @@ def planned(given: dict[str, Any], minutes: int, accumulate: int | None = None) 
         asked.append(job)
         if accumulate is not None and job.train is not None:
             job = job.model_copy(update={"train": job.train.model_copy(update={"accumulate": accumulate})})
-        return as_probe(job, minutes, policy)
+        return as_probe(job, minutes, policy, 0 if is_sampled(job, policy) else _slurm_samples())
 
     prepared = prepare(given, starts="submit", change=change)
     return Probe(asked[0], prepared)
+
+
+def _slurm_samples() -> int:
+    """How often Slurm is to sample a probe; 0 where it does so often enough: it refuses to be asked for less (22.05)."""
+    often = Slurm().sampling()
+    return SLURM_SECONDS if often.told and (often.seconds == 0 or often.seconds > SLURM_SECONDS) else 0
 
 
 def tell_beforehand(probe: Probe, minutes: int) -> None:

@@ -63,7 +63,9 @@ class Wait:
         return ended.jobs[0]
 
     def _say(self, text: str) -> None:
-        note(f"job {self._run.job_id}: {text}")
+        """How it ended is told by the report, which knows what was planned."""
+        if self._newest is None or not self._newest.state.is_final:
+            note(f"job {self._run.job_id}: {text}")
 
     def _see(self, jobs: list[JobStatus]) -> None:
         self._newest = jobs[0] if jobs else None
