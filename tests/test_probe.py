@@ -449,3 +449,5 @@ def test_the_fastest_micro_batch_that_fits_is_taken_if_it_is_worth_a_change() ->
     assert best(4, {4: Tried(True, None), 2: Tried(True, 0.5)}) == 4
     assert best(1, {1: Tried(False), 2: Tried(False), 4: Tried(True, 2.0)}) == 4
     assert best(1, {1: Tried(False)}) is None
+    assert best(4, {4: Tried(True, 1.0, 0.5), 2: Tried(True, 0.5, 0.98)}) == 4
+    assert best(1, {1: Tried(False), 2: Tried(True, 1.0, 0.98)}) == 2

@@ -12,7 +12,7 @@ from slurmgpu.monitoring.reporting.gathering import folder_of
 from slurmgpu.monitoring.reporting.micro_batch import MOST_TRIES, Tried, best, next_try
 from slurmgpu.monitoring.reporting.probed import pace_in
 from slurmgpu.monitoring.reporting.proposals import Proposal
-from slurmgpu.monitoring.reporting.wording import count
+from slurmgpu.monitoring.reporting.wording import count, percent
 
 if TYPE_CHECKING:
     from slurmgpu.cli.probe import How
@@ -41,7 +41,7 @@ def search(given: dict[str, Any], how: How, probe: Probe, parts: int) -> Found:
         full = _was_full(one)
         if not one.well and not full:
             return found[best(first, tried) or first] if tried and number != first else one
-        found[number], tried[number] = one, Tried(one.well, _step_seconds(one))
+        found[number], tried[number] = one, Tried(one.well, _step_seconds(one), _memory_share(one))
         note(f"accumulate {number}: {_said(tried[number], parts // number)}")
         number = next_try(first, parts, tried)
     chosen = best(first, tried)
@@ -61,10 +61,19 @@ def _step_seconds(found: Found) -> float | None:
     return None if pace is None else pace.step_seconds
 
 
+def _memory_share(found: Found) -> float | None:
+    figures = found.report.figures
+    peak, total = figures.gpu_memory_peak, figures.gpu_memory_total
+    return peak / total if peak is not None and total else None
+
+
 def _said(one: Tried, size: int) -> str:
     if not one.fits:
         return f"memory was full with {count(size, 'sample')} at a time"
-    return "it fits" + ("" if one.step_seconds is None else f", {one.step_seconds:.3g} s a step")
+    pace = "" if one.step_seconds is None else f", {one.step_seconds:.3g} s a step"
+    return f"it fits{pace}" + (
+        "" if one.memory_share is None else f", {percent(one.memory_share)} of the GPU's memory"
+    )
 
 
 def _proposed(found: Found, first: int, chosen: int, tried: dict[int, Tried]) -> Found:

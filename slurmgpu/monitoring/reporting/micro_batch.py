@@ -13,6 +13,8 @@ from typing import NamedTuple
 __all__ = ["MOST_TRIES", "Tried", "best", "next_try"]
 
 MOST_TRIES = 5
+FULLEST = 0.95
+"""A GPU that was fuller than this has no room for what a probe does not see, and its micro-batch is not changed to."""
 FASTER = 0.97
 """Another micro-batch is worth a change if its step takes no more than this share of the time."""
 
@@ -23,6 +25,8 @@ class Tried(NamedTuple):
     fits: bool
     step_seconds: float | None = None
     """Of an optimizer step; None: not measured."""
+    memory_share: float | None = None
+    """Of the fullest GPU's memory, what was in use at the peak; None: not measured."""
 
 
 def next_try(first: int, parts: int, tried: Mapping[int, Tried]) -> int | None:
@@ -47,10 +51,11 @@ def next_try(first: int, parts: int, tried: Mapping[int, Tried]) -> int | None:
 def best(first: int, tried: Mapping[int, Tried]) -> int | None:
     """The ``accumulate`` to take: the job's own, unless it did not fit or another is faster; None where none fitted."""
     fitting = {number: one for number, one in tried.items() if one.fits}
+    roomy = {number: one for number, one in fitting.items() if (one.memory_share or 0.0) <= FULLEST}
     if first not in fitting:
-        return min(fitting, default=None)
+        return min(roomy or fitting, default=None)
     own = fitting[first].step_seconds
-    faster = {one.step_seconds: number for number, one in fitting.items() if one.step_seconds is not None}
+    faster = {one.step_seconds: number for number, one in roomy.items() if one.step_seconds is not None}
     if own is None or not faster or min(faster) > FASTER * own:
         return first
     return faster[min(faster)]
