@@ -189,7 +189,7 @@ START = {
 
 
 def a_training(folder: Path, *, end: str = "time", wait: float = 0.0) -> None:
-    """Ten steps of 3 s with the loader's start in them, then twenty of 1 s, two evaluations of 5 s and a checkpoint."""
+    """Ten steps of 3 s with the loader's start in them, then 26 of 1 s, two evaluations of 5 s and a checkpoint."""
     metrics(
         folder,
         (0, "start", 0, START),
@@ -198,8 +198,8 @@ def a_training(folder: Path, *, end: str = "time", wait: float = 0.0) -> None:
         (0, "train", 20, trained(1.0, wait)),
         (0, "eval", 20, {"seconds": 6.0}),
         (0, "train", 30, trained(1.0, wait)),
-        (0, "checkpoint", 30, {}),
-        (0, "end", 30, {"reason": end}),
+        (0, "checkpoint", 36, {}),
+        (0, "end", 36, {"reason": end}),
     )
 
 
@@ -210,8 +210,8 @@ def test_the_whole_of_a_training_is_its_steps_its_evaluations_and_what_comes_onc
     pace = pace_of(found[0])
     assert pace is not None
     assert (pace.step_seconds, pace.evaluations, pace.evaluation_seconds, pace.epochs) == (1.0, 2, 5.0, 100)
-    # 120 s: 30 steps of 1 s and 2 evaluations of 5 s, so 80 s that come once; 1,000 steps and 100 evaluations in all.
-    assert pace.whole(120) == 80 + 1000 + 500
+    # 120 s: 36 steps of 1 s and 2 evaluations of 5 s, so 74 s that come once; 1,000 steps and 100 evaluations in all.
+    assert pace.whole(120) == 74 + 1000 + 500
 
 
 def test_a_training_without_a_line_of_metrics_does_not_tell_its_time(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ class Pace:
     """One start of a training; None is "not measured"."""
 
     steps: int
-    """That it took."""
+    """That it took, by its last line: the metrics of the last few steps may be missing."""
     total_steps: int | None
     step_seconds: float | None
     """Of a step, without those of the first line: in these the loader and the compiler begin."""
@@ -60,7 +60,8 @@ def pace_of(lines: Sequence[Line]) -> Pace | None:
     total = _whole(values.get("total_steps"))
     ends = [_values(line).get("reason") for line in rest if line.get("kind") == "end"]
     return Pace(
-        steps=sum(steps for steps, _ in intervals),
+        steps=max((step for line in rest if (step := _whole(line.get("step"))) is not None), default=first)
+        - first,
         total_steps=total,
         step_seconds=_mean(intervals[1:] or intervals),
         evaluations=len(evaluated),
