@@ -224,7 +224,7 @@ def test_a_training_without_a_line_of_metrics_does_not_tell_its_time(tmp_path: P
 
 
 def plan(**values: Any) -> Plan:
-    return Plan.model_construct(**({"options": (), "memory": None} | values))
+    return Plan.model_construct(**({"name": "train-probe", "options": (), "memory": None} | values))
 
 
 ASKED = Probed(DAY, False)

@@ -51,7 +51,8 @@ def probed(found: JobReport, run: Run, plan: Plan, asked: Probed, cluster: Clust
     job = found.figures.job
     folder = folder_of(run, job)
     limit = asked.limit if isinstance(asked.limit, int) or asked.limit is None else "UNLIMITED"
-    figures = replace(found.figures, job=job.model_copy(update={"limit": limit}))
+    # Of a job that failed at once, accounting may not have the name yet.
+    figures = replace(found.figures, job=job.model_copy(update={"limit": limit, "name": plan.name}))
     samples = None if job.raw_id is None else summary(folder, job.raw_id)
     _fill_in(figures, plan, samples)
     if job.state is JobState.COMPLETED or not ended_well(job, folder):
