@@ -82,6 +82,7 @@ def probes(tool: Tool) -> Iterator[Probes]:
         "waits": start("waits.yaml", "--wait-at-most", "1"),
         "fails": start("fails.yaml", "--apply"),
         "stopped": start("stopped.yaml"),
+        "dry": start("train.yaml", "--dry-run"),
         "train": start("train.yaml", "--minutes", "1", "--micro-batch", "--apply"),
     }
     stderr = running["stopped"].stderr
@@ -121,6 +122,15 @@ def test_a_known_load_is_told_within_5_percent_and_written_into_the_job_file(
     changed = changed.replace("cpus_per_task: 4", "cpus_per_task: 1")
     assert (tool.work / "toy.yaml").read_text() == changed
     assert "24:00:00" in changed
+
+
+def test_a_dry_run_shows_the_short_job_and_what_it_costs(probes: Probes) -> None:
+    probe = probes("dry")
+    assert probe.code == 0, probe.said
+    for line in ("#SBATCH --job-name=tight-probe", "#SBATCH --time=00:02:00", "#SBATCH --no-requeue"):
+        assert line in probe.out
+    assert "probe tight-probe: 1 node for 2 minutes" in probe.said
+    assert "nothing was submitted" in probe.said
 
 
 def test_a_probe_is_a_run_of_its_own_name(tool: Tool, probes: Probes) -> None:
