@@ -111,7 +111,7 @@ test-torch-alone: $(VENV)/.test
 # Three runs of two processes at a time: they mostly wait for Slurm. Of the long tests, those whose outcome lies with Slurm run on each
 # release too, by themselves. QUICK=1: without the files whose outcome does not lie with the release.
 OF_US := init two_users sandbox_faults sandbox_planning logs after_silence doctor
-OF_SLURM := tests/slurm/test_requeue.py tests/slurm/test_hostile.py tests/slurm/test_why.py
+OF_SLURM := tests/slurm/test_requeue.py tests/slurm/test_hostile.py tests/slurm/test_why.py tests/slurm/test_top.py
 .PHONY: test-releases
 test-releases: $(VENV)/.test
 	@.ci/install-slurm --releases || [ $$? -eq 3 ]

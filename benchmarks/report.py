@@ -5,6 +5,9 @@
 Each toy says itself how much memory and CPU time it took; the report, from accounting alone, is held against that. Then it
 runs again with the proposed request, on a throwaway Slurm that ends jobs that go over their memory (OverMemoryKill). A toy
 that asks for too little memory shows that it does.
+
+Trainings whose loader takes a known part of each step, by computing or by waiting for storage, show whether the report sees
+that part, and what it makes of it.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.slurm.throwaway import ThrowawaySlurm  # noqa: E402
+from tests.slurm.tool import Submitted, Tool  # noqa: E402
 
 TOY = """
 import json, os, sys, time
@@ -41,6 +45,76 @@ task = os.environ.get("SLURM_PROCID", "0")
 with open(f"{name}.{task}.json", "w") as file:
     json.dump({"memory": peak, "cpu": time.process_time(), "seconds": time.monotonic() - begin}, file)
 """
+
+
+LOADS = """
+import json, os, time
+import torch
+from torch import nn
+
+told = {"load": 0.0, "begin": None, "end": None, "cpu": 0.0}
+
+def spend(seconds, waits):
+    end = time.monotonic() + seconds
+    if waits:
+        time.sleep(seconds)
+    while time.monotonic() < end:
+        pass
+
+class Data(torch.utils.data.Dataset):
+    def __init__(self, cfg):
+        self.cfg = cfg
+    def __len__(self):
+        return 1000000
+    def __getitem__(self, at):
+        begin = time.monotonic()
+        told["begin"] = told["begin"] or begin
+        spend(self.cfg.load, self.cfg.waits)
+        told["load"] += time.monotonic() - begin
+        return torch.ones(3), torch.ones(1)
+
+class Loads:
+    def model(self, cfg):
+        self.cfg = cfg
+        return nn.Linear(3, 1)
+    def dataset(self, cfg, split):
+        return Data(cfg) if split == "train" else None
+    def loss(self, model, batch):
+        spend(self.cfg.step, False)
+        told.update(end=time.monotonic(), cpu=time.process_time())
+        with open(self.cfg.name + ".json", "w") as file:
+            json.dump(told, file)
+        x, y = batch
+        return nn.functional.mse_loss(model(x), y)
+"""
+
+
+class Loader(NamedTuple):
+    """A training: seconds that its loader and the rest of a step take, and whether the loader waits or computes."""
+
+    load: float
+    step: float
+    waits: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"loader-{self.load:g}-{self.step:g}{'-waits' if self.waits else ''}"
+
+    def job(self, seconds: float = 64) -> str:
+        steps = round(seconds / (self.load + self.step))
+        config = json.dumps({"name": self.name, "load": self.load, "step": self.step, "waits": self.waits})
+        return (
+            f"name: {self.name}\nresources: {{gpus: 1, cpus_per_gpu: 1, memory: 4G, time: 30}}\n"
+            f"train: {{task: loads.py:Loads, max_steps: {steps}, batch_size: 1, log_every: 50, workers: 0, config: {config}}}\n"
+        )
+
+
+LOADERS = (
+    Loader(0.038, 0.062),
+    Loader(0.06, 0.04, waits=True),
+    Loader(0.012, 0.088),
+    Loader(0.005, 0.095, waits=True),
+)
 
 
 class Toy(NamedTuple):
@@ -149,6 +223,30 @@ def tried(running: ThrowawaySlurm, work: Path, toys: Sequence[Toy], at_once: int
             }
 
 
+def begin_training(tool: Tool, loader: Loader) -> Submitted:
+    """Submit a training with a loader of a known share."""
+    tool.file("loads.py", LOADS)
+    return tool.submit(str(tool.file(f"{loader.name}.yaml", loader.job())))
+
+
+def end_training(tool: Tool, loader: Loader, job: Submitted) -> dict[str, Any]:
+    """Wait for it: which part of a step its loader took, by itself and by the report, and what is said of it."""
+    state = tool.slurm.wait_for(job.job_id, timeout=600, complete_row=True)
+    if state != "COMPLETED":
+        raise RuntimeError(job.log)
+    found = json.loads(tool("report", str(job.job_id), "--json").stdout)["jobs"][0]
+    true = json.loads((tool.work / f"{loader.name}.json").read_text())
+    return {
+        "loader": loader.name,
+        "wait_true": round(true["load"] / (true["end"] - true["begin"]), 4),
+        "wait_reported": round(found["loader_wait_share"], 4),
+        "cpus_busy_true": round(true["cpu"] / (true["end"] - true["begin"]), 3),
+        "cpus_busy_reported": round(found["used"]["cpus"], 3),
+        "cpus_proposed": [one["change"] + [one["why"]] for one in found["next"] if one["field"] == "cpus"],
+        "said": [one for one in found["said"] if "loader" in one],
+    }
+
+
 def main() -> None:
     """Run all toys and print, or write, what came of them."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -161,6 +259,11 @@ def main() -> None:
         small = Toy(400, 0, 60)
         control = running.wait_for(submit(running, work, small, ["--mem=200M", "--time=10"]), timeout=600)
         version = running.version
+        tool = Tool(running, work)
+        loaders = []
+        for pair in (LOADERS[:2], LOADERS[2:]):  # as many as there are cores
+            begun = [(one, begin_training(tool, one)) for one in pair]
+            loaders += [end_training(tool, one, job) for one, job in begun]
     ratios = [one["memory_proposed_over_need_and_head_room"] for one in found if one["memory_exact"]]
     document = {
         "schema": "slurmgpu.benchmark/1",
@@ -182,6 +285,8 @@ def main() -> None:
             ),
             "memory_proposed_over_need_and_head_room": {"least": min(ratios), "most": max(ratios)},
             "control_with_too_little_memory": control,
+            "loaders": loaders,
+            "worst_loader_error": max(abs(one["wait_reported"] / one["wait_true"] - 1) for one in loaders),
         },
     }
     text = json.dumps(document)

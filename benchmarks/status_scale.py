@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,11 @@ TURM = (
 )
 # fmt: on
 REPORTSEFF = "JobIDRaw,JobID,State,Elapsed,TotalCPU,AllocCPUS,REQMEM,NNodes,MaxRSS,Timelimit,AdminComment,NTasks,Partition"
+JSON_READER = """
+import json, subprocess
+for job in json.loads(subprocess.check_output(["squeue", "--me", "--json"]))["jobs"]:
+    print(job["job_id"], job["name"], job["job_state"], job["partition"], job["state_reason"])
+"""
 SEPARATOR = "@SEPARATOR@"
 SQUEUE = """#!/bin/sh
 echo squeue >> {log}
@@ -106,8 +112,10 @@ def environment(place: Path, path: str, given: dict[str, str] | None = None) -> 
     """No settings of the user's, answers shared with nobody else, modules compiled once."""
     for name in ("config", "site", "session", "work"):
         (place / name).mkdir(exist_ok=True)
+    inherited = dict(os.environ if given is None else given)
+    inherited.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled
     return {
-        **(os.environ if given is None else given),
+        **inherited,
         "PATH": path,
         "PYTHONPATH": str(ROOT),
         "XDG_CONFIG_HOME": str(place / "config"),
@@ -202,6 +210,83 @@ def of_watchers(env: dict[str, str], place: Path, watchers: int) -> dict[str, in
     return found
 
 
+def submit(env: dict[str, str], work: Path, jobs: int) -> None:
+    """So many jobs, array tasks counted: some end well, badly or by cancellation, and a third of all are tasks of arrays.
+
+    One job has all nodes then, and the others wait, some of them held.
+    """
+    tasks, tenth = jobs // 6, jobs // 10
+    quick = "-n 1 --mem=10M -t 5 -o /dev/null"
+    script = f"""
+        cd {work}
+        for i in $(seq {tenth // 2}); do sbatch -Q {quick} -J ended-$i --wrap true; done
+        for i in $(seq {tenth // 2}); do sbatch -Q {quick} -J failed-$i --wrap 'exit 3'; done
+        sbatch -Q {quick} -J ended-array --array=0-{tenth - 1} --wrap 'exit $((SLURM_ARRAY_TASK_ID % 7 == 0))'
+        while [ -n "$(squeue -h)" ]; do sleep 1; done
+        sbatch -Q -N 4 --exclusive -J first -o /dev/null --wrap 'exec sleep 100000'
+        while [ -z "$(squeue -h -n first -t R)" ]; do sleep 1; done
+        sbatch -Q {quick} -J array --array=0-{tasks - 1}%8 --wrap true
+        sbatch -Q {quick} -J held-array -H --array=1-{tasks} --wrap true
+        for i in $(seq {tenth}); do sbatch -Q {quick} -J held-$i -H --wrap true; done
+        for i in $(seq {tenth // 2}); do sbatch -Q {quick} -J cancelled-$i --wrap true; done
+        scancel --state=PENDING $(squeue -h -o '%A %j' | sed -n 's/ cancelled-.*//p')
+        for i in $(seq {jobs - 2 * tasks - 3 * tenth - tenth // 2}); do sbatch -Q {quick} -J waits-$i --wrap true; done
+        sleep 10
+    """
+    subprocess.run(["bash", "-c", script], env=env, check=True, stdout=subprocess.DEVNULL)
+
+
+def told_by_slurm(env: dict[str, str]) -> dict[str, str]:
+    """The state of each job and task: by squeue, and of those that it does not list by sacct."""
+    found: dict[str, str] = {}
+    for argv in (
+        ["sacct", "-X", "-n", "-P", "-S", "now-1days", "-o", "JobID,State"],
+        ["squeue", "-h", "-r", "-t", "all", "-o", "%i|%T"],
+    ):
+        for line in subprocess.run(
+            argv, env=env, check=True, capture_output=True, text=True
+        ).stdout.splitlines():
+            job_id, _, state = line.partition("|")
+            if "[" not in job_id:
+                found[job_id] = state.split()[0]
+    return found
+
+
+def states(env: dict[str, str], place: Path) -> dict[str, Any]:
+    """What status says of each job and task, held against squeue and sacct before and after it."""
+    before = told_by_slurm(env)
+    shutil.rmtree(place / "session" / "slurmgpu", ignore_errors=True)
+    said = subprocess.run(
+        [*STATUS, "--json"], env=env, cwd=place / "work", check=True, capture_output=True, text=True
+    )
+    after = told_by_slurm(env)
+    told: dict[str, str] = {}
+    for job in json.loads(said.stdout)["jobs"]:
+        for one in tasks_of(job["job_id"]):
+            told[one] = job["state"]
+    same = [one for one in before.keys() & after.keys() if before[one] == after[one]]
+    wrong = [
+        f"{one}: {told.get(one)}, by Slurm {before[one]}" for one in same if told.get(one) != before[one]
+    ]
+    return {
+        "compared": len(same), "by_state": dict(Counter(before[one] for one in same)), "misread": len(wrong),
+        "examples": wrong[:5], "told_and_unknown_to_slurm": len(told.keys() - before.keys() - after.keys()),
+    }  # fmt: skip
+
+
+def tasks_of(job_id: str) -> list[str]:
+    """The tasks that an id such as 12_[0-4,7%2] stands for."""
+    number, bracket, rest = job_id.partition("_[")
+    if not bracket:
+        return [job_id]
+    found = []
+    for part in rest.rstrip("]").partition("%")[0].split(","):
+        span, _, step = part.partition(":")
+        low, _, high = span.partition("-")
+        found += [f"{number}_{task}" for task in range(int(low), int(high or low) + 1, int(step or 1))]
+    return found
+
+
 def of_real(folder: Path, jobs: int, watchers: int, rounds: int) -> dict[str, Any]:
     with ThrowawaySlurm() as slurm:
         place = folder / "real"
@@ -210,17 +295,14 @@ def of_real(folder: Path, jobs: int, watchers: int, rounds: int) -> dict[str, An
             there = shutil.which(name, path=slurm.env["PATH"])
             program(place / "bin" / name, PASSED_ON.format(name=name, log=place / "calls", program=there))
         env = environment(place, f"{place / 'bin'}:{slurm.env['PATH']}", slurm.env)
-        # One job has all nodes; the others wait. (Of held jobs accounting tells nothing.)
-        first = "sbatch -Q -N 4 --exclusive -J first -o /dev/null --wrap 'exec sleep 100000'; sleep 5; "
-        script = f"cd {place / 'work'}; {first}"
-        script += f"for i in $(seq {jobs}); do sbatch -Q -J job-$i -o /dev/null --wrap true; done"
-        subprocess.run(["bash", "-c", script], env=env, check=True, stdout=subprocess.DEVNULL)
+        submit(env, place / "work", jobs)
         turm = ",".join(f"{name}:###turm###" for name in TURM)
         asked = {
             "slurmgpu status": STATUS,
             "slurmgpu status --json": [*STATUS, "--json"],
             "squeue --me": ["squeue", "--me"],
             "squeue --me --json": ["squeue", "--me", "--json"],
+            "squeue --me --json, read by Python's json": [sys.executable, "-c", JSON_READER],
             "turm's squeue": ["squeue", "--me", "--array", "--noheader", "--Format", turm],
             "reportseff's sacct": [
                 "sacct",
@@ -231,9 +313,12 @@ def of_real(folder: Path, jobs: int, watchers: int, rounds: int) -> dict[str, An
                 "--user=root",
             ],
         }
+        if shutil.which("reportseff"):
+            asked["reportseff"] = [str(shutil.which("reportseff")), "--user", "root", "--since", "h=12"]
         found: dict[str, Any] = {name: several(argv, env, place, rounds) for name, argv in asked.items()}
         found["jobs"] = jobs
         found["slurm"] = slurm.version
+        found["states"] = states(env, place)
         found[f"calls in {WATCHED_SECONDS} s, by watchers"] = of_watchers(env, place, watchers)
         found[f"calls in {WATCHED_SECONDS} s of as many turms (one squeue every 2 s each)"] = (
             watchers * WATCHED_SECONDS // 2

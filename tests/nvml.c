@@ -1,5 +1,6 @@
 /* A stand-in for libnvidia-ml.so.1: NVML_GPUS GPUs (8), each busy for NVML_BUSY % (75) and at 300 W; a sample every 0.2 s.
-   NVML_HANGS: a question for use never returns. NVML_LOST: GPU 0 has fallen off the bus. NVML_OLD: no samples, no counter. */
+   NVML_HANGS: a question for use never returns. NVML_LOST: GPU 0 has fallen off the bus. NVML_OLD: no samples, no counter.
+   NVML_SMS: % of SMs that are busy (40); GPUs before Hopper, which do not tell: 0. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,6 +72,22 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *
 int nvmlDeviceGetTotalEccErrors(void *device, int type, int since, unsigned long long *count) {
     *count = type == 1 && since == 0 ? 2 : 0;
     return lost(device) ? LOST : OK;
+}
+typedef struct { unsigned version, supported; } support_t;
+typedef struct { unsigned id; int status; double value; char *names[3]; } metric_t;
+typedef struct { unsigned version, count; void *before, *now; metric_t metrics[98]; } question_t;
+int nvmlGpmQueryDeviceSupport(void *device, support_t *support) {
+    support->supported = !getenv("NVML_OLD") && number("NVML_SMS", 40);
+    return lost(device) ? LOST : support->version == 1 ? OK : 1;
+}
+int nvmlGpmSampleAlloc(void **sample) { *sample = calloc(1, 8); return OK; }
+int nvmlGpmSampleFree(void *sample) { free(sample); return OK; }
+int nvmlGpmSampleGet(void *device, void *sample) { *(uint64_t *)sample = now_us(); return lost(device) ? LOST : OK; }
+int nvmlGpmMetricsGet(question_t *question) {
+    if (question->version != 1 || question->count != 1 || question->metrics[0].id != 2) return 2;
+    question->metrics[0].status = *(uint64_t *)question->now - *(uint64_t *)question->before < 100000 ? 999 : OK;
+    question->metrics[0].value = number("NVML_SMS", 40);
+    return OK;
 }
 int nvmlEventSetCreate(void **events) { *events = (void *)7; return OK; }
 int nvmlDeviceRegisterEvents(void *device, unsigned long long types, void *events) { (void)device; return types == 8 && events ? OK : 1; }

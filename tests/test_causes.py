@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from slurmgpu.diagnosis.facts import Cause
+from slurmgpu.diagnosis.hiding import secrets_here, without_secrets
 from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.monitoring.cause_files import in_one_line, with_cause
-from slurmgpu.monitoring.causes import cause_lines, cause_of, earlier_on_node, read_cause
+from slurmgpu.monitoring.causes import cause_lines, cause_of, earlier_on_node, is_own_doing, read_cause
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.submission.run_directory import _pack_diagnosis
 from tests.test_monitoring_status import job
@@ -68,6 +69,36 @@ def printing(text: str, code: int) -> str:
     return f"cat <<'END'\n{text}END\nexit {code}\n"
 
 
+SECRET = "correct-horse-battery"
+PRINTED = f"""\
+Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    x()
+RuntimeError: no login at https://ada:{SECRET}@db.org/x?token=t0psecret&a=1 with {SECRET} or hf_{"a1" * 12} (Bearer {"b2" * 10})
+"""
+
+
+@pytest.mark.parametrize("name", ["WANDB", "MY_TOKEN"])
+def test_secrets_in_a_traceback_are_not_passed_on(run_dir: Path, name: str) -> None:
+    (run_dir / "plan.json").write_text(
+        json.dumps({"secrets": ["WANDB"], "nodes": 1, "processes_per_node": 1})
+    )
+    ended = Ended(run_dir, printing(PRINTED, 1), **{name: SECRET, "HF_TOKEN_PATH": "/home/ada/token"})
+    assert ended.cause is not None
+    assert ended.cause["what"] == (
+        "RuntimeError: no login at https://***@db.org/x?token=***&a=1 with *** or *** (Bearer ***) (train.py, line 3)"
+    )
+    told = (run_dir / "cause.71.json").read_text() + "\n".join(ended.said)
+    assert not any(one in told for one in (SECRET, "t0psecret", "hf_a1", "b2b2"))
+
+
+def test_ordinary_words_are_no_secrets() -> None:
+    said = "FileNotFoundError: https://example.org/a@b, key=value, basic training, /home/ada/.token, sk-learn, 1@2"
+    cause = Cause("python-exception", said, "", evidence=(said,))
+    values = secrets_here({"A_TOKEN": "1", "B_PASSWORD": "", "KEY": said, "C_SECRET": "/home/ada/.token"}, [])
+    assert (values, without_secrets(cause, values)) == ([], cause)
+
+
 def test_a_script_that_fails_says_at_its_end_what_failed_first(run_dir: Path) -> None:
     ended = Ended(run_dir, printing(RANKED, 143))
     assert ended.code == 143
@@ -102,6 +133,16 @@ def test_a_job_that_goes_well_or_stops_in_good_order_says_nothing(
     ended = Ended(run_dir, body)
     assert (ended.code, ended.cause, ended.said) == (code, None, [])
     assert (run_dir / "exit_code.71").read_text() == f"{code}\n"
+
+
+@pytest.mark.parametrize("reason", ["hang", "nonfinite"])
+def test_a_training_that_stops_since_it_cannot_go_on_has_failed(run_dir: Path, reason: str) -> None:
+    said = "error: the loss is nan at step 9: x\n"
+    said += f"slurmgpu: stopped by {reason} at step 9; not requeued: {reason} is not a reason to start again; to go on: y\n"
+    ended = Ended(run_dir, printing(said, 1))
+    assert ended.cause is not None
+    assert "the loss is nan at step 9" in ended.cause["what"]
+    assert len(ended.said) == 2
 
 
 def test_a_script_that_slurm_ends_says_so_though_its_trap_is_not_told(run_dir: Path) -> None:
@@ -240,6 +281,23 @@ def test_a_job_that_never_heard_of_slurmgpu_is_explained_by_its_logs(tmp_path: P
     assert without.kind == "time-limit"
 
 
+def test_a_job_without_a_log_since_the_logs_folder_is_missing_is_told_which(tmp_path: Path) -> None:
+    never = {"exit_code": 0, "signal": 53, "stdout": str(tmp_path / "nofolder" / "71.out")}
+    found = cause_of(failed(**never), None)
+    assert found is not None
+    assert (found.kind, found.certain) == ("no-launch", True)
+    assert cause_lines(found) == [
+        f"first cause: Slurm could not open its log: there is no folder {tmp_path}/nofolder",
+        f"fix: make it before you submit: mkdir -p {tmp_path}/nofolder",
+    ]
+    unsure = cause_of(failed(**never | {"stdout": str(tmp_path / "71.out")}), None)
+    assert unsure is not None
+    assert (unsure.what, unsure.certain) == (
+        "could not start: the log's or the work folder may be missing",
+        False,
+    )
+
+
 def test_the_same_node_before_is_told_where_a_node_may_be_to_blame(tmp_path: Path) -> None:
     for number, kind, host in (
         (1, "ecc", "node2"),
@@ -265,3 +323,21 @@ def test_the_same_node_before_is_told_where_a_node_may_be_to_blame(tmp_path: Pat
         "evidence:",
         "  x",
     ]
+
+
+def test_what_one_has_cancelled_oneself_needs_no_explanation() -> None:
+    cancelled = cause(kind="cancelled")
+    mine = failed(state="CANCELLED", state_text=f"CANCELLED by {os.getuid()}")
+    assert is_own_doing(mine, cancelled)
+    assert not is_own_doing(mine, cause())  # a process had failed before
+    assert not is_own_doing(failed(state="CANCELLED", state_text="CANCELLED by 4294967"), cancelled)
+    assert not is_own_doing(failed(state="CANCELLED", state_text="CANCELLED"), cancelled)
+
+
+def test_a_script_that_fails_without_a_word_says_so_in_its_log(run_dir: Path) -> None:
+    ended = Ended(run_dir, "exit 3\n")
+    assert ended.said == [
+        "slurmgpu: first cause: not known (exit code 3): nothing in the logs tells what failed first"
+    ]
+    assert ended.cause is not None
+    assert "log is empty" in ended.cause["fix"]

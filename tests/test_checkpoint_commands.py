@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -67,6 +68,19 @@ def run_dir(tmp_path: Path) -> Path:
     return path
 
 
+def test_no_flipped_bit_in_a_manifest_is_accepted(run_dir: Path) -> None:
+    path = run_dir / "checkpoints" / "step-20" / "manifest.json"
+    document = json.loads(path.read_text()) | {"schema": "slurmgpu.checkpoint/2"}
+    text = writing._sealed(json.dumps(document, indent=1)[:-2].encode())
+    path.write_bytes(text)
+    assert reading.checkpoints(path.parents[1])[0].state == "complete"
+    draw = random.Random(0)
+    for _ in range(500):
+        place = draw.randrange(len(text))
+        path.write_bytes(text[:place] + bytes([text[place] ^ 1 << draw.randrange(8)]) + text[place + 1 :])
+        assert reading.checkpoints(path.parents[1])[0].state == "damaged", path.read_bytes()
+
+
 def listed(call: Call, *words: str) -> list[dict[str, Any]]:
     done = call("list", *words, "--json")
     assert done.exit_code == 0, done.output
@@ -97,7 +111,7 @@ def break_the_manifest(path: Path) -> None:
 
 def other_schema(path: Path) -> None:
     text = (path / "manifest.json").read_text()
-    (path / "manifest.json").write_text(text.replace("checkpoint/1", "checkpoint/2"))
+    (path / "manifest.json").write_text(text.replace("checkpoint/1", "checkpoint/3"))
 
 
 def no_parts(path: Path) -> None:

@@ -249,6 +249,33 @@ def test_output_to_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_traceback_and_takes_no_files_place(tmp_path: Path, closed: str) -> None:
+    command = f"{sys.executable} -m slurmgpu schema job {closed}"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) is (closed == "2>&-")
+
+
+def test_commands_that_look_for_a_terminal_bear_a_closed_stream(tmp_path: Path) -> None:
+    sacct = tmp_path / "bin" / "sacct"
+    sacct.parent.mkdir()
+    sacct.write_text("#!/bin/sh\n")
+    sacct.chmod(0o755)
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{sacct.parent}:/usr/bin:/bin"}
+    command = f"{sys.executable} -m slurmgpu report 7 >&-"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+
+
+def test_letters_that_the_terminals_encoding_lacks_are_spelled_out(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "latin-1"}
+    command = [sys.executable, "-m", "slurmgpu", "render", "--gpus", "1", "--", "echo", "\N{CHECK MARK}"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True)
+    assert (done.returncode, b"\\u2713" in done.stdout) == (0, True), done.stderr
+
+
 def test_a_disk_that_is_full_is_one_clear_error(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

@@ -85,6 +85,13 @@ def test_a_finished_job_is_left_alone() -> None:
     assert scancelled(slurm) == []
 
 
+def test_a_job_that_completes_at_that_moment_is_not_said_to_be_cancelled() -> None:
+    results = end(slurm_with(SEEN, queue(("1", "COMPLETED"))), "1")
+    assert [(r.outcome, r.message) for r in results] == [
+        ("finished", "job 1 completed before it could be cancelled (was RUNNING)")
+    ]
+
+
 def test_a_job_that_nobody_knows_is_missing() -> None:
     slurm = slurm_with(SEEN)
     results = end(slurm, "99999", "nosuch")

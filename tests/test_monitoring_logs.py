@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
+import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,15 @@ from hypothesis import strategies as st
 
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.monitoring.following import GrowingLogs
-from slurmgpu.monitoring.log_files import Log, last_lines_from, lines_of, logs_of
+from slurmgpu.monitoring.log_files import (
+    LONGEST_LINE,
+    Log,
+    last_lines_from,
+    lines_of,
+    logs_of,
+    nothing_in,
+    pieces_of,
+)
 from slurmgpu.monitoring.log_lines import LineFilter, Wanted, rank_of, time_of
 from slurmgpu.printable import Harmless
 
@@ -307,3 +317,45 @@ def test_no_text_in_any_pieces_gets_more_than_colours_and_moves_through(pieces: 
     shown = "".join(map(harmless.text, pieces)) + harmless.end()
     rest = re.sub(r"\x1b\[[0-9;:]*[ABCDGKm]", "", shown)
     assert all(c.isprintable() or c in "\n\r\t\b" for c in rest)
+
+
+# What is no log, and what no person wrote
+
+
+def test_a_line_without_an_end_is_passed_on_in_pieces_and_not_kept_whole() -> None:
+    found = list(lines_of("x" * 65536 for _ in range(640)))
+    assert sum(len(line.rstrip("\n")) for line in found) == 640 * 65536
+    assert max(map(len, found)) <= 2 * LONGEST_LINE
+
+
+def test_a_line_without_an_end_that_grows_is_passed_on_beside_other_logs(tmp_path: Path) -> None:
+    logs, written = follow(tmp_path / "out", tmp_path / "err")
+    add(tmp_path / "out", b"x" * (3 * LONGEST_LINE))
+    logs.pass_on(written.append)
+    assert sum(text.count("x") for text in written) > LONGEST_LINE
+
+
+def test_nothing_is_read_from_a_pipe_or_a_device_in_a_logs_place(tmp_path: Path) -> None:
+    pipe = tmp_path / "log"
+    os.mkfifo(pipe)
+    with pipe.open("r+b", buffering=0) as both:  # without it, an open that waits would wait for ever
+        both.write(b"secret\n")
+        assert list(pieces_of(pipe, 0, 7)) == []
+        logs, written = follow(pipe)
+        logs.pass_on(written.append, last=True)
+        assert written == []
+    why = "cannot be read: a folder, a pipe or a device, which keeps no log"
+    for path in (pipe, Path("/dev/null"), tmp_path):
+        assert nothing_in(Log("7", path)) == f"{path} {why}"
+
+
+def test_a_time_beyond_the_calendar_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        now = datetime.now(timezone.utc)
+        assert time_of("9999-12-31 23:59:59 for ever", now) is None
+        assert time_of("0001-01-01 00:00:00 never", now) is None
+    finally:
+        monkeypatch.undo()
+        time.tzset()

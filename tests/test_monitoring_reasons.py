@@ -38,7 +38,7 @@ def test_every_reason_for_which_slurm_lets_a_job_wait_has_a_sentence(word: str) 
         ("QOSMaxJobsPerUserLimit", "as many of your jobs run as QOS high allows; starts when some end"),
         (
             "QOSMaxWallDurationPerJobLimit",
-            "waits for ever: it asks for more time than QOS high allows for a job",
+            "will never start: it asks for more time than QOS high allows for a job",
         ),
         (
             "AssocGrpCPURunMinutesLimit",
@@ -46,7 +46,7 @@ def test_every_reason_for_which_slurm_lets_a_job_wait_has_a_sentence(word: str) 
         ),
         ("AssocGrpGRESMinutes", "the jobs of account lab have used up its GPU-minutes"),
         ("MaxNodePerAccount", "the jobs of account lab use as many nodes as QOS high allows"),
-        ("QOSMinGRES", "waits for ever: it asks for fewer GPUs or other GRES than QOS high wants"),
+        ("QOSMinGRES", "will never start: it asks for fewer GPUs or other GRES than QOS high wants"),
     ],
 )
 def test_a_limit_says_whose_it_is_and_on_what(word: str, sentence: str) -> None:
@@ -94,7 +94,7 @@ def test_an_array_is_one_line_that_counts_its_tasks() -> None:
     tasks.append(job("7_[7-9%2]", "PENDING", array_job_id=7, array_tasks="[7-9%2]"))
     (other, line) = lines([job("5"), *tasks])
     assert other.tasks is None
-    assert line.tasks == "10 tasks: 4 done, 2 running, 3 waiting, 1 failed (4)"
+    assert line.tasks == "4/10 tasks done, 2 running, 3 waiting, 1 failed (4)"
     assert (line.job.job_id, line.job.state) == ("7", JobState.RUNNING)
     assert [one.job.job_id for one in lines(tasks, each_task=True)] == [task.job_id for task in tasks]
 
@@ -111,7 +111,7 @@ def test_tasks_that_only_accounting_still_knows_are_of_the_same_array() -> None:
     tasks = [job("7_1", "COMPLETED", array_job_id=7, array_tasks="1", cluster="only")]
     tasks.append(job("7_2", "RUNNING", array_job_id=7, array_tasks="2", cluster=None))
     (line,) = lines(tasks)
-    assert line.tasks == "2 tasks: 1 done, 1 running"
+    assert line.tasks == "1/2 tasks done, 1 running"
 
 
 def test_a_single_task_stays_what_it_is() -> None:
@@ -126,7 +126,7 @@ def test_a_single_task_stays_what_it_is() -> None:
         ("Dependency", "afternotok:12(unfulfilled)?after:13+5(unfulfilled)", "job 12 to fail or job 13+5 to start"),
         ("Dependency", "singleton(unfulfilled)", "all earlier jobs of this name and user to end"),
         ("Dependency", None, "waits for another job"),
-        ("DependencyNeverSatisfied", "afterok:1(failed),afterok:2(unfulfilled)", "for ever: for job 1 to complete, which"),
+        ("DependencyNeverSatisfied", "afterok:1(failed),afterok:2(unfulfilled)", "start: it waits for job 1 to complete, which"),
     ],
 )  # fmt: skip
 def test_what_a_job_waits_for_is_named(reason_word: str, dependency: str | None, sentence: str) -> None:
@@ -148,6 +148,26 @@ def test_gpu_memory_is_shown_where_it_was_measured_and_only_there() -> None:
 
 
 def test_a_job_that_was_put_back_is_not_said_to_wait_for_a_time_that_somebody_asked_for() -> None:
-    assert reason(job(state="PENDING", reason="BeginTime")) == "BeginTime: not before the time asked for"
+    assert (
+        reason(job(state="PENDING", reason="BeginTime"))
+        == "BeginTime: must not start before the time asked for"
+    )
     said = reason(job(state="PENDING", reason="BeginTime", restarts=2))
     assert said == "BeginTime: put back into the queue (2 times so far), where Slurm lets it wait a moment"
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"reason": "Resources", "gpus": 8, "gpu_types": {"a100": 8}, "nodes": 2}, "are free: asks for 8 a100 on 2 nodes"),
+        ({"reason": "Resources", "gpus": 1, "nodes": 1}, "next, when nodes are free: asks for 1 GPU"),
+        ({"reason": "Resources", "gpus": 0, "cpus": 64, "nodes": 4}, "are free: asks for 64 CPUs on 4 nodes"),
+        ({"reason": "Resources"}, "next, when nodes are free"),
+        ({"reason": "JobArrayTaskLimit", "array_tasks": "[4-9%3]"}, "the array's own limit (%) allows: 3 at a time"),
+        ({"reason": "JobArrayTaskLimit"}, "the array's own limit (%) allows"),
+    ],
+)  # fmt: skip
+def test_a_reason_has_its_figure_where_the_queue_tells_it_anyway(
+    values: dict[str, object], sentence: str
+) -> None:
+    assert str(reason(job(state="PENDING", **values))).endswith(sentence)  # type: ignore[arg-type]

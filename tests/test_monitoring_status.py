@@ -26,10 +26,11 @@ from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.monitoring import logs
 from slurmgpu.monitoring.log_files import logs_of
 from slurmgpu.monitoring.logs import find_logs
+from slurmgpu.monitoring.merging import merge
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.runs import find_run, run_of_job
 from slurmgpu.monitoring.select import select, since_moment
-from slurmgpu.monitoring.status import StatusReport, merge, status
+from slurmgpu.monitoring.status import StatusReport, status
 from slurmgpu.monitoring.table import plain, table
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm
@@ -376,6 +377,12 @@ def test_a_damaged_run_file_is_named(tmp_path: Path, text: str) -> None:
         select([str(tmp_path)])
 
 
+def test_a_device_in_the_place_of_a_run_file_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "run.json").symlink_to("/dev/zero")
+    with pytest.raises(InvalidInput, match=r"run\.json cannot be read: a folder, a pipe or a device"):
+        read_run(tmp_path)
+
+
 def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"is not there|is not a run directory"):
         select([str(tmp_path)])
@@ -389,10 +396,12 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
     ("text", "expected"),
     [
         ("30m", NOW - timedelta(minutes=30)),
+        ("90s", NOW - timedelta(seconds=90)),
         ("12h", NOW - timedelta(hours=12)),
         ("1d", NOW - timedelta(days=1)),
         ("2w", NOW - timedelta(weeks=2)),
         ("2026-11-20T00:00:00+00:00", datetime(2026, 11, 20, tzinfo=timezone.utc)),
+        ("0001-01-02", datetime(1970, 1, 2, tzinfo=timezone.utc)),  # sacct refuses what Slurm cannot count
     ],
 )
 def test_since_is_a_span_or_a_date(text: str, expected: datetime) -> None:
@@ -454,7 +463,7 @@ def row(found: JobStatus) -> dict[str, str]:
 
 
 def test_a_reason_that_waits_for_ever_says_so() -> None:
-    assert "for ever" in row(job(state="PENDING", reason="PartitionTimeLimit"))["REASON"]
+    assert "never start" in row(job(state="PENDING", reason="PartitionTimeLimit"))["REASON"]
     assert row(job(state="PENDING", reason="SomethingNew"))["REASON"] == "SomethingNew"
 
 

@@ -90,9 +90,27 @@ def test_each_service_gets_the_first_cause_of_a_job_that_failed(
     assert "no notification" not in done.log.read_text()
 
 
+def test_a_run_directory_that_takes_no_file_costs_neither_the_message_nor_the_cause(
+    run_dir: Path, hook: Webhook
+) -> None:
+    asked(run_dir)
+    for name in ("exit_code.71", "cause.71.json"):  # as on a full disk: they cannot be written
+        (run_dir / name).mkdir()
+    done = ended(run_dir, printing(RANKED, 1), hook.address)
+    assert (done.code, done.said[0]) == (1, f"slurmgpu: {KEY_ERROR}")
+    (received,) = hook.received
+    assert received.body["first_cause"]["rank"] == 5
+    assert [path.name for path in run_dir.iterdir() if path.name.startswith(".")] == []
+
+
 def test_a_program_gets_the_facts_as_json(run_dir: Path, hook: Webhook) -> None:
     asked(run_dir)
-    environment = {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "2"}
+    environment = {
+        "SLURM_ARRAY_JOB_ID": "70",
+        "SLURM_ARRAY_TASK_ID": "3",
+        "SLURM_RESTART_COUNT": "2",
+        "SLURMD_NODENAME": "gpu7",
+    }
     started = str(int(time.time()) - 7300)
     ended(run_dir, printing(RANKED, 1), hook.address, SLURM_JOB_START_TIME=started, **environment)
     body = hook.received[0].body
@@ -102,7 +120,7 @@ def test_a_program_gets_the_facts_as_json(run_dir: Path, hook: Webhook) -> None:
     assert 7300 <= body.pop("seconds") < 7900
     assert body == {
         "schema": "slurmgpu.notification/1", "event": "failed", "job_id": "70_3", "name": "train", "cluster": "big",
-        "host": socket.gethostname(), "exit_code": 1, "restart": 2, "logs": [f"{run_dir}/logs/71.out"],
+        "host": "gpu7", "exit_code": 1, "restart": 2, "logs": [f"{run_dir}/logs/71.out"],
         "run_dir": str(run_dir),
     }  # fmt: skip
 

@@ -25,7 +25,7 @@ from slurmgpu.monitoring.reporting.pace import pace_of
 from slurmgpu.monitoring.reporting.probed import Probed, ended_well, probed
 from slurmgpu.monitoring.reporting.proposals import Part
 from slurmgpu.monitoring.reporting.text import job_lines
-from slurmgpu.monitoring.reporting.training import Training, read_lines, read_training
+from slurmgpu.monitoring.reporting.training import Training, read_rows, read_training
 from slurmgpu.slurm.commands import Answer
 from slurmgpu.submission.probing import as_probe, goes_on, left_out
 from tests.test_report import BEGIN, GIB, figures, metrics, row, sacct, steps, trained
@@ -205,7 +205,7 @@ def a_training(folder: Path, *, end: str = "time", wait: float = 0.0) -> None:
 
 def test_the_whole_of_a_training_is_its_steps_its_evaluations_and_what_comes_once(tmp_path: Path) -> None:
     a_training(tmp_path)
-    found = read_lines(tmp_path)
+    found = read_rows(tmp_path)
     assert found is not None
     pace = pace_of(found[0])
     assert pace is not None

@@ -29,11 +29,11 @@ from slurmgpu.models.units import Duration, Memory
 from slurmgpu.monitoring.reporting.advising import advise
 from slurmgpu.monitoring.reporting.figures import Figures, Peak, figures_of, together
 from slurmgpu.monitoring.reporting.gathering import JobReport, Reports, looked_into
-from slurmgpu.monitoring.reporting.lines import costs
+from slurmgpu.monitoring.reporting.lines import costs, state_of
 from slurmgpu.monitoring.reporting.page import page
 from slurmgpu.monitoring.reporting.proposals import HEAD_ROOM, Proposal, memory_text, rounded_up
 from slurmgpu.monitoring.reporting.summing import summed
-from slurmgpu.monitoring.reporting.text import WIDTH, job_lines, summary_lines
+from slurmgpu.monitoring.reporting.text import WIDTH, job_lines, job_table, summary_lines
 from slurmgpu.monitoring.reporting.training import Training, read_training
 from slurmgpu.monitoring.reporting.wording import percent, short
 from slurmgpu.slurm import History, Sampling, Slurm, current_user
@@ -154,7 +154,7 @@ def test_gpu_use_that_slurm_did_not_measure_is_unknown_and_never_zero() -> None:
     zero = steps("7", TRESUsageInMax="cpu=02:00:00,gres/gpumem=0,gres/gpuutil=0,mem=1G")
     found = figures(row("7"), zero)
     assert (found.gpu_busy, found.gpu_busiest, found.gpu_memory_peak) == (None, None, None)
-    assert any(doubt.startswith("GPU use: unknown") for doubt in found.doubts)
+    assert any(doubt.startswith("GPU use: the job took no samples") for doubt in found.doubts)
     assert "gpus" not in proposed(found)
 
 
@@ -174,7 +174,7 @@ def test_gpu_use_of_releases_that_count_the_last_gpu_alone_is_unknown(
 def test_energy_that_slurm_did_not_measure_is_unknown(said: str) -> None:
     found = figures(row("7", ConsumedEnergyRaw=said), steps("7"))
     assert found.energy is None
-    assert any(doubt.startswith("energy: unknown") for doubt in found.doubts)
+    assert any(doubt.startswith("energy: neither") for doubt in found.doubts)
 
 
 def test_measured_energy_and_the_profiles_electricity_give_carbon_with_its_source() -> None:
@@ -422,6 +422,22 @@ def test_no_gpu_is_called_idle_where_not_all_were_sampled_or_one_holds_data() ->
     assert figures(row("7"), steps("7"), samples=held).idle_gpus == ()
 
 
+def test_kernels_on_few_sms_are_told_from_gpus_that_are_used() -> None:
+    def sms(*shares: float | None) -> SampleSummary:
+        seen = gpus(0.9, 0.9)
+        told = (
+            gpu.model_copy(update={"sm_activity_mean": s}) for gpu, s in zip(seen.gpus, shares, strict=True)
+        )
+        return seen.model_copy(update={"gpus": tuple(told)})
+
+    few = figures(row("7"), steps("7"), samples=sms(0.1, 0.14))
+    assert few.sm_activity == pytest.approx(0.12)
+    assert any("90 % of the time, on 12 % of the SMs" in said for said in advise(few).remarks)
+    assert "SMs of them" in "\n".join(job_lines(JobReport(few), None, bars=False))
+    for many in (sms(0.6, 0.6), sms(0.1, None)):
+        assert not any("SMs" in said for said in advise(figures(row("7"), steps("7"), samples=many)).remarks)
+
+
 @pytest.mark.parametrize(
     ("samples", "why"),
     [
@@ -433,7 +449,7 @@ def test_no_gpu_is_called_idle_where_not_all_were_sampled_or_one_holds_data() ->
 )
 def test_why_the_use_of_gpus_is_not_known_is_said(samples: SampleSummary | None, why: str) -> None:
     doubts = figures(row("7"), steps("7"), samples=samples).doubts
-    assert [doubt for doubt in doubts if doubt.startswith(f"GPU use: unknown: {why}")]
+    assert [doubt for doubt in doubts if doubt.startswith(f"GPU use: {why}")]
 
 
 def test_a_loader_that_waits_with_busy_cpus_gets_more_and_with_idle_ones_gets_none() -> None:
@@ -474,7 +490,11 @@ def test_an_arrays_request_follows_from_the_task_that_needed_most(tmp_path: Path
     assert proposed(some)["memory"] == ("64G", "11G")
     lines = job_lines(JobReport(some), None, bars=False)
     assert "  2 COMPLETED, 1 FAILED; partition gpu; account lab; user " + USER in lines
-    assert "  what tasks used is that of the 2 that completed" in lines
+    assert "  what tasks used is taken from the 2 that completed" in lines
+    assert [state_of(one) for one in (some, whole("COMPLETED", "COMPLETED"), whole("FAILED"))] == [
+        "1/3 FAILED", "COMPLETED", "FAILED",
+    ]  # fmt: skip
+    assert "  1/3 FAILED  " in job_table([JobReport(some)])[1]
     assert len(some.doubts) == len({doubt.partition(":")[0] for doubt in some.doubts})
 
 
@@ -524,6 +544,7 @@ def test_of_a_resumed_run_the_goodput_of_one_job_is_not_known(
     "", "{}\n", "[1]\n", '{"schema": "slurmgpu.metrics/1"}\n', "\x00" * 100,
     '{"schema": "slurmgpu.metrics/1", "values": {}, "step":',
     '{"schema": "slurmgpu.metrics/1", "restart": 1e400, "step": NaN, "kind": "train", "values": {"step_seconds": "x"}}\n',
+    '{"schema": "slurmgpu.metrics/1", "restart": 0, "step": 1%s, "kind": "train", "values": {}}' % ("0" * 400),
     "[" * 100000,
 ])  # fmt: skip
 def test_rubbish_in_place_of_metrics_is_no_training(text: str, tmp_path: Path) -> None:
@@ -636,10 +657,34 @@ def test_without_accounting_a_report_says_what_it_cannot_know() -> None:
 
 
 def test_everybodys_jobs_are_asked_for_by_name_or_all() -> None:
-    for arguments, word in ((["--user", "ada"], "--user=ada"), (["--all-users"], "--allusers")):
+    for arguments, word in ((["--user", "nobody"], "--user=nobody"), (["--all-users"], "--allusers")):
         door = slurm([row("7", User="ada"), steps("7")])
         assert invoke(*arguments, slurm=door).exit_code == 0
         assert word in door.asked[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "left"),
+    [
+        (["--account", "LAB"], ["7", "8"]),
+        (["-p", "cpu,debug"], ["8", "9"]),
+        (["--name", "sweep-*"], ["9"]),
+        (["--state", "failed,to"], ["9"]),
+        (["-A", "lab", "--state", "COMPLETED", "-p", "gpu"], ["7"]),
+        (["7", "8", "-p", "cpu"], ["8"]),
+    ],
+)
+def test_only_jobs_like_that_are_added_up(arguments: list[str], left: list[str]) -> None:
+    door = slurm([
+        row("7"), row("8", Partition="cpu"),
+        row("9", Partition="debug", Account="other", JobName="sweep-1", State="FAILED"),
+    ])  # fmt: skip
+    result = invoke(*arguments, "--json", slurm=door)
+    assert result.exit_code == 0, result.stderr
+    known = json.loads(result.stdout)
+    assert [job["job_id"] for job in known["jobs"]] == left
+    if known["summary"]:
+        assert known["summary"]["total"]["jobs"] == len(left)
 
 
 class _Page(HTMLParser):
@@ -703,6 +748,16 @@ def sampled(folder: Path, job: int = 7, count: int = 1000) -> None:
     text = "".join(json.dumps({"schema": "slurmgpu.sample/1"} | one) + "\n" for one in rows)
     (folder / "samples" / f"{job}.0-n1.jsonl").write_text(text.replace("\n", "\n{cut\n\x00\n", 1))
     (folder / "samples" / f"{job}.0-n2.jsonl").write_text("[" * 100000)
+
+
+def test_samples_of_an_arrays_task_are_the_runs_and_its_metrics_its_own_folders(tmp_path: Path) -> None:
+    sampled(tmp_path, job=12)  # by the number that Slurm gave the task
+    (tmp_path / "3").mkdir()
+    metrics(tmp_path / "3", (0, "start", 0, {"total_steps": 40}), (0, "train", 40, trained(1.0, 0.25)))
+    run = Run.model_construct(run_dir=str(tmp_path), job_id=7, earlier=[])
+    (history,) = histories(row("7_3", seconds=4000, raw="12"), steps("7_3"))
+    found = looked_into(history, EVERY_2_S, lambda _: run)
+    assert (found.gpu_busy, found.training and found.training.loader_wait) == (0.25, 0.25)
 
 
 def test_a_page_shows_what_was_sampled_over_time_and_the_loss(tmp_path: Path) -> None:
@@ -828,6 +883,9 @@ def test_the_proposal_goes_into_the_file_that_the_run_was_made_of_in_its_own_key
     assert submitted.read_text() == wanted
     assert submitted.stat().st_mode & 0o777 == 0o640
     assert "+  memory_per_gpu: 5632M   # plenty" in result.stdout
+    again = invoke("7", "--apply", slurm=used())
+    assert (again.exit_code, submitted.read_text()) == (0, wanted)
+    assert again.stderr.endswith("job.yaml: asks for this already; nothing is changed\n")
 
 
 @pytest.mark.parametrize(
@@ -845,6 +903,44 @@ def test_a_file_that_says_something_else_than_the_run_did_is_not_touched(
     with pytest.raises(InvalidInput, match=re.escape(why)):
         invoke("7", "--apply", slurm=used())
     assert submitted.read_text() == JOB.replace(old, new)
+
+
+def test_a_file_of_windows_keeps_its_line_ends(submitted: Path) -> None:
+    submitted.write_bytes(JOB.replace("\n", "\r\n").encode())
+    assert invoke("7", "--apply", slurm=used()).exit_code == 0
+    data = submitted.read_bytes()
+    assert b"memory_per_gpu: 5632M   # plenty\r\n" in data
+    assert data.count(b"\n") == data.count(b"\r\n") == JOB.count("\n") + 1
+    mixed = JOB.replace("\n", "\r\n", 2).encode()
+    submitted.write_bytes(mixed)
+    with pytest.raises(InvalidInput, match="its lines end in several ways"):
+        invoke("7", "--apply", slurm=used())
+    assert submitted.read_bytes() == mixed
+
+
+def test_a_protected_file_is_not_replaced(submitted: Path) -> None:
+    submitted.chmod(0o440)
+    with pytest.raises(InvalidInput, match="is write-protected"):
+        invoke("7", "--apply", slurm=used())
+    assert submitted.read_text() == JOB
+
+
+def test_what_somebody_writes_meanwhile_is_kept(submitted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def edited(*arguments: Any) -> str:
+        submitted.write_text(JOB + "# mine\n")
+        return with_values(*arguments)
+
+    monkeypatch.setattr("slurmgpu.cli.actions.report_apply.with_values", edited)
+    with pytest.raises(InvalidInput, match="has just been changed"):
+        invoke("7", "--apply", slurm=used())
+    assert submitted.read_text() == JOB + "# mine\n"
+
+
+def test_a_page_goes_through_a_device_and_does_not_replace_it(tmp_path: Path) -> None:
+    device = tmp_path / "page"
+    device.symlink_to("/dev/null")
+    assert invoke("7", "--html", str(device), slurm=used()).exit_code == 0
+    assert device.is_symlink()
 
 
 def test_a_job_without_a_run_cannot_be_applied(tmp_path: Path) -> None:

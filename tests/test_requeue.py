@@ -45,6 +45,7 @@ show*hang) sleep 30 ;;
 show*fail) echo "slurm_load_jobs error" >&2; exit 1 ;;
 show*silent) ;;
 show*) cat job ;;
+requeue*killed) kill -TERM $$ ;;
 requeue*refuse) echo "Requested operation is presently disabled" >&2; exit 1 ;;
 esac
 """
@@ -184,6 +185,14 @@ def test_a_refused_requeue_says_what_to_do(training: Batch) -> None:
     assert code == 75
     assert "Requested operation is presently disabled" in said
     assert f"scontrol requeue failed; to go on: SLURMGPU_RUN_DIR={training.run_dir} sbatch {script}" in said
+
+
+def test_a_requeue_that_ends_scontrol_too_is_not_said_to_have_failed(training: Batch) -> None:
+    training.scontrol("killed")
+    code, said = training.run()
+    assert (code, training.requeues) == (75, ["Incomplete 7"])
+    assert "requeueing, restart 1 of at most 10" in said
+    assert "requeue failed" not in said  # whoever reads it would submit the job once more
 
 
 @pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", "PREEMPTED", "PENDING", "TIMEOUT"])

@@ -24,6 +24,7 @@ from slurmgpu.sampling.processes import JobProcesses
 from slurmgpu.sampling.readings import Reading, Totals, own, throttled_by
 from slurmgpu.sampling.rows import Rows
 from slurmgpu.sampling.smi import output_of, read_amd_smi, read_nvidia_smi, read_rocm_smi
+from tests.nvml import compiled
 
 PACKAGE = Path(__file__).parents[1] / "slurmgpu" / "sampling"
 HERE = Path(__file__).parent
@@ -116,12 +117,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 @pytest.fixture(scope="session")
 def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the stand-in for NVML."""
-    if shutil.which("gcc") is None:
-        pytest.skip("no gcc here to compile the stand-in for NVML with")
-    folder = tmp_path_factory.mktemp("nvml")
-    library = folder / "libnvidia-ml.so.1"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, HERE / "nvml.c"], check=True)
-    return folder
+    return compiled(tmp_path_factory.mktemp("nvml"))
 
 
 # What it writes
@@ -175,6 +171,7 @@ def test_nvml_tells_use_memory_power_and_trouble_of_each_gpu(job: Job, nvml: Pat
     found = summary(job.run_dir, job.id)
     assert found is not None
     assert found.gpu_utilisation == pytest.approx(0.75, abs=0.01)
+    assert found.sm_activity == pytest.approx(0.4, abs=0.01)
     one = found.gpus[0]
     assert (one.name, one.memory_peak, one.memory_total) == ("NVIDIA H100 80GB HBM3", 20 << 30, 80 << 30)
     assert one.power_mean == pytest.approx(300, rel=0.15)  # by the counter of energy
@@ -189,6 +186,7 @@ def test_an_old_driver_and_a_gpu_off_the_bus_are_not_measured_rather_than_zero(j
     lost, well = found.gpus
     assert (lost.utilisation_mean, lost.memory_peak, lost.power_mean, lost.energy) == (None, None, None, None)
     assert well.utilisation_mean == pytest.approx(0.75, abs=0.01)
+    assert (well.sm_activity_mean, found.sm_activity) == (None, None)  # GPUs before Hopper do not count it
     assert well.power_mean == pytest.approx(300, rel=0.01)  # by power over time
     assert found.energy is None  # of all GPUs together, it is not known
 
@@ -406,7 +404,7 @@ def test_what_nvidia_smi_cannot_say_is_not_measured() -> None:
         ("power",),
         0,
     )
-    assert other[3:] == (None, 5 << 20, 40960 << 20, None, None, None, None, (), None, ())
+    assert other[3:] == (None, 5 << 20, 40960 << 20, None, None, None, None, (), None, (), None)
 
 
 def test_amds_programs_are_read() -> None:

@@ -182,6 +182,11 @@ def test_the_pattern_of_a_log_is_expanded_as_slurm_does(pattern: str, expected: 
     assert expand(pattern, "1") == expected
 
 
+def test_the_one_log_of_a_heterogeneous_job_is_that_of_its_first_component() -> None:
+    assert [expand("%j.out", job, raw) for job, raw in (("113+0", 113), ("113+1", 114))] == ["113.out"] * 2
+    assert [expand("%N.out", job) for job in ("113+0", "113+1")] == ["n01.out", None]
+
+
 @pytest.mark.parametrize("pattern", ["100%", "%5q", "a%5", "a%5%j-%5%", "%b", "%r", "%3b"])
 def test_a_log_that_each_release_names_in_its_own_way_is_not_known(pattern: str) -> None:
     assert expand(pattern, "1") is None

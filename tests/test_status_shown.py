@@ -106,9 +106,23 @@ def test_an_array_is_one_line_and_opens_where_it_is_named_alone() -> None:
     together = [line for line in invoke().stdout.splitlines() if line.startswith("4")]
     assert len(together) == 1
     opened = invoke("4").stdout.splitlines()
-    assert opened[1].startswith("array 4: 6 tasks: ")
+    assert opened[1].startswith("array 4: 0/6 tasks done, ")
     assert [line.split()[0] for line in opened[3:]] == ["4_0", "4_1", "4_[2-5%2]"]
     assert [line.split()[0] for line in invoke("4", "9").stdout.splitlines()[2:]] == ["4", "9"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_an_array_tells_how_far_it_is_and_which_tasks_failed_however_narrow_the_terminal(width: int) -> None:
+    ended = [job(f"7_{n}", "FAILED" if n in (3, 7) else "COMPLETED", array_job_id=7, array_tasks=str(n), exit_code=1)
+             for n in range(14)]  # fmt: skip
+    waits = job("7_[14-99%4]", "PENDING", array_job_id=7, array_tasks="[14-99%4]", reason="JobArrayTaskLimit")
+    rows, lines = table([*ended, waits], NOW)
+    assert rows[1][-1].startswith("12/100 tasks done, 86 waiting, 2 failed (3, 7); JobArrayTaskLimit: ")
+    out = io.StringIO()
+    _pretty(rows, lines, Console(file=out, width=width))
+    text = " ".join(out.getvalue().split())
+    assert "12/100 tasks done, 86 waiting, 2 failed (3, 7)" in text
+    assert text.endswith("as many tasks run as the array's own limit (%) allows: 4 at a time")
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])

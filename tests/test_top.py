@@ -192,7 +192,7 @@ def test_somebody_elses_job_is_not_even_asked_about(fake: Fake) -> None:
 @pytest.mark.parametrize(
     ("job_id", "key", "asked"),
     [
-        ("11", "H", ["scontrol", "hold", "11"]),
+        ("11", "H", ["scontrol", "uhold", "11"]),
         ("15", "U", ["scontrol", "release", "15"]),
         ("12", "Q", ["scontrol", "requeue", "12"]),
         ("16", "Q", ["scontrol", "requeue", "16"]),
@@ -438,3 +438,15 @@ def test_without_a_terminal_the_command_names_another_and_textual_is_not_even_im
     )
     assert (done.returncode, done.stdout.strip()) == (1, "False"), done
     assert "slurmgpu status --watch" in done.stderr
+
+
+def test_the_pictures_in_the_docs_are_what_it_shows(tmp_path: Path) -> None:
+    pictures = Path(__file__).resolve().parent.parent / "docs" / "pictures"
+    subprocess.run([sys.executable, pictures / "top.py", tmp_path], check=True)
+    made = sorted(tmp_path.glob("*.svg"))
+    assert [one.name for one in made] == sorted(one.name for one in pictures.glob("top-*.svg"))
+    for one in made:
+        assert one.read_bytes() == (pictures / one.name).read_bytes(), (
+            f"python docs/pictures/top.py ({one.name})"
+        )
+        assert not any(word in one.read_text() for word in ("@font-face", "url(http", "/root/", "/tmp/"))

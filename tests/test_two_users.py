@@ -633,6 +633,34 @@ def test_a_log_of_mallorys_has_a_header_without_words_to_the_terminal(
     assert not {"\x1b", "\u202e"} & set(done.stdout + done.stderr)
 
 
+@pytest.mark.parametrize(
+    "words", [("status", "--all-users"), ("why", "--all-users", "67"), ("logs", "67"), ("report", "67")]
+)
+def test_runs_of_mallorys_that_are_closed_or_hold_pipes_hold_up_no_command_of_adas(
+    world: World, ada: Person, mallory: Person, words: tuple[str, ...]
+) -> None:
+    runs = mallory.home / "runs"
+    trap = runs / "train-20260101T000000Z-abcd"
+    with mallory.acting():
+        (runs / "closed").mkdir(parents=True)
+        mallory.home.chmod(0o755)
+        (runs / "closed").chmod(0o700)
+        trap.mkdir()
+        for name in ("run.json", "exit_code.67", "cause.67.json", "plan.json", "metrics.jsonl"):
+            os.mkfifo(trap / name)
+    fields = {
+        "WorkDir": str(mallory.home),
+        "State": "FAILED",
+        "ExitCode": "1:0",
+        "Command": f"{trap}/script.sbatch",
+    }
+    world.slurm([job(mallory, 67, **fields)], [job(mallory, 67, **fields)])
+    done = ada.slurmgpu_afresh(ada.home, *words)
+    assert "Permission denied" not in done.stderr
+    assert "Traceback" not in done.stderr
+    assert words[0] == "logs" or "FAILED" in done.stdout or "ended" in done.stdout, done
+
+
 def test_adas_jobs_by_name_are_not_mallorys(world: World, ada: Person, mallory: Person) -> None:
     world.slurm([job(mallory, 64), job(ada, 65)], [job(mallory, 64), job(ada, 65)])
     ada.slurmgpu(ada.home, "cancel", "train")

@@ -268,7 +268,7 @@ def test_only_those_that_slurm_looks_at_first_are_ahead(tmp_path: Path) -> None:
     queue = facts(told(job(number, reason="Resources"), replay.slurm(), tmp_path))["queue"]
     assert (queue["ahead"], queue["mine"], queue["out"]) == (2 + 15, 1, 2)
     assert queue["gpus"] == 17 * 2
-    assert "17 jobs are ahead of it in gpu (asking for 34 GPUs, 1 of them yours)" in queue["text"]
+    assert "17 jobs are ahead of it in gpu (asking for 34 GPUs; 1 of these jobs is yours)" in queue["text"]
     assert "2 more with a higher priority cannot start now" in queue["text"]
 
 
@@ -475,7 +475,7 @@ def test_an_answer_is_a_sentence_its_figures_and_what_to_do(here: Path) -> None:
     shown = run(replay.slurm(), str(number))
     assert shown.exit_code == 0
     assert (
-        f"job {number} (di\\x1b[31mgits) waits, and will never start as it is, by Slurm's word PartitionTimeLimit:"
+        f"job {number} (di\\x1b[31mgits) is waiting, and will never start as it is; Slurm's reason: PartitionTimeLimit\n"
         in shown.stdout
     )
     assert "  - asks for 5 d; partition gpu allows 1 d\n" in shown.stdout
@@ -527,10 +527,10 @@ def test_running_and_ended_jobs_say_what_they_do(here: Path) -> None:
         status_row(6, State="FAILED", exit_code="256", Reason="NonZeroExitCode"),
     ]
     shown = run(Whole(*rows).slurm(), "5", "6")
-    assert "job 5 (digits) runs:" in shown.stdout
+    assert "job 5 (digits) is running\n  - since" in shown.stdout
     assert "for 1 h" in shown.stdout
     assert "in 2 h: its time limit" in shown.stdout
-    assert "job 6 (digits) has ended:\n  the command failed (exit code 1)" in shown.stdout
+    assert "job 6 (digits) failed\n  first cause: not known (exit code 1)" in shown.stdout
 
 
 def test_a_running_training_says_how_far_it_is_and_how_much_its_gpus_do(tmp_path: Path) -> None:
@@ -546,6 +546,14 @@ def test_a_running_training_says_how_far_it_is_and_how_much_its_gpus_do(tmp_path
     assert found["gpu_use"]["text"] == "its GPUs were in use 37% of the time"
 
 
+def test_tasks_that_failed_come_before_those_that_went_well_which_share_a_line(here: Path) -> None:
+    well = [status_row(number, State="COMPLETED") for number in range(20, 34)]
+    shown = run(Whole(*well, status_row(40, State="FAILED", exit_code="256")).slurm(), "digits")
+    assert shown.stdout.split("\n", 1)[1].startswith("\njob 40 (digits) failed\n")
+    assert shown.stdout.endswith("\ncompleted: 20, 21, 22, 23, 24, 25, 26, 27 and 28\n")
+    assert "5 more jobs are not explained" in shown.stderr
+
+
 def test_a_failed_job_is_told_with_what_failed_first_by_its_log(here: Path) -> None:
     log = here / "job.out"
     log.write_text(
@@ -556,8 +564,7 @@ def test_a_failed_job_is_told_with_what_failed_first_by_its_log(here: Path) -> N
         6, State="FAILED", exit_code="256", Reason="NonZeroExitCode", StdOut=str(log), WorkDir=str(here)
     )
     shown = run(Whole(row).slurm(), "6")
-    assert "job 6 (digits) has ended:" in shown.stdout
-    assert "first cause:" in shown.stdout
+    assert "job 6 (digits) failed\n  first cause: Python has no module numpi\n" in shown.stdout
     assert "numpi" in shown.stdout
     (one,) = json.loads(run(Whole(row).slurm(), "6", "--json").stdout)["jobs"]
     assert one["cause"]["schema"] == "slurmgpu.cause/1"

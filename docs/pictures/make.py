@@ -126,16 +126,19 @@ def _words(match: re.Match[str]) -> str:
     return "".join(parts)
 
 
-def _save(console: Console, name: str) -> None:
-    svg = console.export_svg(title="", theme=MONOKAI)
-    # No font from the net: the reader's own monospaced one, so each word is put where it belongs.
+def without_fonts(svg: str) -> str:
+    """The picture with no font from the net: the reader's own monospaced one, so each word is put where it belongs."""
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
     svg = svg.replace("Fira Code", "DejaVu Sans Mono")
-    svg = re.sub(
+    return re.sub(
         r'<text class="(\S+)" x="([\d.]+)" (y="[\d.]+") textLength="[\d.]+" ([^>]*)>([^<]*)</text>',
         _words,
         svg,
     )
+
+
+def _save(console: Console, name: str) -> None:
+    svg = without_fonts(console.export_svg(title="", theme=MONOKAI))
     (HERE / name).write_text(svg, encoding="utf-8")
     print(f"wrote {HERE / name}: {len(svg) // 1024} kB")
 

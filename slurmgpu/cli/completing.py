@@ -124,9 +124,9 @@ def _templates(_: click.Context) -> Iterable[tuple[str, str]]:
 def _queued(ctx: click.Context, *, live: bool) -> Iterable[tuple[str, str]]:
     """The ids and names of the user's jobs that squeue knows."""
     from slurmgpu.monitoring.select import current_user
-    from slurmgpu.slurm import Slurm
+    from slurmgpu.slurm import Slurm, shelf_here
 
-    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
+    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm(shelf=shelf_here())
     jobs, _ = slurm.queue(current_user(), timeout=_SQUEUE_TIMEOUT)
     found = [job for job in jobs if not (live and job.state.is_final)]
     for job in found:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import importlib
+import io
 import keyword
 import os
 import sys
+from pathlib import Path
 
 import click
 
@@ -123,10 +126,10 @@ def cli() -> None:
 
 def run(argv: list[str] | None = None) -> None:
     """Run the command line and exit with its code; every error a user can cause is one message."""
+    _ready_streams()
     try:
         code: object = cli.main(args=argv, prog_name="slurmgpu", standalone_mode=False)
-        if sys.stdout is not None:  # closed by `>&-`
-            sys.stdout.flush()
+        sys.stdout.flush()
     except SlurmGpuError as error:
         _print_error(error.message, error.hint)
         code = error.exit_code
@@ -151,12 +154,27 @@ def run(argv: list[str] | None = None) -> None:
         code = 1
     except OSError as error:
         # A full disk under `> file`, mostly. What is still to be written would fail once more at exit.
-        if sys.stdout is not None and error.filename is None:
+        if error.filename is None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         what = error.filename or "the output cannot be written"
         _print_error(f"{what}: {error.strerror or error}", None)
         code = 1
+    except UnicodeEncodeError as error:  # the name of a file, where the locale has no UTF-8
+        _print_error(
+            f"{error.object!a} cannot be written in {error.encoding}, the encoding of this locale",
+            "set LC_ALL=C.UTF-8, or another locale with UTF-8 (locale -a lists them)",
+        )
+        code = 1
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _ready_streams() -> None:
+    """Something for what was closed (`>&-`), lest a file get its number; letters that an encoding lacks are spelled out."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper) and codecs.lookup(sys.stdout.encoding).name != "utf-8":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _usage_message(error: click.UsageError) -> str:

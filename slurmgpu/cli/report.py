@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import click
 
 from slurmgpu.cli.completing import jobs as jobs_by_tab
+from slurmgpu.cli.filtering import FILTERS
 from slurmgpu.cli.gathering import gathered
 
 
@@ -17,6 +18,10 @@ class Which(NamedTuple):
     user: str | None
     all_users: bool
     since: str | None
+    states: str | None
+    partitions: str | None
+    accounts: str | None
+    name: str | None
 
 
 @click.command("report")
@@ -29,6 +34,7 @@ class Which(NamedTuple):
     click.option(
         "--since", metavar="WHEN", help="Jobs that ran since: 30m, 12h, 7d, 2w or a date (default 7d)."
     ),
+    *FILTERS,
 )
 @click.option("--list", "each", is_flag=True, help="A line for each job, arrays taken together.")
 @click.option(

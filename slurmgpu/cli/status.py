@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import click
 
 from slurmgpu.cli.completing import jobs as jobs_by_tab
+from slurmgpu.cli.filtering import FILTERS
 from slurmgpu.cli.gathering import gathered
 
 
@@ -39,10 +40,7 @@ class How(NamedTuple):
     click.option(
         "--since", metavar="WHEN", help="Finished jobs since: 30m, 12h, 1d, 2w or a date (default 1d)."
     ),
-    click.option("--state", "states", metavar="LIST", help="Only jobs in these states: failed,running."),
-    click.option("-p", "--partition", "partitions", metavar="LIST", help="Only jobs of these partitions."),
-    click.option("-A", "--account", "accounts", metavar="LIST", help="Only jobs of these accounts."),
-    click.option("--name", metavar="PATTERN", help="Only jobs whose name is like this: 'sweep-*'."),
+    *FILTERS,
 )
 @gathered(
     "how",

@@ -10,9 +10,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from .facts import CAUSE_FILE, Cause, Facts
+from .flight import dumps_in
+from .hiding import secrets_here, without_secrets
 from .judging import diagnose
 
 __all__ = ["at_end", "facts_here", "lines_of", "logs_in", "open_logs", "processes_of"]
@@ -42,11 +44,15 @@ def _at_end(code: int, shell: str, environment: Mapping[str, str]) -> None:
         return
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     cause = cause._replace(job_id=job_id, restart=facts.restarts, time=now)
-    _write(run_dir / f"{CAUSE_FILE}{job_id}.json", cause.to_json())
-    if not cause.known:
-        return  # it would tell a reader of the log nothing new
+    cause = without_secrets(cause, secrets_here(environment, _secrets_of(run_dir)))
+    try:
+        _write(run_dir / f"{CAUSE_FILE}{job_id}.json", cause.to_json())
+    except OSError:  # a full disk may be the very cause: at_end.sh hands it on to the message
+        sys.stdout.write(cause._replace(evidence=()).to_json())
+        sys.stdout.flush()
+    said = lines_of(cause) if cause.known else lines_of(cause)[:1]  # the last lines stand right above
     with contextlib.suppress(OSError):
-        sys.stderr.write("".join(f"slurmgpu: {line}\n" for line in lines_of(cause)))
+        sys.stderr.write("".join(f"slurmgpu: {line}\n" for line in said))
         sys.stderr.flush()
 
 
@@ -67,17 +73,40 @@ def facts_here(environment: Mapping[str, str], run_dir: Path, code: int) -> Fact
         tasks=int(tasks) if tasks.isdigit() else None,
         processes=processes_of(run_dir),
         restarts=int(environment.get("SLURM_RESTART_COUNT") or 0),
+        dumps=tuple(
+            dumps_in(run_dir, environment["SLURM_JOB_ID"], int(environment.get("SLURM_RESTART_COUNT") or 0))
+        ),
+        host=environment.get("SLURMD_NODENAME", "") if environment.get("SLURM_JOB_NUM_NODES") == "1" else "",
     )
 
 
 def processes_of(run_dir: Path) -> Optional[int]:
     """How many processes the plan in a run directory, or in the one above it, starts in all."""
-    for folder in (run_dir, run_dir.parent):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            with (folder / "plan.json").open("rb") as file:
-                plan = json.loads(file.read(4 << 20))
-            return int(plan["nodes"]) * int(plan["processes_per_node"])
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        plan = _plan_of(run_dir)
+        return int(plan["nodes"]) * int(plan["processes_per_node"])
     return None
+
+
+def _secrets_of(run_dir: Path) -> list[str]:
+    """The names of the job's secrets, by the same plan."""
+    plan = _plan_of(run_dir)
+    named, notify = plan.get("secrets"), plan.get("notify")
+    names = [*named] if isinstance(named, list) else []
+    names += [notify.get("webhook")] if isinstance(notify, dict) else []
+    return [one for one in names if isinstance(one, str)]
+
+
+def _plan_of(run_dir: Path) -> Mapping[str, Any]:
+    """The plan in a run directory, or in the one above it; empty without one. The folder may be somebody else's."""
+    for folder in (run_dir, run_dir.parent):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            number = os.open(folder / "plan.json", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(number, "rb") as file:
+                if stat.S_ISREG(os.fstat(number).st_mode):
+                    plan = json.loads(file.read(4 << 20))
+                    return plan if isinstance(plan, dict) else {}
+    return {}
 
 
 def open_logs(shell: str) -> list[str]:
@@ -98,7 +127,7 @@ def logs_in(run_dir: Path, job_id: str) -> list[str]:
     for folder, pattern in (
         ("submitit", f"{job_id}_*_log.*"),
         ("logs", f"{job_id}*"),
-        ("debug", f"*-{job_id}.*"),
+        ("debug", f"nccl-{job_id}.*"),
     ):
         with contextlib.suppress(OSError):
             found += sorted((run_dir / folder).glob(pattern))[:_MOST_FILES]
@@ -107,5 +136,10 @@ def logs_in(run_dir: Path, job_id: str) -> list[str]:
 
 def _write(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)  # noqa: PTH105
+    try:
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, path)  # noqa: PTH105
+    except OSError:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise

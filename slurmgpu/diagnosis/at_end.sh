@@ -1,7 +1,9 @@
 # shellcheck shell=sh
 # At the end of a batch script. $1: its exit code; $2: its process, whose files are the job's logs.
 # Accounting may cut exit codes above 127; the run directory keeps the whole one.
-[ -d "${SLURMGPU_RUN_DIR-}" ] && echo "$1" >"$SLURMGPU_RUN_DIR/exit_code.${SLURM_JOB_ID-}" || exit 0
+[ -d "${SLURMGPU_RUN_DIR-}" ] || exit 0
+kept="$SLURMGPU_RUN_DIR/exit_code.${SLURM_JOB_ID-}"
+echo "$1" >"$kept" || rm -f "$kept" # a full disk is no reason to say nothing of the end
 
 # How it ended. Of a local run nothing is said; without notify, nor of one that went well or stopped in good order (75).
 [ -n "${SLURM_JOB_ID-}" ] && [ -z "${SLURMGPU_LOCAL_JOB-}" ] || exit 0
@@ -45,6 +47,7 @@ if [ "$end" != completed ]; then
     esac
     case $again in
         '') case $cancelled in *'DUE TO JOB REQUEUE'*) end=requeued ;; esac ;;
+        *'stopped by hang at '* | *'stopped by nonfinite at '*) ;; # no end in good order
         *'; not requeued: '*) end=stopped ;;
         *) end=requeued ;;
     esac
@@ -83,8 +86,10 @@ getattr(module, name)(sys.argv[3:])
     return 3
 }
 
-# What failed first, and never for long.
-[ "$end" != failed ] || by_python 8 at_end "$1" "$2" >/dev/null 2>>"$log" || :
+# What failed first, and never for long; it comes back only where the run directory cannot take it.
+SLURMGPU_CAUSE=''
+[ "$end" != failed ] || SLURMGPU_CAUSE=$(by_python 8 at_end "$1" "$2" 2>>"$log") || SLURMGPU_CAUSE=''
+export SLURMGPU_CAUSE
 
 # What it asks to be told: one message, or one line on why there is none. No error is shown: it could tell the address.
 # A busy node may need seconds to start Python; the request itself has 4.

@@ -44,6 +44,12 @@ class Facts(NamedTuple):
     processes: Optional[int] = None
     """Processes in all, the world size: of torchrun more than tasks."""
     cancelled_by: str = ""
+    dumps: tuple[str, ...] = ()
+    """Files into which torch's flight recorder wrote what each rank had begun."""
+    owner: Optional[int] = None
+    """Whose files count, a user's number; None: this user's."""
+    host: str = ""
+    """The node of a job that has only one."""
     restarts: int = 0
     """How often it was started before; an appended log then begins with earlier starts."""
 
@@ -142,6 +148,7 @@ def code_in_words(code: Optional[int], number: Optional[int]) -> str:
     if 128 < code < 128 + 65:
         return f"exit code {code}: ended by {signal_name(code - 128)}"
     known = {
+        124: ", which timeout(1) gives when its time is up",
         126: ", which a shell gives for a program that it could not execute",
         127: ", which a shell gives for no such command",
     }

@@ -18,7 +18,7 @@ from .row import filled
 from .table import row_of
 from .telling import Choice, told, unknown
 from .text import Piece
-from .waiting import flight_recorder, missing_rank
+from .waiting import missing_rank, recorded, recorder_files
 
 __all__ = ["diagnose", "first_cause"]
 
@@ -64,9 +64,9 @@ def _failed(seen: Reading, ended: Sequence[End]) -> bool:
 def _choose(seen: Reading, ended: Sequence[End], facts: Facts) -> Optional[Choice]:
     first = _first_end(ended)
     event = _event(seen, facts)
-    if event is not None and not _failed_before(event, first, seen):
-        return event
     memory = next((one for one in seen.host if one.row.id == "host-memory"), None)
+    if event is not None and not _failed_before(event, first, seen) and not _is_by_memory(event, memory):
+        return event
     killed = _killed(ended)
     cause = _cause(seen, first, ended, facts)
     if memory and (cause is None or _by_memory(cause)):
@@ -155,7 +155,7 @@ _WORDS = {
     "preempted": ("Slurm took the nodes for a job that comes first", row_of("preempted").fix),
     "node-failure": ("a node of the job failed; nothing in the program did", row_of("node-failure").fix),
     "deadline": ("the job could not end before its deadline", "ask for less time, or a later deadline"),
-    "boot-failure": ("the nodes did not boot", "start it again; tell the site, should it come back"),
+    "boot-failure": ("the nodes did not boot", "start it again, and tell the site if it comes back"),
 }
 
 
@@ -166,6 +166,12 @@ def _failed_before(event: Choice, first: Optional[End], seen: Reading) -> bool:
     if event.found is not None:
         return first.at < event.found.at
     return any(one.trace and one.final for one in seen.causes)
+
+
+def _is_by_memory(event: Choice, memory: Optional[Found]) -> bool:
+    """Whether Slurm cancelled the job because it saw more memory in use than was asked for."""
+    cancelled = event.kind == "cancelled" or (event.found is not None and event.found.row.id == "cancelled")
+    return cancelled and memory is not None and (event.found is None or memory.at < event.found.at)
 
 
 def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Facts) -> Optional[Choice]:
@@ -250,18 +256,8 @@ def _of_end(end: End, seen: Reading, memory: Optional[Found]) -> Choice:
             "the memory that the job asked for was full",
             row_of("host-memory").fix,
         )
-    if end.signal == 9:
-        what = "the process was killed (SIGKILL), and nothing in the logs says by whom: most often it is the system's OOM killer"
-        fix = "compare its memory with what was asked for (slurmgpu status): memory: asks for more; dmesg on the node tells"
-        return Choice(None, end, end.rank, False, "killed", what, fix)
     if end.signal:
-        kind = {11: "segfault", 7: "bus-error", 4: "illegal-instruction"}.get(end.signal)
-        found = next((one for one in seen.host if one.row.id == kind), None)
-        if kind is not None:
-            row = row_of(kind)
-            return Choice(found, end, end.rank, True, kind, filled(row.what, {}), row.fix)
-        what = f"the process was ended by {signal_name(end.signal)}"
-        return Choice(None, end, end.rank, False, "signal", what, "look at the last lines of that process")
+        return _of_signal(end.signal, end, seen)
     what = f"the process ended itself with exit code {end.code}, and nothing in the logs says why"
     return Choice(
         None,
@@ -274,28 +270,50 @@ def _of_end(end: End, seen: Reading, memory: Optional[Found]) -> Choice:
     )
 
 
+def _of_signal(number: int, end: Optional[End], seen: Reading) -> Choice:
+    """A process that a signal ended, by a launcher's word or by the exit code alone."""
+    rank = end.rank if end is not None else None
+    if number == 9:
+        what = "the process was killed (SIGKILL), and nothing in the logs says by whom: most often it is the system's OOM killer"
+        fix = "compare its memory with what was asked for (slurmgpu status): memory: asks for more; dmesg on the node tells"
+        return Choice(None, end, rank, False, "killed", what, fix)
+    kind = {11: "segfault", 7: "bus-error", 4: "illegal-instruction"}.get(number)
+    found = next((one for one in seen.host if one.row.id == kind), None)
+    if kind is not None:
+        row = row_of(kind)
+        return Choice(found, end, rank, True, kind, filled(row.what, {}), row.fix)
+    what = f"the process was ended by {signal_name(number)}"
+    return Choice(None, end, rank, False, "signal", what, "look at the last lines of that process")
+
+
 _COLLECTIVE = ("nccl-timeout", "gloo-timeout", "store-timeout", "rendezvous-timeout")
 
 
 def _waited(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Facts) -> Choice:
     """Ranks that waited for one that did not come."""
     one = seen.waiting[0]
-    missing = missing_rank(seen, ended, facts)
+    told_by = recorded(seen, facts)
+    missing = missing_rank(seen, ended, facts) if told_by is None else told_by.rank
     waited = sorted({each.rank for each in seen.waiting if each.rank is not None})
     also = []
-    if one.row.id in _COLLECTIVE:
+    if told_by is not None:
+        also.append(told_by.words())
+    elif one.row.id in _COLLECTIVE:
         also.append(
             "which rank did not come is not told" if missing is None else f"rank {missing} did not come"
         )
-    recorded = flight_recorder(seen)
-    if recorded:
-        also.append(f"the flight recorder wrote {recorded}")
+    written = recorder_files(seen) if told_by is None else []
+    if written:
+        also.append(f"the flight recorder wrote {written[0]}")
     if missing is not None and waited:
         also.append(f"{len(waited)} other {'rank' if len(waited) == 1 else 'ranks'} waited")
     end = next((each for each in ended if each.rank == missing and missing is not None), None)
-    return Choice(
-        one, end or (first if missing is None else None), missing, missing is not None, also=tuple(also)
-    )
+    fix = ""
+    if told_by is not None and not told_by.missing and not told_by.other:
+        fix = "slurmgpu doctor --on-gpu tries GPUs and network; --debug (NCCL_DEBUG=INFO) writes NCCL's own report"
+    certain = missing is not None or told_by is not None
+    end = end or (first if missing is None else None)
+    return Choice(one, end, missing, certain, fix=fix, also=tuple(also))
 
 
 def _by_facts(first: Optional[End], seen: Reading, facts: Facts) -> Optional[Choice]:
@@ -319,4 +337,11 @@ def _by_facts(first: Optional[End], seen: Reading, facts: Facts) -> Optional[Cho
     if code == 126:
         row = row_of("not-executable")
         return Choice(None, None, None, False, row.id, "a program could not be executed", row.fix)
+    number = facts.signal or (code or 0) - 128
+    if number in _BY_ITSELF:
+        return _of_signal(number, None, seen)._replace(certain=False)
     return None
+
+
+_BY_ITSELF = (4, 6, 7, 8, 9, 11)
+"""Signals that nobody sends to ask for an end."""

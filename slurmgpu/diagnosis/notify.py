@@ -6,17 +6,18 @@ import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import stat
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Optional
 
 from .at_end import lines_of, open_logs
 from .facts import CAUSE_FILE, Cause, code_in_words
-from .webhooks import Message, Unsent, address_of, send
+from .webhooks import SECONDS, Message, Unsent, address_of, send
 
 __all__ = ["message_of", "notify"]
 
@@ -40,7 +41,9 @@ def notify(arguments: Sequence[str], environment: Mapping[str, str] = os.environ
             address = address_of(secret)
         except ValueError as error:
             raise Unsent(f"the address in {settings['webhook']} is not used: {error}") from None
-        send(address, message_of(event, int(arguments[2]), arguments[3], environment), settings["form"])
+        message = message_of(event, int(arguments[2]), arguments[3], environment)
+        with _at_most(SECONDS):
+            send(address, message, settings["form"])
     except Unsent as error:
         why = str(error)
     except Exception as error:
@@ -50,6 +53,23 @@ def notify(arguments: Sequence[str], environment: Mapping[str, str] = os.environ
     with contextlib.suppress(OSError):
         sys.stdout.write(f"slurmgpu: no notification was sent: {why}\n")
         sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """TimeoutError after so many seconds: a server that answers a letter a second would hold the job's GPUs for longer."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    except TimeoutError:  # it came between two steps of the request
+        raise Unsent(f"no answer within {seconds:.0f} s") from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _secret(name: str, environment: Mapping[str, str]) -> str:
@@ -79,9 +99,9 @@ def message_of(event: str, code: int, shell: str, environment: Mapping[str, str]
     cluster = _clean(environment.get("SLURM_CLUSTER_NAME", ""), _NAME)
     restarts = int(environment.get("SLURM_RESTART_COUNT") or 0)
     run_dir = Path(environment["SLURMGPU_RUN_DIR"])
-    cause = _cause(run_dir, job_id, restarts) if event == "failed" else None
+    cause = _cause(run_dir, job_id, restarts, environment) if event == "failed" else None
     seconds = _seconds(shell, environment)
-    host = socket.gethostname()
+    host = _clean(environment.get("SLURMD_NODENAME", ""), _NAME) or socket.gethostname()
     logs = [_clean(path, _LINE) for path in open_logs(shell)]
     ended = _in_words(event, code, seconds)
     headline = f"job {shown}{f' ({name})' if name else ''}{f' on {cluster}' if cluster else ''} {ended}"
@@ -139,8 +159,11 @@ def _seconds(shell: str, environment: Mapping[str, str]) -> Optional[float]:
     return None
 
 
-def _cause(run_dir: Path, job_id: str, restarts: int) -> Optional[Cause]:
-    """What has just been found; not what an earlier start has left."""
+def _cause(run_dir: Path, job_id: str, restarts: int, environment: Mapping[str, str]) -> Optional[Cause]:
+    """What has just been found, handed over where the disk is full; not what an earlier start has left."""
+    with contextlib.suppress(ValueError):
+        if environment.get("SLURMGPU_CAUSE"):
+            return Cause.from_json(environment["SLURMGPU_CAUSE"].encode())
     with contextlib.suppress(OSError, ValueError):
         with (run_dir / f"{CAUSE_FILE}{job_id}.json").open("rb") as file:
             cause = Cause.from_json(file.read((1 << 20) + 1))

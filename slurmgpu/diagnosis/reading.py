@@ -166,10 +166,10 @@ class Reading:
         else:
             rows = tuple(row for row in ROWS if row.where in ("exception", "any"))
             said = trace.exceptions
-        # Of a chain the first one that is known; else the last, which ended the process.
+        # Of a chain the first one that is known; else the last, which ended the process, by where it arose.
         known = [
             (text, row, match)
-            for text in said
+            for text in (*said, f"{said[-1]}\n{trace.innermost}")
             for row in rows
             if row.id != GENERIC and (match := row.match(text))
         ]

@@ -16,6 +16,8 @@ __all__ = ["Choice", "told", "unknown"]
 
 _MOST_EVIDENCE, _MOST_LAST = 14, 30
 _LONGEST = 300  # characters of a line
+_READ = "read the last lines of the log; --debug writes more of them next time"
+_SILENT = "the log is empty: run the command by hand, or let it print what it does (set -x in a shell script)"
 
 
 class Choice(NamedTuple):
@@ -44,6 +46,9 @@ def told(choice: Choice, seen: Reading, facts: Facts) -> Cause:
         end.host if end and (end.rank == choice.rank or choice.rank is None) else ""
     )
     host = host or seen.host_of(choice.rank)
+    kind = choice.kind or (found.row.id if found else UNKNOWN)
+    if not _node(host) and (choice.rank is not None or kind in NODE_MATTERS):
+        host = facts.host
     if found is not None and found.row.role == "job" and found.row.id not in NODE_MATTERS:
         host = ""  # slurmstepd names the node on which it speaks
     code, number = facts.exit_code, facts.signal
@@ -53,7 +58,7 @@ def told(choice: Choice, seen: Reading, facts: Facts) -> Cause:
         moment_in(seen.line(found.at), datetime.now(timezone.utc)) if found else None
     )
     return Cause(
-        kind=choice.kind or (found.row.id if found else UNKNOWN),
+        kind=kind,
         what=what,
         fix=choice.fix or (filled(found.row.fix, found.values) if found else ""),
         rank=choice.rank,
@@ -99,13 +104,14 @@ def unknown(seen: Reading, first: Optional[End], rank: Optional[int], facts: Fac
     if seen.lost:
         what += ", only that processes lost each other"
     host = first.host if first else ""
+    last = last_lines(seen.pieces, _MOST_LAST)
     return Cause(
         UNKNOWN,
         what,
-        "read the last lines of the log; --debug writes more of them next time",
+        _READ if last else _SILENT,
         rank=rank,
         host=_node(host) or None,
-        evidence=_bounded(last_lines(seen.pieces, _MOST_LAST)),
+        evidence=_bounded(last),
         exit_code=facts.exit_code,
         signal=facts.signal,
     )

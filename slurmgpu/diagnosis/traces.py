@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional
 
 from .text import Line, Piece
 
-__all__ = ["Place", "Trace", "is_noise", "traces"]
+__all__ = ["Place", "Trace", "is_noise", "is_own_code", "traces"]
 
 Place = tuple[int, int]
 """A line: the number of its piece, and its own in it."""
@@ -58,6 +58,8 @@ class Trace(NamedTuple):
     """What each exception of the chain says, with the lines of its message; the last is what ended it."""
     frame: str
     """The line of the user's own code where it happened; else the last one."""
+    innermost: str
+    """The last frame, whosever code it is."""
     ignored: bool
     """Whether Python went on: of a destructor, or of a thread."""
     by_launcher: bool
@@ -73,6 +75,11 @@ class Trace(NamedTuple):
 def is_noise(text: str) -> bool:
     """Whether a line says nothing of a cause: progress bars, warnings, a launcher's framing."""
     return _NOISE.search(text) is not None
+
+
+def is_own_code(path: str) -> bool:
+    """Whether a file is the user's, and no library's."""
+    return _USER.search(path) is None
 
 
 def traces(pieces: Sequence[Piece]) -> Iterator[Trace]:
@@ -112,6 +119,7 @@ def _trace(piece: Piece, number: int, begin: int, taken: set[int]) -> Iterator[T
         first.stream,
         tuple(exceptions),
         _frame(frames),
+        frames[-1] if frames else "",
         ignored,
         any(name in frame for frame in frames for name in _LAUNCHERS),
     )

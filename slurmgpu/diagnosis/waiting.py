@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from typing import Optional
 
 from .ends import End
 from .facts import Facts
+from .flight import Stuck, read_dumps, stuck
 from .reading import Reading
 
-__all__ = ["flight_recorder", "missing_rank"]
+__all__ = ["missing_rank", "recorded", "recorder_files"]
 
 _ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*last enqueued (?:NCCL )?work: (?P<last>-?\d+)")
 
@@ -18,14 +20,33 @@ _ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*last enqueued (?:NCCL )?work: 
 _RECORDED = re.compile(r"[Ff]light [Rr]ecorder debug info to (?:file:? )?(?P<file>/\S+)")
 
 
-def flight_recorder(seen: Reading) -> str:
-    """A file into which torch's flight recorder wrote what each rank had begun; empty where it wrote none."""
+_WRITTEN_LATER = 60  # seconds after the log's last line in which a dump may still be written
+
+
+def recorded(seen: Reading, facts: Facts) -> Optional[Stuck]:
+    """Which collective did not end, and who did not come, by torch's flight recorder; None where it does not tell."""
+    return stuck(read_dumps(facts.dumps or recorder_files(seen), facts.owner))
+
+
+def recorder_files(seen: Reading) -> list[str]:
+    """The files into which, by the logs, torch's flight recorder wrote what each rank had begun.
+
+    Without those that were written after the log: another job's, where all write to the same name.
+    """
+    files: list[str] = []
     for piece in seen.pieces:
-        for at in piece.where(b"light Recorder debug info to", 20):
+        for at in piece.where(b"light Recorder debug info to", 2000):
             match = _RECORDED.search(piece[at].text)
-            if match:
-                return match["file"]
-    return ""
+            if match and _is_as_old(match["file"], piece.path):
+                files.append(match["file"])
+    return list(dict.fromkeys(files))
+
+
+def _is_as_old(file: str, log: str) -> bool:
+    try:
+        return os.stat(file).st_mtime <= os.stat(log).st_mtime + _WRITTEN_LATER  # noqa: PTH116
+    except OSError:
+        return True  # it lies on a node, and its name is told
 
 
 def missing_rank(seen: Reading, told: Sequence[End], facts: Facts) -> Optional[int]:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Optional
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-__all__ = ["FORMS", "Address", "Message", "Unsent", "address_of", "form_of", "send"]
+__all__ = ["FORMS", "SECONDS", "Address", "Message", "Unsent", "address_of", "form_of", "send"]
 
-_SECONDS = 4.0  # for each of connecting, writing and reading
+SECONDS = 4.0
+"""For each of connecting, writing and reading; at a script's end, for all of it."""
 _LONGEST = 2048  # characters of an address
 _MOST = 1900  # characters of a text: Discord takes 2000
 # By the end of the host's name.
@@ -200,7 +201,7 @@ def send(address: Address, message: Message, form: Optional[str] = None) -> None
         handlers.append(urllib.request.ProxyHandler({}))
     try:
         request = urllib.request.Request(ready.url, json.dumps(ready.body).encode(), headers)
-        with urllib.request.build_opener(*handlers).open(request, timeout=_SECONDS):
+        with urllib.request.build_opener(*handlers).open(request, timeout=SECONDS):
             pass
     except Exception as error:
         raise Unsent(_why(error)) from None
@@ -214,7 +215,7 @@ def _why(error: BaseException) -> str:
     if isinstance(error, urllib.error.URLError) and isinstance(error.reason, BaseException):
         error = error.reason
     if isinstance(error, TimeoutError):
-        return f"no answer within {_SECONDS:.0f} s"
+        return f"no answer within {SECONDS:.0f} s"
     if isinstance(error, ssl.SSLCertVerificationError):
         return "the server's certificate is not valid, or not known here"
     if isinstance(error, OSError) and str(error).startswith("Tunnel connection failed"):

@@ -7,16 +7,24 @@ import secrets
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
+from slurmgpu.files.regular import open_regular
 from slurmgpu.models.run import RUN_FILE, Run
 
 __all__ = ["read_run", "write_atomically", "write_run"]
+
+_LARGEST = 16 << 20
+"""Bytes: each job that a run has had takes some hundreds."""
 
 
 def read_run(directory: Path) -> Run:
     """Read a run directory's record; raises InvalidInput when it is missing or damaged."""
     path = directory / RUN_FILE
     try:
-        run = Run.from_json(path.read_text(encoding="utf-8"))
+        with open_regular(path) as file:  # it may lie in a folder of somebody else's
+            data = file.read(_LARGEST + 1)
+        if len(data) > _LARGEST:
+            raise ValueError(f"it is larger than {_LARGEST:,} bytes")
+        run = Run.from_json(data.decode("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         why = (
             f"is not a run directory: there is no {RUN_FILE} in it" if directory.exists() else "is not there"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import Enum
+from functools import lru_cache
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -63,11 +64,7 @@ class JobState(str, Enum):
 
         Blank and unheard-of texts are UNKNOWN: what is missing is never success.
         """
-        words = text.split()
-        if not words:
-            return cls.UNKNOWN
-        word = words[0].rstrip("+").upper()
-        return _STATES.get(word, cls.UNKNOWN)
+        return _parsed(text)
 
     @property
     def is_final(self) -> bool:
@@ -109,8 +106,15 @@ _STATES = {state.value: state for state in JobState} | {
 }
 
 
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> JobState:
+    words = text.split()
+    return _STATES.get(words[0].rstrip("+").upper(), JobState.UNKNOWN) if words else JobState.UNKNOWN
+
+
 class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    # Built when first used: a table of 10,000 jobs needs neither checks nor JSON.
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
 
 
 class LiveUse(_Record):

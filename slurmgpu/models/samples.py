@@ -10,7 +10,7 @@ __all__ = ["GpuSummary", "Progress", "SampleSummary"]
 class _Summary(BaseModel):
     """A frozen value; None in it is "not measured", never zero."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class GpuSummary(_Summary):
@@ -21,6 +21,9 @@ class GpuSummary(_Summary):
     name: str | None = None
     utilisation_mean: float | None = Field(
         default=None, description="Share of the time in which a kernel ran, 0 to 1 (NVML's utilization.gpu)."
+    )
+    sm_activity_mean: float | None = Field(
+        default=None, description="Share of its SMs that were busy, the mean over time, 0 to 1 (NVML's GPM)."
     )
     memory_peak: int | None = Field(default=None, description="Most memory in use in any sample, bytes.")
     memory_total: int | None = Field(default=None, description="Bytes.")
@@ -64,6 +67,12 @@ class SampleSummary(_Summary):
         """The mean over those GPUs that were measured, 0 to 1."""
         known = [gpu.utilisation_mean for gpu in self.gpus if gpu.utilisation_mean is not None]
         return sum(known) / len(known) if known else None
+
+    @property
+    def sm_activity(self) -> float | None:
+        """The mean over its GPUs, 0 to 1; None unless every one of them was measured."""
+        known = [gpu.sm_activity_mean for gpu in self.gpus if gpu.sm_activity_mean is not None]
+        return sum(known) / len(known) if known and len(known) == len(self.gpus) else None
 
     @property
     def gpu_memory_peak(self) -> int | None:

@@ -16,7 +16,6 @@ __all__ = ["Line", "known", "lines"]
 T = TypeVar("T")
 
 _WORDS = {
-    JobState.COMPLETED: "done",
     JobState.RUNNING: "running",
     JobState.PENDING: "waiting",
     JobState.OUT_OF_MEMORY: "out of memory",
@@ -104,17 +103,16 @@ def known(values: Iterable[T | None]) -> list[T]:
 
 
 def _summary(tasks: list[JobStatus]) -> str:
-    """``9 tasks: 4 done, 2 failed (3, 7), 3 waiting``."""
+    """``4/9 tasks done, 2 failed (3, 7), 3 waiting``."""
     counts: Counter[JobState] = Counter()
     for task in tasks:
         counts[task.state] += _count(task)
-    parts = []
-    for state in sorted(counts, key=[_FIRST[-1], *_FIRST].index):  # those that completed before all others
-        word = _WORDS.get(state, state.value.lower())
-        bad = state.is_final and state is not JobState.COMPLETED
-        parts.append(f"{counts[state]} {word}{_which(tasks, state) if bad else ''}")
     total = counts.total()
-    return f"{total} task{'' if total == 1 else 's'}: {', '.join(parts)}"
+    parts = [f"{counts.pop(JobState.COMPLETED, 0)}/{total} task{'' if total == 1 else 's'} done"]
+    for state in sorted(counts, key=_FIRST.index):
+        word = _WORDS.get(state, state.value.lower())
+        parts.append(f"{counts[state]} {word}{_which(tasks, state) if state.is_final else ''}")
+    return ", ".join(parts)
 
 
 def _which(tasks: list[JobStatus], state: JobState) -> str:

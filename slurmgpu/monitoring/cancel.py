@@ -138,6 +138,10 @@ def _ended(target: str, before: list[JobStatus], after: list[JobStatus] | None, 
         silent = "the queue does not answer since: whether it does is not known"
         return Cancellation(target, "unknown", f"{asked}, and {silent} (it was {was}{told})")
     left = [job for job in after if not job.state.is_final]
+    if after and all(job.state is JobState.COMPLETED for job in after):
+        return Cancellation(
+            target, "finished", f"job {target} completed before it could be cancelled (was {was})"
+        )
     if not left:
         now = f", is {_states(after)}" if after else ""
         return Cancellation(target, "cancelled", f"job {target} is cancelled (was {was}{now})", tuple(before))

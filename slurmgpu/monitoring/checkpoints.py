@@ -55,7 +55,9 @@ class _Settings(_Read):
 class Manifest(_Read):
     """What ``manifest.json`` says; a loop of the user's own leaves out what only a task knows."""
 
-    schema_: Literal["slurmgpu.checkpoint/1"] = Field(alias="schema")
+    schema_: Literal["slurmgpu.checkpoint/1", "slurmgpu.checkpoint/2"] = Field(alias="schema")
+    sha256: str | None = None
+    """Of the text before it; earlier versions have none."""
     parts: dict[str, Part]
     step: int | None = None
     samples: int | None = None
@@ -168,7 +170,8 @@ def _is_folder(path: Path) -> bool:
 def _read(path: Path) -> tuple[Manifest | None, str | None]:
     """The manifest, or what is wrong with it; neither when there is none."""
     try:
-        return Manifest.model_validate_json((path / MANIFEST).read_bytes()), None
+        text = (path / MANIFEST).read_bytes()
+        manifest = Manifest.model_validate_json(text)
     except FileNotFoundError:
         return None, None
     except OSError as error:
@@ -177,6 +180,17 @@ def _read(path: Path) -> tuple[Manifest | None, str | None]:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         return None, f"{MANIFEST} is not valid: {f'{place}: ' if place else ''}{first['msg']}"
+    if manifest.schema_ == "slurmgpu.checkpoint/2" and not _is_as_written(text):
+        return None, f"{MANIFEST} differs from its SHA-256"
+    if manifest.step is not None and path.name.startswith("step-") and path.name != f"step-{manifest.step}":
+        return None, f"{MANIFEST} is of step {manifest.step}"
+    return manifest, None
+
+
+def _is_as_written(text: bytes) -> bool:
+    """Whether a manifest's last entry is the SHA-256 of the text before it."""
+    body, seal, rest = text.rpartition(b',\n "sha256": ')
+    return bool(seal) and rest == f'"{hashlib.sha256(body).hexdigest()}"\n}}'.encode()
 
 
 def _wrong_sizes(path: Path, manifest: Manifest) -> dict[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
+from slurmgpu.files.regular import open_regular
 from slurmgpu.models.run import EXIT_CODE_FILE, JobStatus, Run
 from slurmgpu.monitoring.select import user_number
 from slurmgpu.slurm import TAKEN_OFF
@@ -40,10 +41,10 @@ def _written(job: JobStatus, run_for: Callable[[JobStatus], Run | None]) -> int 
     name = f"{EXIT_CODE_FILE}{job.raw_id}"
     for folder in ("", job.array_tasks or ""):
         try:
-            with Path(run.run_dir, folder, name).open(encoding="ascii") as file:
+            with open_regular(Path(run.run_dir, folder, name)) as file:
                 # The run directory may be one that a group writes into.
                 if os.fstat(file.fileno()).st_uid == user_number(job.user):
-                    return int(file.read())
+                    return int(file.read(20))
         except (OSError, ValueError):
             continue
     return None

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from slurmgpu.monitoring.log_files import Log, settled
+from slurmgpu.files.regular import open_regular
+from slurmgpu.monitoring.log_files import LONGEST_LINE, Log, settled
 from slurmgpu.monitoring.log_lines import LineFilter
 from slurmgpu.printable import printable
 
@@ -56,6 +57,7 @@ class _GrowingLog:
             text = self._held + self._decoder.decode(piece)
             # A progress bar ends its lines with a carriage return.
             end = max(text.rfind("\n"), text.rfind("\r")) + 1 if whole_lines else len(text)
+            end = len(text) if len(text) - end > LONGEST_LINE else end
             self._held = text[end:]
             if end:
                 yield text[:end]
@@ -65,7 +67,7 @@ class _GrowingLog:
 
     def _read(self, last: bool) -> Iterator[bytes]:
         try:
-            file = self._path.open("rb")
+            file = open_regular(self._path)
         except OSError:
             return
         with file:

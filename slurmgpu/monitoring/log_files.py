@@ -9,17 +9,20 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from slurmgpu.files.regular import open_regular
 from slurmgpu.models.run import SUBMITIT_FOLDER, JobStatus, Run
 from slurmgpu.monitoring.select import user_number
 from slurmgpu.slurm import JobId, expand_pattern
 
 __all__ = [
+    "LONGEST_LINE",
     "Log",
     "Stream",
     "absence",
     "last_lines_from",
     "lines_of",
     "logs_of",
+    "nothing_in",
     "pieces_of",
     "settled",
     "size_of",
@@ -195,7 +198,7 @@ def last_lines_from(path: Path, lines: int, end: int) -> int:
     """Where the last lines before a position begin: only the end of the file is read, however long it is."""
     if not lines:
         return end
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         position, missing, first = end, lines, True
         while position > 0:
             step = min(_BLOCK, position)
@@ -221,7 +224,7 @@ def pieces_of(path: Path, start: int, end: int) -> Iterator[str]:
     """A file's text between two positions, piece by piece; nothing where it is not there (any more)."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     try:
-        file = path.open("rb")
+        file = open_regular(path)
     except OSError:
         return
     with file:
@@ -235,20 +238,49 @@ def pieces_of(path: Path, start: int, end: int) -> Iterator[str]:
 
 
 def lines_of(pieces: Iterable[str]) -> Iterator[str]:
-    """The lines in pieces of text, each with its end; of a progress bar, which redraws its line, the last picture."""
-    held = ""
+    """The lines in pieces of text, each with its end; of a progress bar, which redraws its line, the last picture.
+
+    A line that is longer than any that people write comes as several.
+    """
+    held: list[str] = []
+    length = 0
     for piece in pieces:
-        *whole, held = (held + piece).split("\n")
+        *whole, rest = piece.split("\n")
         for line in whole:
-            yield settled(line) + "\n"
-        held = settled(held) if len(held) > _BLOCK else held
-    if held:
-        yield settled(held)
+            yield settled("".join((*held, line))) + "\n"
+            held, length = [], 0
+        held.append(rest)
+        length += len(rest)
+        if length > LONGEST_LINE:
+            text = settled("".join(held))
+            held = [text] if len(text) <= _BLOCK else []
+            length = sum(map(len, held))
+            if not held:
+                yield text + "\n"
+    if rest := settled("".join(held)):
+        yield rest
+
+
+LONGEST_LINE = 1 << 20
+"""Characters of a line that is kept whole: a log may be one line of many gigabytes."""
 
 
 def settled(line: str) -> str:
     """What is left of a line on the screen when all its pictures have been drawn over each other."""
     return line.rstrip("\r").rpartition("\r")[2] if "\r" in line else line
+
+
+def nothing_in(log: Log) -> str:
+    """Why there is nothing to show of a log, as a sentence; empty where there is something."""
+    if log.path is None:
+        return log.why
+    try:
+        with open_regular(log.path) as file:
+            return "" if file.seek(0, 2) else f"{log.path} is empty"
+    except (FileNotFoundError, NotADirectoryError):
+        return f"there is no {log.path}: {absence(log)}"
+    except OSError as error:
+        return f"{log.path} cannot be read: {error.strerror}"
 
 
 def absence(log: Log) -> str:

@@ -72,7 +72,10 @@ def time_of(line: str, now: datetime) -> datetime | None:
         if match and match[1] in _MONTHS:
             day, *clock = map(int, match.groups()[1:])
             return _in_its_year(_MONTHS.index(match[1]) + 1, day, clock, now)
-    except ValueError:  # the 31st of February
+    except (
+        ValueError,
+        OverflowError,
+    ):  # the 31st of February; the last day of the year 9999, west of Greenwich
         return None
     return None
 

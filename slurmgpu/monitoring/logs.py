@@ -58,7 +58,10 @@ def find_logs(
                 + ("" if selection.job_id else ", or by its id"),
             )
         found += logs
-    return found
+    by_path: dict[Path | int, Log] = {}
+    for number, log in enumerate(found):  # the components of a heterogeneous job write into one file
+        by_path.setdefault(log.path or number, log)
+    return list(by_path.values())
 
 
 def _asked(

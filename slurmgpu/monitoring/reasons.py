@@ -12,7 +12,7 @@ from slurmgpu.monitoring.waits import WORDS, waits, word_of
 from slurmgpu.printable import printable
 from slurmgpu.slurm import TAKEN_OFF
 
-__all__ = ["canceller", "reason"]
+__all__ = ["LAUNCH_FAILED", "canceller", "reason"]
 
 STOPPED = 75
 """EX_TEMPFAIL of sysexits.h, with which a training of slurmgpu's ends that has stopped and saved everything."""
@@ -33,6 +33,8 @@ def reason(job: JobStatus) -> str | None:
     if not job.state.is_waiting and (meaning is not None or word in _ENDED):
         return None  # Why it once waited, which Slurm does not clear, or how it is about to end.
     meaning = meaning.replace("{id}", job.job_id) if meaning else None
+    if meaning and word not in job.reason:
+        return meaning  # Slurm has written a sentence of its own, which says the same
     return f"{printable(job.reason)}: {meaning}" if meaning else printable(job.reason)
 
 
@@ -53,7 +55,7 @@ _ENDED = {
     "InactiveLimit": "was inactive for longer than the site allows",
     "SystemFailure": WORDS["SystemFailure"].meaning,
 }
-_LAUNCH_FAILED = 53
+LAUNCH_FAILED = 53
 """What Slurm writes as the signal where slurmstepd could not open the log or enter the work folder."""
 # Signals that end commands far more often than a command ends itself with their number as its exit code.
 _KILLERS = {signal.SIGABRT, signal.SIGBUS, signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM}
@@ -73,7 +75,7 @@ def _end(job: JobStatus) -> str | None:
         return job.cause
     if job.state in _ENDS:
         return _ENDS[job.state]
-    if job.signal == _LAUNCH_FAILED and not job.exit_code:
+    if job.signal == LAUNCH_FAILED and not job.exit_code:
         return _ENDED["JobLaunchFailure"]
     return _by_code(job) or _ENDED.get(word)
 

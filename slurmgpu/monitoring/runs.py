@@ -187,12 +187,15 @@ def run_directories(runs: Path, owner: int | None = None) -> Iterator[Path]:
     owner = os.getuid() if owner is None else owner
     dated = []
     for path in runs.iterdir() if os.access(runs, os.R_OK | os.X_OK) and runs.is_dir() else ():
-        if path.lstat().st_uid != owner:
-            continue
-        stamped = _STAMPED.fullmatch(path.name)
-        if stamped:
-            dated.append((stamped[2], path.name, path))
-        elif any((path / mark).exists() for mark in _MARKS):
-            changed = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
-            dated.append((f"{changed:%Y%m%dT%H%M%SZ}", path.name, path))
+        try:
+            if path.lstat().st_uid != owner:
+                continue
+            stamped = _STAMPED.fullmatch(path.name)
+            if stamped:
+                dated.append((stamped[2], path.name, path))
+            elif any((path / mark).exists() for mark in _MARKS):
+                changed = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
+                dated.append((f"{changed:%Y%m%dT%H%M%SZ}", path.name, path))
+        except OSError:
+            continue  # removed this moment, or closed to this user
     yield from (path for _, _, path in sorted(dated, reverse=True))

@@ -6,18 +6,17 @@ all: however long the job was, and whatever was thinned out between them, two sm
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from slurmgpu.models.samples import GpuSummary, SampleSummary
+from slurmgpu.monitoring.json_rows import Row, opened, part, positive, whole
 
-__all__ = ["FOLDER", "SCHEMA", "host_of", "restart_of", "rows_of", "sample_files", "summary"]
+__all__ = ["FOLDER", "SCHEMA", "host_of", "restart_of", "sample_files", "summary"]
 
 SCHEMA = "slurmgpu.sample/1"
 FOLDER = "samples"
@@ -88,6 +87,8 @@ class _Seen(NamedTuple):
     gpus: dict[int, GpuSummary]
     busy: dict[int, tuple[float, float]]
     """Of each GPU: seconds in which it was busy, and of how many."""
+    sms: dict[int, tuple[float, float]]
+    """The same of its SMs, on average."""
     powered: dict[int, tuple[float, float]]
     """Of each GPU: joules, and over how many seconds."""
 
@@ -105,85 +106,51 @@ def _read(path: Path) -> _Seen | None:
     if last is None or match is None:
         return None
     first = first or last
-    host, job, before = match[3], _part(last, "job"), _part(first, "job")
+    host, job, before = match[3], part(last, "job"), part(first, "job")
     gpus, named = _by_index(last), _by_index(start)
     return _Seen(
         host=host,
         restart=int(match[2]),
-        time=_number(last.get("time")) or 0.0,
-        seconds=_number(last.get("seconds")) or 0.0,
-        nodes=_whole(start.get("nodes")),
+        time=positive(last.get("time")) or 0.0,
+        seconds=positive(last.get("seconds")) or 0.0,
+        nodes=whole(start.get("nodes")),
         cpu_seconds=_grown(job, before, "cpu_seconds"),
-        rss_peak=_whole(job.get("rss_peak")),
+        rss_peak=whole(job.get("rss_peak")),
         read_bytes=_int(_grown(job, before, "read_bytes")),
         written_bytes=_int(_grown(job, before, "written_bytes")),
         gpus={index: _gpu(host, index, row, named.get(index, {})) for index, row in gpus.items()},
-        busy={
-            index: pair
-            for index, row in gpus.items()
-            if (pair := _pair(row, "busy_seconds", "busy_of_seconds"))
-        },
-        powered={
-            index: pair for index, row in gpus.items() if (pair := _pair(row, "energy", "energy_of_seconds"))
-        },
+        busy=_pairs(gpus, "busy_seconds", "busy_of_seconds"),
+        sms=_pairs(gpus, "sm_seconds", "sm_of_seconds"),
+        powered=_pairs(gpus, "energy", "energy_of_seconds"),
     )
 
 
-def _ends(path: Path) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
-    """The rows at the beginning and at the end; a device or a pipe in a file's place is not read."""
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode):
-            return [], []
-        head = os.pread(file, _HEAD, 0)
-        at = max(0, found.st_size - _TAIL)
-        tail = os.pread(file, _TAIL, at)
-    finally:
-        os.close(file)
-    # The first piece of the tail is cut off unless it begins the file; so may be the last, which is still being written.
-    pieces = tail.split(b"\n")
-    return list(rows_of(head.split(b"\n"))), list(rows_of(pieces if at == 0 else pieces[1:]))
+def _ends(path: Path) -> tuple[list[Row], list[Row]]:
+    """The rows at the beginning and at the end."""
+    with opened(path, SCHEMA) as file:
+        return list(file.head(_HEAD)), list(file.tail(_TAIL))
 
 
-def rows_of(lines: list[bytes]) -> Iterator[dict[str, object]]:
-    """The whole rows among lines of a file of samples; what is none is passed over."""
-    for line in lines:
-        if not line.startswith(b"{"):
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(row, dict) and row.get("schema") == SCHEMA:
-            yield row
-
-
-def _part(row: Mapping[str, object], key: str) -> Mapping[str, object]:
-    part = row.get(key)
-    return part if isinstance(part, dict) else {}
-
-
-def _by_index(row: Mapping[str, object]) -> dict[int, Mapping[str, object]]:
+def _by_index(row: Row) -> dict[int, Row]:
     gpus = row.get("gpus")
     if not isinstance(gpus, list):
         return {}
-    known = ((_whole(gpu.get("index")), gpu) for gpu in gpus if isinstance(gpu, dict))
+    known = ((whole(gpu.get("index")), gpu) for gpu in gpus if isinstance(gpu, dict))
     return {index: gpu for index, gpu in known if index is not None}
 
 
-def _gpu(host: str, index: int, row: Mapping[str, object], named: Mapping[str, object]) -> GpuSummary:
+def _gpu(host: str, index: int, row: Row, named: Row) -> GpuSummary:
     """What one start says of a GPU; its means are worked out over all starts."""
     name = named.get("name")
     return GpuSummary(
         host=host,
         index=index,
         name=name if isinstance(name, str) else None,
-        memory_peak=_whole(row.get("memory_peak")),
-        memory_total=_whole(named.get("memory_total")),
+        memory_peak=whole(row.get("memory_peak")),
+        memory_total=whole(named.get("memory_total")),
         throttled=tuple(sorted(one for one in _list(row.get("throttled_ever")) if isinstance(one, str))),
         xids=tuple(sorted({one for one in _list(row.get("xids")) if type(one) is int})),
-        ecc_errors=_whole(row.get("ecc_errors")),
+        ecc_errors=whole(row.get("ecc_errors")),
     )
 
 
@@ -196,10 +163,12 @@ def _gpus(seen: list[_Seen]) -> Iterator[GpuSummary]:
     for (_, index), starts in sorted(found.items()):
         of = [one.gpus[index] for one in starts]
         busy, watched = _sums(one.busy.get(index) for one in starts)
+        sm_busy, sm_watched = _sums(one.sms.get(index) for one in starts)
         energy, powered = _sums(one.powered.get(index) for one in starts)
         yield of[-1].model_copy(
             update={
                 "utilisation_mean": min(1.0, busy / watched) if watched else None,
+                "sm_activity_mean": min(1.0, sm_busy / sm_watched) if sm_watched else None,
                 "memory_peak": max(
                     (one.memory_peak for one in of if one.memory_peak is not None), default=None
                 ),
@@ -232,26 +201,20 @@ def _sum(amounts: Iterator[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _pair(row: Mapping[str, object], one: str, other: str) -> tuple[float, float] | None:
-    first, second = _number(row.get(one)), _number(row.get(other))
-    return None if first is None or not second else (first, second)
+def _pairs(gpus: Mapping[int, Row], amount: str, of: str) -> dict[int, tuple[float, float]]:
+    """Of each GPU that has both: a total, and over how many seconds."""
+    found = {}
+    for index, row in gpus.items():
+        first, second = positive(row.get(amount)), positive(row.get(of))
+        if first is not None and second:
+            found[index] = first, second
+    return found
 
 
-def _grown(now: Mapping[str, object], before: Mapping[str, object], key: str) -> float | None:
+def _grown(now: Row, before: Row, key: str) -> float | None:
     """By how much a total has grown since the first sample; None where only one of them has it."""
-    last, first = _number(now.get(key)), _number(before.get(key))
+    last, first = positive(now.get(key)), positive(before.get(key))
     return None if last is None or first is None else max(0.0, last - first)
-
-
-def _number(value: object) -> float | None:
-    """A number that is not negative, and no larger than any that is measured."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if 0 <= value < 1 << 63 else None
-
-
-def _whole(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value < 1 << 63 else None
 
 
 def _int(value: float | None) -> int | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.models.samples import Progress
+from slurmgpu.monitoring.metrics import folder_of
 from slurmgpu.monitoring.progress import progress_of
 from slurmgpu.monitoring.samples import summary
 from slurmgpu.monitoring.select import scripts_of
@@ -32,10 +33,8 @@ def _seen(jobs: Iterable[JobStatus], ended: bool) -> Iterator[JobStatus]:
             continue
         left -= 1
         run_dir = Path(script).parent
-        task = job.array_tasks if job.array_tasks is not None and job.array_tasks.isdecimal() else ""
-        yield job.model_copy(
-            update={"progress": progress_of(run_dir / task), "sampled": summary(run_dir, job.raw_id)}
-        )
+        progress, sampled = progress_of(folder_of(run_dir, job)), summary(run_dir, job.raw_id)
+        yield job.model_copy(update={"progress": progress, "sampled": sampled})
 
 
 def progress_text(progress: Progress, *, running: bool) -> str:

@@ -174,22 +174,26 @@ def owner(run: Run) -> str | None:
     return current_user() if mine else None
 
 
-_AGO = re.compile(r"(\d{1,6})\s*(m|min|h|d|w)", re.ASCII)
-_UNITS = {"m": "minutes", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+# Slurm counts from 1970, in any zone, and knows nothing before.
+_FIRST = datetime(1970, 1, 2, tzinfo=timezone.utc)
+_AGO = re.compile(r"(\d{1,6})\s*(s|m|min|h|d|w)", re.ASCII)
+_UNITS = {"s": "seconds", "m": "minutes", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def since_moment(text: str, now: datetime) -> datetime:
-    """Read `30m`, `12h`, `1d`, `2w` (that long before now) or a date such as 2025-11-21 or 2025-11-21T08:00.
+    """Read `30s`, `30m`, `12h`, `1d`, `2w` (that long before now) or a past date such as 2025-11-21 or 2025-11-21T08:00.
 
     Raises InvalidInput for anything else.
     """
     match = _AGO.fullmatch(text.strip())
+    hint = "use 30m, 12h, 1d, 2w, or a date such as 2025-11-21T08:00"
     try:
         if match:
-            return now - timedelta(**{_UNITS[match[2]]: int(match[1])})
-        return datetime.fromisoformat(text.strip()).astimezone(timezone.utc)
+            moment = now - timedelta(**{_UNITS[match[2]]: int(match[1])})
+        else:
+            moment = datetime.fromisoformat(text.strip()).astimezone(timezone.utc)
     except (ValueError, OverflowError):
-        raise InvalidInput(
-            f"since {text!r} is not a time",
-            hint="use 30m, 12h, 1d, 2w, or a date such as 2025-11-21T08:00",
-        ) from None
+        raise InvalidInput(f"since {text!r} is not a time", hint=hint) from None
+    if moment > now + _CLOCK_SLACK:
+        raise InvalidInput(f"since {text!r} is in the future: nothing has happened since then", hint=hint)
+    return max(moment, _FIRST)

@@ -42,14 +42,15 @@ def note_jobs(jobs: Iterable[JobStatus], env: Mapping[str, str] | None) -> None:
     """
     me = current_user()
     for job in jobs:
-        job_id = JobId.parse(job.job_id)
-        if job_id is None or job.user not in {None, me}:
-            continue
-        if (job.script, job.submit_line) in _LOOKED_AT:
+        looked_at = (job.script, job.submit_line)
+        if looked_at == (None, None) or looked_at in _LOOKED_AT or job.user not in (None, me):
             continue  # a watch sees the same jobs again and again, and an array has one script for all its tasks
-        _LOOKED_AT.add((job.script, job.submit_line))
-        for script in scripts_of(job):
-            _note(script, job_id.number, job.cluster or cluster_name_here(env))
+        _LOOKED_AT.add(looked_at)
+        scripts = scripts_of(job)
+        job_id = JobId.parse(job.job_id) if scripts else None
+        if job_id is not None:
+            for script in scripts:
+                _note(script, job_id.number, job.cluster or cluster_name_here(env))
 
 
 _LOOKED_AT: set[tuple[str | None, str | None]] = set()

@@ -33,8 +33,8 @@ def table(
     """
     shown = columns or [column for column in COLUMNS if column.shown(jobs, live)]
     lines = lines_of(jobs, each_task=each_task)
-    rows = (tuple(column.text(line, now) or "-" for column in shown) for line in lines)
-    return [tuple(column.name for column in shown), *rows], lines
+    cells = [[column.name, *(column.text(line, now) or "-" for line in lines)] for column in shown]
+    return list(zip(*cells, strict=True)), lines
 
 
 def plain(
@@ -52,8 +52,11 @@ def plain(
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Rows of cells as lines of text."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+    columns = []
+    for column in zip(*rows, strict=True):
+        width = max(map(len, column))
+        columns.append([cell.ljust(width) for cell in column])
+    return "\n".join(["  ".join(row).rstrip() for row in zip(*columns, strict=True)])
 
 
 def duration(seconds: int | None) -> str | None:

@@ -21,7 +21,7 @@ About = Literal[
 ]  # fmt: skip
 """What a reason is about: where the figures that explain it are, and what can be done."""
 
-FOR_EVER = "waits for ever: "
+NEVER = "will never start: "
 
 
 class Waits(NamedTuple):
@@ -34,30 +34,30 @@ class Waits(NamedTuple):
     @property
     def never(self) -> bool:
         """Whether the job will not start as it is, whatever others do."""
-        return self.meaning.startswith(FOR_EVER)
+        return self.meaning.startswith(NEVER)
 
 
-# What waits "for ever" needs the user.
+# What "will never start" needs the user.
 WORDS = {
-    "AccountNotAllowed": Waits("waits for ever: the partition does not take this account", "account"),
+    "AccountNotAllowed": Waits("will never start: the partition does not take this account", "account"),
     "AccountingPolicy": Waits("a limit of the account or the QOS", "limit"),
     "AssociationJobLimit": Waits("as many jobs run as the account allows", "limit"),
     "AssociationResourceLimit": Waits("the account's jobs use as much as its limit allows", "limit"),
     "AssociationTimeLimit": Waits("the account has used up its time", "limit"),
-    "BadConstraints": Waits("waits for ever: no node has what it asks for", "request"),
-    "BeginTime": Waits("not before the time asked for", "begin"),
+    "BadConstraints": Waits("will never start: no node has what it asks for", "request"),
+    "BeginTime": Waits("must not start before the time asked for", "begin"),
     "BurstBufferOperation": Waits("a burst buffer operation failed"),
     "BurstBufferResources": Waits("waits for room in the burst buffer"),
     "BurstBufferStageIn": Waits("its data is being copied into the burst buffer", "soon"),
     "Cleaning": Waits("its earlier start is still being cleaned up", "soon"),
-    "Constraints": Waits("waits for ever: no node has the features it asks for", "request"),
+    "Constraints": Waits("will never start: no node has the features it asks for", "request"),
     "Dependency": Waits("waits for another job", "dependency"),
-    "DependencyNeverSatisfied": Waits("waits for ever: the other job did not end as asked", "dependency"),
+    "DependencyNeverSatisfied": Waits("will never start: the other job did not end as asked", "dependency"),
     "FedJobLock": Waits("the clusters of the federation are agreeing on who starts it", "soon"),
     "FrontEndDown": Waits("no front-end node is up"),
-    "InvalidAccount": Waits("waits for ever: its account is not valid (any more)", "account"),
-    "InvalidQOS": Waits("waits for ever: its QOS is not valid (any more)", "qos"),
-    "JobArrayTaskLimit": Waits("as many tasks run as the array's own limit (%) allows", "array"),
+    "InvalidAccount": Waits("will never start: its account is not, or no longer, valid", "account"),
+    "InvalidQOS": Waits("will never start: its QOS is not, or no longer, valid", "qos"),
+    "JobArrayTaskLimit": Waits("the array's own limit (%) lets no more of its tasks run at a time", "array"),
     "JobHeldAdmin": Waits("held by the site", "held"),
     "JobHeldUser": Waits("held by its user; `scontrol release {id}` lets it start", "held"),
     "JobHoldMaxRequeue": Waits(
@@ -66,7 +66,9 @@ WORDS = {
     "EnvironmentFailedHeld": Waits("held: the user's environment could not be read on its node", "held"),
     "LaunchFailedHeld": Waits("held: its start failed on a node (prolog, log or work folder)", "held"),
     "Licenses": Waits("waits for licenses that others use", "licenses"),
-    "MaxMemPerLimit": Waits("waits for ever: more memory for a CPU or node than the site allows", "size"),
+    "MaxMemPerLimit": Waits(
+        "will never start: asks for more memory for a CPU or node than the site allows", "size"
+    ),
     "MaxPoweredUpNodes": Waits("as many nodes are powered up as the site allows"),
     "MpiPortsBusy": Waits("waits for ports that other jobs' MPI use"),
     "NodeDown": Waits("a node that it needs is down", "nodes"),
@@ -74,24 +76,24 @@ WORDS = {
         "the nodes that it could use are down, drained, or reserved for jobs that come first", "nodes"
     ),
     "None": Waits("not looked at by the scheduler yet", "soon"),
-    "PartitionConfig": Waits("waits for ever: more than the partition has", "size"),
+    "PartitionConfig": Waits("will never start: asks for more than the partition has", "size"),
     "PartitionDown": Waits("the partition is down", "partition"),
     "PartitionInactive": Waits("the partition starts no jobs now", "partition"),
-    "PartitionNodeLimit": Waits("waits for ever: more nodes than the partition allows", "size"),
-    "PartitionTimeLimit": Waits("waits for ever: longer than the partition allows", "time"),
-    "Priority": Waits("others come first", "room"),
+    "PartitionNodeLimit": Waits("will never start: asks for more nodes than the partition allows", "size"),
+    "PartitionTimeLimit": Waits("will never start: asks for more time than the partition allows", "time"),
+    "Priority": Waits("other jobs come first", "room"),
     "Prolog": Waits("its nodes are being prepared", "soon"),
     "QOSJobLimit": Waits("as many jobs run as the QOS allows", "limit"),
-    "QOSNotAllowed": Waits("waits for ever: the account or partition may not use this QOS", "qos"),
+    "QOSNotAllowed": Waits("will never start: the account or partition may not use this QOS", "qos"),
     "QOSResourceLimit": Waits("the QOS's jobs use as much as its limit allows", "limit"),
     "QOSTimeLimit": Waits("the QOS has used up its time", "limit"),
     "QOSUsageThreshold": Waits("the account's share is used up too far for this QOS", "limit"),
     "ReqNodeNotAvail": Waits("nodes asked for are down or reserved", "nodes"),
     "RequeuedHeld": Waits("held: it was put back into the queue to wait for its user", "held"),
     "Reservation": Waits("its reservation has not begun", "reservation"),
-    "ReservationDeleted": Waits("waits for ever: its reservation was deleted", "reservation"),
-    "ReservationInvalid": Waits("waits for ever: its reservation is not valid", "reservation"),
-    "Resources": Waits("next, when nodes are free", "room"),
+    "ReservationDeleted": Waits("will never start: its reservation was deleted", "reservation"),
+    "ReservationInvalid": Waits("will never start: its reservation is not valid", "reservation"),
+    "Resources": Waits("next to start, when nodes are free", "room"),
     "SchedDefer": Waits("the scheduler looks at it later", "soon"),
     "SystemFailure": Waits("Slurm, a node or a file system had a fault"),
     "WaitingForScheduling": Waits("not looked at by the scheduler yet", "soon"),
@@ -149,7 +151,10 @@ def word_of(reason: str | None) -> str:
 def waits(word: str, job: JobStatus) -> Waits | None:
     """What a word means for this job; None where it is not known."""
     told = _dependency(word, job)
-    return Waits(told, "dependency") if told else WORDS.get(word) or _limit(word, job)
+    if told:
+        return Waits(told, "dependency")
+    known = WORDS.get(word)
+    return _limit(word, job) if known is None else known._replace(meaning=known.meaning + _figure(word, job))
 
 
 @lru_cache(maxsize=1024)
@@ -157,6 +162,20 @@ def about(word: str) -> About | None:
     """What a word alone is about; None where it is not known."""
     known = WORDS.get(word)
     return known.about if known else "limit" if LIMIT.fullmatch(word) else None
+
+
+def _figure(word: str, job: JobStatus) -> str:
+    """What the queue says beside the word, and makes it a figure; nothing more is asked for it."""
+    if word == "JobArrayTaskLimit":
+        most = (job.array_tasks or "").partition("%")[2].rstrip("]")
+        return f": {most} at a time" if most.isdecimal() else ""
+    if word != "Resources" or not job.nodes:
+        return ""
+    number = job.gpus or job.cpus
+    plural = "" if number == 1 else "s"
+    what = ",".join(sorted(job.gpu_types)) or f"GPU{plural}" if job.gpus else f"CPU{plural}"
+    several = f" on {job.nodes} nodes" if job.nodes > 1 else ""
+    return f": asks for {number} {what}{several}" if number else ""
 
 
 # afterok:12(unfulfilled),afterany:13_*(unfulfilled); by ? where one of them is enough.
@@ -183,7 +202,7 @@ def _dependency(word: str, job: JobStatus) -> str | None:
         parts.append("all earlier jobs of this name and user to end")
     if word == "DependencyNeverSatisfied":
         gone = [part for part, (_, _, how) in zip(parts, found, strict=False) if how == "failed"]
-        return f"waits for ever: for {link.join(gone or parts)}, which cannot happen any more"
+        return f"will never start: it waits for {link.join(gone or parts)}, which can no longer happen"
     return f"waits for {link.join(parts)}"
 
 
@@ -204,10 +223,10 @@ def _limit(word: str, job: JobStatus) -> Waits | None:
 def _limit_sentence(match: re.Match[str], owner: str, amount: str, job: JobStatus) -> str:
     thing = amount.partition(" ")[2]
     if match["kind"] == "Min":
-        return f"waits for ever: it asks for {'fewer' if amount.startswith('many') else 'less'} {thing} than {owner} wants"
+        return f"will never start: it asks for {'fewer' if amount.startswith('many') else 'less'} {thing} than {owner} wants"
     if match["per"] in ("Job", "Node"):
         where = "on a node" if match["per"] == "Node" else "for a job"
-        return f"waits for ever: it asks for more {thing} than {owner} allows {where}"
+        return f"will never start: it asks for more {thing} than {owner} allows {where}"
     if match["minutes"] == "Minutes" or match["what"] == "Wall":
         return f"the jobs of {owner} have used up its {thing}; starts when it is renewed"
     whose = f"the jobs of {owner}"

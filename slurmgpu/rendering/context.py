@@ -516,9 +516,14 @@ def _run(plan: Plan) -> dict[str, object] | None:
 
 
 # NCCL names its file by host (%h) and process (%p).
+_FLIGHT = "$SLURMGPU_RUN_DIR/debug/flight-$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}-rank-"
 _DEBUG = {
     "NCCL_DEBUG": "INFO",
     "NCCL_DEBUG_FILE": "$SLURMGPU_RUN_DIR/debug/nccl-$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}-%h-%p.log",
+    # What each rank did last, when a collective times out; by the names before torch 2.8, too.
+    **dict.fromkeys(("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"), "2000"),
+    **dict.fromkeys(("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"), _FLIGHT),
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
     "TORCH_SHOW_CPP_STACKTRACES": "1",
     "PYTHONFAULTHANDLER": "1",

@@ -6,6 +6,7 @@ import ctypes
 from ctypes import byref, c_char, c_int, c_longlong, c_uint, c_ulonglong, c_void_p
 from typing import Optional
 
+from .gpm import Gpm
 from .readings import Reading, throttled_by
 
 __all__ = ["Nvml"]
@@ -69,6 +70,7 @@ class Nvml:
         }
         self._seen = dict.fromkeys(self._devices, 0)
         self._events: Optional[c_void_p] = None
+        self._gpm: Optional[Gpm] = None
 
     @property
     def found(self) -> list[tuple[int, Optional[str]]]:
@@ -78,6 +80,7 @@ class Nvml:
     def watch(self, indices: list[int]) -> None:
         """Keep to these, and have their errors (XID) reported, where the driver lets a user do so."""
         self._devices = {index: self._devices[index] for index in indices}
+        self._gpm = Gpm(self._asked, self._devices)
         events = c_void_p()
         if not self._asked("EventSetCreate", byref(events)):
             return
@@ -106,6 +109,7 @@ class Nvml:
             uuid=uuid,
             name=name,
             utilisation=self._utilisation(index, device),
+            sm_activity=self._gpm.sm_activity(index) if self._gpm else None,
             memory=memory.used if has_memory else None,
             memory_total=memory.total if has_memory else None,
             power=milliwatts.value / 1e3

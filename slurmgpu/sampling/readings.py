@@ -32,6 +32,8 @@ class Reading(NamedTuple):
     """Uncorrected ones, by a counter."""
     xids: tuple[int, ...] = ()
     """NVIDIA's error numbers since the last reading."""
+    sm_activity: Optional[float] = None
+    """0 to 1: the share of its SMs that were busy, over the time since the last reading."""
 
 
 # nvmlClocksEventReasons in nvml.h; idle, a user's own clocks and the like are no trouble.
@@ -56,6 +58,7 @@ class Totals:
         self._last: Optional[Reading] = None
         self._at = 0.0
         self._busy = self._watched = 0.0
+        self._sm_busy = self._sm_watched = 0.0
         self._energy = self._powered = 0.0
         self._peak: Optional[int] = None
         self._ecc: Optional[int] = None
@@ -68,6 +71,9 @@ class Totals:
         if reading.utilisation is not None and passed:
             self._busy += reading.utilisation * passed
             self._watched += passed
+        if reading.sm_activity is not None and passed:
+            self._sm_busy += reading.sm_activity * passed
+            self._sm_watched += passed
         joules = self._joules(reading, passed)
         if joules is not None:
             self._energy += joules
@@ -87,6 +93,9 @@ class Totals:
             "utilisation": _rounded(reading.utilisation, 4),
             "busy_seconds": _rounded(self._busy if self._watched else None, 3),
             "busy_of_seconds": _rounded(self._watched if self._watched else None, 3),
+            "sm_activity": _rounded(reading.sm_activity, 4),
+            "sm_seconds": _rounded(self._sm_busy if self._sm_watched else None, 3),
+            "sm_of_seconds": _rounded(self._sm_watched if self._sm_watched else None, 3),
             "memory": reading.memory,
             "memory_peak": self._peak,
             "power": _rounded(reading.power, 2),

@@ -37,12 +37,12 @@ class Confirm(ModalScreen[bool]):
 _HELP = """\
 Moving
   up down, j k     to a job          enter   its details        escape, q  back
-  pgup pgdn home end                 tab     between the list and the details below it
+  pgup pgdn home end                 tab     to the list, or the details below
 
 Looking
   l  follow its logs                 g  GPUs that are free, by partition
-  /  filter: words that id, name, user, state, partition, account or nodes contain
-  s  sort by another column          t  each task of an array, or arrays in one line
+  /  filter by words in id, name, user, state, partition, account and nodes
+  s  sort by another column          t  arrays in one line, or task by task
   a  everybody's jobs, or mine       r  ask Slurm again now
   w  in details: why the job waits, with the figures of this moment
 
@@ -51,8 +51,9 @@ Changing: of your own jobs only, and after a question
 
 q  quit
 
-Slurm is asked every 30 s, by two commands, and your other slurmgpu processes share the answers.
-GPUs are asked for while they are shown. Progress, samples and logs are read from files.
+Slurm is asked every 30 s, with two commands; your other slurmgpu processes
+share the answers. GPUs are asked for while they are shown. Progress, samples
+and logs are read from files.
 """
 
 

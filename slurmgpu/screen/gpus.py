@@ -12,7 +12,8 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from slurmgpu.errors import SlurmGpuError
-from slurmgpu.monitoring.gpus_now import GpusNow, Mine, Row
+from slurmgpu.monitoring.gpus_now import GpusNow, Row
+from slurmgpu.monitoring.gpus_text import could, kind, notes, place, who
 from slurmgpu.printable import printable
 from slurmgpu.screen.charts import bar
 from slurmgpu.screen.source import said_of
@@ -103,48 +104,27 @@ def free_lines(found: GpusNow) -> list[Text]:
         return [*lines, Text("Slurm lists no GPUs on this cluster")]
     mine = {(one.partition, one.type): one for one in found.mine}
     rows = [*found.types, *found.partitions]
-    names = [printable(row.type) + (" (slice)" if row.slices else "") for row in rows]
+    names = [kind(row) for row in rows]
     wide = max(len(name) for name in [*names, "GPU"])
-    places = [printable(row.partition) if row.partition else "all" for row in rows]
-    place = max(len(name) for name in [*places, "PARTITION"])
-    head = f"{'GPU':<{wide}}  {'PARTITION':<{place}}  {'NOT FREE':<{_BAR}}  FREE OF TOTAL  ON ONE NODE  YOURS NOW"
+    places = [place(row) for row in rows]
+    broad = max(len(name) for name in [*places, "PARTITION"])
+    head = f"{'GPU':<{wide}}  {'PARTITION':<{broad}}  {'NOT FREE':<{_BAR}}  FREE OF TOTAL  ON ONE NODE  YOURS NOW"
     lines.append(Text(head, style="bold"))
     for name, where, row in zip(names, places, rows, strict=True):
-        text = Text(f"{name:<{wide}}  {where:<{place}}  ")
+        text = Text(f"{name:<{wide}}  {where:<{broad}}  ")
         text.append(bar(row.total - row.free, row.total, _BAR), style="cyan")
         text.append(f"  {row.free:>4} of {row.total:<5} {row.block:>12}  ")
-        text.append(_could(mine.get((row.partition or "", row.type))), style="green")
+        text.append(could(mine.get((row.partition or "", row.type))), style="green")
         lines.append(text)
-    notes = [note for row in found.types for note in _notes(row)]
-    notes += [
+    said = [note for row in found.types for note in (*_away(row), *notes(row))]
+    said += [
         f"{printable(one.type)} in {printable(one.partition)}: {printable(one.why)}"
         for one in found.mine
         if one.why != "free"
     ]
-    return [*lines, Text(), *(Text(note) for note in dict.fromkeys(notes)), Text(_who(found), style="dim")]
+    return [*lines, Text(), *(Text(note) for note in dict.fromkeys(said)), Text(who(found), style="dim")]
 
 
-def _could(mine: Mine | None) -> str:
-    if mine is None:
-        return ""
-    return ("unknown" if mine.gpus is None else str(mine.gpus)) + ("" if mine.known else "?")
-
-
-def _notes(row: Row) -> list[str]:
-    name = printable(row.type)
+def _away(row: Row) -> list[str]:
     away = ", ".join(f"{count} {why}" for why, count in row.away.items())
-    found = [f"{name}: not available: {away}"] if away else []
-    if row.stranded:
-        found.append(
-            f"{name}: {row.stranded} more without a job, but no {' and '.join(row.stranded_for)} left beside them: not free"
-        )
-    if row.shards:
-        found.append(f"shards of {name}: {row.shards_free} of {row.shards} free")
-    return found
-
-
-def _who(found: GpusNow) -> str:
-    if found.account is None:
-        return "yours now: by what is free alone; no account of yours is known here"
-    unsure = "; a ? says that its limits are not known" if any(not one.known for one in found.mine) else ""
-    return f"yours now: the most that one job of account {printable(found.account)} could get{unsure}"
+    return [f"{printable(row.type)}: not available: {away}"] if away else []

@@ -88,7 +88,8 @@ class LogScreen(View):
         self._growing.pass_on(pieces.append)
         missing = next((absence(log) for log in logs if log.path is None or not log.path.exists()), "")
         if self._known:
-            missing = "" if self._growing.shown else "nothing is in its logs yet"
+            yet = "" if all(job.state.is_final for job in self.jobs) else " yet"
+            missing = "" if self._growing.shown else f"nothing is in its logs{yet}"
         return "".join(pieces).split("\n"), missing
 
     def _add(self, log: Log) -> None:

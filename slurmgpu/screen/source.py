@@ -11,11 +11,12 @@ from typing import NamedTuple
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobStatus, Run
-from slurmgpu.monitoring.causes import cause_lines, cause_of
+from slurmgpu.monitoring.causes import cause_lines, cause_of, is_own_doing
 from slurmgpu.monitoring.gpus_now import GpusNow, gpus_now
 from slurmgpu.monitoring.log_files import Log, logs_of
+from slurmgpu.monitoring.metrics import folder_of, losses
 from slurmgpu.monitoring.seen import with_seen
-from slurmgpu.monitoring.series import GpuSeries, gpu_series, losses
+from slurmgpu.monitoring.series import GpuSeries, gpu_series
 from slurmgpu.monitoring.status import StatusReport, last_known, status
 from slurmgpu.monitoring.why.explain import explain
 from slurmgpu.slurm import JobId, Slurm
@@ -106,10 +107,9 @@ class Source:
             plan = read_plan(Path(run.run_dir))
         except InvalidInput as error:
             plan_note = error.message
-        folder = Path(run.run_dir)
-        task = job.array_tasks if job.array_tasks is not None and job.array_tasks.isdecimal() else ""
-        gpus = gpu_series(folder, job.raw_id) if job.raw_id is not None else []
-        return Detail(job, run, plan, plan_note, losses(folder / task), gpus)
+        run_dir = Path(run.run_dir)
+        gpus = gpu_series(run_dir, job.raw_id) if job.raw_id is not None else []
+        return Detail(job, run, plan, plan_note, losses(folder_of(run_dir, job)), gpus)
 
     def run_of(self, job: JobStatus) -> Run | None:
         """The run of a job as its own submission made it; None where there is none that can be read."""
@@ -123,7 +123,7 @@ class Source:
     def cause(self, job: JobStatus) -> list[str]:
         """The first cause of a job that failed, in lines; [] of one that did not, or that tells nothing."""
         found = cause_of(job, self.run_of(job))
-        return [] if found is None else cause_lines(found)
+        return [] if found is None or is_own_doing(job, found) else cause_lines(found)
 
     def why(self, job: JobStatus) -> list[str]:
         """Why a job waits, in the figures of this moment: some questions to Slurm, so that it is asked by hand.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
@@ -61,14 +62,14 @@ def describe(line: Line, detail: Detail | None, told: list[str], now: datetime, 
     why = reason(job)
     title = "How it ended" if job.state.is_final else "Why it waits" if job.state.is_waiting else "Reason"
     if told:
-        lines += [Text(), heading(title), *(Text(f"  {printable(one)}") for one in told)]
+        lines += [Text(), heading(title), *(line for one in told for line in _folded(printable(one), width))]
     elif why or line.tasks:
         lines += [Text(), heading(title), *(Text(f"  {printable(one)}") for one in (why, line.tasks) if one)]
         if job.state.is_waiting:
             lines.append(Text("  w asks Slurm for the figures", style="dim"))
     if detail is None:
         return [*lines, Text(), Text("reading its files ...", style="dim")]
-    lines += _run(detail)
+    lines += _run(detail, width)
     if line.tasks:
         return [
             *lines,
@@ -92,7 +93,7 @@ def _title(key: str) -> str:
     return {"gpus": "GPUs", "cpus": "CPUs", "qos": "QOS", "max-rss": "memory"}.get(key, key)
 
 
-def _run(detail: Detail) -> Iterator[Text]:
+def _run(detail: Detail, width: int) -> Iterator[Text]:
     job, run, plan = detail.job, detail.run, detail.plan
     yield Text()
     yield heading("Run")
@@ -111,13 +112,20 @@ def _run(detail: Detail) -> Iterator[Text]:
             f"memory {plan.memory}" if plan.memory is not None else "",
             f"time {plan.time}" if plan.time is not None else "",
         ]
-        yield Text("  plan  " + printable(", ".join(filter(None, figures))))
+        yield from _folded("plan  " + printable(", ".join(filter(None, figures))), width, hang=6)
         if plan.gpu_hours is not None:
             yield Text(f"  plan  {plan.gpu_hours:g} GPU-hours at most")
         if plan.command:
-            yield Text("  runs  " + printable(" ".join(plan.command)))
+            yield from _folded("runs  " + printable(" ".join(plan.command)), width, hang=6)
     elif detail.plan_note:
         yield Text(f"  plan  {printable(detail.plan_note)}", style="dim")
+
+
+def _folded(text: str, width: int, *, hang: int = 2) -> Iterator[Text]:
+    """A line that is too long goes on further in, by `hang` columns more than it begins."""
+    inside = " " * (2 + len(text) - len(text.lstrip()) + hang)
+    lines = textwrap.wrap(text, width, initial_indent="  ", subsequent_indent=inside, break_on_hyphens=False)
+    return (Text(line) for line in lines or [""])
 
 
 def _progress(detail: Detail, width: int) -> Iterator[Text]:
@@ -190,6 +198,7 @@ def _use(gpu: GpuSummary) -> str:
                 f"{gpu.utilisation_mean:.0%} mean"
                 if gpu.utilisation_mean is not None
                 else "use not measured",
+                f"{gpu.sm_activity_mean:.0%} of SMs" if gpu.sm_activity_mean is not None else "",
                 f"{gpu.memory_peak / 2**30:.1f}{total} GiB" if gpu.memory_peak is not None else "",
                 f"{gpu.power_mean:.0f} W" if gpu.power_mean is not None else "",
             ),

@@ -28,7 +28,7 @@ from slurmgpu.slurm.health import Health
 from slurmgpu.slurm.history import Histories, History, Start
 from slurmgpu.slurm.hostlist import expand
 from slurmgpu.slurm.ids import JobId, expand_pattern
-from slurmgpu.slurm.sacct import TAKEN_OFF, Accounting, Step
+from slurmgpu.slurm.sacct import TAKEN_OFF, Accounting, Step, even
 from slurmgpu.slurm.salloc import NOT_OF_SALLOC, Heard, hear, refusal
 from slurmgpu.slurm.sampling import Sampling
 from slurmgpu.slurm.sbatch import Accepted, Estimate, Outcome, Rejected, Unknown, Unreachable
@@ -48,7 +48,7 @@ __all__ = [
     "FLOOR", "NOT_OF_SALLOC", "TAKEN_OFF", "Accepted", "Accounting", "Answer", "Asked", "Book", "Estimate", "Health",
     "Heard", "Histories", "History", "Holder", "JobId", "Limit", "NodeNow", "Outcome", "PartitionNow", "Present",
     "QueuedJob", "Rejected", "Runner", "Said", "Sampling", "Shelf", "Slurm", "Start", "Step", "StepUse", "Unknown",
-    "Unreachable", "Verb", "call", "check_signal", "cluster_name_here", "current_user", "expand", "expand_pattern",
+    "Unreachable", "Verb", "call", "check_signal", "cluster_name_here", "current_user", "even", "expand", "expand_pattern",
     "hear", "refusal", "shelf_here", "submission_env",
 ]  # fmt: skip
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.slurm.answers import Answer
-from slurmgpu.slurm.shelf import READING, Shelf, changes, note_change
+from slurmgpu.slurm.shelf import Shelf, changes, note_change, only_reads
 
 __all__ = [
     "Answer",
@@ -238,8 +238,7 @@ class Commands:
             self.asked.append(tuple(argv))
             return self.run(argv, timeout=timeout, env=whole, cwd=cwd)
 
-        shows = argv[0] == "scontrol" and "show" in argv
-        if self.shelf is not None and env is None and (shows or argv[0] in READING):
+        if self.shelf is not None and env is None and only_reads(argv):
             answer = self.shelf.answer(argv, whole, now)
             if answer is None:
                 raise SlurmUnreachable(f"{argv[0]} has never answered this on this machine")

@@ -15,8 +15,11 @@ Verb = Literal["hold", "release", "requeue"]
 
 
 def command(verb: Verb, ids: Sequence[str]) -> list[str]:
-    """Return the scontrol command; it takes several jobs as one word."""
-    return ["scontrol", verb, ",".join(ids)]
+    """Return the scontrol command; it takes several jobs as one word.
+
+    A job is held as its owner would (`uhold`): by an operator's `hold`, it could not be released by its owner (scontrol(1)).
+    """
+    return ["scontrol", "uhold" if verb == "hold" else verb, ",".join(ids)]
 
 
 def control(slurm: Commands, verb: Verb, ids: Sequence[str]) -> Said:

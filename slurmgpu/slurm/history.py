@@ -17,9 +17,9 @@ from slurmgpu.slurm.commands import Commands
 from slurmgpu.slurm.ids import JobId
 from slurmgpu.slurm.sacct import (
     FIELDS,
-    SUBMIT_LINE,
     USE,
     Step,
+    Told,
     absence,
     asking,
     in_tres,
@@ -75,29 +75,15 @@ class History:
 
 
 @dataclass(frozen=True)
-class Histories:
-    """What accounting knows; `available` is False where there is none or it does not answer."""
+class Histories(Told):
+    """What accounting knows of jobs and all their starts."""
 
     jobs: list[History] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    available: bool = True
-    silent: bool = False
-    """Whether there is one, and it did not answer."""
 
 
-def command(
-    *,
-    user: str | None = None,
-    ids: Sequence[int] = (),
-    since: datetime | None = None,
-    submit_line: bool = False,
-) -> list[str]:
+def command(*, user: str | None = None, ids: Sequence[int] = (), since: datetime | None = None) -> list[str]:
     """Return the sacct command for all starts and steps of jobs by id, or of those of a user (None: all) since a moment."""
-    return [*asking(_fields(submit_line)), "--duplicates", *whose(user, ids, since)]
-
-
-def _fields(submit_line: bool) -> list[str]:
-    return [*HISTORY, *([SUBMIT_LINE] if submit_line else [])]
+    return [*asking(HISTORY), "--duplicates", *whose(user, ids, since)]
 
 
 def read(
@@ -106,43 +92,35 @@ def read(
     user: str | None = None,
     ids: Sequence[int] = (),
     since: datetime | None = None,
-    submit_line: bool = False,
     timeout: float = 300,
 ) -> Histories:
     """Ask accounting; a site without it, or one that does not answer, gives a note and no error.
 
-    A week of a large site is many rows, so it may take `timeout` seconds. SubmitLine is asked for with `submit_line`
-    only: 20.11 has none.
+    A week of a large site is many rows, so it may take `timeout` seconds.
     """
-    argv = command(user=user, ids=ids, since=since, submit_line=submit_line)
-    answer = slurm.ask(argv, timeout=timeout)
-    if submit_line and not answer.ok and SUBMIT_LINE.lower() in answer.text.lower():
-        return read(slurm, user=user, ids=ids, since=since, timeout=timeout)
-    nothing = absence(answer)
-    if nothing is not None:
-        return Histories(notes=nothing.notes, available=False, silent=nothing.silent)
-    return parse(answer.stdout, submit_line=submit_line)
+    answer = slurm.ask(command(user=user, ids=ids, since=since), timeout=timeout)
+    return absence(answer, Histories) or parse(answer.stdout)
 
 
-def parse(text: str, *, submit_line: bool = False) -> Histories:
+def parse(text: str) -> Histories:
     """Read what `command` prints; rows that are none become notes."""
     bad: list[str] = []
     notes: list[str] = []
     by_job: dict[tuple[str | None, str], list[Start]] = {}
-    for start in _starts(text, _fields(submit_line), bad, notes):
+    for start in _starts(text, bad, notes):
         by_job.setdefault((start.job.cluster, start.job.job_id), []).append(start)
     notes += [f"sacct: a row that cannot be read was left out: {row[:200]!r}" for row in bad]
     jobs = [history for starts in by_job.values() for history in _histories(starts)]
-    return Histories(jobs, notes)
+    return Histories(jobs, notes=notes)
 
 
-def _starts(text: str, fields: list[str], bad: list[str], notes: list[str]) -> Iterator[Start]:
+def _starts(text: str, bad: list[str], notes: list[str]) -> Iterator[Start]:
     """Each start with the steps in the rows behind it."""
     record: dict[str, str] | None = None
     job_id: JobId | None = None
     steps: list[Step] = []
-    for row in each_row(text, len(fields), bad):
-        found = dict(zip(fields, row, strict=True))
+    for row in each_row(text, len(HISTORY), bad):
+        found = dict(zip(HISTORY, row, strict=True))
         if "." in found["JobID"]:
             if record is not None and found["JobID"].partition(".")[0] == record["JobID"]:
                 steps.append(read_step(found))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 __all__ = ["JobId", "expand_pattern", "first_host"]
 
@@ -65,6 +66,22 @@ def first_host(node_list: str) -> str:
 _PATTERN = re.compile(r"(%%|%([0-9]*)([jJAaxuNtnsbr])|%[0-9]+|[^%]+|%)")
 
 
+@lru_cache(maxsize=1024)
+def _parts(pattern: str) -> tuple[tuple[str, str, int], ...] | None:
+    """A pattern's texts, and its letters with their widths; None where releases differ. Many jobs have the same."""
+    parts = []
+    for match in _PATTERN.finditer(pattern):
+        text, width, letter = match.groups()
+        if letter:
+            parts.append(("", letter, min(int(width.lstrip("0")[:3] or 0), 10) if letter in "jJAatn" else 0))
+        # 22.05 makes "5q" of "%5q" and "100%" of "100%"; 26.05 makes "%5q" and "100".
+        elif text != "%%" and text[0] == "%" and (len(text) > 1 or match.end() == len(pattern)):
+            return None
+        else:
+            parts.append(("%" if text == "%%" else text, "", 0))
+    return tuple(parts)
+
+
 def expand_pattern(
     pattern: str, *, job_id: JobId, raw_id: int | None, name: str, user: str | None, node_list: str | None
 ) -> str | None:
@@ -79,9 +96,13 @@ def expand_pattern(
         return pattern.replace("\\", "")
     if "%" not in pattern:
         return pattern
+    parts = _parts(pattern)
+    if parts is None:
+        return None
     task = job_id.tasks if job_id.tasks and job_id.tasks.isdigit() else None
     waiting = job_id.tasks is not None and task is None
-    raw = raw_id if raw_id is not None else job_id.number
+    # Of a heterogeneous job there is one batch script: the first component's, on its first node.
+    raw = raw_id if raw_id is not None and job_id.component is None else job_id.number
     values: dict[str, str | None] = {
         "j": None if waiting else str(raw),
         "J": None if waiting else str(raw),
@@ -90,23 +111,16 @@ def expand_pattern(
         "a": None if waiting else task or "4294967294",
         "x": name,
         "u": user,
-        "N": first_host(node_list) if node_list else None,
+        "N": first_host(node_list) if node_list and "N" in pattern and not job_id.component else None,
         "t": "0",
         "n": "0",
         "s": "batch",
     }
-    parts: list[str] = []
-    for match in _PATTERN.finditer(pattern):
-        text, width, letter = match.groups()
-        if not letter:
-            # 22.05 makes "5q" of "%5q" and "100%" of "100%"; 26.05 makes "%5q" and "100".
-            if text != "%%" and text[0] == "%" and (len(text) > 1 or match.end() == len(pattern)):
-                return None
-            parts.append("%" if text == "%%" else text)
-            continue
+    found: list[str] = []
+    for text, letter, width in parts:
         # %b is the index modulo 10 from 24.11 on, if not before, and %r the restarts from 26.05 on.
-        value = values.get(letter)
+        value = values.get(letter) if letter else text
         if value is None:
             return None
-        parts.append(value.zfill(min(int(width.lstrip("0")[:3] or 0), 10)) if letter in "jJAatn" else value)
-    return "".join(parts)
+        found.append(value.zfill(width) if width else value)
+    return "".join(found)

@@ -5,21 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from sys import intern
+from typing import Literal, NamedTuple, TypeVar
 
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.slurm.answers import meaning_of
 from slurmgpu.slurm.commands import Answer, Commands
 from slurmgpu.slurm.ids import JobId
-from slurmgpu.slurm.text import SEPARATOR, known, moment, rows, seconds, size, whole
+from slurmgpu.slurm.text import SEPARATOR, each_row, known, moment, often, seconds, size, whole
 from slurmgpu.slurm.tres import read_gpus
 
 __all__ = [
-    "FIELDS", "SUBMIT_LINE", "TAKEN_OFF", "USE", "Accounting", "Step", "absence", "asking", "command", "in_tres", "parse",
-    "read", "read_job", "read_step", "whose",
+    "FIELDS", "SUBMIT_LINE", "TAKEN_OFF", "USE", "Accounting", "Step", "Told", "absence", "asking", "command", "even", "in_tres",
+    "parse", "read", "read_job", "read_step", "whose",
 ]  # fmt: skip
+
+T = TypeVar("T", bound="Told")
 
 # In every release from 20.11 to 26.05; free text last, the two that mark a row first.
 FIELDS = (
@@ -67,16 +70,22 @@ class Step(NamedTuple):
     """CPU time of all tasks by Slurm's samples: all there is of a step that was killed."""
 
 
-@dataclass(frozen=True)
-class Accounting:
-    """What accounting knows; `available` is False where there is none or it does not answer."""
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """How far accounting has answered; `available` is False where there is none or it does not answer."""
 
-    jobs: list[JobStatus] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     available: bool = True
     silent: bool = False
     """Whether there is one, and it did not answer: what it does not say may still be so."""
+
+
+@dataclass(frozen=True)
+class Accounting(Told):
+    """What accounting knows of jobs and their steps."""
+
+    jobs: list[JobStatus] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
 
 
 def command(
@@ -112,6 +121,14 @@ def whose(user: str | None, ids: Sequence[int], since: datetime | None) -> list[
     return argv if since is None else [*argv, f"--starttime={since.astimezone():%Y-%m-%dT%H:%M:%S}"]
 
 
+_EVEN = 600
+
+
+def even(since: datetime) -> datetime:
+    """The last full ten minutes before a moment: processes that ask from there on, one after the other, ask the same."""
+    return since - timedelta(seconds=since.timestamp() % _EVEN)
+
+
 def read(
     slurm: Commands,
     *,
@@ -124,15 +141,15 @@ def read(
     """Ask accounting; a site without it, or one that does not answer, gives a note and no error."""
     argv = command(user=user, ids=ids, since=since, submit_line=submit_line, use=use)
     answer = slurm.ask(argv)
-    return absence(answer) or parse(answer.stdout, submit_line=submit_line, use=use)
+    return absence(answer, Accounting) or parse(answer.stdout, submit_line=submit_line, use=use)
 
 
-def absence(answer: Answer) -> Accounting | None:
+def absence(answer: Answer, kind: type[T]) -> T | None:
     """What is known where accounting gave no answer; None where it did."""
     if meaning_of(answer) == "answered":
         return None  # without its database it may end with 0, and no row
     silent = meaning_of(answer) != "refused" and _DISABLED not in answer.text
-    return Accounting(notes=[_absence(answer)], available=False, silent=silent)
+    return kind(notes=[_absence(answer)], available=False, silent=silent)
 
 
 def _fields(submit_line: bool, use: bool) -> list[str]:
@@ -157,12 +174,13 @@ def _absence(answer: Answer) -> str:
 def parse(text: str, *, submit_line: bool = False, use: bool = False) -> Accounting:
     """Read what `command` prints; rows that are none become notes."""
     fields = _fields(submit_line, use)
-    good, bad = rows(text, len(fields))
-    notes = [f"sacct: a row that cannot be read was left out: {row[:200]!r}" for row in bad]
+    bad: list[str] = []
+    notes: list[str] = []
     steps: list[Step] = []
-    records = (dict(zip(fields, row, strict=True)) for row in good)
+    records = (dict(zip(fields, row, strict=True)) for row in each_row(text, len(fields), bad))
     jobs = list(_jobs(records, steps, notes))
-    return Accounting(jobs, steps, notes)
+    unread = [f"sacct: a row that cannot be read was left out: {row[:200]!r}" for row in bad]
+    return Accounting(jobs, steps, notes=unread + notes)
 
 
 def _jobs(records: Iterable[dict[str, str]], steps: list[Step], notes: list[str]) -> Iterator[JobStatus]:
@@ -183,7 +201,6 @@ _FRACTION = re.compile(r"\.\d+\Z", re.ASCII)
 
 # Of a hundred thousand rows, most say the same in these fields, and the steps of a job in their times.
 _epoch = lru_cache(maxsize=4096)(moment)
-_state = lru_cache(maxsize=1024)(JobState.parse)
 _bytes = lru_cache(maxsize=4096)(size)
 
 
@@ -207,7 +224,8 @@ def _limit(text: str) -> int | Literal["UNLIMITED"] | None:
 
 def read_job(record: dict[str, str], job_id: JobId) -> JobStatus:
     """One row of an allocation."""
-    state = _state(record["State"])
+    state_text = intern(record["State"])
+    state = JobState.parse(state_text)
     gpus = read_gpus(record["AllocTRES"]) or read_gpus(record["ReqTRES"])
     counted = "cpu=" in record["AllocTRES"] or "cpu=" in record["ReqTRES"]
     exit_code, signal = _exit(record["ExitCode"])
@@ -218,15 +236,15 @@ def read_job(record: dict[str, str], job_id: JobId) -> JobStatus:
             "raw_id": whole(record["JobIDRaw"]),
             "array_job_id": job_id.number if job_id.tasks else None,
             "array_tasks": job_id.tasks,
-            "cluster": known(record["Cluster"]),
+            "cluster": often(record["Cluster"]),
             "name": record["JobName"],
-            "user": known(record["User"]),
+            "user": often(record["User"]),
             "state": state,
-            "state_text": record["State"],
-            "reason": known(record["Reason"]),
-            "partition": known(record["Partition"]),
-            "account": known(record["Account"]),
-            "qos": known(record["QOS"]),
+            "state_text": state_text,
+            "reason": often(record["Reason"]),
+            "partition": often(record["Partition"]),
+            "account": often(record["Account"]),
+            "qos": often(record["QOS"]),
             "gpus": gpus.count if gpus else 0 if counted else None,
             "gpu_types": dict(gpus.types) if gpus else {},
             "nodes": whole(record["NNodes"]),
@@ -245,7 +263,7 @@ def read_job(record: dict[str, str], job_id: JobId) -> JobStatus:
             and not signal,
             "signal": signal if state.is_final else None,
             "derived_exit_code": _derived(record) if state.is_final else None,
-            "work_dir": known(record["WorkDir"]),
+            "work_dir": often(record["WorkDir"]),
             "submit_line": known(record.get(SUBMIT_LINE, "")),
             "source": "sacct",
         }
@@ -295,7 +313,7 @@ def read_step(record: dict[str, str]) -> Step:
         job_id=job_id,
         step=step,
         name=record["JobName"],
-        state=_state(record["State"]),
+        state=JobState.parse(record["State"]),
         exit_code=exit_code,
         signal=signal,
         elapsed=whole(record["ElapsedRaw"]),

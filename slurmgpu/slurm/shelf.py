@@ -27,13 +27,13 @@ from typing import NamedTuple
 from slurmgpu.slurm.answers import Answer, meaning_of
 from slurmgpu.slurm.text import SEPARATOR
 
-__all__ = ["FLOOR", "READING", "Shelf", "changes", "note_change", "own_folder", "shelf_here"]
+__all__ = ["FLOOR", "Shelf", "changes", "note_change", "only_reads", "own_folder", "shelf_here"]
 
 SCHEMA = "slurmgpu.answer/1"
 FLOOR = 2.0
 """Seconds within which nobody asks the same again, unless the settings say more."""
 
-READING = frozenset({"squeue", "sacct", "sstat", "sinfo", "sprio", "sshare"})
+_READING = frozenset({"squeue", "sacct", "sstat", "sinfo", "sprio", "sshare"})
 # A command of ours that does not answer is ended after 60 s; who holds the lock longer has lost something else.
 _LONGEST_TURN = 75.0
 _LOOK = 0.05
@@ -192,6 +192,12 @@ def _is_own(folder: Path, above: str, me: int) -> bool:
         return False
     # A folder of this name may have been laid into /tmp by somebody else, or lead elsewhere.
     return stat.S_ISDIR(there.st_mode) and there.st_uid == me and not there.st_mode & 0o077
+
+
+def only_reads(argv: Sequence[str]) -> bool:
+    """Whether the answer to a command may be shared: it shows, and nothing is different after it."""
+    shows = argv[0] in {"scontrol", "sacctmgr"} and "show" in argv
+    return shows or argv[0] in _READING
 
 
 def changes(argv: Sequence[str]) -> bool:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from sys import intern
 
 from slurmgpu.errors import SlurmRefused
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.slurm.answers import meaning_of
 from slurmgpu.slurm.commands import READ_TIMEOUT, Commands, unreachable
 from slurmgpu.slurm.ids import JobId, expand_pattern
-from slurmgpu.slurm.text import SEPARATOR, known, moment, rows, seconds, whole
+from slurmgpu.slurm.text import SEPARATOR, each_row, known, moment, often, seconds, whole
 from slurmgpu.slurm.tres import gpus_of_job
 
 __all__ = ["FIELDS", "command", "parse", "read"]
@@ -54,12 +56,13 @@ def read(
 
 def parse(text: str) -> tuple[list[JobStatus], list[str]]:
     """Read what `command` prints; rows that are none become notes."""
-    good, bad = rows(text, len(FIELDS))
-    notes = [f"squeue: a row that cannot be read was left out: {row[:200]!r}" for row in bad]
-    return list(_jobs(good, notes)), notes
+    bad: list[str] = []
+    odd: list[str] = []
+    jobs = list(_jobs(each_row(text, len(FIELDS), bad), odd))
+    return jobs, [f"squeue: a row that cannot be read was left out: {row[:200]!r}" for row in bad] + odd
 
 
-def _jobs(good: list[list[str]], notes: list[str]) -> Iterator[JobStatus]:
+def _jobs(good: Iterable[list[str]], notes: list[str]) -> Iterator[JobStatus]:
     for row in good:
         fields = dict(zip(FIELDS, row, strict=True))
         shown = fields["JobArrayID"].strip()
@@ -70,6 +73,7 @@ def _jobs(good: list[list[str]], notes: list[str]) -> Iterator[JobStatus]:
         yield _job(fields, shown, job_id)
 
 
+@lru_cache(maxsize=1024)
 def _exit(text: str) -> tuple[int | None, int | None]:
     """Exit code and signal, from a wait status (768 is 3:0) or from a pair."""
     code, colon, signal = text.strip().partition(":")
@@ -83,66 +87,66 @@ def _exit(text: str) -> tuple[int | None, int | None]:
     return (0, signal_number) if signal_number else (status >> 8 & 0xFF, 0)
 
 
-def _below(work_dir: str | None, path: str) -> str | None:
-    if path.startswith("/"):
-        return path
+def _below(work_dir: str | None, path: str | None) -> str | None:
+    """The whole path of a log; 26.05 gives the default as it is, slurm-%j.out."""
+    if not path or path.startswith("/"):
+        return path or None
     return f"{work_dir}/{path}" if work_dir else None
 
 
 def _job(fields: dict[str, str], shown: str, job_id: JobId) -> JobStatus:
-    state = JobState.parse(fields["State"])
+    state_text = intern(fields["State"])
+    state = JobState.parse(state_text)
+    waits, over = state.is_waiting, state.is_final
     nodes = whole(fields["NumNodes"])
     gpus = gpus_of_job(fields["tres-alloc"], fields["tres-per-job"], fields["tres-per-node"], nodes)
-    raw_id, name, user = whole(fields["JobID"]), fields["Name"], known(fields["UserName"])
+    raw_id, name, user = whole(fields["JobID"]), fields["Name"], often(fields["UserName"])
     node_list = known(fields["NodeList"])
-    work_dir = known(fields["WorkDir"])
+    work_dir = often(fields["WorkDir"])
     start = moment(fields["StartTime"])
-    exit_code, signal = _exit(fields["exit_code"]) if state.is_final else (None, None)
+    exit_code, signal = _exit(fields["exit_code"]) if over else (None, None)
 
-    def path(field: str) -> str | None:
-        pattern = known(fields[field])
-        named = pattern and expand_pattern(
-            pattern, job_id=job_id, raw_id=raw_id, name=name, user=user, node_list=node_list
-        )
-        # 26.05 gives the default as it is, slurm-%j.out.
-        return _below(work_dir, named) if named else None
+    def path(pattern: str | None) -> str | None:
+        return pattern and _below(work_dir, expand_pattern(pattern, job_id=job_id, raw_id=raw_id, name=name, user=user,
+                                                           node_list=node_list))  # fmt: skip
 
+    stdout, own_stderr = path(often(fields["StdOut"])), often(fields["StdErr"])
     return JobStatus.told(
         {
             "job_id": shown,
             "raw_id": raw_id,
             "array_job_id": job_id.number if job_id.tasks else None,
             "array_tasks": job_id.tasks,
-            "cluster": known(fields["Cluster"]),
+            "cluster": often(fields["Cluster"]),
             "name": name,
             "user": user,
             "state": state,
-            "state_text": fields["State"],
-            "reason": known(fields["Reason"]),
-            "partition": known(fields["Partition"]),
-            "account": known(fields["Account"]),
-            "qos": known(fields["QOS"]),
+            "state_text": state_text,
+            "reason": often(fields["Reason"]),
+            "partition": often(fields["Partition"]),
+            "account": often(fields["Account"]),
+            "qos": often(fields["QOS"]),
             "gpus": gpus.count if gpus else None,
             "gpu_types": dict(gpus.types) if gpus else {},
             "nodes": nodes,
             "cpus": whole(fields["NumCPUs"]),
             "node_list": node_list,
-            "elapsed": None if state.is_waiting else seconds(fields["TimeUsed"]),
+            "elapsed": None if waits else seconds(fields["TimeUsed"]),
             "limit": "UNLIMITED"
             if fields["TimeLimit"].strip() == "UNLIMITED"
             else seconds(fields["TimeLimit"]),
-            "time_left": None if state.is_final else seconds(fields["TimeLeft"]),
+            "time_left": None if over else seconds(fields["TimeLeft"]),
             "submit": moment(fields["SubmitTime"]),
-            "expected_start": start if state.is_waiting else None,
-            "start": None if state.is_waiting else start,
-            "end": moment(fields["EndTime"]) if state.is_final else None,
+            "expected_start": start if waits else None,
+            "start": None if waits else start,
+            "end": moment(fields["EndTime"]) if over else None,
             "restarts": whole(fields["RestartCnt"]),
-            "dependency": known(fields["Dependency"]) if state.is_waiting else None,
+            "dependency": known(fields["Dependency"]) if waits else None,
             "exit_code": exit_code,
             "signal": signal,
-            "stdout": path("StdOut"),
+            "stdout": stdout,
             # From 24.11 on, if not before, it is empty where both streams go to one file.
-            "stderr": path("StdErr") if known(fields["StdErr"]) else path("StdOut"),
+            "stderr": path(own_stderr) if own_stderr else stdout,
             "work_dir": work_dir,
             "script": known(fields["Command"]),
             "source": "squeue",

@@ -16,6 +16,7 @@ import slurmgpu
 from slurmgpu.diagnosis.facts import NOTIFY_SCHEMA
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.job_text import job_text
+from slurmgpu.files.regular import open_regular
 from slurmgpu.files.run_record import write_atomically
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
@@ -36,6 +37,7 @@ SCRIPT = "script.sbatch"
 NOTIFY_FILE = "code/notify.json"
 """Beside at_end.sh, which looks for it there."""
 _PLAN_SCHEMA = "slurmgpu.plan/1"
+_LARGEST_PLAN = 16 << 20  # bytes
 
 
 class RunDirectory:
@@ -179,7 +181,8 @@ def read_plan(path: Path) -> Plan:
     """The plan in a run directory; InvalidInput when it is missing or cannot be read by this version."""
     file = path / "plan.json"
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        with open_regular(file) as opened:
+            document = json.loads(opened.read(_LARGEST_PLAN))
         document.pop("schema", None)
         return Plan.model_validate_json(json.dumps(document))  # strict: of JSON it takes lists as tuples
     except OSError as error:

@@ -30,7 +30,7 @@ from .saving.snapshot import gpu_tensors
 from .task import Data, describe_value
 from .watching.signals import SIGNALS
 
-__all__ = ["count_workers", "eval_batches", "to_device", "train_batches"]
+__all__ = ["count_workers", "eval_batches", "same_length", "to_device", "train_batches"]
 
 T = TypeVar("T")
 
@@ -170,7 +170,7 @@ def eval_batches(
     dataset: Data, micro_batch: int, group: Group, *, seed: int, workers: int
 ) -> tuple[Iterable[object], list[int]]:
     """The batches of this rank's share of the test split, and their sizes: every sample on exactly one rank."""
-    own = torch.arange(group.ranks.rank, len(dataset), group.ranks.world_size)
+    own = torch.arange(min(group.ranks.rank, len(dataset)), len(dataset), group.ranks.world_size)
     parts = torch.split(own, micro_batch) if len(own) else ()
     keys: list[list[Piece]] = [[(0, part)] for part in parts]
     sizes = [len(part) for part in parts]
@@ -224,6 +224,24 @@ class _StartWorker:
     def _end(self, _number: int, _frame: Optional[FrameType]) -> None:
         if self._leaving.value:
             os._exit(0)
+
+
+def same_length(group: Group, **sets: Optional[Data]) -> None:
+    """Refuse data sets that are longer on some ranks than on others: each rank would wait for batches that never come.
+
+    Raises:
+        TrainingError: on every rank, with the lengths.
+    """
+    lengths = group.gather({name: None if each is None else len(each) for name, each in sets.items()})
+    for name in sets:
+        found = [each[name] for each in lengths]
+        if len(set(found)) > 1:
+            told = ", ".join(f"{length} on rank {rank}" for rank, length in enumerate(found[:8]))
+            raise TrainingError(
+                f"the data set for {name} has not the same length on every rank: {told}"
+                f"{' ...' if found[8:] else ''}; give each rank the whole set, it takes its own share of it "
+                "(does one rank see other files, or does it split them itself?)"
+            )
 
 
 def count_workers(wanted: Union[int, str], group: Group, dataset: object = None) -> int:

@@ -17,7 +17,7 @@ from typing import Optional, Union
 
 import torch
 
-from .data import count_workers, eval_batches, train_batches
+from .data import count_workers, eval_batches, same_length, train_batches
 from .errors import NotFinite, SettingsError
 from .evaluation import evaluate, trained_sums
 from .order import Order, Share, mix, shares
@@ -113,6 +113,7 @@ class Loop:
             )
         self.order = Order(self.samples, self.settings.seed)
         test = self.task.dataset(cfg, "test")
+        same_length(self.group, train=train, test=test)
         self._test: Iterable[object] = []
         self._test_sizes: list[int] = []
         self.tests = test is not None

@@ -10,20 +10,25 @@ from typing import Any, Optional, Union
 
 import torch
 import torch.distributed as dist
+from torch.optim.lr_scheduler import LRScheduler
 
-from .data import count_workers, train_batches
+from .data import count_workers, same_length, train_batches
 from .errors import TrainingError
 from .order import Order, shares
 from .processes.given import check, visible
 from .processes.group import Group
 from .processes.ranks import from_environment
 from .saving.saver import Saving
-from .saving.snapshot import plain_state
+from .saving.snapshot import plain_state, try_out
 from .session import Limits, Session
 from .watching.console import Console
 from .watching.signals import Signals
 
 __all__ = ["Run"]
+
+# What all ranks have in common while they train one model.
+# GradScaler: torch.amp has it from 2.3 on, as the base of torch.cuda.amp's.
+_COMMON = (torch.optim.Optimizer, LRScheduler, getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler))
 
 
 class Run:
@@ -98,9 +103,14 @@ class Run:
         Returns the number of steps so far; random states are as they were then. From now on signals and the
         time limit stop the run in good order.
 
+        Models, optimizers, schedules and scalers are the same on all ranks, and rank 0 saves them; of a model's buffers,
+        and of everything else, each rank saves its own.
+
         Raises:
-            TrainingError: the checkpoint does not fit.
+            TrainingError: the checkpoint does not fit, or a part cannot be saved and put back.
         """
+        for name, part in parts.items():
+            try_out(part, name)
         self._parts = parts
         found = self._session.found
         if found is not None:
@@ -118,7 +128,7 @@ class Run:
                         "undo the change, or begin anew in another run directory"
                     ) from error
             self.step, self._samples = found.manifest["step"], found.manifest["samples"]
-            self._session.read_own()
+            self._put_back_own(self._session.read_own())
         self._session.watch.step = self.step
         self._session.begin(Signals(os._exit))
         return self.step
@@ -136,6 +146,7 @@ class Run:
             raise TrainingError(
                 f"batch_size {batch_size} does not divide by the world size, {ranks.world_size}"
             )
+        same_length(self._group, training=dataset)
         end = epochs * len(dataset)
         chosen = shares(self._samples, end, batch_size, micro, rank=ranks.rank, world_size=ranks.world_size)
         order = Order(len(dataset), self._seed)
@@ -181,4 +192,33 @@ class Run:
     def _begin_save(self) -> None:
         states = {name: plain_state(part) for name, part in self._parts.items()}
         facts = {"samples": self._samples}
-        self._session.save(self.step, lambda: {"state.pt": states}, dict, facts)
+        self._session.save(self.step, lambda: {"state.pt": states}, lambda: self._own(states), facts)
+
+    def _own(self, states: Mapping[str, Any]) -> dict[str, object]:
+        """What is this rank's alone; with one process all is in the common part."""
+        if not self._group.together:
+            return {}
+        parts, buffers = {}, {}
+        for name, part in self._parts.items():
+            if isinstance(part, torch.nn.Module):
+                kept = states[name].keys()
+                buffers[name] = {each: buffer for each, buffer in part.named_buffers() if each in kept}
+            elif not isinstance(part, _COMMON):
+                parts[name] = states[name]
+        return {"parts": parts, "buffers": buffers}
+
+    def _put_back_own(self, own: Mapping[str, Any]) -> None:
+        apart = [
+            name for name, part in self._parts.items() if not isinstance(part, (torch.nn.Module, *_COMMON))
+        ]
+        if not own and apart and self._group.together:
+            self._session.console.say(
+                f"note: with another number of processes {', '.join(apart)} begins as rank 0 had it, on every rank"
+            )
+        for name, state in own.get("parts", {}).items():
+            self._parts[name].load_state_dict(state)
+        for name, saved in own.get("buffers", {}).items():
+            now = dict(self._parts[name].named_buffers())
+            with torch.no_grad():
+                for each, value in saved.items():
+                    now[each].copy_(value)

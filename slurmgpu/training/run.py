@@ -15,6 +15,7 @@ from .loop import Loop
 from .processes.group import Group
 from .resume import restore, restore_rank
 from .saving.checkpoint import Generation
+from .saving.checkpoint import require as require_facts
 from .saving.saver import Saved, Saving
 from .saving.snapshot import plain_state, reserve
 from .session import Limits, Session
@@ -29,6 +30,10 @@ from .watching.signals import Signals
 
 __all__ = ["check_strategy", "train"]
 
+# What the manifest of a training by a task says beside what each says.
+_FACTS = (
+    "dataset_samples", "epoch", "evaluated", "complete", "total_steps", "task_sha256", "results", "settings",
+)  # fmt: skip
 # Seconds before each further attempt at the last save.
 _PATIENCE = (1.0, 5.0, 10.0)
 
@@ -84,6 +89,8 @@ class _Run:
 
     def train(self, started: float) -> None:
         """Everything between the opening of the run directory and its closing."""
+        if self.found is not None:
+            require_facts(self.found, *_FACTS)
         if self.found is not None and _finished(self.found, self.settings, self.limit.step):
             self.console.say(_already_finished(self.found))
             return

@@ -59,6 +59,11 @@ class Step:
         # Looked up once, not in every step.
         self._batch = settings.batch_size
         self._scaler = precision.scaler
+        self._stepped = True
+        if self._scaler is not None:
+            # A scaler leaves an optimizer's step out where a gradient is infinite. It does so itself, unless the optimizer
+            # takes its word on the GPU (fused AdamW): to ask then would make each step wait.
+            self.optimizer.register_step_post_hook(self._has_stepped)
         self._skips = settings.nonfinite == "skip"
         self._guards = self._skips or settings.clip_norm is not None
         self._before: list[torch.Tensor] = []
@@ -150,13 +155,17 @@ class Step:
                 step = self.session.watch.step + 1
                 self.session.console.say(f"warning: step {step} is left out: its gradient is not finite")
         if scaler is not None:
+            self._stepped = False
             scaler.step(optimizer)
             scaler.update()
         elif not skip:
             optimizer.step()
-        if self.schedule is not None:
+        if self.schedule is not None and self._stepped and not skip:
             self.schedule.step()
         optimizer.zero_grad(set_to_none=True)
+
+    def _has_stepped(self, *_: object) -> None:
+        self._stepped = True
 
     def _put_buffers_back(self) -> None:
         """Undo the forward passes: an average of batches, as BatchNorm's, would never get rid of a NaN."""

@@ -155,3 +155,14 @@ def test_a_run_directory_shows_its_log_without_slurm(tool: Tool) -> None:
 
 def _port(text: str) -> str:
     return text.split("SlurmctldPort=")[1].split()[0]
+
+
+@pytest.mark.long
+def test_the_components_of_a_heterogeneous_job_have_one_log(tool: Tool) -> None:
+    options = ("-t", "5", "-J", "het", "--gres=gpu:1", "-o", f"{tool.work}/%j.out")
+    done = tool.slurm.run(["sbatch", "--parsable", *options, ":", "--gres=gpu:1", "--wrap", "echo one log"])
+    job = done.stdout.strip()
+    tool.slurm.wait_for(job, complete_row=True)
+    for word in (job, f"{job}+1"):
+        shown = tool("logs", word)
+        assert (shown.returncode, shown.stdout, shown.stderr) == (0, "one log\n", ""), word

@@ -96,8 +96,7 @@ def test_a_webhook_is_told_that_a_job_goes_back_into_the_queue(tool: Tool) -> No
         while not hook.received:
             assert time.monotonic() < deadline, made.log
             time.sleep(0.2)
-        tool("cancel", str(made.job_id))
-        tool.slurm.wait_for(made.job_id)
+        tool("cancel", str(made.job_id))  # 26.05's accounting may not hear of an end in this moment
         received = hook.received[0].body
     assert (received["event"], received["restart"], received["exit_code"]) == ("requeued", 0, 75), made.log
     assert "; requeueing, restart 1 of at most " in made.log

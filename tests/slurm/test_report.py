@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.report import Enforcing, Toy, submit, tried
+from benchmarks.report import Enforcing, Loader, Toy, begin_training, end_training, submit, tried
 from tests.slurm.conftest import need_slurm
 from tests.slurm.throwaway import ThrowawaySlurm
-from tests.slurm.tool import Tool
+from tests.slurm.tool import Submitted, Tool
 
 pytestmark = pytest.mark.slurm
 
@@ -52,9 +52,31 @@ def test_a_report_finds_the_run_and_its_job_file_and_proposes_nothing_from_secon
     assert applied.returncode == 0, applied.stderr
     assert "nothing is proposed, and nothing is changed" in applied.stderr
     assert (tool.work / "job.yaml").read_text() == JOB
-    week = tool("report", "--since", "1h")
+    week = tool("report", "--since", "1h", "--account", "mygroup", "--name", "short")
     assert week.returncode == 0
     assert "GPU-hours" in week.stdout
+    check_without_accounting(tool, done)
+
+
+def check_without_accounting(tool: Tool, done: Submitted) -> None:
+    """Where Slurm keeps no accounting, what the queue and the samples tell is told, and the rest is said to be unknown."""
+    conf = Path(tool.env["SLURM_CONF"]).read_text()
+    kept = [line for line in conf.splitlines() if not line.startswith(("AccountingStorage", "JobAcctGather"))]
+    (tool.work / "slurm.conf").write_text(
+        "\n".join([*kept, "AccountingStorageType=accounting_storage/none", ""])
+    )
+    nowhere = {"SLURM_CONF": str(tool.work / "slurm.conf")}
+    week = tool("report", "--since", "1h", env=nowhere)
+    assert week.returncode == 3, week
+    assert "no slurmdbd" in week.stderr
+    assert "Nothing is known of jobs" in week.stderr
+    one = tool("report", str(done.job_id), "--json", env=nowhere)
+    assert one.returncode == 0, one
+    (job,) = json.loads(one.stdout)["jobs"]
+    assert (job["state"], job["run_dir"], job["next"]) == ("COMPLETED", str(done.run_dir), [])
+    assert job["used"]["memory_peak_source"] == "samples"
+    assert (job["used"]["cpu_seconds"], job["energy"]) == (None, None)
+    assert any(doubt.startswith("CPUs: unknown: accounting has no steps of it") for doubt in job["not_known"])
 
 
 @pytest.mark.long
@@ -80,6 +102,11 @@ def test_known_loads_are_told_within_5_percent_and_what_is_proposed_runs(tmp_pat
     need_slurm()
     toys = [Toy(300, 0, 66), Toy(400, 8, 70), Toy(350, 6, 66, srun=True), Toy(260, 0, 66, tasks=2)]
     with Enforcing() as running:
+        trainer = Tool(running, tmp_path)
+        loaders = [
+            (one, begin_training(trainer, one))
+            for one in (Loader(0.038, 0.062), Loader(0.06, 0.04, waits=True))
+        ]
         for one in tried(running, tmp_path, toys, at_once=4):
             assert (one["state"], one["state_again"]) == ("COMPLETED", "COMPLETED"), one
             assert one["memory_reported"] == pytest.approx(one["memory_true"], rel=0.05), one
@@ -87,5 +114,11 @@ def test_known_loads_are_told_within_5_percent_and_what_is_proposed_runs(tmp_pat
                 assert one["cpu_reported"] == pytest.approx(one["cpu_true"], rel=0.05), one
             if one["memory_exact"]:
                 assert 1.0 <= one["memory_proposed_over_need_and_head_room"] <= 1.1, one
+        for loader, job in loaders:
+            found = end_training(trainer, loader, job)
+            assert found["wait_reported"] == pytest.approx(found["wait_true"], rel=0.05, abs=0.02), found
+            if loader.waits:
+                assert found["cpus_proposed"] == [], found
+                assert "more workers (num_workers), or faster storage, not more CPUs" in found["said"][0]
         little = submit(running, tmp_path, Toy(400, 0, 60), ["--mem=200M", "--time=10"])
         assert running.wait_for(little, timeout=400) != "COMPLETED"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from slurmgpu.monitoring.samples import summary
+from tests.nvml import compiled
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Submitted, Tool
 
@@ -51,6 +52,12 @@ def tool(slurm: ThrowawaySlurm, tmp_path: Path) -> Tool:
 def steps_elsewhere(slurm: ThrowawaySlurm) -> bool:
     """Whether this release lets a step run beside others that did not ask for it."""
     return slurm.release >= (21, 8)
+
+
+def burning(tool: Tool, seconds: int, code: int = 0, *more: str) -> Submitted:
+    """A job of two nodes with a burner on each; that of rank 1 ends with this code."""
+    words = ("-N", "2", "--gpus-per-node", "1", "--launch", "srun", "-t", "5", *more)
+    return tool.submit(*words, "--", "python3", "burn.py", str(seconds), str(code))
 
 
 def until(what: Callable[[], Any]) -> Any:
@@ -158,22 +165,7 @@ def check_untouched(job: Submitted, slurm: ThrowawaySlurm) -> None:
 def test_it_ends_with_the_job_and_changes_nothing_of_its_end(
     how: str, tool: Tool, slurm: ThrowawaySlurm, steps_elsewhere: bool
 ) -> None:
-    seconds, code = ("120", "0") if how == "cancel" else ("5", "3" if how == "failing rank" else "0")
-    job = tool.submit(
-        "-N",
-        "2",
-        "--gpus-per-node",
-        "1",
-        "--launch",
-        "srun",
-        "-t",
-        "5",
-        "--",
-        "python3",
-        "burn.py",
-        seconds,
-        code,
-    )
+    job = burning(tool, 120 if how == "cancel" else 5, 3 if how == "failing rank" else 0)
     hosts = 2 if steps_elsewhere else 1
     if how == "cancel":
         until(lambda: len(files(job)) == hosts and len(list(tool.work.glob("used-*"))) == 2)
@@ -195,21 +187,7 @@ def test_it_ends_with_the_job_and_changes_nothing_of_its_end(
 
 @pytest.mark.long
 def test_it_ends_at_the_time_limit(tool: Tool, slurm: ThrowawaySlurm) -> None:
-    job = tool.submit(
-        "-N",
-        "2",
-        "--gpus-per-node",
-        "1",
-        "--launch",
-        "srun",
-        "-t",
-        "1",
-        "--",
-        "python3",
-        "burn.py",
-        "600",
-        "0",
-    )
+    job = burning(tool, 600, 0, "-t", "1")
     assert slurm.wait_for(job.job_id, timeout=DEADLINE) == "TIMEOUT"
     check_untouched(job, slurm)
 
@@ -258,3 +236,75 @@ def test_every_component_of_a_heterogeneous_job_is_sampled(
     else:
         assert found.hosts == 1
     check_untouched(job, slurm)
+
+
+# As sites that give whole nodes want it: no option of sbatch's asks for GPUs, and steps that ask for none see none.
+BY_SRUN = """\
+name: here
+dialect: {gpus: srun, launcher: srun, partition: optional}
+partitions:
+  gpu: {whole_nodes: true, nodes: [{count: 4, gpus: 4, gpu_type: a100, cpus: 16, memory: 60000M}]}
+"""
+
+
+SHOW = 'echo "$SLURMD_NODENAME: $CUDA_VISIBLE_DEVICES"; sleep 12'
+
+
+@pytest.mark.long
+def test_where_srun_alone_asks_for_gpus_each_nodes_sampler_sees_them_all(
+    tool: Tool, slurm: ThrowawaySlurm, tmp_path: Path, steps_elsewhere: bool
+) -> None:
+    tool.env["LD_LIBRARY_PATH"] = str(compiled(tmp_path))
+    tool.file("here.yaml", BY_SRUN)
+    words = ("--cluster", "./here.yaml", "-N", "2", "--gpus-per-node", "4", "-t", "5", "--exclusive")
+    job = tool.submit(*words, "--launch", "srun", "--set", "sample=1", "--", "bash", "-c", SHOW)
+    assert slurm.wait_for(job.job_id) == "COMPLETED", job.log
+    script = (job.run_dir / "script.sbatch").read_text()
+    assert "--gpus-per-task=4" in script  # what the sampler's step asks for, since it has one task on a node
+    assert not [line for line in script.splitlines() if line.startswith("#SBATCH") and "gpu:" in line]
+    found = summary(job.run_dir, job.job_id)
+    assert found is not None
+    hosts = {line.split(":")[0] for line in job.log.splitlines() if line.startswith("node")}
+    assert len(hosts) == 2
+    seen = {(gpu.host, gpu.index) for gpu in found.gpus if gpu.utilisation_mean is not None}
+    expected = {(host, index) for host in hosts for index in range(4)}
+    assert seen == expected if steps_elsewhere else len(seen) == 4
+    check_untouched(job, slurm)
+
+
+@pytest.mark.long
+def test_every_task_of_an_array_and_every_start_of_a_requeued_job_is_sampled(
+    tool: Tool, slurm: ThrowawaySlurm
+) -> None:
+    tool.file("again.sh", 'sleep 6; [ "${SLURM_RESTART_COUNT:-0}" = 1 ] || sleep 600\n')
+    again = tool.submit(
+        "--gpus=1",
+        "-t",
+        "5",
+        "--set",
+        "sample=1",
+        "--set",
+        "restart.on=[node_failure]",
+        "--",
+        "bash",
+        "again.sh",
+    )
+    until(lambda: files(again))
+    array = tool.submit(
+        "-a", "0-1", "--gpus=1", "-t", "5", "--set", "sample=1", "--", "python3", "burn.py", "20", "0"
+    )
+    slurm.run(["scontrol", "requeue", str(again.job_id)])
+    assert slurm.wait_for(array.job_id, timeout=DEADLINE) == "COMPLETED"
+    told = json.loads(tool("report", f"{array.job_id}_0", f"{array.job_id}_1", "--json").stdout)["jobs"]
+    for one in told:
+        assert one["used"]["memory_peak_source"] == "samples", one
+        assert one["used"]["sampled_seconds"] > 15
+    assert len(files(array)) == 2
+    assert slurm.wait_for(again.job_id, timeout=DEADLINE) == "COMPLETED", again.log
+    assert [name.split("-")[0] for name in files(again)] == [
+        f"{again.job_id}.{restart}" for restart in (0, 1)
+    ]
+    found = summary(again.run_dir, again.job_id)
+    assert found is not None
+    assert found.seconds > 5
+    check_untouched(again, slurm)

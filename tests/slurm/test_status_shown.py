@@ -85,9 +85,9 @@ def test_an_array_is_one_line_that_counts_its_tasks(tool: Tool) -> None:
     )
     job = str(done.job_id)
     line = next(line for line in tool("status").stdout.splitlines() if line.startswith(f"{job} "))
-    assert line.endswith("4 tasks: 3 done, 1 failed (2); the command failed (exit code 1)")
+    assert line.endswith("3/4 tasks done, 1 failed (2); the command failed (exit code 1)")
     _, summary, _, *each = tool("status", job).stdout.splitlines()
-    assert summary == f"array {job}: 4 tasks: 3 done, 1 failed (2)"
+    assert summary == f"array {job}: 3/4 tasks done, 1 failed (2)"
     assert [line.split()[0] for line in each] == [f"{job}_{task}" for task in range(4)]
     failed = tool("status", "--state", "failed", job).stdout.splitlines()[-1]
     assert failed.split()[0] == f"{job}_2"
@@ -119,7 +119,7 @@ def test_a_job_that_waits_for_another_names_it_and_says_when_it_waits_in_vain(to
     while "DependencyNeverSatisfied" not in (said := reason_of(tool, second, {})):
         assert time.monotonic() < deadline, said
         time.sleep(0.5)
-    assert f"waits for ever: for job {first} to complete" in said
+    assert f"will never start: it waits for job {first} to complete" in said
     tool("cancel", str(second))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from tests.slurm.throwaway import ThrowawaySlurm
 from tests.slurm.tool import Tool
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.long]
 
 
 class Tmux:
@@ -100,3 +101,67 @@ def test_keys_alone_cancel_a_job_after_a_yes_and_the_terminal_is_left_as_it_was(
     tmux.wait_for("\ntyped")
     assert (tool.work / "before").read_text() == (tool.work / "after").read_text()
     tool("cancel", str(kept))
+
+
+TICKS = "n=0; while :; do n=$((n + 1)); echo tick $n; sleep 1; done"
+
+
+def test_keys_hold_release_requeue_and_resume_and_logs_and_causes_are_read(tool: Tool, tmux: Tmux) -> None:
+    tool.file("broken.py", "import nosuchmodule\n")
+    ends = tool.submit("-J", "ends", "--gpus=1", "-t", "5", "--", "python3", "broken.py")
+    later = tool.submit(
+        "-J", "later", "--gpus=1", "-t", "5", "--sbatch", "begin=now+1hour", "--", "true"
+    ).job_id
+    runs = tool.submit(
+        "-J", "runs", "--gpus=1", "-t", "5", "--set", "restart.on=[node_failure]", "--", "bash", "-c", TICKS
+    ).job_id
+    tool.slurm.wait_for(ends.job_id, complete_row=True)
+
+    def field(job: int, name: str) -> str:
+        shown = tool.slurm.run(["scontrol", "show", "job", "-o", str(job)]).stdout
+        return dict(word.split("=", 1) for word in shown.split() if "=" in word)[name]
+
+    def act(name: str, key: str, question: str) -> None:
+        """Go to the job of this name alone, press the key, and say yes."""
+        tmux.keys("Escape")
+        tmux.keys("/")
+        tmux.keys("-l", name)
+        tmux.keys("Enter")
+        tmux.wait_for("1 line", f"filter: {name}")
+        tmux.keys(key)
+        tmux.wait_for(question)
+        tmux.keys("y")
+
+    tmux.keys(f"{sys.executable} -m slurmgpu top; echo ended $?", "Enter")
+    tmux.wait_for(str(later), str(runs), str(ends.job_id), "q quit")
+
+    act("later", "H", f"Hold job {later} (later), PENDING?")
+    tmux.wait_for("Slurm was asked to hold it", "JobHeldUser")
+    assert (field(later, "Reason"), field(later, "Priority")) == ("JobHeldUser", "0")
+    act("later", "U", f"Release job {later} (later), PENDING?")
+    tmux.wait_for("Slurm was asked to release it")
+    assert field(later, "Reason") != "JobHeldUser"
+    assert field(later, "Priority") != "0"
+
+    act("runs", "l", "tick 3")  # its logs: there, y is no key
+    tmux.keys("q")
+    act("runs", "Q", f"Requeue job {runs} (runs), RUNNING?")
+    tmux.wait_for("Slurm was asked to requeue it")
+    assert field(runs, "Restarts") == "1"
+
+    act("ends", "enter", "No module named 'nosuchmodule'")  # its details: there, y is no key, either
+    tmux.wait_for("How it ended", "exit code 1")
+    tmux.keys("q")
+    act("ends", "R", f"Resume job {ends.job_id} (ends), FAILED?")
+    tmux.wait_for("2 lines")
+    again = json.loads((ends.run_dir / "run.json").read_text())["job_id"]
+    assert tool.slurm.wait_for(again, complete_row=True) == "FAILED"
+    assert again != ends.job_id
+    tmux.keys("g")
+    tmux.wait_for("FREE OF TOTAL", "a100")
+    tmux.keys("q")
+    tmux.wait_for("q quit")
+    tmux.keys("q")
+    tmux.wait_for("ended 0")
+    assert set(tool.jobs_here()) == {str(later), str(runs)}
+    tool("cancel", str(later), str(runs))

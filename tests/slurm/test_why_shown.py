@@ -48,7 +48,7 @@ def test_a_job_is_explained_by_id_by_name_and_by_its_run_directory(slurm: Throwa
         assert (facts["next"]["job_id"], facts["next"]["gpus"]) == (holder, 3)
         assert facts["queue"]["ahead"] == 0
         by_name = tool("why", "big")
-        assert f"job {job.job_id} (big) waits, by Slurm's word Resources:" in by_name.stdout
+        assert f"job {job.job_id} (big) is waiting; Slurm's reason: Resources\n" in by_name.stdout
         assert "  - 13 " in by_name.stdout
         assert "your last look" in tool("why", str(job.job_id)).stdout
         (a100,) = json.loads(tool("cluster", "gpus", "--json").stdout)["types"]
@@ -58,4 +58,4 @@ def test_a_job_is_explained_by_id_by_name_and_by_its_run_directory(slurm: Throwa
         slurm.run(["scancel", holder, str(job.job_id)])
     slurm.wait_for(job.job_id)
     ended = tool("why", str(job.job_id))
-    assert f"job {job.job_id} (big) has ended:\n  cancelled by you, before it started" in ended.stdout
+    assert f"job {job.job_id} (big) was cancelled\n  cancelled by you, before it started" in ended.stdout

@@ -374,3 +374,10 @@ class SlowTests(Line):
     def evaluate(self, model, batch):
         time.sleep(0.3)
         return {"loss": (0.0, 1)}
+
+
+class Lengths(Line):
+    """Data as long as the task's settings say, each rank's."""
+
+    def dataset(self, cfg, split):
+        return torch.utils.data.Subset(super().dataset(cfg, split), range(getattr(cfg, split)[RANK]))

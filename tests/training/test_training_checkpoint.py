@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
 import os
+import random
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -30,7 +32,7 @@ def save(
     folder: Path, step: int, parts: dict[str, Any], keep: int = 2, keep_every: int | None = None
 ) -> Saved:
     saver = Saver(folder, Ranks(), Channel(Ranks(), 5), None, Saving(keep=keep, keep_every=keep_every))
-    saver.start(step, Snapshot(), parts, {"epoch": step})
+    saver.start(step, Snapshot(), parts, {"epoch": step, "samples": step, "world_size": 1})
     saved = saver.collect()
     assert saved is not None
     return saved
@@ -59,7 +61,50 @@ def test_the_manifest_holds_size_and_sha256_of_each_part(tmp_path: Path) -> None
     assert manifest["parts"] == {
         "a.pt": {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     }
-    assert (manifest["schema"], manifest["step"], manifest["epoch"]) == ("slurmgpu.checkpoint/1", 5, 5)
+    assert (manifest["schema"], manifest["step"], manifest["epoch"]) == ("slurmgpu.checkpoint/2", 5, 5)
+
+
+def test_no_flipped_bit_in_a_manifest_is_accepted(tmp_path: Path) -> None:
+    save_steps(tmp_path, 40)
+    path = tmp_path / "step-40"
+    text = (path / "manifest.json").read_bytes()
+    draw = random.Random(0)
+    accepted = []
+    for _ in range(500):
+        place, bit = draw.randrange(len(text)), draw.randrange(8)
+        flipped = bytearray(text)
+        flipped[place] ^= 1 << bit
+        (path / "manifest.json").write_bytes(flipped)
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):  # as newest_intact does
+            checkpoint._verified(path)
+            accepted.append((place, bit))
+    assert accepted == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("step", 41, "manifest.json is of step 41"),
+        ("step", None, "manifest.json: step is None"),
+        ("samples", -1, "manifest.json: samples is -1"),
+        ("world_size", 0, "manifest.json: world_size is 0"),
+    ],
+)
+def test_a_manifest_without_a_checksum_must_make_sense(
+    tmp_path: Path, name: str, value: object, reason: str
+) -> None:
+    """Those of earlier versions have none."""
+    save_steps(tmp_path, 39, 40)
+    path = tmp_path / "step-40" / "manifest.json"
+    manifest = json.loads(path.read_text()) | {"schema": "slurmgpu.checkpoint/1"}
+    del manifest["sha256"]
+    path.write_text(json.dumps(manifest))
+    assert found(tmp_path).manifest["step"] == 40
+    path.write_text(json.dumps({**manifest, name: value}))
+    generation, notes = newest_intact(tmp_path)
+    assert generation is not None
+    assert generation.manifest["step"] == 39
+    assert f"checkpoint step-40 is damaged ({reason})" in notes[0]
 
 
 def test_the_newest_by_number_is_found_and_read(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def saver(folder: Path, hold: Hold, keep: int = 2) -> Saver:
 
 
 def save(saver: Saver, step: int, content: str) -> Saved:
-    saver.start(step, Snapshot(), {"a.pt": content, "b.pt": content}, {})
+    saver.start(step, Snapshot(), {"a.pt": content, "b.pt": content}, {"samples": step, "world_size": 1})
     saved = saver.collect()
     assert saved is not None
     return saved
@@ -297,8 +297,23 @@ def test_a_takeover_that_one_rank_sees_is_known_to_all(tmp_path: Path, said: lis
         Saver(tmp_path, Ranks(rank=rank, world_size=2), channel, holds[rank], Saving()) for rank in (0, 1)
     ]
     for rank, each in enumerate(savers):
-        each.start(5, Snapshot(), {f"rank-{rank}.pt": 1}, {})
+        each.start(5, Snapshot(), {f"rank-{rank}.pt": 1}, {"samples": 5, "world_size": 2})
     ends = [each.collect() for each in savers]
     assert [saved.taken for saved in ends if saved] == [True, True]
     assert len({saved.error for saved in ends if saved}) == 1
     lock.release()
+
+
+def test_a_disk_that_is_full_leaves_no_lock_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as context:
+        context.setattr(module, "write_json", full)
+        with pytest.raises(OSError, match="No space left on device"):
+            Lock(tmp_path, {}, print).acquire()
+    said: list[str] = []
+    lock = Lock(tmp_path, {}, said.append)
+    lock.acquire()
+    lock.release()
+    assert said == []

@@ -10,11 +10,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from slurmgpu.training import Run
+from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.saving.lock import Lock
 
 from .conftest import ROOT, clean_environment, free_port
@@ -178,3 +181,128 @@ def test_a_changed_model_and_a_second_run_are_refused_in_a_sentence(tmp_path: Pa
     lock.release()
     assert "two runs cannot share a run directory" in err
     assert "FileExistsError" not in err
+
+
+APART = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from slurmgpu.training import Run
+
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", rank=rank, world_size=2)
+
+class Replay:
+    def __init__(self):
+        self.seen = []
+    def state_dict(self):
+        return {"seen": self.seen}
+    def load_state_dict(self, state):
+        self.seen = list(state["seen"])
+
+model, replay = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1)), Replay()
+run = Run(save_every=100)
+run.state(model=model, replay=replay)
+if run.step == 0:
+    replay.seen.append(f"of rank {rank}")
+    model[1].running_mean.fill_(rank + 1)
+    run.should_stop()
+    run.save()
+else:
+    print(replay.seen, model[1].running_mean.tolist())
+"""
+
+
+def both(script: Path, run_dir: Path) -> list[str]:
+    """What two processes print."""
+    meet = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+    }
+    started = []
+    for rank in ("0", "1"):
+        environment = clean_environment(run_dir) | meet | {"RANK": rank, "LOCAL_RANK": rank}
+        command = [sys.executable, str(script), rank]
+        started.append(
+            subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        )
+    said = []
+    for process in started:
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+        said.append(out.strip())
+    return said
+
+
+def test_what_is_a_ranks_own_comes_back_to_that_rank(tmp_path: Path) -> None:
+    script = tmp_path / "apart.py"
+    script.write_text(APART)
+    both(script, tmp_path)
+    assert both(script, tmp_path) == ["['of rank 0'] [1.0]", "['of rank 1'] [2.0]"]
+
+
+class Sharded(torch.Tensor):
+    """In place of torch's DTensor, of which each rank has a piece."""
+
+
+Sharded.__name__ = "DTensor"
+
+
+class Part:
+    def __init__(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+
+def expanded() -> nn.Module:
+    module = nn.Linear(1, 1)
+    module.register_buffer("mask", torch.ones(1).expand(4))
+    return module
+
+
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [
+        (
+            Part({"weight": torch.ones(2).as_subclass(Sharded)}),
+            "thing['weight'] is a DTensor: each rank has a piece",
+        ),
+        (Part({"where": Path("x")}), "thing['where'] is a PosixPath, which a checkpoint cannot hold"),
+        (Part({"raw": b"x"}), "thing['raw'] is a bytes, which a checkpoint cannot hold"),
+        (Part({"seen": {1, 2}}), "thing['seen'] is a set, which a checkpoint cannot hold"),
+        (expanded(), "thing (Linear) does not take its own state back"),
+    ],
+    ids=["sharded", "path", "bytes", "set", "expanded"],
+)
+def test_what_could_not_come_back_is_refused_before_the_first_step(
+    tmp_path: Path, part: Any, reason: str
+) -> None:
+    run = Run(tmp_path)
+    with pytest.raises(TrainingError) as refused:
+        run.state(thing=part)
+    run._session.close()
+    assert reason in str(refused.value)
+
+
+def test_a_sparse_buffer_comes_back(tmp_path: Path) -> None:
+    for turn in (0, 1):
+        module = nn.Linear(1, 1)
+        module.register_buffer("links", torch.eye(3).to_sparse() * (5 - 4 * turn))
+        run = Run(tmp_path)
+        assert run.state(model=module) == turn
+        if not turn:
+            run.should_stop()
+            run.save()
+        run._session.let_go()
+        run._session.close()
+        assert torch.equal(module.links.to_dense(), 5 * torch.eye(3))

@@ -70,6 +70,24 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path, launcher: str) -> N
     assert len({place["pid"] for place in places}) == 2
 
 
+def test_data_that_are_longer_on_one_rank_are_refused_at_the_start(run: RunFolder) -> None:
+    run.write("Lengths", batch_size=4, config={"train": [20, 18], "test": [9, 9]})
+    ended = run.ranks(2)
+    assert ended.codes == [1, 1]
+    assert (
+        "the data set for train has not the same length on every rank: 20 on rank 0, 18 on rank 1"
+        in ended.err
+    )
+
+
+def test_fewer_test_samples_than_ranks_are_evaluated(run: RunFolder) -> None:
+    """The last of four ranks has none, and neither has the one before."""
+    run.write("Lengths", batch_size=4, config={"train": [20] * 4, "test": [2] * 4})
+    ended = run.ranks(4)
+    assert ended.codes == [0] * 4, ended.err
+    assert "step 5/5" in ended.out
+
+
 def test_a_run_whose_checkpoints_were_taken_over_ends_on_all_ranks(run: RunFolder) -> None:
     run.write("Superseded", epochs=4, batch_size=20, checkpoint_steps=1)
     ended = run.ranks(2)
@@ -215,6 +233,8 @@ def test_a_rank_that_hangs_says_where_and_ends_the_job(run: RunFolder) -> None:
     assert run.stop()["reason"] == "hang"
     stacks = (run.path / "state" / "stacks-rank-1.txt").read_text()
     assert 'small.py", line' in stacks
+    if hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):  # of gloo's collectives, newer ones tell
+        assert sorted(path.name[-6:] for path in (run.path / "debug").iterdir()) == ["rank-0", "rank-1"]
 
 
 def test_a_rank_that_hangs_ends_the_job_also_where_it_cannot_say_so(

@@ -312,6 +312,13 @@ def test_fp16_learns_on_the_cpu_by_the_path_of_a_gpu_and_says_what_that_shows(
 
 
 @needs_fp16
+def test_the_learning_rate_does_not_go_on_in_steps_that_the_scaler_leaves_out(run: RunFolder) -> None:
+    run.write(batch_size=20, precision="fp16", init_scale=2.0**40, warmup_steps=10, lr=0.1, log_every=1)
+    run.here()
+    assert [line["values"]["learning_rate"] for line in run.metrics("train")] == pytest.approx([0.01] * 5)
+
+
+@needs_fp16
 def test_fp16_killed_and_stopped_on_the_cpu_ends_bit_for_bit_as_undisturbed(tmp_path: Path) -> None:
     """Inside the steps in which the scale still falls, and after them."""
     settings: dict[str, Any] = {"epochs": 5, "batch_size": 20, "accumulate": 2, "log_every": 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -24,10 +25,10 @@ from slurmgpu.monitoring.following import GrowingLogs, header, prefixed
 from slurmgpu.monitoring.log_files import (
     Log,
     Stream,
-    absence,
     last_lines_from,
     lines_of,
     logs_of,
+    nothing_in,
     pieces_of,
     size_of,
 )
@@ -41,7 +42,7 @@ from slurmgpu.slurm import Slurm
 if TYPE_CHECKING:
     from slurmgpu.cli.logs import Lines
 
-_EMPTY_NAMED = 3
+_EMPTY_NAMED, _EMPTY = 3, " is empty"
 # Within so many lines one with a time in it says when those before it were written.
 _FIRST_TIME_IN = 1000
 
@@ -88,7 +89,7 @@ def act(
             return [log for log in logs_of(selections[0].run or run_for(job), job) if shows(log)]
 
         wait_at_terminal(slurm, selections[0], _name_of(jobs[0]), logs_shown, growing)
-    there = [log for log in logs if log.path and log.path.exists()]
+    there = [log for log in logs if log.path and os.access(log.path, os.R_OK)]
     if not growing.shown and there and not wanted_lines.all:
         note(_nothing_of(there, wanted_lines, growing))
         ctx.exit(1)
@@ -111,7 +112,7 @@ def _wanted(lines: Lines) -> Wanted:
                 hint="put a backslash before a character that stands for itself: --grep 'f\\(x\\)'",
             ) from None
     since = since_moment(lines.since, datetime.now(timezone.utc)) if lines.since is not None else None
-    return Wanted(lines.rank, since, pattern, lines.context or 0)
+    return Wanted(lines.rank, since, pattern, min(lines.context or 0, sys.maxsize))
 
 
 def _filter(log: Log, wanted: Wanted) -> LineFilter | None:
@@ -170,9 +171,9 @@ def _show_all(logs: list[Log], last: int | None, growing: GrowingLogs, follow: b
             for log in logs
             if (why := _show(log, last, growing, write)) and (log.why or not follow)
         ]
-    empty = sum(log.path is not None and log.path.exists() for log, _ in nothing)
+    empty = sum(why.endswith(_EMPTY) for _, why in nothing)
     for log, why in nothing:
-        if empty <= _EMPTY_NAMED or log.path is None or not log.path.exists():
+        if empty <= _EMPTY_NAMED or not why.endswith(_EMPTY):
             note(f"{log.title}: {why}")
     if empty > _EMPTY_NAMED:
         note(f"{empty} logs are empty; --path names them")
@@ -197,6 +198,9 @@ def _show(log: Log, last: int | None, growing: GrowingLogs, write: Callable[[str
     """Print what is in a log so far, under a header where there are several; why there is nothing to print."""
     if log.path is None:
         return log.why
+    if nothing := nothing_in(log):
+        growing.add(log)
+        return nothing
     size = size_of(log.path)
     pieces = _pieces(log, log.path, last, size, growing)
     first = next(pieces, "")
@@ -209,9 +213,7 @@ def _show(log: Log, last: int | None, growing: GrowingLogs, write: Callable[[str
     if end != "\n" and growing.several:
         click.echo()
     growing.add(log, size, shown=bool(first))
-    if size:
-        return None
-    return f"{log.path} is empty" if log.path.exists() else f"there is no {log.path}: {absence(log)}"
+    return None
 
 
 def _pieces(log: Log, path: Path, last: int | None, size: int, growing: GrowingLogs) -> Iterator[str]:
@@ -224,5 +226,5 @@ def _pieces(log: Log, path: Path, last: int | None, size: int, growing: GrowingL
         yield from (prefixed(log, line) for line in lines_of(pieces)) if growing.prefixes else pieces
         return
     found = lines.lines(lines_of(pieces_of(path, 0, size)))
-    for line in found if last is None else deque(found, maxlen=last):
+    for line in found if last is None else deque(found, maxlen=min(last, sys.maxsize)):
         yield prefixed(log, line) if growing.prefixes else line

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurmgpu.cli.actions.probe_once import Found, Probe, planned, run_it
 from slurmgpu.cli.preparing import note
 from slurmgpu.models.run import JobState
-from slurmgpu.monitoring.reporting.gathering import folder_of
+from slurmgpu.monitoring.metrics import folder_of
 from slurmgpu.monitoring.reporting.micro_batch import MOST_TRIES, Tried, best, next_try
 from slurmgpu.monitoring.reporting.probed import pace_in
 from slurmgpu.monitoring.reporting.proposals import Proposal
@@ -57,7 +58,7 @@ def _was_full(found: Found) -> bool:
 
 
 def _step_seconds(found: Found) -> float | None:
-    pace = pace_in(folder_of(found.run, found.report.figures.job))
+    pace = pace_in(folder_of(Path(found.run.run_dir), found.report.figures.job))
     return None if pace is None else pace.step_seconds
 
 

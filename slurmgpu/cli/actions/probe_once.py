@@ -16,10 +16,10 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.monitoring.causes import cause_of
+from slurmgpu.monitoring.metrics import folder_of
 from slurmgpu.monitoring.reporting.gathering import (
     JobReport,
     Reports,
-    folder_of,
     looked_into,
     report_on_jobs,
 )
@@ -108,7 +108,7 @@ def run_it(probe: Probe, at_most: int | None) -> Found:
 
 def _found(slurm: Slurm, run: Run, job: JobStatus, probe: Probe) -> Found:
     asked, prepared = probe
-    well = ended_well(job, folder_of(run, job))
+    well = ended_well(job, folder_of(Path(run.run_dir), job))
     limit = asked.resources.time
     request = Probed(
         None if limit is None else limit.seconds if limit.seconds is not None else "UNLIMITED", goes_on(asked)

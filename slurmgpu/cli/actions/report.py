@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import pwd
 import sys
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -13,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slurmgpu.cli.actions.asking import ago, shared
+from slurmgpu.cli.actions.filtering import chosen
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmGpuError
 from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.settings import load_settings, runs_by_settings
@@ -40,21 +44,24 @@ def act(
     html: Path | None,
     as_json: bool,
 ) -> None:
+    # Of ten thousands of jobs none is in a circle, and to look for circles would take long.
+    gc.set_threshold(100_000, 50, 50)
     jobs, job_file = _job_file(jobs) if apply else (jobs, None)
-    user, since = _whose(which), _since(which.since)
+    user, since, counts = _whose(which), _since(which.since), chosen(which)
     _check(jobs, apply=apply, html=html, as_json=as_json)
-    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
+    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else shared()
     cluster = _cluster()
     runs_of = runs_by_settings(Path.cwd(), os.environ)
     if jobs:
         selections = select(jobs)
         run_for = _once(_run_for(selections, partial(run_of_job, runs_of=runs_of)))
-        found = report_on_jobs(slurm, selections, user=user, since=since, run_for=run_for, cluster=cluster)
+        found = report_on_jobs(
+            slurm, selections, user=user, since=since, run_for=run_for, cluster=cluster, counts=counts
+        )
     else:
         begin = since or datetime.now(timezone.utc) - DEFAULT_SINCE
-        found = report_since(
-            slurm, begin, user=user, run_for=_once(runs_that_ended(runs_of)), cluster=cluster
-        )
+        run_for = _once(runs_that_ended(runs_of))
+        found = report_since(slurm, begin, user=user, run_for=run_for, cluster=cluster, counts=counts)
     if html is not None:
         _write_page(found, cluster, html)
     elif as_json:
@@ -78,7 +85,18 @@ def _whose(which: Which) -> str | None:
         raise InvalidInput(
             f"--user {which.user!r} names nobody", hint="give a user's name, such as --user ada"
         )
+    if which.user is not None and not _is_user(which.user):
+        raise InvalidInput(
+            f"--user {which.user}: there is no such user", hint="give the name with which that user logs in"
+        )
     return None if which.all_users else which.user or current_user()
+
+
+def _is_user(name: str) -> bool:
+    try:
+        return name.isdecimal() or bool(pwd.getpwnam(name))
+    except KeyError:
+        return False
 
 
 def _since(text: str | None) -> datetime | None:
@@ -159,10 +177,11 @@ def _print(found: Reports, cluster: Cluster | None, *, each: bool) -> None:
     name = found.cluster or "unknown"
     if not found.jobs:
         if not found.missing and not found.unasked:
-            said = "No jobs" if found.available else "Nothing is known of jobs"
-            click.echo(f"{said} on cluster {name} that ran in the time asked for.", err=True)
+            said = "No jobs ran" if found.available else "Nothing is known of jobs that ran"
+            since = f" since {found.since.astimezone():%Y-%m-%d %H:%M}" if found.since else ""
+            click.echo(f"{said} on cluster {name}{since}.", err=True)
         return
-    click.echo(f"cluster {name}, {found.time.astimezone():%Y-%m-%d %H:%M:%S}", nl=False)
+    click.echo(f"cluster {name}, {found.time.astimezone():%Y-%m-%d %H:%M:%S}{ago(found.age)}", nl=False)
     click.echo(f", jobs since {found.since.astimezone():%Y-%m-%d %H:%M}\n" if found.since else "\n")
     carbon = cluster.carbon if cluster else None
     blocks: list[list[str]] = []
@@ -185,7 +204,10 @@ def _bars() -> bool:
 def _print_json(found: Reports, cluster: Cluster | None) -> None:
     from slurmgpu.monitoring.reporting.document import document
 
-    click.echo(json.dumps(document(found, cluster.carbon if cluster else None), indent=2))
+    # Piece by piece: of ten thousand jobs the whole text would take more memory than all figures.
+    pieces = json.JSONEncoder(indent=2).iterencode(document(found, cluster.carbon if cluster else None))
+    sys.stdout.writelines(pieces)
+    click.echo()
 
 
 def _write_page(found: Reports, cluster: Cluster | None, path: Path) -> None:
@@ -195,7 +217,11 @@ def _write_page(found: Reports, cluster: Cluster | None, path: Path) -> None:
     for note in found.notes:
         click.echo(f"note: {printable(note)}", err=True)
     try:
-        write_atomically(path, page(found, cluster.carbon if cluster else None))
+        made = page(found, cluster.carbon if cluster else None)
+        if path.exists() and not path.is_file():  # a pipe, or /dev/stdout, is written to, and never replaced
+            path.write_text(made, encoding="utf-8")
+        else:
+            write_atomically(path, made)
     except OSError as error:
         raise InvalidInput(
             f"--html {path}: cannot be written: {error.strerror}", hint="give a file that you may write"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,25 +64,51 @@ def write_request(report: JobReport, path: Path, then: Job, plan: Plan, *, besid
     where the file says something else by now.
     """
     assert report.run is not None
-    text = read_text(path)
-    _check_same(path, then, Path(report.run.run_dir), report.advice.proposals)
+    text, ending = read_text(path), _ending_of(path)
     values = dict(_values(report, plan, _resources(path)))
     if not values:
         return
     changed = with_values(text, str(path), values)
+    if changed == text:
+        click.echo(printable(f"{path}: asks for this already; nothing is changed"), err=True)
+        return
+    _check_same(path, then, Path(report.run.run_dir), report.advice.proposals)
     for line in difflib.unified_diff(
         text.splitlines(), changed.splitlines(), str(path), str(path), lineterm="", n=1
     ):
         click.echo(printable(line), err=beside)
     try:
-        mode = path.stat().st_mode & 0o777
-        write_atomically(path.resolve(), changed)
-        path.chmod(mode)
+        _put(path, text, changed.replace("\n", ending))
     except OSError as error:
         raise InvalidInput(
             f"{path} cannot be written: {error.strerror}", hint="change it by hand, as shown"
         ) from None
     click.echo(printable(f"{path}: changed; slurmgpu plan {path} shows what it asks for now"), err=True)
+
+
+def _ending_of(path: Path) -> str:
+    """What ends the lines of a file: CRLF where an editor of Windows wrote it; InvalidInput where they end in several ways."""
+    data = path.read_bytes()
+    windows = data.count(b"\r\n")
+    if windows == data.count(b"\r") == 0:
+        return "\n"
+    if windows == data.count(b"\r") == data.count(b"\n"):
+        return "\r\n"
+    raise InvalidInput(
+        f"--apply: {path}: its lines end in several ways (LF, CRLF), and all would be changed",
+        hint=f"make them one: sed -i 's/\\r$//' {shlex.quote(str(path))}",
+    )
+
+
+def _put(path: Path, before: str, text: str) -> None:
+    """Write the file anew; InvalidInput where it is write-protected, or somebody has changed it meanwhile."""
+    mode = path.stat().st_mode & 0o777
+    if not mode & 0o222:
+        raise InvalidInput(f"{path} is write-protected", hint="chmod u+w, or change it by hand, as shown")
+    if read_text(path) != before:
+        raise InvalidInput(f"{path} has just been changed by somebody else", hint="look at it, and try again")
+    write_atomically(path.resolve(), text)
+    path.chmod(mode)
 
 
 def _file_of(report: JobReport, named: Path | None) -> Path:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
-from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,10 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from slurmgpu.cli.actions.asking import shared
+from slurmgpu.cli.actions.filtering import chosen
 from slurmgpu.cli.actions.status_text import View, show
-from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmUnreachable
+from slurmgpu.errors import OutcomeUnknown, SlurmUnreachable
 from slurmgpu.files.settings import Settings, load_settings, runs_by_settings
-from slurmgpu.models.run import JobState, JobStatus, Run
+from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.monitoring.runs import run_of_job, runs_that_ended
 from slurmgpu.monitoring.select import Selection, current_user, select, since_moment
 from slurmgpu.monitoring.status import Detail, StatusReport, last_known, status
@@ -69,7 +69,7 @@ def act(ctx: click.Context, jobs: tuple[str, ...], which: Which, how: How, live:
     gc.set_threshold(100_000, 50, 50)
     settings = load_settings(Path.cwd(), os.environ).settings
     columns = _columns(how.columns, settings)
-    counts = _filter(which)
+    counts = chosen(which)
     if how.sort:
         in_order([], how.sort, datetime.now(timezone.utc))
     slurm = ctx.obj if isinstance(ctx.obj, Slurm) else shared(settings)
@@ -140,32 +140,6 @@ def _columns(given: str | None, settings: Settings) -> tuple[Column, ...]:
     return (*usual[:-1], *beside, usual[-1])  # the reason is the longest, and last
 
 
-def _filter(which: Which) -> Callable[[JobStatus], bool]:
-    """Whether a job is among those that are to be shown."""
-    states = _states(which.states) if which.states is not None else None
-    partitions = _words(which.partitions, "--partition") if which.partitions is not None else None
-    accounts = _words(which.accounts, "--account") if which.accounts is not None else None
-    name = which.name
-
-    def counts(job: JobStatus) -> bool:
-        return (
-            (states is None or job.state in states)
-            and (partitions is None or not partitions.isdisjoint((job.partition or "").split(",")))
-            # Slurm keeps accounts in lower case, however they are typed.
-            and (accounts is None or (job.account or "").lower() in {one.lower() for one in accounts})
-            and (name is None or fnmatchcase(job.name, name))
-        )
-
-    return counts
-
-
-def _words(text: str, option: str) -> set[str]:
-    words = {word.strip() for word in text.split(",")}
-    if "" in words:
-        raise InvalidInput(f"{option} {text!r}: one of its names is empty", hint=f"{option} gpu,debug")
-    return words
-
-
 def _one_array(selections: list[Selection]) -> bool:
     """Whether one job is named, by its whole id: of an array, each task is shown then."""
     return len(selections) == 1 and selections[0].id is not None
@@ -189,15 +163,3 @@ def _paused(seconds: float) -> bool:
     except KeyboardInterrupt:
         return False
     return True
-
-
-def _states(text: str) -> set[JobState]:
-    """The states that a list names, in Slurm's long or short words."""
-    words = [word.strip() for word in text.split(",")]
-    for word in words:
-        if JobState.parse(word) is JobState.UNKNOWN and word.upper() != "UNKNOWN":
-            raise InvalidInput(
-                f"--state {word}: is not a state of a job",
-                hint=f"states are {', '.join(state.value.lower() for state in JobState)}",
-            )
-    return {JobState.parse(word) for word in words}

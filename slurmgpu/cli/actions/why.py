@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from slurmgpu.cli.actions.asking import ago, shared
 from slurmgpu.diagnosis.facts import CAUSE_SCHEMA
 from slurmgpu.errors import InvalidInput, OutcomeUnknown
 from slurmgpu.files.settings import load_settings, runs_by_settings
-from slurmgpu.models.run import JobStatus
-from slurmgpu.monitoring.causes import cause_lines, cause_of, earlier_on_node
+from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.monitoring.causes import cause_lines, cause_of, earlier_on_node, is_own_doing
 from slurmgpu.monitoring.runs import run_of_job
 from slurmgpu.monitoring.select import current_user, select
 from slurmgpu.monitoring.status import StatusReport, status
 from slurmgpu.monitoring.why.answer import Start, Why, document
 from slurmgpu.monitoring.why.explain import explain
 from slurmgpu.monitoring.why.shapes import shapes_of
-from slurmgpu.monitoring.why.words import clock, span
+from slurmgpu.monitoring.why.words import clock, listed, span
 from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm
 
@@ -37,15 +38,21 @@ MOST_JOBS = 10
 """Of more, the first are explained: a name can stand for hundreds."""
 
 _VERDICTS = {
-    "waits": "waits", "held": "is held", "never": "waits, and will never start as it is", "runs": "runs",
-    "ended": "has ended", "unknown": "unknown",
+    "waits": "is waiting", "held": "is held", "never": "is waiting, and will never start as it is", "runs": "is running",
+    "unknown": "is unknown",
+}  # fmt: skip
+_ENDS = {
+    JobState.COMPLETED: "completed", JobState.FAILED: "failed", JobState.CANCELLED: "was cancelled",
+    JobState.TIMEOUT: "ran into its time limit", JobState.OUT_OF_MEMORY: "ran out of memory",
+    JobState.NODE_FAIL: "lost a node", JobState.PREEMPTED: "was preempted",
 }  # fmt: skip
 _COLOURS = {"waits": "yellow", "held": "magenta", "never": "red", "runs": "green", "unknown": "red"}
 
 
 def act(ctx: click.Context, jobs: tuple[str, ...], shapes: bool, all_users: bool, as_json: bool) -> None:
-    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else Slurm()
-    if shapes and not load_settings(Path.cwd()).settings.policy.test_only:
+    settings = load_settings(Path.cwd(), os.environ).settings
+    slurm = ctx.obj if isinstance(ctx.obj, Slurm) else shared(settings)
+    if shapes and not settings.policy.test_only:
         raise InvalidInput(
             "why --shapes: this site does not want `sbatch --test-only` to be asked (policy.test_only)",
             hint="slurmgpu why without --shapes says what holds the job, and slurmgpu cluster gpus what is free",
@@ -55,9 +62,9 @@ def act(ctx: click.Context, jobs: tuple[str, ...], shapes: bool, all_users: bool
     present = slurm.present()
     told = [_told(slurm, job, present, report.time, shapes) for job in _chosen(report)]
     if as_json:
-        click.echo(json.dumps(_document(report, told), indent=2))
+        click.echo(json.dumps(_document(report, told, slurm.oldest()), indent=2))
     else:
-        _show(report, told)
+        _show(report, told, slurm.oldest())
     if report.missing:
         ctx.exit(1)
     if report.unasked:
@@ -65,9 +72,14 @@ def act(ctx: click.Context, jobs: tuple[str, ...], shapes: bool, all_users: bool
 
 
 def _chosen(report: StatusReport) -> list[JobStatus]:
-    """The jobs that are explained: those that wait first, since the question is mostly about them."""
-    ordered = sorted(report.jobs, key=lambda job: (not job.state.is_waiting, job.state.is_final))
-    return ordered[:MOST_JOBS]
+    """The jobs that are explained: those that wait or failed first, since the question is mostly about them."""
+    return sorted(report.jobs, key=_turn)[:MOST_JOBS]
+
+
+def _turn(job: JobStatus) -> int:
+    if job.state.is_waiting:
+        return 0
+    return 3 if job.state is JobState.COMPLETED else 1 if job.state.is_final else 2
 
 
 def _told(slurm: Slurm, job: JobStatus, present: Present, now: datetime, shapes: bool) -> Why:
@@ -86,14 +98,16 @@ def _tell_end(why: Why) -> None:
     cause = cause_of(why.job, run_of_job(why.job, runs_of=runs_of))
     if cause is not None:
         why.cause = {"schema": CAUSE_SCHEMA, **cause._asdict()}
-        why.end = cause_lines(cause, earlier_on_node(cause, runs_of(Path.cwd())))
+        if not is_own_doing(why.job, cause):
+            why.end = cause_lines(cause, earlier_on_node(cause, runs_of(Path.cwd())))
 
 
-def _document(report: StatusReport, told: list[Why]) -> dict[str, object]:
+def _document(report: StatusReport, told: list[Why], age: float) -> dict[str, object]:
     return {
         "schema": SCHEMA,
         "cluster": report.cluster,
         "time": report.time.isoformat(timespec="seconds"),
+        "age_seconds": round(age, 1),
         "jobs": [document(why) for why in told],
         "missing": report.missing,
         "unasked": report.unasked,
@@ -102,15 +116,22 @@ def _document(report: StatusReport, told: list[Why]) -> dict[str, object]:
     }
 
 
-def _show(report: StatusReport, told: list[Why]) -> None:
+def _show(report: StatusReport, told: list[Why], age: float) -> None:
     for note in report.notes:
         click.echo(f"note: {printable(note)}", err=True)
     shown = [why for why in told if why.job.source != "none"]
     if shown:
-        click.echo(f"cluster {report.cluster or 'unknown'}, {report.time.astimezone():%Y-%m-%d %H:%M:%S}")
+        click.echo(
+            f"cluster {report.cluster or 'unknown'}, {report.time.astimezone():%Y-%m-%d %H:%M:%S}{ago(age)}"
+        )
+    well = [why for why in shown if why.job.state is JobState.COMPLETED and why.sentence == "completed"]
+    several = len(well) > 1  # tasks of an array: there is nothing to tell of each
     for why in shown:
-        for line in _lines(why, report.time):
-            click.echo(line)
+        if not (several and why in well):
+            for line in _lines(why, report.time):
+                click.echo(line)
+    if several:
+        click.echo(f"\ncompleted: {listed([why.job.job_id for why in well], MOST_JOBS)}")
     if len(report.jobs) > len(told):
         click.echo(
             f"note: {len(report.jobs) - len(told)} more jobs are not explained; name one by its id", err=True
@@ -121,19 +142,19 @@ def _lines(why: Why, now: datetime) -> list[str]:
     """The answer for people: the sentence, then what it rests on, then what can be done."""
     job = why.job
     name = f" ({printable(job.name)})" if job.name else ""
-    verdict = _VERDICTS[why.verdict]
-    if sys.stdout.isatty():
-        verdict = click.style(verdict, fg=_COLOURS.get(why.verdict), bold=True)
-    because = (
-        f", by Slurm's word {printable(job.reason)}"
-        if why.verdict in ("waits", "held", "never") and job.reason
-        else ""
-    )
-    lines = ["", f"job {job.job_id}{name} {verdict}{because}:", *_folded(why.sentence, "  ")]
+    verdict = _VERDICTS.get(why.verdict) or _ENDS.get(job.state, "has ended")
+    styled = click.style(verdict, fg=_COLOURS.get(why.verdict), bold=True) if sys.stdout.isatty() else verdict
+    lines = ["", f"job {job.job_id}{name} {styled}"]
+    if why.verdict in ("waits", "held", "never") and job.reason:
+        lines[-1] += f"; Slurm's reason: {printable(job.reason)}"
+    if not _told_already(why, verdict):
+        lines += _folded(why.sentence, "  ")
     lines += [
         line for fact in why.facts if fact.text not in why.sentence for line in _folded(fact.text, "  - ")
     ]
-    lines += [f"  {line}" for line in why.end]
+    for line in why.end:
+        text = line.lstrip()
+        lines += _folded(text, " " * (2 + len(line) - len(text)), "  ")
     if why.start is not None:
         lines += _folded(_start(why.start, now), "  - ")
     if why.shapes is not None:
@@ -152,13 +173,20 @@ def _lines(why: Why, now: datetime) -> list[str]:
     return lines
 
 
-def _folded(text: str, mark: str) -> list[str]:
+def _told_already(why: Why, verdict: str) -> bool:
+    """Whether the first line or the first cause says all that the sentence does."""
+    if why.sentence in (verdict, "runs", "completed", "failed"):
+        return True
+    return bool(why.end) and (why.sentence in why.end[0] or why.sentence.startswith("the command failed"))
+
+
+def _folded(text: str, mark: str, hang: str = "") -> list[str]:
     width = max(get_terminal_size().columns, 40) if sys.stdout.isatty() else 10_000
     return textwrap.wrap(
         text,
         width,
         initial_indent=mark,
-        subsequent_indent=" " * len(mark),
+        subsequent_indent=" " * len(mark) + hang,
         break_long_words=False,
         break_on_hyphens=False,
     )

@@ -38,7 +38,7 @@ ROWS = (
         + _SIZE
         + r") already allocated; "
         r"(?P<free2>" + _SIZE + r") free)?",
-        "a GPU's memory is full: {wanted} more were wanted<; GPU {gpu} has {total}, of which {free} were free>"
+        "the GPU is out of memory: {wanted} more were wanted<; GPU {gpu} has {total}, of which {free} were free>"
         "<; GPU {gpu2} has {total2}, of which {free2} were free><, {torch} were PyTorch's><, {torch2} were PyTorch's>"
         "<, and {unused} more it held unused>",
         _LESS + "; where much is held unused: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
@@ -50,7 +50,7 @@ ROWS = (
         "|RESOURCE_EXHAUSTED: Out of memory|cudaErrorMemoryAllocation|Cuda failure 2 'out of memory'",
         r"(?:(?:CUDA|HIP) error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
         r"|RESOURCE_EXHAUSTED: Out of memory(?: while trying to allocate (?P<wanted>\d+ bytes))?|Cuda failure 2 'out of memory')",
-        "a GPU's memory is full<: {wanted} more were wanted>",
+        "the GPU is out of memory<: {wanted} more were wanted>",
         _LESS + "; slurmgpu doctor --on-gpu sees whether a process of somebody else fills it",
         where="exception",
     ),
@@ -96,7 +96,7 @@ ROWS = (
         r"encountered|unspecified launch failure|hardware stack error|invalid program counter)",
         "a kernel on the GPU went wrong: {message}",
         "CUDA_LAUNCH_BLOCKING=1 shows which call it was; most often an own or compiled kernel, or an index beyond its tensor; "
-        "should it move from line to line on one node alone, its GPU may be faulty",
+        "if the line changes from run to run, and on one node only, its GPU may be faulty",
         where="exception",
     ),
     Row(

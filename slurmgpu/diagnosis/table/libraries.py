@@ -19,9 +19,9 @@ ROWS = (
     Row(
         "checkpoint-broken",
         "PytorchStreamReader failed|failed finding central directory|Ran out of input|invalid load key"
-        "|SafetensorError|unexpected EOF, expected",
+        "|SafetensorError|unexpected EOF, expected|Errno 22]",
         r"(?P<message>PytorchStreamReader failed[^\n]*|Ran out of input|invalid load key[^\n]*|[^\n]*Safetensor[^\n]*"
-        r"|unexpected EOF, expected[^\n]*)",
+        r"|unexpected EOF, expected[^\n]*|\[Errno 22\] Invalid argument(?=\n[^\n]*PyTorchFileReader))",
         "a checkpoint or data file is not whole: {message}",
         "use the one before it; write to another name and rename, so that an end in the middle leaves the old one",
         where="exception",
@@ -85,7 +85,7 @@ ROWS = (
         "dtype",
         "expected scalar type|expected m1 and m2 to have the same dtype|must have the same dtype|should be the same"
         "|not implemented for '|Found dtype",
-        r"(?P<message>[^\n]*expected scalar type[^\n]*|[^\n]*must have the same dtype[^\n]*|expected m1 and m2[^\n]*"
+        r"(?:^\w+: )?(?P<message>[^\n]*expected scalar type[^\n]*|[^\n]*must have the same dtype[^\n]*|expected m1 and m2[^\n]*"
         r"|Input type \([^\n]*should be the same|[^\n]*not implemented for '\w+'|Found dtype [^\n]*)",
         "types of numbers do not fit: {message}",
         "give both the same dtype, or compute in torch.autocast",

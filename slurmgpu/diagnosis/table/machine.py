@@ -53,6 +53,13 @@ ROWS = (
         "df -h and df -i on that folder show which; TMPDIR, HF_HOME and runs: name others",
     ),
     Row(
+        "file-size",
+        "File too large|Errno 27|File size limit exceeded",
+        r"(?:File too large(?:: ?['\"]?(?P<file>[^'\"\n]+))?|File size limit exceeded)",
+        "a file would be larger than the limit allows<: {file}>",
+        "ulimit -f shows the limit, and the file system has one too: several smaller files, or another folder",
+    ),
+    Row(
         "read-only",
         "Read-only file system",
         r"Read-only file system(?:: ?['\"]?(?P<file>[^'\"\n]+))?",
@@ -66,7 +73,7 @@ ROWS = (
         r"(?P<message>Stale file handle|Transport endpoint is not connected|Cannot send after transport endpoint shutdown"
         r"|Remote I/O error)(?:: ?['\"]?(?P<file>[^'\"\n]+))?",
         "the shared file system failed: {message}<: {file}>",
-        "start it again; tell the site, should it come back",
+        "start it again, and tell the site if it comes back",
     ),
     Row(
         "io-error",
@@ -154,6 +161,16 @@ ROWS = (
         r"terminate called after throwing an instance of '(?!c10::Dist|gloo::)(?P<name>[^']+)'",
         "the process ended itself: an error in C++ that nobody caught ({name})<: {detail}>",
         "look at the words behind what():",
+        "host",
+        "line",
+    ),
+    Row(
+        "aborted",
+        " Aborted |Fatal Python error: Aborted",
+        r"(?:: line \d+: +\d+ Aborted\b|Fatal Python error: Aborted)",
+        "the process ended itself (SIGABRT)",
+        "a library found something wrong and gave up: its own words stand above; PYTHONFAULTHANDLER=1 or --debug shows the line "
+        "of Python",
         "host",
         "line",
     ),

@@ -7,6 +7,9 @@ from ..row import Row
 __all__ = ["ROWS"]
 
 _SHELL = r"(?:^|[\s/])(?:(?:ba|z|da|k)?sh: (?:line \d+: |\d+: )?|[\w.+-]+: line \d+: )"
+_OTHER_MODULE = (
+    "the versions do not fit, or a file of yours has the name of a package: print(module.__file__)"
+)
 
 ROWS = (
     Row(
@@ -14,15 +17,25 @@ ROWS = (
         "No module named|ModuleNotFoundError",
         r"No module named ['\"]?(?P<name>[\w.]+)",
         "Python has no module {name}",
-        "install it in the job's environment, or name that environment in the job file; a module of your own: PYTHONPATH",
+        "install it in the job's environment, or name one that has it (environment:); for a module of your own, set PYTHONPATH",
     ),
     Row(
         "import-error",
         "cannot import name|ImportError",
         r"(?:cannot import name '(?P<name>\w+)' from (?:partially initialized module )?'(?P<module>[\w.]+)'"
+        r"(?: \((?:most likely due to a circular import\) \()?(?P<file>/[^)\n]+)\))?"
         r"|ImportError: (?!cannot import name)(?P<message>[^\n]+))",
-        "an import failed<: {module} has no {name}><: {message}>",
-        "the versions do not fit, or a file of yours has the name of a package: print(module.__file__)",
+        "an import failed<: {module} has no {name}>< (it is {file})><: {message}>",
+        _OTHER_MODULE,
+        where="exception",
+    ),
+    Row(
+        "import-error",
+        "module '",
+        r"AttributeError: (?:partially initialized )?module '(?P<module>[\w.]+)' (?:from '(?P<file>[^'\n]+)' )?"
+        r"has no attribute '(?P<name>\w+)'",
+        "the module {module}< (it is {file})> has no {name}",
+        _OTHER_MODULE,
         where="exception",
     ),
     Row(
@@ -37,7 +50,7 @@ ROWS = (
         "can't open file",
         r"can't open file '?(?P<file>[^':]+)'?: \[Errno \d+\] (?P<why>[^\n]+)",
         "there is no script {file}",
-        "paths count from the work folder (work_dir:), which the nodes must see",
+        "relative paths start in the work folder (work_dir:), which the nodes must see",
         where="line",
     ),
     Row(
@@ -45,7 +58,7 @@ ROWS = (
         ": error: ",
         r"^(?P<program>[\w./-]+): error: (?P<message>(?:unrecognized arguments|the following arguments are required|argument |"
         r"ambiguous option|too few arguments|one of the arguments|invalid choice|No such option|Missing ).*)$",
-        "the program does not take its arguments: {message}",
+        "{program} does not take its arguments: {message}",
         "{program} --help lists them",
         where="line",
     ),
@@ -84,8 +97,8 @@ ROWS = (
         "permission",
         "Permission denied|PermissionError|Operation not permitted",
         r"(?:Permission denied|Operation not permitted)(?:: ?['\"]?(?P<file>[^'\"\n]+))?",
-        "there is no permission<: {file}>",
-        "ls -ld on it and its folders shows whose it is; write to a folder of your own",
+        "permission was denied<: {file}>",
+        "ls -ld shows who may use it and its folders; write to a folder of your own",
         where="exception",
     ),
     Row(
@@ -93,7 +106,27 @@ ROWS = (
         "No such file or directory|FileNotFoundError",
         r"(?:No such file or directory(?:: ?['\"]?(?P<file>[^'\"\n]+))?|FileNotFoundError: (?!\[Errno)(?P<message>[^\n]+))",
         "a file is missing<: {file}><: {message}>",
-        "paths count from the work folder (work_dir:); the nodes must see the folder, and names count to the letter",
+        "relative paths start in the work folder (work_dir:); check the spelling, and that the nodes see the folder",
+        where="exception",
+    ),
+    Row(
+        "pickling",
+        "PicklingError|Can't pickle|cannot pickle|Can't get local object|Can't get attribute",
+        r"(?P<message>(?:Can't|cannot) pickle [^\n]*|Can't get (?:local object|attribute) [^\n]*)",
+        "an object cannot be handed to another process, or be saved: {message}",
+        "for spawn and data-loader workers: functions and classes at a module's top level, no lambda, no open file or lock, and "
+        "if __name__ == '__main__': around the start",
+        where="exception",
+    ),
+    Row(
+        "not-parsed",
+        "JSONDecodeError|TOMLDecodeError|ScannerError|ParserError|MissingSectionHeaderError",
+        r"(?P<kind>JSON|TOML)DecodeError: (?P<message>[^\n]+)"
+        r"|(?P<kind2>yaml)\.(?:scanner\.Scanner|parser\.Parser|ruamel\.\w+\.\w+)Error: (?P<message2>[^\n]+(?:\n[^\n:]+)?)"
+        r"|MissingSectionHeaderError: (?P<message3>[^\n]+)",
+        "a text cannot be read as <{kind}><{kind2}><: {message}><: {message2}><: {message3}>",
+        "correct that line and column of the file that is read there; 'line 1 column 1' is most often an empty or half-written "
+        "file",
         where="exception",
     ),
     Row(
@@ -101,7 +134,7 @@ ROWS = (
         "AssertionError",
         r"AssertionError(?:: (?P<message>[^\n]+))?",
         "an assert failed<: {message}>",
-        "look at the line in the evidence",
+        "the traceback shows the line",
         where="exception",
     ),
     Row(
@@ -109,7 +142,7 @@ ROWS = (
         "",
         r"^(?P<name>[\w.]+)(?:: (?P<message>[^\n]*(?:\n[^\n]+)?))?",
         "{name}<: {message}>",
-        "look at the line in the evidence: it is the program's own error",
+        "this is an error in the program itself: the traceback shows the line",
         where="exception",
     ),
 )

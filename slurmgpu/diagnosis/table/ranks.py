@@ -81,7 +81,7 @@ ROWS = (
     Row(
         "unknown-address",
         "Name or service not known|gai error|Temporary failure in name resolution",
-        r"(?:(?P<host>[\w.-]+)[^\w]{1,4}(?:Name or service not known|Temporary failure in name resolution)"
+        r"(?:(?P<host>[A-Za-z][\w.-]*)[^\w]{1,4}(?:Name or service not known|Temporary failure in name resolution)"
         r"|gai error: (?P<code>\S+)|Name or service not known|Temporary failure in name resolution)",
         "the name of a machine could not be resolved<: {host}>",
         "on the nodes there may be no network outside; for MASTER_ADDR use a name that the nodes know (scontrol show hostnames)",

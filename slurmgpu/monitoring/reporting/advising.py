@@ -35,6 +35,8 @@ NEAR = 0.95
 """A job that came so close to a limit gets head room."""
 WAITS = 0.1
 """A training whose loader waits for this share of a step is held up by it."""
+FEW_SMS = 0.25
+"""Kernels that keep fewer SMs busy than this are too small for the GPU."""
 LEAST_MEMORY = 256 << 20
 LEAST_TIME = 300
 """Seconds: a node that starts slowly takes some of them."""
@@ -83,7 +85,7 @@ def _says_nothing(found: Figures) -> str | None:
     if job.state is not JobState.COMPLETED:
         return f"no smaller request is proposed: the job ended as {job.state.value}, so what a whole run needs is not known"
     if (job.elapsed or 0) < LEAST_SECONDS:
-        return f"no request is proposed: a run of {job.elapsed or 0} s tells too little of the next one"
+        return f"no request is proposed: a run of {job.elapsed or 0} s tells too little about the next one"
     return None
 
 
@@ -127,6 +129,11 @@ def _gpus(found: Figures) -> Iterator[Proposal | str]:
         wait = found.training.loader_wait if found.training else None
         held = "" if wait is None or wait < WAITS else f"; the loader waits {percent(wait)} of each step"
         yield f"the GPUs were busy {percent(found.gpu_busy)} of the time{held}"
+    elif found.sm_activity is not None and found.sm_activity < FEW_SMS:
+        yield (
+            f"a kernel ran {percent(found.gpu_busy)} of the time, on {percent(found.sm_activity)} of the SMs: larger batches, "
+            "or fused kernels (torch.compile), would use more of each GPU"
+        )
     memory, total = found.gpu_memory_peak, found.gpu_memory_total
     if memory and total and idle < gpus and memory < 0.3 * total:
         yield f"{short(memory)} of {short(total)} was the most in any GPU's memory: a smaller GPU would hold it"

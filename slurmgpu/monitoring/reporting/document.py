@@ -17,6 +17,7 @@ def document(found: Reports, carbon: Carbon | None) -> dict[str, object]:
         "schema": "slurmgpu.report/1",
         "cluster": found.cluster,
         "time": found.time.isoformat(timespec="seconds"),
+        "age_seconds": round(found.age, 1),
         "since": None if found.since is None else found.since.isoformat(timespec="seconds"),
         "carbon": None if carbon is None else carbon.model_dump(mode="json"),
         "summary": None if found.since is None else _summary(summed(found.each, found.jobs)),
@@ -54,6 +55,7 @@ def job_document(report: JobReport, carbon: Carbon | None) -> dict[str, object]:
         "used": _used(one),
         "shares": {
             "gpu": one.gpu_busy,
+            "gpu_sms": one.sm_activity,
             "cpu": one.cpu_share,
             "memory": one.memory_share,
             "time": one.time_share,

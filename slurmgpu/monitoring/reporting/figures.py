@@ -73,6 +73,8 @@ class Figures:
     peak: Peak | None = None
     gpu_busy: float | None = None
     """Share of the time, the mean over all its GPUs, 0 to 1."""
+    sm_activity: float | None = None
+    """Share of its GPUs' SMs that were busy, the mean over time, 0 to 1."""
     gpu_busiest: float | None = None
     """Slurm's highest sample, where it is worth something."""
     gpu_memory_peak: int | None = None
@@ -256,6 +258,7 @@ def _add_samples(found: Figures, samples: SampleSummary) -> None:
     found.sampled_seconds, found.gpus_sampled = samples.seconds, len(busy)
     if busy and covers and len(busy) == len(gpus) == asked:
         found.gpu_busy = sum(busy) / len(busy)
+        found.sm_activity = samples.sm_activity
         found.idle_gpus = tuple(f"{gpu.host}:{gpu.index}" for gpu in gpus if _is_idle(gpu))
     fullest = max(gpus, key=lambda gpu: gpu.memory_peak or 0, default=None)
     if fullest is not None and fullest.memory_peak is not None:
@@ -293,9 +296,9 @@ def _doubts(found: Figures) -> Iterator[str]:
         yield f"CPUs: {_unmeasured(found)}"
     if job.gpus and found.gpu_busy is None:
         slurm = "" if found.gpu_busiest is None else "; Slurm keeps the highest sample, and no mean"
-        yield f"GPU use: unknown: {_unsampled(found)}{slurm}"
+        yield f"GPU use: {_unsampled(found)}{slurm}"
     if found.energy is None:
-        yield "energy: unknown: neither the nodes nor the samples measured it"
+        yield "energy: neither the nodes nor the samples measured it"
 
 
 def _unsampled(found: Figures) -> str:
@@ -311,12 +314,12 @@ def _unsampled(found: Figures) -> str:
 
 def _unmeasured(found: Figures) -> str:
     if found.sampling.told and not found.sampling.gathers:
-        return "unknown: this Slurm measures no tasks (JobAcctGatherType)"
+        return "this Slurm measures no tasks (JobAcctGatherType)"
     if found.job.source == "squeue" or not found.steps:
-        return "unknown: accounting has no steps of it"
+        return "accounting has no steps of it"
     if not found.job.state.is_final:
-        return "unknown until a step has ended: accounting hears of it then"
-    return "unknown: Slurm measured nothing of its steps"
+        return "accounting hears of it only when a step has ended"
+    return "Slurm measured nothing of its steps"
 
 
 def together(tasks: Sequence[Figures]) -> Figures:

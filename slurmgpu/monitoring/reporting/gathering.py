@@ -11,6 +11,7 @@ from pathlib import Path
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.run import JobStatus, Run
+from slurmgpu.monitoring.metrics import folder_of
 from slurmgpu.monitoring.reporting.advising import advise
 from slurmgpu.monitoring.reporting.figures import Figures, figures_of, together
 from slurmgpu.monitoring.reporting.proposals import Advice, Part, Proposal
@@ -18,7 +19,7 @@ from slurmgpu.monitoring.reporting.training import read_training
 from slurmgpu.monitoring.samples import summary
 from slurmgpu.monitoring.select import Selection
 from slurmgpu.monitoring.status import status
-from slurmgpu.slurm import Histories, History, JobId, Sampling, Slurm, Start, cluster_name_here
+from slurmgpu.slurm import Histories, History, JobId, Sampling, Slurm, Start, cluster_name_here, even
 
 __all__ = ["DEFAULT_SINCE", "JobReport", "Reports", "looked_into", "report_on_jobs", "report_since"]
 
@@ -63,6 +64,7 @@ class Reports:
 
     cluster: str | None
     time: datetime
+    """When Slurm was asked; of several answers, the oldest."""
     jobs: list[JobReport]
     """Arrays taken together."""
     each: list[Figures] = field(default_factory=list)
@@ -75,6 +77,8 @@ class Reports:
     since: datetime | None = None
     available: bool = True
     """Whether accounting answered: without it little is known of what has ended."""
+    age: float = 0.0
+    """Seconds since then: another process of the user's may have asked."""
 
 
 def report_on_jobs(
@@ -85,8 +89,11 @@ def report_on_jobs(
     since: datetime | None,
     run_for: RunFor,
     cluster: Cluster | None = None,
+    counts: Callable[[JobStatus], bool] = lambda _: True,
 ) -> Reports:
     """Report on the jobs that the words mean; an array whose number is named is one, its tasks taken together.
+
+    ``counts``: whether a job that a word leads to is wanted.
 
     Asks accounting once, slurmctld once for how often it samples, and the queue only about jobs that accounting does not
     know. Raises SlurmUnreachable when none of them answers.
@@ -101,23 +108,34 @@ def report_on_jobs(
         found += [History((Start(job),)) for job in later.jobs if job.source != "none"]
         notes += [note for note in later.notes if note not in notes]
         lost, unasked = later.missing, later.unasked
-    sampling = slurm.sampling()
+    found = [one for one in found if counts(one.job)]
+    sampling = slurm.sampling() if found else Sampling()
     figures = [looked_into(one, sampling, run_for) for one in found]
     jobs = [_reported(group, cluster, run_for) for group in _arrays(figures, selections)]
-    return Reports(_name(slurm, found), now, jobs, figures, notes, lost, unasked, available=told.available)
+    age = slurm.oldest()
+    asked = now - timedelta(seconds=age)
+    return Reports(
+        _name(slurm, found), asked, jobs, figures, notes, lost, unasked, available=told.available, age=age
+    )
 
 
 def report_since(
-    slurm: Slurm, since: datetime, *, user: str | None, run_for: RunFor, cluster: Cluster | None = None
+    slurm: Slurm,
+    since: datetime,
+    *,
+    user: str | None,
+    run_for: RunFor,
+    cluster: Cluster | None = None,
+    counts: Callable[[JobStatus], bool] = lambda _: True,
 ) -> Reports:
-    """Report on all jobs of a user (None: everybody's) that ran since a moment, by one sacct call.
+    """Report on all jobs of a user (None: everybody's) that ran since a moment and count, by one sacct call.
 
     The run directories of those with the most GPU-hours are read.
     """
     now = datetime.now(timezone.utc)
     told = _tell(slurm, user=user, since=since)
-    ran = [one for one in told.jobs if one.job.elapsed or one.job.state.is_final]
-    sampling = slurm.sampling() if told.jobs else Sampling()
+    ran = [one for one in told.jobs if _ran(one.job, since) and counts(one.job)]
+    sampling = slurm.sampling() if ran else Sampling()
     figures = [figures_of(one, sampling) for one in ran]
     order = sorted(range(len(ran)), key=lambda at: -(figures[at].gpu_hours or 0.0))
     runs: dict[str, Run] = {}
@@ -127,14 +145,29 @@ def report_since(
             runs[ran[at].job.job_id] = run
             figures[at] = _with_run(ran[at], sampling, run)
     jobs = [JobReport(one, cluster, runs.get(one.job.job_id)) for one in _collapsed(figures)]
-    return Reports(_name(slurm, ran), now, jobs, figures, told.notes, since=since, available=told.available)
+    age = slurm.oldest()
+    return Reports(
+        _name(slurm, ran),
+        now - timedelta(seconds=age),
+        jobs,
+        figures,
+        told.notes,
+        since=since,
+        available=told.available,
+        age=age,
+    )
+
+
+def _ran(job: JobStatus, since: datetime) -> bool:
+    """Whether a job has been at work since a moment: accounting is asked from an even time on, which is earlier."""
+    return bool(job.elapsed or job.state.is_final) and (job.end is None or job.end >= since)
 
 
 def _tell(
     slurm: Slurm, *, user: str | None = None, ids: Sequence[int] = (), since: datetime | None = None
 ) -> Histories:
     try:
-        return slurm.history(user=user, ids=ids, since=None if ids else since)
+        return slurm.history(user=user, ids=ids, since=None if ids or since is None else even(since))
     except SlurmUnreachable as error:
         return Histories(
             notes=[f"accounting is not available: {error.message}"], available=False, silent=True
@@ -150,6 +183,7 @@ def _ask(slurm: Slurm, selections: Sequence[Selection], user: str | None, since:
     if len(by_id) == len(selections):
         return _tell(slurm, ids=sorted(ids)[-_MOST_ASKED:])
     told = _tell(slurm, user=user, since=since)
+    told = replace(told, jobs=[one for one in told.jobs if one.job.end is None or one.job.end >= since])
     known = {(JobId.parse(one.job.job_id) or JobId(0)).number for one in told.jobs}
     older = sorted(ids - known)
     if not older or not told.available:
@@ -169,21 +203,13 @@ def looked_into(history: History, sampling: Sampling, run_for: RunFor) -> Figure
 
 
 def _with_run(history: History, sampling: Sampling, run: Run) -> Figures:
-    folder = folder_of(run, history.job)
-    number = history.job.raw_id
-    samples = summary(folder, number) if number is not None else None
-    training = read_training(folder)
+    run_dir, number = Path(run.run_dir), history.job.raw_id
+    samples = summary(run_dir, number) if number is not None else None
+    training = read_training(folder_of(run_dir, history.job))
     if training is not None and len(run.job_ids) > 1:
         # A resumed run: the metrics are those of several jobs, and the hours those of one.
         training = replace(training, whole=False)
     return figures_of(history, sampling, samples, training)
-
-
-def folder_of(run: Run, job: JobStatus) -> Path:
-    """Where a job's own files are: those of a task of an array in a folder below."""
-    task = job.array_tasks or ""
-    inside = Path(run.run_dir) / task
-    return inside if task.isdecimal() and inside.is_dir() else Path(run.run_dir)
 
 
 def _reported(tasks: list[Figures], cluster: Cluster | None, run_for: RunFor) -> JobReport:

@@ -13,7 +13,7 @@ from slurmgpu.monitoring.reporting.gathering import JobReport
 from slurmgpu.monitoring.reporting.proposals import memory_text
 from slurmgpu.monitoring.reporting.wording import amount, clock, count, energy, percent, short
 
-__all__ = ["Row", "carbon_grams", "costs", "head", "rows", "sentences"]
+__all__ = ["Row", "carbon_grams", "costs", "head", "rows", "sentences", "state_of"]
 
 
 class Row(NamedTuple):
@@ -42,6 +42,15 @@ def head(report: JobReport) -> tuple[str, str]:
     return f"job {job.job_id}{tasks}: {job.name}", f"{state}{after}{why}{where}"
 
 
+def state_of(figures: Figures) -> str:
+    """A job's state in a cell; of an array, how many of its tasks did not end well, and how."""
+    bad = [(state, number) for state, number in figures.ends if state is not JobState.COMPLETED]
+    if len(figures.ends) < 2 or not bad:
+        return figures.job.state.value
+    state, number = bad[0]
+    return f"{number}/{figures.tasks} {state.value}"
+
+
 def rows(figures: Figures) -> list[Row]:
     """What was asked for and what was used."""
     return list(_rows(figures))
@@ -56,6 +65,8 @@ def _rows(one: Figures) -> Iterator[Row]:
         if one.gpu_busy is None and one.gpu_busiest is not None:
             busy = f"unknown; {percent(one.gpu_busiest)} in the highest sample"
         yield Row("GPUs", f"{job.gpus} {types}".strip() + each, busy, one.gpu_busy)
+        if one.sm_activity is not None:
+            yield Row("SMs of them", "", f"{percent(one.sm_activity)} busy on average", one.sm_activity)
         if one.gpu_memory_peak is not None:
             total = one.gpu_memory_total
             share = one.gpu_memory_peak / total if total else None
@@ -128,7 +139,7 @@ def _restarts(one: Figures) -> Iterator[str]:
     training = one.training
     left_out = one.tasks - dict(one.ends).get(JobState.COMPLETED, one.tasks)
     if left_out and left_out < one.tasks:
-        yield f"what tasks used is that of the {one.tasks - left_out} that completed"
+        yield f"what tasks used is taken from the {one.tasks - left_out} that completed"
     if one.starts > one.tasks:
         lost = f", {clock(one.seconds_before)} of its time before the last one" if one.tasks == 1 else ""
         yield f"{count(one.starts - one.tasks, 'restart')}{lost}"

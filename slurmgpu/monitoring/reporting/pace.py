@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from slurmgpu.monitoring.reporting.training import number_of
+from slurmgpu.monitoring.json_rows import Row, number, part, positive, whole
+from slurmgpu.monitoring.metrics import MetricsRow
 
 __all__ = ["ON_TIME", "Pace", "pace_of"]
-
-Line = Mapping[str, object]
 
 ON_TIME = "time"
 """What a training says at its end that was stopped by its time limit, in good order (docs/metrics.md)."""
@@ -47,39 +46,37 @@ class Pace:
         return around + self.total_steps * self.step_seconds + evaluations
 
 
-def pace_of(lines: Sequence[Line]) -> Pace | None:
+def pace_of(rows: Iterable[MetricsRow]) -> Pace | None:
     """The pace of the newest start; None where none is there."""
-    begins = [at for at, line in enumerate(lines) if line.get("kind") == "start"]
+    all_rows = list(rows)
+    begins = [at for at, row in enumerate(all_rows) if row.kind == "start"]
     if not begins:
         return None
-    start, rest = lines[begins[-1]], lines[begins[-1] + 1 :]
-    first = _whole(start.get("step")) or 0
-    values, settings = _values(start), _part(_values(start), "settings")
-    intervals = list(_intervals(rest, first))
-    evaluated = [_seconds(line) for line in rest if line.get("kind") == "eval"]
-    total = _whole(values.get("total_steps"))
-    ends = [_values(line).get("reason") for line in rest if line.get("kind") == "end"]
+    start, rest = all_rows[begins[-1]], all_rows[begins[-1] + 1 :]
+    intervals = list(_intervals(rest, start.step))
+    evaluated = [positive(row.values.get("seconds")) or 0.0 for row in rest if row.kind == "eval"]
+    total = whole(start.values.get("total_steps"))
+    ends = [row.values.get("reason") for row in rest if row.kind == "end"]
     return Pace(
-        steps=max((step for line in rest if (step := _whole(line.get("step"))) is not None), default=first)
-        - first,
+        steps=max((row.step for row in rest), default=start.step) - start.step,
         total_steps=total,
         step_seconds=_mean(intervals[1:] or intervals),
         evaluations=len(evaluated),
         evaluation_seconds=sum(evaluated) / len(evaluated) if evaluated else 0.0,
-        epochs=_epochs(total, settings, values),
-        checkpoints=sum(line.get("kind") == "checkpoint" for line in rest),
-        ended=next((str(one) for one in reversed(ends) if isinstance(one, str)), None),
+        epochs=_epochs(total, start.values),
+        checkpoints=sum(row.kind == "checkpoint" for row in rest),
+        ended=next((one for one in reversed(ends) if isinstance(one, str)), None),
     )
 
 
-def _intervals(lines: Sequence[Line], first: int) -> Iterator[tuple[int, float]]:
-    """Steps and seconds of a step of each line of metrics."""
+def _intervals(rows: Sequence[MetricsRow], first: int) -> Iterator[tuple[int, float]]:
+    """Steps and seconds of a step of each row of metrics."""
     at = first
-    for line in lines:
-        step, seconds = _whole(line.get("step")), number_of(_values(line).get("step_seconds"))
-        if line.get("kind") == "train" and step is not None and step > at and seconds is not None:
-            yield step - at, max(0.0, seconds)
-            at = step
+    for row in rows:
+        seconds = number(row.values.get("step_seconds"))
+        if row.kind == "train" and row.step > at and seconds is not None:
+            yield row.step - at, max(0.0, seconds)
+            at = row.step
 
 
 def _mean(intervals: Sequence[tuple[int, float]]) -> float | None:
@@ -87,29 +84,12 @@ def _mean(intervals: Sequence[tuple[int, float]]) -> float | None:
     return sum(steps * seconds for steps, seconds in intervals) / steps if steps else None
 
 
-def _epochs(total: int | None, settings: Line, values: Line) -> int | None:
+def _epochs(total: int | None, values: Row) -> int | None:
     """Epochs of the whole, the one that a largest number of steps cuts off included."""
-    batch, samples = _whole(settings.get("batch_size")), _whole(values.get("dataset_samples"))
-    epochs = _whole(settings.get("epochs"))
+    settings = part(values, "settings")
+    batch, samples = whole(settings.get("batch_size")), whole(values.get("dataset_samples"))
+    epochs = whole(settings.get("epochs"))
     if total is None or not batch or not samples:
         return epochs
     by_steps = math.ceil(total * batch / samples)
     return by_steps if epochs is None else min(epochs, by_steps)
-
-
-def _seconds(line: Line) -> float:
-    return max(0.0, number_of(_values(line).get("seconds")) or 0.0)
-
-
-def _values(line: Line) -> Line:
-    return _part(line, "values")
-
-
-def _part(line: Line, key: str) -> Line:
-    part = line.get(key)
-    return part if isinstance(part, dict) else {}
-
-
-def _whole(value: object) -> int | None:
-    number = number_of(value)
-    return None if number is None else int(number)

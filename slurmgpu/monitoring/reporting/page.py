@@ -7,8 +7,8 @@ from html import escape
 from pathlib import Path
 
 from slurmgpu.models.site import Carbon
-from slurmgpu.monitoring.reporting.gathering import JobReport, Reports, folder_of
-from slurmgpu.monitoring.reporting.lines import costs, head, rows, sentences
+from slurmgpu.monitoring.reporting.gathering import JobReport, Reports
+from slurmgpu.monitoring.reporting.lines import costs, head, rows, sentences, state_of
 from slurmgpu.monitoring.reporting.plots import bar, plot
 from slurmgpu.monitoring.reporting.series import read_series
 from slurmgpu.monitoring.reporting.summing import GROUPS, Summary, Sums, summed
@@ -137,7 +137,7 @@ def _plots(report: JobReport) -> Iterator[str]:
     """What was sampled over time, and the loss."""
     job, training = report.figures.job, report.figures.training
     if report.run is not None and job.raw_id is not None and report.figures.tasks == 1:
-        series = read_series(_folder(report), job.raw_id)
+        series = read_series(Path(report.run.run_dir), job.raw_id)
         total = report.figures.gpu_memory_total
         yield plot(
             "GPUs busy", series.gpu_busy, down="share of the time", most=1.0, spelled=percent, along=clock
@@ -163,11 +163,6 @@ def _plots(report: JobReport) -> Iterator[str]:
     if training is not None and report.figures.tasks == 1:
         losses = [(float(step), loss) for step, loss in training.losses]
         yield plot("Loss", {"loss": losses}, down="loss", across="step", along=lambda step: f"{step:,.0f}")
-
-
-def _folder(report: JobReport) -> Path:
-    assert report.run is not None
-    return folder_of(report.run, report.figures.job)
 
 
 def _bytes(value: float) -> str:
@@ -204,7 +199,12 @@ def _summary(summary: Summary) -> Iterator[str]:
             "CPU busy",
             "Memory used",
         )
-        yield _table(f"By {_NAMES[name]}", heads, [(_text(key), *_sums(one)) for key, one in groups], 1)
+        yield _table(
+            f"By {_NAMES[name] if name == 'gpu_type' else _NAMES[name].lower()}",
+            heads,
+            [(_text(key), *_sums(one)) for key, one in groups],
+            1,
+        )
     if summary.states:
         ends = [
             (_text(state), f"{one.jobs:,}", amount(one.gpu_hours)) for state, one in summary.states.items()
@@ -213,7 +213,7 @@ def _summary(summary: Summary) -> Iterator[str]:
     if summary.wastes:
         wastes = [
             (_text(one.figures.job.job_id), _text(one.figures.job.name), _text(one.figures.job.user or ""),
-             _text(one.figures.job.state.value), str(len(one.figures.idle_gpus)), amount(one.figures.wasted_gpu_hours))
+             _text(state_of(one.figures)), str(len(one.figures.idle_gpus)), amount(one.figures.wasted_gpu_hours))
             for one in summary.wastes
         ]  # fmt: skip
         yield _table(
@@ -246,7 +246,7 @@ def _table_of_jobs(jobs: Sequence[JobReport]) -> str:
                 _text(one.job.job_id),
                 _text(one.job.name),
                 _text(one.job.user or ""),
-                one.job.state.value,
+                state_of(one),
                 hours,
                 *shown,
             )

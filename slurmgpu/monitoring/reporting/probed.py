@@ -13,12 +13,13 @@ from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.models.samples import SampleSummary
+from slurmgpu.monitoring.metrics import folder_of
 from slurmgpu.monitoring.reporting.figures import LEAST_SAMPLES, Figures, Peak
-from slurmgpu.monitoring.reporting.gathering import JobReport, folder_of
+from slurmgpu.monitoring.reporting.gathering import JobReport
 from slurmgpu.monitoring.reporting.pace import ON_TIME, Pace, pace_of
 from slurmgpu.monitoring.reporting.proposals import Part
 from slurmgpu.monitoring.reporting.series import Line, read_series
-from slurmgpu.monitoring.reporting.training import read_lines
+from slurmgpu.monitoring.reporting.training import read_rows
 from slurmgpu.monitoring.reporting.wording import clock
 from slurmgpu.monitoring.samples import summary
 
@@ -49,7 +50,7 @@ def ended_well(job: JobStatus, run_dir: Path) -> bool:
 def probed(found: JobReport, run: Run, plan: Plan, asked: Probed, cluster: Cluster | None) -> JobReport:
     """The report of a probe's job, against what the job itself asks for."""
     job = found.figures.job
-    folder = folder_of(run, job)
+    folder = folder_of(Path(run.run_dir), job)
     limit = asked.limit if isinstance(asked.limit, int) or asked.limit is None else "UNLIMITED"
     # Of a job that failed at once, accounting may not have the name yet.
     figures = replace(found.figures, job=job.model_copy(update={"limit": limit, "name": plan.name}))
@@ -102,7 +103,7 @@ def _part(figures: Figures, folder: Path, asked: Probed) -> Part:
 
 def pace_in(folder: Path) -> Pace | None:
     """The pace of the training in a run directory; None where there is none."""
-    found = read_lines(folder)
+    found = read_rows(folder)
     return None if found is None else pace_of(found[0])
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from slurmgpu.models.site import Carbon
 from slurmgpu.monitoring.reporting.gathering import JobReport
-from slurmgpu.monitoring.reporting.lines import costs, head, rows, sentences
+from slurmgpu.monitoring.reporting.lines import costs, head, rows, sentences, state_of
 from slurmgpu.monitoring.reporting.summing import Summary, Sums
 from slurmgpu.monitoring.reporting.wording import amount, count, energy, percent
 from slurmgpu.printable import printable
@@ -88,7 +88,7 @@ def job_table(jobs: Sequence[JobReport]) -> list[str]:
     for report in jobs:
         one = report.figures
         cells.append((
-            _cut(one.job.job_id, 14), _cut(printable(one.job.name), 16), _cut(one.job.state.value, 13),
+            _cut(one.job.job_id, 14), _cut(printable(one.job.name), 16), _cut(state_of(one), 16),
             "-" if one.gpu_hours is None else amount(one.gpu_hours),
             _share(one.gpu_busy), _share(one.cpu_share), _share(one.memory_share), _share(one.time_share),
         ))  # fmt: skip
@@ -153,9 +153,9 @@ def _ends(summary: Summary) -> list[str]:
 
 def _waste(report: JobReport) -> tuple[str, ...]:
     one = report.figures
-    idle = f"{count(len(one.idle_gpus), 'idle GPU')}" if one.idle_gpus else one.job.state.value
+    idle = f"{count(len(one.idle_gpus), 'idle GPU')}" if one.idle_gpus else state_of(one)
     return (
-        f"{amount(one.wasted_gpu_hours)} h",
+        f"{amount(one.wasted_gpu_hours):>5} h",
         _cut(one.job.job_id, 14),
         _cut(printable(one.job.user or ""), 12),
         _cut(printable(one.job.name), 16),

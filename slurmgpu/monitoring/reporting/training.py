@@ -1,24 +1,18 @@
-"""What a training of slurmgpu's own says of itself in metrics.jsonl: its losses, its loader's waits, the steps it kept.
-
-docs/metrics.md describes the file. It lies in a folder that may be somebody else's, and may be cut off anywhere.
-"""
+"""What a training of slurmgpu's own says of itself in metrics.jsonl: its losses, its loader's waits, the steps it kept."""
 
 from __future__ import annotations
 
-import json
-import os
-import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Training", "number_of", "read_lines", "read_training", "training_of"]
+from slurmgpu.monitoring.json_rows import Row, number, opened, part, rows_in, whole
+from slurmgpu.monitoring.metrics import FILE, SCHEMA, MetricsRow, metrics_rows
 
-FILE = "metrics.jsonl"
+__all__ = ["Training", "read_rows", "read_training", "training_of"]
+
 LARGEST = 64 << 20
 """Bytes that are read; of a longer file the end, where what counts stands."""
-_SCHEMA = "slurmgpu.metrics/1"
-_LARGEST_NUMBER = 10**15
 
 
 @dataclass(frozen=True)
@@ -50,41 +44,18 @@ class Training:
 
 def read_training(run_dir: Path) -> Training | None:
     """The training in a run directory; None where there is none."""
-    found = read_lines(run_dir)
-    return None if found is None else training_of(iter(found[0]), whole=found[1])
+    found = read_rows(run_dir)
+    return None if found is None else training_of(found[0], whole_file=found[1])
 
 
-def read_lines(run_dir: Path) -> tuple[list[Mapping[str, object]], bool] | None:
-    """The lines of a run directory's metrics, each with its ``values``, and whether they are all; None without any."""
+def read_rows(run_dir: Path) -> tuple[Iterator[MetricsRow], bool] | None:
+    """The rows of a run directory's metrics, and whether they are all; None where there is no such file."""
     try:
-        descriptor = os.open(run_dir / FILE, os.O_RDONLY | os.O_NONBLOCK)
+        with opened(run_dir / FILE, SCHEMA) as file:
+            text, all_of_it = file.end(LARGEST), file.size <= LARGEST
     except OSError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        there = os.fstat(file.fileno())
-        if not stat.S_ISREG(there.st_mode) or not there.st_size:
-            return None
-        whole = there.st_size <= LARGEST
-        if not whole:
-            file.seek(there.st_size - LARGEST)
-            file.readline()  # cut off
-        return list(_lines(file.read(LARGEST))), whole
-
-
-def _lines(data: bytes) -> Iterator[Mapping[str, object]]:
-    for line in data.split(b"\n"):
-        if not line.startswith(b"{"):
-            continue
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
-            continue  # cut off by a kill
-        if (
-            isinstance(found, dict)
-            and found.get("schema") == _SCHEMA
-            and isinstance(found.get("values"), dict)
-        ):
-            yield found
+    return metrics_rows(rows_in(text, SCHEMA)), all_of_it
 
 
 @dataclass
@@ -103,33 +74,27 @@ class _Interval:
         return self.last - self.first
 
 
-def training_of(lines: Iterator[Mapping[str, object]], *, whole: bool = True) -> Training | None:
-    """Add the lines up."""
+def training_of(rows: Iterable[MetricsRow], *, whole_file: bool = True) -> Training | None:
+    """Add the rows up."""
     intervals: list[_Interval] = []
     total: int | None = None
     finished = False
     restart, at = -1, 0
     first_time = last_time = None
     resumed = 0
-    begun: Mapping[str, object] = {}
-    for line in lines:
-        number, step, time = (number_of(line.get(key)) for key in ("restart", "step", "time"))
-        values = line["values"]
-        if number is None or step is None or not isinstance(values, dict):
-            continue
-        if number > restart:
-            restart, first_time, resumed, at = int(number), time, int(step), int(step)
-        last_time, finished = time, False
-        kind = line.get("kind")
-        if kind == "start":
-            at, begun = int(step), values
-            resumed = at
-            total = _whole(values.get("total_steps")) or total
-        elif kind == "train" and step > at:
-            intervals.append(_interval(at, int(step), int(number), values))
-            at = int(step)
-        elif kind == "end":
-            finished = values.get("reason") in {"epochs", "max_steps", "SLURMGPU_MAX_STEPS"}
+    begun: Row = {}
+    for row in rows:
+        if row.restart > restart:
+            restart, first_time, resumed, at = row.restart, row.time, row.step, row.step
+        last_time, finished = row.time, False
+        if row.kind == "start":
+            at, resumed, begun = row.step, row.step, row.values
+            total = whole(row.values.get("total_steps")) or total
+        elif row.kind == "train" and row.step > at:
+            intervals.append(_interval(at, row.step, row.restart, row.values))
+            at = row.step
+        elif row.kind == "end":
+            finished = row.values.get("reason") in {"epochs", "max_steps", "SLURMGPU_MAX_STEPS"}
     if restart < 0:
         return None
     kept = _kept(intervals)
@@ -146,29 +111,23 @@ def training_of(lines: Iterator[Mapping[str, object]], *, whole: bool = True) ->
         seconds_of_last_start=last_time - first_time
         if last_time is not None and first_time is not None
         else None,
-        world_size=_whole(begun.get("world_size")),
-        workers=_workers(begun),
+        world_size=whole(begun.get("world_size")),
+        workers=whole(part(begun, "settings").get("workers")),
         finished=finished,
-        whole=whole,
+        whole=whole_file,
     )
 
 
-def _workers(start: Mapping[str, object]) -> int | None:
-    settings = start.get("settings")
-    return _whole(settings.get("workers")) if isinstance(settings, dict) else None
-
-
-def _interval(first: int, last: int, restart: int, values: Mapping[str, object]) -> _Interval:
-    seconds = number_of(values.get("step_seconds")) or 0.0
-    waited = number_of(values.get("data_wait_seconds"))
+def _interval(first: int, last: int, restart: int, values: Row) -> _Interval:
+    seconds, waited = number(values.get("step_seconds")), number(values.get("data_wait_seconds"))
     steps = last - first
     return _Interval(
         first,
         last,
         restart,
-        max(0.0, seconds) * steps,
+        max(0.0, seconds or 0.0) * steps,
         None if waited is None else max(0.0, waited) * steps,
-        number_of(values.get("loss")),
+        number(values.get("loss")),
     )
 
 
@@ -186,15 +145,3 @@ def _kept(intervals: list[_Interval]) -> list[_Interval]:
         kept.append(one)
         floor = one.first if floor is None else min(floor, one.first)
     return kept[::-1]
-
-
-def number_of(value: object) -> float | None:
-    """A number within reason: JSON has such as 1e999, and ours writes none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if -_LARGEST_NUMBER < value < _LARGEST_NUMBER else None
-
-
-def _whole(value: object) -> int | None:
-    number = number_of(value)
-    return None if number is None else int(number)

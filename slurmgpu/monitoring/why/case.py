@@ -68,7 +68,7 @@ class Case:
         """The commands that take it out of the queue and submit it in another way, with all else that it asks for."""
         script = self.asked.script or self.job.script
         if script is None or scripts_of(self.job):
-            return f"slurmgpu cancel {self.id}  and submit its job file again with {' '.join(options)}"
+            return f"slurmgpu cancel {self.id}  # then submit its job file again with {' '.join(options)}"
         names = {one.partition("=")[0] for one in options}
         if "--gpus" in names:
             names |= {"--gpus-per-node"}

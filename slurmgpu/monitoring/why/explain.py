@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from slurmgpu.models.run import JobStatus
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.seen import progress_text
-from slurmgpu.monitoring.waits import FOR_EVER, waits, word_of
+from slurmgpu.monitoring.waits import NEVER, waits, word_of
 from slurmgpu.monitoring.why.answer import Fact, Mend, Verdict, Why
 from slurmgpu.monitoring.why.case import Case
 from slurmgpu.monitoring.why.estimates import remembered
@@ -91,7 +91,7 @@ class _Waiting:
         job, asked = self.job, self.asked
         known = waits(self.word, job)
         meaning = known.meaning if known else _unheard_of(job)
-        why = Why(job, "waits", meaning.removeprefix(FOR_EVER).replace("{id}", job.job_id.partition("_[")[0]))
+        why = Why(job, "waits", meaning.removeprefix(NEVER).replace("{id}", job.job_id.partition("_[")[0]))
         if asked is None or not asked.waits:
             if asked is not None:
                 return Why(job, "runs", "it has started, or ended, this moment: look again")

@@ -32,9 +32,18 @@ def ahead_text(found: Ahead, asked: Asked) -> str:
     else:
         text = f"{amount(found.jobs, 'job')} {'is' if found.jobs == 1 else 'are'} ahead of it in {where}"
         parts = [f"asking for {gpus(found.gpus)}"] if found.gpus else []
-        parts += [f"{found.mine:,} of them yours"] if found.mine else []
-        parts += [f"{found.tiers} of them in partitions that come first there"] if found.tiers else []
-        text += f" ({', '.join(parts)})" if parts else ""
+        if found.mine:
+            parts += [
+                f"{found.mine:,} of these jobs {'is' if found.mine == 1 else 'are'} yours"
+                if found.jobs > 1
+                else "yours"
+            ]
+        if found.tiers:
+            which = (
+                "in a partition that comes" if found.jobs == 1 else f"{found.tiers:,} in partitions that come"
+            )
+            parts += [f"{which} first on these nodes"]
+        text += f" ({'; '.join(parts)})" if parts else ""
     if found.out:
         text += f"; {found.out:,} more with a higher priority cannot start now, whatever is free"
     return text
@@ -52,8 +61,8 @@ def room_facts(asked: Asked, room: Room, case: Case, about: str) -> Iterator[Fac
             f"{amount(count, 'node')} {'is' if count == 1 else 'are'} {printable(why)}"
             for why, count in room.never.items()
         ]
-        count = amount(len(room.able), "node") if room.able else "no node"
-        text = f"{count} of its partition could ever run a share of it, and it asks for {asked.nodes}"
+        count = f"only {amount(len(room.able), 'node')}" if room.able else "no node"
+        text = f"{count} of its partition could run a share of it, and it asks for {asked.nodes}"
         if len(room.able) >= asked.nodes:
             text = f"the nodes of its partition have {gpus(room.total, asked.gpu_types)} in all"
         yield Fact("room", "; ".join([text, *lacking[:4]]),
@@ -91,7 +100,7 @@ def _gpus_free(asked: Asked, room: Room) -> str:
 
 
 def _gone(room: Room) -> str:
-    words = {"planned": "kept for another job", "drained": "drained", "down": "down", "reserved": "reserved"}
+    words = {"planned": "kept for the next job", "drained": "drained", "down": "down", "reserved": "reserved"}
     parts = [f"{count} {words[why]}" for why, count in room.away.items()]
     return f" (of its {amount(len(room.able), 'node')}: {', '.join(parts)})" if parts else ""
 

@@ -117,7 +117,7 @@ def _array(case: Case) -> Told:
     if number is not None:
         yield Mend(
             "raise the array's own limit",
-            f"scontrol update JobId={number} ArrayTaskThrottle=N  (0: no limit)",
+            f"scontrol update JobId={number} ArrayTaskThrottle=N  # 0: no limit",
         )
 
 
@@ -168,11 +168,11 @@ def _first_to_end(case: Case, held: Held) -> Told:
 
 
 def _soon(_: Case) -> Told:
-    yield Mend("nothing is to be done: look again in a minute")
+    yield Mend("nothing: look again in a minute")
 
 
 def _site(_: Case) -> Told:
-    yield Mend("this is the site's: ask its support if it lasts")
+    yield Mend("only the site can change this: ask its support if it lasts")
 
 
 def _room(case: Case) -> Told:

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import TrainingError
+from . import recorder
 from .given import require_one_each, visible
 from .ranks import Ranks
 
@@ -180,8 +181,7 @@ def join(ranks: Ranks, timeout: float, device: str = "auto") -> Iterator[Group]:
                 "export the first node's name and a free port before srun, or start with torchrun"
             )
         if chosen.type == "cuda":
-            # The last collectives of each rank are kept, to be written down when they do not end.
-            os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+            recorder.prepare(os.environ)
         _start(ranks, chosen, timeout)
     yield Group(ranks, chosen)
     if ranks.world_size > 1:

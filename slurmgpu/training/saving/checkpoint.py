@@ -1,12 +1,13 @@
 """Checkpoints that a kill at any moment cannot spoil: ``checkpoints/step-N/`` with parts and a manifest.
 
 Every part is written under a temporary name, synced and renamed; ``manifest.json`` with the size and SHA-256
-of each part comes last. A folder without a manifest is a save that did not finish, and counts for nothing.
+of each part, and of itself, comes last. A folder without a manifest is a save that did not finish, and counts for nothing.
 Nothing here loads a file whose checksum does not hold, and no loading unpickles code (``weights_only``).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -21,9 +22,22 @@ import torch
 from ..errors import TrainingError
 from ..files import TEMPORARY, Facts, free_name, is_there, patiently, sha256, sync_folder, write_whole
 
-__all__ = ["Generation", "commit", "folders", "newest_intact", "prune", "read", "sweep", "write_part"]
+__all__ = [
+    "Generation",
+    "commit",
+    "folders",
+    "newest_intact",
+    "prune",
+    "read",
+    "require",
+    "sweep",
+    "write_part",
+]
 
-SCHEMA = "slurmgpu.checkpoint/1"
+SCHEMA = "slurmgpu.checkpoint/2"
+_UNSEALED = "slurmgpu.checkpoint/1"  # of earlier versions: without a checksum of the manifest
+_SEAL = ',\n "sha256": '
+_NUMBERS = {"step": 0, "samples": 0, "world_size": 1}  # what each manifest says, with the least value
 _MANIFEST = "manifest.json"
 
 
@@ -47,11 +61,30 @@ def commit(folder: Path, step: int, parts: Mapping[str, Facts], facts: Mapping[s
     """Write the manifest of a step whose parts are all there; from now on the generation counts."""
     path = folder / f"step-{step}"
     manifest = {"schema": SCHEMA, "step": step, **facts, "parts": dict(parts)}
-    text = json.dumps(manifest, indent=1).encode()
+    text = _sealed(json.dumps(manifest, indent=1)[: -len("\n}")].encode())
     write_whole(path / _MANIFEST, lambda file: file.write(text))
     sync_folder(path)
     sync_folder(folder)
     return Generation(path, manifest)
+
+
+def _sealed(body: bytes) -> bytes:
+    """The text of a manifest whose last entry is the SHA-256 of what stands before it."""
+    return body + f'{_SEAL}"{hashlib.sha256(body).hexdigest()}"\n}}'.encode()
+
+
+def _unsealed(text: bytes) -> dict[str, Any]:
+    """What a manifest says, if its text is as it was written."""
+    try:
+        manifest = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{_MANIFEST} cannot be read: {error}") from None
+    schema = manifest.get("schema") if isinstance(manifest, dict) else None
+    if schema not in (SCHEMA, _UNSEALED):
+        raise ValueError(f"{_MANIFEST} is not of schema {SCHEMA}")
+    if schema == SCHEMA and text != _sealed(text.rpartition(_SEAL.encode())[0]):
+        raise ValueError(f"{_MANIFEST} differs from its SHA-256")
+    return {name: value for name, value in manifest.items() if name not in ("schema", "sha256")}
 
 
 def prune(folder: Path, keep: int, keep_every: Optional[int]) -> None:
@@ -144,12 +177,13 @@ def newest_intact(folder: Path) -> tuple[Optional[Generation], list[str]]:
 
 
 def _verified(path: Path) -> Generation:
-    try:
-        manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{_MANIFEST} cannot be read: {error}") from None
-    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
-        raise ValueError(f"{_MANIFEST} is not of schema {SCHEMA}")
+    manifest = _unsealed((path / _MANIFEST).read_bytes())
+    for name, least in _NUMBERS.items():
+        value = manifest.get(name)
+        if type(value) is not int or value < least:
+            raise ValueError(f"{_MANIFEST}: {name} is {value!r}")
+    if path.name != f"step-{manifest['step']}":
+        raise ValueError(f"{_MANIFEST} is of step {manifest['step']}")
     for name, entry in manifest["parts"].items():
         part = path / name
         try:
@@ -161,6 +195,16 @@ def _verified(path: Path) -> Generation:
         if sha256(part) != entry["sha256"]:
             raise ValueError(f"{name} differs from its SHA-256")
     return Generation(path, manifest)
+
+
+def require(generation: Generation, *names: str) -> None:
+    """Refuse a checkpoint whose manifest lacks one of the names: it is of a loop of another kind."""
+    missing = [name for name in names if name not in generation.manifest]
+    if missing:
+        raise TrainingError(
+            f"{generation.path} says nothing of {', '.join(missing)}: it was not saved by a training of this kind; "
+            "use another run directory, or move its checkpoints away to start anew"
+        )
 
 
 def set_aside(path: Path, why: str) -> Path:

@@ -105,7 +105,11 @@ class Lock(Hold):
         """One attempt; False: things have changed meanwhile, look again."""
         with contextlib.suppress(FileExistsError):  # or what follows would have this error as its cause
             self._path.mkdir()
-            write_json(self._path / _OWNER, self._owner)
+            try:
+                write_json(self._path / _OWNER, self._owner)
+            except BaseException:  # a disk that is full: nobody is to wait for an owner who never comes
+                shutil.rmtree(self._path, ignore_errors=True)
+                raise
             return True
         return self._take_over()
 

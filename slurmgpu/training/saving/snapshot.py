@@ -13,7 +13,10 @@ import torch
 
 from ..errors import TrainingError
 
-__all__ = ["Snapshot", "gpu_tensors", "plain_state", "reserve"]
+__all__ = ["Snapshot", "Trial", "gpu_tensors", "plain_state", "reserve", "try_out"]
+
+# Tensors of which each rank has a piece.
+_SHARDED = {"DTensor", "ShardedTensor"}
 
 
 class Snapshot:
@@ -32,6 +35,11 @@ class Snapshot:
                 when saving, not when it is too late.
         """
         if isinstance(value, torch.Tensor):
+            if type(value) not in (torch.Tensor, torch.nn.Parameter) and _is_sharded(value):
+                raise TrainingError(
+                    f"{where} is a {type(value).__name__}: each rank has a piece of it (FSDP2, tensor parallel), and "
+                    "what is saved here is rank 0's alone; save such a model by torch.distributed.checkpoint"
+                )
             return self._copy(value.detach())
         if value is None or type(value) in (bool, int, float, str):
             return value
@@ -48,6 +56,8 @@ class Snapshot:
         )
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.layout is not torch.strided:  # its indices and values lie apart
+            return tensor.to("cpu", copy=True)
         key = (tensor.device, tensor.dtype, tensor.data_ptr(), tuple(tensor.shape), tensor.stride())
         if key not in self._copies or not tensor.numel():
             if tensor.is_cuda:
@@ -72,6 +82,34 @@ class Snapshot:
             # A thread begins with device 0: without this, each rank would get a context on the first GPU too.
             torch.cuda.set_device(device)
             event.synchronize()
+
+
+class Trial(Snapshot):
+    """Finds out what a snapshot would refuse; copies only tensors that are more than their memory (expanded ones)."""
+
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        strided = tensor.layout is torch.strided and tensor.numel() > 1
+        return tensor.clone() if strided and 0 in tensor.stride() else tensor
+
+
+def try_out(part: Any, name: str) -> None:
+    """Save and load a part on the spot, so that what cannot come back is known before there is something to lose.
+
+    Raises:
+        TrainingError: it cannot be saved, or does not take its own state back; the message says why.
+    """
+    state = Trial().take(plain_state(part), name)
+    try:
+        part.load_state_dict(state)
+    except Exception as error:
+        raise TrainingError(
+            f"{name} ({type(part).__name__}) does not take its own state back, and no resume could put it back: "
+            f"{type(error).__name__}: {str(error).strip()}"
+        ) from error
+
+
+def _is_sharded(value: torch.Tensor) -> bool:
+    return any(kind.__name__ in _SHARDED for kind in type(value).__mro__)
 
 
 def reserve(value: object) -> None:

@@ -2,8 +2,8 @@
 
 A signal handler sets a flag and returns. A thread on each rank looks at the flag and at the clock a few times a
 second, and tells the others' threads through the store. Then each thread draws a line that its own rank will not
-cross, a step ahead, and publishes it; the furthest of these lines is where all of them stop. All that a step pays
-is one comparison: no collective, no GPU.
+cross, a step ahead, and publishes it; rank 0 publishes the furthest of these lines, and there all of them stop.
+All that a step pays is one comparison: no collective, no GPU.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, NoReturn, Optional
 
-import torch
-
 from ..errors import TrainingError
 from ..processes.group import Channel
 from ..processes.ranks import Ranks
+from ..processes.recorder import write_collectives
 
 __all__ = ["NEVER", "Duties", "Watch", "dump_stacks"]
 
 _PERIOD = 0.2  # seconds between two looks
+_LOOK = 0.02  # seconds between two looks while all agree on a stop
+_REQUEST = 1e-4  # seconds that rank 0's store may spend on one rank's look, and more than it takes
 _STOPPED = 30.0  # seconds without a look: the process itself was stopped, as in a job that Slurm suspends
 _GRACE = 5.0  # seconds for the other ranks to write down their stacks too
 NEVER = sys.maxsize
@@ -145,13 +146,32 @@ class Watch:
                 return
             self.channel.put(f"line/{self._ranks.rank}", self._draw())
             self._drawn = True
-        names = [f"line/{rank}" for rank in range(self._ranks.world_size)]
-        while not self.channel.has(*names):
-            if self._closed.wait(0.02):
+        if self._ranks.first:
+            lines = self._lines()
+            if lines is None:
                 return
+            self.channel.put("stop-at", max(lines))
+        elif not self._comes("stop-at", max(_LOOK, self._ranks.world_size * _REQUEST)):
+            return
         self.reason = str(self.channel.get("stop"))
-        self._stop_at = max(int(self.channel.get(name)) for name in names)
+        self._stop_at = int(self.channel.get("stop-at"))
         self.line = self._stop_at
+
+    def _lines(self) -> Optional[list[int]]:
+        """The lines of all ranks, for rank 0 alone: if each rank asked for each, a thousand would ask a million times."""
+        found = []
+        for rank in range(self._ranks.world_size):
+            if not self._comes(f"line/{rank}", _LOOK):
+                return None
+            found.append(int(self.channel.get(f"line/{rank}")))
+        return found
+
+    def _comes(self, name: str, period: float) -> bool:
+        """Wait for a value, a look every so many seconds; False: the watch is over."""
+        while not self.channel.has(name):
+            if self._closed.wait(period):
+                return False
+        return True
 
     def _draw(self) -> int:
         """A step ahead that this rank will not cross: the loop counts a step before it looks at the line."""
@@ -180,15 +200,8 @@ def dump_stacks(folder: Path, ranks: Ranks) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / name).open("w") as file:
             faulthandler.dump_traceback(file=file, all_threads=True)
-            _dump_nccl(folder / f"nccl-rank-{ranks.rank}.pickle")
+            write_collectives(folder.parent, ranks)
     except OSError:
         name = "stderr"
     time.sleep(_GRACE)
     return name
-
-
-def _dump_nccl(path: Path) -> None:
-    """NCCL's flight recorder, the last collectives of this rank, where torch has one and it is on."""
-    dump = getattr(getattr(torch._C, "_distributed_c10d", None), "_dump_nccl_trace", None)
-    if dump is not None and torch.cuda.is_available():
-        path.write_bytes(dump())

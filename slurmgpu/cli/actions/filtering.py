@@ -1,0 +1,53 @@
+"""Which jobs ``--state``, ``--partition``, ``--account`` and ``--name`` mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from slurmgpu.errors import InvalidInput
+from slurmgpu.models.run import JobState, JobStatus
+
+if TYPE_CHECKING:
+    from slurmgpu.cli.filtering import Filter
+
+__all__ = ["chosen"]
+
+
+def chosen(by: Filter) -> Callable[[JobStatus], bool]:
+    """Whether a job is among those that are asked for. Raises InvalidInput for an option that names nothing."""
+    states = _states(by.states) if by.states is not None else None
+    partitions = _words(by.partitions, "--partition") if by.partitions is not None else None
+    accounts = _words(by.accounts.lower(), "--account") if by.accounts is not None else None
+    name = by.name
+
+    def counts(job: JobStatus) -> bool:
+        return (
+            (states is None or job.state in states)
+            and (partitions is None or not partitions.isdisjoint((job.partition or "").split(",")))
+            # Slurm keeps accounts in lower case, however they are typed.
+            and (accounts is None or (job.account or "").lower() in accounts)
+            and (name is None or fnmatchcase(job.name, name))
+        )
+
+    return counts
+
+
+def _words(text: str, option: str) -> set[str]:
+    words = {word.strip() for word in text.split(",")}
+    if "" in words:
+        raise InvalidInput(f"{option} {text!r}: one of its names is empty", hint=f"{option} gpu,debug")
+    return words
+
+
+def _states(text: str) -> set[JobState]:
+    """The states that a list names, in Slurm's long or short words."""
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if JobState.parse(word) is JobState.UNKNOWN and word.upper() != "UNKNOWN":
+            raise InvalidInput(
+                f"--state {word}: is not a state of a job",
+                hint=f"states are {', '.join(state.value.lower() for state in JobState)}",
+            )
+    return {JobState.parse(word) for word in words}

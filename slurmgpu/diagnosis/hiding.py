@@ -1,0 +1,52 @@
+"""Secrets that a program printed, kept out of what is passed on: the first cause's file, the status, messages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from .facts import Cause
+
+__all__ = ["secrets_here", "without_secrets"]
+
+_INSTEAD = "***"
+_NAMES = re.compile(
+    r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|API_?KEY|(?:ACCESS|PRIVATE|SECRET)_KEY|WEBHOOK)\Z",
+    re.I,
+)
+_SHORTEST = 8  # characters of a value that is looked for: shorter ones are parts of ordinary words
+# What is a secret by its form, wherever it comes from.
+_FORMS = (
+    re.compile(r"(?<=://)[^/\s@'\"]{1,256}(?=@)"),  # https://USER:PASSWORD@HOST
+    re.compile(
+        r"(?<=[?&])((?:access_?token|token|api_?key|key|sig|signature|secret|password|x-amz-[a-z-]+)=)[^&\s'\"]+",
+        re.I,
+    ),
+    re.compile(r"\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{16,}", re.I),
+    re.compile(r"(hooks\.slack\.com/|discord(?:app)?\.com/api/webhooks/)[^\s'\"]+"),
+    re.compile(
+        r"\b()(?:hf_[A-Za-z0-9]{20,}|sk-[\w-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}"
+        r"|xox[abeprs]-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}\b|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+)"
+    ),
+)
+
+
+def secrets_here(environment: Mapping[str, str], named: Iterable[str]) -> list[str]:
+    """The values of the secrets that a job names, and of variables that are called like secrets; the longest first."""
+    names = {*named, *(name for name in environment if _NAMES.search(name))}
+    values = {line.strip() for name in names for line in environment.get(name, "").splitlines()}
+    # The path of a file with a secret in it is none.
+    return sorted((one for one in values if len(one) >= _SHORTEST and one[0] != "/"), key=len, reverse=True)
+
+
+def without_secrets(cause: Cause, values: Iterable[str] = ()) -> Cause:
+    """The same cause with asterisks for these values, and for what has a secret's form."""
+    known = [re.compile(f"(){re.escape(value)}") for value in values]
+
+    def hidden(text: str) -> str:
+        for pattern in (*known, *_FORMS):
+            text = pattern.sub(lambda match: (match[1] if match.re.groups else "") + _INSTEAD, text)
+        return text
+
+    evidence = tuple(map(hidden, cause.evidence))
+    return cause._replace(what=hidden(cause.what), fix=hidden(cause.fix), evidence=evidence)
