@@ -26,11 +26,12 @@ from slurmgpu.models.run import JobState, JobStatus, Run, Submitted
 from slurmgpu.models.samples import GpuSummary, SampleSummary
 from slurmgpu.models.site import Carbon, Source
 from slurmgpu.models.units import Duration, Memory
-from slurmgpu.monitoring.reporting.advising import HEAD_ROOM, Proposal, advise, memory_text, rounded_up
+from slurmgpu.monitoring.reporting.advising import advise
 from slurmgpu.monitoring.reporting.figures import Figures, Peak, figures_of, together
 from slurmgpu.monitoring.reporting.gathering import JobReport, Reports, looked_into
 from slurmgpu.monitoring.reporting.lines import costs, state_of
 from slurmgpu.monitoring.reporting.page import page
+from slurmgpu.monitoring.reporting.proposals import HEAD_ROOM, Proposal, memory_text, rounded_up
 from slurmgpu.monitoring.reporting.summing import summed
 from slurmgpu.monitoring.reporting.text import WIDTH, job_lines, job_table, summary_lines
 from slurmgpu.monitoring.reporting.training import Training, read_training

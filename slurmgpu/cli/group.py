@@ -38,6 +38,7 @@ SECTIONS = {
         "why": "Say why a job waits, or why it failed.",
         "logs": "Show the log of a job.",
         "report": "Show what jobs used of what they asked for; what to ask for next.",
+        "probe": "Run a job for some minutes; find out what it should ask for.",
         "runs": "Find out what became of submissions that had no answer.",
     },
     "Scripts": {

@@ -37,6 +37,7 @@ from slurmgpu.submission.preparing import Prepared
 __all__ = ["check_whose", "load", "note", "plan_given", "prepare", "put_any", "tell_of_image"]
 
 Start = Literal["submit", "run"]
+Change = Callable[[Job, Cluster], Job]
 _VARIABLE = r"(?:\A|\.)variables\.\w+\Z"
 
 
@@ -47,14 +48,17 @@ def note(text: str) -> None:
     click.echo(click.style("slurmgpu: ", fg="yellow") + printable_lines(text), err=True)
 
 
-def prepare(given: dict[str, Any], *, starts: Start | None = None, renders: bool = True) -> Prepared:
+def prepare(
+    given: dict[str, Any], *, starts: Start | None = None, renders: bool = True, change: Change | None = None
+) -> Prepared:
     """Read, check and plan the job that file and options describe; warnings go to stderr.
 
     A command that cannot work is refused where the job ``starts`` now, unless --force overrules. What the caller
-    does not render is judged by its outline where that is enough, which saves the time to load Jinja.
+    does not render is judged by its outline where that is enough, which saves the time to load Jinja. ``change`` makes
+    another job of it before it is planned.
     """
     cwd = Path.cwd()
-    prepared = plan_given(given)
+    prepared = plan_given(given, change)
     _judge(prepared, cwd, starts)
     if starts == "submit" or not renders:
         _mention_module(prepared)
@@ -68,7 +72,7 @@ def prepare(given: dict[str, Any], *, starts: Start | None = None, renders: bool
     return prepared
 
 
-def plan_given(given: dict[str, Any], change: Callable[[Job, Cluster], Job] | None = None) -> Prepared:
+def plan_given(given: dict[str, Any], change: Change | None = None) -> Prepared:
     """Read and plan the job that file and options describe, without a look at its command; warnings go to stderr.
 
     ``change`` makes another job of it before it is planned.

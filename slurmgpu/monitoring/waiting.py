@@ -71,6 +71,8 @@ class Onlooker:
     logs_of: Callable[[JobStatus], list[Log]] | None = None
     logs: GrowingLogs | None = None
     """Those followed already."""
+    see: Callable[[list[JobStatus]], None] | None = None
+    """Receives the jobs each time that Slurm has told of them."""
 
 
 def wait_for(
@@ -109,6 +111,8 @@ def wait_for(
                 lost_since = None
             else:
                 jobs = report.jobs
+                if onlooker.see is not None:
+                    onlooker.see(jobs)
                 known = not report.no_answer or (Ended(jobs).known and not seen.has_later_than(jobs))
                 if not report.no_answer:
                     seen.note(jobs)

@@ -23,9 +23,9 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.run import Run
 from slurmgpu.models.units import Duration, GpuRequest
-from slurmgpu.monitoring.reporting.advising import Proposal, memory_text
 from slurmgpu.monitoring.reporting.figures import Figures
 from slurmgpu.monitoring.reporting.gathering import JobReport, Reports
+from slurmgpu.monitoring.reporting.proposals import Proposal, memory_text
 from slurmgpu.printable import printable
 from slurmgpu.submission.run_directory import read_plan
 
@@ -53,19 +53,30 @@ def apply_to_file(found: Reports, job_file: Path | None) -> None:
         return
     assert report.run is not None
     run_dir = Path(report.run.run_dir)
+    then = validate(Job, read_file(run_dir / "job.yaml"), "job")
+    write_request(report, path, then, read_plan(run_dir))
+
+
+def write_request(report: JobReport, path: Path, then: Job, plan: Plan, *, beside: bool = False) -> None:
+    """Write a next request into the job file, and show what changes, ``beside`` a result on stderr.
+
+    ``then`` is the job that it follows from, with what options made of it, and ``plan`` how it was planned. InvalidInput
+    where the file says something else by now.
+    """
+    assert report.run is not None
     text, ending = read_text(path), _ending_of(path)
-    values = dict(_values(report, read_plan(run_dir), _resources(path)))
+    values = dict(_values(report, plan, _resources(path)))
     if not values:
         return
     changed = with_values(text, str(path), values)
     if changed == text:
         click.echo(printable(f"{path}: asks for this already; nothing is changed"), err=True)
         return
-    _check_same(path, run_dir, report.advice.proposals)
+    _check_same(path, then, Path(report.run.run_dir), report.advice.proposals)
     for line in difflib.unified_diff(
         text.splitlines(), changed.splitlines(), str(path), str(path), lineterm="", n=1
     ):
-        click.echo(printable(line))
+        click.echo(printable(line), err=beside)
     try:
         _put(path, text, changed.replace("\n", ending))
     except OSError as error:
@@ -116,19 +127,23 @@ def _file_of(report: JobReport, named: Path | None) -> Path:
             hint="name the file: slurmgpu report JOB --apply job.yaml",
         )
     path = Path(run.job_file)
+    check_own(path)
+    return path
+
+
+def check_own(path: Path) -> None:
+    """InvalidInput for a job file that is not this user's to change."""
     if path.stat().st_uid != os.getuid() if path.exists() else False:
         raise InvalidInput(f"--apply: {path} is somebody else's", hint="copy it, and name the copy")
     if path.is_relative_to(data_folder("jobs")):
         raise InvalidInput(
             f"--apply: {path} ships with slurmgpu", hint=f"copy it first: slurmgpu jobs copy {path.stem}"
         )
-    return path
 
 
-def _check_same(path: Path, run_dir: Path, proposals: tuple[Proposal, ...]) -> None:
+def _check_same(path: Path, then: Job, run_dir: Path, proposals: tuple[Proposal, ...]) -> None:
     """InvalidInput where the file is not what the run was made of: it may have been changed since, or options won."""
     now = load_job(path, Layered({}, {}), cwd=Path.cwd(), environ=os.environ).job
-    then = validate(Job, read_file(run_dir / "job.yaml"), "job")
     for name in _SAME:
         if getattr(now, name) != getattr(then, name):
             raise InvalidInput(
@@ -153,6 +168,8 @@ _KEYS = {
     "cpus": ("cpus_per_task", "cpus_per_gpu"),
     "gpus": ("gpus", "gpus_per_node", "nodes"),
     "time": ("time",),
+    "workers": (),
+    "accumulate": (),
 }
 
 
@@ -181,6 +198,9 @@ def _values(report: JobReport, plan: Plan, asked: Resources) -> Iterator[tuple[P
         yield _memory(asked, memory, max(1, cpus // nodes), max(1, gpus // nodes))
     if "time" in by_field:
         yield ("resources", "time"), str(Duration(by_field["time"].proposed))
+    for name in ("workers", "accumulate"):
+        if name in by_field:
+            yield ("train", name), by_field[name].proposed
 
 
 def _gpus(asked: Resources, gpus: int, figures: Figures) -> Iterator[tuple[Place, str | int]]:

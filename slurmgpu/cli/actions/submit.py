@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import click
 
@@ -30,11 +31,7 @@ def act(
             "--json prints the record of a run, and --dry-run makes none",
             hint="leave one out; slurmgpu plan --json prints the plan",
         )
-    prepared = prepare(given, starts="submit")
-    making = prepared.image_to_make(note) if given["pull"] else None
-    if making is not None and not dry_run:
-        with as_interrupts():
-            prepared = prepared.with_image(making, note)
+    prepared, making = with_image(prepare(given, starts="submit"), pull=bool(given["pull"]), now=not dry_run)
     slurm = Slurm()
     packed = None
     if via == "submitit":
@@ -43,11 +40,11 @@ def act(
         packed = pack_command(prepared.plan)
         prepared = prepared._replace(plan=packed.plan)
     if dry_run:
-        _show(prepared, slurm, making)
+        show(prepared, slurm, making)
         return
     with as_interrupts():
         prepared.pack(note)
-    run = _submit(prepared, slurm, hold, packed.files if packed is not None else {})
+    run = submit(prepared, slurm, hold=hold, files=packed.files if packed is not None else {})
     click.echo(run.to_json() if as_json else f"{run.job_id}\n", nl=False)
     if packed is not None:
         attach(packed, run)
@@ -57,7 +54,25 @@ def act(
         click.get_current_context().exit(wait_for_job(run, follow))
 
 
-def _submit(prepared: Prepared, slurm: Slurm, hold: bool, files: Mapping[str, bytes]) -> Run:
+def with_image(prepared: Prepared, *, pull: bool, now: bool) -> tuple[Prepared, Making | None]:
+    """The job with its image, which is pulled or built ``now`` where it has to be; and what that is."""
+    making = prepared.image_to_make(note) if pull else None
+    if making is not None and now:
+        with as_interrupts():
+            prepared = prepared.with_image(making, note)
+    return prepared, making
+
+
+def submit(
+    prepared: Prepared,
+    slurm: Slurm,
+    *,
+    hold: bool = False,
+    files: Mapping[str, bytes] = MappingProxyType({}),
+    of_its_file: bool = True,
+) -> Run:
+    """Submit it, and say what is to be said of that; the run. ``of_its_file``: it asks for what its job file says."""
+    path = prepared.loaded.path if of_its_file else None
     submission = Submission(
         plan=prepared.plan,
         script=prepared.render(),
@@ -65,7 +80,7 @@ def _submit(prepared: Prepared, slurm: Slurm, hold: bool, files: Mapping[str, by
         cwd=Path.cwd(),
         hold=hold,
         files=files,
-        job_file=None if prepared.loaded.path is None else str(prepared.loaded.path.absolute()),
+        job_file=None if path is None else str(path.absolute()),
         told=note,
     )
     with as_interrupts():
@@ -82,9 +97,9 @@ def _submit(prepared: Prepared, slurm: Slurm, hold: bool, files: Mapping[str, by
     return run
 
 
-def _show(prepared: Prepared, slurm: Slurm, making: Making | None) -> None:
+def show(prepared: Prepared, slurm: Slurm, making: Making | None, asker: str = "submit --dry-run") -> None:
     """Show what would be submitted, and what Slurm says to it; an answer of no ends with 1."""
-    prepared.check_test_only("submit --dry-run")
+    prepared.check_test_only(asker)
     script = prepared.render()
     click.echo(script, nl=False)
     click.echo(plan_text(prepared.plan, terminal_columns(sys.stderr)), err=True)

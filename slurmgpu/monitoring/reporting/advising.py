@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from slurmgpu.models.run import JobState
-from slurmgpu.models.units import Duration, Memory
 from slurmgpu.monitoring.reporting.figures import LEAST_SECONDS, Figures
+from slurmgpu.monitoring.reporting.proposals import (
+    HEAD_ROOM,
+    MEMORY_STEPS,
+    TIME_STEPS,
+    Advice,
+    Part,
+    Proposal,
+    memory_text,
+    rounded_up,
+)
 from slurmgpu.monitoring.reporting.wording import amount, clock, percent, short
 
 if TYPE_CHECKING:
     from slurmgpu.models.cluster import Cluster
 
-__all__ = ["Advice", "Proposal", "advise"]
+__all__ = ["advise"]
 
-HEAD_ROOM = 1.2
-"""Above a peak, and above the time that the job took."""
 CPU_HEAD_ROOM = 1.5
 """Above the mean of the CPUs in use: a mean hides bursts."""
 MORE = 1.5
@@ -34,91 +40,33 @@ FEW_SMS = 0.25
 LEAST_MEMORY = 256 << 20
 LEAST_TIME = 300
 """Seconds: a node that starts slowly takes some of them."""
-_MEMORY_STEPS = [step << 20 for step in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)] + [
-    step << 30 for step in (1, 2, 4, 8, 16, 32, 64)
-]
-_TIME_STEPS = (60, 300, 600, 900, 1800, 3600, 2 * 3600, 4 * 3600, 6 * 3600, 12 * 3600, 86400)
-
-Field = Literal["memory", "cpus", "gpus", "time"]
+LEAST_OF_A_PART = 30
+"""Seconds: so long a job must have run before a part of it tells of the whole."""
 
 
-@dataclass(frozen=True)
-class Proposal:
-    """One line of the next request."""
+def advise(found: Figures, cluster: Cluster | None = None, part: Part | None = None) -> Advice:
+    """What follows from a job's figures. ``cluster`` tells how much there is at all.
 
-    field: Field
-    asked: int | None
-    """Bytes on each node, CPUs in all, GPUs in all, seconds; None: no limit."""
-    proposed: int
-    why: str
-    gpus: tuple[int, int] = (0, 0)
-    """Of CPUs: the GPUs that it had, and those of the next request, to which they belong; 0: none."""
-
-    @property
-    def key(self) -> str:
-        """What it is called in a job file."""
-        return self.field if self.field != "cpus" else "cpus_per_gpu" if all(self.gpus) else "cpus"
-
-    @property
-    def change(self) -> tuple[str, str]:
-        """Both amounts as a job file has them, what it was and what it is to be."""
-        if self.key != "cpus_per_gpu":
-            return self.spelled(self.asked), self.spelled(self.proposed)
-        before = (self.asked or 0) / self.gpus[0]
-        return f"{before:g}", str(math.ceil(self.proposed / self.gpus[1]))
-
-    @property
-    def more(self) -> bool:
-        """Whether it asks for more than before."""
-        return self.asked is not None and self.proposed > self.asked
-
-    def spelled(self, amount: int | None) -> str:
-        """An amount as a job file has it."""
-        if self.field == "memory":
-            return "not known" if amount is None else memory_text(amount)
-        if self.field == "time":
-            return str(Duration(amount))
-        return "not known" if amount is None else str(amount)
-
-
-@dataclass(frozen=True)
-class Advice:
-    """What to ask for next time, and why nothing is proposed where nothing is."""
-
-    proposals: tuple[Proposal, ...] = ()
-    remarks: tuple[str, ...] = ()
-    """What should be looked at, where no request would mend it."""
-
-
-def memory_text(size: int) -> str:
-    """Bytes as sbatch takes them: whole M or G."""
-    return str(Memory(math.ceil(size / 2**20)))
-
-
-def rounded_up(amount: float, steps: tuple[int, ...] | list[int], most: float = 0.05) -> int:
-    """The roundest amount that is no less, and no more than this share above it; steps rise."""
-    rounded = (math.ceil(amount / step) * step for step in reversed(steps))
-    return next(
-        (one for one in rounded if one <= amount * (1 + most)), math.ceil(amount / steps[0]) * steps[0]
-    )
-
-
-def advise(found: Figures, cluster: Cluster | None = None) -> Advice:
-    """What follows from a job's figures. ``cluster`` tells how much there is at all."""
+    ``part``: the job was stopped on purpose, and this is known of its rest.
+    """
     job = found.job
     if job.state is JobState.OUT_OF_MEMORY:
         return _after_out_of_memory(found, cluster)
-    if job.state is JobState.TIMEOUT:
+    if job.state is JobState.TIMEOUT and part is None:
         return _after_timeout(found, cluster)
-    reason = _says_nothing(found)
+    reason = _says_nothing(found) if part is None else _is_too_short(found)
     if reason:
         return Advice((), (reason,))
-    said = [*_gpus(found), *_memory(found)]
+    said = [*_gpus(found), *_memory(found, part is not None and part.grows)]
     gpus = next(
         (one.proposed for one in said if isinstance(one, Proposal) and one.field == "gpus"),
         found.job.gpus or 0,
     )
-    said += [*_cpus(found, gpus), *_time(found)]
+    late = None if part is None else part.cpus
+    busy = max((one for one in (found.cpus_busy, late) if one is not None), default=None)
+    said += [*_cpus(found, gpus, busy)]
+    said += [*_time(found)] if part is None else [*_time_of_all(found, part, cluster)]
+    said = _with_room_for_workers(said)
     return Advice(
         tuple(one for one in said if isinstance(one, Proposal)),
         tuple(one for one in said if isinstance(one, str)),
@@ -141,11 +89,23 @@ def _says_nothing(found: Figures) -> str | None:
     return None
 
 
-def _memory(found: Figures) -> Iterator[Proposal | str]:
+def _is_too_short(found: Figures) -> str | None:
+    """Why the part that ran tells nothing of the whole."""
+    elapsed = found.job.elapsed or 0
+    if elapsed < LEAST_OF_A_PART:
+        return f"no request is proposed: {elapsed} s tell too little of the whole job"
+    return None
+
+
+def _memory(found: Figures, grows: bool) -> Iterator[Proposal | str]:
+    """``grows``: the peak is that of a part, and was not the last one."""
     peak, asked = found.peak, found.memory
     if peak is None or not peak.trusted or asked is None:
         return
-    wanted = max(LEAST_MEMORY, rounded_up(peak.amount * HEAD_ROOM, _MEMORY_STEPS))
+    if grows:
+        yield f"its memory was still growing when it was stopped, at {short(peak.amount)}: how much it needs is not known"
+        return
+    wanted = max(LEAST_MEMORY, rounded_up(peak.amount * HEAD_ROOM, MEMORY_STEPS))
     most = "" if peak.exact else "at most "
     if wanted <= WORTH_IT * asked:
         yield Proposal(
@@ -179,9 +139,9 @@ def _gpus(found: Figures) -> Iterator[Proposal | str]:
         yield f"{short(memory)} of {short(total)} was the most in any GPU's memory: a smaller GPU would hold it"
 
 
-def _cpus(found: Figures, gpus: int) -> Iterator[Proposal | str]:
-    """``gpus``: those of the next request, of which each gets as many CPUs."""
-    busy, cpus, before = found.cpus_busy, found.job.cpus, found.job.gpus or 0
+def _cpus(found: Figures, gpus: int, busy: float | None) -> Iterator[Proposal | str]:
+    """``gpus``: those of the next request, of which each gets as many CPUs; ``busy``: the CPUs that were in use."""
+    cpus, before = found.job.cpus, found.job.gpus or 0
     if busy is None or not cpus:
         return
     wait = found.training.loader_wait if found.training else None
@@ -193,7 +153,8 @@ def _cpus(found: Figures, gpus: int) -> Iterator[Proposal | str]:
             )
             yield Proposal("cpus", cpus, wanted, why, (before, gpus))
         else:
-            yield (
+            workers = _workers(found, wait)
+            yield workers or (
                 f"the loader waits {percent(wait)} of each step while {percent(1 - busy / cpus)} of the CPUs are idle: "
                 "more workers (num_workers), or faster storage, not more CPUs"
             )
@@ -202,6 +163,31 @@ def _cpus(found: Figures, gpus: int) -> Iterator[Proposal | str]:
     if wanted <= WORTH_IT * cpus:
         why = f"{amount(busy)} in use on average, and half as many on top for bursts"
         yield Proposal("cpus", cpus, wanted, why, (before, gpus))
+
+
+def _with_room_for_workers(said: list[Proposal | str]) -> list[Proposal | str]:
+    """Each worker takes memory that nobody has measured yet: with more of them, no less memory is proposed."""
+    proposals = {one.field: one for one in said if isinstance(one, Proposal)}
+    memory = proposals.get("memory")
+    if memory is None or memory.more or "workers" not in proposals:
+        return said
+    used = memory.why.partition(",")[0]
+    kept = f"memory stays as it is ({used}): more workers take more of it; look again once they run"
+    return [kept if one is memory else one for one in said]
+
+
+def _workers(found: Figures, wait: float) -> Proposal | None:
+    """More loader workers, of a training that says how many it has; as many as it has CPUs at most."""
+    training = found.training
+    if training is None or training.workers is None or not training.world_size or not found.job.cpus:
+        return None
+    # Beside the step one of n workers must have loaded a batch: without any, a step loads, then computes.
+    load = wait / (1 - min(wait, 0.95)) if training.workers == 0 else training.workers / (1 - min(wait, 0.75))
+    wanted = min(math.ceil(load * HEAD_ROOM), max(1, found.job.cpus // training.world_size))
+    if wanted <= training.workers:
+        return None
+    why = f"the loader waits {percent(wait)} of each step, and CPUs are idle"
+    return Proposal("workers", training.workers, wanted, why)
 
 
 def _whole_shares(cpus: float, gpus: int) -> int:
@@ -213,7 +199,7 @@ def _time(found: Figures) -> Iterator[Proposal | str]:
     elapsed, limit = found.job.elapsed or 0, found.job.limit
     if limit is None or found.starts > found.tasks:
         return  # of a job in several starts no single one tells how long the whole takes
-    wanted = max(LEAST_TIME, rounded_up(elapsed * HEAD_ROOM, _TIME_STEPS, 0.1))
+    wanted = max(LEAST_TIME, rounded_up(elapsed * HEAD_ROOM, TIME_STEPS, 0.1))
     if limit == "UNLIMITED":
         yield Proposal(
             "time", None, wanted, f"it took {clock(elapsed)}, and 20 % on top; a limit lets it start sooner"
@@ -226,12 +212,36 @@ def _time(found: Figures) -> Iterator[Proposal | str]:
         yield Proposal("time", limit, wanted, f"the {clock(elapsed)} that it took came close to it")
 
 
+def _time_of_all(found: Figures, part: Part, cluster: Cluster | None) -> Iterator[Proposal | str]:
+    limit, seconds = found.job.limit, part.seconds
+    if seconds is None:
+        yield f"time: unknown: {part.how}"
+        return
+    why = f"{clock(seconds)} in all ({part.how}), and 20 % on top"
+    wanted = max(LEAST_TIME, rounded_up(seconds * HEAD_ROOM, TIME_STEPS, 0.1))
+    most = _longest(found, cluster)
+    if limit is None or limit == "UNLIMITED":
+        wanted = wanted if most is None else min(wanted, most)
+        yield Proposal("time", None, wanted, why, unsaid=limit is None)
+    elif wanted <= WORTH_IT * limit:
+        yield Proposal("time", limit, wanted, f"{why}; shorter jobs start sooner")
+    elif seconds > NEAR * limit and part.starts_again:
+        yield f"time: {why}: more than its limit of {clock(limit)}, after which it goes on in another start"
+    elif seconds > NEAR * limit and most is not None and limit >= most:
+        yield (
+            f"time: {why}: more than the {clock(most)} that are the longest in {found.job.partition}: save checkpoints, and "
+            "let it go on in another start (restart: {on: [timeout]})"
+        )
+    elif seconds > NEAR * limit:
+        yield Proposal("time", limit, wanted if most is None else min(wanted, most), why)
+
+
 def _after_out_of_memory(found: Figures, cluster: Cluster | None) -> Advice:
     if found.memory is None:
         return Advice(
             (), ("it ran out of memory; how much it had is not known, so ask for more than you did",)
         )
-    wanted = rounded_up(found.memory * MORE, _MEMORY_STEPS)
+    wanted = rounded_up(found.memory * MORE, MEMORY_STEPS)
     most = _most_memory(found, cluster)
     if most is not None and found.memory >= most:
         return Advice((), (
@@ -258,13 +268,13 @@ def _after_timeout(found: Figures, cluster: Cluster | None) -> Advice:
     left = _steps_left(found)
     if left is not None and training is not None:
         seconds, steps = left
-        wanted = rounded_up(seconds * HEAD_ROOM, _TIME_STEPS, 0.1)
+        wanted = rounded_up(seconds * HEAD_ROOM, TIME_STEPS, 0.1)
         in_all = clock(round(seconds))
         why = (
             f"{steps} of {training.total_steps} steps were left; at its pace {in_all} in all, and 20 % on top"
         )
     else:
-        wanted = rounded_up(limit * MORE, _TIME_STEPS, 0.1)
+        wanted = rounded_up(limit * MORE, TIME_STEPS, 0.1)
         why = "it was ended at its limit; how long it takes is not known, so half as long again"
     most = _longest(found, cluster)
     resumes = "; from checkpoints it goes on: slurmgpu resume" if training is not None else ""

@@ -8,7 +8,7 @@ from slurmgpu.monitoring.reporting.gathering import JobReport, Reports
 from slurmgpu.monitoring.reporting.lines import carbon_grams, sentences
 from slurmgpu.monitoring.reporting.summing import Summary, Sums, summed
 
-__all__ = ["document"]
+__all__ = ["document", "job_document"]
 
 
 def document(found: Reports, carbon: Carbon | None) -> dict[str, object]:
@@ -21,14 +21,15 @@ def document(found: Reports, carbon: Carbon | None) -> dict[str, object]:
         "since": None if found.since is None else found.since.isoformat(timespec="seconds"),
         "carbon": None if carbon is None else carbon.model_dump(mode="json"),
         "summary": None if found.since is None else _summary(summed(found.each, found.jobs)),
-        "jobs": [_job(one, carbon) for one in found.jobs],
+        "jobs": [job_document(one, carbon) for one in found.jobs],
         "missing": found.missing,
         "unasked": found.unasked,
         "notes": found.notes,
     }
 
 
-def _job(report: JobReport, carbon: Carbon | None) -> dict[str, object]:
+def job_document(report: JobReport, carbon: Carbon | None) -> dict[str, object]:
+    """One job."""
     one = report.figures
     job = one.job
     training = one.training
@@ -79,7 +80,7 @@ def _job(report: JobReport, carbon: Carbon | None) -> dict[str, object]:
             for p in report.advice.proposals
         ],
         "said": sentences(report),
-        "not_known": list(one.doubts),
+        "not_known": list(report.doubts),
     }
 
 

@@ -16,7 +16,7 @@ from slurmgpu.slurm import History, Sampling, Start, Step
 if TYPE_CHECKING:
     from slurmgpu.models.samples import GpuSummary, SampleSummary
 
-__all__ = ["LEAST_SECONDS", "LOST", "Figures", "Peak", "figures_of", "together"]
+__all__ = ["LEAST_SAMPLES", "LEAST_SECONDS", "LOST", "Figures", "Peak", "figures_of", "together"]
 
 EXTERN = "extern"
 LEAST_SECONDS = 60

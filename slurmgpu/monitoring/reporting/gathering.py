@@ -12,8 +12,9 @@ from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.run import JobStatus, Run
 from slurmgpu.monitoring.metrics import folder_of
-from slurmgpu.monitoring.reporting.advising import Advice, advise
+from slurmgpu.monitoring.reporting.advising import advise
 from slurmgpu.monitoring.reporting.figures import Figures, figures_of, together
+from slurmgpu.monitoring.reporting.proposals import Advice, Part, Proposal
 from slurmgpu.monitoring.reporting.training import read_training
 from slurmgpu.monitoring.samples import summary
 from slurmgpu.monitoring.select import Selection
@@ -38,11 +39,23 @@ class JobReport:
     cluster: Cluster | None = None
     """Where it ran, as far as a profile describes it."""
     run: Run | None = None
+    part: Part | None = None
+    """Of a probe that was stopped on purpose: what is known of the rest."""
+    also: tuple[Proposal, ...] = ()
+    """What several probes together propose."""
 
     @cached_property
     def advice(self) -> Advice:
         """The next request, worked out where it is asked for."""
-        return advise(self.figures, self.cluster)
+        advice = advise(self.figures, self.cluster, self.part)
+        return replace(advice, proposals=(*advice.proposals, *self.also)) if self.also else advice
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What cannot be known, and why."""
+        unseen = self.part.unseen if self.part is not None else ()
+        rest = (f"the rest: {'; '.join(unseen)}: not seen, and may need more",) if unseen else ()
+        return (*self.figures.doubts, *rest)
 
 
 @dataclass(frozen=True)

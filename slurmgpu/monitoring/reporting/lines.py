@@ -8,9 +8,9 @@ from typing import NamedTuple
 from slurmgpu.models.run import JobState
 from slurmgpu.models.site import Carbon
 from slurmgpu.monitoring.reasons import reason
-from slurmgpu.monitoring.reporting.advising import memory_text
 from slurmgpu.monitoring.reporting.figures import Figures
 from slurmgpu.monitoring.reporting.gathering import JobReport
+from slurmgpu.monitoring.reporting.proposals import memory_text
 from slurmgpu.monitoring.reporting.wording import amount, clock, count, energy, percent, short
 
 __all__ = ["Row", "carbon_grams", "costs", "head", "rows", "sentences", "state_of"]
@@ -32,8 +32,10 @@ def head(report: JobReport) -> tuple[str, str]:
     state = job.state.value if job.state is not JobState.UNKNOWN else "state unknown"
     if len(figures.ends) > 1:
         state = ", ".join(f"{number:,} {one.value}" for one, number in figures.ends)
+    if report.part is not None:
+        state = "stopped by the probe, as planned,"
     after = f" after {clock(job.elapsed)}" if job.elapsed is not None and not figures.ends else ""
-    said = None if figures.ends else reason(job)
+    said = None if figures.ends or report.part is not None else reason(job)
     why = f", {said}" if said else ""
     named = {"partition": job.partition, "account": job.account, "user": job.user}
     where = "".join(f"; {what} {name}" for what, name in named.items() if name)

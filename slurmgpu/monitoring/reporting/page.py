@@ -128,8 +128,8 @@ def _next(report: JobReport) -> Iterator[str]:
                 f"<li><code>{_text(f'{one.key}: {before} -> {after}')}</code> <span>{_text(one.why)}</span></li>"
             )
         yield f'<h3>Ask next time for</h3><ul class="next">{"".join(items)}</ul>'
-    if report.figures.doubts:
-        doubts = "".join(f"<li>{_text(doubt)}</li>" for doubt in report.figures.doubts)
+    if report.doubts:
+        doubts = "".join(f"<li>{_text(doubt)}</li>" for doubt in report.doubts)
         yield f"<h3>Not known</h3><ul>{doubts}</ul>"
 
 

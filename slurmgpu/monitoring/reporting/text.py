@@ -46,9 +46,9 @@ def job_lines(report: JobReport, carbon: Carbon | None, *, bars: bool) -> list[s
         for one in proposals:
             before, after = one.change
             lines += _folded(printable(f"{one.key}: {before} -> {after}  ({one.why})"), "    ", "        ")
-    if figures.doubts:
+    if report.doubts:
         lines += ["", "  Not known:"]
-        for doubt in figures.doubts:
+        for doubt in report.doubts:
             lines += _folded(doubt, "    ", "        ")
     return lines
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurmgpu.monitoring.json_rows import Row, number, opened, rows_in, whole
+from slurmgpu.monitoring.json_rows import Row, number, opened, part, rows_in, whole
 from slurmgpu.monitoring.metrics import FILE, SCHEMA, MetricsRow, metrics_rows
 
-__all__ = ["Training", "read_training", "training_of"]
+__all__ = ["Training", "read_rows", "read_training", "training_of"]
 
 LARGEST = 64 << 20
 """Bytes that are read; of a longer file the end, where what counts stands."""
@@ -33,6 +33,9 @@ class Training:
     steps_of_last_start: int | None = None
     seconds_of_last_start: float | None = None
     """From its first line to its newest."""
+    world_size: int | None = None
+    workers: int | None = None
+    """Loader workers of each process, where the settings name a number."""
     finished: bool = False
     """Whether it has come to its own end."""
     whole: bool = True
@@ -41,12 +44,18 @@ class Training:
 
 def read_training(run_dir: Path) -> Training | None:
     """The training in a run directory; None where there is none."""
+    found = read_rows(run_dir)
+    return None if found is None else training_of(found[0], whole_file=found[1])
+
+
+def read_rows(run_dir: Path) -> tuple[Iterator[MetricsRow], bool] | None:
+    """The rows of a run directory's metrics, and whether they are all; None where there is no such file."""
     try:
         with opened(run_dir / FILE, SCHEMA) as file:
             text, all_of_it = file.end(LARGEST), file.size <= LARGEST
     except OSError:
         return None
-    return training_of(metrics_rows(rows_in(text, SCHEMA)), whole_file=all_of_it)
+    return metrics_rows(rows_in(text, SCHEMA)), all_of_it
 
 
 @dataclass
@@ -73,12 +82,13 @@ def training_of(rows: Iterable[MetricsRow], *, whole_file: bool = True) -> Train
     restart, at = -1, 0
     first_time = last_time = None
     resumed = 0
+    begun: Row = {}
     for row in rows:
         if row.restart > restart:
             restart, first_time, resumed, at = row.restart, row.time, row.step, row.step
         last_time, finished = row.time, False
         if row.kind == "start":
-            at = resumed = row.step
+            at, resumed, begun = row.step, row.step, row.values
             total = whole(row.values.get("total_steps")) or total
         elif row.kind == "train" and row.step > at:
             intervals.append(_interval(at, row.step, row.restart, row.values))
@@ -101,6 +111,8 @@ def training_of(rows: Iterable[MetricsRow], *, whole_file: bool = True) -> Train
         seconds_of_last_start=last_time - first_time
         if last_time is not None and first_time is not None
         else None,
+        world_size=whole(begun.get("world_size")),
+        workers=whole(part(begun, "settings").get("workers")),
         finished=finished,
         whole=whole_file,
     )

@@ -1,0 +1,152 @@
+"""One probe: a job for some minutes, from its plan to what it used."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from slurmgpu.cli.actions.probe_waiting import Wait
+from slurmgpu.cli.actions.submit import submit, with_image
+from slurmgpu.cli.interrupting import as_interrupts
+from slurmgpu.cli.preparing import note, prepare
+from slurmgpu.errors import SlurmUnreachable
+from slurmgpu.files.settings import load_settings
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.job import Job
+from slurmgpu.models.run import JobStatus, Run
+from slurmgpu.monitoring.causes import cause_of
+from slurmgpu.monitoring.metrics import folder_of
+from slurmgpu.monitoring.reporting.gathering import (
+    JobReport,
+    Reports,
+    looked_into,
+    report_on_jobs,
+)
+from slurmgpu.monitoring.reporting.probed import Probed, ended_well, probed
+from slurmgpu.monitoring.reporting.wording import count
+from slurmgpu.monitoring.select import Selection, current_user
+from slurmgpu.slurm import History, Slurm, Start
+from slurmgpu.submission.preparing import Prepared
+from slurmgpu.submission.probing import SLURM_SECONDS, as_probe, goes_on, is_sampled, left_out
+
+if TYPE_CHECKING:
+    from slurmgpu.diagnosis.facts import Cause
+
+_ACCOUNTING_LATE = 60.0
+"""Seconds for which accounting may lag behind the queue."""
+
+
+class Probe(NamedTuple):
+    """A job that is to be probed."""
+
+    asked: Job
+    """As its file and the options ask for it."""
+    prepared: Prepared
+    """As it is submitted."""
+
+
+class Found(NamedTuple):
+    """What came of a probe."""
+
+    probe: Probe
+    run: Run
+    report: JobReport
+    well: bool
+    """Whether it ended as it was to."""
+    cause: Cause | None
+    """What failed first, where it did not."""
+
+
+def planned(given: dict[str, Any], minutes: int, accumulate: int | None = None) -> Probe:
+    """Read and plan the job that file and options describe; with micro-batches of another size, where that is named."""
+    policy = load_settings(Path.cwd()).settings.policy.sampling
+    asked: list[Job] = []
+
+    def change(job: Job, _: Cluster) -> Job:
+        asked.append(job)
+        if accumulate is not None and job.train is not None:
+            job = job.model_copy(update={"train": job.train.model_copy(update={"accumulate": accumulate})})
+        return as_probe(job, minutes, policy, 0 if is_sampled(job, policy) else _slurm_samples())
+
+    prepared = prepare(given, starts="submit", change=change)
+    return Probe(asked[0], prepared)
+
+
+def _slurm_samples() -> int:
+    """How often Slurm is to sample a probe; 0 where it does so often enough: it refuses to be asked for less (22.05)."""
+    often = Slurm().sampling()
+    return SLURM_SECONDS if often.told and (often.seconds == 0 or often.seconds > SLURM_SECONDS) else 0
+
+
+def tell_beforehand(probe: Probe, minutes: int) -> None:
+    """What it costs, and what it does without; before anything is sent."""
+    plan = probe.prepared.plan
+    gpus = f"{count(plan.gpus, 'GPU')} on " if plan.gpus else ""
+    hours = next((one.value for one in plan.reasons if one.what == "GPU-hours"), None)
+    cost = f", {hours.removesuffix(' at most')} GPU-hours" if hours else ""
+    note(
+        f"probe {plan.name}: {gpus}{count(plan.nodes, 'node')} for {count(minutes, 'minute')}{cost}; Slurm may take a minute "
+        "more to end it"
+    )
+    for one in left_out(probe.asked):
+        note(f"without the rest of the job: {one}")
+    if plan.train is None:
+        note("the command runs as it is: what it writes outside its run directory, it writes there now, too")
+
+
+def run_it(probe: Probe, at_most: int | None) -> Found:
+    """Submit it, wait for its end, and read what it used. ``at_most``: minutes in the queue."""
+    prepared, _ = with_image(probe.prepared, pull=True, now=True)
+    with as_interrupts():
+        prepared.pack(note)
+    slurm = Slurm()
+    run = submit(prepared, slurm, of_its_file=False)
+    job = Wait(slurm, run, at_most).until_its_end()
+    return _found(slurm, run, job, probe)
+
+
+def _found(slurm: Slurm, run: Run, job: JobStatus, probe: Probe) -> Found:
+    asked, prepared = probe
+    well = ended_well(job, folder_of(Path(run.run_dir), job))
+    limit = asked.resources.time
+    request = Probed(
+        None if limit is None else limit.seconds if limit.seconds is not None else "UNLIMITED", goes_on(asked)
+    )
+    report = probed(
+        report_of(slurm, run, job, prepared.cluster), run, prepared.plan, request, prepared.cluster
+    )
+    return Found(probe, run, report, well, None if well else cause_of(job, run))
+
+
+def report_of(slurm: Slurm, run: Run, job: JobStatus, cluster: Cluster) -> JobReport:
+    """The report on the job, once accounting has its steps; without accounting, by its samples alone."""
+    selection = Selection(text=run.run_dir, run=run)
+    deadline = time.monotonic() + _ACCOUNTING_LATE
+    pause = 1.0
+    found: Reports | None = None
+    with as_interrupts():
+        while found is None or not (_is_told(found) or not found.available or time.monotonic() > deadline):
+            if found is not None:
+                time.sleep(pause)
+                pause = min(2 * pause, 10.0)
+            try:
+                found = report_on_jobs(
+                    slurm,
+                    [selection],
+                    user=current_user(),
+                    since=None,
+                    run_for=lambda _: run,
+                    cluster=cluster,
+                )
+            except SlurmUnreachable as error:  # how it ended is known; the rest its samples tell
+                note(f"what Slurm itself measured is not known: {error.message}")
+                break
+    if found is not None and found.jobs and found.jobs[0].figures.job.state.is_final:
+        return found.jobs[0]
+    return JobReport(looked_into(History((Start(job),)), slurm.sampling(), lambda _: run), cluster, run)
+
+
+def _is_told(found: Reports) -> bool:
+    figures = found.jobs[0].figures if found.jobs else None
+    return figures is not None and figures.job.state.is_final and figures.steps > 0

@@ -1,0 +1,103 @@
+"""The wait for a probe at the terminal: why it does not start, how long that may last, and Ctrl-C, which cancels it."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import datetime, timezone
+
+from slurmgpu.cli.actions.asking import shared
+from slurmgpu.cli.interrupting import as_interrupts
+from slurmgpu.cli.preparing import note
+from slurmgpu.errors import OutcomeUnknown, SlurmGpuError, SlurmUnreachable
+from slurmgpu.models.run import JobStatus, Run
+from slurmgpu.monitoring.cancel import cancel
+from slurmgpu.monitoring.reporting.wording import count
+from slurmgpu.monitoring.select import Selection, current_user
+from slurmgpu.monitoring.waiting import Onlooker, wait_for
+from slurmgpu.slurm import Slurm
+
+_TELL_WHY_AFTER = 30.0
+"""Seconds in the queue, after which it is said why."""
+
+
+class _TooLong(Exception):
+    """It has waited for as long as it may."""
+
+
+class Wait:
+    """The wait for a probe's end: why it is not there yet, how long that may last, and Ctrl-C, which cancels it."""
+
+    def __init__(self, slurm: Slurm, run: Run, at_most: int | None) -> None:
+        self._slurm, self._run, self._at_most = slurm, run, at_most
+        self._began = time.monotonic()
+        self._newest: JobStatus | None = None
+        self._told = False
+
+    def until_its_end(self) -> JobStatus:
+        """The job as it ended; SlurmGpuError where it did not start in time, OutcomeUnknown where nobody tells."""
+        run, asked = self._run, shared()
+        if asked.shelf is not None:
+            asked.shelf.only_from_now()
+        note("Ctrl-C cancels it")
+        onlooker = Onlooker(current_user(), self._say, see=self._see)
+        selection = Selection(text=run.run_dir, run=run)
+        try:
+            with as_interrupts():
+                ended = wait_for(asked, selection, onlooker, pause=self._pause)
+        except _TooLong:
+            self._cancel()
+            raise SlurmGpuError(
+                f"job {run.job_id} did not start within {count(self._at_most or 0, 'minute')}, and is cancelled"
+                + (f": {why}" if (why := self._why()) else ""),
+                hint="ask for less, or elsewhere (slurmgpu plan --when); or wait longer: --wait-at-most MINUTES",
+            ) from None
+        except KeyboardInterrupt:
+            self._cancel()
+            raise
+        if not ended.known:
+            raise OutcomeUnknown(
+                f"how job {run.job_id} ended is not known: neither queue nor accounting tells",
+                hint=f"look into {run.run_dir}",
+            )
+        return ended.jobs[0]
+
+    def _say(self, text: str) -> None:
+        """How it ended is told by the report, which knows what was planned."""
+        if self._newest is None or not self._newest.state.is_final:
+            note(f"job {self._run.job_id}: {text}")
+
+    def _see(self, jobs: list[JobStatus]) -> None:
+        self._newest = jobs[0] if jobs else None
+
+    def _pause(self, seconds: float) -> None:
+        waited = time.monotonic() - self._began
+        if self._newest is not None and self._newest.state.is_waiting:
+            if self._at_most is not None and waited > 60 * self._at_most:
+                raise _TooLong
+            if not self._told and waited > _TELL_WHY_AFTER:
+                self._told = True
+                why = self._why()
+                if why:
+                    note(f"job {self._run.job_id} waits: {why}")
+        time.sleep(seconds)
+
+    def _why(self) -> str | None:
+        """Why it waits, in a sentence; None where that is not known."""
+        from slurmgpu.monitoring.why.explain import explain
+
+        job = self._newest
+        if job is None:
+            return None
+        try:
+            return explain(job, self._slurm.present(), datetime.now(timezone.utc), os.environ).sentence
+        except SlurmGpuError:
+            return None
+
+    def _cancel(self) -> None:
+        selection = Selection(text=self._run.run_dir, run=self._run)
+        try:
+            for one in cancel(self._slurm, [selection], user=current_user()):
+                note(one.message)
+        except SlurmUnreachable as error:
+            note(f"job {self._run.job_id} may go on until its time limit: {error.message}")
