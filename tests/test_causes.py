@@ -337,7 +337,7 @@ def test_what_one_has_cancelled_oneself_needs_no_explanation() -> None:
 def test_a_script_that_fails_without_a_word_says_so_in_its_log(run_dir: Path) -> None:
     ended = Ended(run_dir, "exit 3\n")
     assert ended.said == [
-        "slurmgpu: first cause: not known (exit code 3): nothing in the logs tells what failed first"
+        "slurmgpu: first cause: not known (exit code 3): the logs show no failure that slurmgpu knows"
     ]
     assert ended.cause is not None
     assert "log is empty" in ended.cause["fix"]

@@ -100,7 +100,7 @@ def _node(host: str) -> str:
 def unknown(seen: Reading, first: Optional[End], rank: Optional[int], facts: Facts) -> Cause:
     """That nothing is known, with the process that launchers saw ending first and the last lines that matter."""
     words = code_in_words(facts.exit_code, facts.signal)
-    what = f"not known{f' ({words})' if words else ''}: nothing in the logs tells what failed first"
+    what = f"not known{f' ({words})' if words else ''}: the logs show no failure that slurmgpu knows"
     if seen.lost:
         what += ", only that processes lost each other"
     host = first.host if first else ""
