@@ -243,7 +243,9 @@ def end_training(tool: Tool, loader: Loader, job: Submitted) -> dict[str, Any]:
         "cpus_busy_true": round(true["cpu"] / (true["end"] - true["begin"]), 3),
         "cpus_busy_reported": round(found["used"]["cpus"], 3),
         "cpus_proposed": [one["change"] + [one["why"]] for one in found["next"] if one["field"] == "cpus"],
-        "said": [one for one in found["said"] if "loader" in one],
+        "workers_proposed": [
+            one["change"] + [one["why"]] for one in found["next"] if one["field"] == "workers"
+        ],
     }
 
 

@@ -119,6 +119,7 @@ def test_known_loads_are_told_within_5_percent_and_what_is_proposed_runs(tmp_pat
             assert found["wait_reported"] == pytest.approx(found["wait_true"], rel=0.05, abs=0.02), found
             if loader.waits:
                 assert found["cpus_proposed"] == [], found
-                assert "more workers (num_workers), or faster storage, not more CPUs" in found["said"][0]
+                ((_, _, why),) = found["workers_proposed"]
+                assert "the loader waits" in why, found
         little = submit(running, tmp_path, Toy(400, 0, 60), ["--mem=200M", "--time=10"])
         assert running.wait_for(little, timeout=400) != "COMPLETED"
