@@ -81,8 +81,8 @@ def test_no_value_changes_silently(trip: ReadingBack, record_property: Callable[
         record_property(fate, count)
     assert sum(counts.values()) == len(FIELDS) * len(VALUES), counts
     assert counts.get("CHANGED", 0) == 0, counts
-    # Not by refusing everything: half of the pairs go to Slurm and come back.
-    assert counts["equal"] >= 1000, counts
+    # Not by refusing everything: nearly half of the pairs go to Slurm and come back.
+    assert counts["equal"] >= 0.45 * sum(counts.values()), counts
 
 
 def test_no_value_is_run_as_a_command(trip: ReadingBack) -> None:
