@@ -198,19 +198,20 @@ class Run:
         """What is this rank's alone; with one process all is in the common part."""
         if not self._group.together:
             return {}
-        parts, buffers = {}, {}
-        for name, part in self._parts.items():
-            if isinstance(part, torch.nn.Module):
-                kept = states[name].keys()
-                buffers[name] = {each: buffer for each, buffer in part.named_buffers() if each in kept}
-            elif not isinstance(part, _COMMON):
-                parts[name] = states[name]
-        return {"parts": parts, "buffers": buffers}
+        buffers = {
+            name: {each: buffer for each, buffer in part.named_buffers() if each in states[name]}
+            for name, part in self._parts.items()
+            if isinstance(part, torch.nn.Module)
+        }
+        return {"parts": {name: states[name] for name in self._apart()}, "buffers": buffers}
+
+    def _apart(self) -> list[str]:
+        """The parts of which each rank has its own."""
+        common = (torch.nn.Module, *_COMMON)
+        return [name for name, part in self._parts.items() if not isinstance(part, common)]
 
     def _put_back_own(self, own: Mapping[str, Any]) -> None:
-        apart = [
-            name for name, part in self._parts.items() if not isinstance(part, (torch.nn.Module, *_COMMON))
-        ]
+        apart = self._apart()
         if not own and apart and self._group.together:
             self._session.console.say(
                 f"note: with another number of processes {', '.join(apart)} begins as rank 0 had it, on every rank"
