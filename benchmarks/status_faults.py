@@ -2,10 +2,11 @@
 
     python benchmarks/status_faults.py [--rounds N] [--only FAULT] [--hang SECONDS] [--release NAME] [--json FILE]
 
-In each round jobs are on their ways: one completes, one fails, one is killed, one is cancelled and takes its time to die, one is
-put back into the queue, one preempted, one loses its node and starts again, one loses it for good, an array's tasks go on one
-after the other. In the middle of it squeue, sacct or both fail, hang or say nothing, or a daemon is ended or stopped. Two
-processes look again and again, share what they are told, and their answers are kept.
+In each round jobs are on their ways: one completes, one fails, one is killed, one takes more memory than it may, one more
+time, one is cancelled and takes its time to die, one is put back into the queue, one preempted, one loses its node and starts
+again, one loses it for good, an array's tasks go on one after the other. In the middle of it squeue, sacct or both fail, hang or
+say nothing, or a daemon is ended or stopped. Two processes look again and again, share what they are told, and their answers are
+kept.
 
 A look is a false end when it told an end that was none: the job went on after it, or ended otherwise. What is true is read past
 the fault: accounting's last word on each job, and the last sign of life of its process. The first look after the fault is mended
@@ -75,6 +76,9 @@ while [ ! -e {gate} ]; do : > "$alive"; sleep 0.2; done
 : > "$alive"
 {end}
 """
+# A time limit of Slurm's is in whole minutes, and the controller looks for those that are over twice in one.
+OUT_OF_TIME_AFTER = 95.0
+TAKES_300_MB = """exec python3 -c 'import time; kept = b"x" * 300_000_000; time.sleep(60)'"""
 DIES_SLOWLY = (
     """trap 'for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do : > "$alive"; sleep 0.4; done; exit 1' TERM"""
 )
@@ -189,6 +193,7 @@ def submitted(bench: Bench, number: str) -> dict[str, str]:
     jobs = {
         "completes": make("completes", "exit 0"), "fails": make("fails", "exit 3"),
         "killed": make("killed", "kill -9 $$"), "goes-on": make("goes-on", "exit 0"),
+        "out-of-memory": make("out-of-memory", TAKES_300_MB), "out-of-time": make("out-of-time", "exit 0", "--time=1"),
         "cancelled": make("cancelled", "exit 0", trap=DIES_SLOWLY), "put-back": make("put-back", "exit 0", "--requeue"),
         "preempted": make("preempted", "exit 0", "-p", "preempt", "-w", "node4", "--exclusive", "--requeue"),
         "node-lost": make("node-lost", "exit 0", "--no-requeue", *on3),
@@ -206,7 +211,7 @@ def submitted(bench: Bench, number: str) -> dict[str, str]:
 def changes(bench: Bench, number: str, jobs: dict[str, str], asks: bool) -> Iterator[None]:
     """What happens to the jobs, one thing after the other; without the controller only what jobs do themselves."""
     run = bench.slurm.run
-    for name in ("completes", "fails", "killed", "array"):
+    for name in ("completes", "fails", "killed", "out-of-memory", "array"):
         bench.go(number, name)
         yield
     if not asks:
@@ -245,7 +250,10 @@ def one_round(bench: Bench, fault: str, number: str) -> Round:
     assert state is not None
     if fault in DAEMONS:
         cause(state, bench.slurm.folder, DAEMONS[fault], None)
-    ends_at = time.monotonic() + (bench.hang if "hang" in fault or "stopped" in fault else 0)
+    lasts = bench.hang if "hang" in fault or "stopped" in fault else 0.0
+    if "controller" not in fault:
+        lasts = max(lasts, OUT_OF_TIME_AFTER)
+    ends_at = time.monotonic() + lasts
     way = changes(bench, number, jobs, asks="controller" not in fault)
     if bench.patience < REAL_PATIENCE:
         for _ in way:
@@ -379,12 +387,15 @@ def reused(bench: Bench, number: str) -> Round:
 
 
 class Forgetful(ThrowawaySlurm):
-    """Its controller forgets ended jobs after some seconds."""
+    """Its controller forgets ended jobs after some seconds, and its nodes end jobs that take too much memory."""
 
     def _configured(self) -> None:
         super()._configured()
         conf = self.folder / "slurm.conf"
-        conf.write_text(conf.read_text().replace("MinJobAge=3600", "MinJobAge=15"))
+        conf.write_text(
+            conf.read_text().replace("MinJobAge=3600", "MinJobAge=15")
+            + "JobAcctGatherParams=OverMemoryKill\n"
+        )
 
 
 def main() -> None:
