@@ -52,7 +52,7 @@ import json, os, time
 import torch
 from torch import nn
 
-told = {"load": 0.0, "begin": None, "end": None, "cpu": 0.0}
+told = {"load": 0.0, "gaps": 0.0, "begin": None, "end": None, "cpu": 0.0}
 
 def spend(seconds, waits):
     end = time.monotonic() + seconds
@@ -80,7 +80,11 @@ class Loads:
     def dataset(self, cfg, split):
         return Data(cfg) if split == "train" else None
     def loss(self, model, batch):
-        spend(self.cfg.step, False)
+        began = time.monotonic()
+        if self.cfg.workers:  # they load meanwhile: what is left between two steps is the wait
+            told["begin"] = told["begin"] or began
+            told["gaps"] += began - (told["end"] or began)
+        spend(self.cfg.step, self.cfg.workers > 0)
         told.update(end=time.monotonic(), cpu=time.process_time())
         with open(self.cfg.name + ".json", "w") as file:
             json.dump(told, file)
@@ -90,23 +94,37 @@ class Loads:
 
 
 class Loader(NamedTuple):
-    """A training: seconds that its loader and the rest of a step take, and whether the loader waits or computes."""
+    """A training: seconds that its loader and the rest of a step take, and whether the loader waits or computes.
+
+    With workers, of which each has a CPU, the rest of a step waits, as for a GPU.
+    """
 
     load: float
     step: float
     waits: bool = False
+    workers: int = 0
 
     @property
     def name(self) -> str:
-        return f"loader-{self.load:g}-{self.step:g}{'-waits' if self.waits else ''}"
+        workers = f"-{self.workers}-workers" if self.workers else ""
+        return f"loader-{self.load:g}-{self.step:g}{'-waits' if self.waits else ''}{workers}"
+
+    @property
+    def seconds(self) -> float:
+        """Of a step."""
+        return max(self.load / self.workers, self.step) if self.workers else self.load + self.step
 
     def job(self, seconds: float = 64) -> str:
-        steps = round(seconds / (self.load + self.step))
         config = json.dumps({"name": self.name, "load": self.load, "step": self.step, "waits": self.waits})
         return (
-            f"name: {self.name}\nresources: {{gpus: 1, cpus_per_gpu: 1, memory: 4G, time: 30}}\n"
-            f"train: {{task: loads.py:Loads, max_steps: {steps}, batch_size: 1, log_every: 50, workers: 0, config: {config}}}\n"
+            f"name: {self.name}\nresources: {{gpus: 1, cpus_per_gpu: {self.workers or 1}, memory: 4G, time: 30}}\n"
+            f"train: {{task: loads.py:Loads, max_steps: {round(seconds / self.seconds)}, batch_size: 1, log_every: 50, "
+            f"workers: {self.workers}, config: {config}}}\n"
         )
+
+    def wait(self, true: dict[str, float]) -> float:
+        """Which part of a step the loader took, by the training's own clock."""
+        return true["gaps" if self.workers else "load"] / (true["end"] - true["begin"])
 
 
 LOADERS = (
@@ -114,6 +132,7 @@ LOADERS = (
     Loader(0.06, 0.04, waits=True),
     Loader(0.012, 0.088),
     Loader(0.005, 0.095, waits=True),
+    Loader(0.4, 0.12, workers=2),
 )
 
 
@@ -238,9 +257,10 @@ def end_training(tool: Tool, loader: Loader, job: Submitted) -> dict[str, Any]:
     true = json.loads((tool.work / f"{loader.name}.json").read_text())
     return {
         "loader": loader.name,
-        "wait_true": round(true["load"] / (true["end"] - true["begin"]), 4),
+        "wait_true": round(loader.wait(true), 4),
         "wait_reported": round(found["loader_wait_share"], 4),
-        "cpus_busy_true": round(true["cpu"] / (true["end"] - true["begin"]), 3),
+        # Of workers it is not known here.
+        "cpus_busy_true": None if loader.workers else round(true["cpu"] / (true["end"] - true["begin"]), 3),
         "cpus_busy_reported": round(found["used"]["cpus"], 3),
         "cpus_proposed": [one["change"] + [one["why"]] for one in found["next"] if one["field"] == "cpus"],
         "workers_proposed": [
@@ -263,7 +283,7 @@ def main() -> None:
         version = running.version
         tool = Tool(running, work)
         loaders = []
-        for pair in (LOADERS[:2], LOADERS[2:]):  # as many as there are cores
+        for pair in (LOADERS[:2], LOADERS[2:4], LOADERS[4:]):  # as many as there are cores
             begun = [(one, begin_training(tool, one)) for one in pair]
             loaders += [end_training(tool, one, job) for one, job in begun]
     ratios = [one["memory_proposed_over_need_and_head_room"] for one in found if one["memory_exact"]]

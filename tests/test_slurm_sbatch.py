@@ -63,6 +63,13 @@ def test_advice_speaks_of_what_was_wrong(name: str, words: str, release: str) ->
     assert words in advice.meaning
 
 
+def test_an_interval_of_accounting_is_not_taken_for_an_account() -> None:
+    advice = advise("sbatch: error: Batch job submission failed: Invalid accounting frequency requested")
+    assert advice is not None
+    assert "less often" in advice.meaning
+    assert "JobAcctGatherFrequency" in advice.act
+
+
 def test_the_id_is_found_below_a_sites_banner() -> None:
     outcome = sbatch.classify(
         said("Welcome!\n2024 was good\n---\n117\n", "sbatch: note: 3 h of 100 h used\n")

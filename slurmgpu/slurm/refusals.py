@@ -19,6 +19,12 @@ class Advice:
 # (what Slurm writes, what it means, what to do). The first that is found counts: particular before general.
 _TABLE = [
     (
+        r"Invalid accounting frequency|Invalid --acctg-freq",
+        "Slurm is asked to look at the job's use less often than this cluster does, or the interval cannot be read",
+        "Look up the cluster's interval with: scontrol show config | grep JobAcctGatherFrequency  then give a shorter "
+        "acctg-freq: (--acctg-freq=task=SECONDS), or leave it out",
+    ),
+    (
         r"Invalid account",
         "this account is not yours on this cluster, or may not use this partition",
         "List yours: sacctmgr show assoc user=$USER format=account,partition,qos  Then give account: (-A)",
