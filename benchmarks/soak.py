@@ -3,11 +3,12 @@
     python benchmarks/soak.py [--kills N] [--seed N] [--json FILE]
 
 Over single and ddp (2 processes), 0 and 2 loader workers, accumulation 1 and 4, fp32, and fp16 where two processes
-accumulate. A disturbance is a signal (KILL, TERM, USR1, USR2) to one rank, to all, or to the launcher, at a random
-moment; a KILL inside a save, before a sync or between write and rename; a disk that says it is full for a few
-writes; or one that is: the checkpoints of every other training lie on a small tmpfs, where this may mount one. Every
-run must end with the same losses in hex and the same parameters as the undisturbed one, with every sample exactly
-once an epoch. After TERM, USR1 and USR2 nothing may be lost; after a KILL no more than one interval of checkpoints.
+accumulate; and over the kinds of training in ``soaked.py``, each of which has a state of its own. A disturbance is a signal
+(KILL, TERM, USR1, USR2) to one rank, to all, or to the launcher, at a random moment; a KILL inside a save, before a sync or
+between write and rename; a disk that says it is full for a few writes; or one that is: the checkpoints of every other training
+lie on a small tmpfs, where this may mount one. Every run must end with the same losses and evaluations in hex, and the same
+weights, optimizer and random states as the undisturbed one, and a plain one with every sample exactly once an epoch. After
+TERM, USR1 and USR2 nothing may be lost; after a KILL no more than one interval of checkpoints.
 
 The ranks are forked from this process, which has torch loaded: hundreds of starts take minutes, not hours.
 """
@@ -33,7 +34,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,54 +44,18 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.soaked import KINDS  # noqa: E402
 from slurmgpu.training import files  # noqa: E402
 from slurmgpu.training.__main__ import main as entrypoint  # noqa: E402
 
 SAMPLES, BATCH, EPOCHS, INTERVAL = 200, 16, 8, 10
 STEPS = SAMPLES * EPOCHS // BATCH
+TASKS = ROOT / "benchmarks" / "soaked.py"
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 PATIENCE = 120.0  # seconds for a start to end by itself
 TMPFS = "400k"  # a few checkpoints
 KILLS_IN_SAVE = ("in sync", "before rename")
 FULL_DISKS = ("disk full", "tmpfs full")
-TASK = """
-import os, random, time
-import torch
-from torch import nn
-
-class Data(torch.utils.data.Dataset):
-    def __len__(self):
-        return 200
-
-    def __getitem__(self, index):
-        made = torch.Generator().manual_seed(index)
-        x = torch.randn(6, generator=made)
-        return x + 0.1 * torch.rand(6) + random.random() / 10, x.sum(), index
-
-class Soaked:
-    def model(self, cfg):
-        return nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.1), nn.Tanh(), nn.Linear(16, 1))
-
-    def dataset(self, cfg, split):
-        return Data() if split == "train" else None
-
-    def optimizer(self, model, cfg):
-        self.trace = os.open(os.environ["SOAK_TRACE"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        return torch.optim.AdamW(model.parameters(), lr=0.01)
-
-    def schedule(self, optimizer, cfg, total_steps):
-        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
-
-    def loss(self, model, batch):
-        x, y, index = batch
-        time.sleep(float(os.environ["SOAK_PAUSE"]) / cfg_accumulate())
-        loss = nn.functional.mse_loss(model(x)[:, 0], y) * random.uniform(0.5, 1.5)
-        os.write(self.trace, (" ".join(map(str, index.tolist())) + "\\n").encode())
-        return loss
-
-def cfg_accumulate():
-    return int(os.environ["SOAK_ACCUMULATE"])
-"""
 
 
 class Setup(NamedTuple):
@@ -100,10 +65,13 @@ class Setup(NamedTuple):
     workers: int
     accumulate: int
     precision: str = "fp32"
+    kind: str = "plain"
 
     def __str__(self) -> str:
         strategy = "single" if self.processes == 1 else f"ddp x{self.processes}"
-        return f"{strategy}, workers {self.workers}, accumulate {self.accumulate}, {self.precision}"
+        return (
+            f"{self.kind}, {strategy}, workers {self.workers}, accumulate {self.accumulate}, {self.precision}"
+        )
 
 
 class Fault(NamedTuple):
@@ -141,10 +109,10 @@ class Run:
         checkpoints.mkdir(parents=True)
         if tmpfs:
             subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={TMPFS}", "tmpfs", checkpoints], check=True)
-        (folder / "soaked.py").write_text(TASK)
+        task, own = KINDS[setup.kind]
         settings = {
             "schema": "slurmgpu.train/1",
-            "task": f"{folder}/soaked.py:Soaked",
+            "task": f"{TASKS}:{task}",
             "epochs": EPOCHS,
             "batch_size": BATCH,
             "accumulate": setup.accumulate,
@@ -155,6 +123,7 @@ class Run:
             "checkpoint_every": 1000,
             "checkpoint_steps": INTERVAL,
             "timeout": 60.0,
+            **own,
         }
         (folder / "train.json").write_text(json.dumps(settings))
 
@@ -253,13 +222,24 @@ class Run:
             found[line["step"]] = float(line["values"]["loss"]).hex()
         return found
 
-    def parameters(self) -> str:
-        """A hash of the final parameters."""
-        state = torch.load(self.folder / "checkpoints" / f"step-{STEPS}" / "model.pt", weights_only=True)
-        digest = hashlib.sha256()
-        for name, value in sorted(state.items()):
-            digest.update(name.encode() + bytes(value.contiguous().view(torch.uint8).flatten().tolist()))
-        return digest.hexdigest()
+    def evaluations(self) -> dict[int, dict[str, str]]:
+        """What each evaluation found, in hex, by its step; where one stands twice, the highest restart counts."""
+        found = {}
+        for line in sorted(self.metrics("eval"), key=lambda line: int(line["restart"])):
+            values = {name: value for name, value in line["values"].items() if name != "seconds"}
+            found[line["step"]] = {name: float(value).hex() for name, value in values.items()}
+        return found
+
+    def state(self) -> dict[str, str]:
+        """A hash of each part of the last checkpoint: weights, optimizer and schedule, random states of each rank."""
+        last = max((self.folder / "checkpoints").glob("step-*/manifest.json"), key=_step_of).parent
+        found = {"step": last.name}
+        for path in sorted(last.glob("*.pt")):
+            digest = hashlib.sha256()
+            for piece in _pieces(torch.load(path, weights_only=True)):
+                digest.update(piece)
+            found[path.name] = digest.hexdigest()
+        return found
 
     def samples(self) -> Counter[int]:
         """How often each sample was trained on, in what counts of each start."""
@@ -276,6 +256,27 @@ class Run:
         """The last step whose loss a start has computed whole on all ranks."""
         rows = min(len(each) for each in self.trace(number))
         return self.beginnings()[number] + rows // self.setup.accumulate
+
+
+def _step_of(manifest: Path) -> int:
+    return int(manifest.parent.name.removeprefix("step-"))
+
+
+def _pieces(value: Any) -> Iterator[bytes]:
+    """The bytes of a state, whatever it is made of."""
+    if isinstance(value, torch.Tensor):
+        yield f"{value.dtype}{tuple(value.shape)}".encode()
+        yield bytes(value.contiguous().flatten().view(torch.uint8).tolist())
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield repr(key).encode()
+            yield from _pieces(each)
+    elif isinstance(value, (list, tuple)):
+        yield f"{len(value)}".encode()
+        for each in value:
+            yield from _pieces(each)
+    else:
+        yield repr(value).encode()
 
 
 def _launch(environment: Callable[[int], dict[str, str]], processes: int, codes: Path, fault: Fault) -> None:
@@ -421,7 +422,7 @@ def soak(setup: Setup, folder: Path, kills: int, dice: random.Random, pause: flo
     longest = 0.9 * (time.monotonic() - began)
     if set(codes) != {0}:
         raise SystemExit(f"{setup}: the undisturbed run ended with {codes}; see {undisturbed.folder}")
-    expected = undisturbed.losses(), undisturbed.parameters()
+    expected = _outcome(undisturbed)
     done = 0
     while done < kills:
         run = Run(folder / f"run-{report.runs}", setup, tmpfs=can_mount() and report.runs % 2 == 1)
@@ -449,13 +450,18 @@ def soak(setup: Setup, folder: Path, kills: int, dice: random.Random, pause: flo
         run.unmount()
 
 
-def _judge_outcome(run: Run, expected: tuple[dict[int, str], str], report: Report) -> None:
+def _outcome(run: Run) -> dict[str, Any]:
+    """All that a training came to."""
+    return {"losses": run.losses(), "evaluations": run.evaluations(), **run.state()}
+
+
+def _judge_outcome(run: Run, expected: dict[str, Any], report: Report) -> None:
     """A finished training must have come to what the undisturbed one came to."""
-    outcome = run.losses(), run.parameters()
-    for name, own, other in zip(("losses", "parameters"), outcome, expected, strict=True):
-        if own != other:
-            report.failures.append(f"{run.folder} ({run.setup}): {name} differ from the undisturbed run's")
-    if run.samples() != Counter(dict.fromkeys(range(SAMPLES), EPOCHS)):
+    outcome = _outcome(run)
+    for name in {**expected, **outcome}:
+        if outcome.get(name) != expected.get(name):
+            report.failures.append(f"{run.folder} ({run.setup}): {name} differs from the undisturbed run's")
+    if run.setup.kind == "plain" and run.samples() != Counter(dict.fromkeys(range(SAMPLES), EPOCHS)):
         report.failures.append(f"{run.folder} ({run.setup}): not every sample exactly {EPOCHS} times")
 
 
