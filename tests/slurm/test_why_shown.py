@@ -67,4 +67,6 @@ def test_a_job_is_explained_by_id_by_name_and_by_its_run_directory(slurm: Throwa
         slurm.run(["scancel", holder, str(job.job_id)])
     slurm.wait_for(job.job_id)
     # Slurm is not asked again within a few seconds, and scancel tells nobody.
-    shown(tool, str(job.job_id), f"job {job.job_id} (big) was cancelled\n  cancelled by you, before it started")
+    shown(
+        tool, str(job.job_id), f"job {job.job_id} (big) was cancelled\n  cancelled by you, before it started"
+    )
