@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from slurmgpu.cli.actions.status_text import _pretty
+from slurmgpu.cli.actions.status_text import _pretty, unexplained
 from slurmgpu.cli.group import cli
 from slurmgpu.models.run import JobState
 from slurmgpu.monitoring.table import COLUMNS, in_order, table
@@ -150,6 +151,20 @@ def test_a_table_is_as_wide_as_the_terminal_and_never_loses_job_state_or_reason(
     assert max(map(len, text.splitlines())) <= width
     for word in ("1234567", "PENDING", "when nodes are free"):
         assert word in " ".join(text.split())
+
+
+def test_the_newest_failure_that_nobody_has_explained_is_named_with_the_command_that_tells() -> None:
+    early, late = NOW - timedelta(hours=2), NOW - timedelta(hours=1)
+    jobs = [
+        job("5", "FAILED", end=early),
+        job("7_2", "OUT_OF_MEMORY", end=late),
+        job("8", "FAILED", end=NOW, cause="rank 0: KeyError"),
+        job("9", "CANCELLED", end=NOW),
+        job("10", "RUNNING"),
+    ]
+    assert unexplained(jobs) == "to see why 7_2 failed: slurmgpu why 7_2"
+    assert unexplained(jobs[2:]) is None
+    assert unexplained([job("11", "FAILED"), job("12", "FAILED")]) is not None
 
 
 def test_while_slurm_is_silent_the_last_known_state_is_shown_and_marked_and_the_exit_code_is_4(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from slurmgpu.cli.actions.asking import ago
+from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.monitoring.arrays import Line
 from slurmgpu.monitoring.arrays import lines as lines_of
 from slurmgpu.monitoring.status import StatusReport
@@ -34,6 +35,8 @@ _COLOURS = {
     "CANCELLED": "magenta",
     "UNKNOWN": "bold red",
 }
+# What Slurm's word for the end leaves open, and a job's logs may tell.
+_FOR_THE_LOGS = (JobState.FAILED, JobState.OUT_OF_MEMORY)
 # On a narrow terminal; --json always has everything.
 _LONG = 16
 _ROOM_FOR_REASONS = 30
@@ -81,8 +84,17 @@ def show(report: StatusReport, view: View, *, why_old: str = "") -> None:
         from rich.console import Console
 
         _pretty(rows, lines, Console(), as_asked=bool(view.columns))
+        if (question := unexplained(report.jobs)) is not None:
+            click.secho(question, dim=True)
     else:
         click.echo(aligned(rows))
+
+
+def unexplained(jobs: Sequence[JobStatus]) -> str | None:
+    """Which command tells why the newest job failed of which nobody has said so yet; None where there is no such job."""
+    failed = [job for job in jobs if job.state in _FOR_THE_LOGS and job.cause is None]
+    newest = max(failed, key=lambda job: (job.end is not None, job.end), default=None)
+    return f"to see why {newest.job_id} failed: slurmgpu why {newest.job_id}" if newest is not None else None
 
 
 def _age(report: StatusReport, why_old: str) -> str:
