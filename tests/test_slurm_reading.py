@@ -123,6 +123,30 @@ def test_the_log_of_an_array_task_is_named(release: str) -> None:
     assert queue(release)["1"].stdout == "/scratch/ada/logs_1_a|b_00001_4294967294.out"
 
 
+@pytest.mark.parametrize(
+    ("shown", "log"),
+    [
+        ("4_1", "/scratch/slurm-4_1.out"),
+        ("4_[2-5%2]", None),
+        ("4+1", "/scratch/slurm-4.out"),
+        ("6", "/scratch/slurm-6.out"),
+    ],
+)
+def test_a_log_that_the_user_did_not_name_is_found_under_the_name_that_slurmd_gives_it(
+    shown: str, log: str | None
+) -> None:
+    default = "/scratch/slurm-6.out"
+    text = row(
+        squeue.FIELDS,
+        QUEUED | {"JobArrayID": shown, "JobID": "6"},
+        WorkDir="/scratch",
+        StdOut=default,
+        StdErr=default,
+    )
+    (job,), _ = squeue.parse(text)
+    assert (job.stdout, job.stderr) == (log, log)
+
+
 def test_exit_codes_come_out_of_the_wait_status(release: str) -> None:
     jobs = queue(release, "squeue_afterwards")
     assert (jobs["7"].exit_code, jobs["7"].signal) == (3, 0)

@@ -110,7 +110,13 @@ def _job(fields: dict[str, str], shown: str, job_id: JobId) -> JobStatus:
         return pattern and _below(work_dir, expand_pattern(pattern, job_id=job_id, raw_id=raw_id, name=name, user=user,
                                                            node_list=node_list))  # fmt: skip
 
-    stdout, own_stderr = path(often(fields["StdOut"])), often(fields["StdErr"])
+    def named(field: str | None) -> str | None:
+        # Before 24.11, a log that the user did not name has the job's own number here; slurmd names it otherwise.
+        if field != f"{work_dir}/slurm-{raw_id}.out":
+            return field
+        return "slurm-%A_%a.out" if job_id.tasks else "slurm-%j.out"
+
+    stdout, own_stderr = path(named(often(fields["StdOut"]))), named(often(fields["StdErr"]))
     return JobStatus.told(
         {
             "job_id": shown,
