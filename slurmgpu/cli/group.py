@@ -48,6 +48,7 @@ SECTIONS = {
     },
     "Training": {
         "train": "Train a task on this machine; or only prepare it.",
+        "profile": "Say what takes the time of a training's steps, and what to change.",
         "checkpoint": "List, verify and export the checkpoints of a run.",
     },
     "Clusters": {
