@@ -94,6 +94,13 @@ def _below(work_dir: str | None, path: str | None) -> str | None:
     return f"{work_dir}/{path}" if work_dir else None
 
 
+def _named(field: str | None, unnamed: str, job_id: JobId) -> str | None:
+    """A log's pattern; before 24.11, one that the user did not name has the job's own number, and slurmd names it otherwise."""
+    if field != unnamed:
+        return field
+    return "slurm-%A_%a.out" if job_id.tasks else "slurm-%j.out"
+
+
 def _job(fields: dict[str, str], shown: str, job_id: JobId) -> JobStatus:
     state_text = intern(fields["State"])
     state = JobState.parse(state_text)
@@ -110,13 +117,9 @@ def _job(fields: dict[str, str], shown: str, job_id: JobId) -> JobStatus:
         return pattern and _below(work_dir, expand_pattern(pattern, job_id=job_id, raw_id=raw_id, name=name, user=user,
                                                            node_list=node_list))  # fmt: skip
 
-    def named(field: str | None) -> str | None:
-        # Before 24.11, a log that the user did not name has the job's own number here; slurmd names it otherwise.
-        if field != f"{work_dir}/slurm-{raw_id}.out":
-            return field
-        return "slurm-%A_%a.out" if job_id.tasks else "slurm-%j.out"
-
-    stdout, own_stderr = path(named(often(fields["StdOut"]))), named(often(fields["StdErr"]))
+    unnamed = f"{work_dir}/slurm-{raw_id}.out"
+    stdout = path(_named(often(fields["StdOut"]), unnamed, job_id))
+    own_stderr = _named(often(fields["StdErr"]), unnamed, job_id)
     return JobStatus.told(
         {
             "job_id": shown,
