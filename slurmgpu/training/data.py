@@ -1,36 +1,38 @@
 """Batches of each rank: from a position on for training, exact shares for the test split.
 
 What a dataset draws at random depends on the seed, the epoch and the sample alone: before each sample the
-generators of torch, Python and (where it is loaded) numpy are seeded, in the worker or, without workers, in the
-training process, whose own random state is put back afterwards. The seeding costs about 6 microseconds a sample,
-most of it Python's; torch's default generator is seeded itself, for ``torch.manual_seed`` takes 75 to 140.
+generators of torch, Python and (where it is loaded) numpy are seeded, and those that the dataset keeps, in the worker or,
+without workers, in the training process, whose own random state is put back afterwards. The seeding costs about 6
+microseconds a sample, most of it Python's; torch's default generator is seeded itself, for ``torch.manual_seed`` takes 75
+to 140.
 """
 
 from __future__ import annotations
 
 import atexit
-import copy
 import itertools
 import multiprocessing
 import os
 import random
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType, ModuleType
 from typing import Any, Generic, Optional, TypeVar, Union
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate, get_worker_info
 
+from . import batches as batch_kinds
 from .errors import SettingsError, TrainingError
+from .generators import Seed, digest, find
 from .order import Order, Piece, Share, mix, sample_seed
 from .processes.group import Group, own_cpus
-from .saving.snapshot import gpu_tensors
-from .task import Data, describe_value
+from .task import Collate, Data, describe_value
+from .watching.console import Console
 from .watching.signals import SIGNALS
 
-__all__ = ["count_workers", "eval_batches", "same_length", "to_device", "train_batches"]
+__all__ = ["count_workers", "eval_batches", "same_length", "train_batches"]
 
 T = TypeVar("T")
 
@@ -46,21 +48,26 @@ class Fetch:
     """Turns pieces of the order into a batch; a dataset for torch's loader.
 
     A ``TensorDataset`` and a dataset with ``__getitems__`` are asked for a whole batch at once; the randomness of the
-    latter is seeded by the batch's first sample.
+    latter is seeded by the batch's first sample. ``collate`` makes a batch of a list of samples; None: as torch does.
+    A dataset that draws from where it cannot be seeded is noticed where ``notices``, which is on rank 0.
     """
 
-    def __init__(self, dataset: Data, seed: int) -> None:
+    def __init__(
+        self, dataset: Data, seed: int, collate: Optional[Collate] = None, *, notices: bool = False
+    ) -> None:
         self.dataset: Any = dataset
-        self._seed = seed
-        self._tensors = dataset.tensors if type(dataset) is TensorDataset else None
+        self._seed, self._collate, self._notices = seed, collate, notices
+        plain = type(dataset) is TensorDataset and collate is None
+        self._tensors = dataset.tensors if plain else None  # type: ignore[attr-defined]
         self._on_cpu = self._tensors is not None and not any(each.is_cuda for each in self._tensors)
         inner: object = dataset
         while isinstance(inner, Subset):
             inner = inner.dataset
         self._at_once = callable(getattr(inner, "__getitems__", None))
+        self._own: Optional[list[Seed]] = None  # looked for in the process that draws
 
     def __getitem__(self, pieces: list[Piece]) -> object:
-        """The samples of the pieces, collated as torch does."""
+        """The samples of the pieces, collated."""
         if self._tensors is not None:
             return self._select(pieces)
         found: list[object] = []
@@ -68,13 +75,17 @@ class Fetch:
         for epoch, indices in pieces:
             base = mix(self._seed, epoch)
             chosen = indices if isinstance(indices, list) else indices.tolist()
+            if self._own is None:
+                self._own = self._look(base, chosen[0])
             if self._at_once:
-                _seed_sample(sample_seed(base, chosen[0]), numpy)
+                self._seed_all(sample_seed(base, chosen[0]), numpy)
                 found += self.dataset.__getitems__(chosen)
                 continue
             for index in chosen:
-                _seed_sample(sample_seed(base, index), numpy)
+                self._seed_all(sample_seed(base, index), numpy)
                 found.append(self.dataset[index])
+        if self._collate is not None:
+            return self._collate(found)
         try:
             return default_collate(found)
         except (TypeError, RuntimeError, KeyError, ValueError) as error:
@@ -83,6 +94,30 @@ class Fetch:
                 raise  # the samples are all of one kind: it is about something else, such as shared memory
             indices = [int(index) for _, chosen in pieces for index in chosen]
             raise TrainingError(_no_batch(kinds, indices, error)) from error
+
+    def _seed_all(self, seed: int, numpy: Optional[ModuleType]) -> None:
+        _seed_sample(seed, numpy)
+        for set_seed in self._own or ():
+            set_seed(seed)
+
+    def _look(self, base: int, index: int) -> list[Seed]:
+        """What seeds the dataset's own generators, those too that it makes when it is first asked for a sample."""
+        seed = sample_seed(base, index)
+        self._own = find(self.dataset)
+        first = self._sample(seed, index)
+        again = find(self.dataset)
+        if len(again) > len(self._own):
+            self._own = again
+            first = self._sample(seed, index)
+        worker = get_worker_info()
+        notices = self._notices and (worker is None or worker.id == 0)
+        if notices and digest(first) != digest(self._sample(seed, index)):
+            Console(True).say(_not_repeatable(index))
+        return self._own
+
+    def _sample(self, seed: int, index: int) -> object:
+        self._seed_all(seed, sys.modules.get("numpy"))
+        return self.dataset.__getitems__([index]) if self._at_once else self.dataset[index]
 
     def _select(self, pieces: list[Piece]) -> list[torch.Tensor]:
         assert self._tensors is not None
@@ -136,7 +171,17 @@ def _no_batch(kinds: list[str], indices: list[int], error: Exception) -> str:
         f"the dataset's samples do not make a batch: sample {indices[first]} is {kinds[first]}{others} "
         f"(torch's default_collate says: {type(error).__name__}: {error}); "
         "let __getitem__ return tensors, arrays, numbers or strings of one kind and shape, "
-        "or tuples, lists or dicts of them"
+        "or tuples, lists or dicts of them; or write a method collate(samples) in the task, which makes a batch of a list "
+        "of samples"
+    )
+
+
+def _not_repeatable(index: int) -> str:
+    return (
+        f"warning: sample {index} is not the same when it is read twice with the same seeds: it draws from a generator "
+        "that is made anew for it, or from the system or the clock, and a resumed training would see other samples. "
+        "Draw from torch, random or numpy.random, or from a generator that the dataset keeps: these are seeded for "
+        "each sample"
     )
 
 
@@ -158,23 +203,38 @@ class _Again(Generic[T]):
 
 
 def train_batches(
-    dataset: Data, order: Order, chosen: Iterable[Share], group: Group, *, seed: int, workers: int
+    dataset: Data,
+    order: Order,
+    chosen: Iterable[Share],
+    group: Group,
+    *,
+    seed: int,
+    workers: int,
+    collate: Optional[Collate] = None,
 ) -> Iterator[object]:
     """The batches of a rank's shares, on its device; on a GPU the next one is copied during the step."""
     keys = (order.pieces(start, stop) for start, stop, _ in chosen)
-    batches = _batches(Fetch(dataset, seed), keys, group, workers, persistent=False)
+    fetch = Fetch(dataset, seed, collate, notices=group.ranks.first)
+    batches = _batches(fetch, keys, group, workers, persistent=False)
     return _Ahead(iter(batches), group.device) if group.device.type == "cuda" else iter(batches)
 
 
 def eval_batches(
-    dataset: Data, micro_batch: int, group: Group, *, seed: int, workers: int
+    dataset: Data,
+    micro_batch: int,
+    group: Group,
+    *,
+    seed: int,
+    workers: int,
+    collate: Optional[Collate] = None,
 ) -> tuple[Iterable[object], list[int]]:
     """The batches of this rank's share of the test split, and their sizes: every sample on exactly one rank."""
     own = torch.arange(min(group.ranks.rank, len(dataset)), len(dataset), group.ranks.world_size)
     parts = torch.split(own, micro_batch) if len(own) else ()
     keys: list[list[Piece]] = [[(0, part)] for part in parts]
     sizes = [len(part) for part in parts]
-    return _batches(Fetch(dataset, mix(seed, 1)), keys, group, workers, persistent=True), sizes
+    fetch = Fetch(dataset, mix(seed, 1), collate)
+    return _batches(fetch, keys, group, workers, persistent=True), sizes
 
 
 def _batches(
@@ -182,7 +242,7 @@ def _batches(
 ) -> Iterable[object]:
     pin = group.device.type == "cuda"
     if not workers:
-        return _Again(lambda: map(_pinned, fetch.here(keys)) if pin else fetch.here(keys))
+        return _Again(lambda: map(batch_kinds.pinned, fetch.here(keys)) if pin else fetch.here(keys))
     loader: DataLoader[object] = DataLoader(
         fetch,  # type: ignore[arg-type]  # all that a loader needs of a dataset
         batch_size=None,
@@ -303,8 +363,7 @@ class _Ahead:
             raise StopIteration
         current = torch.cuda.current_stream(self._device)
         current.wait_stream(self._stream)
-        for tensor in gpu_tensors(batch):
-            tensor.record_stream(current)  # or its memory could be given away while the step still reads it
+        batch_kinds.keep_for(batch, current)
         self._load()
         return batch
 
@@ -312,34 +371,5 @@ class _Ahead:
         batch = next(self._batches, None)
         if batch is not None:
             with torch.cuda.stream(self._stream):
-                batch = to_device(batch, self._device)
+                batch = batch_kinds.to_device(batch, self._device)
         self._next = batch
-
-
-def _pinned(batch: object) -> object:
-    return _each(batch, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory())
-
-
-def to_device(batch: object, device: torch.device) -> object:
-    """The batch on the device; from pinned memory the copy does not wait."""
-    if device.type == "cpu":
-        return batch
-    return _each(batch, lambda tensor: tensor.to(device, non_blocking=True))
-
-
-def _each(batch: object, act: Callable[[torch.Tensor], torch.Tensor]) -> object:
-    if isinstance(batch, torch.Tensor):
-        return act(batch)
-    if isinstance(batch, Mapping):
-        moved = {key: _each(value, act) for key, value in batch.items()}
-        if isinstance(batch, dict) or not isinstance(batch, MutableMapping):
-            return moved
-        changed = copy.copy(batch)  # torch's collate keeps such a class too
-        changed.update(moved)
-        return changed
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        named: Callable[..., object] = type(batch)
-        return named(*(_each(value, act) for value in batch))
-    if isinstance(batch, (list, tuple)):
-        return type(batch)(_each(value, act) for value in batch)
-    return batch

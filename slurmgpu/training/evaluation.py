@@ -9,7 +9,7 @@ from typing import NamedTuple, Optional, TypeVar
 
 import torch
 
-from .data import to_device
+from .batches import to_device
 from .errors import EvaluationFailed
 from .precision import Precision
 from .processes.group import Group

@@ -120,7 +120,7 @@ class Loop:
         if test is not None:
             seed, workers = self.settings.seed, count_workers(self.settings.workers, self.group, test)
             self._test, self._test_sizes = eval_batches(
-                test, self.micro, self.group, seed=seed, workers=workers
+                test, self.micro, self.group, seed=seed, workers=workers, collate=self.task.collate
             )
 
     def connect(self) -> None:
@@ -128,7 +128,13 @@ class Loop:
         self.wrapped = spread(self.model, self.settings, self.group)
         workers, seed = self._workers, self.settings.seed
         batches = train_batches(
-            self._train, self.order, self._shares(), self.group, seed=seed, workers=workers
+            self._train,
+            self.order,
+            self._shares(),
+            self.group,
+            seed=seed,
+            workers=workers,
+            collate=self.task.collate,
         )
         timer = forward_timer(self.wrapped, self.group, self.settings.accumulate)
         trained = Trained(self.wrapped, self.optimizer, self.schedule, self.precision)

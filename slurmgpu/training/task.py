@@ -1,7 +1,7 @@
 """The user's task: found, loaded and checked, so that a mistake in it is one clear sentence.
 
 A task is any class with ``model(cfg)``, ``dataset(cfg, split)`` and ``loss(model, batch)``; it may also have
-``optimizer``, ``schedule``, ``evaluate``, ``blocks``, ``prepare`` and ``flops``. No base class is needed.
+``optimizer``, ``schedule``, ``evaluate``, ``collate``, ``blocks``, ``prepare`` and ``flops``. No base class is needed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from .beside import Beside
 from .errors import TrainingError
 from .settings import Config
 
-__all__ = ["Data", "Loss", "Scalar", "Task", "describe_value", "load"]
+__all__ = ["Collate", "Data", "Loss", "Scalar", "Task", "describe_value", "load"]
 
 Scalar = Union[float, torch.Tensor]
+Collate = Callable[[list[object]], object]
+"""Makes a batch of a list of samples."""
 
 _REQUIRED = {"model": "(cfg)", "dataset": "(cfg, split)", "loss": "(model, batch)"}
 _OPTIONAL = {
@@ -35,6 +37,7 @@ _OPTIONAL = {
     "optimizer": "(model, cfg)",
     "schedule": "(optimizer, cfg, total_steps)",
     "evaluate": "(model, batch)",
+    "collate": "(samples)",
     "prepare": "(cfg)",
     "flops": "(cfg)",
 }
@@ -191,6 +194,12 @@ class Task:
         if not len(dataset):
             raise self._wrong("dataset", f"at least one sample for the split {split!r}", dataset)
         return dataset
+
+    @property
+    def collate(self) -> Optional[Collate]:
+        """The task's own way to make a batch of samples; None: torch's."""
+        collate: Optional[Collate] = self._user.collate if self.has("collate") else None
+        return collate
 
     def blocks(self, model: torch.nn.Module) -> list[torch.nn.Module]:
         """The modules whose activations may be computed again instead of kept."""

@@ -1,0 +1,167 @@
+"""Random generators of a data set's own: found, and seeded for each sample, as the global ones are.
+
+A ``numpy.random.default_rng()`` that a data set or a transform keeps comes back from no checkpoint, least of all out of a
+worker process. So it is looked for where a sample comes from: in attributes, in what these hold, in the closures of
+functions, and in the globals that their code names. One that is made for each sample cannot be found: then the same sample
+is not the same at a second look, and that is said.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import random
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from .order import mix
+
+__all__ = ["Seed", "digest", "find"]
+
+Seed = Callable[[int], object]
+"""Seeds one generator."""
+
+# How deep is looked, at how many entries of each container, and at how many objects in all.
+_DEPTH, _FIRST, _MOST = 8, 64, 5_000
+# Nothing of these keeps a generator but in attributes of an instance.
+_LIBRARIES = {"builtins", "collections", "functools", "numpy", "random", "torch", "torchvision", "typing"}
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.Tensor)
+
+
+def find(*values: object) -> list[Seed]:
+    """What seeds each generator that the values can reach, always in the same order; none of the global ones."""
+    numpy = sys.modules.get("numpy")
+    seen = {id(torch.default_generator), id(getattr(random, "_inst", None))}
+    if numpy is not None:
+        seen.add(id(getattr(numpy.random.mtrand, "_rand", None)))
+    found: list[Seed] = []
+    todo = [(value, _DEPTH) for value in reversed(values)]
+    kept: list[object] = []  # what lives for a moment only would lend its id to the next
+    while todo and len(kept) < _MOST:
+        value, depth = todo.pop()
+        if isinstance(value, _PLAIN) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        kept.append(value)
+        seed = _seeder(value, numpy)
+        if seed is not None:
+            number = len(found)
+            found.append(lambda base, seed=seed, number=number: seed(mix(base, number)))  # type: ignore[misc]
+        elif depth:
+            todo += [(each, depth - 1) for each in reversed(list(_inside(value)))]
+    return found
+
+
+def _seeder(value: object, numpy: Any) -> Any:
+    if isinstance(value, torch.Generator):
+        return lambda seed: value.manual_seed(seed >> 1)
+    if isinstance(value, random.Random):
+        return None if isinstance(value, random.SystemRandom) else value.seed
+    if numpy is None:
+        return None
+    if isinstance(value, numpy.random.Generator):
+        value = value.bit_generator
+    if isinstance(value, numpy.random.RandomState):
+        return lambda seed: value.seed(seed >> 32)
+    if isinstance(value, numpy.random.BitGenerator):
+        return functools.partial(_set_bits, value)
+    return None
+
+
+def _set_bits(bits: Any, seed: int) -> None:
+    bits.state = type(bits)(seed).state
+
+
+def _inside(value: object) -> Iterable[object]:
+    """What an object holds, as far as a generator may lie there."""
+    if isinstance(value, (types.FunctionType, types.MethodType)):
+        return _of_function(value)
+    if isinstance(value, functools.partial):
+        return value.func, *value.args, *value.keywords.values()
+    if isinstance(value, Mapping):
+        return _first(value.values())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return _first(value)
+    if isinstance(value, types.ModuleType):
+        return ()
+    if isinstance(value, type):
+        return _of_class(value)
+    slots = [name for kind in type(value).__mro__ for name in _names(getattr(kind, "__slots__", ()))]
+    own = [getattr(value, name, None) for name in slots if not name.startswith("__")]
+    return *_first(getattr(value, "__dict__", {}).values()), *own, *type(value).__mro__
+
+
+def _first(values: Iterable[object]) -> list[object]:
+    return list(itertools.islice(values, _FIRST))
+
+
+def _names(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _of_class(kind: type) -> list[object]:
+    """The methods and the attributes of a class, unless it is a library's."""
+    if (kind.__module__ or "").partition(".")[0] in _LIBRARIES:
+        return []
+    found = []
+    for value in list(vars(kind).values()):
+        value = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+        found.append(value.fget if isinstance(value, property) else value)
+    return found
+
+
+def _of_function(function: Any) -> list[object]:
+    if isinstance(function, types.MethodType):
+        return [function.__self__, function.__func__]
+    if (function.__module__ or "").partition(".")[0] in _LIBRARIES:
+        return []
+    found: list[object] = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # nothing in it yet
+            continue
+    names = set(_code_names(function.__code__))
+    for name in sorted(names & function.__globals__.keys()):
+        value = function.__globals__[name]
+        if isinstance(value, types.ModuleType):  # module.generator
+            value = [vars(value)[each] for each in sorted(names & vars(value).keys())]
+            value = [
+                each for each in value if not isinstance(each, (type, types.ModuleType, types.FunctionType))
+            ]
+        found.append(value)
+    return found
+
+
+def _code_names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _code_names(constant)
+
+
+def digest(value: object) -> object:
+    """Plain values that tell two samples apart; of what is not known, the type alone."""
+    if isinstance(value, torch.Tensor):
+        return (str(value.dtype), tuple(value.shape), _bytes(value))
+    if isinstance(value, Mapping):
+        return tuple((str(key), digest(each)) for key, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return tuple(map(digest, value))
+    if isinstance(value, (str, bytes, int, float, complex, bool, type(None))):
+        return repr(value)  # NaN is like NaN
+    if hasattr(value, "tobytes"):  # arrays, images
+        return value.tobytes()
+    return type(value).__name__
+
+
+def _bytes(tensor: torch.Tensor) -> object:
+    if tensor.layout is not torch.strided:
+        return None
+    whole = tensor.detach().cpu().contiguous()
+    return ctypes.string_at(whole.data_ptr(), whole.nbytes) if whole.nbytes else b""
