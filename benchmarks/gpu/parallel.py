@@ -32,7 +32,8 @@ def train(folder: Path, task: str, config: dict[str, Any], **values: Any) -> dic
 
 def copies_ahead(tiny: bool, folder: Path) -> dict[str, Any]:
     """The same losses with and without the stream that copies ahead."""
-    from slurmgpu.training import batches
+    from slurmgpu.training import data
+    from slurmgpu.training.batches import to_device
 
     config = {"width": 64, "layers": 1, "samples": 64}
     if not tiny:
@@ -43,7 +44,7 @@ def copies_ahead(tiny: bool, folder: Path) -> dict[str, Any]:
 
     def one_by_one(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
         for batch in batches:
-            moved = batches.to_device(batch, device)
+            moved = to_device(batch, device)
             common.finish()
             yield moved
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import UserDict
 from pathlib import Path
 from typing import Any
 
@@ -115,14 +114,6 @@ def test_a_line_that_comes_late_from_a_gpu_says_what_was_seen_in_its_own_interva
     assert seen == [(step, step) for step in (3, 6, 9, 10)]
     assert evaluating == [True, True]
     assert not loops[0].gauges.paused
-
-
-def test_batches_of_a_class_like_a_mapping_are_moved_too() -> None:
-    batch = UserDict(tokens=[torch.ones(2)], name="a")
-    moved = data._each(batch, lambda tensor: tensor + 1)
-    assert type(moved) is UserDict
-    assert moved["tokens"][0].tolist() == [2, 2]
-    assert (moved["name"], batch["tokens"][0].tolist()) == ("a", [1, 1])
 
 
 class OnGpu(torch.Tensor):

@@ -1,0 +1,237 @@
+"""Data with something of their own: after a stop, a training sees the samples and draws the numbers of one never stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import sys
+import types
+from collections import UserDict, namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from slurmgpu.training import batches
+from slurmgpu.training.errors import TrainingError
+from slurmgpu.training.generators import digest, find
+
+from .conftest import RunFolder, new_run
+
+FEEDING = Path(__file__).with_name("feeding.py")
+SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 16, "lr": 0.05, "log_every": 1}
+META = torch.device("meta")
+
+
+def write(run: RunFolder, task: str, **settings: Any) -> None:
+    run.write(f"{FEEDING}:{task}", **{**SETTINGS, **settings}, config={"traces": str(run.path)})
+
+
+def start(run: RunFolder, processes: int = 1, **environment: str) -> None:
+    """One process starts in this one, which is quicker."""
+    if processes == 1:
+        try:
+            run.here(**environment)
+        finally:
+            sys.modules.pop("feeding", None)
+        return
+    ended = run.ranks(processes, **environment)
+    assert ended.codes == [0] * processes, ended.out + ended.err
+
+
+def traces(run: RunFolder) -> list[list[str]]:
+    """What each rank was given, over all starts."""
+    files = sorted(run.path.glob("trace-*"))
+    return [
+        [line for path in files if path.name.endswith(f"-{rank}") for line in path.read_text().splitlines()]
+        for rank in range(2)
+    ]
+
+
+def assert_stops_change_nothing(tmp_path: Path, task: str, processes: int = 1, **settings: Any) -> None:
+    """A training stopped after 3 and 6 steps against one never stopped: batches, losses and parameters."""
+    whole, stopped = new_run(tmp_path, "whole"), new_run(tmp_path, "stopped")
+    for each in (whole, stopped):
+        write(each, task, **settings)
+    start(whole, processes)
+    for steps in ("3", "6"):
+        start(stopped, processes, SLURMGPU_MAX_STEPS=steps)
+    start(stopped, processes)
+    assert [line["step"] for line in stopped.metrics("start")] == [0, 3, 6]
+    assert traces(stopped) == traces(whole)
+    assert stopped.losses() == whole.losses()
+    mine, others = stopped.parameters(), whole.parameters()
+    assert all(torch.equal(mine[name], others[name]) for name in others)
+
+
+@pytest.mark.parametrize(("processes", "workers"), [(1, 0), (1, 2), (2, 0)])
+def test_generators_that_a_data_set_keeps_survive_a_stop(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], processes: int, workers: int
+) -> None:
+    """A transform's default_rng, a closure's torch.Generator, a global random.Random, one made at the first sample."""
+    assert_stops_change_nothing(tmp_path, "Generators", processes, workers=workers)
+    assert "warning" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_data_that_cannot_be_read_twice_alike_are_noticed_once_a_start(
+    run: RunFolder, capfd: pytest.CaptureFixture[str], workers: int
+) -> None:
+    write(run, "Unrepeatable", workers=workers, max_steps=3)
+    start(run)
+    assert capfd.readouterr().out.count("is not the same when it is read twice with the same seeds") == 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_task_makes_its_own_batches(tmp_path: Path, workers: int) -> None:
+    assert_stops_change_nothing(tmp_path, "Collated", workers=workers)
+
+
+def test_samples_that_make_no_batch_name_the_method_to_write(run: RunFolder) -> None:
+    run.write("Ragged", **{**SETTINGS, "batch_size": 100}, config={"odd": "longer"})
+    with pytest.raises(TrainingError, match=r"or write a method collate\(samples\) in the task"):
+        run.here()
+
+
+def draw(generator: Any) -> float:
+    if isinstance(generator, torch.Generator):
+        return float(torch.rand((), generator=generator))
+    return float(generator.random())
+
+
+class Holder:
+    """Holds something in an attribute."""
+
+    kept: object = None
+
+    def __init__(self, held: object) -> None:
+        self.held = held
+
+
+@pytest.mark.parametrize(
+    "name", ["torch", "python", "default_rng", "PCG64DXSM", "MT19937", "SFC64", "RandomState"]
+)
+def test_a_generator_found_gives_the_same_for_the_same_seed(name: str) -> None:
+    generator: Any
+    if name == "torch":
+        generator = torch.Generator()
+    elif name == "python":
+        generator = random.Random()
+    else:
+        numpy = pytest.importorskip("numpy")
+        kind = getattr(numpy.random, name)
+        generator = kind() if name in ("default_rng", "RandomState") else numpy.random.Generator(kind())
+    (seed,) = find(Holder([Holder({"a": generator})]))
+    drawn = []
+    for number in (5, 6, 5):
+        seed(number)
+        drawn.append(draw(generator))
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
+def test_generators_are_found_wherever_a_sample_may_draw_from_them() -> None:
+    made = [random.Random() for _ in range(5)]
+    module = types.ModuleType("module")
+    vars(module)["generator"] = made[0]
+    in_globals: dict[str, Any] = {"module": module, "direct": made[1]}
+    exec(
+        "def both(x):\n    return [module.generator.random() + direct.random() for _ in range(x)]", in_globals
+    )
+
+    class Own(Holder):
+        kept = made[2]
+
+        def method(self, default: Any = made[3]) -> float:
+            return float(default.random() + made[4].random())
+
+    seeds = find(Own(in_globals["both"]))
+    for seed in seeds:
+        seed(1)
+    assert len(seeds) == 5
+    assert len({each.random() for each in made}) == 5, "and each has its own seed"
+    for seed in seeds:
+        seed(1)
+    first = [each.random() for each in made]
+    for seed in find(Own(in_globals["both"])):
+        seed(1)
+    assert [each.random() for each in made] == first, "found in the same order"
+
+
+def test_global_generators_are_nobodys_own() -> None:
+    assert find(Holder([random.random, torch.default_generator, getattr(random, "_inst", None)])) == []
+    numpy = pytest.importorskip("numpy")
+    assert find(Holder([numpy.random.rand, numpy.random.mtrand])) == []
+
+
+def test_a_digest_tells_samples_apart_and_nan_is_like_nan() -> None:
+    nan = float("nan")
+    assert digest({"a": [torch.tensor([1.0, nan]), nan]}) == digest({"a": [torch.tensor([1.0, nan]), nan]})
+    for other in (
+        torch.tensor([1.0, 2.0]),
+        torch.tensor([1, 3]),
+        torch.tensor([[1.0, 3.0]]),
+        "a",
+        None,
+        (1.0, 3.0),
+    ):
+        assert digest(other) != digest(torch.tensor([1.0, 3.0]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    """A batch."""
+
+    x: torch.Tensor
+    name: str = "a"
+    length: int = dataclasses.field(init=False, default=3)
+
+
+class Graphs:
+    """A batch as torch_geometric has it: it moves itself, and is not to be taken apart."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+    def to(self, device: torch.device) -> Graphs:
+        return Graphs(self.x.to(device))
+
+
+Named = namedtuple("Named", ["x", "y"])
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        Frozen(torch.ones(2)),
+        Graphs(torch.ones(2)),
+        Named(torch.ones(2), ["a"]),
+        [{"x": (torch.ones(2), 3)}],
+        UserDict(x=[torch.ones(2)]),
+        [Frozen(torch.ones(2)), {"a": Graphs(torch.ones(2))}],
+    ],
+    ids=["dataclass", "own", "named", "containers", "mapping", "nested"],
+)
+def test_a_batch_of_any_kind_is_moved_and_keeps_its_kind(batch: Any) -> None:
+    before = list(batches.tensors(batch))
+    moved = batches.move(batch, META)
+    assert type(moved) is type(batch)
+    after = list(batches.tensors(moved))
+    assert len(after) == len(before) > 0
+    assert all(each.is_meta for each in after)
+    assert not any(each.is_meta for each in batches.tensors(batch)), "and the one before stays"
+
+
+def test_what_is_no_tensor_stays_as_it_is() -> None:
+    moved = batches.move(Frozen(torch.ones(2), "b"), META)
+    assert isinstance(moved, Frozen)
+    assert (moved.name, moved.length) == ("b", 3)
+
+
+def test_packed_sequences_move_as_torch_moves_them() -> None:
+    """Their lengths stay on the CPU, as torch wants them."""
+    packed = nn.utils.rnn.pack_sequence([torch.ones(3, 1), torch.ones(2, 1)])
+    moved: Any = batches.move(packed, META)
+    assert moved.data.is_meta
+    assert not moved.batch_sizes.is_meta
