@@ -53,6 +53,17 @@ class TrainSettings(BaseModel):
     accumulate: int = Field(
         1, ge=1, description="Micro-batches that each process adds up before an optimizer step."
     )
+    micro_batch: int | None = Field(
+        None,
+        ge=1,
+        description="Samples that a process takes at a time, at most; accumulate follows from it, and the micro-batches of a "
+        "step are as equal as can be; null: batch_size divided by the processes and accumulate.",
+    )
+    eval_micro_batch: int | None = Field(
+        None,
+        ge=1,
+        description="Samples that a process takes at a time in an evaluation; null: as in training.",
+    )
     drop_last: bool = Field(
         False,
         description="Whether to leave out the training's last step when too few samples are left for a whole one.",
@@ -125,7 +136,8 @@ class TrainSettings(BaseModel):
     )
     static_graph: bool = Field(
         False,
-        description="DDP: whether every step uses the same parameters in the same order; faster. Not beside accumulate.",
+        description="DDP: whether every step uses the same parameters in the same order; faster. Not beside accumulate "
+        "or micro_batch.",
     )
     bucket_cap_mb: float = Field(25.0, gt=0, description="DDP: size of a bucket of gradients, in MiB.")
     checkpoint_every: int = Field(
@@ -192,9 +204,17 @@ class TrainSettings(BaseModel):
     @field_validator("static_graph")
     @classmethod
     def _is_not_beside_accumulate(cls, static_graph: bool, info: ValidationInfo) -> bool:
-        if static_graph and info.data.get("accumulate", 1) > 1:
-            raise ValueError("torch's DDP cannot do it beside accumulate; leave out one of them")
+        for name in ("accumulate", "micro_batch"):
+            if static_graph and info.data.get(name) not in (None, 1):
+                raise ValueError(f"torch's DDP cannot do it beside {name}; leave out one of them")
         return static_graph
+
+    @field_validator("micro_batch")
+    @classmethod
+    def _is_in_place_of_accumulate(cls, micro_batch: int | None, info: ValidationInfo) -> int | None:
+        if micro_batch is not None and info.data.get("accumulate", 1) > 1:
+            raise ValueError("accumulate follows from it; leave out one of them")
+        return micro_batch
 
     @field_validator("workers", mode="before")
     @classmethod
@@ -215,12 +235,15 @@ class TrainSettings(BaseModel):
                 raise ValueError(f"{name} is a setting of its own; write it beside config, not inside")
         return config
 
-    def micro_batch(self, world_size: int) -> int:
-        """Samples that each process takes at a time: batch_size / (world size * accumulate).
+    def samples_at_a_time(self, world_size: int) -> int:
+        """Samples of one process in a micro-batch: batch_size / (world size * accumulate); with ``micro_batch``, at most.
 
         Raises:
             PlanError: it does not divide; the message names all figures and the nearest batch size that does.
         """
+        if self.micro_batch is not None:
+            share = -(-self.batch_size // world_size)
+            return min(share, self.micro_batch)
         parts = world_size * self.accumulate
         micro, rest = divmod(self.batch_size, parts)
         if not rest:

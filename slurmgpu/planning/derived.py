@@ -57,7 +57,7 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
     starter = launcher(launching.launcher)
     size = _size(draft, tasks, starter.processes(draft.layout.gpus_per_node, tasks))
     if job.train is not None:
-        job.train.micro_batch(size.nodes * size.processes_per_node)
+        job.train.samples_at_a_time(size.nodes * size.processes_per_node)
     loop = own_loop(around.script) if job.train is None else None
     restart, restart_why = restart_of(job, loop)
     made = Layouted(

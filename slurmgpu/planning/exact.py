@@ -63,7 +63,7 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
     size = ExactSize(job.resources)
     launching = _launching(job, environment, size, around)
     if job.train is not None:
-        job.train.micro_batch(size.nodes * size.processes(launching))
+        job.train.samples_at_a_time(size.nodes * size.processes(launching))
         # Nothing is known of GPUs that the options do not name: whole nodes bring them, or a gres of another name.
         types = {size.gpu_type} if size.gpu_type else ()
         has_gpus = job.train.device != "cpu"

@@ -100,7 +100,6 @@ def _run(
     _require_torch()
     from . import run
     from .processes import given, group
-    from .watching.advice import is_full, memory_advice
 
     values = settings.load(settings_file)
     run.check_strategy(values, ranks.world_size)
@@ -110,12 +109,7 @@ def _run(
         if ranks.first and settings_file.parent == run_dir:
             with contextlib.suppress(OSError, ValueError):  # the next start does it
                 settings.complete(settings_file, values)
-        try:
-            run.train(values, run_dir, joined, environment, signals)
-        except Exception as error:
-            if is_full(error):
-                advice.append(memory_advice(error, values, joined))
-            raise
+        run.train(values, run_dir, joined, environment, signals, advice)
 
 
 def _prepare(arguments: Sequence[str], environment: Mapping[str, str]) -> None:

@@ -119,8 +119,9 @@ class Loop:
         self.tests = test is not None
         if test is not None:
             seed, workers = self.settings.seed, count_workers(self.settings.workers, self.group, test)
+            size = self.settings.eval_micro_batch or self.micro
             self._test, self._test_sizes = eval_batches(
-                test, self.micro, self.group, seed=seed, workers=workers, collate=self.task.collate
+                test, size, self.group, seed=seed, workers=workers, collate=self.task.collate
             )
 
     def connect(self) -> None:

@@ -19,10 +19,10 @@ from .saving.checkpoint import require as require_facts
 from .saving.saver import Saved, Saving
 from .saving.snapshot import plain_state, reserve
 from .session import Limits, Session
-from .settings import Config, Settings
+from .settings import Config, Settings, divided
 from .task import load
 from .watching import profiling
-from .watching.advice import awkward_sizes, tensor_core_multiple
+from .watching.advice import awkward_sizes, is_full, memory_advice, tensor_core_multiple
 from .watching.console import Console, describe, duration
 from .watching.lost import account
 from .watching.metrics import Metrics, Tracking, require
@@ -53,8 +53,11 @@ def train(
     group: Group,
     environment: Mapping[str, str],
     signals: Optional[Signals] = None,
+    advice: Optional[list[str]] = None,
 ) -> None:
     """Train as the settings say, from the newest intact checkpoint in the run directory if there is one.
+
+    What is known of an error beside its own words is added to ``advice``.
 
     Raises:
         Paused: a signal or the clock stopped it before its end; the state is saved, on all ranks.
@@ -68,10 +71,15 @@ def train(
     session = Session(run_dir, group, environment, console, saving, limits)
     if signals is not None:
         signals.before_leaving(session.leave_early)
+    run = _Run(settings, session, limit, signals)
     try:
-        _Run(settings, session, limit, signals).train(started)
+        run.train(started)
     except NotFinite:
         session.mark("nonfinite", session.watch.step)
+        raise
+    except Exception as error:
+        if advice is not None and is_full(error):
+            advice.append(memory_advice(error, run.settings, group))
         raise
     finally:
         session.close()
@@ -98,6 +106,7 @@ class _Run:
         metrics = self._metrics(tracking)
         task = load(self.settings.task)
         self.group.on_first(lambda: task.prepare(Config(self.settings)))
+        self.settings = divided(self.settings, self.group.ranks.world_size)
         loop = self.loop = Loop(task, self.settings, self.session, metrics, self.limit.step)
         if self.found is not None:
             restore(loop)

@@ -11,14 +11,14 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Optional, Union, get_type_hints
 
 from .errors import SettingsError
 from .files import write_whole
 
-__all__ = ["SCHEMA", "Config", "Settings", "complete", "load", "micro_batch", "parse"]
+__all__ = ["SCHEMA", "Config", "Settings", "complete", "divided", "load", "micro_batch", "parse"]
 
 SCHEMA = "slurmgpu.train/1"
 
@@ -81,6 +81,8 @@ class Settings:
     max_steps: Annotated[Optional[int], _or_null(_COUNT)] = None
     batch_size: Annotated[int, _COUNT] = 32
     accumulate: Annotated[int, _COUNT] = 1
+    micro_batch: Annotated[Optional[int], _or_null(_COUNT)] = None
+    eval_micro_batch: Annotated[Optional[int], _or_null(_COUNT)] = None
     drop_last: Annotated[bool, _SWITCH] = False
     lr: Annotated[float, _POSITIVE] = 1e-3
     weight_decay: Annotated[float, _number(positive=False)] = 0.01
@@ -168,14 +170,25 @@ def parse(document: object, source: str = "train.json") -> Settings:
             raise SettingsError(f"{source}: {name} is {value!r}; it must be {rule.valid}")
     if "task" not in values:
         raise SettingsError(f"{source}: task is missing; it must be {_RULES['task'].valid}")
-    if values.get("static_graph") and values.get("accumulate", 1) > 1:
-        # Its first backward pass must not be one of no_sync: an assertion fails (pytorch's issue 143580).
-        raise SettingsError(
-            f"{source}: static_graph is True and accumulate is {values['accumulate']}: torch's DDP cannot do both; "
-            "set static_graph to false, or accumulate to 1"
-        )
+    _check_accumulation(values, source)
     _check_config(values.get("config", {}), source)
     return Settings(**values)
+
+
+def _check_accumulation(values: Mapping[str, object], source: str) -> None:
+    accumulate, micro = values.get("accumulate", 1), values.get("micro_batch")
+    if micro is not None and accumulate != 1:
+        raise SettingsError(
+            f"{source}: accumulate is {accumulate} and micro_batch is {micro!r}: each follows from the other; "
+            "leave out one of them"
+        )
+    if values.get("static_graph") and (accumulate != 1 or micro is not None):
+        # Its first backward pass must not be one of no_sync: an assertion fails (pytorch's issue 143580).
+        said = f"accumulate is {accumulate}" if micro is None else f"micro_batch is {micro!r}"
+        raise SettingsError(
+            f"{source}: static_graph is True and {said}: torch's DDP cannot do it with several micro-batches a step; "
+            "set static_graph to false, or leave the other out"
+        )
 
 
 def _check_config(config: Iterable[str], source: str) -> None:
@@ -196,12 +209,26 @@ def _nearest(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; valid are {', '.join(names)}"
 
 
+def divided(settings: Settings, world_size: int) -> Settings:
+    """The settings with ``accumulate`` worked out, where they say ``micro_batch``.
+
+    As few micro-batches as fit, and these as equal as can be: 100 samples of which 40 fit are 34, 34 and 32.
+    """
+    if settings.micro_batch is None:
+        return settings
+    share = -(-settings.batch_size // world_size)
+    rounds = -(-share // settings.micro_batch)
+    return replace(settings, micro_batch=-(-share // rounds), accumulate=rounds)
+
+
 def micro_batch(settings: Settings, world_size: int) -> int:
-    """Samples that one process takes at a time: batch_size / (world size * accumulate).
+    """Samples that one process takes at a time: batch_size / (world size * accumulate), or what ``divided`` has set.
 
     Raises:
         SettingsError: it does not divide; the message names all figures and the nearest value that does.
     """
+    if settings.micro_batch is not None:
+        return settings.micro_batch
     parts = world_size * settings.accumulate
     micro, rest = divmod(settings.batch_size, parts)
     if not rest:

@@ -68,10 +68,10 @@ class Step:
         self._guards = self._skips or settings.clip_norm is not None
         self._before: list[torch.Tensor] = []
         self._keep, self._losses, self._sizes = meter.keep, meter.losses, meter.sizes
-        self._whole = [(1 / settings.accumulate, self._micro)] * settings.accumulate
+        self._whole = self._rounds(self._batch)
 
     def _rounds(self, size: int) -> list[tuple[float, int]]:
-        """Weight and samples of this rank's micro-batches in the shorter last step; (0, 0) for a stand-in."""
+        """Weight and samples of this rank's micro-batches in a step of so many samples; (0, 0) for a stand-in."""
         ranks = self.group.ranks
         own = shares(0, size, size, self._micro, rank=ranks.rank, world_size=ranks.world_size)
         counts = [stop - start if counted else 0 for start, stop, counted in own]

@@ -38,6 +38,7 @@ VALID: list[dict[str, Any]] = [
     {"checkpoint_steps": 100, "keep_every": 1000, "stop_margin": 0.0, "hang_timeout": None},
     {"profile": True, "profile_after": 0, "profile_steps": 3},
     {"track": ["tensorboard", "wandb"], "peak_flops": 2.25e15},
+    {"micro_batch": 7, "eval_micro_batch": 3},
     {"max_steps": 7},
     {"max_steps": None},
     {"lr": 1},
@@ -61,6 +62,12 @@ INVALID: list[dict[str, Any]] = [
     {"batch_size": "64"},
     {"accumulate": 0},
     {"static_graph": True, "accumulate": 2},
+    {"static_graph": True, "micro_batch": 2},
+    {"micro_batch": 0},
+    {"micro_batch": "most"},
+    {"micro_batch": True},
+    {"micro_batch": 8, "accumulate": 2},
+    {"eval_micro_batch": "auto"},
     {"lr": "1e-3"},
     {"lr": 0},
     {"lr": float("nan")},
@@ -194,7 +201,7 @@ def test_a_file_is_completed_once_and_what_it_says_stays(tmp_path: Path) -> None
 @twin
 def test_the_batch_is_divided_by_processes_and_accumulation_on_both_sides() -> None:
     values: dict[str, Any] = {"task": "task.py:Digits", "batch_size": 96, "accumulate": 3}
-    assert micro_batch(Settings(**values), 4) == TrainSettings(**values).micro_batch(4) == 8
+    assert micro_batch(Settings(**values), 4) == TrainSettings(**values).samples_at_a_time(4) == 8
 
 
 @twin
@@ -208,7 +215,7 @@ def test_a_batch_that_does_not_divide_names_all_figures_and_the_nearest(batch: i
     with pytest.raises(SettingsError) as plain:
         micro_batch(Settings(**values), 2)
     with pytest.raises(PlanError) as planned:
-        TrainSettings(**values).micro_batch(2)
+        TrainSettings(**values).samples_at_a_time(2)
     assert str(plain.value) == message
     in_a_job = f"(write batch_size: {nearest} under train:, or --set train.batch_size={nearest})"
     assert str(planned.value) == f"train.{message} {in_a_job}"

@@ -65,8 +65,13 @@ def _parts(prepared: Prepared) -> int:
             "--micro-batch: the job runs a command, and only slurmgpu's own trainings (train:) say how they divide a batch",
             hint="leave it out; the log of a job that was out of memory says what to change: slurmgpu why JOB",
         )
+    if train.micro_batch is not None:
+        raise InvalidInput(
+            f"--micro-batch: it tries other values of accumulate, and the job says micro_batch: {train.micro_batch} in its place",
+            hint="leave out one of them",
+        )
     world = world_size(prepared.plan)
-    return train.micro_batch(world) * train.accumulate
+    return train.samples_at_a_time(world) * train.accumulate
 
 
 def _check(how: How) -> None:

@@ -52,8 +52,11 @@ def memory_advice(error: BaseException, settings: Settings, group: Group) -> str
     lines.append("what takes less of it, and trains on the same batch:")
     factor = next((each for each in range(2, micro + 1) if not micro % each), None)
     if factor:
+        said = f"accumulate: {settings.accumulate * factor}"
+        if settings.micro_batch is not None:
+            said = f"micro_batch: {micro // factor}"
         lines.append(
-            f"  accumulate: {settings.accumulate * factor}   micro-batches of {micro // factor} in place of {micro}; "
+            f"  {said}   micro-batches of {micro // factor} in place of {micro}; "
             "or more GPUs, which divide the batch, too"
         )
     if settings.precision == "fp32":
