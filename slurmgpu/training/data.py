@@ -72,17 +72,19 @@ class Fetch:
             return self._select(pieces)
         found: list[object] = []
         numpy = sys.modules.get("numpy")
-        for epoch, indices in pieces:
+        for epoch, indices, first in pieces:
             base = mix(self._seed, epoch)
             chosen = indices if isinstance(indices, list) else indices.tolist()
+            # A sample that comes twice in an epoch is another one each time.
+            drawn = chosen if first is None else range(first, first + len(chosen))
             if self._own is None:
                 self._own = self._look(base, chosen[0])
             if self._at_once:
-                self._seed_all(sample_seed(base, chosen[0]), numpy)
+                self._seed_all(sample_seed(base, drawn[0]), numpy)
                 found += self.dataset.__getitems__(chosen)
                 continue
-            for index in chosen:
-                self._seed_all(sample_seed(base, index), numpy)
+            for index, place in zip(chosen, drawn):
+                self._seed_all(sample_seed(base, place), numpy)
                 found.append(self.dataset[index])
         if self._collate is not None:
             return self._collate(found)
@@ -92,7 +94,7 @@ class Fetch:
             kinds = [describe_value(sample) for sample in found]
             if len(set(kinds)) == 1 and not isinstance(error, TypeError):
                 raise  # the samples are all of one kind: it is about something else, such as shared memory
-            indices = [int(index) for _, chosen in pieces for index in chosen]
+            indices = [int(index) for _, chosen, _ in pieces for index in chosen]
             raise TrainingError(_no_batch(kinds, indices, error)) from error
 
     def _seed_all(self, seed: int, numpy: Optional[ModuleType]) -> None:
@@ -123,7 +125,7 @@ class Fetch:
         assert self._tensors is not None
         chosen = pieces[0][1]
         if len(pieces) > 1 or isinstance(chosen, list):
-            chosen = torch.cat([torch.as_tensor(indices) for _, indices in pieces])
+            chosen = torch.cat([torch.as_tensor(indices) for _, indices, _ in pieces])
         if self._on_cpu:
             return [tensor.index_select(0, chosen) for tensor in self._tensors]
         chosen = chosen.pin_memory()  # from elsewhere the copy would wait for the GPU
@@ -141,7 +143,7 @@ class Fetch:
             group = list(itertools.islice(keys, ahead))
             if not group:
                 return
-            sizes = [sum(map(len, (indices for _, indices in pieces))) for pieces in group]
+            sizes = [sum(map(len, (indices for _, indices, _ in pieces))) for pieces in group]
             block = self._select([piece for pieces in group for piece in pieces])
             yield from map(list, zip(*(torch.split(tensor, sizes) for tensor in block)))
             ahead = max(1, min(_MOST_AHEAD, _BLOCK // (sizes[0] * sample or 1)))
@@ -231,7 +233,7 @@ def eval_batches(
     """The batches of this rank's share of the test split, and their sizes: every sample on exactly one rank."""
     own = torch.arange(min(group.ranks.rank, len(dataset)), len(dataset), group.ranks.world_size)
     parts = torch.split(own, micro_batch) if len(own) else ()
-    keys: list[list[Piece]] = [[(0, part)] for part in parts]
+    keys: list[list[Piece]] = [[(0, part, None)] for part in parts]
     sizes = [len(part) for part in parts]
     fetch = Fetch(dataset, mix(seed, 1), collate)
     return _batches(fetch, keys, group, workers, persistent=True), sizes
@@ -259,7 +261,7 @@ def _batches(
 
 
 def _as_lists(pieces: list[Piece]) -> list[Piece]:
-    return [(epoch, torch.as_tensor(indices).tolist()) for epoch, indices in pieces]
+    return [(epoch, torch.as_tensor(indices).tolist(), first) for epoch, indices, first in pieces]
 
 
 def _as_it_is(batch: object) -> object:

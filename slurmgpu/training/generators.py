@@ -21,7 +21,7 @@ import torch
 
 from .order import mix
 
-__all__ = ["Seed", "digest", "find"]
+__all__ = ["Seed", "digest", "find", "raw_bytes"]
 
 Seed = Callable[[int], object]
 """Seeds one generator."""
@@ -148,7 +148,7 @@ def _code_names(code: types.CodeType) -> Iterator[str]:
 def digest(value: object) -> object:
     """Plain values that tell two samples apart; of what is not known, the type alone."""
     if isinstance(value, torch.Tensor):
-        return (str(value.dtype), tuple(value.shape), _bytes(value))
+        return (str(value.dtype), tuple(value.shape), raw_bytes(value))
     if isinstance(value, Mapping):
         return tuple((str(key), digest(each)) for key, each in value.items())
     if isinstance(value, (list, tuple)):
@@ -160,8 +160,9 @@ def digest(value: object) -> object:
     return type(value).__name__
 
 
-def _bytes(tensor: torch.Tensor) -> object:
+def raw_bytes(tensor: torch.Tensor) -> bytes:
+    """A tensor's values as they lie in memory; of a sparse one, nothing."""
     if tensor.layout is not torch.strided:
-        return None
+        return b""
     whole = tensor.detach().cpu().contiguous()
     return ctypes.string_at(whole.data_ptr(), whole.nbytes) if whole.nbytes else b""

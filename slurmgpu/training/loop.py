@@ -20,7 +20,8 @@ import torch
 from .data import count_workers, eval_batches, same_length, train_batches
 from .errors import NotFinite, SettingsError
 from .evaluation import evaluate, trained_sums
-from .order import Order, Share, mix, shares
+from .order import Share, mix, shares
+from .orders import make_order
 from .precision import Precision
 from .saving.randomness import seed_all
 from .session import Session
@@ -104,14 +105,14 @@ class Loop:
         assert train is not None  # only the test split may be
         self._train = train
         self._workers = count_workers(self.settings.workers, self.group, train)
-        self.samples = len(train)
+        self.order = make_order(self.task, train, cfg, self.settings, self.group)
+        self.samples = self.order.samples
         if self.settings.drop_last and self.settings.epochs * self.samples < self.settings.batch_size:
             raise SettingsError(
                 f"drop_last leaves nothing to train on: batch_size is {self.settings.batch_size}, and the "
                 f"{self.settings.epochs} epochs have {self.settings.epochs * self.samples} samples in all; "
                 "lower batch_size, or set drop_last: false"
             )
-        self.order = Order(self.samples, self.settings.seed)
         test = self.task.dataset(cfg, "test")
         same_length(self.group, train=train, test=test)
         self._test: Iterable[object] = []
@@ -155,7 +156,7 @@ class Loop:
         """Who this rank is, and the first samples that it takes from here, at most those of a micro-batch."""
         low, high, counts = next(self._shares(), (0, 0, False))
         pieces = self.order.pieces(low, min(high, low + _FIRST_SAMPLES)) if counts else []
-        first = [int(index) for _, piece in pieces for index in piece]
+        first = [int(index) for _, piece, _ in pieces for index in piece]
         ranks, device = self.group.ranks, str(self.group.device)
         place = {"rank": ranks.rank, "host": ranks.host, "pid": os.getpid(), "device": device}
         return {**place, "first_samples": first}
@@ -163,6 +164,10 @@ class Loop:
     def close(self) -> None:
         """End the data-loader workers."""
         self.step.batches, self._test = iter(()), []
+
+    def order_mark(self) -> Optional[int]:
+        """A number that tells whether the order of the epoch last trained on is as it was; None: no need."""
+        return self.order.mark(max(0, self.position.samples - 1) // self.samples)
 
     @property
     def epoch(self) -> int:

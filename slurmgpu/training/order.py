@@ -10,7 +10,7 @@ training's very last, which takes what is left (or is left out, with ``drop_last
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Union
+from typing import Optional, Union
 
 import torch
 
@@ -37,15 +37,23 @@ def sample_seed(base: int, index: int) -> int:
 
 
 # Plain tuples, because they are made in every step.
-Piece = tuple[int, Union[torch.Tensor, list[int]]]
-"""An epoch and samples of it, in order; on their way to a worker as a list, which is cheaper to send."""
+Piece = tuple[int, Union[torch.Tensor, list[int]], Optional[int]]
+"""An epoch, samples of it in order, and the first one's place in it where a sample may come more than once.
+
+The samples are on their way to a worker as a list, which is cheaper to send.
+"""
 
 Share = tuple[int, int, bool]
 """What one rank takes at a time: positions from, up to, and whether they count or are a stand-in."""
 
 
 class Order:
-    """Which sample is at which position; ``samples`` is the size of the data, in samples."""
+    """Which sample is at which position; ``samples`` is the length of an epoch.
+
+    Here each epoch is a shuffle of all samples; other orders are in ``orders.py``.
+    """
+
+    repeats = False  # whether a sample may come more than once in an epoch
 
     def __init__(self, samples: int, seed: int) -> None:
         self.samples = samples
@@ -57,21 +65,29 @@ class Order:
         """The samples from one position up to another, epoch by epoch."""
         first = start - self._begin
         if first >= 0 and stop <= self._begin + self.samples:  # within the epoch at hand, as nearly always
-            return [(self._epoch, self._permutation[first : stop - self._begin])]
+            place = first if self.repeats else None
+            return [(self._epoch, self._permutation[first : stop - self._begin], place)]
         found: list[Piece] = []
         while start < stop:
             epoch, offset = divmod(start, self.samples)
             if epoch != self._epoch:
-                self._permute(epoch)
+                self._permutation = self.indices(epoch)
+                self._epoch, self._begin = epoch, epoch * self.samples
             end = min(self.samples, offset + stop - start)
-            found.append((epoch, self._permutation[offset:end]))
+            found.append((epoch, self._permutation[offset:end], offset if self.repeats else None))
             start += end - offset
         return found
 
-    def _permute(self, epoch: int) -> None:
-        generator = torch.Generator().manual_seed(mix(self._seed, epoch) >> 1)
-        self._permutation = torch.randperm(self.samples, generator=generator)
-        self._epoch, self._begin = epoch, epoch * self.samples
+    def indices(self, epoch: int) -> torch.Tensor:
+        """The samples of an epoch, in order."""
+        return torch.randperm(self.samples, generator=self._generator(epoch))
+
+    def mark(self, epoch: int) -> Optional[int]:
+        """A number that tells whether an epoch's order is as it was; None where size and seed say so already."""
+        return None
+
+    def _generator(self, epoch: int) -> torch.Generator:
+        return torch.Generator().manual_seed(mix(self._seed, epoch) >> 1)
 
 
 def shares(

@@ -112,6 +112,9 @@ def _changes(loop: Loop, found: Generation) -> list[str]:
     pairs.append(("world size", facts["world_size"], loop.group.ranks.world_size))
     pairs.append(("the data's size", facts["dataset_samples"], loop.samples))
     changed = [f"{name} {old} -> {new}" for name, old, new in pairs if old != new]
+    same_size = facts["dataset_samples"] == loop.samples
+    if same_size and facts.get("order") is not None and facts["order"] != loop.order_mark():
+        changed.append(f"the order of samples ({loop.task.ordered_by or 'now a shuffle'})")
     if facts["task_sha256"] != loop.task.sha256():
         changed.append(f"the text of {loop.task.path.name}")
     return changed

@@ -257,6 +257,7 @@ class _Run:
             "total_steps": loop.total_steps,
             "task_sha256": loop.task.sha256(),
             "results": loop.results,
+            "order": loop.order_mark(),
             "settings": settings.as_dict(),
         }
         losses = loop.health() if settings.nonfinite == "stop" else None

@@ -1,7 +1,8 @@
 """The user's task: found, loaded and checked, so that a mistake in it is one clear sentence.
 
 A task is any class with ``model(cfg)``, ``dataset(cfg, split)`` and ``loss(model, batch)``; it may also have
-``optimizer``, ``schedule``, ``evaluate``, ``collate``, ``blocks``, ``prepare`` and ``flops``. No base class is needed.
+``optimizer``, ``schedule``, ``evaluate``, ``collate``, one of ``weights``, ``lengths`` and ``order``, ``blocks``,
+``prepare`` and ``flops``. No base class is needed.
 """
 
 from __future__ import annotations
@@ -38,9 +39,14 @@ _OPTIONAL = {
     "schedule": "(optimizer, cfg, total_steps)",
     "evaluate": "(model, batch)",
     "collate": "(samples)",
+    "weights": "(dataset, cfg)",
+    "lengths": "(dataset, cfg)",
+    "order": "(dataset, cfg, epoch)",
     "prepare": "(cfg)",
     "flops": "(cfg)",
 }
+
+_ORDERS = ("weights", "lengths", "order")
 
 
 class Data(Protocol):
@@ -118,6 +124,13 @@ class Task:
         except TypeError as error:
             raise TrainingError(f"{path}: {self._name}() must need no arguments, but: {error}") from None
         self._user: Any = kind()
+        ordered = [method for method in _ORDERS if self.has(method)]
+        if len(ordered) > 1:
+            raise TrainingError(
+                f"{path}: {self._name} has {' and '.join(ordered)}: each of them decides the order of samples; keep one"
+            )
+        self.ordered_by = ordered[0] if ordered else None
+        """The method that decides the order of samples, if there is one."""
 
     def _check_method(self, kind: type, method: str, parameters: str) -> None:
         function = getattr(kind, method, None)
@@ -200,6 +213,46 @@ class Task:
         """The task's own way to make a batch of samples; None: torch's."""
         collate: Optional[Collate] = self._user.collate if self.has("collate") else None
         return collate
+
+    def weights(self, dataset: Data, cfg: Config) -> torch.Tensor:
+        """How likely each sample of the training is drawn, beside the others."""
+        weights = self._per_sample("weights", dataset, cfg)
+        if weights.dim() != 1 or len(weights) != len(dataset) or not _weighs(weights):
+            expected = f"{len(dataset)} numbers of at least 0, one a sample, and one of them above 0"
+            raise self._wrong("weights", expected, weights)
+        return weights
+
+    def lengths(self, dataset: Data, cfg: Config) -> torch.Tensor:
+        """The length of each sample of the training, in tokens, say."""
+        lengths = self._per_sample("lengths", dataset, cfg)
+        if lengths.dim() != 1 or len(lengths) != len(dataset) or not bool((lengths >= 0).all()):
+            expected = f"{len(dataset)} numbers of at least 0, one a sample"
+            raise self._wrong("lengths", expected, lengths)
+        return lengths
+
+    def order(self, dataset: Data, cfg: Config, epoch: int) -> torch.Tensor:
+        """The samples of an epoch of the training, in order."""
+        answer = self._user.order(dataset, cfg, epoch)
+        expected = f"the numbers of samples, from 0 to {len(dataset) - 1}, in the order of the epoch"
+        try:
+            order = torch.as_tensor(answer if isinstance(answer, torch.Tensor) else list(answer))
+        except (TypeError, ValueError, RuntimeError):
+            raise self._wrong("order", expected, answer) from None
+        whole = not order.is_floating_point() and not order.is_complex() and order.dtype != torch.bool
+        if order.dim() != 1 or not len(order) or not whole:
+            raise self._wrong("order", expected, answer)
+        if int(order.min()) < 0 or int(order.max()) >= len(dataset):
+            found = f"{expected}; epoch {epoch} has {int(order.min())} to {int(order.max())}"
+            raise self._wrong("order", found, answer)
+        return order.to("cpu", torch.int64)
+
+    def _per_sample(self, method: str, dataset: Data, cfg: Config) -> torch.Tensor:
+        answer = getattr(self._user, method)(dataset, cfg)
+        try:
+            found = torch.as_tensor(answer if isinstance(answer, torch.Tensor) else list(answer))
+        except (TypeError, ValueError, RuntimeError):
+            raise self._wrong(method, "numbers, one a sample", answer) from None
+        return found.detach().cpu()
 
     def blocks(self, model: torch.nn.Module) -> list[torch.nn.Module]:
         """The modules whose activations may be computed again instead of kept."""
@@ -293,6 +346,12 @@ def _needs_nothing(method: Callable[..., object]) -> bool:
         except TypeError:
             return False
     return True
+
+
+def _weighs(weights: torch.Tensor) -> bool:
+    """Whether one can draw by these weights."""
+    wide = weights.double()
+    return bool(torch.isfinite(wide).all() and (wide >= 0).all() and wide.sum() > 0)
 
 
 def _is_scalar(value: object) -> bool:

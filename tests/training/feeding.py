@@ -114,3 +114,55 @@ class Collated(Generators):
 
     def loss(self, model, batch):
         return super().loss(model, (batch.x, batch.y, batch.index))
+
+
+class Weighted(Generators):
+    """Samples drawn by weight: the even ones never, each third one often."""
+
+    def weights(self, dataset, cfg):
+        return [(index % 2) * (4 if index % 3 == 0 else 1) for index in range(len(dataset))]
+
+
+class Bucketed(Generators):
+    """Steps of samples of alike lengths, from 0 to 6."""
+
+    def lengths(self, dataset, cfg):
+        return torch.arange(len(dataset)) % 7
+
+
+class Ordered(Generators):
+    """The first half of the samples, backwards in every other epoch."""
+
+    def order(self, dataset, cfg, epoch):
+        return range(30) if epoch % 2 else range(29, -1, -1)
+
+
+class Disagreeing(Generators):
+    """Each rank has an order of its own."""
+
+    def order(self, dataset, cfg, epoch):
+        return list(range(int(os.environ.get("SLURM_PROCID", "0")), 30))[:20]
+
+
+class Changing(Generators):
+    """Weights that are not what they were at the start before."""
+
+    def weights(self, dataset, cfg):
+        return (
+            torch.arange(SAMPLES)
+            + int(Path(cfg.traces, "metrics.jsonl").stat().st_size > 0) * torch.arange(SAMPLES) ** 2
+        )
+
+
+class Wrong(Generators):
+    """Answers that are no order, by the settings."""
+
+    def order(self, dataset, cfg, epoch):
+        return {
+            "empty": [],
+            "beyond": [0, 60],
+            "below": [-1, 0],
+            "floats": [0.5, 1.5],
+            "nothing": None,
+            "ragged": range(10 + epoch),
+        }[cfg.order_is]

@@ -25,8 +25,9 @@ SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 16, "lr": 0.05, "log_ever
 META = torch.device("meta")
 
 
-def write(run: RunFolder, task: str, **settings: Any) -> None:
-    run.write(f"{FEEDING}:{task}", **{**SETTINGS, **settings}, config={"traces": str(run.path)})
+def write(run: RunFolder, task: str, config: dict[str, Any] | None = None, **settings: Any) -> None:
+    config = config or {}
+    run.write(f"{FEEDING}:{task}", **{**SETTINGS, **settings}, config={"traces": str(run.path), **config})
 
 
 def start(run: RunFolder, processes: int = 1, **environment: str) -> None:
@@ -66,7 +67,11 @@ def assert_stops_change_nothing(tmp_path: Path, task: str, processes: int = 1, *
     assert all(torch.equal(mine[name], others[name]) for name in others)
 
 
-@pytest.mark.parametrize(("processes", "workers"), [(1, 0), (1, 2), (2, 0)])
+# Two processes are started anew for each stop, which takes its time.
+two_processes = pytest.param(2, 2, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize(("processes", "workers"), [(1, 0), (1, 2), two_processes])
 def test_generators_that_a_data_set_keeps_survive_a_stop(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], processes: int, workers: int
 ) -> None:
@@ -89,10 +94,52 @@ def test_a_task_makes_its_own_batches(tmp_path: Path, workers: int) -> None:
     assert_stops_change_nothing(tmp_path, "Collated", workers=workers)
 
 
+@pytest.mark.parametrize("task", ["Weighted", "Bucketed", "Ordered"])
+@pytest.mark.parametrize(("processes", "workers"), [(1, 0), (1, 2), two_processes])
+def test_other_orders_survive_a_stop(tmp_path: Path, task: str, processes: int, workers: int) -> None:
+    assert_stops_change_nothing(tmp_path, task, processes, workers=workers, epochs=4)
+
+
 def test_samples_that_make_no_batch_name_the_method_to_write(run: RunFolder) -> None:
     run.write("Ragged", **{**SETTINGS, "batch_size": 100}, config={"odd": "longer"})
     with pytest.raises(TrainingError, match=r"or write a method collate\(samples\) in the task"):
         run.here()
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        ("empty", "got a list of 0"),
+        ("beyond", "from 0 to 59, in the order of the epoch; epoch 0 has 0 to 60"),
+        ("below", "epoch 0 has -1 to 0"),
+        ("floats", "the numbers of samples, from 0 to 59"),
+        ("nothing", "got None"),
+        ("ragged", "order gave 11 samples for epoch 1 and 10 for epoch 0"),
+    ],
+)
+def test_an_order_that_is_none_is_refused(run: RunFolder, order: str, message: str) -> None:
+    write(run, "Wrong", {"order_is": order}, batch_size=10)
+    with pytest.raises(TrainingError, match=message):
+        start(run)
+
+
+def test_ranks_that_disagree_on_the_order_are_told(run: RunFolder) -> None:
+    write(run, "Disagreeing")
+    ended = run.ranks(2)
+    assert ended.codes == [1, 1]
+    assert (
+        "order does not come to the same order of samples on every rank (rank 1 has another one" in ended.err
+    )
+
+
+def test_weights_that_have_changed_since_the_checkpoint_are_noted(
+    run: RunFolder, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(run, "Changing", batch_size=10)
+    (run.path / "metrics.jsonl").touch()
+    start(run, SLURMGPU_MAX_STEPS="3")
+    start(run)
+    assert "changed since step-3: the order of samples (weights)" in capfd.readouterr().out
 
 
 def draw(generator: Any) -> float:

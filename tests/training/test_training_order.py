@@ -23,7 +23,9 @@ except ImportError:  # the entrypoint does without, and so do these tests
 
 
 def row(order: Order, start: int, stop: int) -> list[int]:
-    return [index for _, indices in order.pieces(start, stop) for index in torch.as_tensor(indices).tolist()]
+    return [
+        index for _, indices, _ in order.pieces(start, stop) for index in torch.as_tensor(indices).tolist()
+    ]
 
 
 def ranks(world: int) -> list[Group]:
