@@ -175,6 +175,17 @@ class TrainSettings(BaseModel):
     profile_steps: int = Field(
         5, ge=1, description="Steps that a profile times, and as many that it then records."
     )
+    profile_stacks: bool = Field(
+        False,
+        description="Whether a profile records the lines of Python, too; its trace is much larger then.",
+    )
+    profile_snapshot: bool = Field(
+        False,
+        description="Whether a profile on GPUs records each allocation, for docs.pytorch.org/memory_viz.",
+    )
+    nvtx: bool = Field(
+        False, description="Whether the phases of each step are NVTX ranges, for nsys; GPUs only."
+    )
     track: list[Literal["tensorboard", "wandb"]] = Field(
         default_factory=list,
         description="Where metrics go beside metrics.jsonl; the package must be installed where the job runs.",

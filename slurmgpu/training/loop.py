@@ -34,6 +34,7 @@ from .watching.gauges import Gauges
 from .watching.meter import Meter, Reading
 from .watching.metrics import Metrics
 from .watching.pace import Pace, forward_timer
+from .watching.phases import Phases
 from .watching.profiling import Profile
 
 __all__ = ["Loop", "Position"]
@@ -160,6 +161,11 @@ class Loop:
         ranks, device = self.group.ranks, str(self.group.device)
         place = {"rank": ranks.rank, "host": ranks.host, "pid": os.getpid(), "device": device}
         return {**place, "first_samples": first}
+
+    def mark(self, phases: Phases) -> Callable[[], None]:
+        """Tell what the loop is at; what this returns leaves its steps as they were."""
+        self._evaluate = phases.during("evaluating", self._evaluate)  # type: ignore[method-assign]
+        return self.step.mark(phases)
 
     def close(self) -> None:
         """End the data-loader workers."""

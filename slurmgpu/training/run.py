@@ -26,6 +26,7 @@ from .watching.advice import awkward_sizes, is_full, memory_advice, tensor_core_
 from .watching.console import Console, describe, duration
 from .watching.lost import account
 from .watching.metrics import Metrics, Tracking, require
+from .watching.phases import phases_for
 from .watching.signals import Signals
 
 __all__ = ["check_strategy", "train"]
@@ -139,11 +140,16 @@ class _Run:
 
     def _run(self) -> bool:
         """Train to the end (True), or to where all have agreed to stop; also after a failure no line is lost."""
-        loop, profile = self.loop, None
-        if self.settings.profile:
-            profile = profiling.begin(loop.step, self.session, loop.last_step())
+        loop, save, wait = self.loop, self._save, self._wait_for_save
+        phases = phases_for(self.settings, self.group.device, self.console)
+        profile = profiling.begin(loop.step, self.session, loop.last_step(), phases)
+        if profile is not None or phases.ranges:
+            save, wait = phases.during("saving", save), phases.during("saving", wait)
+            unmark = loop.mark(phases)
+            if profile is not None and not phases.ranges:
+                profile.on_end = unmark
         try:
-            return loop.run(self._save, self._wait_for_save, self._report_epoch, profile)
+            return loop.run(save, wait, self._report_epoch, profile)
         except EvaluationFailed as error:
             failed = error
             self._save_unevaluated(error)

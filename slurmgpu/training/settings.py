@@ -115,6 +115,9 @@ class Settings:
     profile: Annotated[bool, _SWITCH] = False
     profile_after: Annotated[int, _whole(0)] = 10
     profile_steps: Annotated[int, _COUNT] = 5
+    profile_stacks: Annotated[bool, _SWITCH] = False
+    profile_snapshot: Annotated[bool, _SWITCH] = False
+    nvtx: Annotated[bool, _SWITCH] = False
     track: Annotated[Sequence[str], _TRACKERS] = field(default_factory=list)
     peak_flops: Annotated[Optional[float], _or_null(_POSITIVE)] = None
     timeout: Annotated[float, _POSITIVE] = 1800.0

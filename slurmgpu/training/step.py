@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Optional
 
@@ -19,6 +19,7 @@ from .settings import Settings, micro_batch
 from .task import Task
 from .watching.meter import Meter, on_device
 from .watching.pace import Forward
+from .watching.phases import Each, Phases
 
 __all__ = ["Step", "Trained"]
 
@@ -69,6 +70,21 @@ class Step:
         self._before: list[torch.Tensor] = []
         self._keep, self._losses, self._sizes = meter.keep, meter.losses, meter.sizes
         self._whole = self._rounds(self._batch)
+
+    def mark(self, phases: Phases) -> Callable[[], None]:
+        """Tell what a step is at, from now on; until what this returns is called, which leaves a step as it was."""
+        loss, each = self._loss, Each(self.batches, phases, "data")
+        self.batches = each
+        self._loss = phases.during("forward", loss, then="backward")
+        self._update = phases.during("optimizer", self._update)  # type: ignore[method-assign]
+
+        def end() -> None:
+            if self.batches is each:
+                self.batches = each.inner
+            self._loss = loss
+            del self._update
+
+        return end
 
     def _rounds(self, size: int) -> list[tuple[float, int]]:
         """Weight and samples of this rank's micro-batches in a step of so many samples; (0, 0) for a stand-in."""

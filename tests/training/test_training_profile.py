@@ -5,18 +5,23 @@ from __future__ import annotations
 import errno
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from slurmgpu.training.step import Step
 from slurmgpu.training.watching import profiling
+from slurmgpu.training.watching.phases import Each, Phases
+from slurmgpu.training.watching.profiling import Times
 
 from .conftest import RunFolder, new_run
 
 SETTINGS: dict[str, Any] = {"epochs": 3, "batch_size": 10, "log_every": 1, "lr": 0.05}
 PROFILE: dict[str, Any] = {"profile": True, "profile_after": 2, "profile_steps": 3}
-FILES = ["memory.txt", "operators.txt", "steps.json", "trace.json.gz"]
+FILES = ["memory.txt", "operators.txt", "parts.json", "steps.json", "trace.json.gz"]
 
 
 def written(run: RunFolder) -> list[str]:
@@ -50,7 +55,119 @@ def test_a_profile_has_trace_operators_memory_and_times(
     assert (found["timed_steps"], found["recorded_steps"]) == ([3, 5], [9, 11])
     assert len(found["step_seconds"]) == 3
     assert all(seconds > 0 for seconds in found["step_seconds"])
-    assert "profile of steps 9 to 11 written to profile/" in capsys.readouterr().out
+    assert [sorted(each) for each in found["phase_seconds"]] == [
+        ["backward", "data", "forward", "optimizer"]
+    ] * 3
+    inside = [sum(each.values()) for each in found["phase_seconds"]]
+    assert all(0 < part <= whole for part, whole in zip(inside, found["step_seconds"], strict=True))
+    out = capsys.readouterr().out
+    assert "profile of steps 9 to 11 written to profile/" in out
+    assert re.search(r"profile: a step takes .+ \(3 steps timed, 3 recorded to split them; .+\): .+ %", out)
+    assert "profile: verdict: " in out
+
+
+def test_a_trace_opens_in_perfetto_and_tensorboard_and_shows_the_phases_of_each_step(run: RunFolder) -> None:
+    run.write("Restless", **SETTINGS, **PROFILE, accumulate=2)
+    run.here()
+    with gzip.open(run.path / "profile" / "rank-0.trace.json.gz") as file:
+        document = json.load(file)
+    assert document["schemaVersion"] == 1
+    for event in document["traceEvents"]:
+        # The fields of a complete event in the Trace Event Format, which both read.
+        if event["ph"] == "X":
+            assert isinstance(event["name"], str)
+            assert all(isinstance(event[key], (int, float)) for key in ("ts", "dur"))
+            assert event.keys() >= {"pid", "tid"}
+    marked = [event for event in document["traceEvents"] if event.get("name", "").startswith("slurmgpu.")]
+    marked.sort(key=lambda event: event["ts"])
+    between = ["slurmgpu.evaluating", "slurmgpu.saving"]  # the recorded steps go over the end of an epoch
+    assert [name for event in marked if (name := event["name"]) in between] == between
+    passes = ["data", "forward", "backward"] * 2
+    expected = [f"slurmgpu.{name}" for name in [*passes, "optimizer"] * 3]
+    assert [name for event in marked if (name := event["name"]) not in between] == expected
+    ends = [event["ts"] + event["dur"] for event in marked]
+    assert all(end <= event["ts"] + 0.01 for end, event in zip(ends[:-1], marked[1:], strict=True))
+
+
+def test_evaluations_and_saves_between_the_timed_steps_are_phases_of_their_own(run: RunFolder) -> None:
+    run.write("Restless", **{**SETTINGS, "batch_size": 50, "epochs": 9}, **PROFILE, checkpoint_steps=1)
+    run.here()
+    found = times(run)["phase_seconds"]
+    assert sum("evaluating" in each for each in found) >= 1  # an epoch has two steps
+    assert all("saving" in each for each in found)
+    parts = json.loads((run.path / "profile" / "rank-0.parts.json").read_text())["parts"]
+    assert parts["saving"] > 0
+
+
+def test_after_its_profile_a_training_takes_its_steps_directly_again(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[Step] = []
+    before = Step.__init__
+
+    def kept(self: Step, *arguments: Any) -> None:
+        before(self, *arguments)
+        known.append(self)
+        known_loss.append(self._loss)
+
+    known_loss: list[object] = []
+    monkeypatch.setattr(Step, "__init__", kept)
+    run.write("Restless", **SETTINGS, **PROFILE)
+    run.here()
+    (step,) = known
+    assert "_update" not in vars(step)
+    assert step._loss is known_loss[0]
+    assert not isinstance(step.batches, Each)
+
+
+class Clock:
+    """A pretended CUDA event, which the stream comes to at once."""
+
+    now = 0.0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self, _stream: object) -> None:
+        Clock.now += 2
+        self.at = Clock.now
+
+    def elapsed_time(self, later: Clock) -> float:
+        return later.at - self.at
+
+
+def test_on_a_gpu_phases_are_timed_by_events_and_are_ranges_for_nsys(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranges: list[str] = []
+    monkeypatch.setattr(torch.cuda, "Event", Clock)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: None)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", ranges.append)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: ranges.append("end"))
+    phases = Phases(torch.device("cuda", 0), ranges=True)
+    update = phases.during("optimizer", lambda: None)
+    update()  # not timed
+    phases.timing = True
+    for _ in range(2):
+        phases.step()
+        assert next(Each(iter([7]), phases, "data")) == 7
+        with pytest.raises(ValueError, match="mistake"):
+            phases.during("forward", lambda: int("mistake"), then="backward")()
+        update()
+    phases.step()
+    found = Times.of(phases.times(), 2)
+    assert found.steps == pytest.approx([0.014, 0.014])
+    one = {"data": 0.002, "forward": 0.002, "backward": 0.002, "optimizer": 0.002}
+    assert found.phases == [pytest.approx(one)] * 2
+    assert found.means().often == dict.fromkeys(one, 2)
+    step = ["slurmgpu.data", "end", "slurmgpu.forward", "end", "slurmgpu.backward", "end"]
+    assert ranges == ["slurmgpu.optimizer", "end", *[*step, "slurmgpu.optimizer", "end"] * 2]
+
+
+def test_ranges_for_nsys_are_said_to_do_nothing_on_cpus(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.write(**SETTINGS, nvtx=True)
+    run.here()
+    assert "note: nvtx does nothing on CPUs" in capsys.readouterr().out
 
 
 def test_a_profile_changes_nothing_that_is_learned(tmp_path: Path) -> None:
@@ -71,6 +188,8 @@ def test_each_rank_writes_its_own(run: RunFolder) -> None:
     assert written(run) == [f"rank-{rank}.{name}" for rank in (0, 1) for name in FILES]
     assert [times(run, rank)["rank"] for rank in (0, 1)] == [0, 1]
     assert ended.out.count("profile of steps") == 1
+    assert ended.out.count("profile: a step takes") == 1
+    assert "; mean of 2 ranks)" in ended.out
 
 
 def test_a_run_is_profiled_once(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

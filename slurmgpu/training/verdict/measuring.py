@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from .intervals import length, merged
+from .intervals import common, length, merged
 from .on_cpu import split_cpu
 from .on_gpu import split_gpu
 from .timeline import Timeline
@@ -44,8 +44,11 @@ def measure(found: Timeline, timed: Optional[Timed] = None) -> dict[str, Any]:
     them: what recording costs is left out.
     """
     window = merged(found.steps) or [found.window]
+    # Between the phases of our own steps is the profiler's doing, mostly; the timed steps tell what else there is.
+    marked = [span for spans in found.phases.values() for span in spans]
+    within = common(window, merged(marked)) if timed is not None and "forward" in found.phases else window
     on_gpu = bool(found.kernels.starts)
-    traced, facts = (split_gpu if on_gpu else split_cpu)(found, window)
+    traced, facts = (split_gpu if on_gpu else split_cpu)(found, within)
     steps = max(1, len(found.steps))
     seconds = {name: value / steps / 1e6 for name, value in traced.items()}
     added = None
@@ -68,7 +71,8 @@ def measure(found: Timeline, timed: Optional[Timed] = None) -> dict[str, Any]:
 def _as_timed(traced: dict[str, float], timed: Timed) -> tuple[dict[str, float], float]:
     """The parts as they were without the profiler, and what it added to a step: mostly to many small operators."""
     apart = {name: timed.phases.get(name, 0.0) for name in ("data", "evaluating", "saving")}
-    bare = max(0.0, timed.seconds - sum(apart.values()))
+    between = max(0.0, timed.seconds - sum(timed.phases.values()))
+    bare = max(0.0, timed.seconds - sum(apart.values()) - between)
     inner = {name: traced[name] for name in ("copying", "computing", "small", "communicating", "outside")}
     added = max(0.0, sum(inner.values()) - bare)
     inner["small"] = max(0.0, inner["small"] - added)
@@ -76,6 +80,7 @@ def _as_timed(traced: dict[str, float], timed: Timed) -> tuple[dict[str, float],
     seconds = {name: value * bare / whole if whole else 0.0 for name, value in inner.items()}
     if not whole:
         seconds["computing"] = bare
+    seconds["outside"] += between
     at_data = traced["data"] + traced["copying_data"]
     copied = traced["copying_data"] / at_data if at_data else 0.0
     seconds["data"], seconds["copying_data"] = apart["data"] * (1 - copied), apart["data"] * copied

@@ -1,23 +1,30 @@
 """A profile of some steps: what ran when, which operators took the time, what took the memory.
 
 A start goes through it once: ``profile_after`` steps pass, ``profile_steps`` are timed as they are, a few warm
-the profiler up, ``profile_steps`` are recorded. Then the loop takes its steps directly again, as it does from
-the first one when there is no profile.
+the profiler up, ``profile_steps`` are recorded, and what they tell is said. Then the loop takes its steps directly
+again, as it does from the first one when there is no profile.
 """
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Optional
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import torch
 from torch.autograd.profiler_util import EventList
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from ..files import write_json
+from ..verdict.events import Unreadable
+from ..verdict.judging import judge
+from ..verdict.measuring import Timed
+from ..verdict.reading import measured_trace
+from ..verdict.telling import summary
 from .gauges import peak_memory
+from .phases import STEP, Phases
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -28,16 +35,20 @@ __all__ = ["SCHEMA", "Profile", "begin"]
 SCHEMA = "slurmgpu.profile/1"
 _WARM_UP = 3  # steps in which the profiler runs already and nothing of it counts
 _ROWS = 60  # of an operator table
+_ALLOCATIONS = 200_000  # of a memory snapshot, the newest
+_MOST_TEXT = 1 << 28  # characters of a trace that a training reads itself: some seconds
 
 
-def begin(step: Step, session: Session, last_step: int) -> Optional[Profile]:
-    """A profile for the steps of this start; None when an earlier one has finished it, or there are too few."""
+def begin(step: Step, session: Session, last_step: int, phases: Phases) -> Optional[Profile]:
+    """A profile for the steps of this start; None when none is asked for, an earlier one is there, or steps are too few."""
     folder, settings = session.run_dir / "profile", step.settings
+    if not settings.profile:
+        return None
     # One answer for all: with another world size the ranks would not agree on whose files are there.
     if session.group.on_first(lambda: any(folder.glob("rank-*.steps.json"))):
         session.console.say("note: profile/ is there from an earlier start; remove it to have a new one")
         return None
-    found, left = Profile(step, session), last_step - session.watch.step
+    found, left = Profile(step, session, phases), last_step - session.watch.step
     if found.needs > left:
         session.console.say(
             f"note: no profile: it takes {found.needs} steps (profile_after {settings.profile_after} + 2 x "
@@ -48,17 +59,20 @@ def begin(step: Step, session: Session, last_step: int) -> Optional[Profile]:
 
 
 class Profile:
-    """One rank's profile; ``take`` stands in for the step's until it is ``through``."""
+    """One rank's profile; ``take`` stands in for the step's until it is ``through``, and ``on_end`` is called then."""
 
-    def __init__(self, step: Step, session: Session) -> None:
+    def __init__(self, step: Step, session: Session, phases: Phases) -> None:
         self._step, self._session, self._folder = step, session, session.run_dir / "profile"
+        self._phases = phases
         self._device, self._rank = session.group.device, session.group.ranks.rank
         self._on_gpu = self._device.type == "cuda"
+        self._settings = step.settings
         self._after, self._steps = step.settings.profile_after, step.settings.profile_steps
+        self._snapshot = step.settings.profile_snapshot and self._on_gpu
         self._taken = 0
         self._first = session.watch.step + 1
-        self._marks: list[Any] = []
         self._profiler: Optional[profile] = None
+        self.on_end: Callable[[], None] = lambda: None
 
     @property
     def needs(self) -> int:
@@ -73,7 +87,8 @@ class Profile:
     def take(self, size: int) -> None:
         """One step, and what is due around it."""
         if self._after <= self._taken <= self._after + self._steps:
-            self._mark()
+            self._phases.step()
+            self._phases.timing = self._taken < self._after + self._steps
         if self._taken == self._after + self._steps:
             self._start()
         self._step.take(size)
@@ -82,15 +97,6 @@ class Profile:
             _quietly(self._profiler.step)
         if self._taken == self.needs:
             self._finish()
-
-    def _mark(self) -> None:
-        """The border between two timed steps: on a GPU an event in its stream, which nobody waits for."""
-        if self._on_gpu:
-            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call, unused-ignore]
-            event.record(torch.cuda.current_stream(self._device))
-            self._marks.append(event)
-        else:
-            self._marks.append(time.perf_counter())
 
     def _start(self) -> None:
         activities = [ProfilerActivity.CPU]
@@ -101,17 +107,24 @@ class Profile:
             schedule=schedule(wait=0, warmup=_WARM_UP, active=self._steps, repeat=1),
             record_shapes=True,
             profile_memory=True,
+            with_stack=self._settings.profile_stacks,
         )
+        self._phases.marking = True
+        if self._snapshot:
+            torch.cuda.memory._record_memory_history(max_entries=_ALLOCATIONS)
         _quietly(self._profiler.start)
 
     def _finish(self) -> None:
         """Write everything down; a disk that is full costs the profile, not the training."""
         began = time.perf_counter()
+        self._phases.marking = False
         if self._on_gpu:
             torch.cuda.synchronize(self._device)
+        measured: Optional[dict[str, Any]] = None
         try:
             self._folder.mkdir(exist_ok=True)
-            _quietly(self._write)
+            timed = Times.of(self._phases.times(), self._steps)
+            measured = self._write(timed)
         except OSError as error:
             self._session.console.say(f"warning: the profile could not be written: {error.strerror}")
         else:
@@ -120,18 +133,49 @@ class Profile:
                 f"profile of steps {last - self._steps + 1} to {last} written to {self._folder.name}/"
             )
         self._profiler = None
+        self.on_end()
         self._session.watch.beats += 1
+        self._tell(self._session.group.gather(measured))  # all ranks are here, after the same step
         self._step.meter.pause(time.perf_counter() - began)
 
-    def _write(self) -> None:
+    def _tell(self, measured: Sequence[Optional[Mapping[str, Any]]]) -> None:
+        """Say what takes the time, of the ranks that know."""
+        known = {rank: each for rank, each in enumerate(measured) if each is not None}
+        if known and self._session.group.ranks.first:
+            for line in summary(judge(known, self._settings.as_dict())):
+                self._session.console.say(line)
+
+    def _write(self, timed: Times) -> Optional[dict[str, Any]]:
         assert self._profiler is not None
-        self._profiler.stop()
+        _quietly(self._profiler.stop)
         name = f"rank-{self._rank}"
-        self._profiler.export_chrome_trace(str(self._folder / f"{name}.trace.json.gz"))
+        trace = self._folder / f"{name}.trace.json.gz"
+        _quietly(lambda: self._export(trace))
+        if self._snapshot:
+            file = str(self._folder / f"{name}.memory.pickle")
+            torch.cuda.memory._dump_snapshot(file)  # type: ignore[no-untyped-call, unused-ignore]
+            torch.cuda.memory._record_memory_history(enabled=None)
         averages = self._profiler.key_averages()
         (self._folder / f"{name}.operators.txt").write_text(self._operators(averages), encoding="utf-8")
         (self._folder / f"{name}.memory.txt").write_text(self._memory(averages), encoding="utf-8")
-        write_json(self._folder / f"{name}.steps.json", self._times())  # last: now the profile is whole
+        measured = self._measure(trace, timed)
+        if measured is not None:
+            write_json(self._folder / f"{name}.parts.json", measured)
+        write_json(self._folder / f"{name}.steps.json", self._times(timed))  # last: now the profile is whole
+        return measured
+
+    def _export(self, trace: Path) -> None:
+        assert self._profiler is not None
+        self._profiler.export_chrome_trace(str(trace))
+
+    def _measure(self, trace: Path, timed: Times) -> Optional[dict[str, Any]]:
+        try:
+            return measured_trace(trace, timed.means(), _MOST_TEXT)
+        except Unreadable as error:
+            self._session.console.say(
+                f"note: no verdict on the profile: {trace.name} is not read here: {error}; slurmgpu profile reads it"
+            )
+        return None
 
     def _operators(self, averages: EventList) -> str:
         keys = ["self_cpu_time_total"]
@@ -147,19 +191,18 @@ class Profile:
         table = _table(averages, "self_cpu_memory_usage")
         return f"most memory that this process has had so far: {peak_memory(self._device)} bytes\n{table}"
 
-    def _times(self) -> dict[str, object]:
-        pairs = zip(self._marks, self._marks[1:])
-        seconds = [one.elapsed_time(two) / 1000 if self._on_gpu else two - one for one, two in pairs]
-        timed = self._first + self._after
-        recorded = timed + self._steps + _WARM_UP
+    def _times(self, timed: Times) -> dict[str, object]:
+        first = self._first + self._after
+        recorded = first + self._steps + _WARM_UP
         return {
             "schema": SCHEMA,
             "rank": self._rank,
             "device": torch.cuda.get_device_name(self._device) if self._on_gpu else "CPU",
             "torch": torch.__version__,
             "clock": "CUDA events" if self._on_gpu else "wall clock",
-            "timed_steps": [timed, timed + self._steps - 1],
-            "step_seconds": seconds,
+            "timed_steps": [first, first + self._steps - 1],
+            "step_seconds": timed.steps,
+            "phase_seconds": timed.phases,
             "recorded_steps": [recorded, recorded + self._steps - 1],
         }
 
@@ -168,10 +211,41 @@ class Profile:
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
             _quietly(profiler.stop)
+            if self._snapshot:
+                torch.cuda.memory._record_memory_history(enabled=None)
         if not self.through:
+            self.on_end()
             self._session.console.say(
                 "note: stopped before the profile was complete; the next start makes it"
             )
+
+
+class Times(NamedTuple):
+    """Seconds of each timed step, and of each phase in each of them."""
+
+    steps: list[float]
+    phases: list[dict[str, float]]
+
+    @classmethod
+    def of(cls, found: Sequence[tuple[str, float]], steps: int) -> Times:
+        """Sort what was timed into its steps; a step begins with ``STEP``."""
+        times = cls([], [])
+        for name, seconds in found:
+            if name == STEP:
+                times.steps.append(0.0)
+                times.phases.append({})
+            times.steps[-1] += seconds
+            if name and name != STEP:
+                times.phases[-1][name] = times.phases[-1].get(name, 0.0) + seconds
+        return cls(times.steps[:steps], times.phases[:steps])
+
+    def means(self) -> Timed:
+        """A mean step."""
+        count = len(self.steps)
+        names = {name for each in self.phases for name in each}
+        phases = {name: sum(each.get(name, 0.0) for each in self.phases) / count for name in names}
+        often = {name: sum(1 for each in self.phases if name in each) for name in names}
+        return Timed(count, sum(self.steps) / count, phases, often)
 
 
 def _table(averages: EventList, key: str) -> str:
