@@ -164,6 +164,30 @@ def test_an_abort_by_a_watchdog_is_not_what_failed_first(tmp_path: Path) -> None
     assert said(tmp_path, trace(lost, 0) + aborted, exit_code=134).kind == UNKNOWN
 
 
+def test_the_one_rank_without_a_word_failed_first_though_a_launcher_speaks_of_its_own_end(
+    tmp_path: Path,
+) -> None:
+    lost = "\n".join(
+        f'[rank{rank}]: Traceback (most recent call last):\n[rank{rank}]:   File "train.py", line 12, in <module>\n'
+        f"[rank{rank}]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:19600."
+        for rank in (0, 1)
+    )
+    ends = "\n".join(
+        f"Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-25_10:37:{second}\n  host      : localhost\n"
+        f"  rank      : {rank} (local_rank: 0)\n  exitcode  : {code} (pid: 8282)\n"
+        for second, rank, code in ((29, 2, 7), (31, 0, 1))
+    )
+    stopped = (
+        "Traceback (most recent call last):\n    raise SignalException(text, sigval=sigval)\n"
+        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 8019 got signal: 15\n"
+    )
+    path = tmp_path / "job.out"
+    path.write_text(f"{lost}\n{ends}{stopped}")
+    found = diagnose([str(path)], Facts(exit_code=1, processes=4))
+    assert found is not None
+    assert (found.kind, found.rank) == ("exit-code", 2)
+
+
 def test_interleaved_tracebacks_are_told_apart_by_their_ranks(tmp_path: Path) -> None:
     one, other = trace("KeyError: 'a'", 6).splitlines(), trace("RuntimeError: Broken pipe", 1).splitlines()
     mixed = "".join(f"{b}\n{a}\n" for a, b in zip(one, other, strict=True))

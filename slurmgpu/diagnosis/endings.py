@@ -51,7 +51,10 @@ def _of_signal(number: int, end: Optional[End], seen: Reading) -> Choice:
     rank = end.rank if end is not None else None
     if number == 9:
         what = "the process was killed (SIGKILL), and nothing in the logs says by whom: most often it is the system's OOM killer"
-        fix = "compare its memory with what was asked for (slurmgpu status): memory: asks for more; dmesg on the node tells"
+        fix = (
+            "compare its memory with what was asked for (slurmgpu status), and ask for more (memory:, or --mem of sbatch); "
+            "dmesg on the node names the killer"
+        )
         return Choice(None, end, rank, False, "killed", what, fix)
     kind = {11: "segfault", 7: "bus-error", 4: "illegal-instruction"}.get(number)
     found = next((one for one in seen.host if one.row.id == kind), None)

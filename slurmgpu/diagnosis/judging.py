@@ -102,9 +102,11 @@ def _first_end(ended: Sequence[End]) -> Optional[End]:
 def _silent(ended: Sequence[End], seen: Reading) -> Optional[End]:
     """The one process that ended badly without a word, where all others that did so say that they had lost another."""
     first = _first_end(ended)
-    if first is None or not any(one.trace and one.row.id != "launcher" for one in seen.lost):
+    # A launcher speaks of its processes, and of itself when srun ends it.
+    lost = [one for one in seen.lost if one.trace and one.row.id not in ("launcher", "told-to-end")]
+    if first is None or not lost:
         return first
-    spoke = {one.rank for one in seen.lost if one.trace and one.row.id != "launcher"}
+    spoke = {one.rank for one in lost}
     if first.by == "srun" and any(end.by == "torchrun" for end in ended):
         return None
     silent = [
