@@ -52,7 +52,8 @@ def _option(name: str, field: FieldInfo) -> Decorator:
     if len(words) == len(kinds):
         return click.option(f"--{flag}", _PREFIX + name, type=click.Choice(words), help=help_text)
     number = ["N"] if int in kinds else ["X"] if float in kinds else []
-    metavar = "|".join([*number, *words, *(["none"] if type(None) in kinds else [])])
+    share = ["P%"] if number and str in kinds else []
+    metavar = "|".join([*number, *share, *words, *(["none"] if type(None) in kinds else [])])
     return click.option(f"--{flag}", _PREFIX + name, metavar=metavar, help=help_text)
 
 

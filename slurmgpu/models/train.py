@@ -72,20 +72,37 @@ class TrainSettings(BaseModel):
         1e-3, gt=0, description="Learning rate of the default optimizer (AdamW); the task reads it as cfg.lr."
     )
     weight_decay: float = Field(0.01, ge=0, description="Weight decay of the default optimizer (AdamW).")
-    schedule: Literal["constant", "linear", "cosine"] = Field(
+    no_decay: bool = Field(
+        False,
+        description="Whether the default optimizer leaves parameters with fewer than two dimensions, biases and those of "
+        "norms, without weight decay.",
+    )
+    schedule: Literal["constant", "linear", "cosine", "wsd"] = Field(
         "constant",
         description="How the learning rate goes on after the warm-up, where the task has no schedule of its own: "
-        "as it is, or down to 0 at the last step.",
+        "as it is, or down to min_lr at the last step; wsd (warm-up, stable, decay): as it is until decay_steps before "
+        "the end, then straight down.",
     )
-    warmup_steps: int = Field(
+    warmup_steps: int | str = Field(
         0,
-        ge=0,
-        description="Steps in which the learning rate rises to its value, unless the task has a schedule.",
+        description="Steps in which the learning rate rises to its value, or a share of all steps such as 5%, unless the "
+        "task has a schedule.",
+    )
+    decay_steps: int | str = Field(
+        "20%", description="Schedule wsd: the last steps, or their share, in which the learning rate falls."
+    )
+    min_lr: float | str = Field(
+        0.0,
+        description="Where schedules end: a learning rate, or a share of the one that they begin with, such as 10%.",
     )
     clip_norm: float | None = Field(
         None,
         gt=0,
         description="Largest norm of the gradient; longer ones are scaled down to it. null: no clipping.",
+    )
+    log_grad_norm: bool = Field(
+        False,
+        description="Whether the norm of the gradient is in the metrics; with clip_norm it always is.",
     )
     nonfinite: Literal["stop", "skip", "ignore"] = Field(
         "stop",
@@ -233,6 +250,25 @@ class TrainSettings(BaseModel):
         if workers != "auto" and (type(workers) is not int or workers < 0):
             raise ValueError("must be 'auto' or a whole number of at least 0")
         return workers
+
+    @field_validator("warmup_steps", "decay_steps", "min_lr", mode="before")
+    @classmethod
+    def _amount_or_share(cls, amount: Any, info: ValidationInfo) -> Any:
+        if isinstance(amount, str):
+            found = re.fullmatch(r"(\d+(\.\d+)?)%", amount)
+            fits = found is not None and float(found[1]) <= 100
+        elif info.field_name == "min_lr":
+            fits = isinstance(amount, (int, float)) and not isinstance(amount, bool) and amount >= 0
+        else:
+            fits = type(amount) is int and amount >= (info.field_name == "decay_steps")
+        if not fits:
+            least = {
+                "warmup_steps": "a whole number of at least 0",
+                "decay_steps": "a whole number of at least 1",
+            }
+            valid = least.get(info.field_name or "", "a number of at least 0")
+            raise ValueError(f"must be {valid}, or a share from '0%' to '100%'")
+        return amount
 
     @field_validator("config")
     @classmethod

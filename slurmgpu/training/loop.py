@@ -20,17 +20,20 @@ import torch
 from .data import count_workers, eval_batches, same_length, train_batches
 from .errors import NotFinite, SettingsError
 from .evaluation import evaluate, trained_sums
+from .optimizers import make_optimizer
 from .order import Share, mix, shares
 from .orders import make_order
 from .precision import Precision
 from .saving.randomness import seed_all
+from .schedules import make_schedule
 from .session import Session
 from .settings import Config, Settings, micro_batch
-from .setup import make_model, make_optimizer, make_schedule, set_backends, spread
-from .step import Step, Trained
+from .setup import make_model, set_backends, spread
+from .step import GRADIENT_NORM, Step, Trained
 from .task import Task
 from .watching.console import duration
 from .watching.gauges import Gauges
+from .watching.means import Means
 from .watching.meter import Meter, Reading
 from .watching.metrics import Metrics
 from .watching.pace import Pace, forward_timer
@@ -86,7 +89,9 @@ class Loop:
         ]
         self.renew_schedule()
         seed_all(mix(settings.seed, 1 + group.ranks.rank) >> 1)
-        self.meter = Meter(group)
+        norm = settings.log_grad_norm or settings.clip_norm is not None
+        names = [GRADIENT_NORM] if norm else []
+        self.meter = Meter(group, Means(names, finite=names))
         self.gauges = Gauges(settings, group, task.flops(cfg))
         self._gauged = self.gauges.any or group.together
         self._pending: Optional[Reading] = None

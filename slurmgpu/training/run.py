@@ -12,12 +12,14 @@ import torch
 
 from .errors import EvaluationFailed, NotFinite, Paused, SettingsError, TrainingError
 from .loop import Loop
+from .optimizers import left_out
 from .processes.group import Group
 from .resume import restore, restore_rank
 from .saving.checkpoint import Generation
 from .saving.checkpoint import require as require_facts
 from .saving.saver import Saved, Saving
 from .saving.snapshot import plain_state, reserve
+from .schedules import warmup_steps
 from .session import Limits, Session
 from .settings import Config, Settings, divided
 from .task import load
@@ -206,11 +208,18 @@ class _Run:
                 f"note: batch_size {self.settings.batch_size} is more than the {loop.samples} samples of an epoch: "
                 f"a step takes samples of {self.settings.batch_size / loop.samples:.3g} epochs"
             )
-        if self.settings.warmup_steps > loop.total_steps and not loop.task.has("schedule"):
-            reached = loop.total_steps / self.settings.warmup_steps
+        warmup = warmup_steps(self.settings, loop.total_steps)
+        if warmup > loop.total_steps and not loop.task.has("schedule"):
+            reached = loop.total_steps / warmup
             self.console.say(
-                f"note: warmup_steps {self.settings.warmup_steps} is more than the {loop.total_steps} steps of this "
+                f"note: warmup_steps {warmup} is more than the {loop.total_steps} steps of this "
                 f"training: the learning rate rises to {reached:.3g} of lr at most"
+            )
+        untrained = left_out(loop.model, loop.optimizer)
+        if untrained:
+            self.console.say(
+                f"note: {len(untrained)} parameter(s) stay as they are, because the optimizer does not have them: "
+                f"{', '.join(untrained[:4])}{' and others' if untrained[4:] else ''}"
             )
         multiple = tensor_core_multiple(self.settings, device)
         note = awkward_sizes(loop.model, loop.micro, multiple) if multiple else None

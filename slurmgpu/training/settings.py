@@ -49,6 +49,19 @@ def _or_null(rule: _Rule) -> _Rule:
     return _Rule(f"{rule.valid}, or null", lambda v: v is None or rule.holds(v))
 
 
+_PERCENT = re.compile(r"(\d+(\.\d+)?)%")
+
+
+def _or_percent(rule: _Rule) -> _Rule:
+    def holds(value: object) -> bool:
+        if not isinstance(value, str):
+            return rule.holds(value)
+        found = _PERCENT.fullmatch(value)
+        return found is not None and float(found[1]) <= 100
+
+    return _Rule(f"{rule.valid}, or a share from '0%' to '100%'", holds)
+
+
 _SWITCH = _Rule("true or false", lambda v: type(v) is bool)
 _MAPPING = _Rule("a mapping", lambda v: isinstance(v, dict))
 _COUNT = _whole(1)
@@ -86,9 +99,13 @@ class Settings:
     drop_last: Annotated[bool, _SWITCH] = False
     lr: Annotated[float, _POSITIVE] = 1e-3
     weight_decay: Annotated[float, _number(positive=False)] = 0.01
-    schedule: Annotated[str, _one_of("constant", "linear", "cosine")] = "constant"
-    warmup_steps: Annotated[int, _whole(0)] = 0
+    no_decay: Annotated[bool, _SWITCH] = False
+    schedule: Annotated[str, _one_of("constant", "linear", "cosine", "wsd")] = "constant"
+    warmup_steps: Annotated[Union[int, str], _or_percent(_whole(0))] = 0
+    decay_steps: Annotated[Union[int, str], _or_percent(_whole(1))] = "20%"
+    min_lr: Annotated[Union[float, str], _or_percent(_number(positive=False))] = 0.0
     clip_norm: Annotated[Optional[float], _or_null(_POSITIVE)] = None
+    log_grad_norm: Annotated[bool, _SWITCH] = False
     nonfinite: Annotated[str, _one_of("stop", "skip", "ignore")] = "stop"
     freeze: Annotated[Sequence[str], _PATTERNS] = field(default_factory=list)
     seed: Annotated[int, _SEED] = 0

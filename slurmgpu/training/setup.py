@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import math
 import os
-import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.checkpoint import checkpoint
 
 from .errors import SettingsError
@@ -21,7 +18,7 @@ from .processes.group import Group
 from .settings import Config, Settings
 from .task import Task
 
-__all__ = ["make_model", "make_optimizer", "make_schedule", "set_backends", "spread"]
+__all__ = ["make_model", "set_backends", "spread"]
 
 
 def set_backends(settings: Settings) -> None:
@@ -112,35 +109,3 @@ def _cast_in_replicas(model: torch.nn.Module, settings: Settings, device: torch.
             return forward(*arguments, **named)
 
     _around_forward(model, cast)
-
-
-def make_optimizer(task: Task, model: torch.nn.Module, cfg: Config) -> torch.optim.Optimizer:
-    """The task's optimizer, or AdamW with the settings' lr and weight_decay, in one kernel on a GPU."""
-    if task.has("optimizer"):
-        return task.optimizer(model, cfg)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    fused = all(parameter.is_cuda and parameter.is_floating_point() for parameter in trained)
-    return torch.optim.AdamW(trained, lr=cfg.lr, weight_decay=cfg.weight_decay, fused=fused or None)
-
-
-def make_schedule(
-    task: Task, optimizer: torch.optim.Optimizer, cfg: Config, settings: Settings, total_steps: int
-) -> Optional[LRScheduler]:
-    """The task's schedule, or the settings'; None for a learning rate that stays."""
-    if task.has("schedule"):
-        return task.schedule(optimizer, cfg, total_steps)
-    warmup, kind = settings.warmup_steps, settings.schedule
-    if kind == "constant" and not warmup:
-        return None
-
-    def factor(step: int) -> float:
-        if step < warmup:
-            return (step + 1) / warmup
-        done = min(1.0, (step - warmup) / max(1, total_steps - warmup))
-        if kind == "linear":
-            return 1 - done
-        return 0.5 * (1 + math.cos(math.pi * done)) if kind == "cosine" else 1.0
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return LambdaLR(optimizer, factor)

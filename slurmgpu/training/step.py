@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
@@ -17,11 +17,14 @@ from .processes.group import shared_by
 from .session import Session
 from .settings import Settings, micro_batch
 from .task import Task
-from .watching.meter import Meter, on_device
+from .watching.means import on_device
+from .watching.meter import Meter
 from .watching.pace import Forward
 from .watching.phases import Each, Phases
 
-__all__ = ["Step", "Trained"]
+__all__ = ["GRADIENT_NORM", "Step", "Trained", "clipped_norm"]
+
+GRADIENT_NORM = "gradient_norm"
 
 
 @dataclass(frozen=True)
@@ -62,11 +65,10 @@ class Step:
         self._scaler = precision.scaler
         self._stepped = True
         if self._scaler is not None:
-            # A scaler leaves an optimizer's step out where a gradient is infinite. It does so itself, unless the optimizer
-            # takes its word on the GPU (fused AdamW): to ask then would make each step wait.
             self.optimizer.register_step_post_hook(self._has_stepped)
         self._skips = settings.nonfinite == "skip"
-        self._guards = self._skips or settings.clip_norm is not None
+        self._logs_norm = settings.log_grad_norm or settings.clip_norm is not None
+        self._guards = self._skips or self._logs_norm
         self._before: list[torch.Tensor] = []
         self._keep, self._losses, self._sizes = meter.keep, meter.losses, meter.sizes
         self._whole = self._rounds(self._batch)
@@ -160,10 +162,11 @@ class Step:
     def _update(self, rounds: list[tuple[float, int]]) -> None:
         scaler, optimizer, skip = self._scaler, self.optimizer, False
         if self._guards:
-            clip = self.settings.clip_norm
             if scaler is not None:
                 scaler.unscale_(optimizer)
-            norm = torch.nn.utils.clip_grad_norm_(self._trained, math.inf if clip is None else clip)
+            norm = clipped_norm(self._trained, self.settings.clip_norm)
+            if self._logs_norm:
+                self.meter.means.add(GRADIENT_NORM, self._keep(norm))
             if self._skips and not math.isfinite(norm):
                 skip = True
                 self._put_buffers_back()
@@ -180,8 +183,14 @@ class Step:
             self.schedule.step()
         optimizer.zero_grad(set_to_none=True)
 
-    def _has_stepped(self, *_: object) -> None:
-        self._stepped = True
+    def _has_stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        """A scaler leaves an optimizer's step out where a gradient is infinite, and this is not called.
+
+        A fused optimizer is called all the same and leaves the step out on the GPU. A schedule that must not move on then
+        makes the step wait for the answer.
+        """
+        found = getattr(optimizer, "found_inf", None)
+        self._stepped = found is None or self.schedule is None or not found.item()
 
     def _put_buffers_back(self) -> None:
         """Undo the forward passes: an average of batches, as BatchNorm's, would never get rid of a NaN."""
@@ -190,6 +199,13 @@ class Step:
                 # One that never changes may not be writable: an expanded one.
                 if not torch.equal(buffer, before):
                     buffer.copy_(before)
+
+
+def clipped_norm(parameters: Sequence[torch.nn.Parameter], clip: Optional[float]) -> torch.Tensor:
+    """The norm of the parameters' gradients, which are scaled down to ``clip`` if theirs is larger."""
+    if clip is None and hasattr(torch.nn.utils, "get_total_norm"):  # from torch 2.6 on
+        return torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
+    return torch.nn.utils.clip_grad_norm_(parameters, math.inf if clip is None else clip)
 
 
 def _own(rounds: list[tuple[float, int]]) -> int:

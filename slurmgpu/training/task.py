@@ -1,8 +1,7 @@
 """The user's task: found, loaded and checked, so that a mistake in it is one clear sentence.
 
 A task is any class with ``model(cfg)``, ``dataset(cfg, split)`` and ``loss(model, batch)``; it may also have
-``optimizer``, ``schedule``, ``evaluate``, ``collate``, one of ``weights``, ``lengths`` and ``order``, ``blocks``,
-``prepare`` and ``flops``. No base class is needed.
+those of ``_OPTIONAL``. No base class is needed.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ _REQUIRED = {"model": "(cfg)", "dataset": "(cfg, split)", "loss": "(model, batch
 _OPTIONAL = {
     "blocks": "(model)",
     "optimizer": "(model, cfg)",
+    "parameter_groups": "(model, cfg)",
     "schedule": "(optimizer, cfg, total_steps)",
     "evaluate": "(model, batch)",
     "collate": "(samples)",
@@ -275,6 +275,23 @@ class Task:
             expected = "an optimizer whose step() needs no arguments, such as a closure"
             raise self._wrong("optimizer", expected, optimizer)
         return optimizer
+
+    def parameter_groups(self, model: torch.nn.Module, cfg: Config) -> list[dict[str, Any]]:
+        """Groups of parameters for the default optimizer, each with what differs there, such as its ``lr``."""
+        answer = self._user.parameter_groups(model, cfg)
+        expected = "a list of mappings, each with 'params', a list of parameters, and options of AdamW"
+        if not isinstance(answer, (list, tuple)) or not answer:
+            raise self._wrong("parameter_groups", expected, answer)
+        groups = []
+        for group in answer:
+            if not (isinstance(group, Mapping) and "params" in group):
+                raise self._wrong("parameter_groups", expected, group)
+            params = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
+            if not all(isinstance(each, torch.Tensor) for each in params):
+                raise self._wrong("parameter_groups", expected, params)
+            trained = [each for each in params if each.requires_grad]
+            groups.append({**group, "params": trained})
+        return groups
 
     def schedule(
         self, optimizer: torch.optim.Optimizer, cfg: Config, total_steps: int

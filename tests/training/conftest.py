@@ -53,7 +53,8 @@ class RunFolder:
             settings = load(self.path / "train.json")
             train(settings, self.path, Group(Ranks(), torch.device("cpu")), environment)
         finally:
-            sys.modules.pop("small", None)
+            for name in ("small", "optimized"):
+                sys.modules.pop(name, None)
 
     def ranks(
         self, count: int = 1, *, kill_on_bad_exit: bool = False, log: Path | None = None, **extra: str

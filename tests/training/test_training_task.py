@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from slurmgpu.training.errors import TrainingError
+from slurmgpu.training.optimizers import make_optimizer
+from slurmgpu.training.schedules import make_schedule
 from slurmgpu.training.settings import Config, Settings
-from slurmgpu.training.setup import make_optimizer, make_schedule
 from slurmgpu.training.task import Loss, Task, load
 
 CFG = Config(Settings(task="mine.py:Mine", lr=0.5))

@@ -12,6 +12,7 @@ import torch
 from ..processes.group import Group
 from ..task import Scalar
 from .gauges import peak_memory
+from .means import Means, on_device
 
 __all__ = ["Meter", "Reading", "on_device"]
 
@@ -19,9 +20,12 @@ __all__ = ["Meter", "Reading", "on_device"]
 class Reading:
     """What a line of metrics says, on its way from the device; ``values`` waits for it."""
 
-    def __init__(self, step: int, totals: Union[torch.Tensor, list[float]], times: dict[str, float]) -> None:
+    def __init__(
+        self, step: int, totals: Union[torch.Tensor, list[float]], times: dict[str, float], means: Means
+    ) -> None:
         self.step = step
         self.times = times
+        self._means = means
         self._totals = totals
         self._event: Optional[torch.cuda.Event] = None
         if isinstance(totals, torch.Tensor):
@@ -31,26 +35,21 @@ class Reading:
             self._event.record()
 
     def values(self) -> dict[str, float]:
-        """The mean loss over all ranks, this rank's times, and what was added to these."""
+        """The mean loss over all ranks and the other means, this rank's times, and what was added to these."""
         if self._event is not None:
             self._event.synchronize()
-        total, count = self._totals.tolist() if isinstance(self._totals, torch.Tensor) else self._totals
+        totals = self._totals.tolist() if isinstance(self._totals, torch.Tensor) else self._totals
+        total, count = totals[:2]
         self.times["loss"] = total / count if count else float("nan")
+        self.times.update(self._means.read(totals[2:]))
         return self.times
-
-
-def on_device(value: Scalar, device: torch.device) -> torch.Tensor:
-    """The number as a tensor in double precision; filled in there, because copying a number to a GPU waits."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().to(device, torch.float64)
-    return torch.full((), float(value), dtype=torch.float64, device=device)
 
 
 class Meter:
     """Collects without waiting for the device; the loop appends to it directly, on a step's path."""
 
-    def __init__(self, group: Group) -> None:
-        self._group = group
+    def __init__(self, group: Group, means: Means) -> None:
+        self._group, self.means = group, means
         # On the CPU a plain number is quicker to keep than a tensor, and there is nothing to wait for.
         self.keep: Callable[[torch.Tensor], Scalar] = (
             torch.Tensor.item if group.device.type == "cpu" else torch.Tensor.detach
@@ -71,6 +70,7 @@ class Meter:
         self.losses.clear()
         self.counts.clear()
         self.sizes.clear()
+        self.means.clear()
         self.steps = 0
         self.samples = 0
         self.open = False  # whether a resume has brought losses that are to be logged, on any rank
@@ -92,7 +92,16 @@ class Meter:
             del self.losses[-count:], self.counts[-count:], self.sizes[-count:]
 
     def totals(self) -> Union[torch.Tensor, list[float]]:
-        """Sum of losses and count of what they are the mean of, of this rank, in double precision."""
+        """Sum of losses and count of what they are the mean of, then those of other means; in double precision.
+
+        They are this rank's.
+        """
+        own, others = self._losses(), self.means.totals(self._group.device)
+        if isinstance(own, torch.Tensor):
+            return torch.cat([own, others]) if isinstance(others, torch.Tensor) else own
+        return [*own, *others]
+
+    def _losses(self) -> Union[torch.Tensor, list[float]]:
         if self._group.device.type == "cpu":
             if self.counts:
                 return [sum(self.losses), sum(map(float, self.counts))]
@@ -137,11 +146,16 @@ class Meter:
             self.look()
         times["peak_memory_bytes"] = self._memory
         self.start()
-        return Reading(step, totals, times)
+        return Reading(step, totals, times, self.means)
 
     def state(self) -> dict[str, object]:
         """The losses of the interval so far, so that a resumed run's next line has the same mean."""
-        return {"losses": self.losses, "counts": self.counts, "sizes": self.sizes}
+        return {
+            "losses": self.losses,
+            "counts": self.counts,
+            "sizes": self.sizes,
+            "means": self.means.state(),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Put the losses of an interval back."""
@@ -150,3 +164,4 @@ class Meter:
         for kept, saved in ((self.losses, state["losses"]), (self.counts, state["counts"])):
             kept += [each.to(device) if isinstance(each, torch.Tensor) else each for each in saved]
         self.sizes += state["sizes"]
+        self.means.restore(state.get("means", {}), device)

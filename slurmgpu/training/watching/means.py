@@ -1,0 +1,77 @@
+"""Means by name over an interval of metrics, beside that of the loss; nothing waits for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Union
+
+import torch
+
+from ..task import Scalar
+
+__all__ = ["Means", "on_device"]
+
+
+def on_device(value: Scalar, device: torch.device) -> torch.Tensor:
+    """The number as a tensor in double precision; filled in there, because copying a number to a GPU waits."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to(device, torch.float64)
+    return torch.full((), float(value), dtype=torch.float64, device=device)
+
+
+class Means:
+    """Values with weights under names that are known from the start, so that all ranks add up the same ones."""
+
+    def __init__(self, names: Sequence[str] = (), finite: Sequence[str] = ()) -> None:
+        """``finite``: names whose values count only where they are finite."""
+        self.names, self._finite = tuple(names), frozenset(finite)
+        self._values: dict[str, list[Any]] = {name: [] for name in names}
+        self._weights: dict[str, list[Any]] = {name: [] for name in names}
+
+    def add(self, name: str, value: Scalar, weight: Scalar = 1.0) -> None:
+        """Add a mean with the weight that it has among the others: numbers on the CPU, tensors on a GPU."""
+        self._values[name].append(value)
+        self._weights[name].append(weight)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        for each in (*self._values.values(), *self._weights.values()):
+            each.clear()
+
+    def totals(self, device: torch.device) -> Union[torch.Tensor, list[float]]:
+        """Sum and weight of each name, one after the other, in double precision."""
+        pairs = [self._pair(name, device) for name in self.names]
+        if device.type == "cpu":
+            return [number for pair in pairs for number in pair.tolist()]
+        return torch.cat(pairs) if pairs else torch.zeros(0, dtype=torch.float64, device=device)
+
+    def _pair(self, name: str, device: torch.device) -> torch.Tensor:
+        if not self._values[name]:
+            return torch.zeros(2, dtype=torch.float64, device=device)
+        values, weights = (_stacked(each, device) for each in (self._values[name], self._weights[name]))
+        if name in self._finite:
+            counts = torch.isfinite(values)
+            values, weights = torch.where(counts, values, 0.0), weights * counts
+        return torch.stack([(values * weights).sum(), weights.sum()])
+
+    def read(self, totals: Sequence[float]) -> dict[str, float]:
+        """The mean of each name that has one, from totals, which may be sums over ranks."""
+        pairs = zip(self.names, totals[::2], totals[1::2])
+        return {name: total / weight for name, total, weight in pairs if weight}
+
+    def state(self) -> dict[str, object]:
+        """What is open, for a checkpoint."""
+        return {name: [self._values[name], self._weights[name]] for name in self.names}
+
+    def restore(self, state: Mapping[str, Any], device: torch.device) -> None:
+        """Put back what was open; a name that is not known any more is left out."""
+        for name in self.names:
+            for kept, saved in zip((self._values[name], self._weights[name]), state.get(name, ([], []))):
+                kept += [each.to(device) if isinstance(each, torch.Tensor) else each for each in saved]
+
+
+def _stacked(values: Sequence[Any], device: torch.device) -> torch.Tensor:
+    """The values in double precision on the device; copying numbers to a GPU would wait, filling them in does not."""
+    if device.type == "cpu":
+        return torch.tensor([float(each) for each in values], dtype=torch.float64)
+    return torch.stack([on_device(each, device) for each in values])
