@@ -43,7 +43,7 @@ def lines(run: RunFolder) -> Iterator[dict[str, Any]]:
 
 def test_a_run_writes_what_the_page_says_and_nothing_else(run: RunFolder) -> None:
     """Two starts, evaluations, checkpoints, FLOPs and a peak: every kind there is."""
-    run.write("Counted", epochs=2, batch_size=20, log_every=1, peak_flops=1e12)
+    run.write("Counted", epochs=2, batch_size=20, log_every=1, peak_flops=1e12, log_grad_norm=True)
     run.here(SLURMGPU_MAX_STEPS="3")
     run.here()
     documented = tables()
