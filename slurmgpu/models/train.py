@@ -157,6 +157,14 @@ class TrainSettings(BaseModel):
         "or micro_batch.",
     )
     bucket_cap_mb: float = Field(25.0, gt=0, description="DDP: size of a bucket of gradients, in MiB.")
+    evaluate_every: int | None = Field(
+        1,
+        ge=1,
+        description="Epochs between two evaluations; the end always gets one. null: none at epochs' ends.",
+    )
+    evaluate_steps: int | None = Field(
+        None, ge=1, description="Optimizer steps between two evaluations, inside epochs; null: none."
+    )
     checkpoint_every: int = Field(
         1, ge=1, description="Epochs between two checkpoints; the end always gets one."
     )

@@ -288,15 +288,15 @@ class _StartWorker:
             os._exit(0)
 
 
-def same_length(group: Group, **sets: Optional[Data]) -> None:
+def same_length(group: Group, **sets: Data) -> None:
     """Refuse data sets that are longer on some ranks than on others: each rank would wait for batches that never come.
 
     Raises:
         TrainingError: on every rank, with the lengths.
     """
-    lengths = group.gather({name: None if each is None else len(each) for name, each in sets.items()})
-    for name in sets:
-        found = [each[name] for each in lengths]
+    lengths = group.gather({name: len(each) for name, each in sets.items()})
+    for name in dict.fromkeys(name for each in lengths for name in each):
+        found = [each.get(name) for each in lengths]
         if len(set(found)) > 1:
             told = ", ".join(f"{length} on rank {rank}" for rank, length in enumerate(found[:8]))
             raise TrainingError(

@@ -1,95 +1,227 @@
-"""The test split, exact over all ranks: every sample counts once, sums and counts are added up."""
+"""The test sets, exact over all ranks: every sample counts once, sums and counts are added up.
+
+What is not a sum (an area under a curve, say) is computed by the task's ``finish`` on rank 0, from the outputs of all
+samples in the order of the set.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, Optional, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Optional, TypeVar
 
 import torch
 
 from .batches import to_device
+from .data import count_workers, eval_batches, same_length
 from .errors import EvaluationFailed
+from .outputs import Outputs, Rows, in_order
 from .precision import Precision
 from .processes.group import Group
 from .saving import randomness
-from .task import Scalar, Task
+from .session import Session
+from .settings import Config, Settings
+from .task import Data, Scalar, Task
 from .watching.watch import Watch
 
-__all__ = ["evaluate", "trained_sums"]
+__all__ = ["Evaluation", "Results", "trained_sums"]
 
 T = TypeVar("T")
 
 _PATIENCE = 60.0  # seconds in which the other ranks end their batch
 
 
+class Results(NamedTuple):
+    """What an evaluation has found, the same on every rank; texts are rank 0's alone."""
+
+    values: dict[str, float]
+    texts: dict[str, str]
+
+
+class _Set(NamedTuple):
+    """A test set as this rank sees it: its own batches with their sizes, and the samples of all ranks."""
+
+    name: str
+    batches: Iterable[object]
+    sizes: list[int]
+    samples: int
+
+    def called(self, measure: str) -> str:
+        """The name of a measure; with one set alone its own."""
+        return f"{self.name}/{measure}" if self.name else measure
+
+
 class _Part(NamedTuple):
-    """What one rank has found: sums and counts by name, and how it ended."""
+    """What one rank has found: sums and counts by name, the outputs of each set by name, and how it ended."""
 
     sums: dict[str, tuple[float, float]]
+    outputs: list[list[str]]
     broken_off: bool
     failed: bool = False
     changed: bool = False
 
 
-def evaluate(
-    task: Task,
-    model: torch.nn.Module,
-    batches: Iterable[object],
-    sizes: list[int],
-    group: Group,
-    precision: Precision,
-    watch: Watch,
-) -> Optional[dict[str, float]]:
-    """The task's measures over the whole test split, the same on every rank.
+class Evaluation:
+    """Evaluates a model on the task's test sets; ``len`` is how many things there are to do."""
 
-    None when the run is about to stop: then it is broken off, on all ranks, and done after the resume.
-    ``model`` is the bare one: a wrapper's forward may talk to other ranks, which can have fewer batches.
-    ``sizes`` are those of this rank's batches.
+    def __init__(self, task: Task, cfg: Config, precision: Precision, session: Session) -> None:
+        self._task, self._cfg, self._precision = task, cfg, precision
+        self._group: Group = session.group
+        self._watch: Watch = session.watch
+        self._sets: list[_Set] = []
 
-    Raises:
-        EvaluationFailed: on every rank, when it has failed on any; the random state is as before, and so is the
-            model, or the error says that it is not.
-    """
+    def load(self, train: Data, settings: Settings, micro: int) -> None:
+        """Load the test sets, and compare the lengths of all data among the ranks."""
+        tests, group = self._task.tests(self._cfg), self._group
+        named = {f"test ({name})" if name else "test": each for name, each in tests.items()}
+        same_length(group, **{"train": train, **named})
+        for name, data in tests.items():
+            workers = count_workers(settings.workers, group, data)
+            batches, sizes = eval_batches(
+                data, micro, group, seed=settings.seed, workers=workers, collate=self._task.collate
+            )
+            self._sets.append(_Set(name, batches, sizes, len(data)))
 
-    def measure(batch: object, size: int) -> Mapping[str, tuple[Scalar, Scalar]]:
-        with precision.autocast():
-            return task.evaluate(model, to_device(batch, group.device), size)
+    def __len__(self) -> int:
+        return len(self._sets) + self._task.has("sample")
 
-    group.share_buffers(model)
-    before = trained_sums(model) if group.ranks.first else []  # what is saved is rank 0's
-    random_state = randomness.capture(group.device)  # when and how one tests must not change what is learned
-    model.eval()
-    own: dict[str, tuple[float, float]] = {}
-    failure: Optional[Exception] = None
-    broken = changed = False
-    try:
-        own = _sums(measure, zip(batches, sizes), watch)
-    except Exception as error:
-        failure = error
-    try:
-        model.train()
-        randomness.restore(random_state, group.device)
-        changed = failure is not None and _differ(before, trained_sums(model) if before else [])
-    except Exception:
+    def close(self) -> None:
+        """End the data-loader workers."""
+        self._sets = [each._replace(batches=()) for each in self._sets]
+
+    def run(self, model: torch.nn.Module) -> Optional[Results]:
+        """The task's measures over all test sets.
+
+        None when the run is about to stop: then it is broken off, on all ranks, and done after the resume.
+        ``model`` is the bare one: a wrapper's forward may talk to other ranks, which can have fewer batches.
+
+        Raises:
+            EvaluationFailed: on every rank, when it has failed on any; the random state is as before, and so is the
+                model, or the error says that it is not.
+        """
+        group, watch = self._group, self._watch
+        group.share_buffers(model)
+        before = trained_sums(model) if group.ranks.first else []  # what is saved is rank 0's
+        random_state = randomness.capture(
+            group.device
+        )  # when and how one tests must not change what is learned
+        model.eval()
+        own = _Part({}, [], False)
+        outputs: list[Rows] = []
+        failure: Optional[Exception] = None
+        broken = changed = False
+        try:
+            own = self._measure(model, outputs)
+        except Exception as error:
+            failure = error
+        try:
+            model.train()
+            randomness.restore(random_state, group.device)
+            changed = failure is not None and _differ(before, trained_sums(model) if before else [])
+        except Exception:
+            if failure is None:
+                raise
+            broken = True
+        if failure is not None and broken:
+            raise failure  # some errors leave a GPU unusable: the first says why
         if failure is None:
-            raise
-        broken = True
-    if failure is not None and broken:
-        raise failure  # some errors leave a GPU unusable: the first says why
-    if failure is None:
-        everyone = group.gather(_Part(own, watch.wanted))
-    else:
-        watch.want("error")  # so that the others break off, too
-        everyone = _gather_in_time(group, _Part(own, True, True, changed), failure, watch.hang_timeout)
-    failed = [rank for rank, each in enumerate(everyone) if each.failed]
-    if failed:
-        raise EvaluationFailed(failed, failure, any(each.changed for each in everyone))
-    if any(each.broken_off for each in everyone):
-        return None
-    names = dict.fromkeys(name for each in everyone for name in each.sums)
-    return {name: _mean([each.sums[name] for each in everyone if name in each.sums]) for name in names}
+            everyone = group.gather(own)
+        else:
+            watch.want("error")  # so that the others break off, too
+            part = _Part({}, [], True, failed=True, changed=changed)
+            everyone = _gather_in_time(group, part, failure, watch.hang_timeout)
+        failed = [rank for rank, each in enumerate(everyone) if each.failed]
+        if failed:
+            raise EvaluationFailed(failed, failure, any(each.changed for each in everyone))
+        if any(each.broken_off for each in everyone):
+            return None
+        names = dict.fromkeys(name for each in everyone for name in each.sums)
+        values = {name: _mean([each.sums[name] for each in everyone if name in each.sums]) for name in names}
+        return self._conclude(model, values, [each.outputs for each in everyone], outputs)
+
+    def _measure(self, model: torch.nn.Module, outputs: list[Rows]) -> _Part:
+        """This rank's sums over all sets, up to where a stop is wanted; its ``outputs`` of each are appended."""
+        sums: dict[str, tuple[float, float]] = {}
+        for each in self._sets:
+            rows = Outputs()
+            found = self._sums(model, zip(each.batches, each.sizes), rows)
+            sums.update({each.called(name): pair for name, pair in found.items()})
+            outputs.append(rows.whole())
+        return _Part(sums, [list(each) for each in outputs], self._watch.wanted)
+
+    def _sums(
+        self, model: torch.nn.Module, batches: Iterable[tuple[object, int]], outputs: Outputs
+    ) -> dict[str, tuple[float, float]]:
+        """Sums and counts by name over this rank's batches of a set."""
+        sums: dict[str, list[Scalar]] = {}
+        with torch.no_grad():
+            for batch, size in batches:
+                if self._watch.wanted:
+                    break
+                with self._precision.autocast():
+                    answer = self._task.evaluate(model, to_device(batch, self._group.device), size)
+                rows = {}
+                for name, value in answer.items():
+                    if not isinstance(value, tuple):
+                        rows[name] = value
+                        continue
+                    entry = sums.setdefault(name, [0.0, 0.0])
+                    entry[0] = entry[0] + _wide(value[0])
+                    entry[1] = entry[1] + _wide(value[1])
+                if rows:
+                    outputs.add(rows)
+                self._watch.beats += 1
+        return {name: (float(total), float(count)) for name, (total, count) in sums.items()}
+
+    def _conclude(
+        self,
+        model: torch.nn.Module,
+        values: dict[str, float],
+        names: list[list[list[str]]],
+        outputs: list[Rows],
+    ) -> Results:
+        """Add what rank 0 finds alone: ``finish`` over the outputs of all ranks, and ``sample``."""
+        if not (self._task.has("sample") or any(any(part) for part in names)):
+            return Results(values, {})
+        gathered = [self._gather([part[n] for part in names], own) for n, own in enumerate(outputs)]
+        found, failure, changed = Results({}, {}), None, False
+        if self._group.ranks.first:
+            before, random_state = trained_sums(model), randomness.capture(self._group.device)
+            model.eval()
+            try:
+                found = self._alone(model, gathered, values)
+            except Exception as error:
+                failure = error
+            model.train()
+            randomness.restore(random_state, self._group.device)
+            changed = failure is not None and _differ(before, trained_sums(model))
+        more, failed, changed = self._group.gather((found.values, failure is not None, changed))[0]
+        if failed:
+            raise EvaluationFailed([0], failure, changed)
+        return Results({**values, **more}, found.texts)
+
+    def _gather(self, names: list[list[str]], own: Rows) -> dict[str, list[Any]]:
+        """A set's outputs of each rank by name, on rank 0; one after the other, because they may be large."""
+        wanted = dict.fromkeys(name for part in names for name in part)
+        return {name: self._group.collect(own.pop(name, None)) for name in wanted}
+
+    def _alone(
+        self, model: torch.nn.Module, gathered: list[dict[str, list[Any]]], values: Mapping[str, float]
+    ) -> Results:
+        found: dict[str, float] = {}
+        for each, outputs in zip(self._sets, gathered):
+            if outputs:
+                rows = {name: in_order(name, outputs.pop(name), each.samples) for name in list(outputs)}
+                answer = self._task.finish(rows)
+                found.update({each.called(name): value for name, value in answer.items()})
+        texts: dict[str, str] = {}
+        if self._task.has("sample"):
+            with torch.no_grad(), self._precision.autocast():
+                texts, numbers = self._task.sample(model, self._cfg)
+            found.update(numbers)
+        self._task.refuse_double(found, values)
+        return Results(found, texts)
 
 
 def trained_sums(model: torch.nn.Module) -> list[torch.Tensor]:
@@ -124,25 +256,6 @@ def _gather_in_time(group: Group, value: T, failure: Exception, hang_timeout: Op
     if not found:
         raise failure
     return found[0]
-
-
-def _sums(
-    measure: Callable[[object, int], Mapping[str, tuple[Scalar, Scalar]]],
-    batches: Iterable[tuple[object, int]],
-    watch: Watch,
-) -> dict[str, tuple[float, float]]:
-    """Sums and counts by name over this rank's batches, up to where a stop is wanted."""
-    sums: dict[str, list[Scalar]] = {}
-    with torch.no_grad():
-        for batch, size in batches:
-            if watch.wanted:
-                break
-            for name, (total, count) in measure(batch, size).items():
-                entry = sums.setdefault(name, [0.0, 0.0])
-                entry[0] = entry[0] + _wide(total)
-                entry[1] = entry[1] + _wide(count)
-            watch.beats += 1
-    return {name: (float(total), float(count)) for name, (total, count) in sums.items()}
 
 
 def _wide(value: Scalar) -> Scalar:

@@ -11,15 +11,15 @@ import copy
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Optional, Union
 
 import torch
 
-from .data import count_workers, eval_batches, same_length, train_batches
+from .data import count_workers, train_batches
 from .errors import NotFinite, SettingsError
-from .evaluation import evaluate, trained_sums
+from .evaluation import Evaluation, Results, trained_sums
 from .optimizers import make_optimizer
 from .order import Share, mix, shares
 from .orders import make_order
@@ -47,11 +47,15 @@ _FIRST_SAMPLES = 8  # of each rank, in the metrics of a start
 
 @dataclass
 class Position:
-    """How far a training is: optimizer steps, samples of all ranks, and the epoch last evaluated."""
+    """How far a training is: optimizer steps, samples of all ranks, epochs that are closed, and the step last evaluated.
+
+    An epoch is closed with the evaluation at its end, if one is due there.
+    """
 
     step: int = 0
     samples: int = 0
     evaluated: int = 0
+    tested: int = 0
 
 
 class Loop:
@@ -67,7 +71,7 @@ class Loop:
         self.session, self.console, self.watch = session, session.console, session.watch
         self.group = group = session.group
         self.position = Position()
-        self.results: dict[str, float] = {}
+        self.results = Results({}, {})
         self.micro = micro_batch(settings, group.ranks.world_size)
         self.precision = Precision(settings.precision, group.device, settings.init_scale)
         cfg = Config(settings)
@@ -107,9 +111,7 @@ class Loop:
         self.schedule = make_schedule(self.task, self.optimizer, self._cfg, self.settings, self.total_steps)
 
     def _load_data(self, cfg: Config) -> None:
-        train = self.task.dataset(cfg, "train")
-        assert train is not None  # only the test split may be
-        self._train = train
+        train = self._train = self.task.dataset(cfg)
         self._workers = count_workers(self.settings.workers, self.group, train)
         self.order = make_order(self.task, train, cfg, self.settings, self.group)
         self.samples = self.order.samples
@@ -119,17 +121,8 @@ class Loop:
                 f"{self.settings.epochs} epochs have {self.settings.epochs * self.samples} samples in all; "
                 "lower batch_size, or set drop_last: false"
             )
-        test = self.task.dataset(cfg, "test")
-        same_length(self.group, train=train, test=test)
-        self._test: Iterable[object] = []
-        self._test_sizes: list[int] = []
-        self.tests = test is not None
-        if test is not None:
-            seed, workers = self.settings.seed, count_workers(self.settings.workers, self.group, test)
-            size = self.settings.eval_micro_batch or self.micro
-            self._test, self._test_sizes = eval_batches(
-                test, size, self.group, seed=seed, workers=workers, collate=self.task.collate
-            )
+        self.evaluation = Evaluation(self.task, cfg, self.precision, self.session)
+        self.evaluation.load(train, self.settings, self.settings.eval_micro_batch or self.micro)
 
     def connect(self) -> None:
         """Tie the ranks' models together, and start the data at the position."""
@@ -174,7 +167,8 @@ class Loop:
 
     def close(self) -> None:
         """End the data-loader workers."""
-        self.step.batches, self._test = iter(()), []
+        self.step.batches = iter(())
+        self.evaluation.close()
 
     def order_mark(self) -> Optional[int]:
         """A number that tells whether the order of the epoch last trained on is as it was; None: no need."""
@@ -223,13 +217,16 @@ class Loop:
         while True:
             done = position.step >= last
             due = False
-            if done or self.epoch > position.evaluated:
+            evaluating = self._evaluation_is_due(done)
+            if evaluating or done or self.epoch > position.evaluated:
                 epochs = range(position.evaluated + 1, self.epoch + 1)
                 due = any(epoch % settings.checkpoint_every == 0 for epoch in epochs)
-                if not self._evaluate():
+                if evaluating and not self._evaluate():
                     watch.stop()  # only to wait until all know why; they are all here
                     return False
-                report()
+                position.evaluated = self.epoch
+                if evaluating or done or not self.evaluation:
+                    report()
             if done:
                 self._log()
                 self.flush()
@@ -249,8 +246,9 @@ class Loop:
         """The next step after which something may be due."""
         step, batch, settings = self.position.step, self.settings.batch_size, self.settings
         left_in_epoch = self.samples - self.position.samples % self.samples
-        event = min(step - step % settings.log_every + settings.log_every, step - (-left_in_epoch // batch))
-        return min(event, self.session.bound.next(step))
+        every = [settings.log_every] + ([settings.evaluate_steps] if settings.evaluate_steps else [])
+        events = [step - step % each + each for each in every]
+        return min(*events, step - (-left_in_epoch // batch), self.session.bound.next(step))
 
     def _steps(self, until: int, take: Callable[[int], None]) -> None:
         """Train up to a step, or to the line that the watch has drawn."""
@@ -268,25 +266,35 @@ class Loop:
             if position.step >= watch.line:
                 return
 
+    def _evaluation_is_due(self, done: bool) -> bool:
+        """Whether to evaluate at this position, and it has not been done yet."""
+        position, settings = self.position, self.settings
+        if not self.evaluation or (position.tested == position.step and position.step):
+            return False
+        every, steps = settings.evaluate_every, settings.evaluate_steps
+        epochs = range(position.evaluated + 1, self.epoch + 1)
+        if done or (every and any(epoch % every == 0 for epoch in epochs)):
+            return True
+        return bool(steps and position.step and position.step % steps == 0)
+
     def _evaluate(self) -> bool:
-        """Evaluate the test split, unless a stop is near; then it is for the resumed run to do."""
-        if self.tests:
-            self.flush()
-            started = time.perf_counter()
-            arguments = self.group, self.precision, self.watch
-            self.gauges.paused = True
-            results = evaluate(self.task, self.model, self._test, self._test_sizes, *arguments)
-            self.gauges.paused = False
-            if results is None:
-                return False
-            self.results = results
-            seconds = time.perf_counter() - started
-            values = {"epoch": self.epoch, "seconds": seconds, **self.results}
-            self.metrics.write("eval", self.position.step, values)
-            self._evaluation_seconds = seconds
-            self.meter.pause(seconds)
-            self.watch.paused += seconds
-        self.position.evaluated = self.epoch
+        """Evaluate, unless a stop is near; then it is for the resumed run to do."""
+        self.flush()
+        started = time.perf_counter()
+        self.gauges.paused = True
+        results = self.evaluation.run(self.model)
+        self.gauges.paused = False
+        if results is None:
+            return False
+        self.results = results
+        seconds = time.perf_counter() - started
+        self.metrics.write(
+            "eval", self.position.step, {"epoch": self.epoch, "seconds": seconds, **self.results.values}
+        )
+        self._evaluation_seconds = seconds
+        self.meter.pause(seconds)
+        self.watch.paused += seconds
+        self.position.tested = self.position.step
         return True
 
     def _log(self) -> None:
@@ -352,7 +360,10 @@ class Loop:
 
     def _left(self, step: int) -> float:
         """Seconds to the end, from the steps of late and the last evaluation."""
-        steps = self.last_step() - step
-        samples = self.position.samples + steps * self.settings.batch_size
-        evaluations = min(samples // self.samples, self.settings.epochs) - self.position.evaluated
-        return steps * self._step_seconds + max(0, evaluations) * self._evaluation_seconds
+        settings, steps = self.settings, self.last_step() - step
+        samples = self.position.samples + steps * settings.batch_size
+        evaluations = steps // settings.evaluate_steps if settings.evaluate_steps else 0
+        if settings.evaluate_every:
+            epochs = min(samples // self.samples, settings.epochs)
+            evaluations += max(0, epochs - self.position.evaluated) // settings.evaluate_every
+        return steps * self._step_seconds + evaluations * self._evaluation_seconds

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping
 
 from .errors import TrainingError
+from .evaluation import Results
 from .loop import Loop, Position
 from .order import mix
 from .saving import randomness
@@ -15,9 +16,9 @@ __all__ = ["restore", "restore_rank"]
 
 # What may differ after a resume without changing what is computed; a changed schedule says so itself.
 _FREE = {
-    "strategy", "epochs", "max_steps", "workers", "checkpoint_every", "checkpoint_steps", "keep", "keep_every",
-    "resume", "stop_margin", "hang_timeout", "log_every", "profile", "profile_after", "profile_steps",
-    "profile_stacks", "profile_snapshot", "nvtx", "track", "peak_flops", "timeout",
+    "strategy", "epochs", "max_steps", "workers", "evaluate_every", "evaluate_steps", "checkpoint_every",
+    "checkpoint_steps", "keep", "keep_every", "resume", "stop_margin", "hang_timeout", "log_every", "profile",
+    "profile_after", "profile_steps", "profile_stacks", "profile_snapshot", "nvtx", "track", "peak_flops", "timeout",
 }  # fmt: skip
 
 
@@ -33,7 +34,9 @@ def restore(loop: Loop) -> None:
     try:
         loop.model.load_state_dict(session.read("model.pt"))
         state = session.read("training.pt")
-        loop.position = Position(facts["step"], _samples(loop, found), facts["evaluated"])
+        # Earlier versions evaluated at the ends of epochs alone, and do not say at which step.
+        tested = facts.get("tested", 0)
+        loop.position = Position(facts["step"], _samples(loop, found), facts["evaluated"], tested)
         loop.total_steps = facts["step"] + loop.remaining_steps()
         anew = loop.schedule is not None and facts["total_steps"] != loop.total_steps
         if anew:
@@ -49,7 +52,7 @@ def restore(loop: Loop) -> None:
             f"{name} does not fit the model and optimizer of {loop.task.path}: {error}\n"
             "undo the change, or submit the job again: a new run starts at the first step"
         ) from error
-    loop.results = dict(facts["results"])
+    loop.results = Results(dict(facts["results"]), {})
     changed = _changes(loop, found)
     if changed:
         kept = (

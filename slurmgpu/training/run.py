@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Optional
 
@@ -27,7 +27,7 @@ from .watching import profiling
 from .watching.advice import awkward_sizes, is_full, memory_advice, tensor_core_multiple
 from .watching.console import Console, describe, duration
 from .watching.lost import account
-from .watching.metrics import Metrics, Tracking, require
+from .watching.metrics import Line, Metrics, Tracking, require
 from .watching.phases import phases_for
 from .watching.signals import Signals
 
@@ -96,6 +96,7 @@ class _Run:
     ) -> None:
         self.settings, self.session, self.limit, self.signals = settings, session, limit, signals
         self.group, self.console, self.found = session.group, session.console, session.found
+        self._generated = Metrics(None, session.restart)
         self._reserved = self._noted = False
 
     def train(self, started: float) -> None:
@@ -106,8 +107,10 @@ class _Run:
             self.console.say(_already_finished(self.found))
             return
         tracking = self._tracking()
-        metrics = self._metrics(tracking)
+        metrics = self._lines("metrics.jsonl", tracking.put)
         task = load(self.settings.task)
+        if task.has("sample"):
+            self._generated = self._lines("generated.jsonl")
         self.group.on_first(lambda: task.prepare(Config(self.settings)))
         self.settings = divided(self.settings, self.group.ranks.world_size)
         loop = self.loop = Loop(task, self.settings, self.session, metrics, self.limit.step)
@@ -133,10 +136,11 @@ class _Run:
         session, settings = self.session, self.settings.as_dict()
         return Tracking(names, session.run_dir, session.first_step, settings, self.console.say)
 
-    def _metrics(self, tracking: Tracking) -> Metrics:
-        path = self.session.run_dir / "metrics.jsonl"
+    def _lines(self, name: str, also: Callable[[Sequence[Line]], None] = lambda _lines: None) -> Metrics:
+        """A file of lines in the run directory, which rank 0 writes."""
+        path = self.session.run_dir / name
         try:
-            return Metrics(path if self.group.ranks.first else None, self.session.restart, tracking.put)
+            return Metrics(path if self.group.ranks.first else None, self.session.restart, also)
         except OSError as error:
             raise TrainingError(f"{path} cannot be written: {error.strerror}") from error
 
@@ -268,10 +272,11 @@ class _Run:
             "dataset_samples": loop.samples,
             "epoch": loop.epoch,
             "evaluated": position.evaluated,
+            "tested": position.tested,
             "complete": complete,
             "total_steps": loop.total_steps,
             "task_sha256": loop.task.sha256(),
-            "results": loop.results,
+            "results": loop.results.values,
             "order": loop.order_mark(),
             "settings": settings.as_dict(),
         }
@@ -340,8 +345,10 @@ class _Run:
         loop = self.loop
         self.console.say(
             f"epoch {loop.epoch}/{self.settings.epochs}  step {loop.position.step}/{loop.last_step()}  "
-            f"{describe(loop.results)}"
+            f"{describe(loop.results.values)}"
         )
+        if loop.results.texts:
+            self._generated.write("generated", loop.position.step, loop.results.texts)
 
     def _end(self, complete: bool, seconds: float) -> None:
         """Say and write down how it ended; when it is to go on, leave the marker for the batch script."""
@@ -352,10 +359,10 @@ class _Run:
             return
         cut = not _used_up(loop.position.samples, loop.samples, self.settings)
         reason = self.limit.name if cut else "epochs"
-        values = {"reason": reason, "epochs": loop.epoch, "seconds": seconds, **loop.results}
+        values = {"reason": reason, "epochs": loop.epoch, "seconds": seconds, **loop.results.values}
         loop.metrics.write("end", step, values)
         self.console.say(
-            f"done: {loop.epoch} epochs, {step} steps, {duration(seconds)}, {describe(loop.results)}"
+            f"done: {loop.epoch} epochs, {step} steps, {duration(seconds)}, {describe(loop.results.values)}"
             + (f" (stopped by {self.limit.name})" if cut else "")
         )
 

@@ -121,6 +121,8 @@ class Settings:
     gradient_as_bucket_view: Annotated[bool, _SWITCH] = True
     static_graph: Annotated[bool, _SWITCH] = False
     bucket_cap_mb: Annotated[float, _POSITIVE] = 25.0
+    evaluate_every: Annotated[Optional[int], _or_null(_COUNT)] = 1
+    evaluate_steps: Annotated[Optional[int], _or_null(_COUNT)] = None
     checkpoint_every: Annotated[int, _COUNT] = 1
     checkpoint_steps: Annotated[Optional[int], _or_null(_COUNT)] = None
     keep: Annotated[int, _COUNT] = 2

@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import inspect
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -42,6 +43,8 @@ _OPTIONAL = {
     "weights": "(dataset, cfg)",
     "lengths": "(dataset, cfg)",
     "order": "(dataset, cfg, epoch)",
+    "finish": "(outputs)",
+    "sample": "(model, cfg)",
     "prepare": "(cfg)",
     "flops": "(cfg)",
 }
@@ -192,21 +195,36 @@ class Task:
             raise self._wrong("model", "a torch.nn.Module with parameters that require a gradient", model)
         return model
 
-    def dataset(self, cfg: Config, split: str) -> Optional[Data]:
-        """The samples of a split, ``train`` or ``test``; a task without a test split returns None for it."""
-        dataset: Optional[Data] = self._user.dataset(cfg, split)
-        if dataset is None and split == "test":
-            return None
+    def dataset(self, cfg: Config) -> Data:
+        """The samples to train on."""
+        return self._data(self._user.dataset(cfg, "train"), "train")
+
+    def tests(self, cfg: Config) -> dict[str, Data]:
+        """The sets to test on by name: a single one has the name ''; a task without a test split has none."""
+        answer = self._user.dataset(cfg, "test")
+        if answer is None:
+            return {}
+        if not (isinstance(answer, Mapping) and answer and all(isinstance(name, str) for name in answer)):
+            return {"": self._data(answer, "test")}
+        for name in answer:
+            if not re.fullmatch(r"[\w.-]+", name):
+                raise TrainingError(
+                    f"{self.path}: {self._name}.dataset names a test set {name!r}; a name has letters, digits and _ . -"
+                )
+        return {name: self._data(each, f"test ({name})") for name, each in answer.items()}
+
+    def _data(self, dataset: Any, split: str) -> Data:
         indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
         streams = isinstance(dataset, IterableDataset)  # it inherits a __getitem__, which only raises
         if streams or not indexed:
             expected = "a dataset with __len__ and __getitem__"
             expected += ", because samples are taken by number, not one to iterate over" if streams else ""
-            raise self._wrong("dataset", expected + (", or None" if split == "test" else ""), dataset)
-        assert dataset is not None  # it has a __len__
+            expected += ", several of them by name, or None" if split == "test" else ""
+            raise self._wrong("dataset", expected, dataset)
         if not len(dataset):
             raise self._wrong("dataset", f"at least one sample for the split {split!r}", dataset)
-        return dataset
+        found: Data = dataset
+        return found
 
     @property
     def collate(self) -> Optional[Collate]:
@@ -334,10 +352,8 @@ class Task:
         """Raise for a loss from which nothing can be learned."""
         raise self._wrong("loss", "a loss that depends on the model's parameters", loss)
 
-    def evaluate(
-        self, model: torch.nn.Module, batch: object, samples: int
-    ) -> Mapping[str, tuple[Scalar, Scalar]]:
-        """Sums and counts by name over one batch of the test split; without the method: the loss."""
+    def evaluate(self, model: torch.nn.Module, batch: object, samples: int) -> Mapping[str, Any]:
+        """Sums and counts by name over one batch of a test set, and outputs for ``finish``; without the method: the loss."""
         if not self.has("evaluate"):
             value, counted = self.loss(model, batch)
             return {"loss": (value * samples, samples) if counted is None else (value, counted)}
@@ -346,6 +362,14 @@ class Task:
         if not isinstance(answer, Mapping):
             raise self._wrong("evaluate", expected, answer)
         for name, pair in answer.items():
+            if isinstance(name, str) and _is_rows(pair):
+                if not self.has("finish"):
+                    need = "; outputs by sample need a method finish(outputs)"
+                    raise self._wrong("evaluate", expected + need, {name: pair})
+                if len(pair) != samples:
+                    rows = f"outputs with a row for each of the batch's {samples} samples"
+                    raise self._wrong("evaluate", rows, {name: pair})
+                continue
             if not (isinstance(name, str) and isinstance(pair, tuple) and len(pair) == 2):
                 raise self._wrong("evaluate", expected, {name: pair})
             if not all(map(_is_scalar, pair)):
@@ -353,6 +377,47 @@ class Task:
                     "evaluate", expected + ", numbers or tensors without dimensions", {name: pair}
                 )
         return answer
+
+    def finish(self, outputs: Mapping[str, Any]) -> dict[str, float]:
+        """Numbers by name from the outputs of a whole test set."""
+        return self._numbers("finish", self._user.finish(outputs))
+
+    def sample(self, model: torch.nn.Module, cfg: Config) -> tuple[dict[str, str], dict[str, float]]:
+        """What the model generates: texts by name (``text``, if there is but one), and numbers by name."""
+        answer = self._user.sample(model, cfg)
+        if isinstance(answer, str):
+            return {"text": answer}, {}
+        if not (isinstance(answer, Mapping) and all(isinstance(name, str) for name in answer)):
+            raise self._wrong("sample", "a text, or a mapping of name -> text or number", answer)
+        texts = {name: value for name, value in answer.items() if isinstance(value, str)}
+        rest = {name: value for name, value in answer.items() if name not in texts}
+        return texts, self._numbers("sample", rest)
+
+    def _numbers(self, method: str, answer: object) -> dict[str, float]:
+        """The numbers by name that a method has returned, those of torch and numpy as plain ones."""
+        expected = "a mapping of name -> number"
+        if not (isinstance(answer, Mapping) and all(isinstance(name, str) for name in answer)):
+            raise self._wrong(method, expected, answer)
+        found = {}
+        for name, value in answer.items():
+            if not (_is_scalar(value) or (hasattr(value, "item") and not getattr(value, "shape", None))):
+                raise self._wrong(method, expected, {name: value})
+            found[name] = float(value)
+        return found
+
+    def refuse_double(self, found: Mapping[str, float], others: Mapping[str, float]) -> None:
+        """Raise for a name that evaluate has given already: one of the two would be lost."""
+        double = [name for name in found if name in others]
+        if double:
+            raise TrainingError(
+                f"{self.path}: {self._name} gives {', '.join(map(repr, double))} both in evaluate and in finish or "
+                "sample; give each measure a name of its own"
+            )
+
+
+def _is_rows(value: object) -> bool:
+    """Whether it has an entry for each of several samples: a list, or a tensor or array with dimensions."""
+    return isinstance(value, list) or (not isinstance(value, tuple) and bool(getattr(value, "shape", None)))
 
 
 def _needs_nothing(method: Callable[..., object]) -> bool:

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from slurmgpu.training import data, loop
+from slurmgpu.training import data
+from slurmgpu.training.evaluation import Evaluation
 from slurmgpu.training.loop import Loop
 from slurmgpu.training.processes.group import Group
 from slurmgpu.training.processes.ranks import Ranks
@@ -100,14 +101,14 @@ def test_a_line_that_comes_late_from_a_gpu_says_what_was_seen_in_its_own_interva
     monkeypatch.setattr(Pace, "values", lambda self, _seconds: {"slowest_rank": self._watch.step})
     evaluating: list[bool] = []
 
-    def look(task: Task, model: Any, test: Any, sizes: Any, *rest: Any) -> Any:
+    def look(self: Evaluation, model: Any) -> Any:
         evaluating.append(loops[0].gauges.paused)
-        return evaluate(task, model, test, sizes, *rest)
+        return evaluate(self, model)
 
     loops: list[Loop] = []
-    connect, evaluate = Loop.connect, loop.evaluate
+    connect, evaluate = Loop.connect, Evaluation.run
     monkeypatch.setattr(Loop, "connect", lambda self: (loops.append(self), connect(self)))
-    monkeypatch.setattr(loop, "evaluate", look)
+    monkeypatch.setattr(Evaluation, "run", look)
     run.write("Counted", **{**SETTINGS, "log_every": 3})
     run.here()
     seen = [(line["step"], line["values"]["slowest_rank"]) for line in run.metrics("train")]

@@ -107,12 +107,11 @@ def test_a_name_that_is_taken_is_refused(folder: Path) -> None:
 WRONG: list[tuple[str, str, list[Any], str]] = [
     ("model", "model(self, cfg): return 3", [CFG], "a torch.nn.Module; got a int"),
     ("model", "model(self, cfg): return torch.nn.ReLU()", [CFG], "that require a gradient; got a ReLU"),
-    ("dataset", "dataset(self, cfg, split): return None", [CFG, "train"], "__getitem__; got None"),
-    ("dataset", "dataset(self, cfg, split): return iter('a')", [CFG, "test"], "or None; got a str"),
+    ("dataset", "dataset(self, cfg, split): return None", [CFG], "__getitem__; got None"),
     (
         "dataset",
         "dataset(self, cfg, split): return []",
-        [CFG, "train"],
+        [CFG],
         "at least one sample for the split 'train'",
     ),
     (
@@ -122,9 +121,19 @@ WRONG: list[tuple[str, str, list[Any], str]] = [
         "            def __iter__(self): return iter([1, 2])\n"
         "            def __len__(self): return 2\n"
         "        return Stream()",
-        [CFG, "train"],
+        [CFG],
         "not one to iterate over; got a Stream",
     ),
+    ("finish", "finish(self, outputs): return 1", [{}], "a mapping of name -> number; got a int"),
+    (
+        "finish",
+        "finish(self, outputs): return {'a': torch.ones(2)}",
+        [{}],
+        "got {'a': a tensor of shape (2,)}",
+    ),
+    ("sample", "sample(self, m, cfg): return 1", [None, CFG], "name -> text or number; got a int"),
+    ("sample", "sample(self, m, cfg): return {'a': [1]}", [None, CFG], "got {'a': a list of 1}"),
+    ("evaluate", "evaluate(self, m, b): return {'a': [1]}", [None, None, 1], "need a method finish(outputs)"),
     ("loss", "loss(self, m, b): return torch.ones(2)", [None, None], "got a tensor of shape (2,)"),
     ("loss", "loss(self, m, b): return 1.0", [None, None], "a pair (sum, count); got a float"),
     ("loss", "loss(self, m, b): return 1.0, 2", [None, None], "got a tuple of 2: (a float, a int)"),
@@ -166,6 +175,43 @@ def test_a_wrong_answer_names_file_method_and_what_is_expected(
     with pytest.raises(TrainingError, match=re.escape(message)) as error:
         getattr(mine, method)(*arguments)
     assert str(error.value).startswith(f"{folder}/mine.py: Mine.{method} must be or return ")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ("iter('a')", "several of them by name, or None; got a str_ascii_iterator"),
+        ("{'a': [1], 'b': []}", "at least one sample for the split 'test (b)'"),
+        ("{'a': [1], 'b/c': [1]}", "names a test set 'b/c'; a name has letters, digits and _ . -"),
+        ("{}", "at least one sample for the split 'test'"),
+    ],
+)
+def test_a_wrong_test_set_is_named(folder: Path, answer: str, message: str) -> None:
+    with pytest.raises(TrainingError, match=re.escape(message)):
+        task(folder, with_method(f"dataset(self, cfg, split): return {answer}")).tests(CFG)
+
+
+@pytest.mark.parametrize(
+    ("answer", "tests"),
+    [
+        (None, {}),
+        ([1], {"": [1]}),
+        ({"val": [1], "long": [2]}, {"val": [1], "long": [2]}),
+        ({0: 5, 1: 6}, {"": {0: 5, 1: 6}}),
+    ],
+)
+def test_test_sets_may_have_names_or_be_one_or_none(folder: Path, answer: object, tests: object) -> None:
+    assert task(folder, with_method(f"dataset(self, cfg, split): return {answer!r}")).tests(CFG) == tests
+
+
+def test_a_batch_has_an_output_for_each_sample(folder: Path) -> None:
+    text = with_method(
+        "evaluate(self, m, b): return {'a': torch.ones(3, 2)}\n    def finish(self, o): return {}"
+    )
+    mine = task(folder, text)
+    assert mine.evaluate(torch.nn.ReLU(), None, 3)["a"].shape == (3, 2)
+    with pytest.raises(TrainingError, match="a row for each of the batch's 4 samples; got"):
+        mine.evaluate(torch.nn.ReLU(), None, 4)
 
 
 def test_a_loss_may_be_a_sum_with_its_count(folder: Path) -> None:

@@ -28,6 +28,11 @@ __all__ = ["Channel", "Group", "choose_device", "join", "own_cpus", "shared_by"]
 
 T = TypeVar("T")
 
+_PIECES, _LEAST = (
+    1 << 26,
+    1 << 16,
+)  # bytes that rank 0 collects at a time, from all ranks and from one at least
+
 
 class Group:
     """All ranks of the run; with one process every method is local and free."""
@@ -60,6 +65,26 @@ class Group:
         parts = [torch.empty_like(own) for _ in range(self.ranks.world_size)]
         dist.all_gather(parts, own)
         return torch.cat(parts)
+
+    def collect(self, value: T) -> list[T]:
+        """Each rank's value, by rank, on rank 0 alone, elsewhere none; in pieces, for values of any size."""
+        if not self.together:
+            return [value]
+        data, first = memoryview(pickle.dumps(value)), self.ranks.first
+        sizes = [int(size) for size in self._gather_equal(torch.tensor([len(data)])).tolist()]
+        found = [bytearray(size) for size in sizes] if first else []
+        piece = max(_LEAST, _PIECES // len(sizes))
+        for start in range(0, max(sizes), piece):
+            length = min(piece, max(sizes) - start)
+            padded = bytearray(data[start : start + length]).ljust(length, b"\0")
+            own = torch.frombuffer(padded, dtype=torch.uint8).to(self.device)
+            parts = [torch.empty_like(own) for _ in sizes] if first else None
+            dist.gather(own, parts, dst=0)
+            for whole, part in zip(found, parts or []):
+                left = min(length, len(whole) - start)
+                if left > 0:
+                    torch.frombuffer(whole, dtype=torch.uint8, count=left, offset=start).copy_(part[:left])
+        return [pickle.loads(whole) for whole in found]
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """Add up a tensor over all ranks, in place and without waiting for a GPU."""

@@ -22,7 +22,7 @@ from typing import Optional, Protocol
 
 from ..errors import SettingsError
 
-__all__ = ["Metrics", "Tracking", "require"]
+__all__ = ["Line", "Metrics", "Tracking", "require"]
 
 SCHEMA = "slurmgpu.metrics/1"
 _ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -50,6 +50,7 @@ class Metrics:
         self._lines: list[Line] = []
         self._written = 0.0
         self._file: Optional[int] = None
+        self._name = "" if path is None else path.name
         if path is not None:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             size = os.fstat(self._file).st_size
@@ -99,7 +100,7 @@ class Metrics:
         if not self._failed:
             self._failed = True
             with contextlib.suppress(OSError):  # the log may be on the same disk
-                print(f"warning: metrics.jsonl cannot be written: {reason}", file=sys.stderr, flush=True)
+                print(f"warning: {self._name} cannot be written: {reason}", file=sys.stderr, flush=True)
 
     def _line(self, held: Line) -> str:
         when, kind, step, values = held

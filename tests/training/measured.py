@@ -1,0 +1,89 @@
+"""Tasks with several test sets, measures that are no sums, and texts that they generate.
+
+MEASURED_FAULT="kind:call:rank" lets something happen in a rank's n-th call of evaluate, ``finish`` or ``sample``.
+"""
+
+import os
+import random
+import signal
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+RANK = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
+
+
+class Plain:
+    """A network for y = 2x - 1, with dropout and momentum; 100 samples to learn from, two test sets of 37 and 5."""
+
+    calls = 0
+
+    def model(self, cfg):
+        return nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.2), nn.Tanh(), nn.Linear(8, 1))
+
+    def dataset(self, cfg, split):
+        if split == "train":
+            return self.samples(100)
+        return {"val": self.samples(37), "long": self.samples(5)}
+
+    def samples(self, count):
+        x = torch.randn(count, 3, generator=torch.Generator().manual_seed(count))
+        return TensorDataset(x, 2 * x[:, :1] - 1, torch.arange(count))
+
+    def optimizer(self, model, cfg):
+        return torch.optim.SGD(model.parameters(), lr=cfg.lr, momentum=0.9)
+
+    def loss(self, model, batch):
+        x, y, _ = batch
+        return nn.functional.mse_loss(model(x), y) * random.uniform(0.5, 1.5)
+
+    def fault(self, method):
+        self.calls += method == "evaluate"
+        kind, _, where = os.environ.get("MEASURED_FAULT", "").partition(":")
+        if where not in (f"{self.calls}:{RANK}", f"{method}:{RANK}"):
+            return
+        if kind == "raise":
+            raise ValueError(f"a mistake in {method}")
+        os.kill(os.getpid(), getattr(signal, kind))
+        time.sleep(0.3)
+
+    def evaluate(self, model, batch):
+        self.fault("evaluate")
+        x, y, _ = batch
+        return {"loss": ((model(x) - y).square().sum(), len(y))}
+
+
+class Gathered(Plain):
+    """Looks at all outputs at once, draws, and generates texts."""
+
+    def evaluate(self, model, batch):
+        x, y, place = batch
+        error = (model(x) - y).square()
+        names = [f"sample {each}" for each in place.tolist()]
+        return {**super().evaluate(model, batch), "error": error, "place": place, "names": names}
+
+    def finish(self, outputs):
+        self.fault("finish")
+        error, place = outputs["error"], outputs["place"]
+        assert place.tolist() == list(range(len(place))), "in the order of the set, each sample once"
+        assert outputs["names"] == [f"sample {each}" for each in range(len(place))]
+        assert error.shape == (len(place), 1)
+        return {"median": error.median(), "mean": error.double().mean().item(), "drawn": torch.rand(())}
+
+    def sample(self, model, cfg):
+        self.fault("sample")
+        assert not torch.is_grad_enabled()
+        assert not model.training
+        return {"line": f"{model(torch.ones(3)).item():.6f}", "height": random.random()}
+
+
+class Alone(Plain):
+    """No test set, but a text."""
+
+    def dataset(self, cfg, split):
+        return None if split == "test" else super().dataset(cfg, split)
+
+    def sample(self, model, cfg):
+        return f"{model(torch.ones(3)).item():.6f}"
