@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from slurmgpu.training import loop
+from slurmgpu.training import evaluation
 from slurmgpu.training.data import eval_batches
 from slurmgpu.training.order import shares
 from slurmgpu.training.settings import Settings, divided, micro_batch
@@ -82,7 +82,7 @@ def test_an_evaluation_takes_its_own_number_of_samples_at_a_time(
         asked.append(size)
         return eval_batches(dataset, size, *rest, **named)
 
-    monkeypatch.setattr(loop, "eval_batches", noted)
+    monkeypatch.setattr(evaluation, "eval_batches", noted)
     run = trained(new_run(tmp_path, "run"), eval_micro_batch=5)
     other = trained(new_run(tmp_path, "other"))
     assert asked == [5, 36]
