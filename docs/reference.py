@@ -21,6 +21,7 @@ from slurmgpu.diagnosis.row import ROLES
 from slurmgpu.diagnosis.table import ROWS
 from slurmgpu.doctor.lines import CHECKS
 from slurmgpu.doctor.thresholds import LEAST_DRIVERS, THRESHOLDS, Threshold
+from slurmgpu.files.tasks import PREFIX, shipped_tasks
 from slurmgpu.rendering.context import VARIABLES
 from slurmgpu.scripts.rules import RULES
 
@@ -56,6 +57,7 @@ def pages() -> dict[str, str]:
     made["failures.md"] = _page("Known failures", *_failures())
     made["template-variables.md"] = _page("The variables of templates", *_variables())
     made["exit-codes.md"] = _page("Exit codes", *_exit_codes())
+    made["tasks.md"] = _page("Tasks that come along", *_tasks())
     made["what-has-run.md"] = _page("What has run", *_what_has_run())
     return made
 
@@ -304,6 +306,28 @@ def _exit_codes() -> Iterator[str]:
         "`run`, and `submit` with `--wait` or `--follow`, end with the job's own code. What to do about each is told in "
         "[Troubleshooting](../troubleshooting.md#exit-codes)."
     )
+
+
+def _tasks() -> Iterator[str]:
+    yield "The guide is [Tasks that come along](../tasks.md). The options of a task go under `train.config`."
+    for name, task in shipped_tasks().items():
+        yield f"## {PREFIX}{name}"
+        yield f"{task['about'][0].upper()}{task['about'][1:]}."
+        rows = [
+            [f"`{key}`", _taken(row), f"`{json.dumps(row['default'])}`", row["about"]]
+            for key, row in task["options"].items()
+        ]
+        yield _table("option type default meaning", rows)
+
+
+def _taken(row: dict[str, Any]) -> str:
+    """What an option of a task may be."""
+    if "choices" in row:
+        return " or ".join(f"`{each}`" for each in row["choices"])
+    said = {"text": "text", "whole": "whole number", "number": "number"}[row["type"]]
+    said += f", at least {row['at_least']}" if "at_least" in row else ""
+    said += f", below {row['below']}" if "below" in row else ""
+    return said + (" or null" if row["default"] is None else "")
 
 
 def _what_has_run() -> Iterator[str]:

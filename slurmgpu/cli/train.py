@@ -122,7 +122,7 @@ class Machine(NamedTuple):
 @gathered(
     "asked",
     Training,
-    click.argument("what", metavar="TASK.py:CLASS|JOB.yaml"),
+    click.argument("what", metavar="TASK.py:CLASS|slurmgpu:NAME|JOB.yaml"),
     click.option("--config", multiple=True, metavar="KEY=VALUE", help="What the task reads as cfg.KEY."),
     click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any other part of the job file."),
     click.option(
@@ -156,8 +156,9 @@ class Machine(NamedTuple):
 def command(ctx: click.Context, /, **given: Any) -> None:
     """Train a task on this machine, without Slurm; or prepare it for jobs.
 
-    TASK.py:CLASS is a file and a class in it; of a JOB.yaml its train: counts, with the options laid over it. Runs as
-    `slurmgpu run` does, in a run directory of its own, and ends with the training's exit code.
+    TASK.py:CLASS is a file and a class in it, slurmgpu:NAME a task that comes along (gpt2, resnet, ...); of a JOB.yaml
+    its train: counts, with the options laid over it. Runs as `slurmgpu run` does, in a run directory of its own, and
+    ends with the training's exit code.
 
     With --prepare it runs the task's prepare(cfg) alone, in the job's modules, container and Python, as on a login
     node, where there is a network: a download, an unpacking. The job then finds it done.

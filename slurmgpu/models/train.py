@@ -21,8 +21,9 @@ class TrainSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
     task: str = Field(
-        description="The task's file and class, FILE.py:CLASS; a relative file counts from the work folder.",
-        examples=["task.py:Digits"],
+        description="The task's file and class, FILE.py:CLASS (a relative file counts from the work folder), "
+        "or slurmgpu:NAME for one that comes with slurmgpu.",
+        examples=["task.py:Digits", "slurmgpu:gpt2"],
     )
     strategy: Literal["auto", "single", "ddp", "dp"] = Field(
         "auto",
@@ -233,8 +234,10 @@ class TrainSettings(BaseModel):
     @field_validator("task")
     @classmethod
     def _file_and_class(cls, task: str) -> str:
-        if re.fullmatch(r"(?s).+\.py:[^\W\d]\w*", task) is None:
-            raise ValueError("must be FILE.py:CLASS, as in 'task.py:Digits'")
+        if re.fullmatch(r"(?s).+\.py:[^\W\d]\w*|slurmgpu:\w+", task) is None:
+            raise ValueError(
+                "must be FILE.py:CLASS, as in 'task.py:Digits', or slurmgpu:NAME, as in 'slurmgpu:gpt2'"
+            )
         return task
 
     @field_validator("static_graph")

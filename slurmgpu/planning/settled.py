@@ -306,7 +306,8 @@ def name_of(job: Job) -> str:
     if job.name or job.script is not None:
         return job.name or "job"
     if job.train is not None:
-        return PurePosixPath(job.train.task.split(":")[0]).stem
+        file, _, name = job.train.task.rpartition(":")
+        return name if file == "slurmgpu" else PurePosixPath(file).stem  # slurmgpu:NAME comes along
     if job.steps:
         return next(name for name, step in job.steps.items() if not step.background)
     assert job.command is not None

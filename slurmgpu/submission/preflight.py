@@ -15,6 +15,7 @@ from pathlib import Path
 from slurmgpu.containers import runtime
 from slurmgpu.errors import PlanError
 from slurmgpu.files.jobs import folder_here
+from slurmgpu.files.tasks import PREFIX, check_shipped_task
 from slurmgpu.models.environment import Container
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
@@ -225,7 +226,12 @@ def doubt_about_binds(plan: Plan) -> str | None:
 
 def check_task(plan: Plan, folder: Path | None) -> None:
     """PlanError when the training task's file is not in the work folder, or nowhere names the class."""
-    if plan.train is None or folder is None:
+    if plan.train is None:
+        return
+    if str(plan.train["task"]).startswith(PREFIX):
+        check_shipped_task(plan.train["task"], plan.train["config"])
+        return
+    if folder is None:
         return
     file, _, name = str(plan.train["task"]).rpartition(":")
     if not (folder / file).is_file():
@@ -251,7 +257,7 @@ def doubt_about_task(plan: Plan, folder: Path | None) -> str | None:
 
     No error, for the job's Python may be a newer one. The file must be there (`check_task`).
     """
-    if plan.train is None or folder is None:
+    if plan.train is None or folder is None or str(plan.train["task"]).startswith(PREFIX):
         return None
     file = str(plan.train["task"]).rpartition(":")[0]
     try:

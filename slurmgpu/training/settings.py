@@ -67,8 +67,8 @@ _MAPPING = _Rule("a mapping", lambda v: isinstance(v, dict))
 _COUNT = _whole(1)
 _POSITIVE = _number(positive=True)
 _TASK = _Rule(
-    "FILE.py:CLASS, as in 'task.py:Digits'",
-    lambda v: isinstance(v, str) and re.fullmatch(r"(?s).+\.py:[^\W\d]\w*", v) is not None,
+    "FILE.py:CLASS, as in 'task.py:Digits', or slurmgpu:NAME, as in 'slurmgpu:gpt2'",
+    lambda v: isinstance(v, str) and re.fullmatch(r"(?s).+\.py:[^\W\d]\w*|slurmgpu:\w+", v) is not None,
 )
 _PATTERNS = _Rule(
     "a list of patterns of parameter names",

@@ -22,6 +22,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import IterableDataset
 
+from . import tasks
 from .beside import Beside
 from .errors import TrainingError
 from .settings import Config
@@ -68,11 +69,13 @@ class Loss(NamedTuple):
 
 
 def load(reference: str) -> Task:
-    """Load the task named ``FILE.py:CLASS``; a relative path counts from the current work folder.
+    """Load the task named ``FILE.py:CLASS``, a relative path counting from the work folder, or ``slurmgpu:NAME``.
 
     Raises:
-        TrainingError: no such file or class, or a method that is missing or takes other arguments.
+        TrainingError: no such file, class or name, or a method that is missing or takes other arguments.
     """
+    if reference.startswith(tasks.PREFIX):
+        return Task(*tasks.find(reference))
     file, _, name = reference.rpartition(":")
     path = Path(file).resolve()
     if not path.is_file():

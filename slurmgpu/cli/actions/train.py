@@ -56,7 +56,7 @@ def _planned(asked: Training, layer: Layered, gpus: int) -> Prepared:
         put_any(text, put)
     for text in asked.config:
         put_any(text, put, "--config", "channels=16", "train.config.")
-    is_task = re.search(r"\.py(:|\Z)", what) is not None
+    is_task = re.search(r"\.py(:|\Z)|\Aslurmgpu:", what) is not None
     if is_task:
         put("train.task", what, "the argument")
         put("resources.nodes", 1, "slurmgpu train")

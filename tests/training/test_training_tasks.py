@@ -1,0 +1,230 @@
+"""The tasks that come with slurmgpu: as large as published, learning, and clear about a wrong option."""
+
+from __future__ import annotations
+
+import json
+import struct
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from slurmgpu.training import tasks
+from slurmgpu.training.errors import SettingsError, TrainingError
+from slurmgpu.training.settings import SCHEMA, Config, parse
+from slurmgpu.training.task import load
+from slurmgpu.training.tasks import gpt2, tokens
+from tests.training.conftest import RunFolder
+
+
+def cfg(name: str, **options: Any) -> Config:
+    return Config(parse({"schema": SCHEMA, "task": f"slurmgpu:{name}", "config": options}))
+
+
+def count(name: str, **options: Any) -> int:
+    with torch.device("meta"):  # neither memory nor time
+        model = load(f"slurmgpu:{name}").model(cfg(name, **options))
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+PUBLISHED = [
+    ("gpt2", {"size": "124M"}, 124_439_808),
+    ("gpt2", {"size": "355M"}, 354_823_168),
+    ("gpt2", {"size": "774M"}, 774_030_080),
+    ("gpt2", {"size": "1.5B"}, 1_557_611_200),
+]
+TINY: dict[str, dict[str, Any]] = {"gpt2": {"size": "tiny", "context": 16, "samples": 512}}
+
+
+@pytest.mark.parametrize(("name", "options", "parameters"), PUBLISHED)
+def test_a_network_has_as_many_parameters_as_published(
+    name: str, options: dict[str, Any], parameters: int
+) -> None:
+    assert count(name, **options) == parameters
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_task_learns_from_its_made_up_data(name: str, run: RunFolder) -> None:
+    run.write(f"slurmgpu:{name}", epochs=2, batch_size=32, lr=0.01, config=TINY[name])
+    run.here()
+    losses = [line["values"]["loss"] for line in run.metrics("eval")]
+    assert losses[-1] < losses[0]
+    (start,) = [line["values"] for line in run.metrics("start")]
+    assert start["settings"]["task"] == f"slurmgpu:{name}"
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_resumed_task_of_ours_is_the_uninterrupted_one(name: str, run: RunFolder) -> None:
+    settings: dict[str, Any] = {"epochs": 2, "batch_size": 64, "checkpoint_steps": 3, "config": TINY[name]}
+    run.write(f"slurmgpu:{name}", **settings)
+    run.here(SLURMGPU_MAX_STEPS="5")
+    run.here()
+    stopped = run.parameters()
+    run.write(f"slurmgpu:{name}", **settings, resume=False)
+    run.here()
+    whole = run.parameters()
+    assert all(torch.equal(whole[key], stopped[key]) for key in whole)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_every_option_of_the_table_is_read_and_all_that_is_read_is_in_it(name: str) -> None:
+    source = Path(tasks.__file__).parent
+    text = "".join((source / f"{each}.py").read_text() for each in (name, *PARTS[name]))
+    table = json.loads((source / "options.json").read_text())
+    for option in table[name]["options"]:
+        assert f".{option}" in text, option
+        assert table[name]["options"][option]["about"].endswith(".")
+
+
+PARTS = {"gpt2": ["tokens"]}
+
+
+def test_an_unknown_task_is_told_those_that_there_are() -> None:
+    with pytest.raises(
+        SettingsError, match=r"no such task in slurmgpu; did you mean 'gpt2'\?; there are .*slurmgpu:gpt2"
+    ):
+        load("slurmgpu:gtp2")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"sise": "tiny"}, "config.sise: slurmgpu:gpt2 has no such option; did you mean 'size'"),
+        ({"size": "2B"}, "config.size is '2B'; for slurmgpu:gpt2 it must be one of tiny, 124M"),
+        ({"context": 1.5}, "config.context is 1.5; for slurmgpu:gpt2 it must be a whole number of at least 2, or null"),
+        ({"dropout": 1}, "config.dropout is 1; for slurmgpu:gpt2 it must be a number of at least 0 and below 1"),
+        ({"data": 3}, "config.data is 3; for slurmgpu:gpt2 it must be a text"),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_is_named_with_what_is_valid(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        tasks.options(cfg("gpt2", **options), "gpt2")
+    assert said in str(caught.value)
+
+
+# Language models
+
+
+def test_gpt2_sees_nothing_of_what_comes_later() -> None:
+    model = gpt2.Gpt2(gpt2.SIZES["tiny"]).eval()
+    text = torch.randint(256, (1, 20))
+    changed = text.clone()
+    changed[0, 12:] = 7
+    before, after = model(text), model(changed)
+    assert torch.equal(before[0, :12], after[0, :12])
+    assert not torch.equal(before[0, 12:], after[0, 12:])
+
+
+def test_gpt2_counts_six_operations_a_weight_and_token_and_those_of_attention() -> None:
+    # llm.c's estimate for 124M is 0.85e9 for a token: 6 * 124e6 and attention's.
+    assert gpt2.Task().flops(cfg("gpt2")) / 1024 == pytest.approx(0.8545e9, rel=0.01)
+
+
+def write(path: Path, numbers: list[int], kind: str = "H", head: bytes = b"") -> Path:
+    path.write_bytes(head + array(kind, numbers).tobytes())
+    return path
+
+
+def npy(numbers: list[int], descr: str, kind: str) -> bytes:
+    about = repr({"descr": descr, "fortran_order": False, "shape": (len(numbers),)}).encode()
+    about += b" " * (-(len(about) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(about)) + about + array(kind, numbers).tobytes()
+
+
+NUMBERS = [0, 1, 255, 256, 40_000, 65_535]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "width"),
+    [
+        ("train.bin", array("H", NUMBERS).tobytes(), "uint16"),
+        ("train.bin", array("I", [*NUMBERS, 2**31 + 5]).tobytes(), "uint32"),
+        ("fineweb_train_000001.bin", struct.pack("<3i", 20240520, 1, 6).ljust(1024, b"\0")
+         + array("H", NUMBERS).tobytes(), "uint16"),
+        ("train.npy", npy(NUMBERS, "<u2", "H"), "uint16"),
+        ("train.npy", npy(NUMBERS, "<u4", "I"), "uint16"),
+        ("train.npy", npy(NUMBERS, "<i8", "q"), "uint16"),
+    ],
+)  # fmt: skip
+def test_token_files_are_read_as_they_were_written(
+    name: str, content: bytes, width: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    file = tokens.TokenFile(tmp_path / name, width)
+    assert file.read(0, file.count).tolist()[: len(NUMBERS)] == NUMBERS
+    if width == "uint32":
+        assert file.read(6, 7).tolist() == [2**31 + 5]
+
+
+def test_windows_cover_the_files_side_by_side_each_token_foretold_once(tmp_path: Path) -> None:
+    write(tmp_path / "train_1.bin", list(range(10)))
+    write(tmp_path / "train_2.bin", list(range(100, 108)))
+    chosen = tasks.options(cfg("gpt2", data=str(tmp_path)), "gpt2")
+    windows: Any = tokens.dataset(chosen, "train", 3, 50257)
+    assert [(x.tolist(), y.tolist()) for x, y in (windows[index] for index in range(len(windows)))] == [
+        ([0, 1, 2], [1, 2, 3]), ([3, 4, 5], [4, 5, 6]), ([6, 7, 8], [7, 8, 9]),
+        ([100, 101, 102], [101, 102, 103]), ([103, 104, 105], [104, 105, 106]),
+    ]  # fmt: skip
+    assert tokens.dataset(chosen, "test", 3, 50257) is None
+
+
+def test_what_is_wrong_with_token_files_is_said_before_the_first_step(tmp_path: Path) -> None:
+    chosen = tasks.options(cfg("gpt2", data=str(tmp_path)), "gpt2")
+    with pytest.raises(TrainingError, match=r"no \.bin or \.npy whose name has the word 'train'"):
+        tokens.dataset(chosen, "train", 3, 256)
+    write(tmp_path / "train.bin", [1, 2])
+    with pytest.raises(TrainingError, match="2 tokens, fewer than a window of 3 and one more"):
+        tokens.dataset(chosen, "train", 3, 256)
+    write(tmp_path / "train.bin", [1, 2, 300, 4])
+    with pytest.raises(SettingsError, match=r"vocabulary is 256, and .*train.bin has the token 300"):
+        tokens.dataset(chosen, "train", 3, 256)
+    (tmp_path / "train.bin").unlink()
+    (tmp_path / "train.npy").write_bytes(npy([1, 2], "<f4", "f"))
+    with pytest.raises(
+        TrainingError, match=r"train.npy must be a .npy of one dimension and of 2, 4 or 8-byte"
+    ):
+        tokens.dataset(chosen, "train", 3, 256)
+
+
+def test_texts_become_token_files_once_and_again_when_they_are_to_be_others(
+    tmp_path: Path, run: RunFolder
+) -> None:
+    (tmp_path / "a.txt").write_bytes(b"abc" * 200)
+    (tmp_path / "b.txt").write_bytes(b"xyz" * 200)
+    data = tmp_path / "data"
+    options = {**TINY["gpt2"], "text": str(tmp_path / "*.txt"), "data": str(data)}
+    run.write("slurmgpu:gpt2", config=options)
+    run.here()
+    learned = array("H", (data / "train.bin").read_bytes())
+    tested = array("H", (data / "test.bin").read_bytes())
+    assert bytes([*learned, *tested]) == b"abc" * 200 + b"\0" + b"xyz" * 200 + b"\0"
+    assert len(tested) == 120
+    assert len(run.metrics("eval")) == 1
+    written = (data / "train.bin").stat().st_mtime_ns
+    tokens.prepare(tasks.options(cfg("gpt2", **options), "gpt2"))
+    assert (data / "train.bin").stat().st_mtime_ns == written
+    tokens.prepare(tasks.options(cfg("gpt2", **options, test_share=0.5), "gpt2"))
+    assert (data / "test.bin").stat().st_size == 1202
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"text": "nothing/*"}, "config.text needs config.data"),
+        ({"text": "nothing/*", "data": "made"}, "no file is named like 'nothing/\\*'"),
+        ({"text": "*.txt", "data": "theirs"}, "token files that were not made from config.text"),
+        ({"text": "*.txt", "data": "made", "tokenizer": "gpt2"}, "gpt2 needs the package tiktoken"),
+    ],
+)
+def test_texts_that_cannot_become_token_files_are_refused(
+    options: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(__import__("sys").modules, "tiktoken", None)
+    (tmp_path / "theirs").mkdir()
+    write(tmp_path / "theirs" / "train.bin", [1, 2, 3])
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(TrainingError, match=said):
+        tokens.prepare(tasks.options(cfg("gpt2", **options), "gpt2"))
