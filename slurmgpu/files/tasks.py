@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import slurmgpu
 from slurmgpu.errors import PlanError, did_you_mean
 
 __all__ = ["PREFIX", "check_shipped_task", "shipped_tasks"]
@@ -17,7 +16,7 @@ PREFIX = "slurmgpu:"
 
 def shipped_tasks() -> dict[str, Any]:
     """What each is for, and its options, by name; the training reads the same file."""
-    file = Path(slurmgpu.__file__).resolve().parent / "training" / "tasks" / "options.json"
+    file = Path(__file__).resolve().parent.parent / "training" / "tasks" / "options.json"
     table: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return table
 
