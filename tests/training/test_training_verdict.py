@@ -283,3 +283,19 @@ def test_a_folder_is_read_from_its_traces_where_the_parts_are_missing(tmp_path: 
     assert found[1] == own
     assert len(notes) == 1
     assert "rank-3.trace.json.gz: it is cut off" in notes[0]
+
+
+def test_where_stacks_were_recorded_the_functions_outside_of_torch_are_named() -> None:
+    python = [
+        event("python_function", "run.py(7): train", -50, 400),
+        event("python_function", "task.py(12): loss", 20, 30),
+        event("python_function", "task.py(30): draw", 36, 14),
+        event("python_function", "<built-in function sleep>", 40, 9),
+        event("python_function", "beside.py(1): run", 0, 100, thread=3),
+    ]
+    verdict = judge({0: measure(timeline([*CPU_STEP, *python]))}, {})
+    (cause,) = (each for each in verdict["causes"] if each["cause"] == "outside")
+    assert "; 9 ms in <built-in function sleep> in task.py(30): draw; " in cause["evidence"]
+    assert "; 5 ms in task.py(30): draw" in cause["evidence"]
+    assert "beside.py" not in cause["evidence"]
+    assert "profile_stacks" not in cause["change"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import statistics
 from collections import defaultdict
-from typing import Any, NamedTuple
+from typing import Any
 
+from .alone import Alone, alone, lines_in
 from .intervals import Span, common, length, longer, merged, without
 from .timeline import Timeline
 
@@ -25,15 +26,9 @@ _AROUND = re.compile(
 _MOST = 5  # names of operators
 
 
-class _Operator(NamedTuple):
-    name: str
-    seconds: float
-    spans: list[Span]
-
-
 def split_cpu(found: Timeline, window: list[Span]) -> tuple[dict[str, float], dict[str, Any]]:
     """Microseconds of each part within the window, and what tells of them."""
-    operators = _alone(found, window)
+    operators = alone(found.own, found.names, window)
     evaluating = common(found.in_phase("evaluating"), window)
     saving = without(common(found.in_phase("saving"), window), evaluating)
     left = without(without(window, evaluating), saving)
@@ -63,6 +58,7 @@ def split_cpu(found: Timeline, window: list[Span]) -> tuple[dict[str, float], di
     steps = max(1, len(found.steps))
     facts = {
         **_of_operators(operators, inner, steps),
+        "lines": lines_in(found, outside, steps),
         "copies": sum(1 for each in long if _COLLATE.match(each.name)) / steps,
         "copying_data_seconds": length(collated) / steps / 1e6,
         "collectives": sum(1 for start in found.collectives.starts if _within(start, window)) / steps,
@@ -71,32 +67,7 @@ def split_cpu(found: Timeline, window: list[Span]) -> tuple[dict[str, float], di
     return parts, facts
 
 
-def _alone(found: Timeline, window: list[Span]) -> list[_Operator]:
-    """Each operator of the thread, with the time in which it ran nothing that is recorded itself."""
-    ordered = found.own.inside(window[0][0], window[-1][1])
-    spans: list[list[Span]] = [[] for _ in ordered]
-    stack: list[tuple[float, int]] = []  # end and number of those that are open
-    at = 0.0
-    for number, (start, end, _) in enumerate(ordered):
-        at = _close(stack, spans, at, start)
-        if stack and start > at:
-            spans[stack[-1][1]].append((at, start))
-        at = start
-        stack.append((min(end, stack[-1][0]) if stack else end, number))
-    _close(stack, spans, at, float("inf"))
-    return [_Operator(found.names[name], length(own), own) for (_, _, name), own in zip(ordered, spans)]
-
-
-def _close(stack: list[tuple[float, int]], spans: list[list[Span]], at: float, until: float) -> float:
-    while stack and stack[-1][0] <= until:
-        end, number = stack.pop()
-        if end > at:
-            spans[number].append((at, end))
-            at = end
-    return at
-
-
-def _spans(operators: list[_Operator], pattern: re.Pattern[str] = re.compile("")) -> list[Span]:
+def _spans(operators: list[Alone], pattern: re.Pattern[str] = re.compile("")) -> list[Span]:
     return merged(span for each in operators if pattern.match(each.name) for span in each.spans)
 
 
@@ -108,7 +79,7 @@ def _within(at: float, window: list[Span]) -> bool:
     return window[0][0] <= at < window[-1][1]
 
 
-def _of_operators(operators: list[_Operator], inner: list[Span], steps: int) -> dict[str, Any]:
+def _of_operators(operators: list[Alone], inner: list[Span], steps: int) -> dict[str, Any]:
     """How many there are, how long, and which take most."""
     times: dict[str, float] = defaultdict(float)
     counted: list[float] = []

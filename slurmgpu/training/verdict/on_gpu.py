@@ -7,6 +7,7 @@ import statistics
 from collections import defaultdict
 from typing import Any, Optional
 
+from .alone import lines_in
 from .intervals import Span, common, length, longer, merged, without
 from .timeline import Timeline, Track
 
@@ -56,6 +57,7 @@ def split_gpu(found: Timeline, window: list[Span]) -> tuple[dict[str, float], di
     steps = max(1, len(found.steps))
     return parts, {
         **_of_kernels(found, window, steps),
+        "lines": lines_in(found, outside, steps),
         **_of_copies(found, window, steps),
         "waits": _count(found.waits, window) / steps,
         "collectives": _count(found.collectives, window) / steps,

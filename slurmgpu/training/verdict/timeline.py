@@ -57,6 +57,8 @@ class Timeline:
     steps: list[Span] = field(default_factory=list)
     thread: Optional[tuple[object, object]] = None
     operators: dict[tuple[object, object], Track] = field(default_factory=dict)
+    functions: dict[tuple[object, object], Track] = field(default_factory=dict)
+    """Python's, where stacks were recorded."""
     phases: dict[str, list[Span]] = field(default_factory=dict)
     kernels: Track = field(default_factory=Track)
     collectives: Track = field(default_factory=Track)
@@ -116,6 +118,8 @@ def _sort_in(found: Timeline, event: Mapping[str, Any], name: str, number: int, 
         found.operators.setdefault(thread, Track()).add(*span, number)
         if _MATRIX.match(name):
             _note_type(found, event)
+    elif kind == "python_function":
+        found.functions.setdefault(thread, Track()).add(*span, number)
     elif kind == "kernel":
         (found.collectives if _COLLECTIVE.search(name) else found.kernels).add(*span, number)
     elif kind in ("gpu_memcpy", "memcpy"):

@@ -64,12 +64,13 @@ def evidence(name: str, own: Values, settings: Values) -> str:
         what, seconds = own["last_by"]
         return f"{step}; rank {own['last_rank']} is behind by {time(seconds)} a step, {called(what, own['device'])}"
     if name == "outside":
+        lines = "".join(f"; {time(seconds)} in {line}" for line, seconds in facts.get("lines", ()))
         if gpu:
             return (
                 f"the GPU is idle for {step} in stretches of more than 1 ms, while no data is waited for; "
-                f"the host waits for the GPU {facts['waits']:,.3g} times a step"
+                f"the host waits for the GPU {facts['waits']:,.3g} times a step{lines}"
             )
-        return f"no operator of torch runs for {step}, in stretches of more than 1 ms"
+        return f"no operator of torch runs for {step}, in stretches of more than 1 ms{lines}"
     return step if part else "by metrics.jsonl"
 
 
@@ -112,7 +113,8 @@ def advice(name: str, own: Values, settings: Values) -> str:
     if name == "waiting":
         return f"look at rank {own['last_rank']}: its node, its CPUs, its share of the data"
     if name == "outside":
-        return "profile_stacks: true shows the lines of Python; look for numpy, printing, files and .item() in loss"
+        shown = "" if facts.get("lines") else "profile_stacks: true shows which functions these are; "
+        return f"{shown}look for numpy, printing, files, locks and .item() in the task"
     if name == "evaluating":
         return "evaluate less often, or on fewer samples"
     every = settings.get("checkpoint_steps") or f"{settings.get('checkpoint_every', 1)} epochs"
