@@ -54,16 +54,23 @@ class TrainSettings(BaseModel):
     accumulate: int = Field(
         1, ge=1, description="Micro-batches that each process adds up before an optimizer step."
     )
-    micro_batch: int | None = Field(
+    micro_batch: int | Literal["auto"] | None = Field(
         None,
-        ge=1,
         description="Samples that a process takes at a time, at most; accumulate follows from it, and the micro-batches of a "
-        "step are as equal as can be; null: batch_size divided by the processes and accumulate.",
+        "step are as equal as can be. auto: as many as fit into memory, found before the first step; null: batch_size "
+        "divided by the processes and accumulate.",
     )
     eval_micro_batch: int | None = Field(
         None,
         ge=1,
-        description="Samples that a process takes at a time in an evaluation; null: as in training.",
+        description="Samples that a process takes at a time in an evaluation; null: as in training, or fewer "
+        "where micro_batch is auto and these do not fit.",
+    )
+    fit_head_room: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="Share of the memory that micro_batch: auto leaves free at the peak of a step.",
     )
     drop_last: bool = Field(
         False,
@@ -248,9 +255,11 @@ class TrainSettings(BaseModel):
                 raise ValueError(f"torch's DDP cannot do it beside {name}; leave out one of them")
         return static_graph
 
-    @field_validator("micro_batch")
+    @field_validator("micro_batch", mode="before")
     @classmethod
-    def _is_in_place_of_accumulate(cls, micro_batch: int | None, info: ValidationInfo) -> int | None:
+    def _is_in_place_of_accumulate(cls, micro_batch: Any, info: ValidationInfo) -> Any:
+        if micro_batch not in ("auto", None) and (type(micro_batch) is not int or micro_batch < 1):
+            raise ValueError("must be 'auto', a whole number of at least 1, or null")
         if micro_batch is not None and info.data.get("accumulate", 1) > 1:
             raise ValueError("accumulate follows from it; leave out one of them")
         return micro_batch
@@ -301,7 +310,7 @@ class TrainSettings(BaseModel):
         """
         if self.micro_batch is not None:
             share = -(-self.batch_size // world_size)
-            return min(share, self.micro_batch)
+            return share if self.micro_batch == "auto" else min(share, self.micro_batch)
         parts = world_size * self.accumulate
         micro, rest = divmod(self.batch_size, parts)
         if not rest:

@@ -7,6 +7,7 @@ samples in the order of the set.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Optional, TypeVar
@@ -40,12 +41,12 @@ class Results(NamedTuple):
 
 
 class _Set(NamedTuple):
-    """A test set as this rank sees it: its own batches with their sizes, and the samples of all ranks."""
+    """A test set as this rank sees it: its own batches with their sizes, and the samples of all ranks, as data."""
 
     name: str
     batches: Iterable[object]
     sizes: list[int]
-    samples: int
+    data: Data
 
     def called(self, measure: str) -> str:
         """The name of a measure; with one set alone its own."""
@@ -81,7 +82,17 @@ class Evaluation:
             batches, sizes = eval_batches(
                 data, micro, group, seed=settings.seed, workers=workers, collate=self._task.collate
             )
-            self._sets.append(_Set(name, batches, sizes, len(data)))
+            self._sets.append(_Set(name, batches, sizes, data))
+
+    def try_out(self, model: torch.nn.Module, size: int) -> None:
+        """Evaluate the first batch of each set, of so many samples; nothing is kept of it, and no other rank is asked."""
+        model.eval()
+        for each in self._sets:
+            batches, sizes = eval_batches(
+                each.data, size, self._group, seed=0, workers=0, collate=self._task.collate
+            )
+            self._sums(model, itertools.islice(zip(batches, sizes), 1), Outputs())
+        model.train()
 
     def __len__(self) -> int:
         return len(self._sets) + self._task.has("sample")
@@ -212,7 +223,7 @@ class Evaluation:
         found: dict[str, float] = {}
         for each, outputs in zip(self._sets, gathered):
             if outputs:
-                rows = {name: in_order(name, outputs.pop(name), each.samples) for name in list(outputs)}
+                rows = {name: in_order(name, outputs.pop(name), len(each.data)) for name in list(outputs)}
                 answer = self._task.finish(rows)
                 found.update({each.called(name): value for name, value in answer.items()})
         texts: dict[str, str] = {}

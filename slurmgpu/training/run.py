@@ -11,6 +11,7 @@ from typing import NamedTuple, Optional
 import torch
 
 from .errors import EvaluationFailed, NotFinite, Paused, SettingsError, TrainingError
+from .fitting.finder import find, found_before
 from .loop import Loop
 from .optimizers import left_out
 from .processes.group import Group
@@ -22,7 +23,7 @@ from .saving.snapshot import plain_state, reserve
 from .schedules import warmup_steps
 from .session import Limits, Session
 from .settings import Config, Settings, divided
-from .task import load
+from .task import Task, load
 from .watching import profiling
 from .watching.advice import awkward_sizes, is_full, memory_advice, tensor_core_multiple
 from .watching.console import Console, describe, duration
@@ -112,7 +113,7 @@ class _Run:
         if task.has("sample"):
             self._generated = self._lines("generated.jsonl")
         self.group.on_first(lambda: task.prepare(Config(self.settings)))
-        self.settings = divided(self.settings, self.group.ranks.world_size)
+        self.settings = self._divided(task)
         loop = self.loop = Loop(task, self.settings, self.session, metrics, self.limit.step)
         if self.found is not None:
             restore(loop)
@@ -129,6 +130,15 @@ class _Run:
         self.group.barrier()  # nobody leaves before the last checkpoint counts: srun ends the rest soon after
         if not complete:
             raise Paused(self.session.watch.reason)
+
+    def _divided(self, task: Task) -> Settings:
+        """The settings with the micro-batch as a number: as the checkpoint says, or found now, where it is auto."""
+        settings = self.settings
+        if settings.micro_batch == "auto" and self.found is not None:
+            settings = found_before(settings, self.found.manifest) or settings
+        if settings.micro_batch == "auto":
+            return find(settings, task, self.session)
+        return divided(settings, self.group.ranks.world_size)
 
     def _tracking(self) -> Tracking:
         """Where lines go beside ``metrics.jsonl``: to what the settings name (rank 0)."""

@@ -74,6 +74,10 @@ _PATTERNS = _Rule(
     "a list of patterns of parameter names",
     lambda v: isinstance(v, list) and all(isinstance(each, str) and each for each in v),
 )
+_MICRO = _Rule(
+    "'auto', a whole number of at least 1, or null", lambda v: v in ("auto", None) or _COUNT.holds(v)
+)
+_SHARE = _Rule("a number from 0 to below 1", lambda v: _number(positive=False).holds(v) and float(str(v)) < 1)
 _SEED = _Rule("a whole number from 0 to 2**64 - 1", lambda v: type(v) is int and 0 <= v < 2**64)
 _WORKERS = _Rule("'auto' or a whole number of at least 0", lambda v: v == "auto" or _whole(0).holds(v))
 _TRACKERS = _Rule(
@@ -94,8 +98,9 @@ class Settings:
     max_steps: Annotated[Optional[int], _or_null(_COUNT)] = None
     batch_size: Annotated[int, _COUNT] = 32
     accumulate: Annotated[int, _COUNT] = 1
-    micro_batch: Annotated[Optional[int], _or_null(_COUNT)] = None
+    micro_batch: Annotated[Union[int, str, None], _MICRO] = None
     eval_micro_batch: Annotated[Optional[int], _or_null(_COUNT)] = None
+    fit_head_room: Annotated[float, _SHARE] = 0.1
     drop_last: Annotated[bool, _SWITCH] = False
     lr: Annotated[float, _POSITIVE] = 1e-3
     weight_decay: Annotated[float, _number(positive=False)] = 0.01
@@ -232,11 +237,11 @@ def _nearest(name: str, names: Iterable[str]) -> str:
 
 
 def divided(settings: Settings, world_size: int) -> Settings:
-    """The settings with ``accumulate`` worked out, where they say ``micro_batch``.
+    """The settings with ``accumulate`` worked out, where they give ``micro_batch`` as a number.
 
     As few micro-batches as fit, and these as equal as can be: 100 samples of which 40 fit are 34, 34 and 32.
     """
-    if settings.micro_batch is None:
+    if not isinstance(settings.micro_batch, int):
         return settings
     share = -(-settings.batch_size // world_size)
     rounds = -(-share // settings.micro_batch)
@@ -249,7 +254,7 @@ def micro_batch(settings: Settings, world_size: int) -> int:
     Raises:
         SettingsError: it does not divide; the message names all figures and the nearest value that does.
     """
-    if settings.micro_batch is not None:
+    if isinstance(settings.micro_batch, int):
         return settings.micro_batch
     parts = world_size * settings.accumulate
     micro, rest = divmod(settings.batch_size, parts)

@@ -68,7 +68,7 @@ def _parts(prepared: Prepared) -> int:
     if train.micro_batch is not None:
         raise InvalidInput(
             f"--micro-batch: it tries other values of accumulate, and the job says micro_batch: {train.micro_batch} in its place",
-            hint="leave out one of them",
+            hint="leave out one of them; with micro_batch: auto the training itself finds what fits",
         )
     world = world_size(prepared.plan)
     return train.samples_at_a_time(world) * train.accumulate

@@ -1,0 +1,161 @@
+"""Tries sizes in a process of its own, ``python -m slurmgpu_training.fitting.trial``: what it does is lost with it.
+
+So nothing of a try is left in the training: no random state, no statistics of a batch, nothing that the task counts, and no
+memory in pieces. It takes real steps with the training's own loop, alone: no try waits for another rank, and a rank that runs
+out leaves none waiting. Reads a line of JSON for each try from standard input and answers with one; ends when the input does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from ..loop import Loop
+from ..processes.group import Group
+from ..processes.ranks import Ranks
+from ..saving.saver import Saving
+from ..session import Limits, Session
+from ..settings import Settings
+from ..task import load
+from ..watching.console import Console
+from ..watching.metrics import Metrics
+from .memory import Budget, memory_of, ran_out
+
+__all__ = ["Trial", "main"]
+
+_STEPS = 1000  # of the schedule, more than are ever tried
+_EPOCHS = 1 << 40  # as many as these steps need
+_SCALED = 16  # steps in which a scaler has found a scale that does not overflow, nearly always
+
+
+class Trial:
+    """The training's loop, alone and in an empty folder, in which steps of any size can be taken.
+
+    ``together``: whether the training has several processes, whose gradients stay in DDP's buckets.
+    """
+
+    def __init__(
+        self, settings: Settings, device: torch.device, budget: Budget, together: bool, folder: Path
+    ) -> None:
+        self.memory = memory_of(device, budget)
+        self.together = together
+        self.settings = replace(
+            settings, accumulate=1, micro_batch=1, drop_last=False, max_steps=_STEPS, epochs=_EPOCHS,
+            workers=0, track=[], profile=False, resume=False,
+        )  # fmt: skip
+        self.group = Group(Ranks(), device)
+        self.session = Session(
+            folder, self.group, {}, Console(speaks=False), Saving(), Limits(hang_timeout=None)
+        )
+        task = load(settings.task)
+        self.loop = Loop(task, self.settings, self.session, Metrics(None, 0), None)
+        self._kept: list[torch.Tensor] = []
+        self._begun = False
+
+    def step(self, size: int, rounds: int) -> int:
+        """Take a step of so many samples at a time, as often as a step's peak needs; the bytes at the peak."""
+        loop = self.loop
+        loop.settings = replace(self.settings, batch_size=size * rounds, accumulate=rounds, micro_batch=size)
+        loop.micro = size
+        self.memory.begin()
+        try:
+            loop.connect()
+            loop.wrapped.train()
+            if not self._begun:
+                self._begin(size * rounds)
+            loop.step.take(size * rounds)
+            return self.memory.peak()
+        finally:
+            loop.optimizer.zero_grad(set_to_none=True)
+            loop.step.batches = iter(())
+            loop.meter.start()
+
+    def _begin(self, samples: int) -> None:
+        """The first steps, with which the optimizer gets its state, and what a training keeps beside it."""
+        loop = self.loop
+        for _ in range(_SCALED if loop.precision.scaler is not None else 1):
+            loop.step.take(samples)
+        self._begun = True
+        trained = [each for each in loop.model.parameters() if each.requires_grad]
+        if self.together and not self.settings.gradient_as_bucket_view:
+            self._kept += [torch.ones_like(each) for each in trained]
+        if self.group.device.type == "cpu":  # a save copies what it writes, beside the steps
+            states = loop.model.state_dict(), loop.optimizer.state_dict()
+            self._kept += [each.clone() for each in _tensors(states)]
+
+    def evaluate(self, size: int) -> int:
+        """Evaluate the first batch of so many samples; the bytes at the peak."""
+        self.memory.begin()
+        self.loop.evaluation.try_out(self.loop.model, size)
+        return self.memory.peak()
+
+
+def _tensors(value: object) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [found for each in value for found in _tensors(each)] if isinstance(value, (list, tuple)) else []
+
+
+def _answer(trial: Trial, request: dict[str, Any]) -> dict[str, object]:
+    size, rounds = request["size"], request["rounds"]
+    try:
+        peak = trial.step(size, rounds) if rounds else trial.evaluate(size)
+    except Exception as error:
+        trial.loop.optimizer.zero_grad(set_to_none=True)
+        if ran_out(error):
+            return {"fits": False, "peak": None}
+        traceback.print_exc()
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"fits": peak <= trial.memory.bytes, "peak": peak}
+
+
+def _lines() -> queue.Queue[str]:
+    """The lines of standard input; at its end this process ends too, whatever it is doing."""
+    lines: queue.Queue[str] = queue.Queue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            lines.put(line)
+        os._exit(0)
+
+    threading.Thread(target=read, daemon=True).start()
+    return lines
+
+
+def main(answers: TextIO) -> None:
+    """Build the trial that the first line describes, then answer each further one."""
+    lines = _lines()
+    first = json.loads(lines.get())
+    device = torch.device(first["device"])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    torch.set_num_threads(first["threads"])
+    try:
+        settings, budget = Settings(**first["settings"]), Budget(*first["budget"])
+        trial = Trial(settings, device, budget, first["together"], Path(first["folder"]))
+        about: dict[str, object] = {"tests": bool(trial.loop.evaluation), "budget": trial.memory.bytes}
+    except Exception as error:
+        traceback.print_exc()
+        about = {"fits": False} if ran_out(error) else {"error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(about), file=answers, flush=True)
+    while "budget" in about:
+        print(json.dumps(_answer(trial, json.loads(lines.get()))), file=answers, flush=True)
+    lines.get()
+
+
+if __name__ == "__main__":
+    # What a task prints goes where errors go: the answers are for the training alone.
+    with os.fdopen(os.dup(1), "w") as own:
+        os.dup2(2, 1)
+        main(own)
