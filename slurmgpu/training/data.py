@@ -32,9 +32,22 @@ from .task import Collate, Data, describe_value
 from .watching.console import Console
 from .watching.signals import SIGNALS
 
-__all__ = ["count_workers", "eval_batches", "same_length", "train_batches"]
+__all__ = [
+    "UnlikeError",
+    "ahead",
+    "collated",
+    "count_workers",
+    "eval_batches",
+    "keeping_random_state",
+    "same_length",
+    "seed_sample",
+    "start_loader",
+    "train_batches",
+]
 
 T = TypeVar("T")
+
+_NOTHING = object()
 
 # A loader beyond this many workers a rank is rarely short of CPUs, but of disk or network.
 _MOST_WORKERS = 8
@@ -86,19 +99,14 @@ class Fetch:
             for index, place in zip(chosen, drawn):
                 self._seed_all(sample_seed(base, place), numpy)
                 found.append(self.dataset[index])
-        if self._collate is not None:
-            return self._collate(found)
         try:
-            return default_collate(found)
-        except (TypeError, RuntimeError, KeyError, ValueError) as error:
-            kinds = [describe_value(sample) for sample in found]
-            if len(set(kinds)) == 1 and not isinstance(error, TypeError):
-                raise  # the samples are all of one kind: it is about something else, such as shared memory
+            return collated(found, self._collate)
+        except UnlikeError as error:
             indices = [int(index) for _, chosen, _ in pieces for index in chosen]
-            raise TrainingError(_no_batch(kinds, indices, error)) from error
+            raise TrainingError(error.text(f"sample {indices[error.number]}")) from error.__cause__
 
     def _seed_all(self, seed: int, numpy: Optional[ModuleType]) -> None:
-        _seed_sample(seed, numpy)
+        seed_sample(seed, numpy)
         for set_seed in self._own or ():
             set_seed(seed)
 
@@ -153,29 +161,63 @@ class Fetch:
         if self._tensors is not None:
             yield from self._selected(keys)
             return
-        for pieces in keys:
-            numpy = sys.modules.get("numpy")
-            before = torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
-            batch = self[pieces]
-            torch.set_rng_state(before[0])
-            random.setstate(before[1])
-            if numpy is not None:
-                numpy.random.set_state(before[2])
-            yield batch
+        yield from keeping_random_state(map(self.__getitem__, keys))
 
 
-def _no_batch(kinds: list[str], indices: list[int], error: Exception) -> str:
-    """Why samples do not make a batch: the first that is unlike most of them, which torch's message does not name."""
-    usual = max(kinds, key=kinds.count)
-    first = next((number for number, kind in enumerate(kinds) if kind != usual), 0)
-    others = f", most others are {usual}" if kinds[first] != usual else ""
-    return (
-        f"the dataset's samples do not make a batch: sample {indices[first]} is {kinds[first]}{others} "
-        f"(torch's default_collate says: {type(error).__name__}: {error}); "
-        "let __getitem__ return tensors, arrays, numbers or strings of one kind and shape, "
-        "or tuples, lists or dicts of them; or write a method collate(samples) in the task, which makes a batch of a list "
-        "of samples"
-    )
+def keeping_random_state(batches: Iterable[T]) -> Iterator[T]:
+    """The same batches; what is drawn for them in this process does not move its random state."""
+    iterator = iter(batches)
+    while True:
+        numpy = sys.modules.get("numpy")
+        before = torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
+        batch = next(iterator, _NOTHING)
+        torch.set_rng_state(before[0])
+        random.setstate(before[1])
+        if numpy is not None:
+            numpy.random.set_state(before[2])
+        if batch is _NOTHING:
+            return
+        yield batch  # type: ignore[misc]
+
+
+class UnlikeError(Exception):
+    """Samples that make no batch, ``number`` being the first that is unlike most of them, which torch does not name."""
+
+    def __init__(self, kinds: list[str], error: Exception) -> None:
+        usual = max(kinds, key=kinds.count)
+        self.number = next((number for number, kind in enumerate(kinds) if kind != usual), 0)
+        others = f", most others are {usual}" if kinds[self.number] != usual else ""
+        self._what = f"is {kinds[self.number]}{others}"
+        self._error = error
+
+    def text(self, name: str) -> str:
+        """What is wrong, and what to do; with a name for the sample."""
+        return (
+            f"the dataset's samples do not make a batch: {name} {self._what} "
+            f"(torch's default_collate says: {type(self._error).__name__}: {self._error}); "
+            "return tensors, arrays, numbers or strings of one kind and shape, or tuples, lists or dicts of them; or write "
+            "a method collate(samples) in the task, which makes a batch of a list of samples"
+        )
+
+    def __str__(self) -> str:
+        return self.text(f"number {self.number} of the batch")
+
+
+def collated(samples: list[object], collate: Optional[Collate]) -> object:
+    """A batch of samples, made by the task or by torch.
+
+    Raises:
+        UnlikeError: torch's way does not fit the samples.
+    """
+    if collate is not None:
+        return collate(samples)
+    try:
+        return default_collate(samples)
+    except (TypeError, RuntimeError, KeyError, ValueError) as error:
+        kinds = [describe_value(sample) for sample in samples]
+        if len(set(kinds)) == 1 and not isinstance(error, TypeError):
+            raise  # the samples are all of one kind: it is about something else, such as shared memory
+        raise UnlikeError(kinds, error) from error
 
 
 def _not_repeatable(index: int) -> str:
@@ -187,7 +229,9 @@ def _not_repeatable(index: int) -> str:
     )
 
 
-def _seed_sample(seed: int, numpy: Optional[ModuleType]) -> None:
+def seed_sample(seed: int, numpy: Optional[ModuleType] = None) -> None:
+    """Seed the global generators; ``numpy`` is looked up here if it is not given."""
+    numpy = numpy or sys.modules.get("numpy")
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     if numpy is not None:
@@ -218,7 +262,7 @@ def train_batches(
     keys = (order.pieces(start, stop) for start, stop, _ in chosen)
     fetch = Fetch(dataset, seed, collate, notices=group.ranks.first)
     batches = _batches(fetch, keys, group, workers, persistent=False)
-    return _Ahead(iter(batches), group.device) if group.device.type == "cuda" else iter(batches)
+    return ahead(iter(batches), group.device)
 
 
 def eval_batches(
@@ -245,10 +289,17 @@ def _batches(
     pin = group.device.type == "cuda"
     if not workers:
         return _Again(lambda: map(batch_kinds.pinned, fetch.here(keys)) if pin else fetch.here(keys))
+    return start_loader(fetch, _Again(lambda: map(_as_lists, keys)), workers, pin=pin, persistent=persistent)
+
+
+def start_loader(
+    source: object, sampler: Optional[Iterable[object]], workers: int, *, pin: bool, persistent: bool
+) -> Iterable[object]:
+    """Torch's loader in some worker processes, which hands on batches as they are."""
     loader: DataLoader[object] = DataLoader(
-        fetch,  # type: ignore[arg-type]  # all that a loader needs of a dataset
+        source,  # type: ignore[arg-type]  # all that a loader needs of a dataset
         batch_size=None,
-        sampler=_Again(lambda: map(_as_lists, keys)),
+        sampler=sampler,
         num_workers=workers,
         collate_fn=_as_it_is,
         pin_memory=pin,
@@ -345,6 +396,11 @@ def _gpu_tensor(value: object, depth: int) -> Optional[torch.Tensor]:
         return None
     found = (_gpu_tensor(each, depth - 1) for each in itertools.islice(inner, _FIRST))
     return next((each for each in found if each is not None), None)
+
+
+def ahead(batches: Iterator[object], device: torch.device) -> Iterator[object]:
+    """The batches on the device; on a GPU the next one is copied during the step."""
+    return _Ahead(batches, device) if device.type == "cuda" else batches
 
 
 class _Ahead:

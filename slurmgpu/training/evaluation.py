@@ -72,11 +72,11 @@ class Evaluation:
         self._watch: Watch = session.watch
         self._sets: list[_Set] = []
 
-    def load(self, train: Data, settings: Settings, micro: int) -> None:
-        """Load the test sets, and compare the lengths of all data among the ranks."""
+    def load(self, train: Optional[Data], settings: Settings, micro: int) -> None:
+        """Load the test sets, and compare the lengths of all data among the ranks; a stream has none (None)."""
         tests, group = self._task.tests(self._cfg), self._group
         named = {f"test ({name})" if name else "test": each for name, each in tests.items()}
-        same_length(group, **{"train": train, **named})
+        same_length(group, **({} if train is None else {"train": train}), **named)
         for name, data in tests.items():
             workers = count_workers(settings.workers, group, data)
             batches, sizes = eval_batches(

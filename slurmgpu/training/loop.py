@@ -21,7 +21,7 @@ from .data import count_workers, train_batches
 from .errors import NotFinite, SettingsError
 from .evaluation import Evaluation, Results, trained_sums
 from .optimizers import make_optimizer
-from .order import Share, mix, shares
+from .order import Order, Share, mix, shares
 from .orders import make_order
 from .precision import Precision
 from .saving.randomness import seed_all
@@ -30,7 +30,8 @@ from .session import Session
 from .settings import Config, Settings, micro_batch
 from .setup import make_model, set_backends, spread
 from .step import GRADIENT_NORM, Step, Trained
-from .task import Task
+from .streams import ENDLESS, Stream
+from .task import Data, Task, is_stream
 from .watching.console import duration
 from .watching.gauges import Gauges
 from .watching.means import Means
@@ -113,8 +114,14 @@ class Loop:
     def _load_data(self, cfg: Config) -> None:
         train = self._train = self.task.dataset(cfg)
         self._workers = count_workers(self.settings.workers, self.group, train)
-        self.order = make_order(self.task, train, cfg, self.settings, self.group)
-        self.samples = self.order.samples
+        self.order: Optional[Order] = None
+        self.stream: Optional[Stream] = None
+        if is_stream(train):
+            self.stream = self._make_stream(train)
+            self.samples = ENDLESS
+        else:
+            self.order = make_order(self.task, train, cfg, self.settings, self.group)
+            self.samples = self.order.samples
         if self.settings.drop_last and self.settings.epochs * self.samples < self.settings.batch_size:
             raise SettingsError(
                 f"drop_last leaves nothing to train on: batch_size is {self.settings.batch_size}, and the "
@@ -122,21 +129,14 @@ class Loop:
                 "lower batch_size, or set drop_last: false"
             )
         self.evaluation = Evaluation(self.task, cfg, self.precision, self.session)
-        self.evaluation.load(train, self.settings, self.settings.eval_micro_batch or self.micro)
+        self.evaluation.load(
+            None if self.stream else train, self.settings, self.settings.eval_micro_batch or self.micro
+        )
 
     def connect(self) -> None:
         """Tie the ranks' models together, and start the data at the position."""
         self.wrapped = spread(self.model, self.settings, self.group)
-        workers, seed = self._workers, self.settings.seed
-        batches = train_batches(
-            self._train,
-            self.order,
-            self._shares(),
-            self.group,
-            seed=seed,
-            workers=workers,
-            collate=self.task.collate,
-        )
+        batches = self._batches()
         timer = forward_timer(self.wrapped, self.group, self.settings.accumulate)
         trained = Trained(self.wrapped, self.optimizer, self.schedule, self.precision)
         self.step = Step(self.task, self.settings, self.session, trained, batches, self.meter, timer)
@@ -144,6 +144,36 @@ class Loop:
         self.places = self.group.gather(self._place())
         hosts = [str(each["host"]) for each in self.places]
         self.pace = Pace(self.group, self.watch, self.meter, timer, hosts)
+
+    def _make_stream(self, dataset: Data) -> Stream:
+        if self.settings.max_steps is None:
+            raise SettingsError(
+                f"max_steps is null, and the training data are a stream ({type(dataset).__name__}), whose length nobody "
+                "knows: set max_steps; the stream is read again where it ends before"
+            )
+        return Stream(
+            dataset,
+            self.group,
+            seed=self.settings.seed,
+            workers=self._workers,
+            micro_batch=self.micro,
+            collate=self.task.collate,
+        )
+
+    def _batches(self) -> Iterator[object]:
+        """This rank's micro-batches, from the position on."""
+        if self.stream is not None:
+            return self.stream.begin()
+        assert self.order is not None
+        return train_batches(
+            self._train,
+            self.order,
+            self._shares(),
+            self.group,
+            seed=self.settings.seed,
+            workers=self._workers,
+            collate=self.task.collate,
+        )
 
     def _shares(self) -> Iterator[Share]:
         """What this rank takes from here to the end."""
@@ -154,7 +184,8 @@ class Loop:
     def _place(self) -> dict[str, object]:
         """Who this rank is, and the first samples that it takes from here, at most those of a micro-batch."""
         low, high, counts = next(self._shares(), (0, 0, False))
-        pieces = self.order.pieces(low, min(high, low + _FIRST_SAMPLES)) if counts else []
+        known = self.order if counts else None
+        pieces = known.pieces(low, min(high, low + _FIRST_SAMPLES)) if known else []
         first = [int(index) for _, piece, _ in pieces for index in piece]
         ranks, device = self.group.ranks, str(self.group.device)
         place = {"rank": ranks.rank, "host": ranks.host, "pid": os.getpid(), "device": device}
@@ -172,7 +203,18 @@ class Loop:
 
     def order_mark(self) -> Optional[int]:
         """A number that tells whether the order of the epoch last trained on is as it was; None: no need."""
+        if self.order is None:
+            return None
         return self.order.mark(max(0, self.position.samples - 1) // self.samples)
+
+    def of_epochs(self, epoch: float) -> str:
+        """An epoch as a line of progress names it; a stream has none."""
+        return "" if self.stream is not None else f"epoch {epoch:g}/{self.settings.epochs}  "
+
+    @property
+    def dataset_samples(self) -> Optional[int]:
+        """Samples of an epoch; None for a stream."""
+        return None if self.stream is not None else self.samples
 
     @property
     def epoch(self) -> int:
@@ -346,7 +388,7 @@ class Loop:
             self.console.say(f"warning: the loss is {values['loss']} at step {step}")
         if self.console.due():
             self.console.progress(
-                f"epoch {values['epoch']}/{self.settings.epochs}  step {step}/{self.last_step()}  "
+                f"{self.of_epochs(values['epoch'])}step {step}/{self.last_step()}  "
                 f"loss {values['loss']:.4g}  {values['samples_per_second']:,.0f} samples/s  "
                 f"{duration(self._left(step))} left"
             )

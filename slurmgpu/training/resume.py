@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from typing import Optional
 
 from .errors import TrainingError
 from .evaluation import Results
@@ -11,6 +12,7 @@ from .loop import Loop, Position
 from .order import mix
 from .saving import randomness
 from .saving.checkpoint import Generation
+from .streams import Stream
 
 __all__ = ["restore", "restore_rank"]
 
@@ -38,6 +40,8 @@ def restore(loop: Loop) -> None:
         # Earlier versions evaluated at the ends of epochs alone, and do not say at which step.
         tested = facts.get("tested", 0)
         loop.position = Position(facts["step"], _samples(loop, found), facts["evaluated"], tested)
+        if loop.stream is not None:
+            _restore_stream(loop, loop.stream, found)
         loop.total_steps = facts["step"] + loop.remaining_steps()
         anew = loop.schedule is not None and facts["total_steps"] != loop.total_steps
         if anew:
@@ -64,12 +68,28 @@ def restore(loop: Loop) -> None:
 
 def _samples(loop: Loop, found: Generation) -> int:
     """The position in samples; with data of another size, as far into the same epoch as there is."""
-    samples, size = int(found.manifest["samples"]), int(found.manifest["dataset_samples"])
+    samples: int = found.manifest["samples"]
+    size: Optional[int] = found.manifest["dataset_samples"]
     now = loop.samples
-    if size == now:
+    if size is None or loop.stream is not None or size == now:
         return samples
     epoch, inside = divmod(samples, size)
     return epoch * now + min(inside, now)
+
+
+def _restore_stream(loop: Loop, stream: Stream, found: Generation) -> None:
+    """Let the stream go on where this rank's readers were; with other ranks these have other shares of it."""
+    ranks = loop.group.ranks
+    saved = None
+    if found.manifest["world_size"] == ranks.world_size:
+        saved = loop.session.read(f"rank-{ranks.rank}.pt").get("stream")
+    if saved is not None:
+        stream.restore(saved)
+    else:
+        loop.console.say(
+            f"note: the stream begins anew, because {found.path.name} is of {found.manifest['world_size']} process(es) and "
+            "holds no place in it for the shares of now: samples come again"
+        )
 
 
 def restore_rank(loop: Loop) -> None:
@@ -114,9 +134,9 @@ def _changes(loop: Loop, found: Generation) -> list[str]:
     old, new = before.get("config", {}), loop.settings.config
     pairs += [(f"config.{name}", old.get(name), new.get(name)) for name in {**old, **new}]
     pairs.append(("world size", facts["world_size"], loop.group.ranks.world_size))
-    pairs.append(("the data's size", facts["dataset_samples"], loop.samples))
+    pairs.append(("the data's size", facts["dataset_samples"], loop.dataset_samples))
     changed = [f"{name} {old} -> {new}" for name, old, new in pairs if old != new]
-    same_size = facts["dataset_samples"] == loop.samples
+    same_size = facts["dataset_samples"] == loop.dataset_samples
     if same_size and facts.get("order") is not None and facts["order"] != loop.order_mark():
         changed.append(f"the order of samples ({loop.task.ordered_by or 'now a shuffle'})")
     if facts["task_sha256"] != loop.task.sha256():

@@ -200,7 +200,7 @@ class _Run:
             "torch": torch.__version__,
             "ranks": loop.places,
             "micro_batch": loop.micro,
-            "dataset_samples": loop.samples,
+            "dataset_samples": loop.dataset_samples,
             "total_steps": loop.total_steps,
             "samples": loop.position.samples,
             "resumed_from": resumed,
@@ -211,8 +211,7 @@ class _Run:
         nodes = len({each["host"] for each in loop.places})
         self.console.say(
             f"training {self.settings.task}: processes: {ranks.world_size}, nodes: {nodes}, {name}, "
-            f"{self.settings.precision}, {self.settings.epochs} epochs of {loop.samples} samples, "
-            f"{loop.total_steps} steps, "
+            f"{self.settings.precision}, {_length(loop)}{loop.total_steps} steps, "
             f"batch {self.settings.batch_size} = {ranks.world_size} x {self.settings.accumulate} x {loop.micro}"
         )
         if loop.precision.note is not None:
@@ -241,9 +240,10 @@ class _Run:
             self.console.say(note)
         if resumed is not None:
             inside = loop.position.samples % loop.samples
-            self.console.say(
-                f"resuming from checkpoints/{resumed} (epoch {loop.epoch + 1}, {inside} of {loop.samples} samples)"
-            )
+            where = f"epoch {loop.epoch + 1}, {inside} of {loop.samples} samples"
+            if loop.stream is not None:
+                where = f"{loop.position.samples} samples of the stream are through"
+            self.console.say(f"resuming from checkpoints/{resumed} ({where})")
         self._account()
 
     def _account(self) -> None:
@@ -279,7 +279,7 @@ class _Run:
 
         facts = {
             "samples": position.samples,
-            "dataset_samples": loop.samples,
+            "dataset_samples": loop.dataset_samples,
             "epoch": loop.epoch,
             "evaluated": position.evaluated,
             "tested": position.tested,
@@ -292,6 +292,8 @@ class _Run:
         }
         losses = loop.health() if settings.nonfinite == "stop" else None
         own = {"meter": loop.meter.state()}
+        if loop.stream is not None:
+            own["stream"] = loop.stream.state()
         self.session.save(position.step, common, lambda: own, facts, losses)
         loop.meter.saving += time.perf_counter() - began
 
@@ -354,7 +356,7 @@ class _Run:
     def _report_epoch(self) -> None:
         loop = self.loop
         self.console.say(
-            f"epoch {loop.epoch}/{self.settings.epochs}  step {loop.position.step}/{loop.last_step()}  "
+            f"{loop.of_epochs(loop.epoch)}step {loop.position.step}/{loop.last_step()}  "
             f"{describe(loop.results.values)}"
         )
         if loop.results.texts:
@@ -372,7 +374,7 @@ class _Run:
         values = {"reason": reason, "epochs": loop.epoch, "seconds": seconds, **loop.results.values}
         loop.metrics.write("end", step, values)
         self.console.say(
-            f"done: {loop.epoch} epochs, {step} steps, {duration(seconds)}, {describe(loop.results.values)}"
+            f"done: {'' if loop.stream else f'{loop.epoch} epochs, '}{step} steps, {duration(seconds)}, {describe(loop.results.values)}"
             + (f" (stopped by {self.limit.name})" if cut else "")
         )
 
@@ -403,8 +405,15 @@ def _finished(found: Generation, settings: Settings, limit: Optional[int]) -> bo
     )
 
 
-def _used_up(samples: int, dataset_samples: int, settings: Settings) -> bool:
+def _length(loop: Loop) -> str:
+    """How long a training is, as it is said at its start."""
+    return "a stream, " if loop.stream else f"{loop.settings.epochs} epochs of {loop.samples} samples, "
+
+
+def _used_up(samples: int, dataset_samples: Optional[int], settings: Settings) -> bool:
     """Whether the epochs have no step left at this position; ``drop_last`` leaves a rest that is none."""
+    if dataset_samples is None:  # a stream
+        return False
     room = settings.batch_size if settings.drop_last else 1
     return samples + room > settings.epochs * dataset_samples
 

@@ -27,7 +27,7 @@ from .beside import Beside
 from .errors import TrainingError
 from .settings import Config
 
-__all__ = ["Collate", "Data", "Loss", "Scalar", "Task", "describe_value", "load"]
+__all__ = ["Collate", "Data", "Loss", "Scalar", "Task", "describe_value", "is_stream", "load"]
 
 Scalar = Union[float, torch.Tensor]
 Collate = Callable[[list[object]], object]
@@ -199,8 +199,9 @@ class Task:
         return model
 
     def dataset(self, cfg: Config) -> Data:
-        """The samples to train on."""
-        return self._data(self._user.dataset(cfg, "train"), "train")
+        """The samples to train on, or a stream of them (see ``is_stream``)."""
+        dataset: Data = self._user.dataset(cfg, "train")
+        return dataset if is_stream(dataset) else self._data(dataset, "train")
 
     def tests(self, cfg: Config) -> dict[str, Data]:
         """The sets to test on by name: a single one has the name ''; a task without a test split has none."""
@@ -218,11 +219,16 @@ class Task:
 
     def _data(self, dataset: Any, split: str) -> Data:
         indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
-        streams = isinstance(dataset, IterableDataset)  # it inherits a __getitem__, which only raises
-        if streams or not indexed:
+        if is_stream(dataset) or not indexed:
             expected = "a dataset with __len__ and __getitem__"
-            expected += ", because samples are taken by number, not one to iterate over" if streams else ""
-            expected += ", several of them by name, or None" if split == "test" else ""
+            if split == "train":
+                expected += ", or one to iterate over"
+            else:
+                streams = is_stream(dataset)
+                expected += (
+                    ", because samples are taken by number, not one to iterate over" if streams else ""
+                )
+                expected += ", several of them by name, or None" if split == "test" else ""
             raise self._wrong("dataset", expected, dataset)
         if not len(dataset):
             raise self._wrong("dataset", f"at least one sample for the split {split!r}", dataset)
@@ -421,6 +427,15 @@ class Task:
 def _is_rows(value: object) -> bool:
     """Whether it has an entry for each of several samples: a list, or a tensor or array with dimensions."""
     return isinstance(value, list) or (not isinstance(value, tuple) and bool(getattr(value, "shape", None)))
+
+
+def is_stream(dataset: object) -> bool:
+    """Whether a data set is to be iterated over, and its samples have no numbers."""
+    if isinstance(dataset, IterableDataset):
+        return True  # it inherits a __getitem__, which only raises
+    return hasattr(dataset, "__iter__") and not (
+        hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    )
 
 
 def _needs_nothing(method: Callable[..., object]) -> bool:

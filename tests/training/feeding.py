@@ -166,3 +166,112 @@ class Wrong(Generators):
             "nothing": None,
             "ragged": range(10 + epoch),
         }[cfg.order_is]
+
+
+class Stream(torch.utils.data.IterableDataset):
+    """Numbers from 0 on, this reader's share of them, in passes of 45; each sample draws from all global generators."""
+
+    shard, shards = 0, 1
+
+    def __iter__(self):
+        for index in range(self.shard, 45, self.shards):
+            yield self.sample(index)
+
+    def sample(self, index):
+        x = torch.full((3,), index / 45) + torch.rand(3) / 10 + random.random() / 10
+        return x + (numpy.random.rand() if numpy else 0), x[:1], index
+
+
+class Stateful(Stream):
+    """Shuffles each pass, and mixes what it reads in a buffer; all of that is in its state."""
+
+    def __init__(self):
+        self.generator, self.left, self.passes = random.Random(5), [], 0
+
+    def __iter__(self):
+        if not self.left:
+            self.left = list(range(self.shard, 45, self.shards))
+            self.generator.shuffle(self.left)
+            self.passes += 1
+        while self.left:
+            yield self.sample(self.left.pop(self.generator.randrange(min(5, len(self.left)))))
+
+    def state_dict(self):
+        return {"left": list(self.left), "generator": self.generator.getstate(), "passes": self.passes}
+
+    def load_state_dict(self, state):
+        self.left, self.passes = list(state["left"]), state["passes"]
+        self.generator.setstate(state["generator"])
+
+
+class Iterator:
+    """An iterator with a state."""
+
+    def __init__(self, stream):
+        self.stream, self.index = stream, stream.shard - stream.shards
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.index += self.stream.shards
+        if self.index >= 45:
+            raise StopIteration
+        return self.stream.sample(self.index)
+
+    def state_dict(self):
+        return {"index": self.index, "large": "a" * 100_000}
+
+    def load_state_dict(self, state):
+        self.index = state["index"]
+
+
+class InIterator(Stream):
+    """Its iterator has the state, and a large one."""
+
+    def __iter__(self):
+        return Iterator(self)
+
+
+class WithEpochs(Stream):
+    """Has another order in each pass, as it is told."""
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        for index in range(self.shard, 45, self.shards):
+            yield self.sample((index + 7 * self.epoch) % 45)
+
+
+class Unshared(torch.utils.data.IterableDataset):
+    """Gives every reader everything."""
+
+    def __iter__(self):
+        return ((torch.full((3,), index / 45), torch.zeros(1), index) for index in range(45))
+
+
+class Short(Stream):
+    """Has samples for the first reader alone."""
+
+    def __iter__(self):
+        return (self.sample(index) for index in range(0 if self.shard else 45))
+
+
+class Unsavable(Stream):
+    """Its state is none that a checkpoint can hold."""
+
+    def state_dict(self):
+        return {"path": Path("data")}
+
+    def load_state_dict(self, state):
+        pass
+
+
+class Streaming(Generators):
+    """The stream that the settings name."""
+
+    def dataset(self, cfg, split):
+        if split == "test":
+            return Stream() if getattr(cfg, "tested", False) else None
+        return globals()[cfg.stream]()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 import sys
 import types
-from collections import UserDict, namedtuple
+from collections import Counter, UserDict, namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 from slurmgpu.training import batches
-from slurmgpu.training.errors import TrainingError
+from slurmgpu.training.errors import SettingsError, TrainingError
 from slurmgpu.training.generators import digest, find
 
 from .conftest import RunFolder, new_run
@@ -98,6 +99,112 @@ def test_a_task_makes_its_own_batches(tmp_path: Path, workers: int) -> None:
 @pytest.mark.parametrize(("processes", "workers"), [(1, 0), (1, 2), two_processes])
 def test_other_orders_survive_a_stop(tmp_path: Path, task: str, processes: int, workers: int) -> None:
     assert_stops_change_nothing(tmp_path, task, processes, workers=workers, epochs=4)
+
+
+def streaming(stream: str, **settings: Any) -> dict[str, Any]:
+    return {"task": "Streaming", "config": {"stream": stream}, "max_steps": 9, "batch_size": 12, **settings}
+
+
+@pytest.mark.parametrize("stream", ["Stream", "Stateful", "InIterator", "WithEpochs"])
+@pytest.mark.parametrize(
+    ("processes", "workers", "accumulate"),
+    [(1, 0, 1), (1, 2, 3), pytest.param(2, 2, 1, marks=pytest.mark.long)],
+)
+def test_a_stream_goes_on_behind_the_batch_last_trained_on(
+    tmp_path: Path, stream: str, processes: int, workers: int, accumulate: int
+) -> None:
+    """Over more than two passes, with a state, with one of the iterator, and with none."""
+    settings = streaming(stream, workers=workers, accumulate=accumulate)
+    assert_stops_change_nothing(tmp_path, processes=processes, **settings)
+    rows = [
+        line.partition(" :")[0].split() for each in traces(RunFolder(tmp_path / "whole")) for line in each
+    ]
+    seen = Counter(index for row in rows for index in row)
+    if stream != "WithEpochs":
+        assert len(seen) == 45, "all of the stream has been seen"
+    assert sum(seen.values()) == 9 * 12
+
+
+def test_a_stream_without_a_state_says_what_reading_it_again_takes(
+    run: RunFolder, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(run, **streaming("Stream"))
+    start(run, SLURMGPU_MAX_STEPS="4")
+    start(run)
+    said = capfd.readouterr().out
+    assert re.search(
+        r"note: the stream is read again up to where it was: 48 samples on each rank, [\d.]+ s; with a state_dict",
+        said,
+    )
+    assert "a stream, 9 steps" in said
+    assert "epoch" not in said
+    assert "48 samples of the stream are through" in said
+
+
+def test_a_stream_keeps_its_workers_over_a_resume(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    whole, changed = new_run(tmp_path, "whole"), new_run(tmp_path, "changed")
+    for run in (whole, changed):
+        write(run, **streaming("Stateful", workers=2))
+    start(whole)
+    start(changed, SLURMGPU_MAX_STEPS="3")
+    write(changed, **streaming("Stateful", workers=0))
+    start(changed)
+    assert "note: 2 workers, as in the checkpoint, and not 0" in capfd.readouterr().out
+    assert traces(changed) == traces(whole)
+
+
+def test_a_stream_goes_on_where_max_steps_is_raised(tmp_path: Path) -> None:
+    whole, raised = new_run(tmp_path, "whole"), new_run(tmp_path, "raised")
+    write(whole, **streaming("Stateful"))
+    write(raised, **streaming("Stateful", max_steps=4))
+    start(whole)
+    start(raised)
+    start(raised)
+    write(raised, **streaming("Stateful"))
+    start(raised)
+    assert [line["step"] for line in raised.metrics("start")] == [0, 4]
+    assert traces(raised) == traces(whole)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            streaming("Stream", max_steps=None),
+            r"max_steps is null, and the training data are a stream \(Stream\)",
+        ),
+        (streaming("Short", workers=2), "the stream Short has no sample for rank 0, worker 1: lower workers"),
+        (
+            streaming("Unsavable"),
+            r"the state of the stream\['path'\] is a PosixPath, which a checkpoint cannot hold",
+        ),
+    ],
+)
+def test_a_stream_that_cannot_be_trained_on_is_refused_before_the_first_step(
+    run: RunFolder, settings: dict[str, Any], message: str
+) -> None:
+    write(run, **settings)
+    with pytest.raises((SettingsError, TrainingError), match=message):
+        start(run)
+    assert run.checkpoints() == []
+
+
+def test_readers_that_take_no_share_of_their_own_are_noticed(
+    run: RunFolder, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(run, **streaming("Unshared", workers=2))
+    start(run)
+    said = capfd.readouterr().out
+    assert "warning: rank 0, worker 0 and rank 0, worker 1 begin with the same samples" in said
+
+
+def test_a_stream_with_another_number_of_processes_begins_anew_and_says_so(run: RunFolder) -> None:
+    write(run, **streaming("Stateful"))
+    start(run, SLURMGPU_MAX_STEPS="3")
+    ended = run.ranks(2)
+    assert ended.codes == [0, 0], ended.err
+    assert "the stream begins anew, because step-3 is of 1 process(es)" in ended.out
+    assert "begin with the same samples" not in ended.out
 
 
 def test_samples_that_make_no_batch_name_the_method_to_write(run: RunFolder) -> None:

@@ -114,16 +114,6 @@ WRONG: list[tuple[str, str, list[Any], str]] = [
         [CFG],
         "at least one sample for the split 'train'",
     ),
-    (
-        "dataset",
-        "dataset(self, cfg, split):\n"
-        "        class Stream(torch.utils.data.IterableDataset):\n"
-        "            def __iter__(self): return iter([1, 2])\n"
-        "            def __len__(self): return 2\n"
-        "        return Stream()",
-        [CFG],
-        "not one to iterate over; got a Stream",
-    ),
     ("finish", "finish(self, outputs): return 1", [{}], "a mapping of name -> number; got a int"),
     (
         "finish",
