@@ -373,9 +373,10 @@ class _Run:
         reason = self.limit.name if cut else "epochs"
         values = {"reason": reason, "epochs": loop.epoch, "seconds": seconds, **loop.results.values}
         loop.metrics.write("end", step, values)
+        epochs = "" if loop.stream else f"{loop.epoch} epochs, "
+        stopped = f" (stopped by {self.limit.name})" if cut else ""
         self.console.say(
-            f"done: {'' if loop.stream else f'{loop.epoch} epochs, '}{step} steps, {duration(seconds)}, {describe(loop.results.values)}"
-            + (f" (stopped by {self.limit.name})" if cut else "")
+            f"done: {epochs}{step} steps, {duration(seconds)}, {describe(loop.results.values)}{stopped}"
         )
 
 

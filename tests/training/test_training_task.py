@@ -107,7 +107,7 @@ def test_a_name_that_is_taken_is_refused(folder: Path) -> None:
 WRONG: list[tuple[str, str, list[Any], str]] = [
     ("model", "model(self, cfg): return 3", [CFG], "a torch.nn.Module; got a int"),
     ("model", "model(self, cfg): return torch.nn.ReLU()", [CFG], "that require a gradient; got a ReLU"),
-    ("dataset", "dataset(self, cfg, split): return None", [CFG], "__getitem__; got None"),
+    ("dataset", "dataset(self, cfg, split): return None", [CFG], "one to iterate over; got None"),
     (
         "dataset",
         "dataset(self, cfg, split): return []",
