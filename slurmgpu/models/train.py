@@ -181,6 +181,13 @@ class TrainSettings(BaseModel):
         ge=1,
         description="Steps that a kill may cost at most: further checkpoints, inside epochs; null: none.",
     )
+    checkpoint_share: float | None = Field(
+        0.05,
+        gt=0,
+        lt=1,
+        description="Share of the time that checkpoints of epochs may take, as a part of 1; when they cost more, some are "
+        "left out. null: none is. checkpoint_steps is kept to whatever it costs.",
+    )
     keep: int = Field(2, ge=1, description="Checkpoints kept, the newest ones.")
     keep_every: int | None = Field(
         None, ge=1, description="Checkpoints of steps that this divides are kept for good; null: none are."
@@ -188,6 +195,11 @@ class TrainSettings(BaseModel):
     resume: bool = Field(
         True,
         description="Whether to go on from the newest intact checkpoint; false moves earlier ones aside.",
+    )
+    sanity: bool = Field(
+        True,
+        description="Whether to save, load and evaluate on trial right after a run's first step, so that what cannot be "
+        "saved or evaluated ends the training there.",
     )
     stop_margin: float = Field(
         60.0,

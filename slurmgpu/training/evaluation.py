@@ -101,6 +101,20 @@ class Evaluation:
         """End the data-loader workers."""
         self._sets = [each._replace(batches=()) for each in self._sets]
 
+    def try_first(self, model: torch.nn.Module) -> None:
+        """Evaluate the first batch of each test set, as ``run`` does, and forget what comes of it.
+
+        What needs all outputs at once (``finish``) may fail on so few, and is not tried.
+        """
+        whole = self._sets
+        self._sets = [
+            each._replace(batches=itertools.islice(each.batches, 1), sizes=each.sizes[:1]) for each in whole
+        ]
+        try:
+            self._measured(model)
+        finally:
+            self._sets = whole
+
     def run(self, model: torch.nn.Module) -> Optional[Results]:
         """The task's measures over all test sets.
 
@@ -111,6 +125,13 @@ class Evaluation:
             EvaluationFailed: on every rank, when it has failed on any; the random state is as before, and so is the
                 model, or the error says that it is not.
         """
+        found = self._measured(model)
+        return None if found is None else self._conclude(model, *found)
+
+    def _measured(
+        self, model: torch.nn.Module
+    ) -> Optional[tuple[dict[str, float], list[list[list[str]]], list[Rows]]]:
+        """What ``_conclude`` needs: the measures of all ranks, the names of their outputs, and this rank's outputs."""
         group, watch = self._group, self._watch
         group.share_buffers(model)
         before = trained_sums(model) if group.ranks.first else []  # what is saved is rank 0's
@@ -149,7 +170,7 @@ class Evaluation:
             return None
         names = dict.fromkeys(name for each in everyone for name in each.sums)
         values = {name: _mean([each.sums[name] for each in everyone if name in each.sums]) for name in names}
-        return self._conclude(model, values, [each.outputs for each in everyone], outputs)
+        return values, [each.outputs for each in everyone], outputs
 
     def _measure(self, model: torch.nn.Module, outputs: list[Rows]) -> _Part:
         """This rank's sums over all sets, up to where a stop is wanted; its ``outputs`` of each are appended."""

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import torch
 
@@ -29,7 +29,7 @@ from .schedules import make_schedule
 from .session import Session
 from .settings import Config, Settings, micro_batch
 from .setup import make_model, set_backends, spread
-from .step import GRADIENT_NORM, Step, Trained
+from .step import GRADIENT_NORM, Step, Trained, put_back
 from .streams import ENDLESS, Stream
 from .task import Data, Task, is_stream
 from .watching.console import duration
@@ -101,6 +101,7 @@ class Loop:
         self._gauged = self.gauges.any or group.together
         self._pending: Optional[Reading] = None
         self._step_seconds = self._evaluation_seconds = 0.0
+        self.after_first: Optional[Callable[[], None]] = None
 
     def renew_schedule(self) -> None:
         """Make the schedule for the training's length, at its start."""
@@ -275,22 +276,51 @@ class Loop:
                 return True
             if bound.must_wait(position.step):
                 wait_for_save()
-            if due or bound.due(position.step):
+            if (due and self.session.affords(position.step)) or bound.due(position.step):
                 save()
             if watch.step >= watch.line and watch.stop():
                 return False
             take = self.step.take if profile is None or profile.through else profile.take
             self._steps(min(last, self._next_event()), take)
+            if self.after_first is not None:
+                self._try_out(self.after_first)
             if position.step % settings.log_every == 0:
                 self._log()
 
     def _next_event(self) -> int:
         """The next step after which something may be due."""
         step, batch, settings = self.position.step, self.settings.batch_size, self.settings
+        if self.after_first is not None:
+            return step + 1
         left_in_epoch = self.samples - self.position.samples % self.samples
         every = [settings.log_every] + ([settings.evaluate_steps] if settings.evaluate_steps else [])
         events = [step - step % each + each for each in every]
         return min(*events, step - (-left_in_epoch // batch), self.session.bound.next(step))
+
+    def _try_out(self, act: Callable[[], None]) -> None:
+        """What is done once, after the first step; its time is no step's."""
+        self.after_first = None
+        began = time.perf_counter()
+        act()
+        seconds = time.perf_counter() - began
+        self.meter.pause(seconds)
+        self.watch.paused += seconds
+
+    def parts(self) -> dict[str, Any]:
+        """Whatever has a state that a checkpoint holds, by name."""
+        scaler = self.precision.scaler
+        named = {
+            "model": self.model, "optimizer": self.optimizer, "schedule": self.schedule, "scaler": scaler,
+        }  # fmt: skip
+        return {name: part for name, part in named.items() if part is not None}
+
+    def try_tests(self) -> None:
+        """Evaluate a batch of each test set on trial; what an evaluation changes is as before."""
+        before = [each.detach().clone() for each in self.model.buffers()]
+        self.gauges.paused = True
+        self.evaluation.try_first(self.model)
+        self.gauges.paused = False
+        put_back(self.model.buffers(), before)
 
     def _steps(self, until: int, take: Callable[[int], None]) -> None:
         """Train up to a step, or to the line that the watch has drawn."""

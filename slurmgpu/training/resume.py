@@ -19,9 +19,9 @@ __all__ = ["restore", "restore_rank"]
 # What may differ after a resume without changing what is computed; a changed schedule says so itself.
 _FREE = {
     "strategy", "epochs", "max_steps", "workers", "evaluate_every", "evaluate_steps", "checkpoint_every",
-    "checkpoint_steps", "keep", "keep_every", "resume", "stop_margin", "hang_timeout", "log_every", "profile",
-    "profile_after", "profile_steps", "profile_stacks", "profile_snapshot", "nvtx", "track", "peak_flops", "timeout",
-    "fit_head_room",
+    "checkpoint_steps", "checkpoint_share", "keep", "keep_every", "resume", "sanity", "stop_margin", "hang_timeout",
+    "log_every", "profile", "profile_after", "profile_steps", "profile_stacks", "profile_snapshot", "nvtx", "track",
+    "peak_flops", "timeout", "fit_head_room",
 }  # fmt: skip
 
 

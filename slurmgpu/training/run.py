@@ -19,14 +19,14 @@ from .resume import restore, restore_rank
 from .saving.checkpoint import Generation
 from .saving.checkpoint import require as require_facts
 from .saving.saver import Saved, Saving
-from .saving.snapshot import plain_state, reserve
+from .saving.snapshot import plain_state, reserve, try_out
 from .schedules import warmup_steps
 from .session import Limits, Session
 from .settings import Config, Settings, divided
 from .task import Task, load
 from .watching import profiling
 from .watching.advice import awkward_sizes, is_full, memory_advice, tensor_core_multiple
-from .watching.console import Console, describe, duration
+from .watching.console import Console, describe, describe_bytes, duration
 from .watching.lost import account
 from .watching.metrics import Line, Metrics, Tracking, require
 from .watching.phases import phases_for
@@ -70,7 +70,13 @@ def train(
     console = Console(group.ranks.first)
     limit = _step_limit(settings, environment)
     group.on_first(lambda: require(settings.track))
-    saving = Saving(settings.checkpoint_steps, settings.keep, settings.keep_every, settings.resume)
+    saving = Saving(
+        settings.checkpoint_steps,
+        settings.keep,
+        settings.keep_every,
+        settings.resume,
+        settings.checkpoint_share,
+    )
     limits = Limits(settings.timeout, settings.stop_margin, settings.hang_timeout)
     session = Session(run_dir, group, environment, console, saving, limits)
     if signals is not None:
@@ -157,6 +163,8 @@ class _Run:
     def _run(self) -> bool:
         """Train to the end (True), or to where all have agreed to stop; also after a failure no line is lost."""
         loop, save, wait = self.loop, self._save, self._wait_for_save
+        if self.settings.sanity:
+            loop.after_first = self._try_out
         phases = phases_for(self.settings, self.group.device, self.console)
         profile = profiling.begin(loop.step, self.session, loop.last_step(), phases)
         if profile is not None or phases.ranges:
@@ -266,17 +274,6 @@ class _Run:
         loop.metrics.flush()  # ... and a resume from here does not write it again
         began = time.perf_counter()
         self._note_changes()
-
-        def common() -> dict[str, object]:
-            return {
-                "model.pt": loop.model.state_dict(),
-                "training.pt": {
-                    "optimizer": loop.optimizer.state_dict(),
-                    "schedule": plain_state(loop.schedule),
-                    "scaler": plain_state(loop.precision.scaler),
-                },
-            }
-
         facts = {
             "samples": position.samples,
             "dataset_samples": loop.dataset_samples,
@@ -291,11 +288,54 @@ class _Run:
             "settings": settings.as_dict(),
         }
         losses = loop.health() if settings.nonfinite == "stop" else None
-        own = {"meter": loop.meter.state()}
+        self.session.save(position.step, self._common, self._own, facts, losses)
+        loop.meter.saving += time.perf_counter() - began
+
+    def _common(self) -> dict[str, object]:
+        """What all ranks have in common, by the names of the files."""
+        loop = self.loop
+        return {
+            "model.pt": loop.model.state_dict(),
+            "training.pt": {
+                "optimizer": loop.optimizer.state_dict(),
+                "schedule": plain_state(loop.schedule),
+                "scaler": plain_state(loop.precision.scaler),
+            },
+        }
+
+    def _own(self) -> dict[str, object]:
+        """What a rank has of its own, beside its random state."""
+        loop = self.loop
+        own: dict[str, object] = {"meter": loop.meter.state()}
         if loop.stream is not None:
             own["stream"] = loop.stream.state()
-        self.session.save(position.step, common, lambda: own, facts, losses)
-        loop.meter.saving += time.perf_counter() - began
+        return own
+
+    def _try_out(self) -> None:
+        """Save, load and evaluate on trial what no start before has saved or evaluated.
+
+        What cannot be is known now, and not when hours of training depend on it.
+        """
+        loop, position = self.loop, self.loop.position
+        if self.found is None:
+            cost = self.session.try_saving(position.step, self._common, self._own)
+            for name, part in loop.parts().items():
+                try:
+                    where = try_out(part, name)
+                except TrainingError as error:
+                    raise TrainingError(f"{error}\nfound by a load on trial after its first step") from error
+                if where is not None:
+                    self.console.say(
+                        f"warning: {where} is not as it was after {name} has taken its own state back: "
+                        "a resumed training would differ from an uninterrupted one"
+                    )
+            if cost is not None:
+                self.console.say(
+                    f"a checkpoint takes {describe_bytes(cost.size)} and {cost.seconds:.2g} s, for {cost.still:.2g} s "
+                    "of which the training stands still"
+                )
+        if not position.evaluated:
+            loop.try_tests()
 
     def _note_changes(self) -> None:
         """Say once what the task changes that no checkpoint holds."""

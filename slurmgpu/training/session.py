@@ -18,10 +18,12 @@ from .files import free_name, read_json, write_json
 from .processes.group import Channel, Group
 from .saving import checkpoint, randomness
 from .saving.bound import Bound
+from .saving.budget import Budget
 from .saving.checkpoint import Generation
 from .saving.lock import Hold, Lock
 from .saving.saver import Saved, Saver, Saving
 from .saving.snapshot import Snapshot
+from .saving.trial import Cost, try_saving
 from .watching.console import Console
 from .watching.signals import Signals
 from .watching.watch import Duties, Watch, dump_stacks
@@ -78,6 +80,7 @@ class Session:
         self.first_step = 0 if self.found is None else int(self.found.manifest["step"])
         self.watch = Watch(group.ranks, limits.timeout, limits.hang_timeout)
         self.bound = Bound(saving.interval, saving.keep_every, self.first_step)
+        self.budget = Budget(saving.share)
         self._hold = Hold(self._folder, token)
         channel = Channel(group.ranks, limits.timeout)
         self.saver = Saver(self._folder, group.ranks, channel, self._hold, saving, self.found, self._lead)
@@ -140,6 +143,7 @@ class Session:
         ``on_saved`` is told how each save ended; ``at_each_look`` runs in the watch's thread.
         """
         self._signals, self._on_saved = signals, on_saved
+        self.budget.begin()
         self.watch.start(Duties(self._deadline, self._hang, at_each_look))
         if signals is not None:
             signals.give_to(self.watch)
@@ -159,15 +163,10 @@ class Session:
         training's end.
         """
         self.collect()
-        began = time.perf_counter()
+        began, saves = time.perf_counter(), 0
         if step != self.saver.last_step:
-            snapshot = Snapshot()
-            parts: dict[str, object] = {}
-            if self.group.ranks.first:
-                parts = {name: snapshot.take(part, name) for name, part in common().items()}
-            rank = {"random": randomness.capture(self.group.device), **own()}
-            name = f"rank-{self.group.ranks.rank}.pt"
-            parts[name] = snapshot.take(rank, name)
+            snapshot, saves = Snapshot(), 1
+            parts = self._copies(snapshot, common, own)
             losses = None if losses is None else snapshot.take(losses, "losses")
             known = {
                 "time": time.time(),
@@ -180,10 +179,70 @@ class Session:
             self.bound.begun(step)
         elif facts.get("complete"):
             self._complete(step, facts)
-        self.watch.paused += time.perf_counter() - began
-        self.watch.beats += 1
+        self._stood_still(time.perf_counter() - began, saves)
         if self.bound.must_wait(step):
             self.collect()
+
+    def _copies(
+        self,
+        snapshot: Snapshot,
+        common: Callable[[], Mapping[str, object]],
+        own: Callable[[], Mapping[str, object]],
+    ) -> dict[str, object]:
+        """What this rank writes, by the names of the files."""
+        parts: dict[str, object] = {}
+        if self.group.ranks.first:
+            parts = {name: snapshot.take(part, name) for name, part in common().items()}
+        rank = {"random": randomness.capture(self.group.device), **own()}
+        name = f"rank-{self.group.ranks.rank}.pt"
+        return {**parts, name: snapshot.take(rank, name)}
+
+    def _stood_still(self, seconds: float, saves: int = 0) -> None:
+        """So many seconds of the training went into saving."""
+        self.watch.paused += seconds
+        self.watch.beats += 1
+        self.budget.spend(seconds, saves)
+
+    def affords(self, step: int) -> bool:
+        """Whether a checkpoint that no bound asks for is written now; rank 0 decides, and says so of the first left out."""
+        kept = self.bound.keep_every and step % self.bound.keep_every == 0
+        if kept or self.budget.share is None:
+            return True
+        return self.group.on_first(self._affords)
+
+    def _affords(self) -> bool:
+        writing = self.saver.writing
+        if self.budget.affords(writing):
+            return True
+        self._remark(self.budget.left_out(writing))
+        return False
+
+    def _remark(self, text: Optional[str]) -> None:
+        if text is not None:
+            self.console.say(text)
+
+    def try_saving(
+        self, step: int, common: Callable[[], Mapping[str, object]], own: Callable[[], Mapping[str, object]]
+    ) -> Optional[Cost]:
+        """Save a step on trial, and say what it costs; None where the disk did not take it.
+
+        Raises:
+            TrainingError: on every rank, where the state cannot be saved.
+        """
+        path = self._folder / f"step-{step}"
+        cost, trouble = try_saving(
+            path, self.group, lambda snapshot: self._copies(snapshot, common, own), self._hold.check
+        )
+        self.watch.beats += 1
+        if cost is None:
+            self.console.say(
+                f"warning: a checkpoint could not be written on trial ({trouble}): training goes on, and the first "
+                "is tried when it is due; until one succeeds, a kill costs all steps"
+            )
+        else:
+            self.saver.longest = max(self.saver.longest, cost.seconds)
+            self.budget.expect(cost.still)
+        return cost
 
     def _complete(self, step: int, facts: Mapping[str, object]) -> None:
         """The checkpoint that was found lacked the last evaluation alone: now it is the training's end."""
@@ -204,10 +263,11 @@ class Session:
         """
         began = time.perf_counter()
         saved = self.saver.collect()
-        self.watch.paused += time.perf_counter() - began
-        self.watch.beats += 1
+        self._stood_still(time.perf_counter() - began)
         if saved is None:
             return None
+        if self.group.ranks.first:
+            self._remark(self.budget.over(self.bound.steps))
         self.bound.ended(saved.lead)
         if not saved.finite:
             raise NotFinite(saved.step, "the loss or a parameter")

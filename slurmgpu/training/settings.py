@@ -66,6 +66,10 @@ _SWITCH = _Rule("true or false", lambda v: type(v) is bool)
 _MAPPING = _Rule("a mapping", lambda v: isinstance(v, dict))
 _COUNT = _whole(1)
 _POSITIVE = _number(positive=True)
+_SHARE = _Rule(
+    "a number above 0 and below 1",
+    lambda v: isinstance(v, float) and 0 < v < 1,
+)
 _TASK = _Rule(
     "FILE.py:CLASS, as in 'task.py:Digits', or slurmgpu:NAME, as in 'slurmgpu:gpt2'",
     lambda v: isinstance(v, str) and re.fullmatch(r"(?s).+\.py:[^\W\d]\w*|slurmgpu:\w+", v) is not None,
@@ -130,9 +134,11 @@ class Settings:
     evaluate_steps: Annotated[Optional[int], _or_null(_COUNT)] = None
     checkpoint_every: Annotated[int, _COUNT] = 1
     checkpoint_steps: Annotated[Optional[int], _or_null(_COUNT)] = None
+    checkpoint_share: Annotated[Optional[float], _or_null(_SHARE)] = 0.05
     keep: Annotated[int, _COUNT] = 2
     keep_every: Annotated[Optional[int], _or_null(_COUNT)] = None
     resume: Annotated[bool, _SWITCH] = True
+    sanity: Annotated[bool, _SWITCH] = True
     stop_margin: Annotated[float, _number(positive=False)] = 60.0
     hang_timeout: Annotated[Optional[float], _or_null(_POSITIVE)] = 1800.0
     log_every: Annotated[int, _COUNT] = 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
@@ -22,7 +22,7 @@ from .watching.meter import Meter
 from .watching.pace import Forward
 from .watching.phases import Each, Phases
 
-__all__ = ["GRADIENT_NORM", "Step", "Trained", "clipped_norm"]
+__all__ = ["GRADIENT_NORM", "Step", "Trained", "clipped_norm", "put_back"]
 
 GRADIENT_NORM = "gradient_norm"
 
@@ -169,7 +169,7 @@ class Step:
                 self.meter.means.add(GRADIENT_NORM, self._keep(norm))
             if self._skips and not math.isfinite(norm):
                 skip = True
-                self._put_buffers_back()
+                put_back(self.wrapped.buffers(), self._before)
                 self.meter.drop_last(_own(rounds))
                 step = self.session.watch.step + 1
                 self.session.console.say(f"warning: step {step} is left out: its gradient is not finite")
@@ -192,13 +192,14 @@ class Step:
         found = getattr(optimizer, "found_inf", None)
         self._stepped = found is None or self.schedule is None or not found.item()
 
-    def _put_buffers_back(self) -> None:
-        """Undo the forward passes: an average of batches, as BatchNorm's, would never get rid of a NaN."""
-        with torch.no_grad():
-            for buffer, before in zip(self.wrapped.buffers(), self._before):
-                # One that never changes may not be writable: an expanded one.
-                if not torch.equal(buffer, before):
-                    buffer.copy_(before)
+
+def put_back(buffers: Iterable[torch.Tensor], before: Iterable[torch.Tensor]) -> None:
+    """Undo what forward passes did: an average of batches, as BatchNorm's, would never get rid of a NaN."""
+    with torch.no_grad():
+        for buffer, saved in zip(buffers, before):
+            # A sparse one cannot be compared; one that never changes may not be writable: an expanded one.
+            if buffer.layout is not torch.strided or not torch.equal(buffer, saved):
+                buffer.copy_(saved)
 
 
 def clipped_norm(parameters: Sequence[torch.nn.Parameter], clip: Optional[float]) -> torch.Tensor:

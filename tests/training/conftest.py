@@ -44,7 +44,11 @@ class RunFolder:
     path: Path
 
     def write(self, task: str = "Line", **settings: Any) -> None:
-        document = {"schema": SCHEMA, "task": f"{TASKS}:{task}" if ":" not in task else task, **settings}
+        document = {"schema": SCHEMA, "task": f"{TASKS}:{task}" if ":" not in task else task}
+        document |= {
+            "checkpoint_share": None,
+            **settings,
+        }  # which checkpoints there are must not depend on the time
         (self.path / "train.json").write_text(json.dumps(document))
 
     def here(self, **environment: str) -> None:

@@ -381,3 +381,50 @@ class Lengths(Line):
 
     def dataset(self, cfg, split):
         return torch.utils.data.Subset(super().dataset(cfg, split), range(getattr(cfg, split)[RANK]))
+
+
+class Table(torch.optim.lr_scheduler.LambdaLR):
+    """A schedule that keeps what the settings name."""
+
+    def __init__(self, optimizer, kept):
+        super().__init__(optimizer, lambda step: 1 / (1 + step))
+        self.kept = kept
+
+
+class Unsavable(Restless):
+    """Its state has something in it that a checkpoint cannot hold, or cannot give back."""
+
+    def model(self, cfg):
+        model = super().model(cfg)
+        if cfg.what == "expanded":
+            model.register_buffer("mask", torch.ones(1).expand(4))
+        if cfg.what == "sparse":
+            model.register_buffer("links", torch.eye(3).to_sparse())
+        return model
+
+    def schedule(self, optimizer, cfg, total_steps):
+        kept = {"path": Path("x"), "bytes": b"x", "set": {1, 2}, "range": range(3)}.get(cfg.what)
+        return Table(optimizer, kept)
+
+
+class Forgetful(Line):
+    """Its schedule does not take back where it was."""
+
+    def schedule(self, optimizer, cfg, total_steps):
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+        schedule.load_state_dict = lambda _state: setattr(schedule, "last_epoch", 0)
+        return schedule
+
+
+class Counting(Buffered):
+    """BatchNorm, random losses, and a buffer that each evaluation changes."""
+
+    def model(self, cfg):
+        model = super().model(cfg)
+        model.register_buffer("seen", torch.zeros(1))
+        return model
+
+    def loss(self, model, batch):
+        if not model.training:
+            model.seen += torch.rand(1)
+        return super().loss(model, batch) * random.uniform(0.5, 1.5) + model.seen.sum()

@@ -23,7 +23,7 @@ class Bound:
     """
 
     def __init__(self, steps: Optional[int], keep_every: Optional[int], first_step: int) -> None:
-        self._steps, self._keep_every, self._from = steps, keep_every, first_step
+        self.steps, self.keep_every, self._from = steps, keep_every, first_step
         self._begun: Optional[int] = None
         self._lead = 0 if steps is None else steps // 2  # until it is known how long a save takes
 
@@ -43,12 +43,12 @@ class Bound:
 
         0 if a save takes longer than the whole bound: saving at every half would only be waited for twice as often.
         """
-        if self._steps is None:
+        if self.steps is None:
             return 0
-        if seconds >= self._steps * step_seconds > 0:
+        if seconds >= self.steps * step_seconds > 0:
             return 0
-        taken = seconds / step_seconds if step_seconds > 0 else self._steps
-        return min(self._steps // 2, 1 + int(2 * taken))
+        taken = seconds / step_seconds if step_seconds > 0 else self.steps
+        return min(self.steps // 2, 1 + int(2 * taken))
 
     def must_wait(self, step: int) -> bool:
         """Whether the save under way must be collected before another step."""
@@ -56,22 +56,22 @@ class Bound:
 
     def due(self, step: int) -> bool:
         """Whether a save is to begin."""
-        if self._steps is None:
+        if self.steps is None:
             return False
-        kept = bool(self._keep_every and step and step % self._keep_every == 0)
+        kept = bool(self.keep_every and step and step % self.keep_every == 0)
         return kept or (self._begun is None and step >= self._end())
 
     def next(self, step: int) -> int:
         """The next step at which one of the two may be so."""
-        if self._steps is None:
+        if self.steps is None:
             return NEVER
-        kept = step - step % self._keep_every + self._keep_every if self._keep_every else NEVER
+        kept = step - step % self.keep_every + self.keep_every if self.keep_every else NEVER
         return min(kept, self._end())
 
     def _end(self) -> int:
-        if self._steps is None:
+        if self.steps is None:
             return NEVER
         if self._begun is None:
-            return self._from + self._steps - self._lead
+            return self._from + self.steps - self._lead
         # Where a save came early, at the end of an epoch say, the next one still gets its lead.
-        return min(self._from + self._steps, self._begun + self._steps - self._lead)
+        return min(self._from + self.steps, self._begun + self.steps - self._lead)

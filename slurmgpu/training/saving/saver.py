@@ -36,12 +36,14 @@ class Saving:
         interval: Steps beyond the newest checkpoint that a kill may cost (see ``bound``).
         keep: Newest checkpoints to keep; ``keep_every``: those of steps that it divides stay for good.
         resume: False sets earlier checkpoints aside.
+        share: Of the time, that checkpoints of epochs may take; None: any.
     """
 
     interval: Optional[int] = None
     keep: int = 2
     keep_every: Optional[int] = None
     resume: bool = True
+    share: Optional[float] = None
 
 
 @dataclass
@@ -117,6 +119,11 @@ class Saver:
 
         self._thread = threading.Thread(target=work, name="saver", daemon=True)
         self._thread.start()
+
+    @property
+    def writing(self) -> bool:
+        """Whether a save is under way on this rank."""
+        return self._thread is not None and self._thread.is_alive()
 
     def collect(self) -> Optional[Saved]:
         """Wait for the save under way; its result, once, and None when there is none."""

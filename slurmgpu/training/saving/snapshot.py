@@ -92,20 +92,55 @@ class Trial(Snapshot):
         return tensor.clone() if strided and 0 in tensor.stride() else tensor
 
 
-def try_out(part: Any, name: str) -> None:
+def try_out(part: Any, name: str) -> Optional[str]:
     """Save and load a part on the spot, so that what cannot come back is known before there is something to lose.
+
+    The part stays as it was. Returns where its state then differed, if it did: a resume would not be exact.
 
     Raises:
         TrainingError: it cannot be saved, or does not take its own state back; the message says why.
     """
     state = Trial().take(plain_state(part), name)
+    own = getattr(part, "__dict__", {})
+    kept = dict(own)
     try:
         part.load_state_dict(state)
+        return _difference(state, Trial().take(plain_state(part), name), name)
     except Exception as error:
         raise TrainingError(
             f"{name} ({type(part).__name__}) does not take its own state back, and no resume could put it back: "
             f"{type(error).__name__}: {str(error).strip()}"
         ) from error
+    finally:
+        own.clear()
+        own.update(kept)
+
+
+def _difference(before: object, after: object, where: str) -> Optional[str]:
+    """The first place at which two states differ."""
+    pairs: list[tuple[object, object, str]] = []
+    if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
+        return None if before is after or _equal(before, after) else where
+    if isinstance(before, dict) and isinstance(after, dict):
+        if before.keys() != after.keys():
+            return where
+        pairs = [(before[key], after[key], f"{where}[{key!r}]") for key in before]
+    elif isinstance(before, (list, tuple)) and isinstance(after, (list, tuple)):
+        if len(before) != len(after):
+            return where
+        pairs = [(one, other, f"{where}[{n}]") for n, (one, other) in enumerate(zip(before, after))]
+    elif before != after and before == before:  # NaN is itself
+        return where
+    return next((found for found in (_difference(*pair) for pair in pairs) if found), None)
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.layout is not torch.strided or other.layout is not torch.strided:
+        return True  # torch does not compare sparse ones
+    if one.shape != other.shape or one.dtype != other.dtype or one.is_quantized:
+        return one.shape == other.shape and one.dtype == other.dtype
+    other = other.to(one.device)
+    return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def _is_sharded(value: torch.Tensor) -> bool:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-__all__ = ["Console", "describe", "duration"]
+__all__ = ["Console", "describe", "describe_bytes", "duration"]
 
 # Seconds between two lines of progress at least: in a log file, and on a terminal, where it is one line.
 _LOG_INTERVAL, _TERMINAL_INTERVAL = 60.0, 0.1
@@ -62,6 +62,15 @@ def describe(results: Mapping[str, float]) -> str:
         for name, value in results.items()
     ]
     return "test " + ", ".join(shown) if shown else "no test results"
+
+
+def describe_bytes(size: int) -> str:
+    """A size as people read it: ``12 kB``, ``1.5 GB``."""
+    value, units = float(size), ["bytes", "kB", "MB", "GB", "TB"]
+    while value >= 1000 and len(units) > 1:
+        value /= 1000
+        units.pop(0)
+    return f"{value:.3g} {units[0]}"
 
 
 def duration(seconds: float) -> str:
