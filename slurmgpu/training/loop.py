@@ -276,7 +276,7 @@ class Loop:
                 return True
             if bound.must_wait(position.step):
                 wait_for_save()
-            if (due and self.session.affords(position.step)) or bound.due(position.step):
+            if bound.due(position.step) or (due and self.session.affords(position.step)):
                 save()
             if watch.step >= watch.line and watch.stop():
                 return False

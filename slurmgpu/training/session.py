@@ -214,7 +214,8 @@ class Session:
         writing = self.saver.writing
         if self.budget.affords(writing):
             return True
-        self._remark(self.budget.left_out(writing))
+        if self.bound.steps is None:  # who set a bound has what was asked for
+            self._remark(self.budget.left_out(writing))
         return False
 
     def _remark(self, text: Optional[str]) -> None:

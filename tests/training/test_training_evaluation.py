@@ -98,7 +98,7 @@ def test_a_resume_neither_repeats_an_evaluation_nor_leaves_one_out(
 def test_an_evaluation_between_epochs_that_a_stop_breaks_off_is_the_resumed_runs(tmp_path: Path) -> None:
     undisturbed, run = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "run")
     for each in (undisturbed, run):
-        write(each, "Gathered", evaluate_every=None, evaluate_steps=4)
+        write(each, "Gathered", evaluate_every=None, evaluate_steps=4, sanity=False)
     here(undisturbed)
     ended = run.ranks(1, MEASURED_FAULT="SIGTERM:5:0")  # three batches an evaluation
     assert ended.codes == [75], ended.err

@@ -551,7 +551,7 @@ def test_the_last_save_is_tried_four_times(
 
     monkeypatch.setattr(files, "_sync", full)
     monkeypatch.setattr("slurmgpu.training.run._PATIENCE", (0.0, 0.0, 0.0))
-    run.write("Line", batch_size=20)
+    run.write("Line", batch_size=20, sanity=False)
     run.here()
     assert capsys.readouterr().out.count("warning: checkpoint of step 5 failed") == 3
     assert run.checkpoints() == ["step-5"]
@@ -603,7 +603,7 @@ def test_what_breaks_after_a_mistake_in_evaluate_does_not_hide_it(
     def broken(*_: object) -> None:
         raise RuntimeError("CUDA error: device-side assert triggered")
 
-    run.write("Tested", batch_size=20)
+    run.write("Tested", batch_size=20, sanity=False)
     monkeypatch.setenv("SMALL_TEST_FAULT", "raise:2")
     with monkeypatch.context() as patch:
         patch.setattr(Snapshot, "take", broken)
