@@ -37,11 +37,13 @@ class Beside:
             for inner, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
                 yield f"{name}.{inner}", tensor
 
-    def refuse_trained(self, optimizer: torch.optim.Optimizer, model: nn.Module, where: str) -> None:
+    def refuse_trained(
+        self, groups: Iterable[Mapping[str, Iterable[torch.Tensor]]], model: nn.Module, where: str
+    ) -> None:
         """Raise where the optimizer trains what is not the model's: a resume would lose it, and ranks go apart."""
         own = {id(each) for each in model.parameters()}
         names = {id(tensor): name for name, tensor in self._tensors()}
-        trained = itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups)
+        trained = itertools.chain.from_iterable(group["params"] for group in groups)
         others = [each for each in trained if id(each) not in own]
         if others:
             named = ", ".join(names.get(id(each), f"one of shape {tuple(each.shape)}") for each in others[:4])
@@ -64,7 +66,7 @@ class Beside:
 def _named(user: object) -> dict[str, nn.Module]:
     """The modules by the names that the methods use for them."""
     found: dict[str, nn.Module] = {}
-    todo, seen = ["loss", "evaluate"], {"loss", "evaluate"}
+    todo, seen = ["loss", "step", "evaluate"], {"loss", "step", "evaluate"}
     file = getattr(type(user), "__module__", None)
     while todo:
         name = todo.pop()

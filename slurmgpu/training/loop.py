@@ -20,21 +20,21 @@ import torch
 from .data import count_workers, train_batches
 from .errors import NotFinite, SettingsError
 from .evaluation import Evaluation, Results, trained_sums
-from .optimizers import make_optimizer
+from .optimizers import by_name, learning_rates, make_optimizer
 from .order import Order, Share, mix, shares
 from .orders import make_order
+from .own_step import OwnStep
 from .precision import Precision
 from .saving.randomness import seed_all
 from .schedules import make_schedule
 from .session import Session
 from .settings import Config, Settings, micro_batch
 from .setup import make_model, set_backends, spread
-from .step import GRADIENT_NORM, Step, Trained, put_back
+from .step import Step, Trained, means, put_back
 from .streams import ENDLESS, Stream
 from .task import Data, Task, is_stream
 from .watching.console import duration
 from .watching.gauges import Gauges
-from .watching.means import Means
 from .watching.meter import Meter, Reading
 from .watching.metrics import Metrics
 from .watching.pace import Pace, forward_timer
@@ -85,7 +85,7 @@ class Loop:
         task.beside(self.model, group.device)
         self.optimizer = make_optimizer(task, self.model, cfg)
         self.beside = task.beside(self.model, group.device)
-        self.beside.refuse_trained(self.optimizer, self.model, str(task.path))
+        self.beside.refuse_trained(self.optimizer.param_groups, self.model, str(task.path))
         self.total_steps = self.remaining_steps()
         self._cfg = cfg
         self._rates = [
@@ -94,9 +94,7 @@ class Loop:
         ]
         self.renew_schedule()
         seed_all(mix(settings.seed, 1 + group.ranks.rank) >> 1)
-        norm = settings.log_grad_norm or settings.clip_norm is not None
-        names = [GRADIENT_NORM] if norm else []
-        self.meter = Meter(group, Means(names, finite=names))
+        self.meter = Meter(group, means(settings, list(by_name(self.optimizer)), task.has("step")))
         self.gauges = Gauges(settings, group, task.flops(cfg))
         self._gauged = self.gauges.any or group.together
         self._pending: Optional[Reading] = None
@@ -136,11 +134,13 @@ class Loop:
 
     def connect(self) -> None:
         """Tie the ranks' models together, and start the data at the position."""
-        self.wrapped = spread(self.model, self.settings, self.group)
+        own_step = self.task.has("step")
+        self.wrapped = spread(self.model, self.settings, self.group, own_step)
         batches = self._batches()
         timer = forward_timer(self.wrapped, self.group, self.settings.accumulate)
         trained = Trained(self.wrapped, self.optimizer, self.schedule, self.precision)
-        self.step = Step(self.task, self.settings, self.session, trained, batches, self.meter, timer)
+        kind = OwnStep if own_step else Step
+        self.step = kind(self.task, self.settings, self.session, trained, batches, self.meter, timer)
         self.watch.step = self.position.step
         self.places = self.group.gather(self._place())
         hosts = [str(each["host"]) for each in self.places]
@@ -374,8 +374,7 @@ class Loop:
         if not (self.meter.steps or self.meter.open):  # a resume may have nothing left to do but this line
             return
         epoch = max(0, self.position.samples - 1) // self.samples + 1
-        rate = float(self.optimizer.param_groups[0]["lr"])
-        reading = self.meter.read(self.position.step, {"epoch": epoch, "learning_rate": rate})
+        reading = self.meter.read(self.position.step, {"epoch": epoch, **learning_rates(self.optimizer)})
         if self._gauged:
             self._gauge(reading.times)  # now: a line that is written late is of this interval, too
         self.flush()
@@ -412,14 +411,15 @@ class Loop:
         late = values["step_seconds"]
         self._step_seconds = late if not self._step_seconds else 0.8 * self._step_seconds + 0.2 * late
         self.metrics.write("train", step, values)
-        if not math.isfinite(values["loss"]):
+        if not math.isfinite(values.get("loss", 0.0)):
             if self.settings.nonfinite == "stop":
                 raise NotFinite(step)
             self.console.say(f"warning: the loss is {values['loss']} at step {step}")
         if self.console.due():
+            loss = f"loss {values['loss']:.4g}  " if "loss" in values else ""
             self.console.progress(
                 f"{self.of_epochs(values['epoch'])}step {step}/{self.last_step()}  "
-                f"loss {values['loss']:.4g}  {values['samples_per_second']:,.0f} samples/s  "
+                f"{loss}{values['samples_per_second']:,.0f} samples/s  "
                 f"{duration(self._left(step))} left"
             )
 

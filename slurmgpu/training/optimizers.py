@@ -1,19 +1,111 @@
-"""The optimizer of a training: the task's own, or AdamW, over groups of parameters."""
+"""The optimizers of a training: the task's own, one or several by name, or AdamW over groups of parameters."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Optional, Union
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
+from .saving.snapshot import plain_state
 from .settings import Config
 from .task import Task
 
-__all__ = ["left_out", "make_optimizer"]
+__all__ = [
+    "MAIN",
+    "Driven",
+    "Optimizer",
+    "Schedule",
+    "Schedules",
+    "Several",
+    "by_name",
+    "driven",
+    "learning_rates",
+    "left_out",
+    "load_state",
+    "make_optimizer",
+]  # fmt: skip
+
+MAIN = "optimizer"
+"""The name of an optimizer that is the only one."""
 
 
-def make_optimizer(task: Task, model: torch.nn.Module, cfg: Config) -> torch.optim.Optimizer:
-    """The task's optimizer, or AdamW with the settings' lr and weight_decay, in one kernel on a GPU."""
+class Several:
+    """Optimizers by name, which are saved and put back as one."""
+
+    def __init__(self, named: Mapping[str, torch.optim.Optimizer]) -> None:
+        self.named = dict(named)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of all of them."""
+        return [group for each in self.named.values() for group in each.param_groups]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of all parameters."""
+        for each in self.named.values():
+            each.zero_grad(set_to_none=set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of each, by name."""
+        return {name: each.state_dict() for name, each in self.named.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put the state of each back.
+
+        Raises:
+            ValueError: the state is that of others.
+        """
+        _same_names("optimizers", state, self.named)
+        for name, each in self.named.items():
+            each.load_state_dict(state[name])
+
+
+class Schedules:
+    """Schedules by the names of their optimizers, which are saved and put back as one."""
+
+    def __init__(self, named: Mapping[str, LRScheduler]) -> None:
+        self.named = dict(named)
+
+    def step(self) -> None:
+        """Move all of them on."""
+        for each in self.named.values():
+            each.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of each, by name."""
+        return {name: plain_state(each) for name, each in self.named.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put the state of each back.
+
+        Raises:
+            ValueError: the state is that of others.
+        """
+        _same_names("schedules", state, self.named)
+        for name, each in self.named.items():
+            each.load_state_dict(state[name])
+
+
+Optimizer = Union[torch.optim.Optimizer, Several]
+Schedule = Union[LRScheduler, Schedules]
+
+
+def _same_names(what: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    if saved.keys() != now.keys():
+        raise ValueError(f"it has {what} named {', '.join(saved)}, and the task's are {', '.join(now)}")
+
+
+def by_name(optimizer: Optimizer) -> dict[str, torch.optim.Optimizer]:
+    """The optimizers by name."""
+    return optimizer.named if isinstance(optimizer, Several) else {MAIN: optimizer}
+
+
+def make_optimizer(task: Task, model: torch.nn.Module, cfg: Config) -> Optimizer:
+    """The task's optimizers, or AdamW with the settings' lr and weight_decay, in one kernel on a GPU."""
+    if task.has("optimizers"):
+        return Several(task.optimizers(model, cfg))
     if task.has("optimizer"):
         return task.optimizer(model, cfg)
     groups = task.parameter_groups(model, cfg) if task.has("parameter_groups") else _groups(model, cfg)
@@ -33,7 +125,71 @@ def _groups(model: torch.nn.Module, cfg: Config) -> list[dict[str, Any]]:
     return [group for group in groups if group["params"]]
 
 
-def left_out(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
-    """The names of parameters that are to be trained, and that the optimizer does not have."""
+def left_out(model: torch.nn.Module, optimizer: Optimizer) -> list[str]:
+    """The names of parameters that are to be trained, and that no optimizer has."""
     held = {id(each) for group in optimizer.param_groups for each in group["params"]}
     return [name for name, each in model.named_parameters() if each.requires_grad and id(each) not in held]
+
+
+def learning_rates(optimizer: Optimizer) -> dict[str, float]:
+    """The learning rate of the first group, and with several optimizers that of each, as metrics."""
+    found = {"learning_rate": float(optimizer.param_groups[0]["lr"])}
+    if isinstance(optimizer, Several):
+        for name, each in optimizer.named.items():
+            found[f"learning_rate.{name}"] = float(each.param_groups[0]["lr"])
+    return found
+
+
+def load_state(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
+    """Put an optimizer's saved state back, and leave its groups, with their learning rates, as they are."""
+    if isinstance(optimizer, Several):
+        _same_names("optimizers", saved, optimizer.named)
+        for name, each in optimizer.named.items():
+            load_state(each, saved[name])
+    else:
+        optimizer.load_state_dict({**saved, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+class Driven:
+    """One optimizer as the steps drive it: with its parameters, its schedule, and the scaler of the gradients."""
+
+    def __init__(
+        self,
+        name: str,
+        optimizer: torch.optim.Optimizer,
+        schedule: Optional[LRScheduler],
+        scaler: Optional[torch.amp.GradScaler],
+    ) -> None:
+        self.name, self.optimizer, self.schedule, self._scaler = name, optimizer, schedule, scaler
+        held = [each for group in optimizer.param_groups for each in group["params"]]
+        self.parameters = [each for each in held if each.requires_grad]
+        self.stepped = True
+        if scaler is not None:
+            optimizer.register_step_post_hook(self._has_stepped)
+
+    def take(self) -> None:
+        """One step of the optimizer; ``stepped`` says whether it has been taken."""
+        if self._scaler is None:
+            self.optimizer.step()
+        else:
+            self.stepped = False
+            self._scaler.step(self.optimizer)
+
+    def _has_stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        """A scaler leaves an optimizer's step out where a gradient is infinite, and this is not called.
+
+        A fused optimizer is called all the same and leaves the step out on the GPU. A schedule that must not move on then
+        makes the step wait for the answer.
+        """
+        found = getattr(optimizer, "found_inf", None)
+        self.stepped = found is None or self.schedule is None or not found.item()
+
+
+def driven(
+    optimizer: Optimizer, schedule: Optional[Schedule], scaler: Optional[torch.amp.GradScaler]
+) -> tuple[Driven, ...]:
+    """All optimizers as the steps drive them."""
+    schedules: Mapping[str, LRScheduler] = {}
+    if schedule is not None:
+        schedules = schedule.named if isinstance(schedule, Schedules) else {MAIN: schedule}
+    return tuple(Driven(name, each, schedules.get(name), scaler) for name, each in by_name(optimizer).items())

@@ -9,6 +9,7 @@ from typing import Optional
 from .errors import TrainingError
 from .evaluation import Results
 from .loop import Loop, Position
+from .optimizers import load_state
 from .order import mix
 from .saving import randomness
 from .saving.checkpoint import Generation
@@ -102,7 +103,7 @@ def restore_rank(loop: Loop) -> None:
         # With a complete one all losses are logged, those that its parts were saved with too.
         if found is not None and not found.manifest["complete"]:
             loop.meter.restore(own["meter"])
-            loop.meter.open = any(loop.group.gather(bool(loop.meter.losses)))
+            loop.meter.open = any(loop.group.gather(loop.meter.has_losses))
     else:
         rank = loop.group.ranks.rank
         randomness.seed_all(mix(loop.settings.seed, 1 + rank, loop.position.step) >> 1)
@@ -118,8 +119,7 @@ def _restart_schedule(loop: Loop, saved: Mapping[str, object], done: int) -> Non
         warnings.simplefilter("ignore")  # the schedule moves while the optimizer rests: here it must
         for _ in range(done):
             loop.schedule.step()  # type: ignore[union-attr]  # the caller has seen that there is one
-    groups = loop.optimizer.state_dict()["param_groups"]
-    loop.optimizer.load_state_dict({**saved, "param_groups": groups})
+    load_state(loop.optimizer, saved)
     loop.console.say(
         f"note: the schedule is made anew for {loop.total_steps} steps, of which {done} are through: "
         "the training's length has changed"

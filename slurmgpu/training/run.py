@@ -230,7 +230,7 @@ class _Run:
                 f"a step takes samples of {self.settings.batch_size / loop.samples:.3g} epochs"
             )
         warmup = warmup_steps(self.settings, loop.total_steps)
-        if warmup > loop.total_steps and not loop.task.has("schedule"):
+        if warmup > loop.total_steps and not (loop.task.has("schedule") or loop.task.has("schedules")):
             reached = loop.total_steps / warmup
             self.console.say(
                 f"note: warmup_steps {warmup} is more than the {loop.total_steps} steps of this "

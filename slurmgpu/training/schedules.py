@@ -10,6 +10,7 @@ from typing import Optional, Union
 import torch
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from .optimizers import Optimizer, Schedule, Schedules, Several
 from .settings import Config, Settings
 from .task import Task
 
@@ -27,11 +28,25 @@ def warmup_steps(settings: Settings, total_steps: int) -> int:
 
 
 def make_schedule(
-    task: Task, optimizer: torch.optim.Optimizer, cfg: Config, settings: Settings, total_steps: int
-) -> Optional[LRScheduler]:
-    """The task's schedule, or the settings'; None for a learning rate that stays."""
+    task: Task, optimizer: Optimizer, cfg: Config, settings: Settings, total_steps: int
+) -> Optional[Schedule]:
+    """The task's schedules, or the settings'; None for learning rates that stay."""
+    if isinstance(optimizer, Several):
+        named = optimizer.named
+        if task.has("schedules"):
+            own = task.schedules(named, cfg, total_steps)
+        else:
+            own = {name: _by_settings(each, settings, total_steps) for name, each in named.items()}
+        found = {name: each for name, each in own.items() if each is not None}
+        return Schedules(found) if found else None
     if task.has("schedule"):
         return task.schedule(optimizer, cfg, total_steps)
+    return _by_settings(optimizer, settings, total_steps)
+
+
+def _by_settings(
+    optimizer: torch.optim.Optimizer, settings: Settings, total_steps: int
+) -> Optional[LRScheduler]:
     if settings.schedule == "constant" and not warmup_steps(settings, total_steps):
         return None
     factors = [_factor(settings, float(group["lr"]), total_steps) for group in optimizer.param_groups]

@@ -79,11 +79,20 @@ def _freeze(model: torch.nn.Module, patterns: Sequence[str]) -> None:
         raise SettingsError(f"freeze: {', '.join(patterns)} leaves nothing to train")
 
 
-def spread(model: torch.nn.Module, settings: Settings, group: Group) -> torch.nn.Module:
+def spread(
+    model: torch.nn.Module, settings: Settings, group: Group, own_step: bool = False
+) -> torch.nn.Module:
     """The model as the training calls it; all ranks get rank 0's parameters, and share gradients from now on."""
     device = group.device
     wrapped = model
-    if settings.strategy == "dp":
+    if own_step:
+        if settings.strategy == "dp":
+            raise SettingsError(
+                "strategy dp spreads what goes through the model's own forward, and the task's step calls what it likes: "
+                "use ddp, with a process for each GPU"
+            )
+        group.share(model)
+    elif settings.strategy == "dp":
         if settings.precision != "fp32":
             _cast_in_replicas(model, settings, device)
         if device.type == "cuda":

@@ -9,22 +9,38 @@ from dataclasses import dataclass
 from typing import Optional
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
 
+from .optimizers import MAIN, Optimizer, Schedule, driven
 from .order import shares
 from .precision import Precision
 from .processes.group import shared_by
 from .session import Session
 from .settings import Settings, micro_batch
 from .task import Task
-from .watching.means import on_device
+from .watching.means import Means, on_device
 from .watching.meter import Meter
 from .watching.pace import Forward
 from .watching.phases import Each, Phases
 
-__all__ = ["GRADIENT_NORM", "Step", "Trained", "clipped_norm", "put_back"]
+__all__ = ["Step", "Trained", "clipped_norm", "loss_name", "means", "norm_name", "put_back"]
 
-GRADIENT_NORM = "gradient_norm"
+
+def loss_name(optimizer: str) -> str:
+    """What the loss of an optimizer's own updates is called in the metrics."""
+    return f"loss.{optimizer}"
+
+
+def norm_name(optimizer: str) -> str:
+    """What the norm of the gradient is called there."""
+    return "gradient_norm" if optimizer == MAIN else f"gradient_norm.{optimizer}"
+
+
+def means(settings: Settings, names: Sequence[str], own_step: bool) -> Means:
+    """What steps with optimizers of these names measure beside the loss."""
+    losses = [loss_name(name) for name in names] if own_step else []
+    norms = [norm_name(name) for name in (names if own_step else [MAIN])]
+    logs_norm = settings.log_grad_norm or settings.clip_norm is not None
+    return Means([*losses, *(norms if logs_norm else [])], finite=norms, summed=losses)
 
 
 @dataclass(frozen=True)
@@ -32,8 +48,8 @@ class Trained:
     """What a step trains, and what it trains it with; ``wrapped`` is the model spread over the ranks."""
 
     wrapped: torch.nn.Module
-    optimizer: torch.optim.Optimizer
-    schedule: Optional[LRScheduler]
+    optimizer: Optimizer
+    schedule: Optional[Schedule]
     precision: Precision
 
 
@@ -52,7 +68,7 @@ class Step:
     ) -> None:
         self.task, self.settings, self.session, self.group = task, settings, session, session.group
         self.batches, self.meter, self._timer = batches, meter, timer
-        self.wrapped, self.optimizer, self.schedule = trained.wrapped, trained.optimizer, trained.schedule
+        self.wrapped = trained.wrapped
         self._counts = False
         wrapped, precision = trained.wrapped, trained.precision
         self._ddp = shared_by(wrapped)
@@ -63,9 +79,7 @@ class Step:
         # Looked up once, not in every step.
         self._batch = settings.batch_size
         self._scaler = precision.scaler
-        self._stepped = True
-        if self._scaler is not None:
-            self.optimizer.register_step_post_hook(self._has_stepped)
+        self._driven = driven(trained.optimizer, trained.schedule, precision.scaler)
         self._skips = settings.nonfinite == "skip"
         self._logs_norm = settings.log_grad_norm or settings.clip_norm is not None
         self._guards = self._skips or self._logs_norm
@@ -160,37 +174,28 @@ class Step:
                 parameter.grad.mul_(factor)
 
     def _update(self, rounds: list[tuple[float, int]]) -> None:
-        scaler, optimizer, skip = self._scaler, self.optimizer, False
+        scaler, skip = self._scaler, False
         if self._guards:
             if scaler is not None:
-                scaler.unscale_(optimizer)
+                for each in self._driven:
+                    scaler.unscale_(each.optimizer)
             norm = clipped_norm(self._trained, self.settings.clip_norm)
             if self._logs_norm:
-                self.meter.means.add(GRADIENT_NORM, self._keep(norm))
+                self.meter.means.add(norm_name(MAIN), self._keep(norm))
             if self._skips and not math.isfinite(norm):
                 skip = True
                 put_back(self.wrapped.buffers(), self._before)
                 self.meter.drop_last(_own(rounds))
                 step = self.session.watch.step + 1
                 self.session.console.say(f"warning: step {step} is left out: its gradient is not finite")
+        for each in self._driven:
+            if not skip:
+                each.take()
+                if each.schedule is not None and each.stepped:
+                    each.schedule.step()
+            each.optimizer.zero_grad(set_to_none=True)
         if scaler is not None:
-            self._stepped = False
-            scaler.step(optimizer)
             scaler.update()
-        elif not skip:
-            optimizer.step()
-        if self.schedule is not None and self._stepped and not skip:
-            self.schedule.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    def _has_stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        """A scaler leaves an optimizer's step out where a gradient is infinite, and this is not called.
-
-        A fused optimizer is called all the same and leaves the step out on the GPU. A schedule that must not move on then
-        makes the step wait for the answer.
-        """
-        found = getattr(optimizer, "found_inf", None)
-        self._stepped = found is None or self.schedule is None or not found.item()
 
 
 def put_back(buffers: Iterable[torch.Tensor], before: Iterable[torch.Tensor]) -> None:

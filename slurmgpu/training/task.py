@@ -37,8 +37,11 @@ _REQUIRED = {"model": "(cfg)", "dataset": "(cfg, split)", "loss": "(model, batch
 _OPTIONAL = {
     "blocks": "(model)",
     "optimizer": "(model, cfg)",
+    "optimizers": "(model, cfg)",
     "parameter_groups": "(model, cfg)",
     "schedule": "(optimizer, cfg, total_steps)",
+    "schedules": "(optimizers, cfg, total_steps)",
+    "step": "(model, batches, update)",
     "evaluate": "(model, batch)",
     "collate": "(samples)",
     "weights": "(dataset, cfg)",
@@ -125,6 +128,7 @@ class Task:
         self._name = kind.__name__
         for method, parameters in {**_REQUIRED, **_OPTIONAL}.items():
             self._check_method(kind, method, parameters)
+        self._check_pairs(kind)
         try:
             inspect.signature(kind).bind()
         except TypeError as error:
@@ -138,10 +142,27 @@ class Task:
         self.ordered_by = ordered[0] if ordered else None
         """The method that decides the order of samples, if there is one."""
 
+    def _check_pairs(self, kind: type) -> None:
+        """Refuse methods for one optimizer beside those for several."""
+        for one, several in (
+            ("optimizer", "optimizers"),
+            ("schedule", "schedules"),
+            ("schedule", "optimizers"),
+        ):
+            if hasattr(kind, one) and hasattr(kind, several):
+                raise TrainingError(
+                    f"{self.path}: {self._name} has {one} and {several}; with several optimizers, write optimizers and "
+                    "schedules, and otherwise optimizer and schedule"
+                )
+        if hasattr(kind, "schedules") and not hasattr(kind, "optimizers"):
+            raise TrainingError(
+                f"{self.path}: {self._name} has schedules, which go with optimizers; with one optimizer, write schedule"
+            )
+
     def _check_method(self, kind: type, method: str, parameters: str) -> None:
         function = getattr(kind, method, None)
         if function is None:
-            if method in _REQUIRED:
+            if method in _REQUIRED and not (method == "loss" and hasattr(kind, "step")):
                 raise TrainingError(
                     f"{self.path}: {self._name} has no method {method}; expected is {method}{parameters}"
                 )
@@ -295,12 +316,21 @@ class Task:
 
     def optimizer(self, model: torch.nn.Module, cfg: Config) -> torch.optim.Optimizer:
         """The task's own optimizer."""
-        optimizer = self._user.optimizer(model, cfg)
+        return self._optimizer("optimizer", self._user.optimizer(model, cfg))
+
+    def optimizers(self, model: torch.nn.Module, cfg: Config) -> dict[str, torch.optim.Optimizer]:
+        """The task's own optimizers, by name."""
+        answer = self._user.optimizers(model, cfg)
+        if not (isinstance(answer, Mapping) and answer and all(isinstance(name, str) for name in answer)):
+            raise self._wrong("optimizers", "a mapping of name -> torch.optim.Optimizer", answer)
+        return {name: self._optimizer("optimizers", each) for name, each in answer.items()}
+
+    def _optimizer(self, method: str, optimizer: object) -> torch.optim.Optimizer:
         if not isinstance(optimizer, torch.optim.Optimizer):
-            raise self._wrong("optimizer", "a torch.optim.Optimizer", optimizer)
+            raise self._wrong(method, "a torch.optim.Optimizer", optimizer)
         if not _needs_nothing(optimizer.step):
             expected = "an optimizer whose step() needs no arguments, such as a closure"
-            raise self._wrong("optimizer", expected, optimizer)
+            raise self._wrong(method, expected, optimizer)
         return optimizer
 
     def parameter_groups(self, model: torch.nn.Module, cfg: Config) -> list[dict[str, Any]]:
@@ -324,25 +354,45 @@ class Task:
         self, optimizer: torch.optim.Optimizer, cfg: Config, total_steps: int
     ) -> Optional[LRScheduler]:
         """The task's learning-rate schedule, moved on after every optimizer step; None keeps the rate."""
-        schedule: Optional[LRScheduler] = self._user.schedule(optimizer, cfg, total_steps)
+        return self._schedule("schedule", self._user.schedule(optimizer, cfg, total_steps))
+
+    def schedules(
+        self, optimizers: Mapping[str, torch.optim.Optimizer], cfg: Config, total_steps: int
+    ) -> dict[str, Optional[LRScheduler]]:
+        """The task's schedules by the names of their optimizers; one that is not named keeps its rate."""
+        answer = self._user.schedules(dict(optimizers), cfg, total_steps)
+        if not (isinstance(answer, Mapping) and answer.keys() <= optimizers.keys()):
+            expected = f"a mapping of name -> schedule, with names out of {', '.join(optimizers)}"
+            raise self._wrong("schedules", expected, answer)
+        return {name: self._schedule("schedules", each) for name, each in answer.items()}
+
+    def _schedule(self, method: str, schedule: Any) -> Optional[LRScheduler]:
         if schedule is None:
             return None
         if not all(hasattr(schedule, name) for name in ("step", "state_dict", "load_state_dict")):
-            raise self._wrong("schedule", "a schedule of torch.optim.lr_scheduler, or None", schedule)
+            raise self._wrong(method, "a schedule of torch.optim.lr_scheduler, or None", schedule)
         if not _needs_nothing(schedule.step):
             expected = "a schedule whose step() needs no arguments, because it moves on after every step"
-            raise self._wrong("schedule", expected, schedule)
-        return schedule
+            raise self._wrong(method, expected, schedule)
+        found: LRScheduler = schedule
+        return found
+
+    def step(self, model: torch.nn.Module, batches: list[object], update: Callable[..., None]) -> None:
+        """The task's own step, which calls ``update`` as often as it likes."""
+        self._user.step(model, batches, update)
 
     @property
     def raw_loss(self) -> Callable[[torch.nn.Module, object], object]:
         """The task's own method, for the step's path; its answer is yet to be checked."""
-        method: Callable[[torch.nn.Module, object], object] = self._user.loss
+        method: Callable[[torch.nn.Module, object], object] = getattr(self._user, "loss", None)  # type: ignore[assignment]
         return method
 
     def loss(self, model: torch.nn.Module, batch: object) -> Loss:
         """The loss of one micro-batch."""
-        answer = self._user.loss(model, batch)
+        return self.checked_loss(self._user.loss(model, batch))
+
+    def checked_loss(self, answer: object) -> Loss:
+        """What ``loss`` or the loss of an update returned."""
         if isinstance(answer, torch.Tensor) and answer.dim() == 0:
             return Loss(answer, None)
         return self.counted_loss(answer)
@@ -364,6 +414,11 @@ class Task:
     def evaluate(self, model: torch.nn.Module, batch: object, samples: int) -> Mapping[str, Any]:
         """Sums and counts by name over one batch of a test set, and outputs for ``finish``; without the method: the loss."""
         if not self.has("evaluate"):
+            if not self.has("loss"):
+                raise TrainingError(
+                    f"{self.path}: {self._name} has neither evaluate nor loss, and a test split; write evaluate(model, batch), "
+                    "or return None for the split 'test'"
+                )
             value, counted = self.loss(model, batch)
             return {"loss": (value * samples, samples) if counted is None else (value, counted)}
         answer = self._user.evaluate(model, batch)

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any, Optional, TypeVar, cast
 
@@ -92,15 +92,23 @@ class Group:
             dist.all_reduce(tensor)
         return tensor
 
+    def share(self, model: torch.nn.Module) -> None:
+        """Give every rank the parameters and buffers of rank 0."""
+        self._share(each.detach() for each in model.parameters())
+        self.share_buffers(model)
+
     def share_buffers(self, model: torch.nn.Module) -> None:
         """Give every rank the buffers of rank 0, so that all evaluate the same model."""
+        self._share(model.buffers())
+
+    def _share(self, tensors: Iterable[torch.Tensor]) -> None:
         if self.together:
-            for buffer in model.buffers():
-                whole = buffer.contiguous()  # nccl takes no other
+            for tensor in tensors:
+                whole = tensor.contiguous()  # nccl takes no other
                 dist.broadcast(whole, src=0)
-                if whole is not buffer:
+                if whole is not tensor:
                     with torch.no_grad():
-                        buffer.copy_(whole)
+                        tensor.copy_(whole)
 
     def on_first(self, act: Callable[[], T]) -> T:
         """Run ``act`` on rank 0 and return its result on every rank; if it fails, every rank raises and none waits."""

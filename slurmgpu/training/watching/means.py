@@ -22,16 +22,32 @@ def on_device(value: Scalar, device: torch.device) -> torch.Tensor:
 class Means:
     """Values with weights under names that are known from the start, so that all ranks add up the same ones."""
 
-    def __init__(self, names: Sequence[str] = (), finite: Sequence[str] = ()) -> None:
-        """``finite``: names whose values count only where they are finite."""
-        self.names, self._finite = tuple(names), frozenset(finite)
+    def __init__(
+        self, names: Sequence[str] = (), finite: Sequence[str] = (), summed: Sequence[str] = ()
+    ) -> None:
+        """``finite``: names whose values count only where they are finite; ``summed``: those whose means add up to the loss."""
+        self.names, self._finite, self.summed = tuple(names), frozenset(finite), tuple(summed)
         self._values: dict[str, list[Any]] = {name: [] for name in names}
         self._weights: dict[str, list[Any]] = {name: [] for name in names}
 
     def add(self, name: str, value: Scalar, weight: Scalar = 1.0) -> None:
         """Add a mean with the weight that it has among the others: numbers on the CPU, tensors on a GPU."""
+        self.add_sum(name, value if weight == 1 else value * weight, weight)
+
+    def add_sum(self, name: str, value: Scalar, weight: Scalar) -> None:
+        """Add a sum over so many things."""
         self._values[name].append(value)
         self._weights[name].append(weight)
+
+    def drop_last(self, name: str, count: int) -> None:
+        """Forget the last values of a name."""
+        if count:
+            del self._values[name][-count:], self._weights[name][-count:]
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a value."""
+        return any(self._values.values())
 
     def clear(self) -> None:
         """Begin anew."""
@@ -52,7 +68,7 @@ class Means:
         if name in self._finite:
             counts = torch.isfinite(values)
             values, weights = torch.where(counts, values, 0.0), weights * counts
-        return torch.stack([(values * weights).sum(), weights.sum()])
+        return torch.stack([values.sum(), weights.sum()])
 
     def read(self, totals: Sequence[float]) -> dict[str, float]:
         """The mean of each name that has one, from totals, which may be sums over ranks."""

@@ -40,8 +40,14 @@ class Reading:
             self._event.synchronize()
         totals = self._totals.tolist() if isinstance(self._totals, torch.Tensor) else self._totals
         total, count = totals[:2]
-        self.times["loss"] = total / count if count else float("nan")
-        self.times.update(self._means.read(totals[2:]))
+        others = self._means.read(totals[2:])
+        if count or not self._means.summed:
+            self.times["loss"] = total / count if count else float("nan")
+        else:
+            losses = [others[name] for name in self._means.summed if name in others]
+            if losses:  # there may have been no update
+                self.times["loss"] = sum(losses)
+        self.times.update(others)
         return self.times
 
 
@@ -81,6 +87,11 @@ class Meter:
         self._waited_before = self.waited
         self.saving = 0.0
         self._started = time.perf_counter()
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether there is a loss or another value that is not logged yet."""
+        return bool(self.losses) or self.means.any
 
     def pause(self, seconds: float) -> None:
         """Leave out time that was spent on something else, such as an evaluation."""
