@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 import struct
+import sys
+import tarfile
 from array import array
 from pathlib import Path
 from typing import Any
@@ -34,8 +38,21 @@ PUBLISHED = [
     ("gpt2", {"size": "355M"}, 354_823_168),
     ("gpt2", {"size": "774M"}, 774_030_080),
     ("gpt2", {"size": "1.5B"}, 1_557_611_200),
+    ("resnet", {"depth": 18}, 11_689_512),
+    ("resnet", {"depth": 34}, 21_797_672),
+    ("resnet", {"depth": 50}, 25_557_032),
+    ("resnet", {"depth": 101}, 44_549_160),
+    ("resnet", {"depth": 20}, 269_722),
+    ("resnet", {"depth": 56}, 853_018),
+    ("resnet", {"depth": 110}, 1_727_962),
+    ("alexnet", {}, 61_100_840),
 ]
-TINY: dict[str, dict[str, Any]] = {"gpt2": {"size": "tiny", "context": 16, "samples": 512}}
+TINY: dict[str, dict[str, Any]] = {
+    "gpt2": {"size": "tiny", "context": 16, "samples": 512},
+    "resnet": {"depth": 20, "image": 8, "classes": 4, "samples": 256},
+}
+# The other modules that a task's are made of.
+PARTS = {"gpt2": ["tokens"], "resnet": ["images", "classification"], "alexnet": ["images", "classification"]}
 
 
 @pytest.mark.parametrize(("name", "options", "parameters"), PUBLISHED)
@@ -68,7 +85,7 @@ def test_a_resumed_task_of_ours_is_the_uninterrupted_one(name: str, run: RunFold
     assert all(torch.equal(whole[key], stopped[key]) for key in whole)
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", PARTS)
 def test_every_option_of_the_table_is_read_and_all_that_is_read_is_in_it(name: str) -> None:
     source = Path(tasks.__file__).parent
     text = "".join((source / f"{each}.py").read_text() for each in (name, *PARTS[name]))
@@ -76,9 +93,6 @@ def test_every_option_of_the_table_is_read_and_all_that_is_read_is_in_it(name: s
     for option in table[name]["options"]:
         assert f".{option}" in text, option
         assert table[name]["options"][option]["about"].endswith(".")
-
-
-PARTS = {"gpt2": ["tokens"]}
 
 
 def test_an_unknown_task_is_told_those_that_there_are() -> None:
@@ -222,9 +236,151 @@ def test_texts_that_cannot_become_token_files_are_refused(
     options: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(__import__("sys").modules, "tiktoken", None)
+    monkeypatch.setitem(sys.modules, "tiktoken", None)
     (tmp_path / "theirs").mkdir()
     write(tmp_path / "theirs" / "train.bin", [1, 2, 3])
     (tmp_path / "a.txt").write_text("text")
     with pytest.raises(TrainingError, match=said):
         tokens.prepare(tasks.options(cfg("gpt2", **options), "gpt2"))
+
+
+# Images
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "products"),
+    [
+        ("resnet", {"depth": 18}, 1.8e9),
+        ("resnet", {"depth": 50}, 4.1e9),
+        ("resnet", {"depth": 56}, 0.126e9),
+        ("alexnet", {}, 0.71e9),
+    ],
+)
+def test_an_image_takes_as_many_products_as_published(
+    name: str, options: dict[str, Any], products: float
+) -> None:
+    # Each is two operations, and the backward pass takes twice the forward's.
+    assert load(f"slurmgpu:{name}").flops(cfg(name, **options)) == pytest.approx(6 * products, rel=0.01)
+
+
+def test_alexnet_takes_a_step_on_made_up_images() -> None:
+    task = load("slurmgpu:alexnet")
+    settings = cfg("alexnet", image=64, classes=3)
+    model, data = task.model(settings), task.dataset(settings)
+    batch = torch.utils.data.default_collate([data[index] for index in range(4)])
+    task.loss(model, batch).value.backward()
+    assert all(
+        parameter.grad.abs().sum() > 0 for parameter in model.parameters() if parameter.grad is not None
+    )
+
+
+def picture(path: Path, colour: tuple[int, int, int], size: tuple[int, int] = (20, 12)) -> Path:
+    image = pytest.importorskip("PIL.Image", reason="needs pillow")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.new("RGB", size, colour).save(path)
+    return path
+
+
+COLOURS = {"blue": (0, 0, 200), "green": (0, 200, 0), "red": (200, 0, 0)}
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    """Six images of each colour to learn from, and two for the test."""
+    for split, count in (("train", 6), ("val", 2)):
+        for name, colour in COLOURS.items():
+            for number in range(count):
+                picture(tmp_path / "images" / split / name / f"{number}.png", colour)
+    return tmp_path / "images"
+
+
+@pytest.fixture
+def shards(folders: Path, tmp_path: Path) -> Path:
+    """The same images in two shards of .tar for each split."""
+    for split in ("train", "val"):
+        (tmp_path / "shards" / split).mkdir(parents=True)
+        for part in range(2):
+            with tarfile.open(tmp_path / "shards" / split / f"{part}.tar", "w") as shard:
+                for path in sorted((folders / split).rglob("*.png"))[part::2]:
+                    key = f"{path.parent.name}-{path.stem}"
+                    shard.add(path, f"{key}.png")
+                    label = str(list(COLOURS).index(path.parent.name)).encode()
+                    about = tarfile.TarInfo(f"{key}.cls")
+                    about.size = len(label)
+                    shard.addfile(about, io.BytesIO(label))
+    return tmp_path / "shards"
+
+
+def samples(folder: Path, split: str, **options: Any) -> list[Any]:
+    task, settings = load("slurmgpu:resnet"), cfg("resnet", data=str(folder), image=8, depth=20, **options)
+    task.prepare(settings)
+    data = task.dataset(settings) if split == "train" else task.tests(settings)[""]
+    return [data[index] for index in range(len(data))]
+
+
+@pytest.mark.parametrize("augment", ["none", "padded", "resized"])
+def test_images_in_folders_have_their_colour_and_their_folders_number(folders: Path, augment: str) -> None:
+    found = samples(folders, "train", augment=augment)
+    assert sorted(number for _, number in found) == [0] * 6 + [1] * 6 + [2] * 6
+    for image, number in found:
+        assert image.shape == (3, 8, 8)
+        assert image.dtype == torch.uint8
+        # What is padded is black.
+        assert image.flatten(1).amax(1).tolist() == list(list(COLOURS.values())[number])
+    assert len(samples(folders, "test")) == 6
+
+
+def test_shards_hold_the_same_images_at_any_place(folders: Path, shards: Path) -> None:
+    def as_set(found: list[tuple[torch.Tensor, int]]) -> list[tuple[list[int], int]]:
+        return sorted((image.flatten().tolist(), number) for image, number in found)
+
+    for split in ("train", "test"):
+        assert as_set(samples(shards, split, augment="none", classes=3)) == as_set(
+            samples(folders, split, augment="none")
+        )
+
+
+def test_another_shard_makes_another_index(shards: Path, tmp_path: Path) -> None:
+    index = {"classes": 3, "index": str(tmp_path / "elsewhere")}
+    assert len(samples(shards, "train", **index)) == 18
+    assert not list(shards.glob("*.pt"))
+    shutil.copy(shards / "train" / "0.tar", shards / "train" / "2.tar")
+    assert len(samples(shards, "train", **index)) == 27
+
+
+def test_a_resumed_training_on_shards_with_workers_sees_the_same_parts_of_images(
+    shards: Path, run: RunFolder
+) -> None:
+    config = {"data": str(shards), "classes": 3, "depth": 20, "image": 8, "augment": "resized"}
+    settings: dict[str, Any] = {"epochs": 3, "batch_size": 6, "lr": 0.01, "workers": 2, "config": config}
+    run.write("slurmgpu:resnet", **settings)
+    run.here(SLURMGPU_MAX_STEPS="4")
+    run.here()
+    stopped = run.parameters()
+    run.write("slurmgpu:resnet", **settings, resume=False)
+    run.here()
+    assert all(torch.equal(value, stopped[key]) for key, value in run.parameters().items())
+
+
+def test_what_is_wrong_with_images_is_said_before_the_first_step(
+    folders: Path, shards: Path, tmp_path: Path
+) -> None:
+    def said(folder: Path, **options: Any) -> str:
+        with pytest.raises(TrainingError) as caught:
+            samples(folder, "train", **options)
+        return str(caught.value)
+
+    assert "has no folder 'train'" in said(tmp_path)
+    assert "classes is 2, and" in said(folders, classes=2)
+    assert "set config.classes: 3" in said(shards, classes=2)
+    (folders / "train" / "red" / "broken.png").write_bytes(b"no picture")
+    assert "broken.png is no image that can be read" in said(folders)
+    with tarfile.open(shards / "train" / "9.tar", "w") as shard:
+        shard.add(folders / "train" / "red" / "0.png", "lonely.png")
+    assert "9.tar has no lonely.cls beside the image (1 such images)" in said(shards, classes=3)
+
+
+def test_a_missing_pillow_is_named_with_what_to_do(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(TrainingError, match=r"needs the package pillow, which .* does not have: pip install"):
+        samples(folders, "train")
