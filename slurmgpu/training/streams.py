@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
 
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from .data import UnlikeError, ahead, collated, keeping_random_state, seed_sample, start_loader
@@ -23,6 +24,7 @@ from .errors import TrainingError
 from .generators import digest
 from .order import mix, sample_seed
 from .processes.group import Group
+from .saving import randomness
 from .saving.snapshot import Trial
 from .task import Collate
 from .watching.console import Console, duration
@@ -232,6 +234,7 @@ class _Source:
         self._dataset, self._seed, self._name = dataset, seed, name
         self._given = self._pass = self._in_pass = 0
         self._iterator: Iterator[object] = iter(())
+        self._looked_at: list[object] = []
 
     def restore(self, place: _Place) -> None:
         """Begin where a reader was."""
@@ -266,6 +269,10 @@ class _Source:
     def take(self) -> object:
         """The next sample; after the last one the stream is read again."""
         while True:
+            if self._looked_at:
+                self._given += 1
+                self._in_pass += 1
+                return self._looked_at.pop()
             if self._in_pass:
                 seed_sample(sample_seed(self.own_seed, self._given))
             else:
@@ -287,12 +294,31 @@ class _Source:
 
     def state(self) -> bytes:
         """Where it is, and the state of what it reads; in bytes, because that goes on changing."""
-        of, data = None, None
+        place: dict[str, Any] = {
+            "given": self._given,
+            "pass": self._pass,
+            "in_pass": self._in_pass,
+            "of": None,
+            "data": None,
+        }
         for name, part in (("iterator", self._iterator), ("dataset", self._dataset)):
             if all(callable(getattr(part, each, None)) for each in ("state_dict", "load_state_dict")):
                 holder: Any = part
-                of, data = name, holder.state_dict()
+                place.update(of=name, data=holder.state_dict())
                 break
+        packed = pickle.dumps(place)  # now: what it is made of goes on changing
+        if place["of"] != "dataset" or self._has_more():
+            return packed
+        # With such a state the data set begins its next pass by itself: so that is where it is.
         return pickle.dumps(
-            {"given": self._given, "pass": self._pass, "in_pass": self._in_pass, "of": of, "data": data}
+            {**place, "pass": self._pass + 1, "in_pass": 0, "data": self._dataset.state_dict()}
         )
+
+    def _has_more(self) -> bool:
+        """Whether this pass has another sample, which is then the next one; random states are as before."""
+        if not self._looked_at:
+            before = randomness.capture(torch.device("cpu"))
+            seed_sample(sample_seed(self.own_seed, self._given))
+            self._looked_at = list(itertools.islice(self._iterator, 1))
+            randomness.restore(before, torch.device("cpu"))
+        return bool(self._looked_at)
