@@ -127,6 +127,7 @@ def test_a_training_leaves_out_what_costs_too_much_and_nothing_else(
     assert budget._FREE > 0
 
 
+@pytest.mark.long
 def test_ranks_leave_out_the_same(run: RunFolder) -> None:
     """Rank 0's clock decides for all."""
     run.write(strategy="ddp", epochs=6, batch_size=20, checkpoint_share=0.001)

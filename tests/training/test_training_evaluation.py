@@ -122,7 +122,7 @@ def test_each_test_set_has_its_measures_by_name(run: RunFolder, capsys: pytest.C
     assert json.loads(manifest.read_text())["results"]["long/median"] == values["long/median"]
 
 
-@pytest.mark.parametrize("processes", [2, 3])
+@pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_outputs_of_several_ranks_come_in_the_order_of_the_set(tmp_path: Path, processes: int) -> None:
     """37 and 5 samples: the ranks have shares of different sizes."""
     alone, run = new_run(tmp_path, "alone"), new_run(tmp_path, "run")
@@ -144,7 +144,9 @@ def test_finish_and_sample_change_nothing_in_the_training(tmp_path: Path) -> Non
     assert run.losses() == plain.losses()
 
 
-@pytest.mark.parametrize(("method", "processes"), [("finish", 2), ("sample", 1)])
+@pytest.mark.parametrize(
+    ("method", "processes"), [pytest.param("finish", 2, marks=pytest.mark.long), ("sample", 1)]
+)
 def test_a_mistake_after_the_batches_costs_no_step(tmp_path: Path, method: str, processes: int) -> None:
     undisturbed, run = new_run(tmp_path, "undisturbed"), new_run(tmp_path, "run")
     for each in (undisturbed, run):

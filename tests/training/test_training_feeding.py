@@ -174,9 +174,10 @@ def test_a_stream_goes_on_where_max_steps_is_raised(tmp_path: Path) -> None:
             r"max_steps is null, and the training data are a stream \(Stream\)",
         ),
         (streaming("Short", workers=2), "the stream Short has no sample for rank 0, worker 1: lower workers"),
-        (
+        pytest.param(
             streaming("Unsavable"),
             r"the state of the stream\['path'\] is a PosixPath, which a checkpoint cannot hold",
+            marks=pytest.mark.long,  # the loader waits for its workers
         ),
     ],
 )
@@ -198,6 +199,7 @@ def test_readers_that_take_no_share_of_their_own_are_noticed(
     assert "warning: rank 0, worker 0 and rank 0, worker 1 begin with the same samples" in said
 
 
+@pytest.mark.long
 def test_a_stream_with_another_number_of_processes_begins_anew_and_says_so(run: RunFolder) -> None:
     write(run, **streaming("Stateful"))
     start(run, SLURMGPU_MAX_STEPS="3")
@@ -230,6 +232,7 @@ def test_an_order_that_is_none_is_refused(run: RunFolder, order: str, message: s
         start(run)
 
 
+@pytest.mark.long
 def test_ranks_that_disagree_on_the_order_are_told(run: RunFolder) -> None:
     write(run, "Disagreeing")
     ended = run.ranks(2)

@@ -44,7 +44,10 @@ def alike(one: RunFolder, other: RunFolder) -> None:
         assert repr(first) == repr(second), part
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize(
+    "precision",
+    ["fp32", pytest.param("bf16", marks=pytest.mark.long), pytest.param("fp16", marks=pytest.mark.long)],
+)
 def test_two_optimizers_stopped_and_killed_end_bit_for_bit_as_undisturbed(
     tmp_path: Path, precision: str
 ) -> None:
@@ -64,6 +67,7 @@ def test_two_optimizers_stopped_and_killed_end_bit_for_bit_as_undisturbed(
     alike(disturbed, undisturbed)
 
 
+@pytest.mark.long
 def test_two_processes_learn_what_one_does_that_accumulates_and_a_parameter_may_be_unused(
     tmp_path: Path,
 ) -> None:

@@ -127,6 +127,7 @@ def test_what_an_earlier_start_has_saved_and_evaluated_is_not_tried_again(
     assert "a checkpoint takes" not in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_two_processes_end_together_with_the_reason(run: RunFolder) -> None:
     run.write("Unsavable", strategy="ddp", batch_size=20, config={"what": "set"})
     ended = run.ranks(2)
