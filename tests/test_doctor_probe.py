@@ -262,6 +262,7 @@ def test_two_nodes_that_reach_each_other_are_well(node: Node, two: Any) -> None:
     assert {found[check].level for check in ("net.ports", "net.names", "net.clock")} == {"ok"}
 
 
+@pytest.mark.long
 def test_a_dead_port_between_two_nodes_is_named_with_both_ends(node: Node, two: Any) -> None:
     first, second = two("102")
     alone = in_namespace("-n", ":")

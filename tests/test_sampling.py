@@ -221,6 +221,7 @@ def test_gpus_that_may_be_somebody_elses_are_left_alone(
 # What fails around it
 
 
+@pytest.mark.long
 def test_a_driver_that_hangs_costs_the_gpus_figures_alone(job: Job, nvml: Path) -> None:
     script = job.start("1 8", "sleep 60", env={"LD_LIBRARY_PATH": str(nvml), "NVML_HANGS": "1"})
     assert [row["gpus"] for row in job.samples(2)] == [None, None]

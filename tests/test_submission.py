@@ -159,6 +159,7 @@ LOST = (
 )
 
 
+@pytest.mark.long
 def test_after_a_lost_reply_the_jobs_of_this_user_are_looked_through_whatever_user_is_called(
     faulty: Faulty,
 ) -> None:
@@ -197,6 +198,7 @@ def test_an_outcome_stays_unknown_when_the_queue_cannot_be_asked(faulty: Faulty,
     assert len(faulty.runs) == 1
 
 
+@pytest.mark.long
 def test_a_sbatch_that_was_killed_is_unknown_not_failed(faulty: Faulty) -> None:
     faulty.command("sbatch", "kill -9 $$")
     done = faulty.submit()
@@ -289,7 +291,14 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+    ],
+)
 def test_a_submission_that_a_signal_ends_says_what_is_not_known_and_where_to_look(
     faulty: Faulty, number: signal.Signals
 ) -> None:

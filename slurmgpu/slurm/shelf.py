@@ -363,7 +363,10 @@ def _sweep(folder: Path) -> None:
         return
     _SWEPT.add(folder)
     with suppress(OSError):
-        found = sorted(((one.stat().st_mtime, one) for one in folder.iterdir()), reverse=True)
-        for number, (changed, path) in enumerate(found):
+        found = []
+        for one in folder.iterdir():
+            with suppress(FileNotFoundError):  # another process may take one away at this moment
+                found.append((one.stat().st_mtime, one))
+        for number, (changed, path) in enumerate(sorted(found, reverse=True)):
             if number >= _MOST_FILES or time.time() - changed > _KEPT_SECONDS:
                 path.unlink(missing_ok=True)

@@ -101,6 +101,7 @@ def test_the_last_and_shorter_step_weighs_each_sample_the_same(tmp_path: Path) -
     assert values(whole, "loss.generator") == pytest.approx(values(parts, "loss.generator"), rel=1e-4)
 
 
+@pytest.mark.long
 def test_an_unused_parameter_is_named_where_several_processes_must_know_of_it(run: RunFolder) -> None:
     write(run, own={"spare": True}, batch_size=20)
     ended = run.ranks(2)

@@ -165,6 +165,7 @@ def test_two_processes_of_ones_own_go_on_where_they_were(tmp_path: Path) -> None
     assert same(final(tmp_path / "cut", steps), final(tmp_path / "straight", steps))
 
 
+@pytest.mark.long
 def test_a_changed_model_and_a_second_run_are_refused_in_a_sentence(tmp_path: Path) -> None:
     text = (FOLDER / "train.py").read_text().replace("epochs=20", "epochs=1")
     for width, code, said in ((32, 0, ""), (16, 1, "step-40 does not fit what state() was given as model: ")):
