@@ -67,6 +67,7 @@ def test_nothing_fails_where_all_is_well(tool: Tool) -> None:
     assert list(tool.work.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_slurm_that_is_not_reached_is_found(tool: Tool) -> None:
     with socket.socket() as taken:  # bound, and nobody listens
         taken.bind(("127.0.0.1", 0))
@@ -188,6 +189,7 @@ def test_nothing_is_found_on_healthy_nodes(tool: Tool) -> None:
     assert list(tool.work.iterdir()) == []  # the run directory is gone
 
 
+@pytest.mark.long
 def test_bad_gpus_on_the_job_s_node_are_found(tool: Tool) -> None:
     an_smi(tool.work / "stand-ins", smi_text(2, ecc=1, slow=True, busy=True))
     path = f"{tool.work / 'stand-ins'}:{tool.env['PATH']}"
@@ -198,6 +200,7 @@ def test_bad_gpus_on_the_job_s_node_are_found(tool: Tool) -> None:
     assert list((run / "probe").glob("*.json"))  # kept, for whoever looks into it
 
 
+@pytest.mark.long
 def test_a_module_that_is_gone_on_the_node_is_found(tool: Tool) -> None:
     code, found = doctor(tool, "--on-gpu", "--gpus", "1", "--set", "environment.modules=nosuch/1.0")
     ((_, check), line), = found.items()  # fmt: skip

@@ -84,6 +84,7 @@ def test_what_a_job_wrote_to_standard_error_is_shown_where_it_has_a_log_of_its_o
     assert tool("logs", "--stdout", job).stdout == "step 1\n"
 
 
+@pytest.mark.long
 def test_both_streams_are_followed_in_the_order_in_which_they_come(tool: Tool) -> None:
     script = "echo one; sleep 3; echo wrong >&2; sleep 3; echo two"
     shown = tool(

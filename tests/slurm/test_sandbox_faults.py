@@ -166,6 +166,7 @@ def test_an_unknown_fault_is_refused_with_those_there_are(box: User) -> None:
     assert "controller-down, controller-hang" in box("fault", "meteorite").stderr
 
 
+@pytest.mark.long
 def test_faults_at_once_are_all_mended(box: User) -> None:
     job = running(box, "--nodelist=node1")
     for fault in (["node-down", "node4"], ["drop-replies"], ["database-down"], ["controller-down"]):
@@ -193,6 +194,7 @@ def test_a_daemon_that_died_is_told_and_started_again(box: User) -> None:
     assert "mygroup" in box.ask("sacctmgr", "-n", "show", "account")
 
 
+@pytest.mark.long
 def test_a_fault_caused_twice_is_one(box: User) -> None:
     for fault in ("controller-down", "drop-replies"):
         box.do("fault", fault)
