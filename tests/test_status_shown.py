@@ -15,6 +15,7 @@ from rich.console import Console
 from slurmgpu.cli.actions.status_text import _pretty, unexplained
 from slurmgpu.cli.group import cli
 from slurmgpu.models.run import JobState
+from slurmgpu.monitoring.arrays import lines as lines_of
 from slurmgpu.monitoring.table import COLUMNS, in_order, table
 from slurmgpu.slurm import Slurm, shelf_here
 from slurmgpu.slurm import shelf as shelf_module
@@ -108,8 +109,37 @@ def test_an_array_is_one_line_and_opens_where_it_is_named_alone() -> None:
     assert len(together) == 1
     opened = invoke("4").stdout.splitlines()
     assert opened[1].startswith("array 4: 0/6 tasks done, ")
-    assert [line.split()[0] for line in opened[3:]] == ["4_0", "4_1", "4_[2-5%2]"]
+    assert [line.split()[0] for line in opened[3:]] == ["4_0", "4_1", "4_2", "4_3", "4_4", "4_5"]
+    assert opened[5].endswith("as many tasks run as the array's own limit (%) allows: 2 at a time")
     assert [line.split()[0] for line in invoke("4", "9").stdout.splitlines()[2:]] == ["4", "9"]
+
+
+def test_tasks_that_wait_together_have_a_line_each_where_that_is_asked_for() -> None:
+    assert [line.split()[0] for line in invoke("--tasks", "--name", "arr").stdout.splitlines()[2:]] == [
+        *("4_0", "4_1", "4_2", "4_3", "4_4", "4_5")
+    ]
+    assert [line.split()[0] for line in invoke("4_3").stdout.splitlines()[2:]] == ["4_3"]
+    assert ids("4_3") == ["4_3"]
+    some = invoke("4_[1-3]")
+    assert some.exit_code == 0
+    assert some.stdout.splitlines()[1] == "tasks of array 4: 0/3 tasks done, 1 running, 2 waiting"
+    assert [line.split()[0] for line in some.stdout.splitlines()[3:]] == ["4_1", "4_2", "4_3"]
+    assert invoke("4_9").exit_code == 1
+
+
+def test_of_very_many_tasks_that_wait_one_line_is_enough_and_no_list_of_them_fills_the_screen() -> None:
+    list_of = ",".join(str(number) for number in range(1, 40_000, 2))
+    many = job(
+        f"7_[{list_of}%4]", "PENDING", array_job_id=7, array_tasks=f"[{list_of}%4]", reason="JobHeldUser"
+    )
+    rows, _ = table([many], NOW, each_task=True)
+    assert [row[0] for row in rows[1:]] == ["7_[1,3,5,7,9,11,13,15,...]"]
+    assert "scontrol release 7`" in rows[1][-1]
+    ended = many.model_copy(update={"state": JobState.CANCELLED, "reason": None})
+    (line,) = lines_of([ended])
+    assert line.tasks == "0/20000 tasks done, 20000 cancelled (1, 3, 5, 7, 9, 11, 13, 15, ...)"
+    span = job("8_[0-19%4]", "CANCELLED", array_job_id=8, array_tasks="[0-19%4]")
+    assert lines_of([span])[0].tasks == "0/20 tasks done, 20 cancelled (0-19)"
 
 
 @pytest.mark.parametrize("width", [40, 80, 160])

@@ -10,8 +10,9 @@ from pydantic import ValidationError
 
 from slurmgpu.models.job import Array
 from slurmgpu.models.run import JobState, JobStatus, JobUse
+from slurmgpu.slurm import JobId
 
-__all__ = ["Line", "known", "lines"]
+__all__ = ["Line", "apart", "known", "label", "lines", "only"]
 
 T = TypeVar("T")
 
@@ -27,6 +28,8 @@ _ORDER = (
 )
 _FIRST = [JobState(word) for word in _ORDER.split()]
 _MOST_NAMED = 8
+_MOST_APART = 10_000
+_LONGEST_LIST = 24
 
 
 class Line(NamedTuple):
@@ -41,7 +44,7 @@ class Line(NamedTuple):
 def lines(jobs: Sequence[JobStatus], *, each_task: bool = False) -> list[Line]:
     """The lines of a table, in the order of the jobs; an array is one line, where its first task was."""
     if each_task:
-        return [Line(job) for job in jobs]
+        return [Line(task) for job in jobs for task in apart(job)]
     # squeue names no cluster where there is one, and sacct does; tasks that have left the queue are of the same array.
     clusters = {job.cluster for job in jobs if job.cluster}
     lone = next(iter(clusters)) if len(clusters) == 1 else None
@@ -57,6 +60,54 @@ def lines(jobs: Sequence[JobStatus], *, each_task: bool = False) -> list[Line]:
             alone = len(tasks) == 1 and _count(tasks[0]) == 1
             result.append(Line(tasks[0]) if alone else _together(tasks))
     return result
+
+
+def apart(job: JobStatus) -> list[JobStatus]:
+    """Tasks that wait together, of which Slurm keeps one record, each by itself; of very many, and of other jobs, the record."""
+    limit = (job.array_tasks or "").partition("%")[2].rstrip("]")
+    tasks = _waiting(job.array_tasks)
+    if tasks is None or tasks.tasks > _MOST_APART:
+        return [job]
+    return [
+        job.model_copy(
+            update={
+                "job_id": f"{job.array_job_id}_{number}",
+                "array_tasks": f"[{number}%{limit}]" if limit else str(number),
+            }
+        )
+        for number in tasks.numbers
+    ]
+
+
+def only(job: JobStatus, named: Iterable[JobId]) -> list[JobStatus]:
+    """Of tasks that wait together those that are named; the record itself where the array is, or another job."""
+    named = list(named)
+    number = JobId.parse(job.job_id)
+    if _waiting(job.array_tasks) is None or number is None:
+        return [job]
+    if any(one.tasks is None or one.tasks == number.tasks for one in named if one.number == number.number):
+        return [job]
+    tasks = [(task, JobId.parse(task.job_id)) for task in apart(job)]
+    return [task for task, own in tasks if own is not None and any(one.covers(own) for one in named)] or [job]
+
+
+def _waiting(tasks: str | None) -> Array | None:
+    """The indices in ``[0-4,7%2]``; None where there is one task, or none."""
+    if tasks is None or tasks.isdigit():
+        return None
+    try:
+        return Array.model_validate(tasks.strip("[]"))
+    except ValidationError:
+        return None
+
+
+def label(job_id: str) -> str:
+    """An id in a table: ``4_[1,3,5,...]`` where its list of tasks is long."""
+    number, bracket, tasks = job_id.partition("_[")
+    if len(tasks) <= _LONGEST_LIST:
+        return job_id
+    first = tasks[: _LONGEST_LIST - 4].rpartition(",")[0] or tasks[: _LONGEST_LIST - 4]
+    return f"{number}{bracket}{first},...]"
 
 
 def _together(tasks: list[JobStatus]) -> Line:
@@ -117,16 +168,23 @@ def _summary(tasks: list[JobStatus]) -> str:
 
 def _which(tasks: list[JobStatus], state: JobState) -> str:
     """The numbers of the tasks in this state, as many as a line can hold."""
-    numbers = [task.array_tasks or "?" for task in tasks if task.state is state]
+    numbers: list[str] = []
+    for task in tasks:
+        if task.state is state and len(numbers) <= _MOST_NAMED:
+            waited = _waiting(task.array_tasks)
+            numbers += (task.array_tasks or "?",) if waited is None else _short(waited)
     more = ", ..." if len(numbers) > _MOST_NAMED else ""
     return f" ({', '.join(numbers[:_MOST_NAMED])}{more})"
 
 
+def _short(tasks: Array) -> list[str]:
+    """Its indices, where they are few; else as the array is written, ``0-19``."""
+    return (
+        [str(number) for number in tasks.numbers] if tasks.tasks <= _MOST_NAMED else tasks.indices.split(",")
+    )
+
+
 def _count(task: JobStatus) -> int:
     """How many tasks a record stands for: those that wait together are one."""
-    if task.array_tasks is None or task.array_tasks.isdigit():
-        return 1
-    try:
-        return Array.model_validate((task.array_tasks or "0").strip("[]")).tasks
-    except ValidationError:
-        return 1
+    tasks = _waiting(task.array_tasks)
+    return 1 if tasks is None else tasks.tasks

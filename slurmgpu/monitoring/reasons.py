@@ -32,7 +32,7 @@ def reason(job: JobStatus) -> str | None:
     meaning = known.meaning if known else None
     if not job.state.is_waiting and (meaning is not None or word in _ENDED):
         return None  # Why it once waited, which Slurm does not clear, or how it is about to end.
-    meaning = meaning.replace("{id}", job.job_id) if meaning else None
+    meaning = meaning.replace("{id}", job.job_id.partition("_[")[0]) if meaning else None
     if meaning and word not in job.reason:
         return meaning  # Slurm has written a sentence of its own, which says the same
     return f"{printable(job.reason)}: {meaning}" if meaning else printable(job.reason)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from slurmgpu.errors import InvalidInput, did_you_mean
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.monitoring.arrays import Line
+from slurmgpu.monitoring.arrays import Line, label
 from slurmgpu.monitoring.arrays import lines as lines_of
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.seen import progress_text
@@ -240,7 +240,7 @@ def _text(value: str | None) -> str | None:
 
 
 COLUMNS = (
-    Column("JOB", lambda line, _: line.job.job_id, order=lambda job: job.array_job_id or job.raw_id),
+    Column("JOB", lambda line, _: label(line.job.job_id), order=lambda job: job.array_job_id or job.raw_id),
     Column("NAME", lambda line, _: printable(line.job.name)),
     Column("USER", lambda line, _: _text(line.job.user), 6, _several_users),
     Column("STATE", lambda line, _: line.job.state.value),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -37,22 +38,39 @@ class JobId:
             return False
         if self.tasks is None or self.tasks == other.tasks:
             return True
-        if other.tasks is None or not self.tasks.isdigit():
+        if other.tasks is None:
             return False
-        return _holds(other.tasks, int(self.tasks))
+        if self.tasks.isdigit():
+            return _holds(other.tasks, int(self.tasks))
+        if other.tasks.isdigit():
+            return _holds(self.tasks, int(other.tasks))
+        return any(_holds(other.tasks, index) for index in _indices(self.tasks))
+
+
+_MOST_INDICES = 100_000
+
+
+def _indices(tasks: str) -> Iterator[int]:
+    """The indices of a list such as `[0-4,7,10-20:5%2]`, as many as any array has."""
+    for low, high, step in _spans(tasks):
+        yield from range(low, min(high, low + _MOST_INDICES * step) + 1, step)
 
 
 def _holds(tasks: str, index: int) -> bool:
     """Whether a list such as `[0-4,7,10-20:5%2]` holds the index."""
-    for part in tasks.strip("[]").split("%")[0].split(","):
-        match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?", part, re.ASCII)
-        if not match:
-            continue
-        low = int(match[1])
-        high = int(match[2] or low)
-        if low <= index <= high and (index - low) % (int(match[3] or 1) or 1) == 0:
-            return True
-    return False
+    return any(low <= index <= high and (index - low) % step == 0 for low, high, step in _spans(tasks))
+
+
+@lru_cache(maxsize=64)
+def _spans(tasks: str) -> tuple[tuple[int, int, int], ...]:
+    """First, last and step of each part of a list; parts that cannot be read are left out."""
+    parts = [
+        re.fullmatch(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?", part, re.ASCII)
+        for part in tasks.strip("[]").split("%")[0].split(",")
+    ]
+    return tuple(
+        (int(match[1]), int(match[2] or match[1]), int(match[3] or 1) or 1) for match in parts if match
+    )
 
 
 def first_host(node_list: str) -> str:

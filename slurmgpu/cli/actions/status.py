@@ -21,6 +21,7 @@ from slurmgpu.cli.actions.status_text import View, show
 from slurmgpu.errors import OutcomeUnknown, SlurmUnreachable
 from slurmgpu.files.settings import Settings, load_settings, runs_by_settings
 from slurmgpu.models.run import JobStatus, Run
+from slurmgpu.monitoring.arrays import only
 from slurmgpu.monitoring.runs import run_of_job, runs_that_ended
 from slurmgpu.monitoring.select import Selection, current_user, select, since_moment
 from slurmgpu.monitoring.status import Detail, StatusReport, last_known, status
@@ -87,7 +88,7 @@ def act(ctx: click.Context, jobs: tuple[str, ...], which: Which, how: How, live:
     view = View(live, _one_array(selections), how, columns, watch)
 
     def shown(report: StatusReport) -> StatusReport:
-        found = [job for job in report.jobs if counts(job)]
+        found = [task for job in report.jobs if counts(job) for task in _named(job, selections)]
         return replace(report, jobs=in_order(found, how.sort, report.time) if how.sort else found)
 
     while True:
@@ -140,9 +141,18 @@ def _columns(given: str | None, settings: Settings) -> tuple[Column, ...]:
     return (*usual[:-1], *beside, usual[-1])  # the reason is the longest, and last
 
 
-def _one_array(selections: list[Selection]) -> bool:
-    """Whether one job is named, by its whole id: of an array, each task is shown then."""
-    return len(selections) == 1 and selections[0].id is not None
+def _one_array(selections: list[Selection]) -> str:
+    """What is named, where it is by the id of one array: each of its tasks, or of those that are named, is shown then."""
+    if len(selections) != 1 or (named := selections[0].id) is None:
+        return ""
+    return "array" if named.tasks is None else "tasks of array"
+
+
+def _named(job: JobStatus, selections: list[Selection]) -> list[JobStatus]:
+    """A record, or of tasks that wait together those that are named one by one."""
+    means = [one for one in selections if one.matches(job)]
+    named = [one.job_id for one in means if one.job_id is not None]
+    return only(job, named) if means and len(named) == len(means) else [job]
 
 
 def _run_for(named: bool) -> Callable[[JobStatus], Run | None]:

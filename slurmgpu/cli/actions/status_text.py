@@ -46,8 +46,8 @@ class View(NamedTuple):
     """How jobs are shown, look after look."""
 
     live: bool
-    expands: bool
-    """Whether an array's tasks have lines of their own where one array is all that is shown."""
+    opened: str
+    """What an array is called above its tasks, where one is all that is shown; empty where it stays one line."""
     how: How
     columns: Sequence[Column]
     one_line: bool
@@ -74,9 +74,10 @@ def show(report: StatusReport, view: View, *, why_old: str = "") -> None:
     click.echo(f"cluster {cluster}, {report.time.astimezone():%Y-%m-%d %H:%M:%S}{_age(report, why_old)}")
     each_task = view.how.each_task
     arrays = {job.array_job_id for job in report.jobs}
-    if view.expands and not each_task and len(arrays) == 1 and None not in arrays:
+    if view.opened and not each_task and len(arrays) == 1 and None not in arrays:
         each_task = True
-        click.echo(f"array {arrays.pop()}: {lines_of(report.jobs)[0].tasks or '1 task'}")
+        if (summary := lines_of(report.jobs)[0].tasks) is not None:
+            click.echo(f"{view.opened} {arrays.pop()}: {summary}")
     rows, lines = table(report.jobs, report.time, live=view.live, each_task=each_task, columns=view.columns)
     if why_old:
         rows = _marked(rows)
