@@ -240,3 +240,41 @@ def test_a_full_disk_costs_the_profile_and_not_the_training(
     out = capsys.readouterr().out
     assert "warning: the profile could not be written: No space left on device" in out
     assert "done: 3 epochs" in out
+
+
+def test_a_snapshot_holds_the_allocations_of_the_recorded_steps_alone(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As far as it can be seen without a GPU: what torch is asked for, and when."""
+    asked: list[object] = []
+    take = Step.take
+
+    def taken(self: Step, size: int) -> None:
+        take(self, size)
+        asked.append("step")
+
+    class Snapping(profiling.Profile):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self._snapshot = True
+
+    monkeypatch.setattr(Step, "take", taken)
+    monkeypatch.setattr(profiling, "Profile", Snapping)
+    monkeypatch.setattr(
+        torch.cuda.memory, "_record_memory_history", lambda enabled="all", **_: asked.append(enabled)
+    )
+    monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda path: asked.append(Path(path).name))
+    run.write("Restless", **SETTINGS, **PROFILE, profile_snapshot=True)
+    run.here()
+    steps = ["step"] * 30
+    # 2 pass and 3 are timed; 3 warm the profiler up and 3 are recorded.
+    assert asked == [*steps[:5], "all", *steps[:6], "rank-0.memory.pickle", None, *steps[11:]]
+    assert "note: profile_snapshot does nothing on CPUs" in capsys.readouterr().out
+
+
+def test_what_waits_for_a_cpu_is_the_thread_and_the_mean_worker_that_is_there(tmp_path: Path) -> None:
+    before, after = profiling.Waited(1.0, {7: 2.0}), profiling.Waited(1.5, {7: 3.0, 8: 1.0})
+    recorded, end = profiling.Waited(2.0, {}), profiling.Waited(2.25, {})
+    assert profiling.between([before, after, recorded, end], 5) == (0.1, 0.05, 0.2)
+    assert profiling.between([after, before, recorded, end], 5).workers == 0, "another worker, another count"
+    assert profiling.waited().own >= 0

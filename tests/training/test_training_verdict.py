@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from slurmgpu.training.verdict import events as reader
+from slurmgpu.training.verdict import measuring
 from slurmgpu.training.verdict.events import Unreadable, events
 from slurmgpu.training.verdict.intervals import common, length, longer, merged, without
 from slurmgpu.training.verdict.judging import judge
-from slurmgpu.training.verdict.measuring import PARTS, Timed, measure
+from slurmgpu.training.verdict.measuring import PARTS, Queue, Timed, measure
 from slurmgpu.training.verdict.on_gpu import on_tensor_cores
 from slurmgpu.training.verdict.reading import measured_in, measured_trace
 from slurmgpu.training.verdict.telling import lines, summary
@@ -203,14 +204,76 @@ def test_a_kernel_tells_by_its_name_whether_it_uses_tensor_cores(name: str, used
     assert on_tensor_cores(name) is used
 
 
-def test_what_recording_costs_is_taken_off_the_small_operators() -> None:
+def test_what_recording_costs_is_taken_off_the_small_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of 100 ms as recorded is one of 92 ms as timed."""
+    monkeypatch.setattr(measuring, "_RECORDING", 1e-3)
     timed = Timed(4, 0.092, {"data": 0.02, "forward": 0.03, "backward": 0.03, "optimizer": 0.007}, {})
     parts, plain = parts_of(CPU_STEP, timed), parts_of(CPU_STEP)
     assert sum(parts.values()) == pytest.approx(92)
     assert parts["small"] == pytest.approx(plain["small"] - 8)
     assert {**parts, "small": 0} == pytest.approx({**plain, "small": 0})
     assert measure(timeline(CPU_STEP), timed)["recording_seconds"] == pytest.approx(0.008)
+
+
+def test_a_recorded_step_that_is_longer_than_recording_can_explain_is_so_in_all_its_parts() -> None:
+    timed = Timed(4, 0.092, {"data": 0.02, "forward": 0.03, "backward": 0.03, "optimizer": 0.007}, {})
+    parts, plain = parts_of(CPU_STEP, timed), parts_of(CPU_STEP)
+    assert sum(parts.values()) == pytest.approx(92)
+    assert parts["computing"] == pytest.approx(plain["computing"] * 72 / 80, rel=0.02)
+
+
+BUSY = {"data": 0.005, "forward": 0.01, "backward": 0.01, "optimizer": 0.005}
+
+
+def test_waiting_for_a_cpu_is_taken_off_the_phases_that_use_it() -> None:
+    """Recorded on a quiet machine; timed while others use its CPUs: the same work takes 150 ms instead of 100."""
+    phases = {"data": 0.03, "forward": 0.05, "backward": 0.05, "optimizer": 0.02}
+    parts = parts_of(CPU_STEP, Timed(4, 0.15, phases, {}, BUSY, Queue(thread=0.06)))
+    assert sum(parts.values()) == pytest.approx(150, abs=0.01)
+    assert parts["queued"] == pytest.approx(60)
+    assert parts["data"] + parts["copying"] < 40
+    assert "queued" not in parts_of(CPU_STEP, Timed(4, 0.15, phases, {}, BUSY, Queue()))
+
+
+def test_workers_without_a_cpu_are_no_slow_loader() -> None:
+    phases = {"data": 0.08, "forward": 0.03, "backward": 0.03, "optimizer": 0.01}
+    slow, late = (Timed(4, 0.15, phases, {}, BUSY, Queue(workers=each)) for each in (0.0, 0.075))
+    settings = {"workers": 2}
+    assert causes(judge({0: measure(timeline(CPU_STEP), slow)}, settings))[0] == "data"
+    judged = judge({0: measure(timeline(CPU_STEP), late)}, settings)
+    assert causes(judged)[0] == "queued"
+    assert "data" not in causes(judged)
+    assert "; the mean worker of the loader for 75 ms a step" in judged["causes"][0]["evidence"]
+    assert "cpus_per_gpu" in judged["causes"][0]["change"]
+
+
+def test_on_a_gpu_its_host_in_the_queue_is_told_of_the_idle_time() -> None:
+    phases = {"data": 0.03, "forward": 0.03, "backward": 0.03, "optimizer": 0.01}
+    judged = judge({0: measure(timeline(GPU_STEP), Timed(4, 0.1, phases, {}, BUSY, Queue(thread=0.04)))}, {})
+    assert judged["shares"]["queued"] == 0
+    assert causes(judged)
+    facts = {**rank()["facts"], "waits": 1}
+    idle = judge({0: {**rank(outside=0.6), "device": "cuda", "facts": facts}}, {})["causes"][0]
+    assert "the host's thread" not in idle["evidence"]
+    facts["queued_seconds"] = 0.3
+    idle = judge({0: {**rank(outside=0.6), "device": "cuda", "facts": facts}}, {})["causes"][0]
+    assert "the host's thread waits for a CPU for 300 ms a step" in idle["evidence"]
+
+
+def test_on_a_busy_machine_the_others_are_judged_by_what_is_left_of_a_step() -> None:
+    judged = judge({0: rank(queued=0.6, data=0.1, small=0.1)}, {})
+    assert causes(judged) == ["queued", "data"]
+    assert judged["causes"][1]["share"] == pytest.approx(0.25)
+    assert "waiting for data, 25 % of what is left of a step without waiting for a CPU" in "\n".join(
+        lines(judged)
+    )
+
+
+def test_what_one_rank_alone_is_late_by_is_one_cause() -> None:
+    """Its loader is slow, and the others wait for it: to look at that rank is what helps."""
+    slow, other = rank(data=0.5, communicating=0.01), rank(data=0.05, communicating=0.46)
+    assert causes(judge({0: other, 1: slow}, {})) == ["waiting"]
+    assert causes(judge({0: slow, 1: slow}, {})) == ["data"]
 
 
 def test_a_single_evaluation_among_the_timed_steps_is_not_what_a_step_is_like() -> None:
@@ -236,7 +299,7 @@ def rank(**parts: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "part", ["data", "copying", "small", "communicating", "outside", "evaluating", "saving"]
+    "part", ["data", "copying", "small", "communicating", "outside", "queued", "evaluating", "saving"]
 )
 def test_a_part_that_stands_out_is_the_cause(part: str) -> None:
     verdict = judge({0: rank(**{part: 0.6})}, {})

@@ -14,7 +14,7 @@ SCHEMA = "slurmgpu.profile-verdict/1"
 
 LEAST = {
     "data": 0.15, "copying": 0.15, "small": 0.3, "communicating": 0.2, "waiting": 0.15, "outside": 0.2,
-    "evaluating": 0.3, "saving": 0.1,
+    "queued": 0.15, "evaluating": 0.3, "saving": 0.1,
 }  # fmt: skip
 """The share of the time from which on a part is called a cause; computing is what the time is for."""
 OF_ALL = ("evaluating", "saving")
@@ -36,14 +36,10 @@ def judge(
     own = _together(ranks)
     seconds = own["step_seconds"] or 1.0
     shares = {name: value / seconds for name, value in own["parts"].items()}
-    causes = []
-    for name, least in LEAST.items():
-        share = whole[name] if name in OF_ALL and name in whole else shares.get(name, 0.0)
-        if share >= least:
-            told = {"share": share, "of": "training" if name in OF_ALL and name in whole else "steps"}
-            known, change = evidence(name, own, settings), advice(name, own, settings)
-            causes.append({"cause": name, **told, "evidence": known, "change": change})
-    causes.sort(key=lambda each: -float(each["share"]))
+    causes = _causes(own, shares, whole, len(ranks))
+    for each in causes:
+        name = each["cause"]
+        each.update(evidence=evidence(name, own, settings), change=advice(name, own, settings))
     kept = ("device", "step_seconds", "timed_steps", "recorded_steps", "recording_seconds")
     return {
         "schema": SCHEMA,
@@ -65,6 +61,33 @@ def _together(ranks: Mapping[int, Measured]) -> dict[str, Any]:
     parts["communicating"] -= parts["waiting"]
     own = {**ranks[min(ranks)], "parts": parts, "step_seconds": sum(parts.values())}
     return {**own, "last_rank": last, "last_by": _behind(ranks, last)}
+
+
+def _causes(
+    own: Measured, shares: Mapping[str, float], whole: Mapping[str, float], world: int
+) -> list[dict[str, Any]]:
+    """The parts that are causes, the largest first, each with its share and of what that is.
+
+    Where a CPU is waited for, the others are judged by what is left without it: as they are on a quiet machine.
+    """
+    alone = _of_the_last(own, world) if shares["waiting"] >= LEAST["waiting"] else {}
+    queued = shares["queued"] if shares["queued"] >= LEAST["queued"] else 0.0
+    found = []
+    for name, least in LEAST.items():
+        share, of, rest = shares.get(name, 0.0), "steps", 1.0
+        if name in OF_ALL and name in whole:
+            share, of = whole[name], "training"
+        elif queued and name != "queued":
+            of, rest = "rest", max(1 - queued, 1e-9)
+        if (share - alone.get(name, 0.0)) / rest >= least:
+            found.append((share, {"cause": name, "share": share / rest, "of": of}))
+    return [each for _, each in sorted(found, key=lambda one: -one[0])]
+
+
+def _of_the_last(own: Measured, world: int) -> dict[str, float]:
+    """The share of a mean step that the rank which the others wait for is behind by: that is told of this rank alone."""
+    name, seconds = own["last_by"]
+    return {name: seconds / world / (own["step_seconds"] or 1.0)}
 
 
 def _behind(ranks: Mapping[int, Measured], last: int) -> tuple[str, float]:

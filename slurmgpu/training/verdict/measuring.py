@@ -3,34 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Optional
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Optional
 
 from .intervals import common, length, merged
 from .on_cpu import split_cpu
 from .on_gpu import split_gpu
 from .timeline import Timeline
 
-__all__ = ["PARTS", "SCHEMA", "Timed", "measure"]
+__all__ = ["PARTS", "SCHEMA", "Queue", "Timed", "measure"]
 
 SCHEMA = "slurmgpu.profile-parts/1"
-PARTS = ("data", "copying", "computing", "small", "communicating", "outside", "evaluating", "saving")
+PARTS = (
+    "data",
+    "copying",
+    "computing",
+    "small",
+    "communicating",
+    "outside",
+    "queued",
+    "evaluating",
+    "saving",
+)
 """What a step's time is split into."""
 
+_RECORDING = 5e-6  # seconds that recording adds to an operator, at most
 _AT_LEAST = 2  # evaluations or saves among the timed steps; a single one may come once an epoch
+
+
+class Queue(NamedTuple):
+    """Seconds of a mean step in which somebody was ready to run and had no CPU; 0 where the system does not tell.
+
+    ``thread`` is the one that takes the steps, ``recorded`` the same in a recorded step, ``workers`` the mean worker
+    of the loader: with each of n workers late by that much, so is each batch.
+    """
+
+    thread: float = 0.0
+    recorded: float = 0.0
+    workers: float = 0.0
 
 
 @dataclass(frozen=True)
 class Timed:
     """Steps that were timed without a profiler: seconds of a mean step, in all and in each phase.
 
-    ``often`` counts the evaluations and the saves among them.
+    ``often`` counts the evaluations and the saves among them; ``busy`` has the seconds on a CPU, by phase.
     """
 
     steps: int
     seconds: float
     phases: Mapping[str, float]
     often: Mapping[str, int]
+    busy: Mapping[str, float] = field(default_factory=dict)
+    queue: Queue = field(default_factory=Queue)
+
+    def queued(self, *phases: str) -> float:
+        """Seconds in which the thread waited for a CPU in these phases: a thread loses its CPU where it uses it."""
+        whole = sum(self.busy.values())
+        return self.queue.thread * sum(self.busy.get(each, 0.0) for each in phases) / whole if whole else 0.0
 
     def usual(self, phase: str) -> float:
         """Seconds of evaluating or saving in a mean step; 0 where these few steps do not tell how often that is."""
@@ -51,9 +81,13 @@ def measure(found: Timeline, timed: Optional[Timed] = None) -> dict[str, Any]:
     traced, facts = (split_gpu if on_gpu else split_cpu)(found, within)
     steps = max(1, len(found.steps))
     seconds = {name: value / steps / 1e6 for name, value in traced.items()}
-    added = None
+    seconds["queued"], added = 0.0, None
     if timed is not None:
-        seconds, added = _as_timed(seconds, timed)
+        facts.update(queued_seconds=timed.queue.thread, queued_workers_seconds=timed.queue.workers)
+        most = _RECORDING * float(facts["operators"])
+        # A GPU goes on while its host waits for a CPU: what that costs is in the GPU's idle time.
+        known = replace(timed, queue=timed.queue._replace(thread=0.0, recorded=0.0)) if on_gpu else timed
+        seconds, added = _as_timed(seconds, known, most)
     seconds["copying"] += seconds.pop("copying_data")
     return {
         "schema": SCHEMA,
@@ -68,14 +102,22 @@ def measure(found: Timeline, timed: Optional[Timed] = None) -> dict[str, Any]:
     }
 
 
-def _as_timed(traced: dict[str, float], timed: Timed) -> tuple[dict[str, float], float]:
-    """The parts as they were without the profiler, and what it added to a step: mostly to many small operators."""
+def _as_timed(traced: dict[str, float], timed: Timed, most: float) -> tuple[dict[str, float], float]:
+    """The parts as they were without the profiler, and what it added to a step.
+
+    It adds to each operator, ``most`` to all of them at the most: that is taken off the small ones. Whatever else made
+    the recorded steps longer or shorter did so to all parts.
+    """
     apart = {name: timed.phases.get(name, 0.0) for name in ("data", "evaluating", "saving")}
     between = max(0.0, timed.seconds - sum(timed.phases.values()))
-    bare = max(0.0, timed.seconds - sum(apart.values()) - between)
+    inside = max(0.0, timed.seconds - sum(apart.values()) - between)
+    queued = min(timed.queued("forward", "backward", "optimizer"), inside)
+    bare = inside - queued
     inner = {name: traced[name] for name in ("copying", "computing", "small", "communicating", "outside")}
-    added = max(0.0, sum(inner.values()) - bare)
-    inner["small"] = max(0.0, inner["small"] - added)
+    # A thread that has lost its CPU runs nothing, for milliseconds mostly.
+    inner["outside"] = max(0.0, inner["outside"] - timed.queue.recorded)
+    added = max(0.0, sum(traced[name] for name in inner) - timed.queue.recorded - bare)
+    inner["small"] = max(0.0, inner["small"] - min(added, most))
     whole = sum(inner.values())
     seconds = {name: value * bare / whole if whole else 0.0 for name, value in inner.items()}
     if not whole:
@@ -83,7 +125,10 @@ def _as_timed(traced: dict[str, float], timed: Timed) -> tuple[dict[str, float],
     seconds["outside"] += between
     at_data = traced["data"] + traced["copying_data"]
     copied = traced["copying_data"] / at_data if at_data else 0.0
-    seconds["data"], seconds["copying_data"] = apart["data"] * (1 - copied), apart["data"] * copied
+    late = min(timed.queued("data") + timed.queue.workers, apart["data"])
+    data = apart["data"] - late
+    seconds["data"], seconds["copying_data"] = data * (1 - copied), data * copied
+    seconds["queued"] = queued + late
     for name in ("evaluating", "saving"):
         seconds[name] = timed.usual(name)
     return seconds, added

@@ -10,6 +10,11 @@ from .wording import called, time
 __all__ = ["lines", "summary"]
 
 _SEEN = 0.005  # of a step; less is not listed
+_OF = {
+    "steps": "a step",
+    "training": "all the time that is logged",
+    "rest": "what is left of a step without waiting for a CPU",
+}
 Values = Mapping[str, Any]
 
 
@@ -58,8 +63,7 @@ def summary(verdict: Values) -> list[str]:
 
 
 def _cause(cause: Values, device: str) -> str:
-    of = "a step" if cause["of"] == "steps" else "all the time that is logged"
-    return f"{called(cause['cause'], device)}, {100 * cause['share']:.0f} % of {of}"
+    return f"{called(cause['cause'], device)}, {100 * cause['share']:.0f} % of {_OF[cause['of']]}"
 
 
 def _computing(verdict: Values) -> str:

@@ -15,6 +15,7 @@ _NAMES = {
     "communicating": "communicating",
     "waiting": "waiting for a slower rank",
     "outside": "outside of torch",
+    "queued": "waiting for a CPU",
     "evaluating": "evaluating",
     "saving": "saving",
 }
@@ -42,6 +43,8 @@ def time(seconds: float) -> str:
 def evidence(name: str, own: Values, settings: Values) -> str:
     """The figures behind a cause."""
     part, facts, gpu = own["parts"].get(name, 0.0), own["facts"], own["device"] == "cuda"
+    queued = facts.get("queued_seconds") or 0.0
+    host = f"; the host's thread waits for a CPU for {time(queued)} a step" if gpu and queued else ""
     step = f"{time(part)} of a step of {time(own['step_seconds'])}"
     if name == "data":
         return f"{step}; workers: {settings.get('workers', 'unknown')}"
@@ -53,7 +56,7 @@ def evidence(name: str, own: Values, settings: Values) -> str:
         between = "the GPU is idle between kernels" if gpu else "they and what calls them take"
         return (
             f"{facts['operators']:,.0f} {kind} a step, {facts['short']:,.0f} of them shorter than {least} "
-            f"(median {time(facts['operator_median_seconds'])}); {between} {'for ' if gpu else ''}{step}"
+            f"(median {time(facts['operator_median_seconds'])}); {between} {'for ' if gpu else ''}{step}{host}"
         )
     if name == "communicating":
         return (
@@ -68,9 +71,13 @@ def evidence(name: str, own: Values, settings: Values) -> str:
         if gpu:
             return (
                 f"the GPU is idle for {step} in stretches of more than 1 ms, while no data is waited for; "
-                f"the host waits for the GPU {facts['waits']:,.3g} times a step{lines}"
+                f"the host waits for the GPU {facts['waits']:,.3g} times a step{lines}{host}"
             )
         return f"no operator of torch runs for {step}, in stretches of more than 1 ms{lines}"
+    if name == "queued":
+        late = facts.get("queued_workers_seconds") or 0.0
+        workers = f"; the mean worker of the loader for {time(late)} a step" if late else ""
+        return f"ready to run, and without a CPU, by Linux's scheduler: {step}{workers}"
     return step if part else "by metrics.jsonl"
 
 
@@ -117,6 +124,11 @@ def advice(name: str, own: Values, settings: Values) -> str:
         return f"{shown}look for numpy, printing, files, locks and .item() in the task"
     if name == "evaluating":
         return "evaluate less often, or on fewer samples"
+    if name == "queued":
+        return (
+            "more CPUs a task (cpus_per_gpu), fewer workers, fewer threads (OMP_NUM_THREADS); "
+            "see what else runs on the node"
+        )
     every = settings.get("checkpoint_steps") or f"{settings.get('checkpoint_every', 1)} epochs"
     return f"save less often: checkpoint_steps or checkpoint_every (now {every}); a faster disk for the run directory"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Optional, TypeVar
+from typing import Any, Generic, NamedTuple, Optional, TypeVar
 
 import torch
 from torch.profiler import record_function
@@ -15,7 +15,7 @@ from torch.profiler import record_function
 from ..settings import Settings
 from .console import Console
 
-__all__ = ["STEP", "Each", "Phases", "phases_for"]
+__all__ = ["STEP", "Each", "Lap", "Phases", "phases_for"]
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -23,6 +23,14 @@ T = TypeVar("T")
 STEP = "step"
 """The border between two steps, among the phases' own."""
 _PREFIX = "slurmgpu."  # slurmgpu.training.verdict.timeline looks for it in a trace
+
+
+class Lap(NamedTuple):
+    """From one border to the next: seconds that passed, and those in which this thread had a CPU (0 on a GPU)."""
+
+    name: str
+    seconds: float
+    busy: float
 
 
 class Phases:
@@ -56,9 +64,9 @@ class Phases:
             self._in_range = True
 
     def _now(self) -> Any:
-        """On a GPU an event in its stream, which nobody waits for."""
+        """On a GPU an event in its stream, which nobody waits for; on the CPU the time and this thread's own."""
         if not self._on_gpu:
-            return time.perf_counter()
+            return time.perf_counter(), time.thread_time()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call, unused-ignore]
         event.record(torch.cuda.current_stream(self._device))
         return event
@@ -67,14 +75,16 @@ class Phases:
         """The border between two timed steps."""
         self._borders.append((STEP, self._now()))
 
-    def times(self) -> list[tuple[str, float]]:
-        """What was timed: each phase with its seconds, ``STEP`` at the borders. The GPU has come to the last one."""
+    def times(self) -> list[Lap]:
+        """What was timed: each phase, ``STEP`` at the borders. The GPU has come to the last one."""
         borders, self._borders = self._borders, []
         following = borders[1:]
-        return [(name, self._seconds(one, two)) for (name, one), (_, two) in zip(borders, following)]
+        return [self._lap(name, one, two) for (name, one), (_, two) in zip(borders, following)]
 
-    def _seconds(self, one: Any, two: Any) -> float:
-        return float(one.elapsed_time(two) / 1000 if self._on_gpu else two - one)
+    def _lap(self, name: str, one: Any, two: Any) -> Lap:
+        if self._on_gpu:
+            return Lap(name, float(one.elapsed_time(two) / 1000), 0.0)
+        return Lap(name, two[0] - one[0], two[1] - one[1])
 
     def during(self, name: str, act: Callable[..., R], then: str = "") -> Callable[..., R]:
         """The same callable, in a phase, which another may follow."""

@@ -7,9 +7,11 @@ again, as it does from the first one when there is no profile.
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -20,11 +22,11 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from ..files import write_json
 from ..verdict.events import Unreadable
 from ..verdict.judging import judge
-from ..verdict.measuring import Timed
+from ..verdict.measuring import Queue, Timed
 from ..verdict.reading import measured_trace
 from ..verdict.telling import summary
 from .gauges import peak_memory
-from .phases import STEP, Phases
+from .phases import STEP, Lap, Phases
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -48,6 +50,8 @@ def begin(step: Step, session: Session, last_step: int, phases: Phases) -> Optio
     if session.group.on_first(lambda: any(folder.glob("rank-*.steps.json"))):
         session.console.say("note: profile/ is there from an earlier start; remove it to have a new one")
         return None
+    if settings.profile_snapshot and session.group.device.type != "cuda":
+        session.console.say("note: profile_snapshot does nothing on CPUs")
     found, left = Profile(step, session, phases), last_step - session.watch.step
     if found.needs > left:
         session.console.say(
@@ -70,6 +74,7 @@ class Profile:
         self._after, self._steps = step.settings.profile_after, step.settings.profile_steps
         self._snapshot = step.settings.profile_snapshot and self._on_gpu
         self._taken = 0
+        self._queued: list[Waited] = []  # before and after the timed steps, and the recorded ones
         self._first = session.watch.step + 1
         self._profiler: Optional[profile] = None
         self.on_end: Callable[[], None] = lambda: None
@@ -89,6 +94,8 @@ class Profile:
         if self._after <= self._taken <= self._after + self._steps:
             self._phases.step()
             self._phases.timing = self._taken < self._after + self._steps
+        if self._taken in (self._after, self._after + self._steps, self.needs - self._steps):
+            self._queued.append(waited())
         if self._taken == self._after + self._steps:
             self._start()
         self._step.take(size)
@@ -117,6 +124,7 @@ class Profile:
     def _finish(self) -> None:
         """Write everything down; a disk that is full costs the profile, not the training."""
         began = time.perf_counter()
+        self._queued.append(waited())
         self._phases.marking = False
         if self._on_gpu:
             torch.cuda.synchronize(self._device)
@@ -170,7 +178,8 @@ class Profile:
 
     def _measure(self, trace: Path, timed: Times) -> Optional[dict[str, Any]]:
         try:
-            return measured_trace(trace, timed.means(), _MOST_TEXT)
+            queue = between(self._queued, self._steps)
+            return measured_trace(trace, replace(timed.means(), queue=queue), _MOST_TEXT)
         except Unreadable as error:
             self._session.console.say(
                 f"note: no verdict on the profile: {trace.name} is not read here: {error}; slurmgpu profile reads it"
@@ -221,23 +230,25 @@ class Profile:
 
 
 class Times(NamedTuple):
-    """Seconds of each timed step, and of each phase in each of them."""
+    """Seconds of each timed step, and of each phase in each of them; ``busy``: those on a CPU, of all steps together."""
 
     steps: list[float]
     phases: list[dict[str, float]]
+    busy: dict[str, float]
 
     @classmethod
-    def of(cls, found: Sequence[tuple[str, float]], steps: int) -> Times:
+    def of(cls, found: Sequence[Lap], steps: int) -> Times:
         """Sort what was timed into its steps; a step begins with ``STEP``."""
-        times = cls([], [])
-        for name, seconds in found:
+        times = cls([], [], {})
+        for name, seconds, busy in found:
             if name == STEP:
                 times.steps.append(0.0)
                 times.phases.append({})
             times.steps[-1] += seconds
             if name and name != STEP:
                 times.phases[-1][name] = times.phases[-1].get(name, 0.0) + seconds
-        return cls(times.steps[:steps], times.phases[:steps])
+            times.busy[name] = times.busy.get(name, 0.0) + busy
+        return cls(times.steps[:steps], times.phases[:steps], times.busy)
 
     def means(self) -> Timed:
         """A mean step."""
@@ -245,7 +256,37 @@ class Times(NamedTuple):
         names = {name for each in self.phases for name in each}
         phases = {name: sum(each.get(name, 0.0) for each in self.phases) / count for name in names}
         often = {name: sum(1 for each in self.phases if name in each) for name in names}
-        return Timed(count, sum(self.steps) / count, phases, often)
+        busy = {name: each / count for name, each in self.busy.items()}
+        return Timed(count, sum(self.steps) / count, phases, often, busy)
+
+
+class Waited(NamedTuple):
+    """Seconds that this thread and each worker of the loader, by its process, have waited for a CPU so far."""
+
+    own: float
+    workers: dict[int, float]
+
+
+def waited() -> Waited:
+    """How long they have waited, ready to run; 0 where the system does not tell."""
+    children = [each.pid for each in multiprocessing.active_children() if each.pid is not None]
+    return Waited(_in_queue("thread-self"), {pid: _in_queue(str(pid)) for pid in children})
+
+
+def _in_queue(task: str) -> float:
+    try:
+        # Nanoseconds on a CPU, and in its queue; see sched-stats in the kernel's documentation.
+        return int(Path("/proc", task, "schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def between(points: Sequence[Waited], steps: int) -> Queue:
+    """A mean step's, from what was known before and after the timed steps, and before and after the recorded ones."""
+    before, after, recorded, end = points
+    later = [max(0.0, each - before.workers.get(pid, 0.0)) for pid, each in after.workers.items()]
+    workers = sum(later) / max(1, len(later))
+    return Queue((after.own - before.own) / steps, (end.own - recorded.own) / steps, workers / steps)
 
 
 def _table(averages: EventList, key: str) -> str:
