@@ -15,6 +15,7 @@ from rich.console import Console
 from slurmgpu.cli.actions.status_text import _pretty, unexplained
 from slurmgpu.cli.group import cli
 from slurmgpu.models.run import JobState
+from slurmgpu.monitoring.arrays import Among
 from slurmgpu.monitoring.arrays import lines as lines_of
 from slurmgpu.monitoring.table import COLUMNS, in_order, table
 from slurmgpu.slurm import Slurm, shelf_here
@@ -122,9 +123,31 @@ def test_tasks_that_wait_together_have_a_line_each_where_that_is_asked_for() -> 
     assert ids("4_3") == ["4_3"]
     some = invoke("4_[1-3]")
     assert some.exit_code == 0
-    assert some.stdout.splitlines()[1] == "tasks of array 4: 0/3 tasks done, 1 running, 2 waiting"
+    assert some.stdout.splitlines()[1] == "array 4: 1 running, 2 waiting"
     assert [line.split()[0] for line in some.stdout.splitlines()[3:]] == ["4_1", "4_2", "4_3"]
+    assert [line.split()[0] for line in invoke("4_0", "4_5").stdout.splitlines()[3:]] == ["4_0", "4_5"]
     assert invoke("4_9").exit_code == 1
+
+
+def test_an_array_tells_of_how_many_tasks_only_where_it_knows_all_of_them() -> None:
+    def told(*tasks: tuple[str, str, timedelta], among: Among) -> str | None:
+        jobs = [
+            job(f"7_{n}", state, array_job_id=7, array_tasks=n, submit=NOW - ago) for n, state, ago in tasks
+        ]
+        (line,) = lines_of(jobs, among=among)
+        return line.tasks
+
+    long_ago, lately = timedelta(days=3), timedelta(hours=3)
+    since = NOW - timedelta(days=1)
+    old = [("1", "COMPLETED", long_ago), ("2", "RUNNING", long_ago)]
+    new = [("1", "COMPLETED", lately), ("2", "RUNNING", lately)]
+    assert told(*new, among=Among(since)) == "1/2 tasks done, 1 running"
+    assert told(*old, among=Among()) == "1/2 tasks done, 1 running"
+    day = f"{since.astimezone():%Y-%m-%d %H:%M}"
+    assert told(*old, among=Among(since)) == f"1 task done, 1 running; without those that ended before {day}"
+    failed = [("1", "FAILED", lately), ("3", "FAILED", lately)]
+    assert told(*failed, among=Among(since, chosen=True)) == "2 failed (1, 3)"
+    assert "0/" not in invoke("--state", "pending,running", "--name", "arr").stdout
 
 
 def test_of_very_many_tasks_that_wait_one_line_is_enough_and_no_list_of_them_fills_the_screen() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import NamedTuple, TypeVar
 
 from pydantic import ValidationError
@@ -12,7 +13,7 @@ from slurmgpu.models.job import Array
 from slurmgpu.models.run import JobState, JobStatus, JobUse
 from slurmgpu.slurm import JobId
 
-__all__ = ["Line", "apart", "known", "label", "lines", "only"]
+__all__ = ["ALL", "Among", "Line", "apart", "known", "label", "lines", "only"]
 
 T = TypeVar("T")
 
@@ -41,7 +42,19 @@ class Line(NamedTuple):
     """How many tasks are in which state."""
 
 
-def lines(jobs: Sequence[JobStatus], *, each_task: bool = False) -> list[Line]:
+class Among(NamedTuple):
+    """Which of an array's tasks are among the jobs."""
+
+    since: datetime | None = None
+    """Those that ended before may be missing; None: none is for that."""
+    chosen: bool = False
+    """Whether some were chosen, by their state for example."""
+
+
+ALL = Among()
+
+
+def lines(jobs: Sequence[JobStatus], *, each_task: bool = False, among: Among = ALL) -> list[Line]:
     """The lines of a table, in the order of the jobs; an array is one line, where its first task was."""
     if each_task:
         return [Line(task) for job in jobs for task in apart(job)]
@@ -58,7 +71,7 @@ def lines(jobs: Sequence[JobStatus], *, each_task: bool = False) -> list[Line]:
         tasks = [job] if array is None else arrays.pop((job.cluster or lone, array), None)
         if tasks is not None:
             alone = len(tasks) == 1 and _count(tasks[0]) == 1
-            result.append(Line(tasks[0]) if alone else _together(tasks))
+            result.append(Line(tasks[0]) if alone else _together(tasks, among))
     return result
 
 
@@ -110,7 +123,7 @@ def label(job_id: str) -> str:
     return f"{number}{bracket}{first},...]"
 
 
-def _together(tasks: list[JobStatus]) -> Line:
+def _together(tasks: list[JobStatus], among: Among) -> Line:
     first = min(tasks, key=lambda task: _FIRST.index(task.state))
     alike = [task for task in tasks if task.state is first.state]
     worst = max(tasks, key=lambda task: (task.signal or 0, task.exit_code or 0))
@@ -129,7 +142,7 @@ def _together(tasks: list[JobStatus]) -> Line:
             "sampled": None,
         }
     )
-    return Line(whole, _summary(tasks))
+    return Line(whole, _summary(tasks, among))
 
 
 def _used(tasks: list[JobStatus]) -> JobUse | None:
@@ -153,17 +166,24 @@ def known(values: Iterable[T | None]) -> list[T]:
     return [value for value in values if value is not None]
 
 
-def _summary(tasks: list[JobStatus]) -> str:
-    """``4/9 tasks done, 2 failed (3, 7), 3 waiting``."""
+def _summary(tasks: list[JobStatus], among: Among) -> str:
+    """``4/9 tasks done, 2 failed (3, 7), 3 waiting``; of how many only where all of them are known."""
     counts: Counter[JobState] = Counter()
     for task in tasks:
         counts[task.state] += _count(task)
-    total = counts.total()
-    parts = [f"{counts.pop(JobState.COMPLETED, 0)}/{total} task{'' if total == 1 else 's'} done"]
+    done, total = counts[JobState.COMPLETED], counts.total()
+    submitted = min(known(task.submit for task in tasks), default=None)
+    since = among.since if submitted is None or (among.since and submitted < among.since) else None
+    if not among.chosen and since is None:
+        parts = [f"{done}/{total} task{'' if total == 1 else 's'} done"]
+    else:
+        parts = [f"{done} task{'' if done == 1 else 's'} done"] if done else []
+    del counts[JobState.COMPLETED]
     for state in sorted(counts, key=_FIRST.index):
         word = _WORDS.get(state, state.value.lower())
         parts.append(f"{counts[state]} {word}{_which(tasks, state) if state.is_final else ''}")
-    return ", ".join(parts)
+    left_out = f"; without those that ended before {since.astimezone():%Y-%m-%d %H:%M}" if since else ""
+    return ", ".join(parts) + left_out
 
 
 def _which(tasks: list[JobStatus], state: JobState) -> str:

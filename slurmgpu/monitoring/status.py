@@ -49,6 +49,8 @@ class StatusReport:
     """What did not answer, where that leaves words unasked."""
     age: float = 0.0
     """Seconds since then: another process of the user's may have asked."""
+    since: datetime | None = None
+    """Jobs that ended before may be missing; None: all that were asked for are there."""
 
 
 def status(
@@ -110,6 +112,7 @@ def status(
         no_answer=no_answer,
         silence=silence if unasked else "",
         age=age,
+        since=_from(asked, accounting.available, now),
     )
 
 
@@ -132,6 +135,13 @@ def last_known(
         return status(kept, user=user, selections=selections, since=since, detail=detail)
     except (SlurmUnreachable, SlurmRefused):
         return None
+
+
+def _from(asked: Asked, accounting: bool, now: datetime) -> datetime | None:
+    """From when on every job that has ended is known: the queue alone forgets each after a while."""
+    if not accounting:
+        return now
+    return None if asked.selections and all(one.id for one in asked.selections) else asked.since
 
 
 def _as_runs_tell(jobs: list[JobStatus], run_for: Callable[[JobStatus], Run | None]) -> list[JobStatus]:

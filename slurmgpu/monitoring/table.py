@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from slurmgpu.errors import InvalidInput, did_you_mean
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.monitoring.arrays import Line, label
+from slurmgpu.monitoring.arrays import ALL, Among, Line, label
 from slurmgpu.monitoring.arrays import lines as lines_of
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.seen import progress_text
@@ -25,6 +25,7 @@ def table(
     live: bool = False,
     each_task: bool = False,
     columns: Sequence[Column] = (),
+    among: Among = ALL,
 ) -> tuple[list[tuple[str, ...]], list[Line]]:
     """Return the header and the rows, and what each row after the header stands for; `-` where there is nothing to say.
 
@@ -32,7 +33,7 @@ def table(
     asked for (`live`).
     """
     shown = columns or [column for column in COLUMNS if column.shown(jobs, live)]
-    lines = lines_of(jobs, each_task=each_task)
+    lines = lines_of(jobs, each_task=each_task, among=among)
     cells = [[column.name, *(column.text(line, now) or "-" for line in lines)] for column in shown]
     return list(zip(*cells, strict=True)), lines
 

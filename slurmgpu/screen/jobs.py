@@ -108,7 +108,7 @@ class JobsScreen(View):
             return
         line = self.line
         now = moment()
-        self.lines = shown(seen.report.jobs, self.how, now)
+        self.lines = shown(seen.report.jobs, self.how, now, seen.report.since)
         rows = rows_of(self.lines, now, max(40, self.size.width - 1), doubtful=bool(seen.why_old))
         if rows != self._rows:
             self._fill(rows, key_of(line) if line else None)

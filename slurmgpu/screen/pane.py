@@ -12,7 +12,7 @@ from textual.widgets import Static
 
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.models.run import JobState
-from slurmgpu.monitoring.arrays import Line
+from slurmgpu.monitoring.arrays import Among, Line
 from slurmgpu.monitoring.arrays import lines as lines_of
 from slurmgpu.screen.acting import ACTS
 from slurmgpu.screen.logs import LogScreen
@@ -155,7 +155,9 @@ class DetailScreen(View):
         seen = self.top.seen
         if seen is not None:
             each = not self.line.tasks
-            known = {key_of(line): line for line in lines_of(seen.report.jobs, each_task=each)}
+            among = Among(seen.report.since)
+            now_known = lines_of(seen.report.jobs, each_task=each, among=among)
+            known = {key_of(line): line for line in now_known}
             self.line = known.get(key_of(self.line), self.line)
         self.pane.show(self.line)
 

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from slurmgpu.models.run import JobStatus
-from slurmgpu.monitoring.arrays import Line
+from slurmgpu.monitoring.arrays import Among, Line
 from slurmgpu.monitoring.arrays import lines as lines_of
 from slurmgpu.monitoring.table import in_order
 from slurmgpu.screen.text import COLOURS, cell, doing, sought
@@ -48,11 +48,12 @@ class Rows(NamedTuple):
     cells: list[tuple[Text, ...]]
 
 
-def shown(jobs: Sequence[JobStatus], how: How, now: datetime) -> list[Line]:
-    """The lines that are wanted, in order."""
+def shown(jobs: Sequence[JobStatus], how: How, now: datetime, since: datetime | None = None) -> list[Line]:
+    """The lines that are wanted, in order; of jobs that ended before `since` some may be missing."""
     words = how.words.lower().split()
     found = [job for job in jobs if all(word in sought(job) for word in words)] if words else jobs
-    return lines_of(in_order(found, how.sort, now), each_task=how.each_task)
+    among = Among(since, bool(words))
+    return lines_of(in_order(found, how.sort, now), each_task=how.each_task, among=among)
 
 
 def key_of(line: Line) -> str:

@@ -85,7 +85,8 @@ def act(ctx: click.Context, jobs: tuple[str, ...], which: Which, how: How, live:
         "use" if any(column.is_use for column in columns) else "usual",
         _run_for(named=bool(selections)),
     )
-    view = View(live, _one_array(selections), how, columns, watch)
+    some = which.states is not None or any(one.job_id and one.job_id.tasks for one in selections)
+    view = View(live, _opened(selections), how, columns, watch, some)
 
     def shown(report: StatusReport) -> StatusReport:
         found = [task for job in report.jobs if counts(job) for task in _named(job, selections)]
@@ -141,11 +142,11 @@ def _columns(given: str | None, settings: Settings) -> tuple[Column, ...]:
     return (*usual[:-1], *beside, usual[-1])  # the reason is the longest, and last
 
 
-def _one_array(selections: list[Selection]) -> str:
-    """What is named, where it is by the id of one array: each of its tasks, or of those that are named, is shown then."""
-    if len(selections) != 1 or (named := selections[0].id) is None:
-        return ""
-    return "array" if named.tasks is None else "tasks of array"
+def _opened(selections: list[Selection]) -> bool:
+    """Whether an array, or some of its tasks, are all that is named: each has a line of its own then."""
+    ids = [one.id for one in selections]
+    tasks_alone = all(one is not None and one.tasks is not None for one in ids)
+    return bool(ids) and (tasks_alone or (len(ids) == 1 and ids[0] is not None))
 
 
 def _named(job: JobStatus, selections: list[Selection]) -> list[JobStatus]:

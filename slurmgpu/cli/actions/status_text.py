@@ -12,7 +12,7 @@ import click
 
 from slurmgpu.cli.actions.asking import ago
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.monitoring.arrays import Line
+from slurmgpu.monitoring.arrays import Among, Line
 from slurmgpu.monitoring.arrays import lines as lines_of
 from slurmgpu.monitoring.status import StatusReport
 from slurmgpu.monitoring.table import COLUMNS, Column, aligned, duration, table
@@ -46,12 +46,14 @@ class View(NamedTuple):
     """How jobs are shown, look after look."""
 
     live: bool
-    opened: str
-    """What an array is called above its tasks, where one is all that is shown; empty where it stays one line."""
+    opened: bool
+    """Whether an array's tasks have lines of their own where one array is all that is shown."""
     how: How
     columns: Sequence[Column]
     one_line: bool
     """Whether a JSON document is one line."""
+    some: bool = False
+    """Whether of an array some tasks may be left out."""
 
 
 def show(report: StatusReport, view: View, *, why_old: str = "") -> None:
@@ -73,12 +75,15 @@ def show(report: StatusReport, view: View, *, why_old: str = "") -> None:
         return
     click.echo(f"cluster {cluster}, {report.time.astimezone():%Y-%m-%d %H:%M:%S}{_age(report, why_old)}")
     each_task = view.how.each_task
+    among = Among(report.since, view.some)
     arrays = {job.array_job_id for job in report.jobs}
     if view.opened and not each_task and len(arrays) == 1 and None not in arrays:
         each_task = True
-        if (summary := lines_of(report.jobs)[0].tasks) is not None:
-            click.echo(f"{view.opened} {arrays.pop()}: {summary}")
-    rows, lines = table(report.jobs, report.time, live=view.live, each_task=each_task, columns=view.columns)
+        if (summary := lines_of(report.jobs, among=among)[0].tasks) is not None:
+            click.echo(f"array {arrays.pop()}: {summary}")
+    rows, lines = table(
+        report.jobs, report.time, live=view.live, each_task=each_task, columns=view.columns, among=among
+    )
     if why_old:
         rows = _marked(rows)
     if sys.stdout.isatty():
