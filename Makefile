@@ -102,12 +102,12 @@ test-inside: $(VENV)/.test
 	    -m "inside$(if $(HEAVY),, and not heavy)"
 	@$(if $(TABLE),$(BIN)/python docs/reference.py)
 
-# The entrypoint's tests where there is torch and nothing else of what slurmgpu needs. QUICK=1: without the
-# long ones.
+# The entrypoint's tests where there is torch and nothing else of what slurmgpu needs, without pytest-xdist either: two
+# runs at a time, of eight files each. QUICK=1: without the long ones.
 .PHONY: test-torch-alone
 test-torch-alone: $(VENV)/.test
 	@folder=$$(mktemp -d) && python=$$($(BIN)/python tests/training/alone.py "$$folder") && \
-	    $$python -m pytest tests/training -p no:cacheprovider \
+	    ls tests/training/test_*.py | xargs -P 2 -n 8 $$python -m pytest -q -p no:cacheprovider \
 	        $(if $(QUICK),-m "not long"); rc=$$?; rm -rf "$$folder"; exit $$rc
 
 # Three runs of two processes at a time: they mostly wait for Slurm. Of the long tests, those whose outcome lies with Slurm run on each
