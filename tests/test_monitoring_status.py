@@ -203,6 +203,14 @@ def test_a_task_that_accounting_does_not_know_as_one_yet_is_no_second_job() -> N
     assert merged(queued, [job("7", "COMPLETED", source="sacct")]).keys() == {"7_0", "7_1"}
 
 
+def test_a_component_that_accounting_has_as_a_job_of_its_own_is_no_second_job() -> None:
+    """Seen on 26.05 as long as a heterogeneous job waits, and for ever after a cancel before its start."""
+    queued = [job("7+0", "PENDING", raw_id=7), job("7+1", "PENDING", raw_id=8)]
+    accounted = [job("7", "PENDING", source="sacct"), job("8", "PENDING", source="sacct", raw_id=8)]
+    assert merged(queued, accounted).keys() == {"7+0", "7+1"}
+    assert merged([], [job("7", "CANCELLED", source="sacct")]).keys() == {"7"}
+
+
 def test_how_a_job_ended_comes_from_accounting_with_the_log_from_the_queue() -> None:
     queued = job(state="FAILED", stdout="/a.log", exit_code=None, elapsed=None)
     accounted = job(state="FAILED", source="sacct", exit_code=3, signal=0, elapsed=5)

@@ -96,7 +96,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "AccountNotAllowed": ("never", {"account.allowed": ["other"]}),
     "InvalidQOS": ("never", {}),
     "ReqNodeNotAvail": ("waits", {"node.node": "spare1"}),
-    "NodesUnavailable": ("waits", {"room.free": 0, "room.away": {"drained": 1}}),
+    "NodesUnavailable": ("waits", {"room.free": 0, "room.away": {"drained": 1}, "away.at_work": 0, "away.asked": 1}),
     "BadConstraints": ("never", {"features.asked": "genoa", "room.able": 0}),
 }  # fmt: skip
 
@@ -344,6 +344,17 @@ def test_a_job_that_wants_whole_nodes_finds_no_room_beside_others(tmp_path: Path
     room = facts(why_of(tmp_path, asked | {"oversubscribe": "NO"}))["room"]
     assert (room["free"], room["blocked"], room["fitting_nodes"]) == (1, 1, 0)
     assert "1 of them on nodes that other jobs are on" in room["text"]
+
+
+def test_on_26_05_only_a_job_that_asks_for_whole_nodes_is_taken_to_want_them(tmp_path: Path) -> None:
+    """There, OverSubscribe is NO for every job, and Exclusive tells which it is."""
+    number = jobs_of("26.05")["QOSMaxGRESPerUser"]
+    room = facts(told(job(number, reason="QOSMaxGRESPerUser"), Recorded("26.05").slurm(), tmp_path))["room"]
+    assert (room["free"], room["blocked"], room["fitting_nodes"]) == (1, 0, 1)
+    asked = {"partition": "lim", "tres_per_node": "gres:gpu:1", "tres_alloc": "cpu=1,node=1,gres/gpu=1"}
+    whole = Recorded("26.05", asked=asked_row(20_000, **asked, oversubscribe="NODE"))
+    assert facts(told(job(20_000), whole.slurm(), tmp_path))["room"]["fitting_nodes"] == 0
+    assert any("Exclusive:" in word for argv in whole.asked for word in argv)
 
 
 def test_a_limit_behind_the_one_that_slurm_names_is_told_too(tmp_path: Path) -> None:

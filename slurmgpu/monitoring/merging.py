@@ -22,17 +22,21 @@ def merge(
     lone_cluster = next((job.cluster for job in accounted if job.cluster), None)
     by_key = {_key(job, lone_cluster): job for job in accounted}
     merged: dict[tuple[str | None, str], JobStatus] = {}
-    arrays = set()
+    arrays, components = set(), set()
     for job in queued or []:
         key = _key(job, lone_cluster)
         merged[key] = _completed_by(job, by_key.get(key))
         arrays.add((key[0], job.array_job_id))
+        if "+" in job.job_id:
+            components.add((key[0], job.raw_id))
     notes: list[tuple[str, JobStatus]] = []
     for key, job in by_key.items():
         if key in merged:
             continue
         if job.array_job_id is None and job.job_id.isdigit() and (key[0], int(job.job_id)) in arrays:
             continue  # For a moment accounting has a row of the last task that does not yet say that it is one.
+        if job.job_id.isdigit() and (key[0], int(job.job_id)) in components:
+            continue  # Until a heterogeneous job starts, 26.05 has each component in accounting as a job of its own.
         waits_together = job.array_tasks is not None and not job.array_tasks.isdigit()
         if waits_together and not job.state.is_final and (key[0], job.array_job_id) in arrays:
             continue  # The queue already lists these tasks, in parts that accounting has not heard of yet.

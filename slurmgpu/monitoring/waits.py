@@ -88,7 +88,7 @@ WORDS = {
     "QOSResourceLimit": Waits("the QOS's jobs use as much as its limit allows", "limit"),
     "QOSTimeLimit": Waits("the QOS has used up its time", "limit"),
     "QOSUsageThreshold": Waits("the account's share is used up too far for this QOS", "limit"),
-    "ReqNodeNotAvail": Waits("nodes asked for are down or reserved", "nodes"),
+    "ReqNodeNotAvail": Waits("nodes that it could use are down, drained or reserved", "nodes"),
     "RequeuedHeld": Waits("held: it was put back into the queue to wait for its user", "held"),
     "Reservation": Waits("its reservation has not begun", "reservation"),
     "ReservationDeleted": Waits("will never start: its reservation was deleted", "reservation"),

@@ -80,6 +80,15 @@ def room_facts(asked: Asked, room: Room, case: Case, about: str) -> Iterator[Fac
             text + _gone(room),
             {"fitting_nodes": room.fitting, "able": len(room.able), "away": room.away},
         )
+    at_work = sum(one.away in ("", "planned") for one in room.able)
+    if at_work < asked.nodes and not room.unseen and not asked.reservation:
+        text = f"{at_work or 'none'} of these nodes {'takes' if at_work < 2 else 'take'} jobs now, and it asks for {asked.nodes}"
+        yield Fact(
+            "away",
+            f"{text}: it waits until more of them are back",
+            {"at_work": at_work, "asked": asked.nodes},
+        )
+        return
     if case.queue is None or case.present.hides("jobs"):
         why = "the queue was not told" if case.queue is None else "this site shows users only their own jobs"
         yield Fact("next", f"when running jobs end is not known: {why}", {"at": None})

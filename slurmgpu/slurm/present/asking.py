@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeVar
 
 from slurmgpu.errors import SlurmRefused, SlurmUnreachable
@@ -38,6 +39,8 @@ __all__ = ["Present"]
 
 T = TypeVar("T")
 _MOST_PARENTS = 5
+# 24.11 has no field Exclusive, and 26.05 has one; with releases between the two it is tried.
+_FIRST_WITH_EXCLUSIVE = 25
 
 
 def _missing_parent(book: Book, account: str) -> str | None:
@@ -123,7 +126,18 @@ class Present:
 
     def asked(self, number: int) -> list[Asked]:
         """What a job asks for, by its plain number: a row for each task of an array that is by itself."""
+        if self._has_exclusive:
+            command = asked_command(number, exclusive=True)
+            found = self._read("request", command, partial(parse_asked, exclusive=True), clean_it=False)
+            if found is not None:
+                return found
+            self.unknown.pop("request", None)  # an older squeue, or one in between, that has no such field
         return self._read("request", asked_command(number), parse_asked, clean_it=False) or []
+
+    @property
+    def _has_exclusive(self) -> bool:
+        release = re.match(r"(\d{1,4})\.", self.config.get("SLURM_VERSION", ""), re.ASCII)
+        return release is not None and int(release[1]) >= _FIRST_WITH_EXCLUSIVE
 
     def book(self, user: str, account: str, qos: Sequence[str]) -> Book | None:
         """The limits of a user, an account and some QOS, with what is used of them."""

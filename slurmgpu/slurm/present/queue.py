@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
@@ -164,12 +164,14 @@ ASKED_FIELDS = (
 )  # fmt: skip
 
 
-def asked_command(number: int) -> list[str]:
+def asked_command(number: int, *, exclusive: bool = False) -> list[str]:
     """Return the squeue command for all that one job asks for; of one job alone the controller sends no other.
 
-    `scontrol show job` has no more to say, and puts the job's name, which may hold anything, before it.
+    `scontrol show job` has no more to say, and puts the job's name, which may hold anything, before it. ``exclusive``: in
+    place of OverSubscribe, which tells who gets whole nodes up to 24.11, there is Exclusive, as 26.05 has it.
     """
-    fields = ",".join(f"{name}:{SEPARATOR}" for name in ASKED_FIELDS)
+    names = ("Exclusive" if exclusive and name == "OverSubscribe" else name for name in ASKED_FIELDS)
+    fields = ",".join(f"{name}:{SEPARATOR}" for name in names)
     return ["squeue", "--noheader", "--noconvert", "--states=all", f"--jobs={number}", "-O", fields]
 
 
@@ -231,13 +233,14 @@ class Asked:
         return (gpus, cpus, memory) if tasks <= self.nodes else (gpus, max(1, self.cpus // tasks), 0)
 
 
-def parse_asked(text: str) -> list[Asked]:
+def parse_asked(text: str, *, exclusive: bool = False) -> list[Asked]:
     """Read what `asked_command` prints: a row for each task of an array that is by itself."""
     good, _ = rows(text, len(ASKED_FIELDS))
-    return [_asked(dict(zip(ASKED_FIELDS, row, strict=True))) for row in good]
+    whole_nodes = {"NODE", "TOPO"} if exclusive else {"NO", "EXCLUSIVE"}
+    return [_asked(dict(zip(ASKED_FIELDS, row, strict=True)), whole_nodes) for row in good]
 
 
-def _asked(row: dict[str, str]) -> Asked:
+def _asked(row: dict[str, str], whole_nodes: Collection[str]) -> Asked:
     nodes = whole(row["NumNodes"]) or 1
     per_node = read_gpus(row["tres-per-node"])
     found = gpus_of_job(row["tres-alloc"], row["tres-per-job"], row["tres-per-node"], nodes)
@@ -266,7 +269,7 @@ def _asked(row: dict[str, str]) -> Asked:
         planned_nodes=known(row["SchedNodes"]),
         reservation=known(row["Reservation"]),
         licenses=known(row["Licenses"]),
-        exclusive=row["OverSubscribe"].strip().upper() in {"NO", "EXCLUSIVE"},
+        exclusive=row["OverSubscribe"].strip().upper() in whole_nodes,
         dependency=known(row["Dependency"]),
         script=known(row["Command"]),
     )
