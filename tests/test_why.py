@@ -19,6 +19,7 @@ from slurmgpu.monitoring.waits import WORDS, about, waits, word_of
 from slurmgpu.monitoring.why.answer import Why, document
 from slurmgpu.monitoring.why.estimates import MOST_JOBS, remembered
 from slurmgpu.monitoring.why.explain import explain
+from slurmgpu.monitoring.why.shapes import shapes_of
 from slurmgpu.monitoring.why.words import clock, listed, span
 from slurmgpu.slurm import Slurm
 from slurmgpu.slurm.commands import Answer
@@ -619,6 +620,39 @@ def test_shapes_are_asked_of_slurm_and_not_against_a_sites_will(here: Path) -> N
     refused = CliRunner().invoke(command, [str(number), "--shapes"], obj=slurm)
     assert "does not want `sbatch --test-only` to be asked" in str(refused.exception)
     assert tried == []
+
+
+@pytest.mark.parametrize(
+    ("ahead", "free_for"),
+    [
+        (f"{(NOW + timedelta(minutes=47)).timestamp():.0f}", 45 * 60),
+        ("N/A", None),
+        ("", 365 * 86400 - 120),
+    ],
+)
+def test_a_shape_that_fits_before_the_jobs_ahead_start_is_said_to(
+    ahead: str, free_for: int | None, tmp_path: Path
+) -> None:
+    """sbatch --test-only lets a job wait for all jobs that wait already; backfilling starts it at once."""
+    first = {"partition": "lim", "prioritylong": "99", "starttime": ahead, "reason": "Resources"}
+    row = queue_row(19_000, **first) if ahead else ""
+    request = {"partition": "lim", "tres_per_node": "gres:gpu:1", "tres_alloc": "cpu=1,node=1,gres/gpu=1"}
+    asked = asked_row(20_000, timelimit="2:00:00", **request)
+    replay = Recorded("22.05", asked=asked, queue=lambda text: _without_waiting(text) + row)
+
+    def with_sbatch(argv: Any, **how: Any) -> Answer:
+        told = "sbatch: Job 9 to start at 2026-11-24T23:00:00 using 1 processors on nodes n1 in partition lim"
+        return Answer(tuple(argv), 0, "", told) if argv[0] == "sbatch" else replay(argv, **how)
+
+    slurm = Slurm(run=with_sbatch, env={"SLURM_CONF": "/nowhere"})
+    as_it_is, shorter, *_ = shapes_of(slurm, job(20_000), slurm.present(), tmp_path, NOW)
+    assert (as_it_is.limit, shorter.limit) == (7200, 3600)
+    assert as_it_is.free_for == free_for
+    assert shorter.free_for == free_for
+
+
+def _without_waiting(queue: str) -> str:
+    return "".join(f"{row}\n" for row in queue.split("\n") if row and "PENDING" not in row)
 
 
 # Words

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import textwrap
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from slurmgpu.monitoring.causes import cause_lines, cause_of, earlier_on_node, i
 from slurmgpu.monitoring.runs import run_of_job
 from slurmgpu.monitoring.select import current_user, select
 from slurmgpu.monitoring.status import StatusReport, status
-from slurmgpu.monitoring.why.answer import Start, Why, document
+from slurmgpu.monitoring.why.answer import Shape, Start, Why, document
 from slurmgpu.monitoring.why.explain import explain
 from slurmgpu.monitoring.why.shapes import shapes_of
 from slurmgpu.monitoring.why.words import clock, listed, span
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from slurmgpu.slurm import Present
 
 SCHEMA = "slurmgpu.why/1"
+
+_LEAST_GAP = 5 * 60
+_LATER = timedelta(minutes=3)
 
 MOST_JOBS = 10
 """Of more, the first are explained: a name can stand for hundreds."""
@@ -87,7 +90,7 @@ def _told(slurm: Slurm, job: JobStatus, present: Present, now: datetime, shapes:
     if why.verdict == "ended":
         _tell_end(why)
     if shapes and why.verdict in ("waits", "never") and job.raw_id is not None:
-        why.shapes = shapes_of(slurm, job, present, Path.cwd())
+        why.shapes = shapes_of(slurm, job, present, Path.cwd(), now)
         why.mends = [one for one in why.mends if "--shapes" not in (one.command or "")]
     return why
 
@@ -212,6 +215,17 @@ def _start(start: Start, now: datetime) -> str:
     return f"{text}; {span(moved)} {'later' if moved > 0 else 'earlier'} than at your last look ({looked})"
 
 
+def _gap(shape: Shape) -> str:
+    """That it fits what is free before the jobs ahead are to start: Slurm's estimate does not look for such gaps."""
+    if shape.free_for is None or shape.free_for < _LEAST_GAP:
+        return ""
+    if shape.limit is not None and shape.limit <= shape.free_for:
+        return "; but it fits what is free now, and holds up no job ahead: Slurm may start it at once"
+    return (
+        f"; but it fits what is free now, where with at most {span(shape.free_for)} it holds up no job ahead"
+    )
+
+
 def _shapes(why: Why, now: datetime) -> list[str]:
     found = []
     for one in why.shapes or ():
@@ -219,5 +233,8 @@ def _shapes(why: Why, now: datetime) -> list[str]:
         if one.refused is not None:
             found.append(f"{what}: never; Slurm says: {printable(one.refused)}")
         else:
-            found.append(f"{what}: {clock(one.start, now) if one.start else 'unknown'}")
+            text = f"{what}: {clock(one.start, now) if one.start else 'unknown'}"
+            if one.start and one.start > now + _LATER:
+                text += _gap(one)
+            found.append(text)
     return found

@@ -49,6 +49,10 @@ class Shape(NamedTuple):
     start: datetime | None
     refused: str | None = None
     """Slurm's words, where it would not take it."""
+    limit: int | None = None
+    """Its time limit in seconds; None: it has none."""
+    free_for: int | None = None
+    """The seconds for which what is free now suffices for it, before Slurm means to start a job ahead; None: not known."""
 
 
 @dataclass

@@ -26,7 +26,8 @@ def as_asked(asked: Asked, job: JobStatus, *, without: Collection[str] = ()) -> 
         "--gpus-per-node": gpu_option(asked, asked.per_node[0]) if asked.gpus_per_node or asked.nodes == 1 else None,
         "--gpus": gpu_option(asked, asked.gpus) if asked.gpus and not asked.gpus_per_node and asked.nodes > 1 else None,
     }  # fmt: skip
-    return [f"{name}={value}" for name, value in given.items() if value and name not in without]
+    words = [f"{name}={value}" for name, value in given.items() if value and name not in without]
+    return [*words, "--exclusive"] if asked.exclusive else words
 
 
 def gpu_option(asked: Asked, count: int | None) -> str | None:
