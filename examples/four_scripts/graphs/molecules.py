@@ -22,7 +22,7 @@ class Batch:
         sizes = torch.tensor([len(graph.atoms) for graph in graphs])
         starts = (sizes.cumsum(0) - sizes).tolist()
         self.atoms = torch.cat([graph.atoms for graph in graphs])
-        self.bonds = torch.cat([graph.bonds + start for graph, start in zip(graphs, starts)], 1)
+        self.bonds = torch.cat([graph.bonds + start for graph, start in zip(graphs, starts, strict=True)], 1)
         self.graph = torch.arange(len(graphs)).repeat_interleave(sizes)
         self.targets = torch.stack([graph.targets for graph in graphs])
 
@@ -81,7 +81,7 @@ class GraphNet(nn.Module):
     def forward(self, batch):
         x = self.atoms(batch.atoms)
         start, end = batch.bonds
-        for layer, norm in zip(self.layers, self.norms):
+        for layer, norm in zip(self.layers, self.norms, strict=True):
             x = x + layer(norm(x.index_add(0, end, x[start])))
         whole = x.new_zeros(len(batch), x.shape[1]).index_add(0, batch.graph, x)
         return self.scores(whole)
