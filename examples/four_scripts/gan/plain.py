@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 
-def main():
+def parse():
     parser = argparse.ArgumentParser()
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--width", type=int, default=32)
@@ -25,16 +25,24 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log-every", type=int, default=20)
     parser.add_argument("--out", type=Path, default=Path("out"))
-    args = parser.parse_args()
+    return parser.parse_args()
 
-    rank, world = 0, 1
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if "RANK" in os.environ:
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-        rank, world = dist.get_rank(), dist.get_world_size()
-        if torch.cuda.is_available():
-            device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-            torch.cuda.set_device(device)
+
+def set_up():
+    """Returns the rank, the number of processes and the device."""
+    if "RANK" not in os.environ:
+        return 0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    if not torch.cuda.is_available():
+        return dist.get_rank(), dist.get_world_size(), torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    return dist.get_rank(), dist.get_world_size(), device
+
+
+def main():
+    args = parse()
+    rank, world, device = set_up()
     torch.manual_seed(args.seed)
     kind = torch.float16 if args.fp16 else torch.bfloat16
 
