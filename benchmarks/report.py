@@ -51,8 +51,13 @@ LOADS = """
 import json, os, time
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-told = {"load": 0.0, "gaps": 0.0, "begin": None, "end": None, "cpu": 0.0}
+told = {"waited": 0.0, "loaded": 0.0, "begin": None, "end": None, "cpu": 0.0}
+
+@register_optimizer_step_post_hook
+def ended(*_):
+    told.update(end=time.monotonic(), cpu=time.process_time())
 
 def spend(seconds, waits):
     end = time.monotonic() + seconds
@@ -68,9 +73,8 @@ class Data(torch.utils.data.Dataset):
         return 1000000
     def __getitem__(self, at):
         begin = time.monotonic()
-        told["begin"] = told["begin"] or begin
         spend(self.cfg.load, self.cfg.waits)
-        told["load"] += time.monotonic() - begin
+        told["loaded"] += time.monotonic() - begin
         return torch.ones(3), torch.ones(1)
 
 class Loads:
@@ -80,14 +84,14 @@ class Loads:
     def dataset(self, cfg, split):
         return Data(cfg) if split == "train" else None
     def loss(self, model, batch):
+        # From the last step's update to the batch: all that the loader does, and whatever else stands between.
         began = time.monotonic()
-        if self.cfg.workers:  # they load meanwhile: what is left between two steps is the wait
-            told["begin"] = told["begin"] or began
-            told["gaps"] += began - (told["end"] or began)
+        told["begin"] = told["begin"] or began
+        told["waited"] += began - (told["end"] or began)
         spend(self.cfg.step, self.cfg.workers > 0)
-        told.update(end=time.monotonic(), cpu=time.process_time())
-        with open(self.cfg.name + ".json", "w") as file:
-            json.dump(told, file)
+        if told["end"]:
+            with open(self.cfg.name + ".json", "w") as file:
+                json.dump(told, file)
         x, y = batch
         return nn.functional.mse_loss(model(x), y)
 """
@@ -122,9 +126,10 @@ class Loader(NamedTuple):
             f"workers: {self.workers}, config: {config}}}\n"
         )
 
-    def wait(self, true: dict[str, float]) -> float:
-        """Which part of a step the loader took, by the training's own clock."""
-        return true["gaps" if self.workers else "load"] / (true["end"] - true["begin"])
+
+def wait(true: dict[str, float]) -> float:
+    """Which part of a step the batch was waited for, by the task's own clock."""
+    return true["waited"] / (true["end"] - true["begin"])
 
 
 LOADERS = (
@@ -255,12 +260,15 @@ def end_training(tool: Tool, loader: Loader, job: Submitted) -> dict[str, Any]:
         raise RuntimeError(job.log)
     found = json.loads(tool("report", str(job.job_id), "--json").stdout)["jobs"][0]
     true = json.loads((tool.work / f"{loader.name}.json").read_text())
+    seconds = true["end"] - true["begin"]
     return {
         "loader": loader.name,
-        "wait_true": round(loader.wait(true), 4),
+        "wait_true": round(wait(true), 4),
+        # Without workers: what the data set alone took of it. Samplers, seeds and collating come on top.
+        "data_set_alone": None if loader.workers else round(true["loaded"] / seconds, 4),
         "wait_reported": round(found["loader_wait_share"], 4),
         # Of workers it is not known here.
-        "cpus_busy_true": None if loader.workers else round(true["cpu"] / (true["end"] - true["begin"]), 3),
+        "cpus_busy_true": None if loader.workers else round(true["cpu"] / seconds, 3),
         "cpus_busy_reported": round(found["used"]["cpus"], 3),
         "cpus_proposed": [one["change"] + [one["why"]] for one in found["next"] if one["field"] == "cpus"],
         "workers_proposed": [
