@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from html.parser import HTMLParser
@@ -960,6 +961,42 @@ def test_fewer_gpus_keep_their_type_and_none_is_left_to_the_user(
     result = invoke("7", "--apply", slurm=used())
     assert "gpus: 2 -> 0 is left to you" in result.stderr
     assert "gpus: a100:2\n" in submitted.read_text()
+
+
+@pytest.mark.parametrize(
+    ("memory", "busy", "cpu", "wanted"),
+    [
+        # Of a gigabyte for each CPU, or of a default that nobody named, fewer CPUs would bring less than the peak.
+        ("  cpus_per_gpu: 8\n  memory_per_cpu: 1G\n", (0.8, 0.8), "02:00:00", "  memory_per_cpu: 4G\n"),
+        ("", (0.8, 0.8), "02:00:00", "  memory: 16G\n"),
+        # Fewer GPUs would bring fewer CPUs than are in use, and less memory.
+        ("  cpus_per_gpu: 8\n", (0.8, 0.0), "10:00:00", "  cpus_per_gpu: 15\n  memory: 16G\n"),
+    ],
+)
+def test_what_follows_from_fewer_cpus_or_gpus_is_kept(
+    submitted: Path, monkeypatch: pytest.MonkeyPatch, memory: str, busy: tuple[float, ...], cpu: str, wanted: str
+) -> None:  # fmt: skip
+    text = "resources:\n  gpus: 2\n" + memory + '  time: "01:00:00"\ncommand: [python3, train.py]\n'
+    submitted.write_text(text)
+    shutil.rmtree(submitted.parent / "runs")
+    assert CliRunner().invoke(cli, ["submit", "job.yaml"], catch_exceptions=False).stdout == "7\n"
+    held = {"ReqMem": "16G", "AllocTRES": "cpu=16,gres/gpu=2,mem=16G,node=1", "TimelimitRaw": "60"}
+    now = datetime.now(timezone.utc)
+    full = gpus(*busy).model_copy(update={"rss_peak": 13 * GIB})
+    monkeypatch.setattr("slurmgpu.monitoring.reporting.gathering.summary", lambda *_: full)
+    asked = slurm([row("7", begin=now, **held), steps("7", begin=now, cpu=cpu)])
+    result = invoke("7", "--apply", slurm=asked)
+    assert result.exit_code == 0, result.output
+    for line in wanted.splitlines():
+        assert f"{line}\n" in submitted.read_text()
+    assert "fewer of these bring less" in " ".join(result.stdout.split())
+
+
+def test_what_a_site_gives_by_itself_is_not_proposed() -> None:
+    cluster = Cluster.model_validate({"name": "alpha", "dialect": {"memory": "none", "cpus": "none"}})
+    found = figures(row("7"), steps("7"))
+    assert {one.field for one in advise(found).proposals} == {"memory", "cpus", "time"}
+    assert {one.field for one in advise(found, cluster).proposals} == {"time"}
 
 
 def test_how_often_slurm_samples_is_read_in_each_spelling() -> None:

@@ -178,29 +178,45 @@ def _resources(path: Path) -> Resources:
 
 
 def _values(report: JobReport, plan: Plan, asked: Resources) -> Iterator[tuple[Place, str | int]]:
-    """The keys of the job file, and what they are to be; what cannot be said in one key is told."""
+    """The keys of the job file, and what they are to be; what cannot be said in one key is told.
+
+    What follows from an amount that changes is kept: fewer GPUs or CPUs bring less of it with them.
+    """
     figures = report.figures
     by_field = {one.field: one for one in report.advice.proposals}
-    gpus = by_field["gpus"].proposed if "gpus" in by_field else figures.job.gpus or 0
-    if "gpus" in by_field:
-        yield from _gpus(asked, gpus, figures)
-        if gpus == 0:
-            gpus = figures.job.gpus or 0  # they stay, until somebody takes them out
-    nodes = figures.job.nodes or 1
+    gpus, nodes = figures.job.gpus or 0, figures.job.nodes or 1
+    fewer = dict(_gpus(asked, by_field["gpus"].proposed, figures)) if "gpus" in by_field else {}
+    yield from fewer.items()
+    after = by_field["gpus"].proposed if fewer else gpus
+    dialect = report.cluster.dialect if report.cluster is not None else None
+    tasks = max(1, plan.tasks_per_node)
+    if asked.tasks_per_node is None and gpus and tasks * nodes == gpus:
+        tasks = max(1, after // nodes)  # one for each GPU
     cpus = by_field["cpus"].proposed if "cpus" in by_field else figures.job.cpus or nodes
-    if "cpus" in by_field:
-        yield _cpus(asked, cpus, gpus, nodes, plan)
+    follow = fewer and figures.job.cpus and (asked.cpus_per_task is None or tasks != plan.tasks_per_node)
+    if ("cpus" in by_field or follow) and not (dialect and dialect.cpus == "none"):
+        yield _cpus(asked, cpus, after, nodes, tasks)
+    changes = "memory" in by_field or _memory_follows(asked, plan, bool(fewer), "cpus" in by_field)
     memory = by_field["memory"].proposed if "memory" in by_field else figures.memory
-    shares_change = (asked.memory_per_cpu and "cpus" in by_field) or (
-        asked.memory_per_gpu and "gpus" in by_field
-    )
-    if memory and ("memory" in by_field or shares_change):
-        yield _memory(asked, memory, max(1, cpus // nodes), max(1, gpus // nodes))
+    if memory and changes and not (dialect and dialect.memory == "none"):
+        yield _memory(asked, memory, max(1, cpus // nodes), max(1, after // nodes))
     if "time" in by_field:
         yield ("resources", "time"), str(Duration(by_field["time"].proposed))
     for name in ("workers", "accumulate"):
         if name in by_field:
             yield ("train", name), by_field[name].proposed
+
+
+def _memory_follows(asked: Resources, plan: Plan, gpus_change: bool, cpus_change: bool) -> bool:
+    """Whether the job would have other memory by a change of its GPUs or CPUs alone."""
+    if asked.memory is not None:
+        return False
+    if asked.memory_per_gpu is not None:
+        return gpus_change
+    if asked.memory_per_cpu is not None:
+        return gpus_change or cpus_change
+    # Nothing is said: a share of the node by GPUs, or else Slurm's default, which may be one for each CPU or GPU.
+    return gpus_change or (cpus_change and plan.memory is None)
 
 
 def _gpus(asked: Resources, gpus: int, figures: Figures) -> Iterator[tuple[Place, str | int]]:
@@ -226,10 +242,10 @@ def _with_type(request: GpuRequest, count: int) -> str | int:
     return f"{request.type}:{count}" if request.type else count
 
 
-def _cpus(asked: Resources, cpus: int, gpus: int, nodes: int, plan: Plan) -> tuple[Place, int]:
+def _cpus(asked: Resources, cpus: int, gpus: int, nodes: int, tasks: int) -> tuple[Place, int]:
     if asked.cpus_per_task is None and gpus:
         return ("resources", "cpus_per_gpu"), math.ceil(cpus / gpus)
-    return ("resources", "cpus_per_task"), math.ceil(cpus / (nodes * max(1, plan.tasks_per_node)))
+    return ("resources", "cpus_per_task"), math.ceil(cpus / (nodes * tasks))
 
 
 def _memory(asked: Resources, memory: int, cpus: int, gpus: int) -> tuple[Place, str]:

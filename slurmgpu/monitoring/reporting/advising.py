@@ -66,7 +66,8 @@ def advise(found: Figures, cluster: Cluster | None = None, part: Part | None = N
     busy = max((one for one in (found.cpus_busy, late) if one is not None), default=None)
     said += [*_cpus(found, gpus, busy)]
     said += [*_time(found)] if part is None else [*_time_of_all(found, part, cluster)]
-    said = _with_room_for_workers(said)
+    said = [*_with_what_the_site_takes(_with_room_for_workers(said), cluster)]
+    said += [*_memory_that_follows(found, said)]
     return Advice(
         tuple(one for one in said if isinstance(one, Proposal)),
         tuple(one for one in said if isinstance(one, str)),
@@ -163,6 +164,9 @@ def _cpus(found: Figures, gpus: int, busy: float | None) -> Iterator[Proposal | 
     if wanted <= WORTH_IT * cpus:
         why = f"{amount(busy)} in use on average, and half as many on top for bursts"
         yield Proposal("cpus", cpus, wanted, why, (before, gpus))
+    elif 0 < gpus < before:  # fewer GPUs would bring fewer CPUs
+        why = f"{amount(busy)} in use on average: the GPUs that are left need the CPUs of all"
+        yield Proposal("cpus", cpus, min(wanted, _whole_shares(cpus, gpus)), why, (before, gpus))
 
 
 def _with_room_for_workers(said: list[Proposal | str]) -> list[Proposal | str]:
@@ -174,6 +178,31 @@ def _with_room_for_workers(said: list[Proposal | str]) -> list[Proposal | str]:
     used = memory.why.partition(",")[0]
     kept = f"memory stays as it is ({used}): more workers take more of it; look again once they run"
     return [kept if one is memory else one for one in said]
+
+
+def _with_what_the_site_takes(
+    said: list[Proposal | str], cluster: Cluster | None
+) -> Iterator[Proposal | str]:
+    """A site that gives memory or CPUs by itself refuses a request for them."""
+    dialect = cluster.dialect if cluster is not None else None
+    for one in said:
+        name = one.field if isinstance(one, Proposal) else ""
+        if dialect is not None and (
+            (name == "memory" and dialect.memory == "none") or (name == "cpus" and dialect.cpus == "none")
+        ):
+            continue
+        yield one
+
+
+def _memory_that_follows(found: Figures, said: list[Proposal | str]) -> Iterator[str]:
+    """Memory that was asked for by CPU or GPU, or not at all, becomes less with them."""
+    proposed = {one.field: one for one in said if isinstance(one, Proposal)}
+    fewer = any(not proposed[name].more for name in ("cpus", "gpus") if name in proposed)
+    if fewer and found.memory is not None and "memory" not in proposed:
+        yield (
+            f"keep {memory_text(found.memory)} of memory on a node: where it is asked for by CPU or GPU, or not at all, "
+            "fewer of these bring less"
+        )
 
 
 def _workers(found: Figures, wait: float) -> Proposal | None:
