@@ -40,11 +40,15 @@ class TrainSettings(BaseModel):
         description="What the forward pass computes in: fp32, or autocast to bf16 (GPUs of compute capability 8.0 or newer, "
         "or CPUs), or to fp16 (on a CPU as a trial).",
     )
-    epochs: int = Field(1, ge=1, description="How often each training sample is used.")
+    epochs: int | None = Field(
+        None,
+        ge=1,
+        description="How often each training sample is used. null: as often as max_steps takes; once without max_steps.",
+    )
     max_steps: int | None = Field(
         None,
         ge=1,
-        description="Optimizer steps after which training ends, even inside an epoch; null: no such end.",
+        description="Optimizer steps after which training ends, even inside an epoch; null: epochs say how long it is.",
     )
     batch_size: int = Field(
         32,

@@ -138,10 +138,11 @@ def is_done(newest: Checkpoint | None, settings: Mapping[str, Any]) -> bool:
     most = settings.get("max_steps")
     if most is not None and newest.step >= most:
         return True
-    if manifest.samples is None or manifest.dataset_samples is None:
+    epochs = settings.get("epochs") or (1 if most is None else None)
+    if manifest.samples is None or manifest.dataset_samples is None or epochs is None:
         return False
     room = settings["batch_size"] if settings.get("drop_last") else 1
-    return bool(manifest.samples + room > settings["epochs"] * manifest.dataset_samples)
+    return bool(manifest.samples + room > epochs * manifest.dataset_samples)
 
 
 def _look(path: Path, step: int) -> Checkpoint | None:

@@ -121,10 +121,11 @@ class Loop:
         else:
             self.order = make_order(self.task, train, cfg, self.settings, self.group)
             self.samples = self.order.samples
-        if self.settings.drop_last and self.settings.epochs * self.samples < self.settings.batch_size:
+        epochs = self.settings.most_epochs
+        if self.settings.drop_last and epochs and epochs * self.samples < self.settings.batch_size:
             raise SettingsError(
                 f"drop_last leaves nothing to train on: batch_size is {self.settings.batch_size}, and the "
-                f"{self.settings.epochs} epochs have {self.settings.epochs * self.samples} samples in all; "
+                f"{epochs} epochs have {epochs * self.samples} samples in all; "
                 "lower batch_size, or set drop_last: false"
             )
         self.evaluation = Evaluation(self.task, cfg, self.precision, self.session)
@@ -210,7 +211,7 @@ class Loop:
 
     def of_epochs(self, epoch: float) -> str:
         """An epoch as a line of progress names it; a stream has none."""
-        return "" if self.stream is not None else f"epoch {epoch:g}/{self.settings.epochs}  "
+        return "" if self.stream is not None else f"epoch {epoch:g}/{self._epochs()}  "
 
     @property
     def dataset_samples(self) -> Optional[int]:
@@ -222,16 +223,25 @@ class Loop:
         """Whole epochs so far."""
         return self.position.samples // self.samples
 
+    def _epochs(self) -> int:
+        """Epochs of the whole training; with ``max_steps`` alone as many as it begins from here on."""
+        return self.settings.most_epochs or -(-self._end() // self.samples)
+
     def _end(self) -> int:
-        """The position, in samples, at which the epochs are through."""
-        end = self.settings.epochs * self.samples
+        """The position, in samples, at which the epochs are through, or the steps where these alone are counted."""
+        epochs, position, batch = self.settings.most_epochs, self.position, self.settings.batch_size
+        if epochs is None:
+            assert self.settings.max_steps is not None
+            return position.samples + max(0, self.settings.max_steps - position.step) * batch
+        end = epochs * self.samples
         if self.settings.drop_last:
-            end -= (end - self.position.samples) % self.settings.batch_size
+            end -= (end - position.samples) % batch
         return end
 
     def remaining_steps(self) -> int:
         """Optimizer steps from here to the end of the training that the settings describe."""
-        steps = math.ceil((self._end() - self.position.samples) / self.settings.batch_size)
+        # In whole numbers: the end of a stream's epoch is beyond what a float holds.
+        steps = -(-(self._end() - self.position.samples) // self.settings.batch_size)
         if self.settings.max_steps is not None:
             steps = min(steps, self.settings.max_steps - self.position.step)
         return max(0, steps)
@@ -436,6 +446,6 @@ class Loop:
         samples = self.position.samples + steps * settings.batch_size
         evaluations = steps // settings.evaluate_steps if settings.evaluate_steps else 0
         if settings.evaluate_every:
-            epochs = min(samples // self.samples, settings.epochs)
+            epochs = min(samples // self.samples, self._epochs())
             evaluations += max(0, epochs - self.position.evaluated) // settings.evaluate_every
         return steps * self._step_seconds + evaluations * self._evaluation_seconds

@@ -414,7 +414,8 @@ class _Run:
         values = {"reason": reason, "epochs": loop.epoch, "seconds": seconds, **loop.results.values}
         loop.metrics.write("end", step, values)
         epochs = "" if loop.stream else f"{loop.epoch} epochs, "
-        stopped = f" (stopped by {self.limit.name})" if cut else ""
+        alone = self.settings.most_epochs is None and self.limit.name == "max_steps"
+        stopped = f" (stopped by {self.limit.name})" if cut and not alone else ""
         self.console.say(
             f"done: {epochs}{step} steps, {duration(seconds)}, {describe(loop.results.values)}{stopped}"
         )
@@ -448,15 +449,23 @@ def _finished(found: Generation, settings: Settings, limit: Optional[int]) -> bo
 
 def _length(loop: Loop) -> str:
     """How long a training is, as it is said at its start."""
-    return "a stream, " if loop.stream else f"{loop.settings.epochs} epochs of {loop.samples} samples, "
+    if loop.stream:
+        return "a stream, "
+    epochs = loop.settings.most_epochs
+    return (
+        f"{loop.samples} samples an epoch, "
+        if epochs is None
+        else f"{epochs} epochs of {loop.samples} samples, "
+    )
 
 
 def _used_up(samples: int, dataset_samples: Optional[int], settings: Settings) -> bool:
     """Whether the epochs have no step left at this position; ``drop_last`` leaves a rest that is none."""
-    if dataset_samples is None:  # a stream
+    epochs = settings.most_epochs
+    if dataset_samples is None or epochs is None:  # a stream, or steps alone are counted
         return False
     room = settings.batch_size if settings.drop_last else 1
-    return samples + room > settings.epochs * dataset_samples
+    return samples + room > epochs * dataset_samples
 
 
 def _already_finished(found: Generation) -> str:

@@ -98,7 +98,7 @@ class Settings:
     strategy: Annotated[str, _one_of("auto", "single", "ddp", "dp")] = "auto"
     device: Annotated[str, _one_of("auto", "cpu")] = "auto"
     precision: Annotated[str, _one_of("fp32", "bf16", "fp16")] = "fp32"
-    epochs: Annotated[int, _COUNT] = 1
+    epochs: Annotated[Optional[int], _or_null(_COUNT)] = None
     max_steps: Annotated[Optional[int], _or_null(_COUNT)] = None
     batch_size: Annotated[int, _COUNT] = 32
     accumulate: Annotated[int, _COUNT] = 1
@@ -152,6 +152,11 @@ class Settings:
     peak_flops: Annotated[Optional[float], _or_null(_POSITIVE)] = None
     timeout: Annotated[float, _POSITIVE] = 1800.0
     config: Annotated[Mapping[str, object], _MAPPING] = field(default_factory=dict)
+
+    @property
+    def most_epochs(self) -> Optional[int]:
+        """Epochs of the training at most; None where ``max_steps`` alone says how long it is."""
+        return 1 if self.epochs is None and self.max_steps is None else self.epochs
 
     def as_dict(self) -> dict[str, object]:
         """The settings as plain JSON values."""
@@ -277,7 +282,7 @@ class Config:
     """What a task gets as ``cfg``: each setting and each key of ``config``, as a read-only attribute."""
 
     def __init__(self, settings: Settings) -> None:
-        self.__dict__.update(vars(settings), **settings.config)
+        self.__dict__.update(vars(settings), epochs=settings.most_epochs, **settings.config)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # copy and pickle look for such names, and expect a plain refusal

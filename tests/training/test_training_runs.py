@@ -181,6 +181,38 @@ def test_max_steps_ends_a_training_for_good(run: RunFolder, capsys: pytest.Captu
     assert capsys.readouterr().out.splitlines()[-1].startswith("already done: 1 epochs, 6 steps, test loss")
 
 
+def test_max_steps_without_epochs_trains_as_many_epochs_as_that_takes(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """5 steps an epoch: 12 are two epochs and two steps, which the schedule knows, and a resume, and what is said."""
+    run.write(batch_size=20, max_steps=12, schedule="linear", log_every=1, checkpoint_steps=1)
+    run.here(SLURMGPU_MAX_STEPS="7")
+    assert [line["step"] for line in run.metrics("train")] == list(range(1, 8))
+    run.here()
+    rates = [line["values"]["learning_rate"] for line in run.metrics("train")]
+    assert rates[:12] == pytest.approx([1e-3 * (12 - step) / 12 for step in range(1, 13)])
+    assert [line["values"]["total_steps"] for line in run.metrics("start")] == [12, 12]
+    assert [line["step"] for line in run.metrics("eval")] == [5, 7, 10, 12]
+    assert run.metrics("end")[-1]["values"]["reason"] == "max_steps"
+    out = capsys.readouterr().out
+    assert "100 samples an epoch, 12 steps" in out
+    assert "epoch 2/3  step 10/12" in out
+    assert out.splitlines()[-1].startswith("done: 2 epochs, 12 steps")
+    assert "stopped by max_steps" not in out
+    run.here()
+    assert len(run.metrics("start")) == 2
+    run.write(batch_size=20, max_steps=14, schedule="linear", log_every=1)
+    run.here()
+    assert run.metrics("train")[-1]["step"] == 14
+
+
+def test_without_epochs_and_max_steps_a_training_has_one_epoch(run: RunFolder) -> None:
+    run.write(batch_size=20)
+    run.here()
+    run.here()
+    assert [line["step"] for line in run.metrics("end")] == [5]
+
+
 def test_a_finished_run_started_again_says_so_and_trains_nothing(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -182,9 +182,11 @@ def _done(slurm: Slurm, run_dir: Path, run: Run, before: Plan, plan: Plan, tasks
 def _nothing_left(run_dir: Path, plan: Plan) -> SlurmGpuError:
     whose = "all tasks of " if plan.option("array") is not None else ""
     if plan.train is not None:
+        epochs, steps = plan.train["epochs"], plan.train["max_steps"]
+        name, was = ("max_steps", steps) if epochs is None and steps is not None else ("epochs", epochs or 1)
         return SlurmGpuError(
             f"nothing is left to do: the training of {whose}{run_dir} is done",
-            hint=f"to train on: slurmgpu resume {run_dir} --set train.epochs=N (it was {plan.train['epochs']})",
+            hint=f"to train on: slurmgpu resume {run_dir} --set train.{name}=N (it was {was})",
         )
     return SlurmGpuError(
         f"nothing is left to do: {whose}{run_dir} has completed",
