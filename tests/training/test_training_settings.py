@@ -61,7 +61,6 @@ INVALID: list[dict[str, Any]] = [
     {"epochs": 0},
     {"epochs": True},
     {"epochs": 1.0},
-    {"epochs": None},
     {"max_steps": 0},
     {"batch_size": "64"},
     {"accumulate": 0},
