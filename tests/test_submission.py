@@ -353,10 +353,14 @@ def test_a_run_folder_that_cannot_be_made_is_one_clear_error(faulty: Faulty) -> 
 
 
 def test_the_entrypoint_travels_with_a_training_job(faulty: Faulty) -> None:
+    """Weights that are not there are a warning: the nodes may have them."""
     faulty.command("sbatch", "echo 1")
     (faulty.work / "task.py").write_text("class T: pass\n")
-    done = faulty.slurmgpu("submit", "--gpus", "1", "--set", "train.task=task.py:T")
+    (faulty.work / "weights.pt").write_bytes(b"")
+    missing = ("--set", "train.pretrained=wieghts.pt")
+    done = faulty.slurmgpu("submit", "--gpus", "1", "--set", "train.task=task.py:T", *missing)
     assert done.returncode == 0, done.stderr
+    assert "wieghts.pt: not on this machine (did you mean " in done.stderr
     code = faulty.runs[0] / "code" / "slurmgpu_training"
     assert (code / "__main__.py").is_file()
     assert not list(code.rglob("__pycache__"))

@@ -112,7 +112,8 @@ def slurmgpu(folder: Path, *words: str, **env: str) -> subprocess.CompletedProce
 def test_every_setting_has_an_option_and_no_two_options_share_a_name() -> None:
     flags = [flag for one in command.params if isinstance(one, click.Option) for flag in one.opts]
     assert len(flags) == len(set(flags))
-    expected = {f"--{name.replace('_', '-')}" for name in TrainSettings.model_fields} - {"--task"}
+    expected = {f"--{name.replace('_', '-')}" for name in TrainSettings.model_fields}
+    expected -= {"--task", "--pretrained-rename"}
     assert expected <= set(flags)
 
 
@@ -133,6 +134,7 @@ def test_every_setting_has_an_option_and_no_two_options_share_a_name() -> None:
         ("--workers auto", {"workers": "auto"}),
         ("--workers 0", {"workers": 0}),
         ("--freeze encoder.* --freeze *.bias", {"freeze": ["encoder.*", "*.bias"]}),
+        ("--pretrained w.pt --no-pretrained-strict", {"pretrained": "w.pt", "pretrained_strict": False}),
         ("--config channels=16", {"config": {"channels": 16}}),
         ("--config name=no --config rate=1e-3", {"config": {"name": "no", "rate": 0.001}}),
     ],
@@ -144,7 +146,7 @@ def test_an_option_says_what_the_key_in_the_job_file_says(
     assert planned("task.py:Line", *words.split())["train"] == expected
 
 
-DEFAULTS = TrainSettings(task="task.py:Line").model_dump(exclude={"task", "config"})
+DEFAULTS = TrainSettings(task="task.py:Line").model_dump(exclude={"task", "config", "pretrained_rename"})
 
 
 @pytest.mark.parametrize("name", [name for name, value in DEFAULTS.items() if value != []])

@@ -17,8 +17,8 @@ from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.models.train import TrainSettings
 
 _PREFIX = "train__"
-# The task is the argument, and config has KEY=VALUE.
-_NOT_HERE = ("task", "config")
+# The task is the argument, and config has KEY=VALUE; other mappings have --set.
+_NOT_HERE = ("task", "config", "pretrained_rename")
 _NULL = ("null", "none")
 
 
@@ -53,7 +53,8 @@ def _option(name: str, field: FieldInfo) -> Decorator:
         return click.option(f"--{flag}", _PREFIX + name, type=click.Choice(words), help=help_text)
     number = ["N"] if int in kinds else ["X"] if float in kinds else []
     share = ["P%"] if number and str in kinds else []
-    metavar = "|".join([*number, *share, *words, *(["none"] if type(None) in kinds else [])])
+    text = ["TEXT"] if str in kinds and not number else []
+    metavar = "|".join([*number, *share, *text, *words, *(["none"] if type(None) in kinds else [])])
     return click.option(f"--{flag}", _PREFIX + name, metavar=metavar, help=help_text)
 
 

@@ -125,6 +125,21 @@ class TrainSettings(BaseModel):
         default_factory=list,
         description="Patterns of names of parameters that stay as they are, such as 'encoder.*'.",
     )
+    pretrained: str | None = Field(
+        None,
+        min_length=1,
+        description="A file of weights to begin with, against the work folder: safetensors, a state_dict of torch, an index "
+        "of several files, or a folder with one of these, such as a checkpoint. A resume does not read it; null: none.",
+        examples=["weights/resnet50.safetensors"],
+    )
+    pretrained_rename: dict[str, str] = Field(
+        default_factory=dict,
+        description="What names in pretrained begin with, and what they are to begin with instead, as in {'backbone.': ''}.",
+    )
+    pretrained_strict: bool = Field(
+        True,
+        description="Whether all weights of pretrained must fit, and the model must have no others; false takes those that fit.",
+    )
     seed: int = Field(
         0,
         ge=0,

@@ -29,8 +29,7 @@ __all__ = [
     "check_image",
     "check_task",
     "command_of",
-    "doubt_about_binds",
-    "doubt_about_task",
+    "doubts",
     "is_folder",
     "secrets_folder",
 ]
@@ -213,6 +212,12 @@ def _check_binds(plan: Plan, folder: Path | None) -> None:
         )
 
 
+def doubts(plan: Plan, folder: Path | None) -> list[str]:
+    """What the user should know before the job waits in the queue, and no reason to refuse it."""
+    found = doubt_about_task(plan, folder), doubt_about_pretrained(plan, folder), doubt_about_binds(plan)
+    return [each for each in found if each is not None]
+
+
 def doubt_about_binds(plan: Plan) -> str | None:
     """What the user should know: folders to bind that this machine does not have, though the nodes may."""
     container = plan.environment.container
@@ -250,6 +255,24 @@ def check_task(plan: Plan, folder: Path | None) -> None:
             hint=(f"did you mean {file}:{near}? " if (near := near_word(name, there)) else "")
             + "write it as FILE.py:Class",
         )
+
+
+def doubt_about_pretrained(plan: Plan, folder: Path | None) -> str | None:
+    """What the user should know: weights to begin with that this machine does not have.
+
+    No error, for the nodes may have them, and the task's ``prepare`` may fetch them.
+    """
+    if plan.train is None or folder is None or not plan.train.get("pretrained"):
+        return None
+    path = folder / Path(str(plan.train["pretrained"])).expanduser()
+    if os.path.exists(path):  # noqa: PTH110 - as for images
+        return None
+    near = near_file(path)
+    guess = f" (did you mean {path.with_name(near)}?)" if near else ""
+    return (
+        f"warning: train.pretrained: {path}: not on this machine{guess}; unless the nodes have it, or the task's prepare "
+        "makes it, the job fails at its start"
+    )
 
 
 def doubt_about_task(plan: Plan, folder: Path | None) -> str | None:

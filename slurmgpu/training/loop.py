@@ -40,6 +40,7 @@ from .watching.metrics import Metrics
 from .watching.pace import Pace, forward_timer
 from .watching.phases import Phases
 from .watching.profiling import Profile
+from .weights.loading import load_pretrained
 
 __all__ = ["Loop", "Position"]
 
@@ -79,6 +80,8 @@ class Loop:
         set_backends(settings)
         seed_all(settings.seed)
         self.model = make_model(task, cfg, settings, group.device)
+        if session.found is None:  # a checkpoint has all weights
+            load_pretrained(self.model, settings, group, self.console)
         self.wrapped: torch.nn.Module = self.model
         self._load_data(cfg)
         # Before the optimizer, which may want their parameters, and once more for what came with it.

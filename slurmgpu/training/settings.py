@@ -78,6 +78,11 @@ _PATTERNS = _Rule(
     "a list of patterns of parameter names",
     lambda v: isinstance(v, list) and all(isinstance(each, str) and each for each in v),
 )
+_TEXT = _Rule("a path", lambda v: isinstance(v, str) and bool(v))
+_NAMES = _Rule(
+    "a mapping of beginnings of names to others",
+    lambda v: isinstance(v, dict) and all(isinstance(each, str) for each in (*v, *v.values())),
+)
 _MICRO = _Rule(
     "'auto', a whole number of at least 1, or null", lambda v: v in ("auto", None) or _COUNT.holds(v)
 )
@@ -117,6 +122,9 @@ class Settings:
     log_grad_norm: Annotated[bool, _SWITCH] = False
     nonfinite: Annotated[str, _one_of("stop", "skip", "ignore")] = "stop"
     freeze: Annotated[Sequence[str], _PATTERNS] = field(default_factory=list)
+    pretrained: Annotated[Optional[str], _or_null(_TEXT)] = None
+    pretrained_rename: Annotated[Mapping[str, str], _NAMES] = field(default_factory=dict)
+    pretrained_strict: Annotated[bool, _SWITCH] = True
     seed: Annotated[int, _SEED] = 0
     deterministic: Annotated[bool, _SWITCH] = False
     workers: Annotated[Union[int, str], _WORKERS] = "auto"

@@ -18,7 +18,7 @@ from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.models.run import Run
 from slurmgpu.slurm import Slurm
 from slurmgpu.submission.images import Making
-from slurmgpu.submission.preflight import check_before_submission, doubt_about_binds, doubt_about_task
+from slurmgpu.submission.preflight import check_before_submission, doubts
 from slurmgpu.submission.preparing import Prepared
 from slurmgpu.submission.submitting import Submission, submit_plan
 
@@ -87,9 +87,7 @@ def submit(
         run, said = submit_plan(submission, prepared.loaded.job, prepared.runs, slurm, os.environ)
     if said:
         note(said)
-    for doubt in filter(
-        None, (doubt_about_task(prepared.plan, prepared.folder), doubt_about_binds(prepared.plan))
-    ):
+    for doubt in doubts(prepared.plan, prepared.folder):
         note(doubt)
     note(f"job {run.job_id} on cluster {run.cluster or 'unknown'}")
     if hold:
@@ -105,7 +103,7 @@ def show(prepared: Prepared, slurm: Slurm, making: Making | None, asker: str = "
     click.echo(plan_text(prepared.plan, terminal_columns(sys.stderr)), err=True)
     folder = prepared.folder
     check_before_submission(prepared.plan, folder, os.environ, image=making is None)
-    for doubt in filter(None, (doubt_about_task(prepared.plan, folder), doubt_about_binds(prepared.plan))):
+    for doubt in doubts(prepared.plan, folder):
         note(doubt)
     if making is not None:
         note(making.told_before)

@@ -50,7 +50,7 @@ class Trial:
         self.together = together
         self.settings = replace(
             settings, accumulate=1, micro_batch=1, drop_last=False, max_steps=_STEPS, epochs=_EPOCHS,
-            workers=0, track=[], profile=False, resume=False,
+            workers=0, track=[], profile=False, resume=False, pretrained=None,
         )  # fmt: skip
         self.group = Group(Ranks(), device)
         self.session = Session(

@@ -1,0 +1,134 @@
+"""Puts weights of a file into a model, and says what of them does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import TrainingError
+from ..processes.group import Group
+from ..settings import Settings
+from ..watching.console import Console
+from .reading import read_state
+
+__all__ = ["Fit", "load_into", "load_pretrained"]
+
+_SHOWN = 8  # names of each kind: the whole fits on a screen
+
+
+@dataclass
+class Fit:
+    """Which weights were taken, and which were not: lines of names, with shapes where these differ."""
+
+    taken: int
+    missing: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    shapes: list[str] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        """Whether everything has found its place."""
+        return not (self.missing or self.unexpected or self.shapes)
+
+    def describe(self) -> str:
+        """All of it in a few lines."""
+        kinds = (
+            ("of another shape or kind, left as they were", self.shapes),
+            ("in the model alone, left as they were", self.missing),
+            ("in the file alone, not used", self.unexpected),
+        )
+        lines = [f"{self.taken} weights of the model taken"]
+        for what, names in kinds:
+            if names:
+                more = f" and {len(names) - _SHOWN} others" if len(names) > _SHOWN else ""
+                lines.append(f"  {len(names)} {what}: {', '.join(names[:_SHOWN])}{more}")
+        return "\n".join(lines)
+
+
+def load_pretrained(model: torch.nn.Module, settings: Settings, group: Group, console: Console) -> None:
+    """Put the weights that the settings name into the model, on all ranks; rank 0 alone reads them.
+
+    Raises:
+        TrainingError: on every rank, where they cannot be read, or do not fit.
+    """
+    if settings.pretrained is None:
+        return
+    path = Path(settings.pretrained).expanduser()
+    fit = group.on_first(lambda: _load(model, path, settings))
+    group.share(model)
+    console.say(f"pretrained {path}: {fit.describe()}")
+
+
+def _load(model: torch.nn.Module, path: Path, settings: Settings) -> Fit:
+    state = _renamed(read_state(path), settings.pretrained_rename)
+    fit = load_into(model, state)
+    if settings.pretrained_strict and not fit.whole:
+        raise TrainingError(
+            f"pretrained: {path} does not fit the model: {fit.describe().replace('taken', 'would fit', 1)}\n"
+            "pretrained_rename gives names other beginnings; pretrained_strict: false takes what fits"
+        )
+    if not fit.taken:
+        names = ", ".join(list(state)[:4]), ", ".join(list(model.state_dict())[:4])
+        raise TrainingError(
+            f"pretrained: nothing in {path} fits the model: it has {names[0]} ..., and the model {names[1]} ...; "
+            "pretrained_rename gives names other beginnings"
+        )
+    return fit
+
+
+def _renamed(state: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:
+    """The state with other beginnings of names: of all that apply, the longest."""
+    found: dict[str, Any] = {}
+    for name, value in state.items():
+        old = max((each for each in rename if name.startswith(each)), key=len, default=None)
+        new = name if old is None else rename[old] + name[len(old) :]
+        if new in found:
+            raise TrainingError(f"pretrained_rename: two weights would be named {new!r}; one was {name!r}")
+        found[new] = value
+    return found
+
+
+def load_into(model: torch.nn.Module, state: Mapping[str, Any]) -> Fit:
+    """Put what fits of the weights into a model, each in the model's own dtype."""
+    own = model.state_dict()
+    different = {
+        name: f"{name} ({_about(state[name])}, and the model {_about(own[name])})"
+        for name in own
+        if name in state and not _alike(state[name], own[name])
+    }
+    fits = {name: value for name, value in state.items() if name not in different}
+    tied = _tied(own)
+    missing = [name for name in own if name not in state and not tied.get(name, set()) & fits.keys()]
+    try:
+        # The modules' own hooks may know older names, and what may be missing.
+        result = model.load_state_dict(fits, strict=False)
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise TrainingError(f"pretrained: the model does not take the weights: {error}") from error
+    absent = [name for name in result.missing_keys if name in missing]
+    return Fit(len(own.keys() & fits.keys()), absent, list(result.unexpected_keys), list(different.values()))
+
+
+def _tied(own: Mapping[str, Any]) -> dict[str, set[str]]:
+    """Names of the same memory: a file may have just one of them."""
+    groups: dict[object, set[str]] = {}
+    for name, value in own.items():
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.numel():
+            groups.setdefault((value.device, value.data_ptr(), value.shape, value.stride()), set()).add(name)
+    return {name: names for names in groups.values() for name in names}
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
+        return type(one) is type(other)
+    kinds = ((each.is_floating_point(), each.is_complex()) for each in (one, other))
+    return one.shape == other.shape and len(set(kinds)) == 1
+
+
+def _about(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    return type(value).__name__

@@ -1,0 +1,112 @@
+"""A state_dict out of whatever holds one: safetensors, torch's files, an index of several files, a checkpoint, a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import TrainingError
+from ..export import plain_names
+from ..files import read_json, sha256
+from . import safetensors
+
+__all__ = ["read_state"]
+
+# Where a folder has its weights, the first that is there; model.pt is that of a checkpoint.
+_IN_FOLDERS = (
+    "model.pt", "model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin",
+)  # fmt: skip
+# The names under which training scripts save a model beside other things.
+_INSIDE = ("state_dict", "model_state_dict", "model")
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """The weights by name, on the CPU, without the names of DDP and torch.compile; no code in a file is run.
+
+    Raises:
+        TrainingError: there is no such file, or it holds no weights; the message says what was found.
+    """
+    if path.is_dir():
+        found = next((path / name for name in _IN_FOLDERS if (path / name).is_file()), None)
+        if found is None:
+            raise TrainingError(f"pretrained: the folder {path} has none of {', '.join(_IN_FOLDERS)}")
+        path = found
+    try:
+        state = _indexed(path) if path.suffix == ".json" else _one_file(path)
+    except OSError as error:
+        raise TrainingError(
+            f"pretrained: cannot read {path} (work folder {Path.cwd()}): {error.strerror or error}"
+        ) from None
+    except ValueError as error:
+        raise TrainingError(f"pretrained: {path}: {error}") from None
+    plain = plain_names(state, wrapped=True)
+    return {str(name): value for name, value in plain.items()}
+
+
+def _indexed(path: Path) -> dict[object, object]:
+    """The tensors of several files, as an index beside them says which is where."""
+    index = json.loads(path.read_text(encoding="utf-8"))
+    places = index.get("weight_map") if isinstance(index, dict) else None
+    if not (isinstance(places, dict) and all(isinstance(each, str) for each in places.values())):
+        raise ValueError("an index must have a weight_map, a mapping of name -> file")
+    state: dict[object, object] = {}
+    for file in dict.fromkeys(places.values()):
+        if file != Path(file).name or file in ("", "..") or file.endswith(".json"):
+            raise ValueError(f"its weight_map names {file!r}; it must be a file beside the index")
+        held = _one_file(path.with_name(file))
+        names = [name for name, each in places.items() if each == file]
+        absent = [name for name in names if name not in held]
+        if absent:
+            raise ValueError(f"{file} does not have {absent[0]!r}, which the index looks for in it")
+        state.update((name, held[name]) for name in names)
+    return state
+
+
+def _one_file(path: Path) -> Mapping[object, object]:
+    with path.open("rb") as file:
+        start = file.read(9)
+    if safetensors.looks_like(start):
+        try:
+            return {**safetensors.read(path)}
+        except ValueError as error:
+            raise ValueError(f"{path.name} is not a whole safetensors file: {error}") from None
+    _require_intact(path)
+    try:
+        # Mapped, not read, where torch can: a file may be larger than what is needed of it.
+        found = torch.load(
+            str(path), map_location="cpu", weights_only=True, mmap=start.startswith(b"PK") or None
+        )
+    except Exception as error:
+        why = str(error).strip().split("\n")[0]
+        raise ValueError(
+            f"torch cannot load {path.name} without running code that is in it ({type(error).__name__}: {why}); "
+            "where you trust it, load it in a program of your own and save its state_dict()"
+        ) from None
+    return _state_in(found, path)
+
+
+def _require_intact(path: Path) -> None:
+    """A checkpoint says what its files are; one that is not as it was is not to begin with."""
+    parts = read_json(path.with_name("manifest.json")).get("parts", {})
+    known = parts.get(path.name) if isinstance(parts, dict) else None
+    if isinstance(known, dict) and known.get("sha256") != sha256(path):
+        raise ValueError("it differs from its SHA-256 in manifest.json: the checkpoint is damaged")
+
+
+def _state_in(found: object, path: Path) -> Mapping[object, object]:
+    """The state_dict itself, or that inside of what a script has saved."""
+    for name in _INSIDE:
+        if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
+            found = found[name]
+    if isinstance(found, Mapping) and any(isinstance(each, torch.Tensor) for each in found.values()):
+        return found
+    held = (
+        f"a mapping with {', '.join(map(str, list(found)[:6]))}"
+        if isinstance(found, Mapping)
+        else type(found).__name__
+    )
+    raise ValueError(f"{path.name} holds no state_dict, by itself or under {', '.join(_INSIDE)}, but {held}")

@@ -1,0 +1,297 @@
+"""Weights to begin with: which files are read, what a file may not do, what of it fits, and what ranks and resumes have."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from slurmgpu.training.errors import TrainingError
+from slurmgpu.training.weights import safetensors
+from slurmgpu.training.weights.loading import load_into
+from slurmgpu.training.weights.reading import read_state
+
+from .conftest import RunFolder, new_run
+
+KINDS = [name for name in safetensors._DTYPES.values() if hasattr(torch, name)]
+CODES = {name: code for code, name in safetensors._DTYPES.items()}
+
+
+def pack(path: Path, state: dict[str, torch.Tensor], **wrong: Any) -> Path:
+    """A safetensors file; ``wrong`` replaces what its header says of the first tensor."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for name, each in state.items():
+        values = bytes(each.contiguous().flatten().view(torch.uint8).tolist()) if each.numel() else b""
+        code = CODES[str(each.dtype).removeprefix("torch.")]
+        header[name] = {
+            "dtype": code,
+            "shape": list(each.shape),
+            "data_offsets": [len(data), len(data) + len(values)],
+        }
+        data += values
+    if wrong:
+        header[next(iter(state))].update(wrong)
+    return packed(path, json.dumps(header).encode(), data)
+
+
+def packed(path: Path, header: bytes, data: bytes = b"", length: int | None = None) -> Path:
+    path.write_bytes(struct.pack("<Q", len(header) if length is None else length) + header + data)
+    return path
+
+
+def network(seed: int = 1) -> nn.Sequential:
+    """A network as ``small.Line`` has it, with other weights."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tensors_of_each_dtype_come_as_they_were_written(tmp_path: Path, kind: str) -> None:
+    """Behind a single byte, so that values lie across their own borders; a scalar, and one without values."""
+    raw = torch.randint(0, 2 if kind == "bool" else 60, (48,), dtype=torch.uint8)
+    each = raw.view(getattr(torch, kind))
+    state = {
+        "byte": torch.ones(1, dtype=torch.uint8),
+        "whole": each,
+        "one": each[0],
+        "none": each[:0].reshape(0, 4),
+    }
+    found = safetensors.read(pack(tmp_path / "x.safetensors", state))
+    for name, value in state.items():
+        assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape)
+        assert bytes(found[name].flatten().view(torch.uint8)) == bytes(value.flatten().view(torch.uint8)), (
+            name
+        )
+
+
+def test_it_reads_what_the_library_of_the_format_writes(tmp_path: Path) -> None:
+    library = pytest.importorskip("safetensors.torch")
+    state = {
+        "a": torch.randn(3, 5),
+        "b": torch.arange(7),
+        "c": torch.randn(4).bfloat16(),
+        "d": torch.tensor(2.0),
+    }
+    library.save_file(state, tmp_path / "x.safetensors", metadata={"format": "pt"})
+    assert same(safetensors.read(tmp_path / "x.safetensors"), state)
+
+
+def test_what_is_done_with_the_weights_does_not_reach_the_file(tmp_path: Path) -> None:
+    path = pack(tmp_path / "x.safetensors", {"a": torch.ones(4)})
+    safetensors.read(path)["a"].zero_()
+    assert safetensors.read(path)["a"].tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"data_offsets": [0, 8]}, "8 bytes for shape"),
+        ({"data_offsets": [16, 0]}, "-16 bytes for shape"),
+        ({"data_offsets": [-16, 0]}, r"data_offsets \[-16, 0\]"),
+        ({"data_offsets": [4, 20]}, "begins at byte 4, and what is before it ends at 0"),
+        ({"data_offsets": [0, 16.0]}, "data_offsets"),
+        ({"data_offsets": [0]}, "data_offsets"),
+        ({"shape": [-4]}, "shape"),
+        ({"shape": [True, 4]}, "shape"),
+        ({"shape": [1 << 40, 1 << 40]}, "bytes for shape"),
+        ({"shape": 4}, "shape"),
+        ({"dtype": "F31"}, "of dtype 'F31', which torch"),
+        ({"dtype": "__class__"}, "of dtype"),
+        ({"dtype": ["F32"]}, "of dtype"),
+        ({"code": "x"}, "alone"),
+    ],
+)
+def test_a_header_that_lies_about_a_tensor_is_refused(
+    tmp_path: Path, wrong: dict[str, Any], reason: str
+) -> None:
+    path = pack(tmp_path / "x.safetensors", {"a": torch.ones(4), "b": torch.ones(4)}, **wrong)
+    with pytest.raises(TrainingError, match=reason):
+        read_state(path)
+
+
+def test_two_tensors_in_the_same_bytes_are_refused(tmp_path: Path) -> None:
+    entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+    path = packed(tmp_path / "x.safetensors", json.dumps({"a": entry, "b": entry}).encode(), bytes(8))
+    with pytest.raises(TrainingError, match="'b' begins at byte 0, and what is before it ends at 8"):
+        read_state(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "length", "reason"),
+    [
+        (b"{", None, "not JSON"),
+        (b'{"a": 1}', None, "does not have a dtype"),
+        (b'{"a": {}, "a": {}}', None, "twice"),
+        (b"{}  ", 1 << 60, "header has"),
+        (b"{}  ", 5, "header has 5 bytes"),
+        (b'{"a":' * 100_000, None, "not JSON"),
+        (b'{"a": ' + b"9" * 10_000 + b"}", None, "header"),
+    ],
+)
+def test_a_header_that_is_none_is_refused(
+    tmp_path: Path, header: bytes, length: int | None, reason: str
+) -> None:
+    with pytest.raises(TrainingError, match=reason):
+        read_state(packed(tmp_path / "x.safetensors", header, length=length))
+
+
+@pytest.mark.parametrize("cut", [1, 9, 40, 200])
+def test_a_file_that_is_cut_or_longer_than_it_says_is_refused(tmp_path: Path, cut: int) -> None:
+    path = pack(tmp_path / "x.safetensors", {"a": torch.ones(40)})
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-cut])
+    with pytest.raises(TrainingError):
+        read_state(path)
+    path.write_bytes(whole + bytes(cut))
+    with pytest.raises(TrainingError, match="behind the header are"):
+        read_state(path)
+
+
+@pytest.mark.parametrize("inside", [None, "state_dict", "model", "model_state_dict"])
+def test_files_of_torch_are_read_whatever_holds_the_model(tmp_path: Path, inside: str | None) -> None:
+    """With DDP's names, and beside an optimizer's state; also in the older format."""
+    state = network().state_dict()
+    wrapped = {f"module._orig_mod.{name}": value for name, value in state.items()}
+    for name, zipped in (("x.pt", True), ("x.pth", False)):
+        saved: Any = wrapped if inside is None else {"epoch": 3, inside: wrapped, "optimizer": {"state": {}}}
+        torch.save(saved, tmp_path / name, _use_new_zipfile_serialization=zipped)
+        assert same(read_state(tmp_path / name), dict(state))
+
+
+class Runs:
+    def __reduce__(self) -> Any:
+        return (Path.touch, (Path("/tmp/nobody-reads-this"),))
+
+
+def test_code_in_a_file_of_torch_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save({"model": Runs()}, tmp_path / "x.pt")
+    monkeypatch.setattr(Path, "touch", lambda _path: pytest.fail("the file's code was run"))
+    with pytest.raises(TrainingError, match="without running code that is in it"):
+        read_state(tmp_path / "x.pt")
+
+
+def test_an_index_is_read_with_the_files_that_it_names_and_no_others(tmp_path: Path) -> None:
+    state = dict(network().state_dict())
+    names = list(state)
+    pack(tmp_path / "one.safetensors", {name: state[name] for name in names[:2]})
+    pack(tmp_path / "two.safetensors", {name: state[name] for name in names[2:]})
+    places = {name: "one.safetensors" if name in names[:2] else "two.safetensors" for name in names}
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    assert same(read_state(index), state)
+    assert same(read_state(tmp_path), state), "a folder as people get it"
+    for file, reason in (("../one.safetensors", "beside the index"), ("one.safetensors", "does not have")):
+        index.write_text(json.dumps({"weight_map": {**places, names[3]: file}}))
+        with pytest.raises(TrainingError, match=reason):
+            read_state(index)
+
+
+@pytest.mark.parametrize("content", [{"epoch": 3}, [1, 2], torch.ones(2)])
+def test_a_file_without_weights_says_what_it_holds(tmp_path: Path, content: object) -> None:
+    torch.save(content, tmp_path / "x.pt")
+    with pytest.raises(TrainingError, match="holds no state_dict, by itself or under state_dict"):
+        read_state(tmp_path / "x.pt")
+
+
+def test_a_file_or_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"cannot read .*weights\.pt \(work folder .*No such file"):
+        read_state(tmp_path / "weights.pt")
+    with pytest.raises(TrainingError, match=r"has none of model\.pt, model\.safetensors"):
+        read_state(tmp_path)
+
+
+def test_one_name_of_tied_weights_is_enough_and_dtypes_are_the_model_s() -> None:
+    model = network()
+    model.again = model[0]
+    state = {name: value.double() for name, value in network(2).state_dict().items()}
+    fit = load_into(model, state)
+    assert fit.whole
+    assert model[0].weight.dtype == torch.float32
+    assert torch.equal(model.again.weight.double(), state["0.weight"])
+
+
+def write(run: RunFolder, path: Path, task: str = "Line", **settings: Any) -> None:
+    run.write(task, batch_size=20, log_every=1, pretrained=str(path), **settings)
+
+
+def test_a_training_begins_with_the_weights_as_if_its_model_had_had_them(tmp_path: Path) -> None:
+    """From a checkpoint of another training; the first loss is that of its weights, and the steps go on from there."""
+    first, second, whole = (new_run(tmp_path, name) for name in ("first", "second", "whole"))
+    first.write("Line", batch_size=20, log_every=1)
+    first.here()
+    checkpoint = first.path / "checkpoints" / first.checkpoints()[0]
+    write(second, checkpoint, lr=1e-12)
+    second.here()
+    found, expected = second.parameters(), first.parameters()
+    assert all(torch.allclose(found[name], expected[name], atol=1e-6) for name in expected)
+    write(whole, checkpoint, epochs=2, max_steps=3)
+    whole.here()
+    write(whole, tmp_path / "gone.pt", epochs=2)
+    whole.here()  # a resume does not read it
+    assert len(whole.losses()) == 10
+    undisturbed = new_run(tmp_path, "undisturbed")
+    write(undisturbed, checkpoint, epochs=2)
+    undisturbed.here()
+    assert undisturbed.losses() == whole.losses()
+    assert same(undisturbed.parameters(), whole.parameters())
+    (checkpoint / "model.pt").write_bytes((checkpoint / "model.pt").read_bytes()[:-1] + b"\1")
+    write(second, checkpoint, resume=False)
+    with pytest.raises(TrainingError, match="differs from its SHA-256"):
+        second.here()
+
+
+def partial(tmp_path: Path) -> Path:
+    """The first layer under another name, a head of another shape, and something else."""
+    state = network().state_dict()
+    named = {f"encoder.{name}": value for name, value in state.items() if name.startswith("0.")}
+    return pack(tmp_path / "x.safetensors", {**named, "2.weight": torch.ones(5, 8), "old": torch.ones(1)})
+
+
+def test_what_does_not_fit_is_said_on_one_screen_and_refused_unless_that_is_asked_for(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = partial(tmp_path)
+    write(run, path, pretrained_rename={"encoder.": ""})
+    with pytest.raises(TrainingError) as refused:
+        run.here()
+    for said in (
+        "does not fit the model: 2 weights of the model would fit",
+        "1 of another shape or kind, left as they were: 2.weight (float32 [5, 8], and the model float32 [1, 8])",
+        "1 in the model alone, left as they were: 2.bias",
+        "1 in the file alone, not used: old",
+        "pretrained_strict: false takes what fits",
+    ):
+        assert said in str(refused.value)
+    write(run, path, pretrained_rename={"encoder.": ""}, pretrained_strict=False, lr=1e-12)
+    run.here()
+    out = capsys.readouterr().out
+    assert out.count("2 weights of the model taken") == 1
+    assert torch.allclose(run.parameters()["0.weight"], network()[0].weight, atol=1e-6)
+    write(run, path, pretrained_strict=False, pretrained_rename={"2.": "3."}, resume=False)
+    with pytest.raises(TrainingError, match=r"nothing in .* fits the model: it has encoder\.0\.weight"):
+        run.here()
+
+
+@pytest.mark.long
+def test_all_ranks_begin_with_the_weights_that_rank_0_has_read(tmp_path: Path) -> None:
+    one, two, broken = (new_run(tmp_path, name) for name in ("one", "two", "broken"))
+    path = pack(tmp_path / "x.safetensors", dict(network().state_dict()))
+    for each, accumulate in ((one, 2), (two, 1)):
+        write(each, path, accumulate=accumulate)
+    one.here()
+    assert two.ranks(2).codes == [0, 0]
+    assert same(one.parameters(), two.parameters())
+    write(broken, tmp_path / "gone.pt")
+    ended = broken.ranks(2)
+    assert ended.codes == [1, 1]
+    assert "gone.pt" in ended.err
