@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -71,7 +71,7 @@ def _one_file(path: Path) -> Mapping[object, object]:
         start = file.read(9)
     if safetensors.looks_like(start):
         try:
-            return {**safetensors.read(path)}
+            return cast("Mapping[object, object]", safetensors.read(path))
         except ValueError as error:
             raise ValueError(f"{path.name} is not a whole safetensors file: {error}") from None
     _require_intact(path)
