@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -182,6 +182,33 @@ def test_text_of_a_job_pings_nobody_and_is_bounded(run_dir: Path, hook: Webhook,
         assert len(text) <= 2000
         assert text.count("`") == 6
         assert hook.received[0].body["allowed_mentions"] == {"parse": []}
+
+
+def length_of(body: Mapping[str, Any]) -> int:
+    return len(json.dumps(body, ensure_ascii=False).encode())
+
+
+LIMITS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
+    # A longer message is turned into a file, which many servers refuse, and longer JSON is refused.
+    "ntfy": lambda body: len(body["message"].encode()) <= 4096 and length_of(body) <= 8192,
+    "discord": lambda body: len(body["content"]) <= 2000,
+    "slack": lambda body: len(body["text"]) <= 40_000 and not (body["unfurl_media"] or body["unfurl_links"]),
+    "teams": lambda body: length_of(body) <= 28 << 10,
+}
+"""What a service takes, by its own documentation."""
+
+
+@pytest.mark.parametrize("form", sorted(LIMITS))
+@pytest.mark.parametrize("letter", ["\u7f51", '"', "\\"])
+def test_a_long_message_in_any_alphabet_is_within_what_a_service_takes(
+    hook: Webhook, form: str, letter: str
+) -> None:
+    message = Message("failed", "job 7 failed", (letter * 450,) * 4, {})
+    send(address_of(hook.address), message, form)
+    (received,) = hook.received
+    assert LIMITS[form](received.body)
+    assert letter * 400 in texts(form, received.body)
+    assert int(received.headers["Content-Length"]) <= 8192
 
 
 def free_port() -> int:

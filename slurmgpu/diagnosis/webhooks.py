@@ -18,6 +18,7 @@ SECONDS = 4.0
 """For each of connecting, writing and reading; at a script's end, for all of it."""
 _LONGEST = 2048  # characters of an address
 _MOST = 1900  # characters of a text: Discord takes 2000
+_MOST_BYTES = 3000  # of a text for ntfy, which takes 4096, and 8192 of JSON, where quotes are two bytes each
 # By the end of the host's name.
 _HOSTS = (
     ("slack.com", "slack"),
@@ -112,10 +113,14 @@ def _quiet(text: str) -> str:
     return text.replace("@", "@\u200b")
 
 
+# No markup, no names that become mentions, and nobody fetches what a job has printed the address of.
+_SLACK = {"mrkdwn": False, "link_names": False, "unfurl_links": False, "unfurl_media": False}
+
+
 def _slack(address: Address, message: Message) -> _Ready:
     # https://api.slack.com/reference/surfaces/formatting#escaping: <!channel> and <@U123> are nothing but text then.
     text = _quiet(message.text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return _Ready(address.url, {"text": text, "mrkdwn": False, "link_names": False, "unfurl_links": False})
+    return _Ready(address.url, {"text": text, **_SLACK})
 
 
 def _discord(address: Address, message: Message) -> _Ready:
@@ -154,13 +159,18 @@ def _ntfy(address: Address, message: Message) -> _Ready:
     body = {
         "topic": unquote(topic),
         "title": message.headline,
-        "message": "\n".join(message.lines)[:_MOST] or message.headline,
+        "message": _within("\n".join(message.lines) or message.headline, _MOST_BYTES),
         "priority": 4 if failed else 3,
         "tags": ["rotating_light" if failed else "white_check_mark"]
         if message.event in ("failed", "completed")
         else [],
     }
     return _Ready(urlunsplit((parts.scheme, parts.netloc, f"{folder}/", parts.query, "")), body)
+
+
+def _within(text: str, most: int) -> str:
+    """As much of a text as fits into so many bytes."""
+    return text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
 
 
 def _json(address: Address, message: Message) -> _Ready:
@@ -200,7 +210,9 @@ def send(address: Address, message: Message, form: Optional[str] = None) -> None
     if address.is_here:
         handlers.append(urllib.request.ProxyHandler({}))
     try:
-        request = urllib.request.Request(ready.url, json.dumps(ready.body).encode(), headers)
+        # Escapes of letters beyond ASCII would take up to four times as much of what a service allows.
+        body = json.dumps(ready.body, ensure_ascii=False).encode("utf-8", "replace")
+        request = urllib.request.Request(ready.url, body, headers)
         with urllib.request.build_opener(*handlers).open(request, timeout=SECONDS):
             pass
     except Exception as error:
