@@ -139,11 +139,26 @@ def test_every_job_has_its_line_and_nothing_is_wider_than_the_terminal(
         for word in listed:
             assert word in shown
         assert app.screen.query_one(DataTable).max_scroll_x == 0
+        assert "? help  q quit" in shown
         assert "16_1" not in shown
         await pilot.press("t")
         assert "16_1" in text_of(app) or size[1] < 15
 
     drive(fake, steps, size)
+
+
+def test_on_a_narrow_terminal_details_are_one_below_the_other_and_the_way_back_is_said(fake: Fake) -> None:
+    async def steps(app: Top, pilot: Pilot[None]) -> None:
+        await to(pilot, "13")
+        await pilot.press("enter")
+        await until(pilot, lambda: "q back" in text_of(app))
+        assert "  partition  gpu\n  GPUs       1\n" in text_of(app)
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: "R resume  q back" in text_of(app))
+        (first,) = (line for line in text_of(app).splitlines() if "partition" in line)
+        assert first.split() == ["partition", "gpu", "GPUs", "1"]
+
+    drive(fake, steps, (60, 20))
 
 
 def test_hostile_names_are_spelled_out_and_styles_in_them_are_text(fake: Fake) -> None:

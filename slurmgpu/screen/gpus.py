@@ -23,7 +23,8 @@ __all__ = ["GpusScreen", "free_lines"]
 
 _AGAIN, _SOON = 60.0, 15.0
 """Seconds between two questions; where nobody has answered yet, fewer."""
-_BAR = 16
+_BAR, _BARS = 16, 76
+"""Cells of a bar, and the width of a terminal from which on there are bars."""
 
 
 class GpusScreen(View):
@@ -77,8 +78,17 @@ class GpusScreen(View):
             self._trouble = answer
         else:
             self._told, self._trouble = answer, ""
-            self.query_one("#text", Static).update(Text("\n").join(free_lines(answer[0])))
+            self._text()
         self._head()
+
+    def on_resize(self) -> None:
+        """Another width has room for the bars, or not."""
+        self._text()
+
+    def _text(self) -> None:
+        if self._told is not None:
+            lines = free_lines(self._told[0], bars=self.size.width >= _BARS)
+            self.query_one("#text", Static).update(Text("\n").join(lines))
 
     def _head(self) -> None:
         text = Text("GPUs")
@@ -93,7 +103,7 @@ class GpusScreen(View):
         self.query_one("#head", Static).update(text)
 
 
-def free_lines(found: GpusNow) -> list[Text]:
+def free_lines(found: GpusNow, *, bars: bool = True) -> list[Text]:
     """What is free, as lines: the whole cluster by type, then each partition with what a job of mine could get."""
     lines = [
         Text(f"{what}: unknown; {printable(why)}", style="yellow") for what, why in found.unknown.items()
@@ -108,12 +118,14 @@ def free_lines(found: GpusNow) -> list[Text]:
     wide = max(len(name) for name in [*names, "GPU"])
     places = [place(row) for row in rows]
     broad = max(len(name) for name in [*places, "PARTITION"])
-    head = f"{'GPU':<{wide}}  {'PARTITION':<{broad}}  {'NOT FREE':<{_BAR}}  FREE OF TOTAL  ON ONE NODE  YOURS NOW"
+    taken = f"{'NOT FREE':<{_BAR}}  " if bars else ""
+    head = f"{'GPU':<{wide}}  {'PARTITION':<{broad}}  {taken}FREE OF TOTAL  ON ONE NODE  YOURS NOW"
     lines.append(Text(head, style="bold"))
     for name, where, row in zip(names, places, rows, strict=True):
         text = Text(f"{name:<{wide}}  {where:<{broad}}  ")
-        text.append(bar(row.total - row.free, row.total, _BAR), style="cyan")
-        text.append(f"  {row.free:>4} of {row.total:<5} {row.block:>12}  ")
+        if bars:
+            text.append(bar(row.total - row.free, row.total, _BAR) + "  ", style="cyan")
+        text.append(f"{row.free:>4} of {row.total:<5} {row.block:>12}  ")
         text.append(could(mine.get((row.partition or "", row.type))), style="green")
         lines.append(text)
     said = [note for row in found.types for note in (*_away(row), *notes(row))]

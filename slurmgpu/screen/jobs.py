@@ -29,6 +29,7 @@ _TALL = 34
 _PATIENCE = 0.2
 """Seconds from the last letter of a filter until the list follows."""
 _KEYS = "enter details  l logs  g GPUs  / filter  s sort  C cancel  ? help  q quit"
+_FEW_KEYS = "? help  q quit  enter details  l logs  / filter"
 
 
 class _Table(DataTable[Text]):
@@ -97,6 +98,8 @@ class JobsScreen(View):
     def on_resize(self, event: events.Resize) -> None:
         """Another width has room for other columns."""
         self.query_one("#pane").display = event.size.height >= _TALL
+        keys = _KEYS if event.size.width >= len(_KEYS) else _FEW_KEYS
+        self.query_one("#keys", Static).update(keys)
         self._rows = None
         self.show()
 

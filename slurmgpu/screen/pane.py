@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from rich.text import Text
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from slurmgpu.screen.app import Top
 
 __all__ = ["DetailScreen", "JobPane"]
+
+_KEYS = "l logs  w why  " + "  ".join(f"{act.key} {act.verb}" for act in ACTS) + "  q back"
+_FEW_KEYS = "q back  l logs  w why  " + " ".join(act.key for act in ACTS) + " change"
 
 
 class JobPane(VerticalScroll):
@@ -134,8 +138,13 @@ class DetailScreen(View):
         pane = JobPane(id="pane")
         pane.add_class("whole")
         yield pane
-        keys = "l logs  w why  " + "  ".join(f"{act.key} {act.verb}" for act in ACTS) + "  q back"
-        yield Static(keys, id="keys", classes="line", markup=False)
+        yield Static(_KEYS, id="keys", classes="line", markup=False)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Another width has room for other words."""
+        keys = _KEYS if event.size.width >= len(_KEYS) else _FEW_KEYS
+        self.query_one("#keys", Static).update(keys)
+        self.show()
 
     @property
     def pane(self) -> JobPane:

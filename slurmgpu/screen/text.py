@@ -34,6 +34,7 @@ COLOURS = {
 }
 _BY_KEY = {column.key: column for column in COLUMNS}
 _CHART_ROWS = 5
+_TWO_TO_A_LINE = 70
 
 
 def cell(key: str, line: Line, now: datetime) -> str:
@@ -58,7 +59,7 @@ def describe(line: Line, detail: Detail | None, told: list[str], now: datetime, 
     job = line.job
     head = Text(f"job {job.job_id}  {printable(job.name)}  ", style="bold")
     head.append(job.state.value, style=COLOURS.get(job.state, "red"))
-    lines = [head, *_slurm(line, now)]
+    lines = [head, *_slurm(line, now, width)]
     why = reason(job)
     title = "How it ended" if job.state.is_final else "Why it waits" if job.state.is_waiting else "Reason"
     if told:
@@ -79,11 +80,14 @@ def describe(line: Line, detail: Detail | None, told: list[str], now: datetime, 
     return [*lines, *_progress(detail, width), *_gpus(detail, width)]
 
 
-def _slurm(line: Line, now: datetime) -> Iterator[Text]:
-    """What Slurm says of it, two things to a line."""
+def _slurm(line: Line, now: datetime, width: int) -> Iterator[Text]:
+    """What Slurm says of it, two things to a line where there is room."""
     keys = ("partition", "nodes", "account", "gpus", "qos", "cpus", "submitted", "limit", "when", "elapsed", "user",
             "restarts", "exit", "max-rss")  # fmt: skip
     found = [(key, text) for key in keys if (text := cell(key, line, now)) and text != "n/a"]
+    if width < _TWO_TO_A_LINE:
+        yield from (Text(f"  {_title(key):<11}{text}") for key, text in found)
+        return
     for left, right in zip(found[::2], [*found[1::2], ("", "")], strict=False):
         first = f"{_title(left[0]):<11}{left[1]}"
         yield Text(f"  {first:<38}  {f'{_title(right[0]):<11}{right[1]}' if right[0] else ''}".rstrip())
