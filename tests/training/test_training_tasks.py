@@ -19,7 +19,7 @@ from slurmgpu.training import tasks
 from slurmgpu.training.errors import SettingsError, TrainingError
 from slurmgpu.training.settings import SCHEMA, Config, parse
 from slurmgpu.training.task import load
-from slurmgpu.training.tasks import gpt2, tokens
+from slurmgpu.training.tasks import fcn, gpt2, tokens
 from tests.training.conftest import RunFolder
 
 
@@ -46,13 +46,25 @@ PUBLISHED = [
     ("resnet", {"depth": 56}, 853_018),
     ("resnet", {"depth": 110}, 1_727_962),
     ("alexnet", {}, 61_100_840),
+    ("fcn", {"depth": 50}, 35_322_218),
+    ("fcn", {"depth": 101}, 54_314_346),
+    ("lstm", {"size": "medium"}, 19_780_400),
+    ("lstm", {"size": "large"}, 66_034_000),
 ]
 TINY: dict[str, dict[str, Any]] = {
     "gpt2": {"size": "tiny", "context": 16, "samples": 512},
     "resnet": {"depth": 20, "image": 8, "classes": 4, "samples": 256},
+    "lstm": {"size": "tiny", "context": 8, "samples": 512},
+    "fcn": {"depth": 20, "image": 8, "classes": 3, "samples": 128},
 }
 # The other modules that a task's are made of.
-PARTS = {"gpt2": ["tokens"], "resnet": ["images", "classification"], "alexnet": ["images", "classification"]}
+PARTS = {
+    "gpt2": ["tokens"],
+    "resnet": ["images", "classification"],
+    "alexnet": ["images", "classification"],
+    "lstm": ["tokens"],
+    "fcn": ["scenes"],
+}
 
 
 @pytest.mark.parametrize(("name", "options", "parameters"), PUBLISHED)
@@ -378,6 +390,68 @@ def test_what_is_wrong_with_images_is_said_before_the_first_step(
     with tarfile.open(shards / "train" / "9.tar", "w") as shard:
         shard.add(folders / "train" / "red" / "0.png", "lonely.png")
     assert "9.tar has no lonely.cls beside the image (1 such images)" in said(shards, classes=3)
+
+
+# Segmentation
+
+
+@pytest.fixture
+def masked(tmp_path: Path) -> Path:
+    """Two images to learn from, left half red and of class 1; and two for the test."""
+    for split in ("train", "val"):
+        for number in range(2):
+            image = pytest.importorskip("PIL.Image", reason="needs pillow")
+            path = picture(tmp_path / "scenes" / split / "images" / f"{number}.jpg", (0, 0, 0), (16, 8))
+            half = image.new("RGB", (8, 8), (250, 0, 0))
+            whole, mask = image.open(path), image.new("L", (16, 8), 0)
+            whole.paste(half, (0, 0))
+            whole.save(path, quality=100)
+            mask.paste(1, (0, 0, 8, 8))
+            mask.putpixel((15, 7), 255)
+            (path.parents[1] / "masks").mkdir(exist_ok=True)
+            mask.save(path.parents[1] / "masks" / f"{number}.png")
+    return tmp_path / "scenes"
+
+
+def test_a_mask_goes_the_way_of_its_image(masked: Path) -> None:
+    task, settings = load("slurmgpu:fcn"), cfg("fcn", data=str(masked), image=8, depth=20, classes=2)
+    for data in (task.dataset(settings), task.tests(settings)[""]):
+        assert len(data) == 2
+        for image, classes in (data[index] for index in range(2) for _ in range(10)):
+            assert (image.shape, classes.shape, classes.dtype) == ((3, 8, 8), (8, 8), torch.uint8)
+            inside = (classes != 255) & (classes == classes.roll(1, 1)) & (classes == classes.roll(-1, 1))
+            assert torch.equal((image[0] > 125)[inside], (classes == 1)[inside])
+
+
+def test_pixels_of_no_class_count_nowhere_and_the_mean_is_over_the_classes_that_are_there() -> None:
+    task = fcn.Task()
+    scores = torch.zeros(1, 3, 2, 2)
+    scores[0, 0], scores[0, 1, 0, 0] = 1.0, 2.0  # found: 1 and three times 0
+    truth = torch.tensor([[[1, 0], [1, 255]]], dtype=torch.uint8)
+    measured = task.evaluate(lambda _: scores, [torch.zeros(1, 3, 2, 2, dtype=torch.uint8), truth])
+    assert [int(each) for each in measured["accuracy"]] == [2, 3]
+    outputs = {name: measured[name] for name in ("both", "either")}
+    assert task.finish(outputs)["mean_iou"] == pytest.approx((1 / 2 + 1 / 2) / 2)
+
+
+def test_what_is_wrong_with_masks_is_said(masked: Path) -> None:
+    def said(**options: Any) -> str:
+        settings = cfg("fcn", data=str(masked), image=8, **{"classes": 2, **options})
+        with pytest.raises(TrainingError) as caught:
+            [each for data in [load("slurmgpu:fcn").dataset(settings)] for each in (data[0], data[1])]
+        return str(caught.value)
+
+    masks = masked / "train" / "masks"
+    picture(masks / "1.png", (1, 1, 1), (4, 4))
+    assert "1.png is 4 x 4, mode RGB; it must be as large as its image, 16 x 8" in said()
+    (masks / "1.png").unlink()
+    assert "1.png is missing (1 such masks)" in said()
+    shutil.copy(masks / "0.png", masks / "1.png")
+    pytest.importorskip("PIL.Image").new("L", (16, 8), 7).save(masks / "0.png")
+    assert "config.classes is 2, and" in said()
+    assert "set config.classes: 8 or more" in said()
+    shutil.rmtree(masked / "train" / "images")
+    assert "has no images" in said()
 
 
 def test_a_missing_pillow_is_named_with_what_to_do(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:

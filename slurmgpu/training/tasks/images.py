@@ -18,9 +18,20 @@ from torch.utils.data import Dataset
 from ..errors import SettingsError, TrainingError
 from ..files import write_whole
 
-__all__ = ["Normalized", "classes_of", "dataset", "pillow", "pixels", "prepare"]
+__all__ = [
+    "KINDS",
+    "Normalized",
+    "classes_of",
+    "dataset",
+    "opened",
+    "pillow",
+    "pixels",
+    "prepare",
+    "split_folder",
+    "uniform",
+]
 
-_KINDS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm"}
+KINDS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm"}
 _SPLITS = {"train": ("train",), "test": ("val", "test", "validation")}
 _PATTERNS = 64  # made-up noises, from which each image takes one
 
@@ -75,7 +86,7 @@ class View:
     def __call__(self, image: Any) -> torch.Tensor:
         """The part as uint8, (3, size, size)."""
         cut = {"resized": self._resized, "padded": self._padded, "none": self._middle}[self.augment](image)
-        return cut.flip(2) if self.augment != "none" and _uniform(0, 1) < 0.5 else cut
+        return cut.flip(2) if self.augment != "none" and uniform(0, 1) < 0.5 else cut
 
     def _scaled(self, image: Any, box: tuple[float, float, float, float]) -> torch.Tensor:
         bilinear = 2  # Pillow's number for it
@@ -85,11 +96,11 @@ class View:
         """A part of 8 to 100 % of the area, up to a third wider or higher than square (Szegedy et al. 2015)."""
         width, height = image.size
         for _ in range(10):
-            area = _uniform(0.08, 1) * width * height
-            ratio = math.exp(_uniform(math.log(3 / 4), math.log(4 / 3)))
+            area = uniform(0.08, 1) * width * height
+            ratio = math.exp(uniform(math.log(3 / 4), math.log(4 / 3)))
             w, h = math.sqrt(area * ratio), math.sqrt(area / ratio)
             if w <= width and h <= height:
-                left, top = _uniform(0, width - w), _uniform(0, height - h)
+                left, top = uniform(0, width - w), uniform(0, height - h)
                 return self._scaled(image, (left, top, left + w, top + h))
         return self._middle(image)
 
@@ -107,7 +118,8 @@ class View:
         return self._scaled(image, (left, top, left + side, top + side))
 
 
-def _uniform(low: float, high: float) -> float:
+def uniform(low: float, high: float) -> float:
+    """A number between two, from torch's generator."""
     return low + (high - low) * float(torch.rand(()))
 
 
@@ -120,11 +132,11 @@ class Folder(Dataset):  # type: ignore[type-arg]
             (path, number)
             for number, name in enumerate(classes)
             for path in sorted((folder / name).rglob("*"))
-            if path.suffix.lower() in _KINDS
+            if path.suffix.lower() in KINDS
         ]
         if not self.files:
             raise TrainingError(
-                f"config.data: the folders in {folder} have no images ({', '.join(sorted(_KINDS))})"
+                f"config.data: the folders in {folder} have no images ({', '.join(sorted(KINDS))})"
             )
 
     def __len__(self) -> int:
@@ -132,7 +144,7 @@ class Folder(Dataset):  # type: ignore[type-arg]
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         path, number = self.files[index]
-        return self.view(_opened(path, str(path))), number
+        return self.view(opened(path, str(path))), number
 
 
 class Shards(Dataset):  # type: ignore[type-arg]
@@ -156,10 +168,11 @@ class Shards(Dataset):  # type: ignore[type-arg]
             self._opened[shard] = os.open(self.paths[shard], os.O_RDONLY)
         # At a place of its own: processes that share the file do not move each other.
         content = os.pread(self._opened[shard], size, start)
-        return self.view(_opened(BytesIO(content), f"{self.paths[shard]}, byte {start}")), number
+        return self.view(opened(BytesIO(content), f"{self.paths[shard]}, byte {start}")), number
 
 
-def _opened(source: Any, name: str) -> Any:
+def opened(source: Any, name: str) -> Any:
+    """A picture of Pillow's, in three colours."""
     try:
         return pillow().open(source).convert("RGB")
     except OSError as error:
@@ -180,7 +193,7 @@ def _write_index(folder: Path, index: Path) -> None:
             for member in shard:
                 key, _, kind = member.name.rpartition("/")[2].partition(".")
                 key = f"{member.name.rpartition('/')[0]}/{key}"
-                if f".{kind.lower()}" in _KINDS:
+                if f".{kind.lower()}" in KINDS:
                     found[key] = member.offset_data, member.size
                 elif kind == "cls":
                     content = shard.extractfile(member)
@@ -194,7 +207,7 @@ def _write_index(folder: Path, index: Path) -> None:
         table += [[number, *place, classes[key]] for key, place in found.items()]
     if not table:
         raise TrainingError(
-            f"config.data: the shards in {folder} have no images ({', '.join(sorted(_KINDS))})"
+            f"config.data: the shards in {folder} have no images ({', '.join(sorted(KINDS))})"
         )
     index.parent.mkdir(parents=True, exist_ok=True)
     made = {"shards": _state(folder), "table": torch.tensor(table)}
@@ -235,7 +248,7 @@ def prepare(options: Any) -> None:
         return
     pillow()
     for split in _SPLITS:
-        folder = _split(options, split)
+        folder = split_folder(options, split)
         if folder is not None and _state(folder) and not _is_made(folder, _index(options, folder)):
             _write_index(folder, _index(options, folder))
 
@@ -244,7 +257,8 @@ def _is_made(folder: Path, index: Path) -> bool:
     return index.is_file() and torch.load(index, weights_only=True)["shards"] == _state(folder)
 
 
-def _split(options: Any, split: str) -> Optional[Path]:
+def split_folder(options: Any, split: str) -> Optional[Path]:
+    """The folder of a split, where there is one."""
     folders = [Path(options.data, name) for name in _SPLITS[split]]
     return next((folder for folder in folders if folder.is_dir()), None)
 
@@ -257,7 +271,7 @@ def classes_of(options: Any, usual: int) -> int:
     """How many classes there are: as asked, as there are folders, or as usual."""
     if options.classes is not None:
         return int(options.classes)
-    folder = _split(options, "train") if options.data else None
+    folder = split_folder(options, "train") if options.data else None
     return len(_folders(folder)) or usual if folder is not None else usual
 
 
@@ -275,7 +289,7 @@ def dataset(options: Any, split: str, size: int, classes: int, augment: str) -> 
         count = options.samples if split == "train" else max(1, options.samples // 10)
         return Synthetic(count, classes, size, 0 if split == "train" else options.samples)
     pillow()  # missing, it is to be said once, and not by a worker
-    folder = _split(options, split)
+    folder = split_folder(options, split)
     if folder is None and split == "test":
         return None
     if folder is None:
@@ -285,7 +299,7 @@ def dataset(options: Any, split: str, size: int, classes: int, augment: str) -> 
         shards = Shards(folder, _index(options, folder), view)
         _refuse(int(shards.table[:, 3].max()), classes, folder)
         return shards
-    train = _split(options, "train")
+    train = split_folder(options, "train")
     assert train is not None  # it is read first
     names = _folders(train)
     unknown = sorted(set(_folders(folder)) - set(names))
