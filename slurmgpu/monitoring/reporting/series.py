@@ -8,6 +8,7 @@ from pathlib import Path
 
 from slurmgpu.monitoring.json_rows import Row, end_of, part, positive
 from slurmgpu.monitoring.samples import SCHEMA, host_of, sample_files
+from slurmgpu.monitoring.series import busy_since, gpus_by_index, grown
 
 __all__ = ["Line", "Series", "read_series"]
 
@@ -57,34 +58,23 @@ def read_series(run_dir: Path, job_id: int) -> Series:
 
 def _add(found: Series, host: str, at: float, row: Row, before: Row | None) -> None:
     """One sample's values; those that are totals as what was added since the sample before."""
-    job, passed = part(row, "job"), _gain(row, before or {}, "seconds")
+    before = before or {}
+    job, passed = part(row, "job"), grown(before, row, "seconds")
     if (rss := positive(job.get("rss"))) is not None:
         found.memory.setdefault(host, []).append((at, rss))
-    cpu = _gain(job, part(before or {}, "job"), "cpu_seconds")
+    cpu = grown(part(before, "job"), job, "cpu_seconds")
     if cpu is not None and passed:
         found.cpus.setdefault(host, []).append((at, cpu / passed))
-    old = _gpus(before or {})
-    for index, gpu in _gpus(row).items():
+    old = gpus_by_index(before)
+    for index, gpu in gpus_by_index(row).items():
         name = f"{host}:{index}"
         if name not in found.gpu_busy and len(found.gpu_busy) >= _MOST_GPUS:
             continue
-        busy, of = (_gain(gpu, old.get(index, {}), key) for key in ("busy_seconds", "busy_of_seconds"))
-        if busy is not None and of:
-            found.gpu_busy.setdefault(name, []).append((at, min(1.0, busy / of)))
+        if (busy := busy_since(old.get(index, {}), gpu)) is not None:
+            found.gpu_busy.setdefault(name, []).append((at, busy))
         if (memory := positive(gpu.get("memory"))) is not None:
             found.gpu_memory.setdefault(name, []).append((at, memory))
 
 
 def _rows(path: Path) -> Iterator[Row]:
     return (row for row in end_of(path, SCHEMA, _LARGEST) if row.get("kind") == "sample")
-
-
-def _gpus(row: Row) -> dict[int, Row]:
-    gpus = row.get("gpus")
-    known = (gpu for gpu in gpus if isinstance(gpu, dict)) if isinstance(gpus, list) else ()
-    return {int(index): gpu for gpu in known if (index := positive(gpu.get("index"))) is not None}
-
-
-def _gain(now: Row, before: Row, key: str) -> float | None:
-    last, first = positive(now.get(key)), positive(before.get(key))
-    return None if last is None or first is None or last < first else last - first
