@@ -92,6 +92,29 @@ def test_secrets_in_a_traceback_are_not_passed_on(run_dir: Path, name: str) -> N
     assert not any(one in told for one in (SECRET, "t0psecret", "hf_a1", "b2b2"))
 
 
+@pytest.mark.parametrize(
+    ("cut", "left"),
+    [
+        (f"login with {SECRET[:12]}...", "login with ***..."),
+        (f"a {SECRET[:8]} ... {SECRET[-9:]} b", "a *** ... *** b"),
+        ("token hf_a1a1a1a1a1...", "token ***..."),
+        ("at https://ada:correct-ho...", "at https://***..."),
+        ("waits for tcp://node1:29500 ... and for sk-learn...", "waits for tcp://node1:29500 ... and for sk-learn..."),
+        (f"{SECRET[:7]}... is too little of it", f"{SECRET[:7]}... is too little of it"),
+    ],
+)  # fmt: skip
+def test_a_secret_in_a_line_that_was_cut_leaves_no_part(cut: str, left: str) -> None:
+    hidden = without_secrets(Cause("python-exception", cut, "", evidence=(cut,)), [SECRET])
+    assert (hidden.what, hidden.evidence) == (left, (left,))
+
+
+def test_what_the_script_said_at_its_end_is_not_among_the_lines_that_matter(run_dir: Path) -> None:
+    said = "loading\nslurmgpu: first cause: not known (exit code 3): x\nslurmgpu: fix: read the log\n"
+    ended = Ended(run_dir, printing(said, 3))
+    assert ended.cause is not None
+    assert ended.cause["evidence"] == ["loading"]
+
+
 def test_ordinary_words_are_no_secrets() -> None:
     said = "FileNotFoundError: https://example.org/a@b, key=value, basic training, /home/ada/.token, sk-learn, 1@2"
     cause = Cause("python-exception", said, "", evidence=(said,))
@@ -312,6 +335,7 @@ def test_the_same_node_before_is_told_where_a_node_may_be_to_blame(tmp_path: Pat
         )
     found = earlier_on_node(cause(), tmp_path)
     assert [one.job_id for one in found] == ["2", "1"]
+    assert [one.job_id for one in earlier_on_node(cause(job_id="2"), tmp_path)] == ["1"]
     assert earlier_on_node(cause(kind="syntax"), tmp_path) == []
     assert earlier_on_node(cause(host=None), tmp_path) == []
     lines = cause_lines(cause(evidence=("x",), exit_code=137), found)

@@ -29,6 +29,15 @@ _FORMS = (
         r"|xox[abeprs]-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}\b|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+)"
     ),
 )
+# The same, of which the end is missing: a long line has been cut there.
+_CUT = r"(?= ?\.\.\.)"
+_CUT_FORMS = (
+    re.compile(r"(?<=://)[^/\s@'\"]{1,256}?:(?!\d{1,5} ?\.\.\.)[^/\s@'\"]{0,256}?" + _CUT),
+    re.compile(
+        r"\b()(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|A[KS]IA|eyJ)[\w-]{8,}?(?:\.[\w-]+)*?"
+        + _CUT
+    ),
+)
 
 
 def secrets_here(environment: Mapping[str, str], named: Iterable[str]) -> list[str]:
@@ -41,12 +50,33 @@ def secrets_here(environment: Mapping[str, str], named: Iterable[str]) -> list[s
 
 def without_secrets(cause: Cause, values: Iterable[str] = ()) -> Cause:
     """The same cause with asterisks for these values, and for what has a secret's form."""
-    known = [re.compile(f"(){re.escape(value)}") for value in values]
+    secrets = tuple(values)
+    known = [re.compile(f"(){re.escape(value)}") for value in secrets]
 
     def hidden(text: str) -> str:
         for pattern in (*known, *_FORMS):
             text = pattern.sub(lambda match: (match[1] if match.re.groups else "") + _INSTEAD, text)
+        if "..." in text:
+            for value in secrets:
+                text = _without_parts(text, value)
+            for pattern in _CUT_FORMS:
+                text = pattern.sub(_INSTEAD, text)
         return text
 
     evidence = tuple(map(hidden, cause.evidence))
     return cause._replace(what=hidden(cause.what), fix=hidden(cause.fix), evidence=evidence)
+
+
+def _without_parts(text: str, value: str) -> str:
+    """Without the beginning of a secret before a cut, and its end behind one."""
+    pieces = re.split(r"( ?\.\.\. ?)", text)
+    for at in range(0, len(pieces) - 2, 2):
+        before, after = pieces[at], pieces[at + 2]
+        lengths = range(len(value) - 1, _SHORTEST - 1, -1)
+        kept = next((one for one in lengths if before.endswith(value[:one])), 0)
+        if kept:
+            pieces[at] = before[:-kept] + _INSTEAD
+        left = next((one for one in lengths if after.startswith(value[-one:])), 0)
+        if left:
+            pieces[at + 2] = _INSTEAD + after[left:]
+    return "".join(pieces)

@@ -270,6 +270,10 @@ class Reading:
         return self._matter(number, at + 1, len(piece), piece[at].stream) < _LAST * (4 if self._many() else 1)
 
 
+_OWN = ("slurmgpu: first cause: ", "slurmgpu: fix: ")
+"""What the script's end has said of the same logs."""
+
+
 def last_lines(pieces: Sequence[Piece], most: int) -> list[str]:
     """The last lines that matter, of all logs together: the newest file's last, progress bars and framing left out."""
     for several in (pieces[-1:], pieces):
@@ -284,6 +288,7 @@ def last_lines(pieces: Sequence[Piece], most: int) -> list[str]:
                 if (
                     text.strip()
                     and at not in framing
+                    and not text.startswith(_OWN)
                     and (
                         not is_noise(text)
                         or text.startswith(("srun: error", "slurmstepd: error", "slurmgpu: "))

@@ -131,7 +131,10 @@ def _dumps(job: JobStatus, run: Run | None) -> tuple[str, ...]:
 
 
 def _is_before(one: Cause, other: Cause) -> bool:
-    return one.time is None or other.time is None or one.time <= other.time
+    """Whether a failure came before another: by their moments, and where these do not tell by the jobs' numbers."""
+    if one.time is not None and other.time is not None and one.time != other.time:
+        return one.time < other.time
+    return not one.job_id.isdecimal() or not other.job_id.isdecimal() or int(one.job_id) < int(other.job_id)
 
 
 def _files(folder: Path) -> Iterator[Path]:
