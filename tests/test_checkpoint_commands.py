@@ -172,6 +172,7 @@ def test_json_holds_what_the_manifest_says(call: Call, run_dir: Path) -> None:
         "problem": None,
         "resume": True,
         "kept_for_good": False,
+        "best": None,
         "end_of_training": False,
         "epoch": 2,
         "samples": 640,
@@ -215,6 +216,37 @@ def test_what_a_resume_set_aside_is_shown(call: Call, run_dir: Path) -> None:
 def test_the_last_checkpoint_of_a_training_says_so(call: Call, tmp_path: Path) -> None:
     save(tmp_path / "run", 30, complete=True)
     assert "a resume takes it, if intact, end of the training" in call("list", "run").stdout
+
+
+BEST = {"metric": "val/accuracy", "mode": "max", "step": 30, "value": 0.875}
+
+
+def test_the_best_checkpoint_is_marked_as_the_newest_one_knows_it(call: Call, tmp_path: Path) -> None:
+    save(tmp_path / "run", 20, best={**BEST, "step": 20})
+    save(tmp_path / "run", 30, best=BEST)
+    save(tmp_path / "run", 40, best=BEST)
+    assert [line.endswith("best: val/accuracy 0.875") for line in call("list", "run").stdout.splitlines()[2:]] == [
+        False, True, False,
+    ]  # fmt: skip
+    assert [row["best"] for row in listed(call, "run")] == [
+        None,
+        {"metric": "val/accuracy", "value": 0.875},
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("patience", "metric", "done"),
+    [(3, "loss", True), (2, "loss", True), (4, "loss", False), (3, "cost", False)],
+)
+def test_whether_a_training_ended_early_is_judged_by_the_patience_of_now(
+    tmp_path: Path, patience: int, metric: str, done: bool
+) -> None:
+    told = {"metric": "loss", "mode": "min", "step": 10, "value": 0.5, "since": 3}
+    save(tmp_path, 20, complete=True, samples=640, dataset_samples=1000, early_stop=told)
+    stop = {"metric": metric, "mode": "min", "patience": patience}
+    settings = {"epochs": 9, "batch_size": 32, "early_stop": stop}
+    assert reading.is_done(reading.checkpoints(tmp_path / "checkpoints")[0], settings) == done
 
 
 def test_each_task_of_an_array_has_its_own(call: Call, tmp_path: Path) -> None:
@@ -527,6 +559,25 @@ def test_the_newest_intact_checkpoint_is_exported_and_damage_is_said(call: Call,
     assert done.exit_code == 0, done.exception
     assert "step-8 is damaged: model.pt has 7 bytes instead of" in done.stderr
     assert torch.load(tmp_path / "weights.pt", weights_only=True) == {"weight": torch.tensor([7.0])}
+
+
+def test_the_best_checkpoint_is_exported(call: Call, tmp_path: Path) -> None:
+    for step in (20, 30, 40):
+        path = save_parts(tmp_path / "run", step, model={"weight": torch.tensor([float(step)])})
+        parts = json.loads((path / "manifest.json").read_text())["parts"]
+        writing.commit(path.parent, step, parts, {"best": BEST})
+    assert "--best and --step" in str(refused(call, "run", "--best", "--step", "40", "-o", "weights.pt"))
+    assert call("export", "run", "--best", "-o", "weights.pt").exit_code == 0
+    assert torch.load(tmp_path / "weights.pt", weights_only=True) == {"weight": torch.tensor([30.0])}
+    truncate(tmp_path / "run" / "checkpoints" / "step-30")
+    error = refused(call, "run", "--best", "-o", "other.pt")
+    assert "the best checkpoint in run, step-30 (val/accuracy 0.875), is damaged or gone" in str(error)
+
+
+def test_without_a_best_checkpoint_the_setting_is_named(call: Call, run_dir: Path) -> None:
+    error = refused(call, "--best", "-o", "weights.pt")
+    assert "no checkpoint in" in str(error)
+    assert "train.best" in (error.hint or "")
 
 
 def refused(call: Call, *words: str) -> SlurmGpuError:

@@ -51,6 +51,7 @@ def verify(ctx: click.Context, /, **given: Any) -> None:
 @click.option(
     "--step", type=click.IntRange(0), help="The checkpoint of this step (default: the newest intact one)."
 )
+@click.option("--best", is_flag=True, help="The checkpoint that train.best has kept.")
 @click.option(
     "-o",
     "--output",

@@ -15,6 +15,34 @@ __all__ = ["TRAIN_SCHEMA", "TrainSettings"]
 TRAIN_SCHEMA = "slurmgpu.train/1"
 
 
+class _Judged(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    metric: str = Field(
+        min_length=1,
+        description="A metric of the evaluation, as the log names it.",
+        examples=["accuracy", "val/loss"],
+    )
+    mode: Literal["max", "min"] = Field(
+        description="Whether a larger value is better (max), or a smaller one (min)."
+    )
+
+
+class BestSettings(_Judged):
+    """Which evaluation is the best one."""
+
+
+class EarlyStopSettings(_Judged):
+    """When a training ends because it does not get better."""
+
+    patience: int = Field(
+        ge=1, description="Evaluations in a row without a better value, after which the training ends."
+    )
+    min_delta: float = Field(
+        0.0, ge=0, description="A value counts as better only if it is so by more than this."
+    )
+
+
 class TrainSettings(BaseModel):
     """How the training entrypoint trains a task."""
 
@@ -191,6 +219,17 @@ class TrainSettings(BaseModel):
     )
     evaluate_steps: int | None = Field(
         None, ge=1, description="Optimizer steps between two evaluations, inside epochs; null: none."
+    )
+    best: BestSettings | None = Field(
+        None,
+        description="Keep the checkpoint of the evaluation with the best value of a metric, whatever keep says; null: none is "
+        "kept for that.",
+        examples=[{"metric": "accuracy", "mode": "max"}],
+    )
+    early_stop: EarlyStopSettings | None = Field(
+        None,
+        description="End the training when a metric has not got better for so many evaluations; null: it does not end early.",
+        examples=[{"metric": "loss", "mode": "min", "patience": 5}],
     )
     checkpoint_every: int = Field(
         1, ge=1, description="Epochs between two checkpoints; the end always gets one."

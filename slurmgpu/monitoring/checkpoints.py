@@ -17,9 +17,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 __all__ = [
+    "Best",
     "Checkpoint",
+    "EarlyStop",
     "Manifest",
     "State",
+    "best_of",
     "checkpoint_folders",
     "checkpoints",
     "damage",
@@ -48,6 +51,25 @@ class Part(_Read):
     sha256: str
 
 
+class Best(_Read):
+    """The best evaluation so far, by the metric that the settings name."""
+
+    metric: str
+    mode: str
+    step: int
+    value: float
+
+
+class EarlyStop(_Read):
+    """The last evaluation that was better, and the number of those since; no value where none was finite."""
+
+    metric: str
+    mode: str
+    step: int
+    value: float | None
+    since: int
+
+
 class _Settings(_Read):
     keep_every: int | None = None
 
@@ -68,6 +90,8 @@ class Manifest(_Read):
     world_size: int | None = None
     torch: str | None = None
     complete: bool = False
+    best: Best | None = None
+    early_stop: EarlyStop | None = None
     settings: _Settings = _Settings()
 
 
@@ -135,6 +159,8 @@ def is_done(newest: Checkpoint | None, settings: Mapping[str, Any]) -> bool:
     manifest = newest.manifest if newest is not None else None
     if newest is None or manifest is None or not manifest.complete or settings.get("resume") is False:
         return False
+    if _is_spent(manifest.early_stop, settings.get("early_stop")):
+        return True
     most = settings.get("max_steps")
     if most is not None and newest.step >= most:
         return True
@@ -143,6 +169,23 @@ def is_done(newest: Checkpoint | None, settings: Mapping[str, Any]) -> bool:
         return False
     room = settings["batch_size"] if settings.get("drop_last") else 1
     return bool(manifest.samples + room > epochs * manifest.dataset_samples)
+
+
+def _is_spent(saved: EarlyStop | None, wanted: Mapping[str, Any] | None) -> bool:
+    """Whether a training ends early by these settings."""
+    if saved is None or wanted is None:
+        return False
+    same = (saved.metric, saved.mode) == (wanted["metric"], wanted["mode"])
+    return same and saved.since >= wanted["patience"]
+
+
+def best_of(found: list[Checkpoint]) -> tuple[Best | None, Checkpoint | None]:
+    """The best evaluation, as the newest generation that counts has it, and its checkpoint, if that is there."""
+    newest = newest_complete(found)
+    best = newest.manifest.best if newest and newest.manifest else None
+    if best is None:
+        return None, None
+    return best, next((one for one in found if one.step == best.step and one.state == "complete"), None)
 
 
 def _look(path: Path, step: int) -> Checkpoint | None:

@@ -101,8 +101,8 @@ class Evaluation:
         """End the data-loader workers."""
         self._sets = [each._replace(batches=()) for each in self._sets]
 
-    def try_first(self, model: torch.nn.Module) -> None:
-        """Evaluate the first batch of each test set, as ``run`` does, and forget what comes of it.
+    def try_first(self, model: torch.nn.Module) -> Optional[list[str]]:
+        """Evaluate the first batch of each test set, as ``run`` does; the names of its measures, None if it is broken off.
 
         What needs all outputs at once (``finish``) may fail on so few, and is not tried.
         """
@@ -111,9 +111,10 @@ class Evaluation:
             each._replace(batches=itertools.islice(each.batches, 1), sizes=each.sizes[:1]) for each in whole
         ]
         try:
-            self._measured(model)
+            found = self._measured(model)
         finally:
             self._sets = whole
+        return None if found is None else list(found[0])
 
     def run(self, model: torch.nn.Module) -> Optional[Results]:
         """The task's measures over all test sets.

@@ -18,8 +18,9 @@ from typing import Any, Optional, Union
 import torch
 
 from .data import count_workers, train_batches
-from .errors import NotFinite, SettingsError
+from .errors import EvaluationFailed, NotFinite, SettingsError
 from .evaluation import Evaluation, Results, trained_sums
+from .judging import Judge
 from .optimizers import by_name, learning_rates, make_optimizer
 from .order import Order, Share, mix, shares
 from .orders import make_order
@@ -73,6 +74,7 @@ class Loop:
         self.session, self.console, self.watch = session, session.console, session.watch
         self.group = group = session.group
         self.position = Position()
+        self.judge = Judge(settings)
         self.results = Results({}, {})
         self.micro = micro_batch(settings, group.ranks.world_size)
         self.precision = Precision(settings.precision, group.device, settings.init_scale)
@@ -135,6 +137,7 @@ class Loop:
         self.evaluation.load(
             None if self.stream else train, self.settings, self.settings.eval_micro_batch or self.micro
         )
+        self.judge.require_evaluations(bool(self.evaluation))
 
     def connect(self) -> None:
         """Tie the ranks' models together, and start the data at the position."""
@@ -271,7 +274,7 @@ class Loop:
         self.wrapped.train()
         self.meter.start_clock()  # what was built and joined before is not part of a step
         while True:
-            done = position.step >= last
+            done = position.step >= last or self.judge.spent
             due = False
             evaluating = self._evaluation_is_due(done)
             if evaluating or done or self.epoch > position.evaluated:
@@ -281,6 +284,7 @@ class Loop:
                     watch.stop()  # only to wait until all know why; they are all here
                     return False
                 position.evaluated = self.epoch
+                done = position.step >= last or self.judge.spent
                 if evaluating or done or not self.evaluation:
                     report()
             if done:
@@ -289,7 +293,8 @@ class Loop:
                 return True
             if bound.must_wait(position.step):
                 wait_for_save()
-            if bound.due(position.step) or (due and self.session.affords(position.step)):
+            best = evaluating and self.judge.is_best(position.step)
+            if best or bound.due(position.step) or (due and self.session.affords(position.step)):
                 save()
             if watch.step >= watch.line and watch.stop():
                 return False
@@ -331,9 +336,11 @@ class Loop:
         """Evaluate a batch of each test set on trial; what an evaluation changes is as before."""
         before = [each.detach().clone() for each in self.model.buffers()]
         self.gauges.paused = True
-        self.evaluation.try_first(self.model)
+        names = self.evaluation.try_first(self.model)
         self.gauges.paused = False
         put_back(self.model.buffers(), before)
+        if names is not None and not (self.task.has("finish") or self.task.has("sample")):
+            self.judge.require_metrics(names, " (sanity: false leaves it to the first evaluation)")
 
     def _steps(self, until: int, take: Callable[[int], None]) -> None:
         """Train up to a step, or to the line that the watch has drawn."""
@@ -371,6 +378,10 @@ class Loop:
         self.gauges.paused = False
         if results is None:
             return False
+        try:
+            self.judge.look(self.position.step, results.values)
+        except SettingsError as error:  # no step is lost to it
+            raise EvaluationFailed([], error, changed=False) from error
         self.results = results
         seconds = time.perf_counter() - started
         self.metrics.write(

@@ -12,7 +12,7 @@ from .loop import Loop, Position
 from .optimizers import load_state
 from .order import mix
 from .saving import randomness
-from .saving.checkpoint import Generation
+from .saving.checkpoint import Generation, counts
 from .streams import Stream
 
 __all__ = ["restore", "restore_rank"]
@@ -22,7 +22,7 @@ _FREE = {
     "strategy", "epochs", "max_steps", "workers", "evaluate_every", "evaluate_steps", "checkpoint_every",
     "checkpoint_steps", "checkpoint_share", "keep", "keep_every", "resume", "sanity", "stop_margin", "hang_timeout",
     "log_every", "profile", "profile_after", "profile_steps", "profile_stacks", "profile_snapshot", "nvtx", "track",
-    "peak_flops", "timeout", "fit_head_room",
+    "peak_flops", "timeout", "fit_head_room", "best", "early_stop",
 }  # fmt: skip
 
 
@@ -59,12 +59,26 @@ def restore(loop: Loop) -> None:
             "undo the change, or submit the job again: a new run starts at the first step"
         ) from error
     loop.results = Results(dict(facts["results"]), {})
+    _restore_judge(loop, found)
     changed = _changes(loop, found)
     if changed:
         kept = (
             "" if anew else "; what optimizer and schedule saved, such as the learning rate, stays in force"
         )
         loop.console.say(f"note: changed since {name}: {', '.join(changed)}. Training goes on{kept}")
+
+
+def _restore_judge(loop: Loop, found: Generation) -> None:
+    """Let the judge go on; a best checkpoint that somebody has removed is said, and is none any more."""
+    judge = loop.judge
+    for note in judge.restore(found.manifest):
+        loop.console.say(f"note: {note}")
+    step, folder = judge.kept, found.path.parent
+    if step is not None and not loop.group.on_first(lambda: counts(folder / f"step-{step}")):
+        judge.lose()
+        loop.console.say(
+            f"note: the best checkpoint, step-{step}, is gone: the next evaluation is the best one"
+        )
 
 
 def _samples(loop: Loop, found: Generation) -> int:

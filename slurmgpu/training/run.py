@@ -12,6 +12,7 @@ import torch
 
 from .errors import EvaluationFailed, NotFinite, Paused, SettingsError, TrainingError
 from .fitting.finder import find, found_before
+from .judging import is_spent
 from .loop import Loop
 from .optimizers import left_out
 from .processes.group import Group
@@ -111,7 +112,7 @@ class _Run:
         if self.found is not None:
             require_facts(self.found, *_FACTS)
         if self.found is not None and _finished(self.found, self.settings, self.limit.step):
-            self.console.say(_already_finished(self.found))
+            self.console.say(_already_finished(self.found, self.settings))
             return
         tracking = self._tracking()
         metrics = self._lines("metrics.jsonl", tracking.put)
@@ -274,6 +275,7 @@ class _Run:
         loop.metrics.flush()  # ... and a resume from here does not write it again
         began = time.perf_counter()
         self._note_changes()
+        self.session.collect()  # if the save before has failed, the facts are others
         facts = {
             "samples": position.samples,
             "dataset_samples": loop.dataset_samples,
@@ -284,6 +286,7 @@ class _Run:
             "total_steps": loop.total_steps,
             "task_sha256": loop.task.sha256(),
             "results": loop.results.values,
+            **loop.judge.facts(position.step),
             "order": loop.order_mark(),
             "settings": settings.as_dict(),
         }
@@ -388,7 +391,9 @@ class _Run:
                 self.group.barrier()  # rank 0 leaves with the store by which the others learn of the save
 
     def _note(self, saved: Saved) -> None:
-        if saved.error is None:
+        if saved.error is not None:
+            self.loop.judge.failed(saved.step)
+        else:
             path = f"checkpoints/step-{saved.step}"
             values = {"path": path, "seconds": saved.seconds, "bytes": saved.size}
             self.loop.metrics.write("checkpoint", saved.step, values)
@@ -397,7 +402,7 @@ class _Run:
         loop = self.loop
         self.console.say(
             f"{loop.of_epochs(loop.epoch)}step {loop.position.step}/{loop.last_step()}  "
-            f"{describe(loop.results.values)}"
+            f"{describe(loop.results.values)}{', the best so far' if loop.judge.is_best(loop.position.step) else ''}"
         )
         if loop.results.texts:
             self._generated.write("generated", loop.position.step, loop.results.texts)
@@ -409,13 +414,16 @@ class _Run:
             loop.metrics.write("end", step, {"reason": self.session.watch.reason, "seconds": seconds})
             self.session.stopped(step)
             return
-        cut = not _used_up(loop.position.samples, loop.samples, self.settings)
-        reason = self.limit.name if cut else "epochs"
+        early = loop.judge.spent and step < loop.last_step()
+        cut = not early and not _used_up(loop.position.samples, loop.samples, self.settings)
+        reason = "early_stop" if early else self.limit.name if cut else "epochs"
         values = {"reason": reason, "epochs": loop.epoch, "seconds": seconds, **loop.results.values}
         loop.metrics.write("end", step, values)
         epochs = "" if loop.stream else f"{loop.epoch} epochs, "
         alone = self.settings.most_epochs is None and self.limit.name == "max_steps"
         stopped = f" (stopped by {self.limit.name})" if cut and not alone else ""
+        if early:
+            stopped = f" ({loop.judge.describe_end()})"
         self.console.say(
             f"done: {epochs}{step} steps, {duration(seconds)}, {describe(loop.results.values)}{stopped}"
         )
@@ -442,9 +450,9 @@ def _finished(found: Generation, settings: Settings, limit: Optional[int]) -> bo
     """Whether a checkpoint is the end of what the settings ask for, with its evaluation."""
     facts = found.manifest
     at_limit = limit is not None and facts["step"] >= limit
-    return bool(
-        facts["complete"] and (at_limit or _used_up(facts["samples"], facts["dataset_samples"], settings))
-    )
+    early = is_spent(facts.get("early_stop"), settings.early_stop)
+    used_up = _used_up(facts["samples"], facts["dataset_samples"], settings)
+    return bool(facts["complete"] and (at_limit or early or used_up))
 
 
 def _length(loop: Loop) -> str:
@@ -468,9 +476,11 @@ def _used_up(samples: int, dataset_samples: Optional[int], settings: Settings) -
     return samples + room > epochs * dataset_samples
 
 
-def _already_finished(found: Generation) -> str:
+def _already_finished(found: Generation, settings: Settings) -> str:
     facts = found.manifest
+    early = is_spent(facts.get("early_stop"), settings.early_stop)
+    longer = "early_stop.patience" if early else "epochs or max_steps"
     return (
         f"already done: {facts['epoch']} epochs, {facts['step']} steps, {describe(facts['results'])} "
-        f"(checkpoints/{found.path.name}); to train on, raise epochs or max_steps in the run directory's train.json"
+        f"(checkpoints/{found.path.name}); to train on, raise {longer} in the run directory's train.json"
     )

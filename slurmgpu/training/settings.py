@@ -89,6 +89,31 @@ _MICRO = _Rule(
 _SHARE = _Rule("a number from 0 to below 1", lambda v: _number(positive=False).holds(v) and float(str(v)) < 1)
 _SEED = _Rule("a whole number from 0 to 2**64 - 1", lambda v: type(v) is int and 0 <= v < 2**64)
 _WORKERS = _Rule("'auto' or a whole number of at least 0", lambda v: v == "auto" or _whole(0).holds(v))
+_METRIC = _Rule("the name of a metric of the evaluation", lambda v: isinstance(v, str) and bool(v))
+_MODE = _one_of("max", "min")
+
+
+def _fields(required: Mapping[str, _Rule], optional: Mapping[str, _Rule]) -> _Rule:
+    """A mapping with these keys, or null."""
+    told = ", ".join([f"{name} ({rule.valid})" for name, rule in required.items()])
+    told += "".join(f" and at will {name} ({rule.valid})" for name, rule in optional.items())
+
+    def holds(value: object) -> bool:
+        if not isinstance(value, dict):
+            return value is None
+        if not required.keys() <= value.keys() <= required.keys() | optional.keys():
+            return False
+        return all(
+            rule.holds(value[name]) for name, rule in {**required, **optional}.items() if name in value
+        )
+
+    return _Rule(f"a mapping with {told}, or null", holds)
+
+
+_BEST = _fields({"metric": _METRIC, "mode": _MODE}, {})
+_EARLY_STOP = _fields(
+    {"metric": _METRIC, "mode": _MODE, "patience": _COUNT}, {"min_delta": _number(positive=False)}
+)
 _TRACKERS = _Rule(
     "a list of tensorboard, wandb",
     lambda v: isinstance(v, list) and all(each in ("tensorboard", "wandb") for each in v),
@@ -140,6 +165,8 @@ class Settings:
     bucket_cap_mb: Annotated[float, _POSITIVE] = 25.0
     evaluate_every: Annotated[Optional[int], _or_null(_COUNT)] = 1
     evaluate_steps: Annotated[Optional[int], _or_null(_COUNT)] = None
+    best: Annotated[Optional[Mapping[str, Any]], _BEST] = None
+    early_stop: Annotated[Optional[Mapping[str, Any]], _EARLY_STOP] = None
     checkpoint_every: Annotated[int, _COUNT] = 1
     checkpoint_steps: Annotated[Optional[int], _or_null(_COUNT)] = None
     checkpoint_share: Annotated[Optional[float], _or_null(_SHARE)] = 0.05

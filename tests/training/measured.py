@@ -87,3 +87,41 @@ class Alone(Plain):
 
     def sample(self, model, cfg):
         return f"{model(torch.ones(3)).item():.6f}"
+
+
+class _Counting(nn.Module):
+    """Knows how many micro-batches it has learned from."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.2), nn.Tanh(), nn.Linear(8, 1))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        if self.training:
+            self.seen += 1
+        return self.inner(x)
+
+
+class Scripted(Plain):
+    """The score of each evaluation is as cfg.scores says, by the steps that the model has learned from."""
+
+    def model(self, cfg):
+        self.scores, self.steps = cfg.scores, cfg.evaluate_steps
+        return _Counting()
+
+    def dataset(self, cfg, split):
+        return self.samples(100 if split == "train" else 5)
+
+    def evaluate(self, model, batch):
+        self.fault("evaluate")
+        count = len(batch[0])
+        score = float(self.scores[int(model.seen) // self.steps - 1]) if model.seen >= self.steps else 0.0
+        return {"score": (score * count, count), "cost": (-score * count, count)}
+
+
+class Untested(Plain):
+    """No test set."""
+
+    def dataset(self, cfg, split):
+        return None if split == "test" else self.samples(100)

@@ -16,6 +16,7 @@ from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.settings import runs_by_settings
 from slurmgpu.monitoring.checkpoints import (
     Checkpoint,
+    best_of,
     checkpoint_folders,
     checkpoints,
     damage,
@@ -52,6 +53,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         "a resume takes it, if intact" if row["resume"] else "",
         "end of the training" if row["end_of_training"] else "",
         "kept for good" if row["kept_for_good"] else "",
+        f"best: {row['best']['metric']} {row['best']['value']:.6g}" if row["best"] else "",
         printable(row["problem"] or ""),
     ]
     return (
@@ -170,6 +172,7 @@ def act_export(
     ctx: click.Context,
     run: str | None,
     step: int | None,
+    best: bool,
     target: Path,
     part: str,
     force: bool,
@@ -178,6 +181,8 @@ def act_export(
     run_dir, tasks = _tasks(ctx, run)
     _check_target(target, tasks, force)
     interpreter = chosen_python(python, os.environ)
+    if best:
+        step = _best_step(run_dir, tasks, step)
     one = _intact(run_dir, tasks, step)
     arguments = [str(one.path.absolute()), str(target.absolute()), part]
     facts = json.loads(ask_entrypoint(interpreter, "export", arguments, os.environ))
@@ -200,11 +205,7 @@ def _check_target(target: Path, tasks: list[_Task], force: bool) -> None:
 
 def _intact(run_dir: Path, tasks: list[_Task], step: int | None) -> Checkpoint:
     """The checkpoint to export, read through: that of the step, else the newest intact one."""
-    if len(tasks) > 1:
-        raise InvalidInput(
-            f"{run_dir} is an array, with tasks {', '.join(task.name or '(none)' for task in tasks)}",
-            hint=f"name one of them: {run_dir / tasks[-1].name}",
-        )
+    _require_one(run_dir, tasks)
     read: Iterable[tuple[Checkpoint, list[str] | None]] = ()
     if step is not None:
         _require_step(run_dir, tasks, step)
@@ -221,6 +222,33 @@ def _intact(run_dir: Path, tasks: list[_Task], step: int | None) -> Checkpoint:
         f"there is no intact checkpoint{'' if step is None else f' of step {step}'} in {run_dir}",
         hint="slurmgpu checkpoint list shows which there are",
     )
+
+
+def _best_step(run_dir: Path, tasks: list[_Task], step: int | None) -> int:
+    """The step of the best checkpoint."""
+    if step is not None:
+        raise InvalidInput("--best and --step: each names a checkpoint", hint="give one of them")
+    _require_one(run_dir, tasks)
+    found, one = best_of(tasks[0].found) if tasks else (None, None)
+    if found is None:
+        raise InvalidInput(
+            f"--best: no checkpoint in {run_dir} is known as the best one",
+            hint="a training keeps its best checkpoint with train.best, say {metric: accuracy, mode: max}",
+        )
+    if one is None:
+        raise RunFailed(
+            f"the best checkpoint in {run_dir}, step-{found.step} ({found.metric} {found.value:.6g}), is damaged or gone",
+            hint="slurmgpu checkpoint list shows which there are",
+        )
+    return found.step
+
+
+def _require_one(run_dir: Path, tasks: list[_Task]) -> None:
+    if len(tasks) > 1:
+        raise InvalidInput(
+            f"{run_dir} is an array, with tasks {', '.join(task.name or '(none)' for task in tasks)}",
+            hint=f"name one of them: {run_dir / tasks[-1].name}",
+        )
 
 
 def _require_step(run_dir: Path, tasks: list[_Task], step: int) -> None:
@@ -245,6 +273,7 @@ def _tasks(ctx: click.Context, run: str | None) -> tuple[Path, list[_Task]]:
 def _facts(task: _Task, one: Checkpoint, *, resume: bool) -> dict[str, object]:
     """What a row shows and JSON holds: bytes, seconds since 1970, null for what is not known."""
     manifest = one.manifest
+    best, where = best_of(task.found)
     return {
         "task": task.name or None,
         "step": one.step,
@@ -252,6 +281,7 @@ def _facts(task: _Task, one: Checkpoint, *, resume: bool) -> dict[str, object]:
         "problem": one.problem,
         "resume": resume,
         "kept_for_good": one.kept_for_good,
+        "best": {"metric": best.metric, "value": best.value} if best and where is one else None,
         "end_of_training": bool(manifest and manifest.complete),
         "epoch": manifest.epoch if manifest else None,
         "samples": manifest.samples if manifest else None,

@@ -184,9 +184,12 @@ def _nothing_left(run_dir: Path, plan: Plan) -> SlurmGpuError:
     if plan.train is not None:
         epochs, steps = plan.train["epochs"], plan.train["max_steps"]
         name, was = ("max_steps", steps) if epochs is None and steps is not None else ("epochs", epochs or 1)
+        longer, early = f"--set train.{name}=N (it was {was})", plan.train.get("early_stop")
+        if early:
+            longer += f", or train.early_stop.patience=N (it was {early['patience']}) after an early stop"
         return SlurmGpuError(
             f"nothing is left to do: the training of {whose}{run_dir} is done",
-            hint=f"to train on: slurmgpu resume {run_dir} --set train.{name}=N (it was {was})",
+            hint=f"to train on: slurmgpu resume {run_dir} {longer}",
         )
     return SlurmGpuError(
         f"nothing is left to do: {whose}{run_dir} has completed",

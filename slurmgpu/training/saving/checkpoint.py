@@ -20,11 +20,22 @@ from typing import IO, Any, Optional, cast
 import torch
 
 from ..errors import TrainingError
-from ..files import TEMPORARY, Facts, free_name, is_there, patiently, sha256, sync_folder, write_whole
+from ..files import (
+    TEMPORARY,
+    Facts,
+    free_name,
+    is_there,
+    patiently,
+    read_json,
+    sha256,
+    sync_folder,
+    write_whole,
+)
 
 __all__ = [
     "Generation",
     "commit",
+    "counts",
     "folders",
     "newest_intact",
     "prune",
@@ -88,10 +99,20 @@ def _unsealed(text: bytes) -> dict[str, Any]:
 
 
 def prune(folder: Path, keep: int, keep_every: Optional[int]) -> None:
-    """Remove all generations but the newest ``keep`` and those whose step ``keep_every`` divides."""
-    for path in _generations(folder)[keep:]:
-        if not keep_every or int(path.name.partition("-")[2]) % keep_every:
+    """Remove all generations but the newest ``keep``, those that these call the best, and those that ``keep_every`` divides."""
+    generations = _generations(folder)
+    # Of each that stays: should the newest be damaged, the one before it is gone on from, with its best one.
+    best = {_best(path) for path in generations[:keep]} if generations[keep:] else set()
+    for path in generations[keep:]:
+        step = int(path.name.partition("-")[2])
+        if step not in best and (not keep_every or step % keep_every):
             remove(path)
+
+
+def _best(path: Path) -> Optional[int]:
+    """The step of the best generation, as the manifest of this one has it."""
+    best = read_json(path / _MANIFEST).get("best")
+    return best.get("step") if isinstance(best, dict) else None
 
 
 def _generations(folder: Path) -> list[Path]:
@@ -99,7 +120,7 @@ def _generations(folder: Path) -> list[Path]:
     steps = {}
     for path in folders(folder):
         match = re.fullmatch(r"step-(\d+)", path.name)
-        if match and _has_manifest(path):
+        if match and counts(path):
             steps[int(match[1])] = path
     return [steps[step] for step in sorted(steps, reverse=True)]
 
@@ -119,7 +140,7 @@ def _entries(folder: Path) -> list[Path]:
         return []
 
 
-def _has_manifest(path: Path) -> bool:
+def counts(path: Path) -> bool:
     """Whether a generation counts; raises where that is unclear, because a wrong no would lose a good one."""
     return patiently(partial(is_there, path / _MANIFEST))
 
@@ -133,7 +154,7 @@ def remove(path: Path) -> None:
 def sweep(folder: Path) -> None:
     """Remove what a killed save left behind: folders without a manifest, files under temporary names."""
     for path in folders(folder):
-        if path.is_dir() and not _has_manifest(path):
+        if path.is_dir() and not counts(path):
             shutil.rmtree(path)
     for stray in folder.glob(f"step-*/*{TEMPORARY}"):
         stray.unlink()
