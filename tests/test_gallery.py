@@ -14,6 +14,7 @@ from slurmgpu.files.clusters import load_cluster
 from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.gallery import copy_example, example_named, example_names, examples
 from slurmgpu.files.jobs import read_user_script
+from slurmgpu.files.tasks import check_shipped_task
 from slurmgpu.files.yaml import read_file, validate
 from slurmgpu.models.job import Job
 from slurmgpu.planning.planner import make_plan
@@ -32,6 +33,7 @@ CLUSTERS = {
 # What is filled in where a cluster names it in its own way, or cannot have it.
 SLICES = {"csc-mahti": "a100_1g.5gb", "drac-narval": "a100_1g.5gb", "uva-afton": "1g.10gb"}
 WITHOUT_CPU_PARTITION = {"uva-afton"}
+WITHOUT_16_NODES = {"uva-afton", "csc-mahti"}
 OF_ONE_SITE = [name for name in example_names() if name.startswith("uva-")]
 NEUTRAL = [name for name in example_names() if name not in OF_ONE_SITE]
 
@@ -39,7 +41,8 @@ NEUTRAL = [name for name in example_names() if name not in OF_ONE_SITE]
 def clusters_for(name: str) -> list[str]:
     if name == "mig-slice":
         return list(SLICES)
-    return [one for one in CLUSTERS if name != "pipeline-prepare" or one not in WITHOUT_CPU_PARTITION]
+    lacking = {"pipeline-prepare": WITHOUT_CPU_PARTITION, "gpt2-16-nodes": WITHOUT_16_NODES}.get(name, set())
+    return [one for one in CLUSTERS if one not in lacking]
 
 
 def filled_in(name: str, folder: Path, cluster: str) -> Job:
@@ -74,6 +77,18 @@ def test_a_copied_job_is_without_findings_on_at_least_three_clusters(
     if shutil.which("shellcheck"):
         done = subprocess.run(["shellcheck", "--shell=bash", *scripts], capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_options_of_shipped_tasks_are_theirs_and_the_batch_divides_by_the_gpus() -> None:
+    jobs = [validate(Job, read_file(data_folder("jobs") / f"{name}.yaml"), "job") for name in example_names()]
+    trained = [(job.name, job.train, job.resources) for job in jobs if job.train is not None]
+    shipped = [each for each in trained if each[1].task.startswith("slurmgpu:")]
+    assert len(shipped) >= 3
+    for name, train, resources in shipped:
+        check_shipped_task(train.task, train.config)
+        gpus = resources.gpus or resources.gpus_per_node
+        assert gpus is not None
+        assert train.batch_size % (gpus.count * int(resources.nodes or 1)) == 0, name
 
 
 @pytest.mark.parametrize("name", NEUTRAL)
