@@ -17,6 +17,7 @@ from typing import Any, Optional, Union
 
 import torch
 
+from .callbacks import Callbacks
 from .data import count_workers, train_batches
 from .errors import EvaluationFailed, NotFinite, SettingsError
 from .evaluation import Evaluation, Results, trained_sums
@@ -102,6 +103,7 @@ class Loop:
         self.meter = Meter(group, means(settings, list(by_name(self.optimizer)), task.has("step")))
         self.gauges = Gauges(settings, group, task.flops(cfg))
         self._gauged = self.gauges.any or group.together
+        self.callbacks = Callbacks(task, group, self.console)
         self._pending: Optional[Reading] = None
         self._step_seconds = self._evaluation_seconds = 0.0
         self.after_first: Optional[Callable[[], None]] = None
@@ -283,7 +285,7 @@ class Loop:
                 if evaluating and not self._evaluate():
                     watch.stop()  # only to wait until all know why; they are all here
                     return False
-                position.evaluated = self.epoch
+                self._close_epochs()
                 done = position.step >= last or self.judge.spent
                 if evaluating or done or not self.evaluation:
                     report()
@@ -299,11 +301,18 @@ class Loop:
             if watch.step >= watch.line and watch.stop():
                 return False
             take = self.step.take if profile is None or profile.through else profile.take
-            self._steps(min(last, self._next_event()), take)
+            told = self.callbacks.around(take, self.model, lambda: position.step)
+            self._steps(min(last, self._next_event()), told)
             if self.after_first is not None:
                 self._try_out(self.after_first)
             if position.step % settings.log_every == 0:
                 self._log()
+
+    def _close_epochs(self) -> None:
+        """What follows the evaluation at the end of each epoch."""
+        for epoch in range(self.position.evaluated + 1, self.epoch + 1):
+            self.callbacks.epoch_end(self.model, epoch, self.results.values)
+        self.position.evaluated = self.epoch
 
     def _next_event(self) -> int:
         """The next step after which something may be due."""
@@ -329,6 +338,7 @@ class Loop:
         scaler = self.precision.scaler
         named = {
             "model": self.model, "optimizer": self.optimizer, "schedule": self.schedule, "scaler": scaler,
+            "task": self.task.own,
         }  # fmt: skip
         return {name: part for name, part in named.items() if part is not None}
 

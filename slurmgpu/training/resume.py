@@ -51,6 +51,8 @@ def restore(loop: Loop) -> None:
             loop.optimizer.load_state_dict(state["optimizer"])
             if loop.schedule is not None:
                 loop.schedule.load_state_dict(state["schedule"])
+        if loop.task.own is not None:
+            _restore_task(loop, found)
         if loop.precision.scaler is not None and state["scaler"] is not None:
             loop.precision.scaler.load_state_dict(state["scaler"])
     except (RuntimeError, ValueError, KeyError) as error:
@@ -105,6 +107,24 @@ def _restore_stream(loop: Loop, stream: Stream, found: Generation) -> None:
             f"note: the stream begins anew, because {found.path.name} is of {found.manifest['world_size']} process(es) and "
             "holds no place in it for the shares of now: samples come again"
         )
+
+
+def _restore_task(loop: Loop, found: Generation) -> None:
+    """Give the task its own state back: this rank's, or rank 0's where there were other ranks."""
+    ranks = loop.group.ranks
+    same = found.manifest["world_size"] == ranks.world_size
+    saved = loop.session.read(f"rank-{ranks.rank if same else 0}.pt").get("task")
+    if saved is None:
+        loop.console.say(
+            f"note: the task's own state begins anew, because {found.path.name} was saved without one"
+        )
+        return
+    if not same:
+        loop.console.say(
+            f"note: the task's own state is that of rank 0 on every rank, because {found.path.name} is of "
+            f"{found.manifest['world_size']} process(es)"
+        )
+    loop.task.own.load_state_dict(saved)
 
 
 def restore_rank(loop: Loop) -> None:

@@ -130,8 +130,11 @@ class _Run:
         with tracking:
             self._announce()
             self.session.begin(self.signals, self._note, self._in_background)
+            loop.callbacks.start(loop.model, Config(self.settings))
             complete = self._run()
             self._save_for_good(complete)
+            if complete:
+                loop.callbacks.end(loop.model, loop.results.values)
             loop.close()
             self._end(complete, time.perf_counter() - started)
         self.group.barrier()  # nobody leaves before the last checkpoint counts: srun ends the rest soon after
@@ -312,6 +315,8 @@ class _Run:
         own: dict[str, object] = {"meter": loop.meter.state()}
         if loop.stream is not None:
             own["stream"] = loop.stream.state()
+        if loop.task.own is not None:
+            own["task"] = loop.task.state()
         return own
 
     def _try_out(self) -> None:
@@ -342,13 +347,14 @@ class _Run:
 
     def _note_changes(self) -> None:
         """Say once what the task changes that no checkpoint holds."""
-        changed = [] if self._noted else self.loop.beside.changed()
+        # A task with a state of its own has put in what it needs.
+        changed = [] if self._noted or self.loop.task.own is not None else self.loop.beside.changed()
         if changed:
             self._noted = True
             self.console.say(
                 f"note: {', '.join(changed[:4])}{' and others' if changed[4:] else ''} of the task changes while it "
                 "trains and is in no checkpoint: a resume begins with its first values; "
-                "make it part of what model(cfg) returns"
+                "make it part of what model(cfg) returns, or of a state_dict() of the task"
             )
 
     def _wait_for_save(self) -> None:
@@ -397,6 +403,7 @@ class _Run:
             path = f"checkpoints/step-{saved.step}"
             values = {"path": path, "seconds": saved.seconds, "bytes": saved.size}
             self.loop.metrics.write("checkpoint", saved.step, values)
+            self.loop.callbacks.saved(self.session.run_dir / path)
 
     def _report_epoch(self) -> None:
         loop = self.loop

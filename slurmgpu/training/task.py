@@ -27,7 +27,7 @@ from .beside import Beside
 from .errors import TrainingError
 from .settings import Config
 
-__all__ = ["Collate", "Data", "Loss", "Scalar", "Task", "describe_value", "is_stream", "load"]
+__all__ = ["CALLBACKS", "Collate", "Data", "Loss", "Scalar", "Task", "describe_value", "is_stream", "load"]
 
 Scalar = Union[float, torch.Tensor]
 Collate = Callable[[list[object]], object]
@@ -51,7 +51,16 @@ _OPTIONAL = {
     "sample": "(model, cfg)",
     "prepare": "(cfg)",
     "flops": "(cfg)",
+    "state_dict": "()",
+    "load_state_dict": "(state)",
+    "on_start": "(model, cfg)",
+    "on_step_end": "(model, step)",
+    "on_epoch_end": "(model, epoch, results)",
+    "on_save": "(path)",
+    "on_end": "(model, results)",
 }
+CALLBACKS = [name for name in _OPTIONAL if name.startswith("on_")]
+"""What a task may have to be told of; see ``callbacks``."""
 
 _ORDERS = ("weights", "lengths", "order")
 
@@ -158,6 +167,11 @@ class Task:
             raise TrainingError(
                 f"{self.path}: {self._name} has schedules, which go with optimizers; with one optimizer, write schedule"
             )
+        for one, other in (("state_dict", "load_state_dict"), ("load_state_dict", "state_dict")):
+            if hasattr(kind, one) and not hasattr(kind, other):
+                raise TrainingError(
+                    f"{self.path}: {self._name} has {one} and no {other}; a state of its own needs both"
+                )
 
     def _check_method(self, kind: type, method: str, parameters: str) -> None:
         function = getattr(kind, method, None)
@@ -172,7 +186,7 @@ class Task:
         static = isinstance(inspect.getattr_static(kind, method), (staticmethod, classmethod))
         try:
             inspect.signature(function).bind(
-                *([] if static else ["self"]), *parameters.strip("()").split(", ")
+                *([] if static else ["self"]), *filter(None, parameters.strip("()").split(", "))
             )
         except TypeError as error:
             raise TrainingError(
@@ -191,6 +205,33 @@ class Task:
     def has(self, method: str) -> bool:
         """Whether the task has this optional method."""
         return callable(getattr(self._user, method, None))
+
+    @property
+    def own(self) -> Any:
+        """The task as what has a state of its own in checkpoints; None: it has none."""
+        kind = type(self._user)
+        if isinstance(self._user, torch.nn.Module) and kind.state_dict is torch.nn.Module.state_dict:
+            return None  # a module's, which nobody has written for this
+        return self._user if self.has("state_dict") else None
+
+    def state(self) -> Mapping[str, Any]:
+        """The task's own state."""
+        answer = self._user.state_dict()
+        if not (isinstance(answer, Mapping) and all(isinstance(name, str) for name in answer)):
+            raise self._wrong("state_dict", "a mapping of name -> value", answer)
+        return dict(answer)
+
+    def callback(self, name: str) -> Optional[Callable[..., object]]:
+        """The method that is to be called at a named place, if there is one."""
+        return getattr(self._user, name) if self.has(name) else None
+
+    def unknown_callbacks(self) -> list[str]:
+        """Methods named as if they were called at such a place, in alphabetical order."""
+        return [
+            name
+            for name in dir(type(self._user))
+            if name.startswith("on_") and name not in CALLBACKS and self.has(name)
+        ]
 
     def beside(self, model: torch.nn.Module, device: torch.device) -> Beside:
         """The modules that loss and evaluate use beside the model, now on the device."""

@@ -57,7 +57,7 @@ class RunFolder:
             settings = load(self.path / "train.json")
             train(settings, self.path, Group(Ranks(), torch.device("cpu")), environment)
         finally:
-            for name in ("small", "optimized"):
+            for name in ("small", "optimized", "hooked"):
                 sys.modules.pop(name, None)
 
     def ranks(

@@ -1,0 +1,74 @@
+"""What a task wants to be told: a few named places at which its own methods are called."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from .processes.group import Group
+from .saving import randomness
+from .settings import Config
+from .task import CALLBACKS, Task
+from .watching.console import Console
+
+__all__ = ["Callbacks"]
+
+
+class Callbacks:
+    """Calls the methods that a task has for it; one that it does not have costs nothing.
+
+    When a start or a save comes depends on stops and kills, so what is drawn there leaves the random state as it was.
+    """
+
+    def __init__(self, task: Task, group: Group, console: Console) -> None:
+        self._task, self._group, self._console = task, group, console
+
+    def start(self, model: torch.nn.Module, cfg: Config) -> None:
+        """Everything is built and put back; say which methods are named as if they were called, and are not."""
+        for name in self._task.unknown_callbacks():
+            near = difflib.get_close_matches(name, CALLBACKS, n=1)
+            if near:
+                self._console.say(
+                    f"note: {self._task.path.name}: nothing calls {name}; did you mean {near[0]}? There are "
+                    f"{', '.join(CALLBACKS)}"
+                )
+        self._apart("on_start", model, cfg)
+
+    def around(
+        self, take: Callable[[int], None], model: torch.nn.Module, at: Callable[[], int]
+    ) -> Callable[[int], None]:
+        """A step that tells of its end, if the task wants to know; ``at`` gives the steps before it."""
+        told = self._task.callback("on_step_end")
+        if told is None:
+            return take
+
+        def taken(size: int) -> None:
+            take(size)
+            told(model, at() + 1)
+
+        return taken
+
+    def epoch_end(self, model: torch.nn.Module, epoch: int, results: Mapping[str, float]) -> None:
+        """An epoch is through, and so is its evaluation."""
+        told = self._task.callback("on_epoch_end")
+        if told is not None:
+            told(model, epoch, dict(results))
+
+    def saved(self, path: Path) -> None:
+        """A checkpoint counts from now on (rank 0)."""
+        if self._group.ranks.first:
+            self._apart("on_save", path)
+
+    def end(self, model: torch.nn.Module, results: Mapping[str, float]) -> None:
+        """The training is at its end, and saved."""
+        self._apart("on_end", model, dict(results))
+
+    def _apart(self, name: str, *arguments: object) -> None:
+        told = self._task.callback(name)
+        if told is not None:
+            before = randomness.capture(self._group.device)
+            told(*arguments)
+            randomness.restore(before, self._group.device)

@@ -1,0 +1,98 @@
+"""Tasks that are told of the training's course, have a state of their own, or a schedule that moves on by epochs."""
+
+import json
+import os
+import random
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+import small
+from small import RANK, Line, Restless
+
+
+class Told(Restless):
+    """Writes down what it is told, and draws random numbers there."""
+
+    def note(self, *said):
+        with Path(os.environ["SLURMGPU_RUN_DIR"], f"told-{RANK}").open("a") as file:
+            file.write(json.dumps([*said, small.RANK]) + "\n")
+
+    def on_start(self, model, cfg):
+        random.random(), torch.rand(1)
+        self.note("start", cfg.batch_size, type(model).__name__)
+
+    def on_step_end(self, model, step):
+        with torch.no_grad():
+            model[0].weight.mul_(1 - random.random() / 100)
+        self.note("step", step)
+
+    def on_epoch_end(self, model, epoch, results):
+        random.random()
+        self.note("epoch", epoch, sorted(results))
+
+    def on_save(self, path):
+        random.random(), torch.rand(1)
+        self.note("save", path.name, (path / "manifest.json").is_file())
+
+    def on_end(self, model, results):
+        self.note("end", sorted(results))
+
+
+class Misnamed(Line):
+    """One name with a slip, one of another library, and one that is for the task alone."""
+
+    def on_step_ends(self, model, step):
+        raise AssertionError
+
+    def on_validation_epoch_end(self):
+        raise AssertionError
+
+    def on_gpu(self):
+        return False
+
+
+class Remembering(Restless):
+    """What it has learnt beside the model, differs by rank, and decides what the next loss is."""
+
+    def __init__(self):
+        super().__init__()
+        self.memory, self.seen, self.mean = [], {}, torch.zeros(3)
+
+    def loss(self, model, batch):
+        loss = super().loss(model, batch)
+        if model.training:
+            self.mean = 0.9 * self.mean + 0.1 * batch[0].mean(0)
+            self.memory.append(float(loss.detach()) + RANK)
+            self.seen[str(self.calls)] = RANK
+            loss = loss * (1 + self.mean.abs().sum() + min(self.memory[-3:]) / 10)
+        return loss
+
+    def state_dict(self):
+        return {"memory": self.memory, "seen": self.seen, "mean": self.mean, "calls": self.calls}
+
+    def load_state_dict(self, state):
+        self.memory, self.seen, self.mean = list(state["memory"]), dict(state["seen"]), state["mean"]
+
+
+class Unkept(Line):
+    """A state that is none, as the settings say."""
+
+    def model(self, cfg):
+        self.cfg = cfg
+        return super().model(cfg)
+
+    def state_dict(self):
+        return {"list": [1], "set": {"kept": {1}}, "wrong": {"kept": 1}}[self.cfg.what]
+
+    def load_state_dict(self, state):
+        raise KeyError("missing")
+
+
+class Half(Line):
+    """It can be saved alone."""
+
+    def state_dict(self):
+        return {}

@@ -1,0 +1,190 @@
+"""What a task is told and when, and the state of its own: with stops and kills in between, and without."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from slurmgpu.training.callbacks import Callbacks
+from slurmgpu.training.errors import TrainingError
+from slurmgpu.training.processes.group import Group
+from slurmgpu.training.processes.ranks import Ranks
+from slurmgpu.training.task import Task
+from slurmgpu.training.watching.console import Console
+
+from .conftest import RunFolder, new_run
+
+TASKS = Path(__file__).with_name("hooked.py")
+
+
+def write(run: RunFolder, task: str, **settings: Any) -> None:
+    run.write(f"{TASKS}:{task}", **{"batch_size": 20, "lr": 0.05, "log_every": 1, **settings})
+
+
+def told(run: RunFolder, rank: int = 0) -> list[list[Any]]:
+    lines = (run.path / f"told-{rank}").read_text().splitlines()
+    return [json.loads(line)[:-1] for line in lines]
+
+
+def last(run: RunFolder, part: str) -> Any:
+    """A part of the newest checkpoint."""
+    newest = max(run.checkpoints(), key=lambda name: int(name.rpartition("-")[2]))
+    return torch.load(run.path / "checkpoints" / newest / part, weights_only=True)
+
+
+def alike(one: RunFolder, other: RunFolder, ranks: int = 1) -> None:
+    """The same bits: the losses and rates of each step, and everything in the newest checkpoint."""
+    for name in ("loss", "learning_rate"):
+        mine, others = (
+            {line["step"]: line["values"][name] for line in each.metrics("train")} for each in (one, other)
+        )
+        assert mine == others, name
+    for part in ("model.pt", "training.pt", *(f"rank-{rank}.pt" for rank in range(ranks))):
+        assert repr(last(one, part)) == repr(last(other, part)), part
+
+
+@pytest.fixture
+def place(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """The run directory, as tasks that run in this process find it."""
+    monkeypatch.setenv("SLURMGPU_RUN_DIR", str(run.path))
+    return run
+
+
+def test_a_task_is_told_of_each_place_in_order(place: RunFolder) -> None:
+    write(place, "Told", epochs=2)
+    place.here()
+    first = [["step", step] for step in range(1, 6)]
+    second = [["step", step] for step in range(6, 11)]
+    found = told(place)
+    assert [each for each in found if each[0] != "save"] == [
+        ["start", 20, "Sequential"],
+        *first,
+        ["epoch", 1, ["loss"]],
+        *second,
+        ["epoch", 2, ["loss"]],
+        ["end", ["loss"]],
+    ]
+    assert [each for each in found if each[0] == "save"] == [
+        ["save", "step-5", True],
+        ["save", "step-10", True],
+    ]
+
+
+def test_what_a_task_does_when_it_is_told_is_the_same_after_a_stop_and_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It draws random numbers in all places; those of starts and saves, which come with stops, change nothing."""
+    runs = new_run(tmp_path, "whole"), new_run(tmp_path, "parts")
+    for each, limits in zip(runs, (["12"], ["3", "5", "8", "12"]), strict=True):
+        monkeypatch.setenv("SLURMGPU_RUN_DIR", str(each.path))
+        write(each, "Told", epochs=3, max_steps=12, checkpoint_steps=4 if len(limits) > 1 else None)
+        for limit in limits:
+            each.here(SLURMGPU_MAX_STEPS=limit)
+    whole, parts = ([each for each in told(run) if each[0] in ("step", "epoch")] for run in runs)
+    assert whole == parts
+    assert [each[0] for each in told(runs[1])].count("start") == 4
+    alike(*runs)
+
+
+def test_a_name_with_a_slip_is_said_with_the_one_that_is_called(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(run, "Misnamed")
+    run.here()
+    out = capsys.readouterr().out
+    assert "nothing calls on_step_ends; did you mean on_step_end? There are on_start, on_step_end" in out
+    assert "nothing calls on_validation_epoch_end; did you mean on_epoch_end?" in out
+    assert "on_gpu" not in out
+
+
+def test_steps_of_a_task_that_wants_no_word_of_them_are_taken_as_they_are() -> None:
+    class Plain:
+        def model(self, cfg: Any) -> None: ...
+        def dataset(self, cfg: Any, split: str) -> None: ...
+        def loss(self, model: Any, batch: Any) -> None: ...
+
+    class Curious(Plain):
+        def on_step_end(self, model: Any, step: int) -> None: ...
+
+    def take(_size: int) -> None: ...
+
+    group = Group(Ranks(), torch.device("cpu"))
+    for kind, same in ((Plain, True), (Curious, False)):
+        callbacks = Callbacks(Task(kind, Path("task.py")), group, Console(speaks=False))
+        assert (callbacks.around(take, torch.nn.Identity(), lambda: 0) is take) == same
+
+
+def test_a_task_s_own_state_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    """After a stop, in the middle of an epoch and at its end; the losses depend on it."""
+    whole, parts = new_run(tmp_path, "whole"), new_run(tmp_path, "parts")
+    write(whole, "Remembering", epochs=2)
+    whole.here()
+    write(parts, "Remembering", epochs=2)
+    for limit in ("2", "5", "7", "10"):
+        parts.here(SLURMGPU_MAX_STEPS=limit)
+    assert len(last(parts, "rank-0.pt")["task"]["memory"]) == 10
+    for each in (whole, parts):  # how often this process has been asked
+        state = last(each, "rank-0.pt")["task"]
+        state.pop("calls"), state.pop("seen")
+    assert [line["values"]["loss"] for line in whole.metrics("train")] == parts.losses()
+    assert repr(whole.parameters()) == repr(parts.parameters())
+
+
+@pytest.mark.long
+def test_each_rank_has_its_own_state_back_after_kills_and_stops(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And with another number of processes that of rank 0, which is said; on_save is rank 0's alone."""
+    whole, parts = new_run(tmp_path, "whole"), new_run(tmp_path, "parts")
+    for each in (whole, parts):
+        write(each, "Remembering", epochs=3, checkpoint_steps=1)
+    assert whole.ranks(2).codes == [0, 0]
+    assert parts.ranks(2, SMALL_FAULT="SIGUSR1:4:1").codes == [75, 75]
+    assert -9 in parts.ranks(2, kill_on_bad_exit=True, SMALL_FAULT="SIGKILL:5:1").codes
+    assert parts.ranks(2).codes == [0, 0]
+    for rank in (0, 1):
+        mine, others = (last(each, f"rank-{rank}.pt")["task"] for each in (whole, parts))
+        assert mine["memory"] == others["memory"]
+        assert torch.equal(mine["mean"], others["mean"])
+    assert last(parts, "rank-1.pt")["task"]["memory"] != last(parts, "rank-0.pt")["task"]["memory"]
+    assert repr(whole.parameters()) == repr(parts.parameters())
+    write(parts, "Remembering", epochs=4)
+    parts.here()
+    assert "the task's own state is that of rank 0 on every rank" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("list", r"state_dict must be or return a mapping of name -> value; got a list"),
+        ("set", r"rank-0.pt\['task'\]\['kept'\] is a set, which a checkpoint cannot hold"),
+        ("wrong", r"task \(Unkept\) does not take its own state back.*KeyError"),
+    ],
+)
+def test_a_state_that_cannot_be_kept_ends_the_training_after_its_first_step(
+    run: RunFolder, what: str, reason: str
+) -> None:
+    write(run, "Unkept", config={"what": what})
+    with pytest.raises(TrainingError, match=reason):
+        run.here()
+    assert run.checkpoints() == []
+
+
+def test_a_state_that_can_be_saved_alone_is_refused(run: RunFolder) -> None:
+    write(run, "Half")
+    with pytest.raises(TrainingError, match="has state_dict and no load_state_dict"):
+        run.here()
+
+
+def test_a_checkpoint_from_before_the_task_had_a_state_begins_it_anew(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.write("Restless", batch_size=20, epochs=1)
+    run.here()
+    write(run, "Remembering", epochs=2)
+    run.here()
+    assert "the task's own state begins anew, because step-5 was saved without one" in capsys.readouterr().out
