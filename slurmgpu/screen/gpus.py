@@ -124,8 +124,8 @@ def free_lines(found: GpusNow, *, bars: bool = True) -> list[Text]:
     for name, where, row in zip(names, places, rows, strict=True):
         text = Text(f"{name:<{wide}}  {where:<{broad}}  ")
         if bars:
-            text.append(bar(row.total - row.free, row.total, _BAR) + "  ", style="cyan")
-        text.append(f"{row.free:>4} of {row.total:<5} {row.block:>12}  ")
+            text.append(bar(row.total - row.free, row.total, _BAR), style="cyan")
+        text.append(f"{'  ' if bars else ''}{row.free:>4} of {row.total:<5} {row.block:>12}  ")
         text.append(could(mine.get((row.partition or "", row.type))), style="green")
         lines.append(text)
     said = [note for row in found.types for note in (*_away(row), *notes(row))]
