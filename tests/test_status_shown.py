@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -294,3 +299,38 @@ def test_those_who_watch_at_different_moments_soon_look_at_the_same(monkeypatch:
     calls = sum(len(watch.asked) for watch in watches)
     alone = 2 * (600 // 30 + 1)
     assert calls <= alone + 2 * 10  # the first look of each is its own
+
+
+def test_who_ends_a_look_at_a_silent_slurm_leaves_none_of_its_commands_behind(tmp_path: Path) -> None:
+    for name in ("squeue", "sacct"):
+        program = tmp_path / name
+        program.write_text(
+            f"#!/bin/sh\necho $$ >{tmp_path}/{name}.new; mv {tmp_path}/{name}.new {tmp_path}/{name}.pid\nexec sleep 600\n"
+        )
+        program.chmod(0o755)
+    env = os.environ | {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "XDG_RUNTIME_DIR": str(tmp_path),
+        "SLURM_CONF": "/dev/null",
+    }
+    look = subprocess.Popen([sys.executable, "-m", "slurmgpu", "status"], env=env, stderr=subprocess.DEVNULL)
+    pids = [tmp_path / f"{name}.pid" for name in ("squeue", "sacct")]
+    for _ in range(3000):
+        if all(pid.exists() for pid in pids) or look.poll() is not None:
+            break
+        time.sleep(0.02)
+    look.terminate()
+    assert look.wait() == 128 + signal.SIGTERM
+    for pid in pids:
+        for _ in range(500):
+            if not (alive := _is_alive(pid.read_text().strip())):
+                break
+            time.sleep(0.02)
+        assert not alive
+
+
+def _is_alive(pid: str) -> bool:
+    try:
+        return bool(Path("/proc", pid, "cmdline").read_bytes())  # of one that nobody has waited for, nothing
+    except OSError:
+        return False

@@ -1,4 +1,4 @@
-"""A lost connection (HUP), or a ``timeout`` (TERM), ends a submission or a wait as Ctrl-C does: with its last words."""
+"""A lost connection (HUP), or a ``timeout`` (TERM), ends a submission, a wait or a look at Slurm as Ctrl-C does."""
 
 from __future__ import annotations
 

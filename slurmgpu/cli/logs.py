@@ -8,6 +8,7 @@ import click
 
 from slurmgpu.cli.completing import jobs as jobs_by_tab
 from slurmgpu.cli.gathering import gathered
+from slurmgpu.cli.interrupting import as_interrupts
 
 
 class Lines(NamedTuple):
@@ -53,4 +54,5 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     """
     from slurmgpu.cli.actions.logs import act
 
-    act(ctx, **given)
+    with as_interrupts():
+        act(ctx, **given)

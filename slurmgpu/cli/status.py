@@ -9,6 +9,7 @@ import click
 from slurmgpu.cli.completing import jobs as jobs_by_tab
 from slurmgpu.cli.filtering import FILTERS
 from slurmgpu.cli.gathering import gathered
+from slurmgpu.cli.interrupting import as_interrupts
 
 
 class Which(NamedTuple):
@@ -66,4 +67,5 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     """
     from slurmgpu.cli.actions.status import act
 
-    act(ctx, **given)
+    with as_interrupts():
+        act(ctx, **given)

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from slurmgpu.cli.completing import jobs as jobs_by_tab
+from slurmgpu.cli.interrupting import as_interrupts
 
 
 @click.command("why")
@@ -29,4 +30,5 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     """
     from slurmgpu.cli.actions.why import act
 
-    act(ctx, **given)
+    with as_interrupts():
+        act(ctx, **given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import pwd
 import shutil
@@ -120,6 +121,8 @@ def call(
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
+    if only_reads(argv):
+        _READING.add(process)
     try:
         out, err = _answer_of(process, argv[0], timeout, environment)
         rc = process.returncode if process.returncode >= 0 else None
@@ -129,7 +132,20 @@ def call(
     except BaseException:
         _end(process)
         raise
+    finally:
+        _READING.discard(process)
     return Answer(tuple(argv), rc, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+
+
+_READING: set[subprocess.Popen[bytes]] = set()
+"""Commands that nobody waits for once this process ends: those of its other threads, too."""
+
+
+@atexit.register
+def _end_reading() -> None:
+    for process in list(_READING):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def start(argv: Sequence[str], *, env: Mapping[str, str], **how: Any) -> subprocess.Popen[bytes]:

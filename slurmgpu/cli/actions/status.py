@@ -171,6 +171,8 @@ def _paused(seconds: float) -> bool:
     """Wait until the next look; False where the person ends the watch."""
     try:
         time.sleep(seconds)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        if type(error) is not KeyboardInterrupt:
+            raise  # TERM, which is no person's way to end it
         return False
     return True
