@@ -88,9 +88,8 @@ def status(
         else (jobs, [], [])
     )
     notes += not_found
-    if doubts:
-        shown = {id(job) for job in found}
-        notes += [note for note, job in doubts if id(job) in shown]
+    shown = {id(job) for job in found} if doubts else set()
+    notes += [note for note, job in doubts if id(job) in shown]
     note_jobs(found, slurm.env)
     if asked.use and accounting.available:
         found = with_use_of_ended(accounting, found)
