@@ -65,7 +65,8 @@ def verify(ctx: click.Context, /, **given: Any) -> None:
     "--part",
     default="model",
     show_default=True,
-    help="What to write: model, optimizer, or a name that Run.state was given.",
+    help="What to write: model (with ema the average of its weights), raw (the weights as they are trained), optimizer, "
+    "or a name that Run.state was given.",
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
 @click.option("--python", metavar="PATH", help="A Python that has torch (default: one found here).")

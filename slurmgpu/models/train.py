@@ -149,6 +149,13 @@ class TrainSettings(BaseModel):
         description="What a loss of NaN or infinity does: end the training, leave the step out "
         "(each step then waits for its gradients' norm), or nothing but a warning.",
     )
+    ema: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Decay of a moving average of the weights, such as 0.999, which is evaluated, saved and exported beside "
+        "the weights that are trained; null: none.",
+    )
     freeze: list[str] = Field(
         default_factory=list,
         description="Patterns of names of parameters that stay as they are, such as 'encoder.*'.",
@@ -202,6 +209,11 @@ class TrainSettings(BaseModel):
     init_scale: float = Field(65536.0, gt=0, description="First scale of the gradients with precision fp16.")
     find_unused_parameters: bool = Field(
         False, description="DDP: whether a step may leave parameters without a gradient; slower."
+    )
+    broadcast_buffers: bool = Field(
+        True,
+        description="DDP: whether all processes get rank 0's buffers, such as BatchNorm's averages, before each forward pass; "
+        "false: each keeps its own, and evaluations and checkpoints have rank 0's.",
     )
     gradient_as_bucket_view: bool = Field(
         True, description="DDP: whether gradients live in the buckets they are sent in; saves memory."

@@ -15,14 +15,18 @@ from typing import IO, cast
 from .errors import TrainingError
 from .files import sync_folder, write_whole
 
-__all__ = ["export", "plain_names"]
+__all__ = ["AVERAGE", "export", "plain_names"]
+
+AVERAGE = "average.pt"
+"""The part of a checkpoint with the average of the weights, where there is one."""
 
 _COMPILED = "_orig_mod"
 _WRAPPED = "module."
 
 
 def export(folder: Path, target: Path, part: str = "model") -> dict[str, int]:
-    """Write a part of the generation in ``folder`` to a file, whole or not at all; tensors, values and bytes.
+    """Write a part of the generation in ``folder`` to a file, whole or not at all; tensors, values, bytes, and whether it is
+    an average.
 
     Raises:
         TrainingError: there is no such part, or ``load_state_dict`` would not take it.
@@ -39,7 +43,9 @@ def export(folder: Path, target: Path, part: str = "model") -> dict[str, int]:
         temporary.unlink(missing_ok=True)
     sync_folder(target.parent)
     sizes = list(_sizes(state))
-    return {"tensors": len(sizes), "values": sum(sizes), "bytes": facts["bytes"]}
+    return {
+        "tensors": len(sizes), "values": sum(sizes), "bytes": facts["bytes"], "averaged": averaged(folder, part),
+    }  # fmt: skip
 
 
 def _sizes(value: object) -> Iterator[int]:
@@ -56,14 +62,31 @@ def _sizes(value: object) -> Iterator[int]:
 def _find(folder: Path, part: str) -> Mapping[object, object]:
     """A task's model has its own file; everything else is in a file with others, by name."""
     own_loop = folder / "state.pt"
-    if part == "model" and not own_loop.exists():
-        return plain_names(_mapping(_load(folder / "model.pt"), folder, part), wrapped=False)
+    if part in ("model", "raw") and not own_loop.exists():
+        return plain_names(_weights(folder, part), wrapped=False)
     saved = _load(own_loop if own_loop.exists() else folder / "training.pt")
     if part not in saved:
-        names = [*([] if own_loop.exists() else ["model"]), *saved]
+        names = [*([] if own_loop.exists() else ["model", "raw"]), *saved]
         raise TrainingError(f"{folder.name} has no part {part!r}; it has {', '.join(map(str, names))}")
     # A loop of the user's own may have saved DDP's names; a task's model is saved without its wrapper.
     return plain_names(_mapping(saved[part], folder, part), wrapped=own_loop.exists())
+
+
+def _weights(folder: Path, part: str) -> Mapping[object, object]:
+    """A task's model, with the average of its weights where there is one, unless it is to be ``raw``."""
+    model = _mapping(_load(folder / "model.pt"), folder, part)
+    if part == "raw" or not averaged(folder, part):
+        return model
+    average = _load(folder / AVERAGE)
+    if not average.keys() <= model.keys():
+        names = ", ".join(sorted(map(str, average.keys() - model.keys()))[:4])
+        raise TrainingError(f"the model's state_dict has no {names}, which are averaged: export the part raw")
+    return {**model, **average}
+
+
+def averaged(folder: Path, part: str) -> bool:
+    """Whether what is exported is the average of the weights (``ema``)."""
+    return part == "model" and (folder / AVERAGE).exists()
 
 
 def _mapping(state: object, folder: Path, part: str) -> Mapping[object, object]:

@@ -7,6 +7,7 @@ Nothing on the path of a step waits for the GPU, and whatever is not due in ever
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import os
@@ -17,6 +18,7 @@ from typing import Any, Optional, Union
 
 import torch
 
+from .averaged import Average
 from .callbacks import Callbacks
 from .data import count_workers, train_batches
 from .errors import EvaluationFailed, NotFinite, SettingsError
@@ -92,6 +94,7 @@ class Loop:
         self.optimizer = make_optimizer(task, self.model, cfg)
         self.beside = task.beside(self.model, group.device)
         self.beside.refuse_trained(self.optimizer.param_groups, self.model, str(task.path))
+        self.average = None if settings.ema is None else Average(self.model, settings.ema)
         self.total_steps = self.remaining_steps()
         self._cfg = cfg
         self._rates = [
@@ -145,9 +148,11 @@ class Loop:
         """Tie the ranks' models together, and start the data at the position."""
         own_step = self.task.has("step")
         self.wrapped = spread(self.model, self.settings, self.group, own_step)
+        if self.average is not None:
+            self.average.begin()
         batches = self._batches()
         timer = forward_timer(self.wrapped, self.group, self.settings.accumulate)
-        trained = Trained(self.wrapped, self.optimizer, self.schedule, self.precision)
+        trained = Trained(self.wrapped, self.optimizer, self.schedule, self.precision, self.average)
         kind = OwnStep if own_step else Step
         self.step = kind(self.task, self.settings, self.session, trained, batches, self.meter, timer)
         self.watch.step = self.position.step
@@ -339,6 +344,7 @@ class Loop:
         named = {
             "model": self.model, "optimizer": self.optimizer, "schedule": self.schedule, "scaler": scaler,
             "task": self.task.own,
+            "average": self.average,
         }  # fmt: skip
         return {name: part for name, part in named.items() if part is not None}
 
@@ -346,11 +352,28 @@ class Loop:
         """Evaluate a batch of each test set on trial; what an evaluation changes is as before."""
         before = [each.detach().clone() for each in self.model.buffers()]
         self.gauges.paused = True
-        names = self.evaluation.try_first(self.model)
+        with self._as_evaluated():
+            names = self.evaluation.try_first(self.model)
         self.gauges.paused = False
         put_back(self.model.buffers(), before)
         if names is not None and not (self.task.has("finish") or self.task.has("sample")):
             self.judge.require_metrics(names, " (sanity: false leaves it to the first evaluation)")
+
+    @contextlib.contextmanager
+    def _as_evaluated(self) -> Iterator[None]:
+        """The model has the average of its weights inside, if there is one; buffers of a rank's own are its own again after."""
+        own = self.own_buffers()
+        try:
+            with contextlib.nullcontext() if self.average is None else self.average.in_place():
+                yield
+        finally:
+            put_back(self.model.buffers(), own)
+
+    def own_buffers(self) -> list[torch.Tensor]:
+        """Copies of this rank's buffers where they are not rank 0's; else none."""
+        if self.settings.broadcast_buffers or self.group.ranks.first:
+            return []
+        return [each.detach().clone() for each in self.model.buffers()]
 
     def _steps(self, until: int, take: Callable[[int], None]) -> None:
         """Train up to a step, or to the line that the watch has drawn."""
@@ -384,7 +407,8 @@ class Loop:
         self.flush()
         started = time.perf_counter()
         self.gauges.paused = True
-        results = self.evaluation.run(self.model)
+        with self._as_evaluated():
+            results = self.evaluation.run(self.model)
         self.gauges.paused = False
         if results is None:
             return False

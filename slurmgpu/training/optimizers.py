@@ -159,7 +159,9 @@ class Driven:
         optimizer: torch.optim.Optimizer,
         schedule: Optional[LRScheduler],
         scaler: Optional[torch.amp.GradScaler],
+        must_know: bool,
     ) -> None:
+        self._must_know = must_know or schedule is not None
         self.name, self.optimizer, self.schedule, self._scaler = name, optimizer, schedule, scaler
         held = [each for group in optimizer.param_groups for each in group["params"]]
         self.parameters = [each for each in held if each.requires_grad]
@@ -178,18 +180,23 @@ class Driven:
     def _has_stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """A scaler leaves an optimizer's step out where a gradient is infinite, and this is not called.
 
-        A fused optimizer is called all the same and leaves the step out on the GPU. A schedule that must not move on then
-        makes the step wait for the answer.
+        A fused optimizer is called all the same and leaves the step out on the GPU. A schedule that must not move on then,
+        or an average of the weights, makes the step wait for the answer.
         """
         found = getattr(optimizer, "found_inf", None)
-        self.stepped = found is None or self.schedule is None or not found.item()
+        self.stepped = found is None or not self._must_know or not found.item()
 
 
 def driven(
-    optimizer: Optimizer, schedule: Optional[Schedule], scaler: Optional[torch.amp.GradScaler]
+    optimizer: Optimizer,
+    schedule: Optional[Schedule],
+    scaler: Optional[torch.amp.GradScaler],
+    *,
+    must_know: bool = False,
 ) -> tuple[Driven, ...]:
-    """All optimizers as the steps drive them."""
+    """All optimizers as the steps drive them; ``must_know``: also without a schedule, whether a step has been taken."""
     schedules: Mapping[str, LRScheduler] = {}
     if schedule is not None:
         schedules = schedule.named if isinstance(schedule, Schedules) else {MAIN: schedule}
-    return tuple(Driven(name, each, schedules.get(name), scaler) for name, each in by_name(optimizer).items())
+    named = by_name(optimizer)
+    return tuple(Driven(name, each, schedules.get(name), scaler, must_know) for name, each in named.items())

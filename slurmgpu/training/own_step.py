@@ -46,7 +46,8 @@ class OwnStep(Step):
     def take(self, size: int) -> None:
         """One step over ``size`` samples of all ranks, with the updates that the task makes in it."""
         rounds = self._whole if size == self._batch else self._rounds(size)
-        self.group.share_buffers(self.wrapped)  # as DDP does before a forward pass
+        if self.settings.broadcast_buffers:
+            self.group.share_buffers(self.wrapped)  # as DDP does before a forward pass
         waiting = time.perf_counter()
         self._now = [_Round(next(self.batches), weight, samples) for weight, samples in rounds]
         self.meter.waited += time.perf_counter() - waiting
@@ -61,6 +62,8 @@ class OwnStep(Step):
         for each in self._moved.values():
             if each.schedule is not None:
                 each.schedule.step()
+        if self._average_weights is not None and self._moved:
+            self._average_weights()
 
     def mark(self, phases: Phases) -> Callable[[], None]:
         """Tell what a step is at; the time of a loss is that of its forward pass."""

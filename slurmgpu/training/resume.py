@@ -8,11 +8,13 @@ from typing import Optional
 
 from .errors import TrainingError
 from .evaluation import Results
+from .export import AVERAGE
 from .loop import Loop, Position
 from .optimizers import load_state
 from .order import mix
 from .saving import randomness
 from .saving.checkpoint import Generation, counts
+from .step import put_back
 from .streams import Stream
 
 __all__ = ["restore", "restore_rank"]
@@ -38,6 +40,8 @@ def restore(loop: Loop) -> None:
     try:
         loop.model.load_state_dict(session.read("model.pt"))
         state = session.read("training.pt")
+        if loop.average is not None and AVERAGE in facts["parts"]:
+            loop.average.load_state_dict(session.read(AVERAGE))
         # Earlier versions evaluated at the ends of epochs alone, and do not say at which step.
         tested = facts.get("tested", 0)
         loop.position = Position(facts["step"], _samples(loop, found), facts["evaluated"], tested)
@@ -134,6 +138,7 @@ def restore_rank(loop: Loop) -> None:
     """
     own, found = loop.session.read_own(), loop.session.found
     if own:
+        put_back(loop.model.buffers(), own.get("buffers", []))
         # With a complete one all losses are logged, those that its parts were saved with too.
         if found is not None and not found.manifest["complete"]:
             loop.meter.restore(own["meter"])

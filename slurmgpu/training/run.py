@@ -11,6 +11,7 @@ from typing import NamedTuple, Optional
 import torch
 
 from .errors import EvaluationFailed, NotFinite, Paused, SettingsError, TrainingError
+from .export import AVERAGE
 from .fitting.finder import find, found_before
 from .judging import is_spent
 from .loop import Loop
@@ -198,7 +199,9 @@ class _Run:
             if self.group.device.type == "cuda" and self.group.ranks.first:
                 # The states may change beside it, and pinned memory may be short: the first save is slower then.
                 with contextlib.suppress(RuntimeError):
-                    reserve([self.loop.model.state_dict(), self.loop.optimizer.state_dict()])
+                    average = self.loop.average
+                    state = {} if average is None else average.state_dict()
+                    reserve([self.loop.model.state_dict(), self.loop.optimizer.state_dict(), state])
 
     def _announce(self) -> None:
         """Say and write down who trains what, and where it starts."""
@@ -239,6 +242,10 @@ class _Run:
             self.console.say(
                 f"note: warmup_steps {warmup} is more than the {loop.total_steps} steps of this "
                 f"training: the learning rate rises to {reached:.3g} of lr at most"
+            )
+        if loop.average is not None:
+            self.console.say(
+                f"evaluations and exports have the average of the weights (ema: {self.settings.ema:g})"
             )
         untrained = left_out(loop.model, loop.optimizer)
         if untrained:
@@ -300,6 +307,7 @@ class _Run:
     def _common(self) -> dict[str, object]:
         """What all ranks have in common, by the names of the files."""
         loop = self.loop
+        average = {} if loop.average is None else {AVERAGE: loop.average.state_dict()}
         return {
             "model.pt": loop.model.state_dict(),
             "training.pt": {
@@ -307,12 +315,16 @@ class _Run:
                 "schedule": plain_state(loop.schedule),
                 "scaler": plain_state(loop.precision.scaler),
             },
+            **average,
         }
 
     def _own(self) -> dict[str, object]:
         """What a rank has of its own, beside its random state."""
         loop = self.loop
         own: dict[str, object] = {"meter": loop.meter.state()}
+        buffers = loop.own_buffers()
+        if buffers:
+            own["buffers"] = buffers
         if loop.stream is not None:
             own["stream"] = loop.stream.state()
         if loop.task.own is not None:

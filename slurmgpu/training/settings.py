@@ -66,10 +66,7 @@ _SWITCH = _Rule("true or false", lambda v: type(v) is bool)
 _MAPPING = _Rule("a mapping", lambda v: isinstance(v, dict))
 _COUNT = _whole(1)
 _POSITIVE = _number(positive=True)
-_SHARE = _Rule(
-    "a number above 0 and below 1",
-    lambda v: isinstance(v, float) and 0 < v < 1,
-)
+_FRACTION = _Rule("a number above 0 and below 1", lambda v: isinstance(v, float) and 0 < v < 1)
 _TASK = _Rule(
     "FILE.py:CLASS, as in 'task.py:Digits', or slurmgpu:NAME, as in 'slurmgpu:gpt2'",
     lambda v: isinstance(v, str) and re.fullmatch(r"(?s).+\.py:[^\W\d]\w*|slurmgpu:\w+", v) is not None,
@@ -146,6 +143,7 @@ class Settings:
     clip_norm: Annotated[Optional[float], _or_null(_POSITIVE)] = None
     log_grad_norm: Annotated[bool, _SWITCH] = False
     nonfinite: Annotated[str, _one_of("stop", "skip", "ignore")] = "stop"
+    ema: Annotated[Optional[float], _or_null(_FRACTION)] = None
     freeze: Annotated[Sequence[str], _PATTERNS] = field(default_factory=list)
     pretrained: Annotated[Optional[str], _or_null(_TEXT)] = None
     pretrained_rename: Annotated[Mapping[str, str], _NAMES] = field(default_factory=dict)
@@ -160,6 +158,7 @@ class Settings:
     activation_checkpointing: Annotated[bool, _SWITCH] = False
     init_scale: Annotated[float, _POSITIVE] = 65536.0
     find_unused_parameters: Annotated[bool, _SWITCH] = False
+    broadcast_buffers: Annotated[bool, _SWITCH] = True
     gradient_as_bucket_view: Annotated[bool, _SWITCH] = True
     static_graph: Annotated[bool, _SWITCH] = False
     bucket_cap_mb: Annotated[float, _POSITIVE] = 25.0
@@ -169,7 +168,7 @@ class Settings:
     early_stop: Annotated[Optional[Mapping[str, Any]], _EARLY_STOP] = None
     checkpoint_every: Annotated[int, _COUNT] = 1
     checkpoint_steps: Annotated[Optional[int], _or_null(_COUNT)] = None
-    checkpoint_share: Annotated[Optional[float], _or_null(_SHARE)] = 0.05
+    checkpoint_share: Annotated[Optional[float], _or_null(_FRACTION)] = 0.05
     keep: Annotated[int, _COUNT] = 2
     keep_every: Annotated[Optional[int], _or_null(_COUNT)] = None
     resume: Annotated[bool, _SWITCH] = True

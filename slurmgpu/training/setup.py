@@ -102,6 +102,7 @@ def spread(
             model,
             device_ids=[device.index] if device.type == "cuda" else None,
             find_unused_parameters=settings.find_unused_parameters,
+            broadcast_buffers=settings.broadcast_buffers,
             gradient_as_bucket_view=settings.gradient_as_bucket_view,
             static_graph=settings.static_graph,
             bucket_cap_mb=settings.bucket_cap_mb,

@@ -10,6 +10,7 @@ from typing import Optional
 
 import torch
 
+from .averaged import Average
 from .optimizers import MAIN, Optimizer, Schedule, driven
 from .order import shares
 from .precision import Precision
@@ -51,6 +52,7 @@ class Trained:
     optimizer: Optimizer
     schedule: Optional[Schedule]
     precision: Precision
+    average: Optional[Average] = None
 
 
 class Step:
@@ -79,7 +81,10 @@ class Step:
         # Looked up once, not in every step.
         self._batch = settings.batch_size
         self._scaler = precision.scaler
-        self._driven = driven(trained.optimizer, trained.schedule, precision.scaler)
+        self._driven = driven(
+            trained.optimizer, trained.schedule, precision.scaler, must_know=trained.average is not None
+        )
+        self._average_weights = None if trained.average is None else trained.average.update
         self._skips = settings.nonfinite == "skip"
         self._logs_norm = settings.log_grad_norm or settings.clip_norm is not None
         self._guards = self._skips or self._logs_norm
@@ -194,6 +199,8 @@ class Step:
                 if each.schedule is not None and each.stepped:
                     each.schedule.step()
             each.optimizer.zero_grad(set_to_none=True)
+        if self._average_weights is not None and not skip and any(each.stepped for each in self._driven):
+            self._average_weights()
         if scaler is not None:
             scaler.update()
 

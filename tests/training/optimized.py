@@ -8,7 +8,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent))
 import small
-from small import Line
+from small import Line, Poisoned
 
 
 class Fused(Line):
@@ -16,6 +16,10 @@ class Fused(Line):
 
     def optimizer(self, model, cfg):
         return torch.optim.AdamW(model.parameters(), lr=cfg.lr, fused=True)
+
+
+class FusedPoisoned(Fused, Poisoned):
+    """The same, with one loss of NaN."""
 
 
 class Grouped(Line):

@@ -186,8 +186,9 @@ def act_export(
     one = _intact(run_dir, tasks, step)
     arguments = [str(one.path.absolute()), str(target.absolute()), part]
     facts = json.loads(ask_entrypoint(interpreter, "export", arguments, os.environ))
+    kind = " (the average of its weights)" if facts.get("averaged") else ""
     note(
-        f"wrote {target}: {part} of step {one.step} in {run_dir}, {facts['tensors']} tensors, "
+        f"wrote {target}: {part}{kind} of step {one.step} in {run_dir}, {facts['tensors']} tensors, "
         f"{facts['values']} values, {size(facts['bytes'])}"
     )
 

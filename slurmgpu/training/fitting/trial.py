@@ -89,7 +89,8 @@ class Trial:
         if self.together and not self.settings.gradient_as_bucket_view:
             self._kept += [torch.ones_like(each) for each in trained]
         if self.group.device.type == "cpu":  # a save copies what it writes, beside the steps
-            states = loop.model.state_dict(), loop.optimizer.state_dict()
+            average = {} if loop.average is None else loop.average.state_dict()
+            states = loop.model.state_dict(), loop.optimizer.state_dict(), average
             self._kept += [each.clone() for each in _tensors(states)]
 
     def evaluate(self, size: int) -> int:
