@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -102,12 +103,20 @@ def spread(
             model,
             device_ids=[device.index] if device.type == "cuda" else None,
             find_unused_parameters=settings.find_unused_parameters,
-            broadcast_buffers=settings.broadcast_buffers,
+            **_buffers(settings.broadcast_buffers),
             gradient_as_bucket_view=settings.gradient_as_bucket_view,
             static_graph=settings.static_graph,
             bucket_cap_mb=settings.bucket_cap_mb,
         )
     return torch.compile(wrapped) if settings.compile else wrapped  # type: ignore[return-value]
+
+
+def _buffers(broadcast: bool) -> dict[str, Any]:
+    """DDP's argument about buffers, whose older name newer releases warn of."""
+    if broadcast:
+        return {}
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    return {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
 
 
 def _cast_in_replicas(model: torch.nn.Module, settings: Settings, device: torch.device) -> None:
