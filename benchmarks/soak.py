@@ -556,6 +556,9 @@ def main() -> None:
     )
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--kinds", nargs="+", choices=KINDS, help="these kinds alone (default: all; with --short plain)"
+    )
     parser.add_argument("--short", action="store_true", help="four of the eight ways to train")
     parser.add_argument("--pause", type=float, default=0.01, help="seconds that a step takes at least")
     parser.add_argument("--json", type=Path)
@@ -569,6 +572,13 @@ def main() -> None:
     ]
     if given.short:
         setups = [setups[number] for number in (0, 3, 5, 6)]
+    others = [name for name in KINDS if name != "plain"] if given.kinds is None else given.kinds
+    if given.kinds is not None:
+        setups = [] if "plain" not in others else setups
+    if given.kinds is not None or not given.short:
+        for name in others:
+            if name != "plain":
+                setups += [Setup(1, 2, 4, "fp32", name), Setup(2, 0, 1, half, name)]
     with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as folder:
         for number, setup in enumerate(setups):
             share = given.kills * (number + 1) // len(setups) - given.kills * number // len(setups)

@@ -51,7 +51,112 @@ class Plain:
         return loss
 
 
+class Averaged(Plain):
+    """BatchNorm, whose buffers each rank keeps for itself, and test sets with outputs that are gathered."""
+
+    def model(self, cfg: Any) -> nn.Module:
+        hidden = (nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Dropout(0.1), nn.Tanh())
+        return nn.Sequential(*hidden, nn.Linear(16, 1))
+
+    def dataset(self, cfg: Any, split: str) -> Any:
+        return (
+            {"near": Data(), "far": torch.utils.data.Subset(Data(), range(7))} if split == "test" else Data()
+        )
+
+    def evaluate(self, model: nn.Module, batch: Any) -> dict[str, Any]:
+        x, y, index = batch
+        error = (model(x)[:, 0] - y).abs()
+        return {"error": (error.sum(), len(y)), "errors": error, "index": index}
+
+    def finish(self, outputs: dict[str, Any]) -> dict[str, Any]:
+        return {"median": outputs["errors"].median(), "drawn": torch.rand(())}
+
+    def sample(self, model: nn.Module, cfg: Any) -> dict[str, Any]:
+        return {"of ones": f"{model(torch.ones(1, 6)).item():.6f}"}
+
+
+class Duel(Plain):
+    """Two optimizers with schedules of their own: the critic learns twice in a step, the generator once."""
+
+    def model(self, cfg: Any) -> nn.Module:
+        generator = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.1), nn.Linear(8, 6))
+        return nn.ModuleDict({"generator": generator, "critic": nn.Linear(6, 1)})
+
+    def optimizers(self, model: Any, cfg: Any) -> dict[str, Any]:
+        self.trace = os.open(os.environ["SOAK_TRACE"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        return {
+            "generator": torch.optim.Adam(model["generator"].parameters(), lr=0.01),
+            "critic": torch.optim.SGD(model["critic"].parameters(), lr=0.01, momentum=0.9),
+        }
+
+    optimizer = schedule = loss = None  # type: ignore[assignment]
+
+    def step(self, model: Any, batches: list[Any], update: Any) -> None:
+        for _ in range(2):
+            update("critic", self.critic_loss)
+        update("generator", self.generator_loss)
+
+    def critic_loss(self, model: Any, batch: Any) -> torch.Tensor:
+        made = model["generator"](torch.randn(len(batch[0]), 6)).detach()
+        return nn.functional.softplus(model["critic"](made)).mean() + self.real(model, batch)
+
+    def real(self, model: Any, batch: Any) -> torch.Tensor:
+        return nn.functional.softplus(-model["critic"](batch[0])).mean() * random.uniform(0.5, 1.5)
+
+    def generator_loss(self, model: Any, batch: Any) -> torch.Tensor:
+        time.sleep(float(os.environ["SOAK_PAUSE"]) / int(os.environ["SOAK_ACCUMULATE"]))
+        made = model["generator"](torch.randn(len(batch[0]), 6))
+        loss = nn.functional.softplus(-model["critic"](made)).mean()
+        os.write(self.trace, (" ".join(map(str, batch[2].tolist())) + "\n").encode())
+        return loss
+
+
+class Weighed(Plain):
+    """Samples drawn with replacement, later ones more often."""
+
+    def weights(self, dataset: Any, cfg: Any) -> torch.Tensor:
+        return torch.arange(1.0, SAMPLES + 1)
+
+
+class Lines(torch.utils.data.IterableDataset[Any]):
+    """A stream that each reader has a share of, in another order in each pass; its state is where it is."""
+
+    shard, shards = 0, 1
+
+    def __init__(self) -> None:
+        self.data, self.at, self.seed = Data(), 0, 0
+
+    def __iter__(self) -> Any:
+        if not self.at:
+            self.seed = int(torch.randint(1 << 30, ()))
+        order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(self.seed)).tolist()
+        own = order[self.shard :: self.shards]
+        while self.at < len(own):
+            self.at += 1
+            yield self.data[own[self.at - 1]]
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at, "seed": self.seed}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at, self.seed = state["at"], state["seed"]
+
+
+class Streamed(Plain):
+    """Data that are iterated over."""
+
+    def dataset(self, cfg: Any, split: str) -> Any:
+        return Lines() if split == "train" else None
+
+
+_STEPS = {"epochs": None, "max_steps": 100}
+
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("Plain", {}),
+    "averaged": ("Averaged", {**_STEPS, "ema": 0.9, "broadcast_buffers": False, "evaluate_steps": 7}),
+    "duel": ("Duel", {"ema": 0.9, "schedule": "cosine", "warmup_steps": 10, "clip_norm": 1.0}),
+    "weighed": ("Weighed", {}),
+    "streamed": ("Streamed", dict(_STEPS)),
 }
 """The class and the settings of each kind."""
