@@ -259,6 +259,13 @@ class Loop:
             steps = min(steps, self.settings.max_steps - self.position.step)
         return max(0, steps)
 
+    def sizes(self) -> list[tuple[str, int]]:
+        """The samples of the steps from here on: of the last one, and of those before it."""
+        steps, batch = self.remaining_steps(), self.settings.batch_size
+        last = min(batch, self._end() - self.position.samples - (steps - 1) * batch)
+        found = [("the training's last step", last)] if steps and last < batch else []
+        return [("each step", batch), *found] if steps > len(found) else found
+
     def last_step(self) -> int:
         """The number of the step at which this start ends."""
         end = self.position.step + self.remaining_steps()

@@ -27,7 +27,7 @@ from .session import Limits, Session
 from .settings import Config, Settings, divided
 from .task import Task, load
 from .watching import profiling
-from .watching.advice import awkward_sizes, is_full, memory_advice, tensor_core_multiple
+from .watching.advice import awkward_sizes, is_full, lone_samples, memory_advice, tensor_core_multiple
 from .watching.console import Console, describe, describe_bytes, duration
 from .watching.lost import account
 from .watching.metrics import Line, Metrics, Tracking, require
@@ -229,6 +229,18 @@ class _Run:
             f"{self.settings.precision}, {_length(loop)}{loop.total_steps} steps, "
             f"batch {self.settings.batch_size} = {ranks.world_size} x {self.settings.accumulate} x {loop.micro}"
         )
+        self._remark()
+        if resumed is not None:
+            inside = loop.position.samples % loop.samples
+            where = f"epoch {loop.epoch + 1}, {inside} of {loop.samples} samples"
+            if loop.stream is not None:
+                where = f"{loop.position.samples} samples of the stream are through"
+            self.console.say(f"resuming from checkpoints/{resumed} ({where})")
+        self._account()
+
+    def _remark(self) -> None:
+        """Say what may not be as it is meant to be."""
+        loop, ranks, device = self.loop, self.group.ranks, self.group.device
         if loop.precision.note is not None:
             self.console.say(loop.precision.note)
         if self.settings.batch_size > loop.samples:
@@ -253,17 +265,13 @@ class _Run:
                 f"note: {len(untrained)} parameter(s) stay as they are, because the optimizer does not have them: "
                 f"{', '.join(untrained[:4])}{' and others' if untrained[4:] else ''}"
             )
+        alone = lone_samples(loop.model, loop.sizes(), loop.micro, ranks.world_size)
+        if alone is not None:
+            self.console.say(alone)
         multiple = tensor_core_multiple(self.settings, device)
         note = awkward_sizes(loop.model, loop.micro, multiple) if multiple else None
         if note is not None:
             self.console.say(note)
-        if resumed is not None:
-            inside = loop.position.samples % loop.samples
-            where = f"epoch {loop.epoch + 1}, {inside} of {loop.samples} samples"
-            if loop.stream is not None:
-                where = f"{loop.position.samples} samples of the stream are through"
-            self.console.say(f"resuming from checkpoints/{resumed} ({where})")
-        self._account()
 
     def _account(self) -> None:
         """Write down what the interruption before this start has cost (rank 0)."""

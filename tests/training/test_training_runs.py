@@ -213,6 +213,39 @@ def test_without_epochs_and_max_steps_a_training_has_one_epoch(run: RunFolder) -
     assert [line["step"] for line in run.metrics("end")] == [5]
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"batch_size": 33}, "the training's last step has 1 sample(s)"),
+        ({"batch_size": 49, "micro_batch": 7, "max_steps": 1}, None),
+        ({"batch_size": 40, "accumulate": 40, "max_steps": 1}, "each step has 40 sample(s)"),
+        ({"batch_size": 33, "drop_last": True}, None),
+        ({"batch_size": 33, "max_steps": 3}, None),
+    ],
+)
+def test_batchnorm_with_one_sample_at_a_time_is_said_before_the_first_step(
+    run: RunFolder, capsys: pytest.CaptureFixture[str], settings: dict[str, Any], said: str | None
+) -> None:
+    run.write("Buffered", log_every=1, **settings)
+    if said is None:
+        run.here()
+        assert "BatchNorm" not in capsys.readouterr().out
+    else:
+        with pytest.raises(ValueError, match="Expected more than 1 value per channel"):
+            run.here()
+        assert (
+            f"warning: {said}, and a process gets one alone: BatchNorm (1) refuses" in capsys.readouterr().out
+        )
+
+
+def test_one_sample_at_a_time_without_batchnorm_is_nothing_to_warn_of(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.write("Line", batch_size=33)
+    run.here()
+    assert "one alone" not in capsys.readouterr().out
+
+
 def test_a_finished_run_started_again_says_so_and_trains_nothing(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:

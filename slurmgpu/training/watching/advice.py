@@ -1,4 +1,4 @@
-"""Advice on a GPU: what to change when its memory is full, and sizes that keep its tensor cores from full speed.
+"""Advice: what to change when a GPU's memory is full, and sizes that do not suit its tensor cores, or BatchNorm.
 
 Matrix products are fastest where each size is a multiple of 16 bytes: 8 numbers in bf16 and fp16, 4 in TF32
 (NVIDIA, Deep Learning Performance: Matrix Multiplication, "Requirements to Use Tensor Cores").
@@ -6,19 +6,21 @@ Matrix products are fastest where each size is a multiple of 16 bytes: 8 numbers
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Optional
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..order import shares
 from ..precision import can_bf16
 from ..processes.group import Group
 from ..settings import Settings, micro_batch
 
-__all__ = ["awkward_sizes", "is_full", "memory_advice", "tensor_core_multiple"]
+__all__ = ["awkward_sizes", "is_full", "lone_samples", "memory_advice", "tensor_core_multiple"]
 
 _SIGNS = ("CUDA error: out of memory", "HIP error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 # Of what a GPU holds, the share of other processes that is worth a word.
@@ -127,6 +129,33 @@ def awkward_sizes(model: nn.Module, micro_batch: int, multiple: int) -> Optional
         f"note: tensor cores are fastest with sizes that are multiples of {multiple}; "
         f"these are not: {', '.join(awkward[:_MOST])}{more}"
     )
+
+
+def lone_samples(
+    model: nn.Module, steps: Sequence[tuple[str, int]], micro_batch: int, world_size: int
+) -> Optional[str]:
+    """One line where BatchNorm gets a batch of one sample, in any of ``steps``, which are named with their samples; or None.
+
+    torch refuses that in training where a channel has one value a sample, which only a forward pass can tell.
+    """
+    norms = [
+        name
+        for name, each in model.named_modules()
+        if isinstance(each, _BatchNorm) and not isinstance(each, nn.SyncBatchNorm)
+    ]
+    for step, size in steps if norms else ():
+        own = (
+            stop - start
+            for rank in range(world_size)
+            for start, stop, _ in shares(0, size, size, micro_batch, rank=rank, world_size=world_size)
+        )
+        if min(own, default=0) == 1:
+            return (
+                f"warning: {step} has {size} sample(s), and a process gets one alone: BatchNorm ({norms[0]}) refuses that, "
+                "unless a sample has several values in each channel there, as images have; set another batch_size, or "
+                "drop_last: true, which leaves out a shorter last step"
+            )
+    return None
 
 
 def _of_layers(model: nn.Module) -> Iterator[tuple[str, int]]:
