@@ -75,7 +75,7 @@ class Averaged(Plain):
         return {"of ones": f"{model(torch.ones(1, 6)).item():.6f}"}
 
 
-class Duel(Plain):
+class Duel:
     """Two optimizers with schedules of their own: the critic learns twice in a step, the generator once."""
 
     def model(self, cfg: Any) -> nn.Module:
@@ -89,7 +89,8 @@ class Duel(Plain):
             "critic": torch.optim.SGD(model["critic"].parameters(), lr=0.01, momentum=0.9),
         }
 
-    optimizer = schedule = loss = None  # type: ignore[assignment]
+    def dataset(self, cfg: Any, split: str) -> Any:
+        return Data() if split == "train" else None
 
     def step(self, model: Any, batches: list[Any], update: Any) -> None:
         for _ in range(2):
