@@ -12,6 +12,7 @@ machine that others use too disturbs all alike; what is compared are the medians
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -154,7 +155,7 @@ def checkpoints(seconds: float) -> dict[str, float]:
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     trained = [line for line in lines if line["kind"] == "train"]
     ends = [0, *(line["step"] for line in trained)]
-    taken = [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
+    taken = [end - begin for begin, end in itertools.pairwise(ends)]
     still, steps_took = (
         sum(line["values"][name] * steps for line, steps in zip(trained, taken, strict=True))
         for name in ("checkpoint_seconds", "step_seconds")
