@@ -268,9 +268,15 @@ def test_only_those_that_slurm_looks_at_first_are_ahead(tmp_path: Path) -> None:
     replay = Recorded("22.05", queue="".join(rows), asked=asked_row(number, prioritylong="100", **mine))
     queue = facts(told(job(number, reason="Resources"), replay.slurm(), tmp_path))["queue"]
     assert (queue["ahead"], queue["mine"], queue["out"]) == (2 + 15, 1, 2)
+    # Components of one job start together: the first does not stand before the second.
+    rows = [queue_row(number, prioritylong="100", jobarrayid=f"{number}+0", **mine), *rows[1:3]]
+    asked = asked_row(number + 1, prioritylong="100", jobarrayid=f"{number}+1", **mine)
+    second = job(number + 1, job_id=f"{number}+1", reason="Resources")
+    replay = Recorded("22.05", queue="".join(rows), asked=asked)
+    assert facts(told(second, replay.slurm(), tmp_path))["queue"]["ahead"] == 2
     assert queue["gpus"] == 17 * 2
     assert "17 jobs are ahead of it in gpu (asking for 34 GPUs; 1 of these jobs is yours)" in queue["text"]
-    assert "2 more with a higher priority cannot start now" in queue["text"]
+    assert "2 more before it cannot start now" in queue["text"]
 
 
 def test_ten_thousand_jobs_are_one_more_question(tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ def ahead_of(
     own = frozenset(asked.partitions)
     tiers = {name: one.tier for name, one in partitions.items()}
     tier = max((tiers.get(name, 0) for name in own), default=0)
+    number, plus, _ = asked.shown.partition("+")
+    whole = number + plus if plus else ""
     place = (tier, asked.priority or 0, -asked.number)
     jobs = mine = by_tier = out = waiting = 0
     gpus: int | None = 0
@@ -56,6 +58,8 @@ def ahead_of(
         top = max(tiers.get(name, 0) for name in theirs)
         if job.number == asked.number or not job.priority:
             continue
+        if whole and job.shown.startswith(whole):
+            continue  # another component of the same job: they start together
         if (top, job.priority, -job.number) <= place or (not here and top <= tier):
             continue
         if about(word_of(job.reason)) in _OUT:

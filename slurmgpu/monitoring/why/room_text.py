@@ -45,7 +45,7 @@ def ahead_text(found: Ahead, asked: Asked) -> str:
             parts += [f"{which} first on these nodes"]
         text += f" ({'; '.join(parts)})" if parts else ""
     if found.out:
-        text += f"; {found.out:,} more with a higher priority cannot start now, whatever is free"
+        text += f"; {found.out:,} more before it cannot start now, whatever is free"
     return text
 
 
