@@ -58,9 +58,19 @@ class Timed:
     queue: Queue = field(default_factory=Queue)
 
     def queued(self, *phases: str) -> float:
-        """Seconds in which the thread waited for a CPU in these phases: a thread loses its CPU where it uses it."""
+        """Seconds in which the thread waited for a CPU in these phases.
+
+        A thread loses its CPU where it uses it; but it had none for at least what these phases took, less their seconds on a
+        CPU and all that it slept.
+        """
         whole = sum(self.busy.values())
-        return self.queue.thread * sum(self.busy.get(each, 0.0) for each in phases) / whole if whole else 0.0
+        if not whole:
+            return 0.0
+        slept = max(0.0, self.seconds - whole - self.queue.thread)
+        busy = sum(self.busy.get(each, 0.0) for each in phases)
+        off = max(0.0, sum(self.phases.get(each, 0.0) for each in phases) - busy)
+        expected = self.queue.thread * busy / whole
+        return max(off - slept, min(expected, off, self.queue.thread), 0.0)
 
     def usual(self, phase: str) -> float:
         """Seconds of evaluating or saving in a mean step; 0 where these few steps do not tell how often that is."""
