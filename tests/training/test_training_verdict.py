@@ -261,10 +261,11 @@ def test_on_a_gpu_its_host_in_the_queue_is_told_of_the_idle_time() -> None:
 
 
 def test_on_a_busy_machine_the_others_are_judged_by_what_is_left_of_a_step() -> None:
-    judged = judge({0: rank(queued=0.6, data=0.1, small=0.1)}, {})
+    judged = judge({0: rank(queued=0.5, data=0.1, small=0.1)}, {})
     assert causes(judged) == ["queued", "data"]
-    assert judged["causes"][1]["share"] == pytest.approx(0.25)
-    assert "waiting for data, 25 % of what is left of a step without waiting for a CPU" in "\n".join(
+    assert judged["causes"][1]["share"] == pytest.approx(0.2)
+    assert causes(judge({0: rank(queued=0.6, data=0.1, outside=0.3)}, {})) == ["queued"], "too little is left"
+    assert "waiting for data, 20 % of what is left of a step without waiting for a CPU" in "\n".join(
         lines(judged)
     )
 

@@ -182,6 +182,7 @@ class _Search:
 
     def _try(self, size: int, rounds: int) -> Optional[Tried]:
         """One try; a process that is ended in it has run out, and another one goes on. None: no evaluation."""
+        used = self._child is not None
         if self._child is None:
             self._child = _Child(self._begin(), self.log)
             about = self._child.read(self.settings.hang_timeout)
@@ -199,6 +200,10 @@ class _Search:
             return Tried(size, False)
         if answer is None or "error" in answer:
             raise TrainingError(f"with {size} samples at a time: {self._child.told(answer)}")
+        if not answer["fits"] and used and self.session.group.device.type == "cpu":
+            # Of what earlier tries took and gave back, the C library keeps addresses, in pieces: no training begins with these.
+            self.close()
+            return self._try(size, rounds)
         return Tried(size, bool(answer["fits"]), answer["peak"])
 
     def _begin(self) -> dict[str, object]:

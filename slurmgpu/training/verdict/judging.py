@@ -17,6 +17,7 @@ LEAST = {
     "queued": 0.15, "evaluating": 0.3, "saving": 0.1,
 }  # fmt: skip
 """The share of the time from which on a part is called a cause; computing is what the time is for."""
+_MOST_QUEUED = 0.5
 OF_ALL = ("evaluating", "saving")
 """Parts whose share of the whole training counts, where it is known: a few steps do not tell how often they come."""
 
@@ -68,7 +69,8 @@ def _causes(
 ) -> list[dict[str, Any]]:
     """The parts that are causes, the largest first, each with its share and of what that is.
 
-    Where a CPU is waited for, the others are judged by what is left without it: as they are on a quiet machine.
+    Where a CPU is waited for, the others are judged by what is left without it: as they are on a quiet machine. Where that is
+    less than half of a step, it tells nothing of them.
     """
     alone = _of_the_last(own, world) if shares["waiting"] >= LEAST["waiting"] else {}
     queued = shares["queued"] if shares["queued"] >= LEAST["queued"] else 0.0
@@ -77,8 +79,10 @@ def _causes(
         share, of, rest = shares.get(name, 0.0), "steps", 1.0
         if name in OF_ALL and name in whole:
             share, of = whole[name], "training"
+        elif queued > _MOST_QUEUED and name != "queued":
+            continue
         elif queued and name != "queued":
-            of, rest = "rest", max(1 - queued, 1e-9)
+            of, rest = "rest", 1 - queued
         if (share - alone.get(name, 0.0)) / rest >= least:
             found.append((share, {"cause": name, "share": share / rest, "of": of}))
     return [each for _, each in sorted(found, key=lambda one: -one[0])]

@@ -125,9 +125,10 @@ def advice(name: str, own: Values, settings: Values) -> str:
     if name == "evaluating":
         return "evaluate less often, or on fewer samples"
     if name == "queued":
+        again = "; where it is more than half of a step, the rest tells nothing: profile again then"
         return (
             "more CPUs a task (cpus_per_gpu), fewer workers, fewer threads (OMP_NUM_THREADS); "
-            "see what else runs on the node"
+            f"see what else runs on the node{again}"
         )
     every = settings.get("checkpoint_steps") or f"{settings.get('checkpoint_every', 1)} epochs"
     return f"save less often: checkpoint_steps or checkpoint_every (now {every}); a faster disk for the run directory"
