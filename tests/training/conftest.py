@@ -149,7 +149,7 @@ def _wait(started: list[subprocess.Popen[str]]) -> Ended:
         for process in started:
             process.kill()
             process.wait()
-    out, err = ("".join(text or "" for text in each) for each in zip(*texts, strict=True))
+    out, err = ("".join(text or "" for text in each) for each in zip(*texts))
     return Ended([process.returncode for process in started], out, err)
 
 

@@ -218,13 +218,12 @@ def two_savers(folder: Path, *leads: Callable[[float], int]) -> list[Saver]:
     both = [Ranks(rank=rank, world_size=2) for rank in (0, 1)]
     leads = leads or (lambda _seconds: 0,) * 2
     return [
-        Saver(folder, ranks, channel, None, Saving(keep=9), None, lead)
-        for ranks, lead in zip(both, leads, strict=True)
+        Saver(folder, ranks, channel, None, Saving(keep=9), None, lead) for ranks, lead in zip(both, leads)
     ]
 
 
 def save(savers: list[Saver], *steps: int) -> list[Saved | None]:
-    for rank, (saver, step) in enumerate(zip(savers, steps, strict=True)):
+    for rank, (saver, step) in enumerate(zip(savers, steps)):
         saver.start(step, Snapshot(), {f"rank-{rank}.pt": step}, {})
     return [saver.collect() for saver in savers]
 

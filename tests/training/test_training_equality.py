@@ -117,7 +117,7 @@ def samples(run: RunFolder, processes: int, known: set[Path]) -> list[int]:
     known |= traces
     by_rank = sorted(traces, key=lambda path: int(path.name.rpartition("-")[2]))
     lines = [path.read_text().splitlines() for path in by_rank]
-    return [int(index) for row in zip(*lines, strict=True) for part in row for index in part.split()]
+    return [int(index) for row in zip(*lines) for part in row for index in part.split()]
 
 
 def test_a_resume_with_other_numbers_of_processes_keeps_the_order_of_samples(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_the_ranks_together_take_every_position_once_and_in_order(
         for rank in range(world)
     ]
     assert len({len(each) for each in own}) == 1, "every rank takes part in every round"
-    rounds = [[share for share in taken if share[2]] for taken in zip(*own, strict=True)]
+    rounds = [[share for share in taken if share[2]] for taken in zip(*own)]
     positions = [p for taken in rounds for low, high, _ in taken for p in range(low, high)]
     assert positions == list(range(start, end))
 

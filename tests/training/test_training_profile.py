@@ -59,7 +59,7 @@ def test_a_profile_has_trace_operators_memory_and_times(
         ["backward", "data", "forward", "optimizer"]
     ] * 3
     inside = [sum(each.values()) for each in found["phase_seconds"]]
-    assert all(0 < part <= whole for part, whole in zip(inside, found["step_seconds"], strict=True))
+    assert all(0 < part <= whole for part, whole in zip(inside, found["step_seconds"]))
     out = capsys.readouterr().out
     assert "profile of steps 9 to 11 written to profile/" in out
     assert re.search(r"profile: a step takes .+ \(3 steps timed, 3 recorded to split them; .+\): .+ %", out)
@@ -86,7 +86,7 @@ def test_a_trace_opens_in_perfetto_and_tensorboard_and_shows_the_phases_of_each_
     expected = [f"slurmgpu.{name}" for name in [*passes, "optimizer"] * 3]
     assert [name for event in marked if (name := event["name"]) not in between] == expected
     ends = [event["ts"] + event["dur"] for event in marked]
-    assert all(end <= event["ts"] + 0.01 for end, event in zip(ends[:-1], marked[1:], strict=True))
+    assert all(end <= event["ts"] + 0.01 for end, event in zip(ends[:-1], marked[1:]))
 
 
 def test_evaluations_and_saves_between_the_timed_steps_are_phases_of_their_own(run: RunFolder) -> None:

@@ -170,7 +170,7 @@ def test_a_wrong_answer_names_file_method_and_what_is_expected(
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ("iter('a')", "several of them by name, or None; got a str_ascii_iterator"),
+        ("iter(())", "several of them by name, or None; got a tuple_iterator"),
         ("{'a': [1], 'b': []}", "at least one sample for the split 'test (b)'"),
         ("{'a': [1], 'b/c': [1]}", "names a test set 'b/c'; a name has letters, digits and _ . -"),
         ("{}", "at least one sample for the split 'test'"),
