@@ -16,6 +16,7 @@ help:
 	@echo "make test-inside  what a job needs inside: containers, environments, launchers, each run for real"
 	@echo "make test-releases  the tests on a real Slurm, on every release (RELEASES='24.11 26.05': on these)"
 	@echo "make test-torch-alone  the training entrypoint's tests, in a Python with torch alone"
+	@echo "make test-torch-matrix  the same on other releases of Python and torch: writes the table in docs/training.md"
 	@echo "make check      ruff, mypy, import contracts and stale reference pages alone"
 	@echo "make reference  write docs/reference/ from the code"
 	@echo "make benchmark  start-up time against the bare libraries"
@@ -109,6 +110,11 @@ test-torch-alone: $(VENV)/.test
 	@folder=$$(mktemp -d) && python=$$($(BIN)/python tests/training/alone.py "$$folder") && \
 	    ls tests/training/test_*.py | xargs -P 2 -n 8 $$python -m pytest -q -p no:cacheprovider \
 	        $(if $(QUICK),-m "not long"); rc=$$?; rm -rf "$$folder"; exit $$rc
+
+# The same on other releases of Python and torch, as far as they can be had: some gigabytes, and half an hour.
+.PHONY: test-torch-matrix
+test-torch-matrix: $(VENV)/.test
+	@$(BIN)/python tests/training/matrix.py
 
 # Three runs of two processes at a time: they mostly wait for Slurm. Of the long tests, those whose outcome lies with Slurm run on each
 # release too, by themselves. QUICK=1: without the files whose outcome does not lie with the release.

@@ -127,7 +127,10 @@ def test_the_training_brings_the_criterion_along(run: RunFolder, monkeypatch: py
 def test_an_optimizer_of_parameters_that_no_checkpoint_holds_is_refused(run: RunFolder) -> None:
     name = task(run, PLAIN)
     path = Path(name.rpartition(":")[0])
-    own = "    def optimizer(self, model, cfg):\n        return torch.optim.SGD([*model.parameters(), self.criterion.scale], lr=0.1)\n"
+    own = (
+        "    def optimizer(self, model, cfg):\n"
+        "        return torch.optim.SGD([*model.parameters(), self.criterion.scale], lr=0.1)\n"
+    )
     path.write_text(path.read_text().replace("class Weighted", f"{own}\nclass Weighted"))
     run.write(name, batch_size=20)
     with pytest.raises(
