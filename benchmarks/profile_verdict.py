@@ -33,7 +33,7 @@ from slurmgpu import __version__
 from slurmgpu.monitoring.profiles import judge_run
 
 ROOT = Path(__file__).resolve().parents[1]
-MOST = 10  # trainings of a case that are made again
+MOST = 30  # trainings of a case that are made again
 STEPS = 10  # timed, and as many recorded
 
 
@@ -267,6 +267,7 @@ def main() -> None:
         "torch": torch.__version__,
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, no GPU",
         "load": os.getloadavg()[0],
+        "nice": os.nice(0),
         "steps": STEPS,
         "right": sum(each["right"] for each in found.values()),
         "queued": sum(each["queued"] for one in found.values() for each in one["rounds"]),

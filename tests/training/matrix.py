@@ -3,7 +3,8 @@
     python tests/training/matrix.py [--folder FOLDER] [--only 2.6.0]
 
 makes a virtual environment for each pair, with torch and pytest alone, runs the tests beside it there without the long
-ones, and writes ``benchmarks/results/torch_matrix.json`` and the table in ``docs/training.md``. Pythons are looked for on PATH and in pyenv.
+ones, and writes ``benchmarks/results/torch_matrix.json`` and the table in ``docs/training.md``. Pythons are looked for on
+PATH and in pyenv.
 """
 
 from __future__ import annotations
