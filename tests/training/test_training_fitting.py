@@ -163,6 +163,30 @@ def test_an_evaluation_that_runs_out_takes_fewer_at_a_time_and_the_training_does
     assert (settings["micro_batch"], settings["eval_micro_batch"]) == (12, 4)
 
 
+class InPieces(Machine):
+    """Whose memory is in pieces after the first try."""
+
+    tries = 0
+
+    def __call__(self, *_: object) -> Machine:
+        self.tries = 0
+        return self
+
+    def ask(self, request: dict[str, int], patience: float | None) -> dict[str, Any]:
+        self.tries += 1
+        answer = super().ask(request, patience)
+        return answer if self.tries == 1 or request["size"] < 30 else {"fits": False, "peak": None}
+
+
+def test_what_does_not_fit_after_other_tries_is_tried_in_a_process_of_its_own(
+    run: RunFolder, pretend: Pretend
+) -> None:
+    pretended = pretend(InPieces(36))
+    trained(run, micro_batch="auto")
+    assert saved_settings(run)["micro_batch"] == 36
+    assert pretended.asked[-2:] == [(36, 1), (36, 1)]
+
+
 def test_a_resume_takes_the_size_of_the_checkpoint_and_tries_nothing(
     run: RunFolder, pretend: Pretend, own_cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
