@@ -937,6 +937,17 @@ def test_what_somebody_writes_meanwhile_is_kept(submitted: Path, monkeypatch: py
     assert submitted.read_text() == JOB + "# mine\n"
 
 
+def test_somebody_elses_file_is_not_replaced_also_where_it_is_named(
+    submitted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = submitted.stat().st_uid + 1
+    monkeypatch.setattr("slurmgpu.cli.actions.report_apply.os.getuid", lambda: other)
+    for words in ((), (str(submitted),)):
+        with pytest.raises(InvalidInput, match="is somebody else's"):
+            invoke("7", "--apply", *words, slurm=used())
+    assert submitted.read_text() == JOB
+
+
 def test_a_page_goes_through_a_device_and_does_not_replace_it(tmp_path: Path) -> None:
     device = tmp_path / "page"
     device.symlink_to("/dev/null")

@@ -120,6 +120,7 @@ def _file_of(report: JobReport, named: Path | None) -> Path:
             hint="write the proposed request into its script by hand",
         )
     if named is not None:
+        check_own(named)
         return named
     if run.job_file is None:
         raise SlurmGpuError(
