@@ -214,6 +214,34 @@ def test_the_whole_of_a_training_is_its_steps_its_evaluations_and_what_comes_onc
     assert pace.whole(120) == 74 + 1000 + 500
 
 
+@pytest.mark.parametrize(
+    ("how", "evaluations"),
+    [
+        ({"evaluate_every": 10}, 10),
+        ({"evaluate_every": 30}, 4),  # after 30, 60 and 90 epochs of 100, and at the end
+        ({"evaluate_every": None}, 1),
+        ({"evaluate_every": None, "evaluate_steps": 300}, 4),
+        ({"evaluate_every": None, "evaluate_steps": 250}, 4),
+        (
+            {"evaluate_every": 10, "evaluate_steps": 250},
+            12,
+        ),  # of 3 by steps, the one at step 500 ends an epoch, too
+    ],
+)
+def test_the_evaluations_of_the_whole_are_counted_by_the_settings(
+    tmp_path: Path, how: dict[str, Any], evaluations: int
+) -> None:
+    begun = START | {"settings": START["settings"] | how}
+    metrics(
+        tmp_path, (0, "start", 0, begun), (0, "train", 10, trained(1.0)), (0, "eval", 10, {"seconds": 5.0})
+    )
+    found = read_rows(tmp_path)
+    assert found is not None
+    pace = pace_of(found[0])
+    assert pace is not None
+    assert pace.whole(100) == 100 - 15 + 1000 + 5 * evaluations
+
+
 def test_a_training_without_a_line_of_metrics_does_not_tell_its_time(tmp_path: Path) -> None:
     metrics(tmp_path, (0, "start", 0, START))
     report = read(tmp_path, stopped())

@@ -28,6 +28,7 @@ from tests.nvml import compiled
 
 PACKAGE = Path(__file__).parents[1] / "slurmgpu" / "sampling"
 HERE = Path(__file__).parent
+TEMPLATE = HERE.parent / "templates" / "sample.sh.j2"
 BURN = "import time\nend = time.time() + 60\nwhile time.time() < end: pass\n"
 DEADLINE = 120
 
@@ -62,7 +63,7 @@ class Job:
         self, told: str = "1 0", then: str = "sleep 60", env: Mapping[str, str] = {}
     ) -> subprocess.Popen[str]:
         """Start a batch script with the very line of the template, and more after it."""
-        line = f'bash "$SLURMGPU_RUN_DIR/code/slurmgpu_sampling/start.sh" {told} </dev/null >/dev/null 2>&1 &'
+        line = TEMPLATE.read_text().splitlines()[-1].replace("{{ sample }}", told)
         script = subprocess.Popen(
             ["bash", "-c", f"set -euo pipefail\n{line}\n{then}\n"],
             env={**self.env, "SLURMGPU_RUN_DIR": str(self.run_dir), **env},
@@ -281,7 +282,7 @@ def test_a_sampler_that_cannot_work_leaves_the_job_alone(fault: str, job: Job) -
 
 def test_a_sampler_that_is_killed_leaves_the_job_alone(job: Job) -> None:
     os.mkfifo(job.run_dir / "go")
-    script = job.start("1 0", 'read -r _ <"$SLURMGPU_RUN_DIR/go"; echo done; exit 3')
+    script = job.start("1 0", 'read -r _ <"$SLURMGPU_RUN_DIR/go"; sleep 0; wait; echo done; exit 3')
     job.samples()
     for pid in job.samplers():
         os.kill(pid, signal.SIGKILL)

@@ -28,7 +28,9 @@ class Pace:
     evaluation_seconds: float
     """Of an evaluation, the mean; 0 where there was none."""
     epochs: int | None
-    """That the whole training has: so often it evaluates."""
+    """That the whole training has."""
+    evaluations_in_all: int
+    """That the whole training has, by its settings."""
     checkpoints: int
     ended: str | None
     """Why it ended, in its own words."""
@@ -42,7 +44,7 @@ class Pace:
             return None
         taken = self.steps * self.step_seconds + self.evaluations * self.evaluation_seconds
         around = max(0.0, elapsed - taken)
-        evaluations = max(self.epochs or 0, self.evaluations) * self.evaluation_seconds
+        evaluations = max(self.evaluations_in_all, self.evaluations) * self.evaluation_seconds
         return around + self.total_steps * self.step_seconds + evaluations
 
 
@@ -63,7 +65,8 @@ def pace_of(rows: Iterable[MetricsRow]) -> Pace | None:
         step_seconds=_mean(intervals[1:] or intervals),
         evaluations=len(evaluated),
         evaluation_seconds=sum(evaluated) / len(evaluated) if evaluated else 0.0,
-        epochs=_epochs(total, start.values),
+        epochs=(epochs := _epochs(total, start.values)),
+        evaluations_in_all=_evaluations(total, epochs, start.values),
         checkpoints=sum(row.kind == "checkpoint" for row in rest),
         ended=next((one for one in reversed(ends) if isinstance(one, str)), None),
     )
@@ -93,3 +96,16 @@ def _epochs(total: int | None, values: Row) -> int | None:
         return epochs
     by_steps = math.ceil(total * batch / samples)
     return by_steps if epochs is None else min(epochs, by_steps)
+
+
+def _evaluations(total: int | None, epochs: int | None, values: Row) -> int:
+    """How often the whole evaluates: every so many epochs, every so many steps, and once where both fall together."""
+    settings = part(values, "settings")
+    every = whole(settings.get("evaluate_every", 1))
+    steps = whole(settings.get("evaluate_steps"))
+    # The end always has one.
+    by_epochs = math.ceil(epochs / every) if epochs and every else 1
+    by_steps = (total - 1) // steps if total and steps else 0
+    batch, samples = whole(settings.get("batch_size")), whole(values.get("dataset_samples"))
+    both = math.lcm(steps, math.ceil(samples / batch) * every) if steps and every and batch and samples else 0
+    return by_epochs + by_steps - ((total - 1) // both if total and both else 0)
