@@ -30,7 +30,7 @@ from .orders import make_order
 from .own_step import OwnStep
 from .precision import Precision
 from .saving.randomness import seed_all
-from .schedules import make_schedule
+from .schedules import make_epoch_schedule, make_schedule
 from .session import Session
 from .settings import Config, Settings, micro_batch
 from .setup import make_model, set_backends, spread
@@ -102,6 +102,9 @@ class Loop:
             for each in self.optimizer.param_groups
         ]
         self.renew_schedule()
+        self.epoch_schedule = make_epoch_schedule(
+            task, self.optimizer, cfg, settings, evaluated=bool(self.evaluation)
+        )
         seed_all(mix(settings.seed, 1 + group.ranks.rank) >> 1)
         self.meter = Meter(group, means(settings, list(by_name(self.optimizer)), task.has("step")))
         self.gauges = Gauges(settings, group, task.flops(cfg))
@@ -323,6 +326,8 @@ class Loop:
     def _close_epochs(self) -> None:
         """What follows the evaluation at the end of each epoch."""
         for epoch in range(self.position.evaluated + 1, self.epoch + 1):
+            if self.epoch_schedule is not None:
+                self.epoch_schedule.end_epoch()
             self.callbacks.epoch_end(self.model, epoch, self.results.values)
         self.position.evaluated = self.epoch
 
@@ -350,7 +355,7 @@ class Loop:
         scaler = self.precision.scaler
         named = {
             "model": self.model, "optimizer": self.optimizer, "schedule": self.schedule, "scaler": scaler,
-            "task": self.task.own,
+            "task": self.task.own, "epoch_schedule": self.epoch_schedule,
             "average": self.average,
         }  # fmt: skip
         return {name: part for name, part in named.items() if part is not None}
@@ -364,7 +369,10 @@ class Loop:
         self.gauges.paused = False
         put_back(self.model.buffers(), before)
         if names is not None and not (self.task.has("finish") or self.task.has("sample")):
-            self.judge.require_metrics(names, " (sanity: false leaves it to the first evaluation)")
+            hint = " (sanity: false leaves it to the first evaluation)"
+            self.judge.require_metrics(names, hint)
+            if self.epoch_schedule is not None:
+                self.epoch_schedule.require_metric(names, hint)
 
     @contextlib.contextmanager
     def _as_evaluated(self) -> Iterator[None]:
@@ -413,6 +421,7 @@ class Loop:
         """Evaluate, unless a stop is near; then it is for the resumed run to do."""
         self.flush()
         started = time.perf_counter()
+        due = self._evaluation_is_due(False)  # and not just because the training ends, which it need not
         self.gauges.paused = True
         with self._as_evaluated():
             results = self.evaluation.run(self.model)
@@ -421,6 +430,8 @@ class Loop:
             return False
         try:
             self.judge.look(self.position.step, results.values)
+            if due and self.epoch_schedule is not None:
+                self.epoch_schedule.look(results.values)
         except SettingsError as error:  # no step is lost to it
             raise EvaluationFailed([], error, changed=False) from error
         self.results = results

@@ -55,6 +55,8 @@ def restore(loop: Loop) -> None:
             loop.optimizer.load_state_dict(state["optimizer"])
             if loop.schedule is not None:
                 loop.schedule.load_state_dict(state["schedule"])
+        if loop.epoch_schedule is not None:
+            loop.epoch_schedule.load_state_dict(state.get("epoch_schedule"))
         if loop.task.own is not None:
             _restore_task(loop, found)
         if loop.precision.scaler is not None and state["scaler"] is not None:

@@ -316,15 +316,14 @@ class _Run:
         """What all ranks have in common, by the names of the files."""
         loop = self.loop
         average = {} if loop.average is None else {AVERAGE: loop.average.state_dict()}
-        return {
-            "model.pt": loop.model.state_dict(),
-            "training.pt": {
-                "optimizer": loop.optimizer.state_dict(),
-                "schedule": plain_state(loop.schedule),
-                "scaler": plain_state(loop.precision.scaler),
-            },
-            **average,
+        training = {
+            "optimizer": loop.optimizer.state_dict(),
+            "schedule": plain_state(loop.schedule),
+            "scaler": plain_state(loop.precision.scaler),
         }
+        if loop.epoch_schedule is not None:
+            training["epoch_schedule"] = loop.epoch_schedule.state_dict()
+        return {"model.pt": loop.model.state_dict(), "training.pt": training, **average}
 
     def _own(self) -> dict[str, object]:
         """What a rank has of its own, beside its random state."""

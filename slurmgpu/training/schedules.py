@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
-from typing import Optional, Union
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Optional, Union
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from .errors import SettingsError
 from .optimizers import Optimizer, Schedule, Schedules, Several
+from .saving.snapshot import plain_state
 from .settings import Config, Settings
 from .task import Task
 
-__all__ = ["make_schedule", "part", "warmup_steps"]
+__all__ = ["EpochSchedule", "make_epoch_schedule", "make_schedule", "part", "warmup_steps"]
 
 
 def part(amount: Union[float, str], whole: float) -> float:
@@ -42,6 +44,76 @@ def make_schedule(
     if task.has("schedule"):
         return task.schedule(optimizer, cfg, total_steps)
     return _by_settings(optimizer, settings, total_steps)
+
+
+class EpochSchedule:
+    """A schedule that moves on at the end of each epoch, or, with a metric, after each evaluation that is due."""
+
+    def __init__(self, schedule: Any, metric: Optional[str]) -> None:
+        self._schedule, self.metric = schedule, metric
+
+    def end_epoch(self) -> None:
+        """An epoch is through."""
+        if self.metric is None:
+            self._schedule.step()
+
+    def look(self, values: Mapping[str, float]) -> None:
+        """An evaluation is through.
+
+        Raises:
+            SettingsError: it lacks the metric.
+        """
+        if self.metric is not None:
+            self.require_metric(values)
+            self._schedule.step(values[self.metric])
+
+    def require_metric(self, there: Iterable[str], hint: str = "") -> None:
+        """Refuse a metric that is not among those of an evaluation."""
+        names = list(there)
+        if self.metric is not None and self.metric not in names:
+            raise SettingsError(
+                f"epoch_schedule of the task goes by {self.metric!r}, and the evaluation has "
+                f"{', '.join(map(repr, names)) or 'no metrics'}: name one of these{hint}"
+            )
+
+    def state_dict(self) -> Optional[dict[str, object]]:
+        """The schedule's state."""
+        return plain_state(self._schedule)
+
+    def load_state_dict(self, state: Optional[Mapping[str, Any]]) -> None:
+        """Put the schedule's state back.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if state is None:
+            raise ValueError("it was saved without an epoch_schedule")
+        self._schedule.load_state_dict(state)
+
+
+def make_epoch_schedule(
+    task: Task, optimizer: Optimizer, cfg: Config, settings: Settings, *, evaluated: bool
+) -> Optional[EpochSchedule]:
+    """The task's schedule by epochs, if it has one.
+
+    Raises:
+        SettingsError: the settings' schedule would undo it, or nothing is evaluated.
+    """
+    if not task.has("epoch_schedule"):
+        return None
+    if settings.schedule != "constant" or settings.warmup_steps not in (0, "0%"):
+        raise SettingsError(
+            f"schedule is {settings.schedule} and warmup_steps {settings.warmup_steps}, and the task has an epoch_schedule: "
+            "each would set the learning rate anew; leave one of them out"
+        )
+    assert isinstance(optimizer, torch.optim.Optimizer)  # the task has been refused otherwise
+    schedule, metric = task.epoch_schedule(optimizer, cfg)
+    if metric is not None and not evaluated:
+        raise SettingsError(
+            f"epoch_schedule of the task goes by {metric!r} of evaluations, and there are none: return data for "
+            "dataset(cfg, 'test')"
+        )
+    return EpochSchedule(schedule, metric)
 
 
 def _by_settings(

@@ -41,6 +41,7 @@ _OPTIONAL = {
     "parameter_groups": "(model, cfg)",
     "schedule": "(optimizer, cfg, total_steps)",
     "schedules": "(optimizers, cfg, total_steps)",
+    "epoch_schedule": "(optimizer, cfg)",
     "step": "(model, batches, update)",
     "evaluate": "(model, batch)",
     "collate": "(samples)",
@@ -166,6 +167,14 @@ class Task:
         if hasattr(kind, "schedules") and not hasattr(kind, "optimizers"):
             raise TrainingError(
                 f"{self.path}: {self._name} has schedules, which go with optimizers; with one optimizer, write schedule"
+            )
+        others = [
+            name for name in ("schedule", "schedules", "optimizers") if callable(getattr(kind, name, None))
+        ]
+        if hasattr(kind, "epoch_schedule") and others:
+            raise TrainingError(
+                f"{self.path}: {self._name} has epoch_schedule beside {' and '.join(others)}: it goes with one optimizer, and "
+                "alone; otherwise a schedule moves on with each step"
             )
         for one, other in (("state_dict", "load_state_dict"), ("load_state_dict", "state_dict")):
             if hasattr(kind, one) and not hasattr(kind, other):
@@ -406,6 +415,23 @@ class Task:
             expected = f"a mapping of name -> schedule, with names out of {', '.join(optimizers)}"
             raise self._wrong("schedules", expected, answer)
         return {name: self._schedule("schedules", each) for name, each in answer.items()}
+
+    def epoch_schedule(
+        self, optimizer: torch.optim.Optimizer, cfg: Config
+    ) -> tuple[LRScheduler, Optional[str]]:
+        """The task's schedule that moves on by epochs, or by a metric of evaluations, which is named then."""
+        answer = self._user.epoch_schedule(optimizer, cfg)
+        schedule, metric = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, None)
+        has_all = all(hasattr(schedule, name) for name in ("step", "state_dict", "load_state_dict"))
+        expected = (
+            "a schedule of torch.optim.lr_scheduler, or a pair of one and the metric that its step takes"
+        )
+        if not has_all or not isinstance(metric, (str, type(None))):
+            raise self._wrong("epoch_schedule", expected, answer)
+        if _needs_nothing(schedule.step) != (metric is None):
+            fit = "needs no metric" if metric else "needs a metric, as in (schedule, 'loss')"
+            raise self._wrong("epoch_schedule", f"{expected}; the step() of this one {fit}", answer)
+        return schedule, metric
 
     def _schedule(self, method: str, schedule: Any) -> Optional[LRScheduler]:
         if schedule is None:

@@ -96,3 +96,44 @@ class Half(Line):
 
     def state_dict(self):
         return {}
+
+
+class Falling(Restless):
+    """A rate that falls with each second epoch."""
+
+    schedule = None
+
+    def epoch_schedule(self, optimizer, cfg):
+        return torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+
+
+class Plateau(Falling):
+    """A rate that falls when the evaluation is not much better than the best one was."""
+
+    def epoch_schedule(self, optimizer, cfg):
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+        return plateau(optimizer, patience=1, threshold=0.9, factor=0.5), cfg.metric
+
+
+class Unnamed(Falling):
+    def epoch_schedule(self, optimizer, cfg):
+        return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+
+
+class Untested(Plateau):
+    def dataset(self, cfg, split):
+        return None if split == "test" else super().dataset(cfg, split)
+
+
+class Both(Restless):
+    epoch_schedule = Falling.epoch_schedule
+
+
+class Tokens(small.Weighted):
+    """Losses as a sum over what is counted, and plain gradient descent from weights that are written down."""
+
+    def optimizer(self, model, cfg):
+        return torch.optim.SGD(model.parameters(), lr=cfg.lr)
+
+    def on_start(self, model, cfg):
+        torch.save(model.state_dict(), Path(os.environ["SLURMGPU_RUN_DIR"], f"first-{RANK}.pt"))

@@ -17,6 +17,7 @@ from slurmgpu.training.task import Task
 from slurmgpu.training.watching.console import Console
 
 from .conftest import RunFolder, new_run
+from .small import Line
 
 TASKS = Path(__file__).with_name("hooked.py")
 
@@ -188,3 +189,93 @@ def test_a_checkpoint_from_before_the_task_had_a_state_begins_it_anew(
     write(run, "Remembering", epochs=2)
     run.here()
     assert "the task's own state begins anew, because step-5 was saved without one" in capsys.readouterr().out
+
+
+def rates(run: RunFolder) -> list[float]:
+    return list({line["step"]: line["values"]["learning_rate"] for line in run.metrics("train")}.values())
+
+
+def test_a_schedule_by_epochs_moves_on_with_the_epochs_alone(run: RunFolder) -> None:
+    """Steps of 30 out of 100 samples: the fourth, seventh and tenth step complete an epoch."""
+    write(run, "Falling", epochs=6, batch_size=30, lr=0.8)
+    run.here()
+    assert [rates(run).count(each) for each in (0.8, 0.4, 0.2)] == [7, 7, 6]
+    assert rates(run) == sorted(rates(run), reverse=True)
+
+
+def test_a_schedule_by_a_metric_moves_on_with_each_evaluation_that_is_due(run: RunFolder) -> None:
+    """Each fourth step, and each epoch's fifth; not with the one at the end of training, which more steps may follow."""
+    write(run, "Plateau", epochs=4, lr=0.04, evaluate_steps=4, config={"metric": "loss"}, max_steps=18)
+    run.here()
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+    alone = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.04)
+    model = plateau(alone, patience=1, threshold=0.9, factor=0.5)
+    evaluations = {line["step"]: line["values"]["loss"] for line in run.metrics("eval")}
+    assert list(evaluations) == [4, 5, 8, 10, 12, 15, 16, 18]
+    expected = []
+    for step in range(1, 19):
+        expected.append(alone.param_groups[0]["lr"])
+        if step in evaluations and step != 18:
+            model.step(evaluations[step])
+    assert rates(run) == expected
+    assert len(set(expected)) > 2
+
+
+@pytest.mark.parametrize("task", ["Falling", "Plateau"])
+def test_schedules_by_epochs_stopped_and_killed_end_bit_for_bit_as_undisturbed(
+    tmp_path: Path, task: str
+) -> None:
+    """Also where a training has come to an end that was then moved."""
+    whole, parts = new_run(tmp_path, "whole"), new_run(tmp_path, "parts")
+    settings: dict[str, Any] = {"config": {"metric": "loss"}, "evaluate_steps": 4, "checkpoint_steps": 1}
+    write(whole, task, epochs=4, **settings)
+    whole.here()
+    for epochs, limit in ((2, "3"), (2, "5"), (2, "7"), (2, "10"), (4, "13"), (4, "20")):
+        write(parts, task, epochs=epochs, **settings)
+        parts.here(SLURMGPU_MAX_STEPS=limit)
+    alike(whole, parts)
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "reason"),
+    [
+        ("Plateau", {"config": {"metric": "accuracy"}}, "goes by 'accuracy', and the evaluation has 'loss'"),
+        ("Untested", {"config": {"metric": "loss"}}, "goes by 'loss' of evaluations, and there are none"),
+        ("Unnamed", {}, r"step\(\) of this one needs a metric, as in \(schedule, 'loss'\)"),
+        (
+            "Falling",
+            {"schedule": "cosine"},
+            "schedule is cosine and warmup_steps 0, and the task has an epoch_schedule",
+        ),
+        ("Both", {}, "has epoch_schedule beside schedule"),
+    ],
+)
+def test_a_schedule_by_epochs_that_cannot_work_is_refused(
+    run: RunFolder, task: str, settings: dict[str, Any], reason: str
+) -> None:
+    write(run, task, **settings)
+    with pytest.raises(TrainingError, match=reason):
+        run.here()
+
+
+def by_hand(run: RunFolder) -> dict[str, torch.Tensor]:
+    """The parameters after one step along the gradient of the mean over all that is counted in the 100 samples."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    model.load_state_dict(torch.load(run.path / "first-0.pt", weights_only=True))
+    task: Any = Line
+    x, y, weight = task().dataset(None, "train").tensors
+    (((model(x) - y).square()[:, 0] * weight).sum() / weight.sum()).backward()
+    torch.optim.SGD(model.parameters(), lr=0.5).step()
+    return {name: each.detach() for name, each in model.named_parameters()}
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_a_loss_that_counts_is_a_mean_over_all_micro_batches_and_ranks(place: RunFolder, ranks: int) -> None:
+    """Each micro-batch counts another number of things, some of them few: not a mean of means."""
+    write(place, "Tokens", batch_size=100, accumulate=10 // ranks, lr=0.5)
+    if ranks == 1:
+        place.here()
+    else:
+        assert place.ranks(ranks).codes == [0, 0]
+    expected, found = by_hand(place), place.parameters()
+    assert all(torch.allclose(found[name], expected[name], atol=1e-6) for name in expected)
