@@ -151,6 +151,54 @@ class Streamed(Plain):
         return Lines() if split == "train" else None
 
 
+class Remembering(Duel):
+    """A state of the task's own, each rank's, on which its losses depend, and callbacks that change the model."""
+
+    def __init__(self) -> None:
+        self.memory: list[float] = []
+        self.drift = torch.zeros(6)
+
+    def generator_loss(self, model: Any, batch: Any) -> torch.Tensor:
+        loss = super().generator_loss(model, batch)
+        self.memory = [*self.memory[-9:], float(loss.detach()) + random.random()]
+        self.drift = 0.9 * self.drift + 0.1 * batch[0].mean(0)
+        return loss * (1 + min(self.memory) + self.drift.abs().sum())
+
+    def on_step_end(self, model: Any, step: int) -> None:
+        with torch.no_grad():
+            model["critic"].weight.mul_(1 - 0.001 * (step % 3))
+
+    def on_save(self, path: Any) -> None:
+        random.random()
+        torch.rand(1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"memory": self.memory, "drift": self.drift}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.memory, self.drift = list(state["memory"]), state["drift"]
+
+
+class Plateau(Plain):
+    """A rate that falls when evaluations, inside epochs and at their ends, get no better."""
+
+    schedule = None  # type: ignore[assignment]
+
+    def dataset(self, cfg: Any, split: str) -> Any:
+        return Data() if split == "train" else torch.utils.data.Subset(Data(), range(40))
+
+    def epoch_schedule(self, optimizer: torch.optim.Optimizer, cfg: Any) -> Any:
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+        return plateau(optimizer, patience=0, threshold=0.3, factor=0.7), "loss"
+
+
+class Bucketed(Plain):
+    """Samples of similar length together."""
+
+    def lengths(self, dataset: Any, cfg: Any) -> torch.Tensor:
+        return torch.arange(SAMPLES) * 7 % 50
+
+
 _STEPS = {"epochs": None, "max_steps": 100}
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -159,5 +207,8 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "duel": ("Duel", {"ema": 0.9, "schedule": "cosine", "warmup_steps": 10, "clip_norm": 1.0}),
     "weighed": ("Weighed", {}),
     "streamed": ("Streamed", dict(_STEPS)),
+    "remembering": ("Remembering", {"schedule": "wsd", "warmup_steps": "5%", "clip_norm": 1.0}),
+    "plateau": ("Plateau", {"evaluate_steps": 9}),
+    "bucketed": ("Bucketed", {}),
 }
 """The class and the settings of each kind."""
