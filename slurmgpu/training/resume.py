@@ -14,6 +14,7 @@ from .optimizers import load_state
 from .order import mix
 from .saving import randomness
 from .saving.checkpoint import Generation, counts
+from .settings import Settings
 from .step import put_back
 from .streams import Stream
 
@@ -170,7 +171,9 @@ def _restart_schedule(loop: Loop, saved: Mapping[str, object], done: int) -> Non
 def _changes(loop: Loop, found: Generation) -> list[str]:
     """What matters and is not as it was when the checkpoint was written, as ``name old -> new``."""
     facts = found.manifest
-    before, now = dict(facts["settings"]), loop.settings.as_dict()
+    # What an earlier version did not know was as it is by default.
+    before = {**Settings(loop.settings.task).as_dict(), **facts["settings"]}
+    now = loop.settings.as_dict()
     pairs = [(name, before.get(name), now[name]) for name in now if name not in _FREE | {"config"}]
     old, new = before.get("config", {}), loop.settings.config
     pairs += [(f"config.{name}", old.get(name), new.get(name)) for name in {**old, **new}]

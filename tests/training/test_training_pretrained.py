@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from slurmgpu.training.errors import TrainingError
+from slurmgpu.training.saving import checkpoint
 from slurmgpu.training.weights import safetensors
 from slurmgpu.training.weights.loading import load_into
 from slurmgpu.training.weights.reading import read_state
@@ -248,6 +249,21 @@ def test_a_training_begins_with_the_weights_as_if_its_model_had_had_them(tmp_pat
     write(second, checkpoint, resume=False)
     with pytest.raises(TrainingError, match="differs from its SHA-256"):
         second.here()
+
+
+def test_settings_that_an_earlier_version_did_not_know_are_not_said_to_differ(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.write("Line", batch_size=20)
+    run.here()
+    found, _ = checkpoint.newest_intact(run.path / "checkpoints")
+    assert found is not None
+    facts = dict(found.manifest)
+    facts["settings"] = {k: v for k, v in facts["settings"].items() if not k.startswith("pretrained")}
+    checkpoint.commit(run.path / "checkpoints", facts.pop("step"), facts.pop("parts"), facts)
+    run.write("Line", batch_size=20, epochs=2, lr=0.002)
+    run.here()
+    assert "changed since step-5: lr 0.001 -> 0.002. Training" in capsys.readouterr().out
 
 
 def partial(tmp_path: Path) -> Path:
