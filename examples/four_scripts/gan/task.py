@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from rings import NOISE, Rings, discriminator, generator, write_picture
 from torch.nn.functional import softplus
 
@@ -30,9 +31,10 @@ class Gan:
         fake = model["generator"](torch.randn(len(real), NOISE, device=real.device))
         return softplus(-model["critic"](fake)).mean()
 
-    def sample(self, model, cfg):
-        device = next(model.parameters()).device
-        fixed = torch.randn(8, NOISE, generator=torch.Generator().manual_seed(0)).to(device)
-        images = model["generator"](fixed).float().cpu()
-        write_picture(Path(os.environ["SLURMGPU_RUN_DIR"]) / "rings.pgm", images)
-        return {"brightness": images.mean()}
+    @torch.no_grad()
+    def on_epoch_end(self, model, epoch, results):
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            device = next(model.parameters()).device
+            fixed = torch.randn(8, NOISE, generator=torch.Generator().manual_seed(0)).to(device)
+            path = Path(os.environ["SLURMGPU_RUN_DIR"], f"epoch-{epoch}.pgm")
+            write_picture(path, model["generator"](fixed).float().cpu())
