@@ -106,7 +106,9 @@ class Loop:
             task, self.optimizer, cfg, settings, evaluated=bool(self.evaluation)
         )
         seed_all(mix(settings.seed, 1 + group.ranks.rank) >> 1)
-        self.meter = Meter(group, means(settings, list(by_name(self.optimizer)), task.has("step")))
+        self.meter = Meter(
+            group, means(settings, list(by_name(self.optimizer)), task.has("step")), self.console.say
+        )
         self.gauges = Gauges(settings, group, task.flops(cfg))
         self._gauged = self.gauges.any or group.together
         self.callbacks = Callbacks(task, group, self.console)
@@ -493,9 +495,10 @@ class Loop:
             self.console.say(f"warning: the loss is {values['loss']} at step {step}")
         if self.console.due():
             loss = f"loss {values['loss']:.4g}  " if "loss" in values else ""
+            own = "".join(f"{name} {value:.4g}  " for name, value in reading.own.items())
             self.console.progress(
                 f"{self.of_epochs(values['epoch'])}step {step}/{self.last_step()}  "
-                f"{loss}{values['samples_per_second']:,.0f} samples/s  "
+                f"{loss}{own}{values['samples_per_second']:,.0f} samples/s  "
                 f"{duration(self._left(step))} left"
             )
 

@@ -95,6 +95,7 @@ class OwnStep(Step):
             rounds = [_Round(each, 1 / len(others), 1) for each in others]
         if self._skips:
             self._before = [each.detach().clone() for each in self.wrapped.buffers()]
+            self.meter.own.mark()
         answers = [self._backward_of(optimizer, loss, each) for each in rounds]
         counts = [each for each in answers if each is not None]
         own = sum(1 for each in rounds if each.samples)
@@ -126,7 +127,7 @@ class OwnStep(Step):
     def _backward_of(self, optimizer: Driven, loss: Loss, each: _Round) -> Optional[Scalar]:
         """Forward and backward pass of a micro-batch; what the loss is a sum over, if it is one."""
         answer = self._answer(loss, each.batch)
-        value, counted = self.task.checked_loss(answer)
+        value, counted, own = self.task.checked_loss(answer)
         if not value.requires_grad:
             self.task.refuse_constant(value)
         weight = each.weight
@@ -138,6 +139,8 @@ class OwnStep(Step):
                 self.meter.means.add(loss_name(optimizer.name), logged, of)
             else:
                 self.meter.means.add_sum(loss_name(optimizer.name), logged, of)
+        if own is not None:
+            self.meter.add_own(own, each.samples)
         scaled = value * weight if weight != 1 else value
         if self._scaler is not None:
             scaled = self._scaler.scale(scaled)
@@ -191,6 +194,7 @@ class OwnStep(Step):
                 skip = True
                 put_back(self.wrapped.buffers(), self._before)
                 self.meter.means.drop_last(loss_name(optimizer.name), rounds)
+                self.meter.own.go_back()
                 step = self.session.watch.step + 1
                 self.session.console.say(
                     f"warning: an update of {optimizer.name} in step {step} is left out: its gradient is not finite"

@@ -119,6 +119,7 @@ class Step:
         rounds = self._whole if size == self._batch else self._rounds(size)
         if self._skips:
             self._before = [each.detach().clone() for each in self.wrapped.buffers()]
+            self.meter.own.mark()
         meter, batches, clock = self.meter, self.batches, time.perf_counter
         left = len(rounds)
         for weight, samples in rounds:
@@ -147,9 +148,9 @@ class Step:
         if timer is not None:
             timer.end()
         if isinstance(answer, torch.Tensor) and answer.dim() == 0:
-            value, counted = answer, None
+            value, counted, own = answer, None, None
         else:
-            value, counted = self.task.counted_loss(answer)
+            value, counted, own = self.task.counted_loss(answer)
         if not value.requires_grad:
             self.task.refuse_constant(value)
         if counted is not None:
@@ -166,6 +167,8 @@ class Step:
             self._sizes.append(samples)
             if counted is not None:
                 self.meter.counts.append(counted)
+        if own is not None:
+            self.meter.add_own(own, samples)
 
     def _weigh_by_count(self, rounds: int, size: int) -> None:
         """Where the task counts (tokens, say): from a sum per sample to the mean over all ranks' counts."""
@@ -191,6 +194,7 @@ class Step:
                 skip = True
                 put_back(self.wrapped.buffers(), self._before)
                 self.meter.drop_last(_own(rounds))
+                self.meter.own.go_back()
                 step = self.session.watch.step + 1
                 self.session.console.say(f"warning: step {step} is left out: its gradient is not finite")
         for each in self._driven:

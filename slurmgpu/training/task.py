@@ -75,10 +75,14 @@ class Data(Protocol):
 
 
 class Loss(NamedTuple):
-    """A mean loss of a micro-batch (``counted`` is None), or a sum over ``counted`` things."""
+    """A mean loss of a micro-batch (``counted`` is None), or a sum over ``counted`` things; and the task's own values.
+
+    Own values are means over the samples, or pairs (sum, count).
+    """
 
     value: torch.Tensor
     counted: Optional[Scalar]
+    own: Optional[Mapping[str, Union[Scalar, tuple[Scalar, Scalar]]]] = None
 
 
 def load(reference: str) -> Task:
@@ -466,6 +470,8 @@ class Task:
 
     def counted_loss(self, answer: object) -> Loss:
         """What ``loss`` returned when it was not a tensor without dimensions."""
+        if isinstance(answer, Mapping):
+            return self._with_own(answer)
         if isinstance(answer, tuple) and len(answer) == 2:
             total, count = answer
             if isinstance(total, torch.Tensor) and total.dim() == 0 and _is_scalar(count):
@@ -473,6 +479,20 @@ class Task:
         raise self._wrong(
             "loss", "the mean loss as a tensor without dimensions, or a pair (sum, count)", answer
         )
+
+    def _with_own(self, answer: Mapping[str, Any]) -> Loss:
+        own = {name: value for name, value in answer.items() if name != "loss"}
+        if len(own) == len(answer) or isinstance(answer["loss"], Mapping):
+            raise self._wrong("loss", "a mapping with 'loss' and values of your own by name", answer)
+        for name, value in own.items():
+            parts = value if isinstance(value, tuple) and len(value) == 2 else (value,)
+            if not (isinstance(name, str) and all(map(_is_scalar, parts))):
+                expected = (
+                    "values of your own as numbers, tensors without dimensions, or pairs (sum, count) of them"
+                )
+                raise self._wrong("loss", expected, {name: value})
+        value, counted, _ = self.checked_loss(answer["loss"])
+        return Loss(value, counted, own)
 
     def refuse_constant(self, loss: torch.Tensor) -> NoReturn:
         """Raise for a loss from which nothing can be learned."""
@@ -486,8 +506,12 @@ class Task:
                     f"{self.path}: {self._name} has neither evaluate nor loss, and a test split; write evaluate(model, batch), "
                     "or return None for the split 'test'"
                 )
-            value, counted = self.loss(model, batch)
-            return {"loss": (value * samples, samples) if counted is None else (value, counted)}
+            value, counted, own = self.loss(model, batch)
+            found = {"loss": value if counted is None else (value, counted), **(own or {})}
+            return {
+                name: each if isinstance(each, tuple) else (each * samples, samples)
+                for name, each in found.items()
+            }
         answer = self._user.evaluate(model, batch)
         expected = "a mapping of name -> (sum, count)"
         if not isinstance(answer, Mapping):

@@ -125,3 +125,73 @@ class Untested(Plain):
 
     def dataset(self, cfg, split):
         return None if split == "test" else self.samples(100)
+
+
+class Own(Plain):
+    """Measures more than the loss in each micro-batch."""
+
+    steps = 0
+
+    def model(self, cfg):
+        self.kind = cfg.kind
+        return super().model(cfg)
+
+    def dataset(self, cfg, split):
+        return self.samples(100 if split == "train" else 37)
+
+    def evaluate(self, model, batch):
+        value, own = self.measure(model, batch)
+        return {"loss": (value * len(batch[0]), len(batch[0])), **own}
+
+    def measure(self, model, batch):
+        x, y, _ = batch
+        error = (model(x) - y).square()
+        own = {"near": ((error < 1).sum(), len(x))}
+        return error.mean(), own
+
+    def loss(self, model, batch):
+        self.steps += model.training
+        value, own = self.measure(model, batch)
+        if self.kind == "none":
+            return value
+        own.update(same=value.detach(), samples=(len(batch[0]), 1), half=0.5)
+        if self.kind == "counted":
+            own = {"same": (value.detach() * len(batch[0]), len(batch[0]))}
+            return {"loss": (value * len(batch[0]), len(batch[0])), **own}
+        if self.kind == "nan" and self.steps == 3:
+            own["half"] = float("nan")
+        if self.kind == "skip" and self.steps == 3:
+            own["half"] = 1000.0
+            value = value * float("nan")
+        if self.kind == "late" and self.steps > 3:
+            own["late"] = 1
+        if self.kind == "uneven" and RANK == 1:
+            own["one"] = 7.0
+        return {"loss": value, **own, **({self.kind: 1} if self.kind in ("epoch", "loss.x") else {})}
+
+
+class Unevaluated(Own):
+    """Tests by the loss."""
+
+    evaluate = None
+
+
+class Both:
+    """Two updates in a step, each with values of its own."""
+
+    def __init__(self):
+        self.inner = Own()
+
+    def model(self, cfg):
+        return self.inner.model(cfg)
+
+    def dataset(self, cfg, split):
+        return None if split == "test" else self.inner.dataset(cfg, split)
+
+    def optimizers(self, model, cfg):
+        first, last = model[0].parameters(), model[3].parameters()
+        return {"first": torch.optim.SGD(first, lr=cfg.lr), "last": torch.optim.SGD(last, lr=cfg.lr)}
+
+    def step(self, model, batches, update):
+        update("first", self.inner.loss)
+        update("last", lambda model, batch: {"loss": self.inner.measure(model, batch)[0], "again": 2.0})

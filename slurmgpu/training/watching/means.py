@@ -29,6 +29,7 @@ class Means:
         self.names, self._finite, self.summed = tuple(names), frozenset(finite), tuple(summed)
         self._values: dict[str, list[Any]] = {name: [] for name in names}
         self._weights: dict[str, list[Any]] = {name: [] for name in names}
+        self._marked: dict[str, int] = {}
 
     def add(self, name: str, value: Scalar, weight: Scalar = 1.0) -> None:
         """Add a mean with the weight that it has among the others: numbers on the CPU, tensors on a GPU."""
@@ -38,6 +39,26 @@ class Means:
         """Add a sum over so many things."""
         self._values[name].append(value)
         self._weights[name].append(weight)
+
+    def learn(self, name: str) -> None:
+        """Take a name that was not known at the start."""
+        if name not in self._values:
+            self.names = (*self.names, name)
+            self._values[name], self._weights[name] = [], []
+
+    def sort(self) -> None:
+        """Bring the names into an order that does not depend on when they were learned."""
+        self.names = tuple(sorted(self.names))
+
+    def mark(self) -> None:
+        """Remember which values there are."""
+        self._marked = {name: len(values) for name, values in self._values.items()}
+
+    def go_back(self) -> None:
+        """Forget the values since the mark."""
+        for name, values in self._values.items():
+            there = self._marked.get(name, 0)
+            del values[there:], self._weights[name][there:]
 
     def drop_last(self, name: str, count: int) -> None:
         """Forget the last values of a name."""

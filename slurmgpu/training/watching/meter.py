@@ -9,6 +9,7 @@ from typing import Any, Optional, Union
 
 import torch
 
+from ..errors import TrainingError
 from ..processes.group import Group
 from ..task import Scalar
 from .gauges import peak_memory
@@ -17,15 +18,29 @@ from .means import Means, on_device
 __all__ = ["Meter", "Reading", "on_device"]
 
 
+# What a line has of its own.
+_TAKEN = frozenset((
+    "loss", "epoch", "learning_rate", "gradient_norm", "samples_per_second", "step_seconds", "data_wait_seconds",
+    "compute_seconds", "checkpoint_seconds", "peak_memory_bytes", "gpu_utilization", "achieved_flops_per_second", "mfu",
+    "slowest_rank", "slowest_by",
+))  # fmt: skip
+_FAMILIES = ("loss.", "learning_rate.", "gradient_norm.")
+
+
 class Reading:
     """What a line of metrics says, on its way from the device; ``values`` waits for it."""
 
     def __init__(
-        self, step: int, totals: Union[torch.Tensor, list[float]], times: dict[str, float], means: Means
+        self,
+        step: int,
+        totals: Union[torch.Tensor, list[float]],
+        times: dict[str, float],
+        means: Means,
+        own: Means,
     ) -> None:
         self.step = step
         self.times = times
-        self._means = means
+        self._means, self._own = means, own
         self._totals = totals
         self._event: Optional[torch.cuda.Event] = None
         if isinstance(totals, torch.Tensor):
@@ -40,22 +55,27 @@ class Reading:
             self._event.synchronize()
         totals = self._totals.tolist() if isinstance(self._totals, torch.Tensor) else self._totals
         total, count = totals[:2]
-        others = self._means.read(totals[2:])
+        first_own = 2 + 2 * len(self._means.names)
+        others = self._means.read(totals[2:first_own])
         if count or not self._means.summed:
             self.times["loss"] = total / count if count else float("nan")
         else:
             losses = [others[name] for name in self._means.summed if name in others]
             if losses:  # there may have been no update
                 self.times["loss"] = sum(losses)
-        self.times.update(others)
+        self.own = self._own.read(totals[first_own:])
+        self.times.update(others, **self.own)
         return self.times
 
 
 class Meter:
     """Collects without waiting for the device; the loop appends to it directly, on a step's path."""
 
-    def __init__(self, group: Group, means: Means) -> None:
-        self._group, self.means = group, means
+    def __init__(self, group: Group, means: Means, say: Callable[[str], None] = lambda _text: None) -> None:
+        self._group, self.means, self._say = group, means, say
+        self.own = Means()  # what the task measures itself: its names are known once it has
+        self._agreed = False
+        self._left_out: set[str] = set()
         # On the CPU a plain number is quicker to keep than a tensor, and there is nothing to wait for.
         self.keep: Callable[[torch.Tensor], Scalar] = (
             torch.Tensor.item if group.device.type == "cpu" else torch.Tensor.detach
@@ -77,6 +97,7 @@ class Meter:
         self.counts.clear()
         self.sizes.clear()
         self.means.clear()
+        self.own.clear()
         self.steps = 0
         self.samples = 0
         self.open = False  # whether a resume has brought losses that are to be logged, on any rank
@@ -102,6 +123,45 @@ class Meter:
         if count:
             del self.losses[-count:], self.counts[-count:], self.sizes[-count:]
 
+    def add_own(self, values: Mapping[str, Any], samples: int) -> None:
+        """Add a micro-batch's values of the task's own: means over its samples, or pairs (sum, count); of none, their names."""
+        for name, value in values.items():
+            if name not in self.own.names and not self._learn(name):
+                continue
+            if not samples:
+                continue
+            if isinstance(value, tuple):
+                self.own.add_sum(name, self._kept(value[0]), self._kept(value[1]))
+            else:
+                self.own.add(name, self._kept(value), samples)
+
+    def _kept(self, value: Scalar) -> Scalar:
+        return self.keep(value) if isinstance(value, torch.Tensor) else value
+
+    def _learn(self, name: str) -> bool:
+        """Take a new name, if the ranks have not agreed on them yet: to ask them all again would take time in a step."""
+        if name in _TAKEN or name.startswith(_FAMILIES):
+            raise TrainingError(
+                f"loss returns {name!r}, and metrics.jsonl has that already: give it another name"
+            )
+        if not self._agreed:
+            self.own.learn(name)
+        elif name not in self._left_out:
+            self._left_out.add(name)
+            self._say(
+                f"warning: loss returns {name!r} for the first time: it is left out, because names count that were there "
+                "before the first line of metrics; return the same ones in each step"
+            )
+        return not self._agreed
+
+    def _agree(self) -> None:
+        """Let all ranks know the same names, once in a start."""
+        self._agreed = True
+        for names in self._group.gather(self.own.names):
+            for name in names:
+                self.own.learn(name)
+        self.own.sort()
+
     def totals(self) -> Union[torch.Tensor, list[float]]:
         """Sum of losses and count of what they are the mean of, then those of other means; in double precision.
 
@@ -111,6 +171,14 @@ class Meter:
         if isinstance(own, torch.Tensor):
             return torch.cat([own, others]) if isinstance(others, torch.Tensor) else own
         return [*own, *others]
+
+    def _with_own(self, totals: Union[torch.Tensor, list[float]]) -> Union[torch.Tensor, list[float]]:
+        if not self.own.names:
+            return totals
+        own = self.own.totals(self._group.device)
+        if isinstance(totals, torch.Tensor):
+            return torch.cat([totals, own]) if isinstance(own, torch.Tensor) else totals
+        return [*totals, *own]
 
     def _losses(self) -> Union[torch.Tensor, list[float]]:
         if self._group.device.type == "cpu":
@@ -137,7 +205,9 @@ class Meter:
         ``data_wait_seconds``, ``checkpoint_seconds`` and ``compute_seconds``, which is what is left;
         ``peak_memory_bytes``, see ``gauges.peak_memory``.
         """
-        totals = self.totals()
+        if not self._agreed:
+            self._agree()
+        totals = self._with_own(self.totals())
         if isinstance(totals, torch.Tensor):
             totals = self._group.sum(totals)
         elif self._group.together:
@@ -157,7 +227,7 @@ class Meter:
             self.look()
         times["peak_memory_bytes"] = self._memory
         self.start()
-        return Reading(step, totals, times, self.means)
+        return Reading(step, totals, times, self.means, self.own)
 
     def state(self) -> dict[str, object]:
         """The losses of the interval so far, so that a resumed run's next line has the same mean."""
@@ -166,6 +236,7 @@ class Meter:
             "counts": self.counts,
             "sizes": self.sizes,
             "means": self.means.state(),
+            "own": self.own.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -176,3 +247,6 @@ class Meter:
             kept += [each.to(device) if isinstance(each, torch.Tensor) else each for each in saved]
         self.sizes += state["sizes"]
         self.means.restore(state.get("means", {}), device)
+        for name in state.get("own", {}):
+            self.own.learn(name)
+        self.own.restore(state.get("own", {}), device)
