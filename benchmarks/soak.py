@@ -241,6 +241,28 @@ class Run:
             found[path.name] = digest.hexdigest()
         return found
 
+    def own(self) -> dict[int, dict[str, str]]:
+        """The values of the task's own in each line, in hex; where a step stands twice, the highest restart counts."""
+        found = {}
+        for line in sorted(self.metrics("train"), key=lambda line: int(line["restart"])):
+            values = {name: line["values"][name] for name in ("small", "again") if name in line["values"]}
+            found[line["step"]] = {name: float(value).hex() for name, value in values.items()}
+        return found
+
+    def judged(self) -> dict[str, Any]:
+        """What evaluations have decided, and the weights that are kept for it."""
+        last = max((self.folder / "checkpoints").glob("step-*/manifest.json"), key=_step_of)
+        facts = json.loads(last.read_text())
+        found = {"early_stop": facts["early_stop"], "complete": facts["complete"]}
+        if any("failed (" in path.read_text() for path in self.folder.glob("log-*")):
+            return found  # the best one may be one that a full disk did not take
+        best = facts["best"]
+        if best is not None:
+            weights = torch.load(last.parents[1] / f"step-{best['step']}" / "model.pt", weights_only=True)
+            digest = hashlib.sha256(b"".join(_pieces(weights)))
+            found |= {"best": best, "weights": digest.hexdigest()}
+        return found
+
     def samples(self) -> Counter[int]:
         """How often each sample was trained on, in what counts of each start."""
         seen: Counter[int] = Counter()
@@ -452,13 +474,21 @@ def soak(setup: Setup, folder: Path, kills: int, dice: random.Random, pause: flo
 
 def _outcome(run: Run) -> dict[str, Any]:
     """All that a training came to."""
-    return {"losses": run.losses(), "evaluations": run.evaluations(), **run.state()}
+    return {
+        "losses": run.losses(),
+        "own": run.own(),
+        "evaluations": run.evaluations(),
+        **run.judged(),
+        **run.state(),
+    }
 
 
 def _judge_outcome(run: Run, expected: dict[str, Any], report: Report) -> None:
     """A finished training must have come to what the undisturbed one came to."""
     outcome = _outcome(run)
     for name in {**expected, **outcome}:
+        if name in ("best", "weights") and name not in outcome:
+            continue
         if outcome.get(name) != expected.get(name):
             report.failures.append(f"{run.folder} ({run.setup}): {name} differs from the undisturbed run's")
     if run.setup.kind == "plain" and run.samples() != Counter(dict.fromkeys(range(SAMPLES), EPOCHS)):

@@ -75,6 +75,14 @@ class Averaged(Plain):
         return {"of ones": f"{model(torch.ones(1, 6)).item():.6f}"}
 
 
+class Judged(Averaged):
+    """Values of its own beside the loss, and evaluations that decide what is kept and when it ends."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Any:
+        loss = super().loss(model, batch)
+        return {"loss": loss, "small": ((batch[1].abs() < 1).sum(), len(batch[1])), "again": loss.detach()}
+
+
 class Duel:
     """Two optimizers with schedules of their own: the critic learns twice in a step, the generator once."""
 
@@ -206,6 +214,18 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "averaged": ("Averaged", {**_STEPS, "ema": 0.9, "broadcast_buffers": False, "evaluate_steps": 7}),
     "duel": ("Duel", {"ema": 0.9, "schedule": "cosine", "warmup_steps": 10, "clip_norm": 1.0}),
     "weighed": ("Weighed", {}),
+    "judged": (
+        "Judged",
+        {"log_every": 3, "evaluate_steps": 7, "best": {"metric": "near/error", "mode": "min"}},
+    ),
+    "stopped-early": (
+        "Judged",
+        {
+            "evaluate_steps": 4,
+            "best": {"metric": "far/median", "mode": "max"},
+            "early_stop": {"metric": "near/error", "mode": "min", "patience": 4, "min_delta": 0.1},
+        },
+    ),
     "streamed": ("Streamed", dict(_STEPS)),
     "remembering": ("Remembering", {"schedule": "wsd", "warmup_steps": "5%", "clip_norm": 1.0}),
     "plateau": ("Plateau", {"evaluate_steps": 9}),
