@@ -6,7 +6,7 @@ The limit is that of ``ulimit -v``, for each process. The finder is told to leav
 real, each size from its start to its end in processes of its own, with this share taken off the limit: what ends well fits.
 It goes up from what the finder says and down again between what fitted and what did not. Sizes further off are tried as well:
 all of this is right only if no larger size fits where a smaller one does not. At last the finder's size is trained under the
-whole limit.
+whole limit. What the file has already is kept, so that a run that was broken off goes on.
 """
 
 from __future__ import annotations
@@ -388,24 +388,32 @@ def main() -> None:
     parser.add_argument("--only", help="toys whose name has this in it")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    found = []
+    found = json.loads(given.out.read_text())["toys"] if given.out and given.out.exists() else []
+    known = {(one["toy"], one["processes"]) for one in found}
     for ranks in map(int, given.ranks.split(",")):
         for name, case in CASES.items():
-            if given.only and given.only not in name:
+            if (given.only and given.only not in name) or (name, ranks) in known:
                 continue
             one = {"toy": name, "processes": ranks, **compared(case, ranks, given.limit)}
             found.append(one)
             print(
-                f"{name}, {ranks}: found {one['found']}, brute force {one['brute_force']} ({one['ratio']}), "
-                f"agree {one['agree']}, trains {one['trains_under_the_limit']}, monotone {one['monotone']}; {one['tried']}",
+                f"{name}, {ranks}: found {one['found']}, brute force {one['brute_force']} ({one['ratio']}), agree "
+                f"{one['agree']}, trains {one['trains_under_the_limit']}, monotone {one['monotone']}; {one['tried']}",
                 flush=True,
             )
-    document = {
+            if given.out:
+                given.out.write_text(json.dumps(_document(found, given.limit), indent=1) + "\n")
+    document = _document(found, given.limit)
+    print(f"within {GOAL:.0%}: {document['within']} of {document['of']}; ranks agree in {document['agree']}")
+
+
+def _document(found: list[dict[str, Any]], limit: int) -> dict[str, Any]:
+    return {
         "slurmgpu": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, no GPU",
-        "limit_mib": given.limit,
+        "limit_mib": limit,
         "head_room": HEAD_ROOM,
         "within": sum(one["within"] for one in found),
         "agree": sum(one["agree"] for one in found),
@@ -413,9 +421,6 @@ def main() -> None:
         "of": len(found),
         "toys": found,
     }
-    if given.out:
-        given.out.write_text(json.dumps(document, indent=1) + "\n")
-    print(f"within {GOAL:.0%}: {document['within']} of {document['of']}; ranks agree in {document['agree']}")
 
 
 if __name__ == "__main__":

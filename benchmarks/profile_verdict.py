@@ -2,8 +2,9 @@
 
     python benchmarks/profile_verdict.py [--rounds 3] [--only NAME] [--out benchmarks/results/profile_verdict.json]
 
-All of it runs on CPUs, where no batch is copied to a GPU: casts and new layouts of whole batches stand for these copies, and
-operators of a few microseconds stand for short kernels. Two processes talk over gloo.
+What the file has already is kept, so that a run that was broken off goes on. All of it runs on CPUs, where no batch is
+copied to a GPU: casts and new layouts of whole batches stand for these copies, and operators of a few microseconds stand for
+short kernels. Two processes talk over gloo.
 
 Where others use the machine as well, that the training waits for a CPU is true of any of them, as the kernel's scheduler
 counts it: this cause is kept apart (``queued``), and the first of the others is the one that has to be right. A training that
@@ -244,39 +245,52 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     chosen = {name: case for name, case in CASES.items() if not given.only or given.only in name}
-    found = {}
+    found = json.loads(given.out.read_text())["cases"] if given.out and given.out.exists() else {}
     for name, case in chosen.items():
-        rounds, repeated = [], 0
-        while len(rounds) < given.rounds:
-            one = judged(case)
-            if one["shares"].get("queued", 0) > 0.5 and not case.crowd and repeated < MOST:
-                repeated += 1
-                continue
-            rounds.append(one)
-        right = sum(each["right"] for each in rounds)
-        found[name] = {"known": case.cause, "right": right, "repeated": repeated, "rounds": rounds}
-        print(f"{name}: known {case.cause}, right {right} of {given.rounds}", flush=True)
-        for each in rounds:
+        if len(found.get(name, {"rounds": ()})["rounds"]) < given.rounds:
+            found[name] = _rounds(case, given.rounds)
+        print(f"{name}: known {case.cause}, right {found[name]['right']} of {given.rounds}", flush=True)
+        for each in found[name]["rounds"]:
             print(
                 f"    {each['found']}, also {each['also']}, queued {each['queued']}, {each['shares']} {each['of_training']}",
                 flush=True,
             )
-    document = {
+        if given.out:
+            given.out.write_text(json.dumps(_document(found), indent=1) + "\n")
+    print(f"right {_document(found)['right']} of {_document(found)['of']}")
+
+
+def _rounds(case: Case, count: int) -> dict[str, Any]:
+    """A case as often as it is wanted."""
+    rounds, repeated = [], 0
+    while len(rounds) < count:
+        one = judged(case)
+        if one["shares"].get("queued", 0) > 0.5 and not case.crowd and repeated < MOST:
+            repeated += 1
+            continue
+        rounds.append(one)
+    return {
+        "known": case.cause,
+        "right": sum(each["right"] for each in rounds),
+        "repeated": repeated,
+        "load": round(os.getloadavg()[0], 1),
+        "rounds": rounds,
+    }
+
+
+def _document(found: dict[str, Any]) -> dict[str, Any]:
+    return {
         "slurmgpu": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, no GPU",
-        "load": os.getloadavg()[0],
         "nice": os.nice(0),
         "steps": STEPS,
         "right": sum(each["right"] for each in found.values()),
         "queued": sum(each["queued"] for one in found.values() for each in one["rounds"]),
-        "of": given.rounds * len(found),
+        "of": sum(len(one["rounds"]) for one in found.values()),
         "cases": found,
     }
-    if given.out:
-        given.out.write_text(json.dumps(document, indent=1) + "\n")
-    print(f"right {document['right']} of {document['of']}")
 
 
 if __name__ == "__main__":
