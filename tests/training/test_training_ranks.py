@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from slurmgpu.training.data import count_workers
 from slurmgpu.training.errors import TrainingError
-from slurmgpu.training.processes import group
+from slurmgpu.training.processes import group, meeting
 from slurmgpu.training.processes.group import Group, choose_device, join, own_cpus
 from slurmgpu.training.processes.ranks import Ranks, from_environment, tasks_on_node
+
+from .conftest import free_port
 
 TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
 SRUN = {
@@ -185,9 +188,28 @@ def test_a_torch_built_without_libuv_meets_the_other_ranks_without_it(
         if len(asked) == 1:
             raise RuntimeError("use_libuv was requested but PyTorch was build without libuv support")
 
+    monkeypatch.setattr(group, "call_roll", lambda *_: None)
     monkeypatch.setattr(torch.distributed, "init_process_group", meet)
     group._start(Ranks(0, 0, 2, 2), torch.device("cpu"), 5)
     assert asked == ["1", "0"]
+
+
+def test_ranks_that_never_come_are_named_on_each_that_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    with ThreadPoolExecutor(3) as threads:
+        waiting = [threads.submit(meeting.call_roll, Ranks(rank, rank, 5, 5), 2.0) for rank in (0, 1, 3)]
+        failures = [each.exception() for each in waiting]
+    said = "2 of 5 ranks did not come within 2 s (timeout): rank 2, 4. They have not started"
+    assert [str(each)[: len(said)] for each in failures] == [said] * 3
+
+
+def test_all_ranks_that_come_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    with ThreadPoolExecutor(3) as threads:
+        waiting = [threads.submit(meeting.call_roll, Ranks(rank, rank, 3, 3), 60.0) for rank in (2, 0, 1)]
+        assert None not in [each.result() for each in waiting]
 
 
 def test_buffers_are_shared_however_they_lie_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..errors import TrainingError
 from . import recorder
 from .given import require_one_each, visible
+from .meeting import call_roll, connect
 from .ranks import Ranks
 
 __all__ = ["Channel", "Group", "choose_device", "join", "own_cpus", "shared_by"]
@@ -140,7 +141,7 @@ class Channel:
     """Small values by name, common to all ranks; with one process a mere dictionary."""
 
     def __init__(self, ranks: Ranks, timeout: float) -> None:
-        self._store = _connect(timeout) if ranks.world_size > 1 else None
+        self._store = connect(timeout) if ranks.world_size > 1 else None
         self._own: dict[str, object] = {}
 
     def put(self, name: str, value: object) -> None:
@@ -173,19 +174,6 @@ class Channel:
             self._own.pop(name, None)
         else:
             self._store.delete_key(name)
-
-
-def _connect(timeout: float) -> Any:
-    """A connection of its own to the store that the ranks met by."""
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    options = {"is_master": False, "wait_for_workers": False}
-    if os.environ.get("USE_LIBUV") == "0" and "use_libuv" in str(dist.TCPStore.__init__.__doc__):  # type: ignore[attr-defined, unused-ignore]
-        options["use_libuv"] = False  # known from torch 2.3 on
-    store = dist.TCPStore(host, port, timeout=timedelta(seconds=timeout), **options)  # type: ignore[attr-defined, unused-ignore]
-    start = os.environ.get(
-        "TORCHELASTIC_RESTART_COUNT", "0"
-    )  # torchrun keeps its store when it starts ranks again
-    return dist.PrefixStore(f"slurmgpu/{start}", store)  # type: ignore[attr-defined, unused-ignore]
 
 
 def shared_by(wrapped: torch.nn.Module) -> Optional[DistributedDataParallel]:
@@ -223,12 +211,14 @@ def join(ranks: Ranks, timeout: float, device: str = "auto") -> Iterator[Group]:
 
 def _start(ranks: Ranks, device: torch.device, timeout: float) -> None:
     def meet() -> None:
+        store = call_roll(ranks, timeout)
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
             rank=ranks.rank,
             world_size=ranks.world_size,
             timeout=timedelta(seconds=timeout),
         )
+        del store  # rank 0's has served until here
 
     try:
         try:
