@@ -353,6 +353,18 @@ def test_a_job_that_wants_whole_nodes_finds_no_room_beside_others(tmp_path: Path
     assert "1 of them on nodes that other jobs are on" in room["text"]
 
 
+def test_a_job_in_a_reservation_is_told_of_the_reservations_nodes_alone(tmp_path: Path) -> None:
+    asked = {"partition": "cpu", "tres_alloc": "cpu=1,node=1", "reservation": "course"}
+    reserved = {"nodes": lambda text: text.replace("State=MIXED ", "State=MIXED+RESERVED ")}
+    why = why_of(tmp_path, asked, **reserved)
+    assert len(Recorded("22.05").slurm().present().reservations["course"].hosts) == 1  # type: ignore[index]
+    room = facts(why)["room"]
+    assert (room["able"], room["fitting_nodes"], room["away"]) == (1, 1, {})
+    assert facts(why_of(tmp_path, asked | {"reservation": "N/A"}, **reserved))["room"]["away"] == {
+        "reserved": 1
+    }
+
+
 def test_on_26_05_only_a_job_that_asks_for_whole_nodes_is_taken_to_want_them(tmp_path: Path) -> None:
     """There, OverSubscribe is NO for every job, and Exclusive tells which it is."""
     number = jobs_of("26.05")["QOSMaxGRESPerUser"]

@@ -178,8 +178,8 @@ def _figure(word: str, job: JobStatus) -> str:
     return f": asks for {number} {what}{several}" if number else ""
 
 
-# afterok:12(unfulfilled),afterany:13_*(unfulfilled); by ? where one of them is enough.
-_AFTER = re.compile(r"(after\w*):([\d_*+]+)(?:\+\d+)?(?:\((\w+)\))?")
+# afterok:12(unfulfilled),afterany:13_*(unfulfilled); by ? where one of them is enough. after:14+5: 5 minutes after its start.
+_AFTER = re.compile(r"(after\w*):([\d_*+]+)(?:\((\w+)\))?")
 _BEFORE = {
     "after": "{} to start",
     "afterany": "{} to end",
@@ -198,6 +198,7 @@ def _dependency(word: str, job: JobStatus) -> str | None:
         return None
     link = " or " if "?" in text else " and "
     parts = [f"job {one}" if what is None else what.format(f"job {one}") for what, one, _ in found]
+    parts = [re.sub(r"\+(\d+) to start$", r" to have started \1 min ago", part) for part in parts]
     if "singleton" in text:
         parts.append("all earlier jobs of this name and user to end")
     if word == "DependencyNeverSatisfied":

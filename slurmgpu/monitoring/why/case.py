@@ -45,8 +45,12 @@ class Case:
 
     @cached_property
     def hosts(self) -> frozenset[str]:
-        """The nodes of its partitions."""
-        return frozenset[str]().union(*(one.hosts for one in self.partitions))
+        """The nodes of its partitions; of a job in a reservation, those that are the reservation's."""
+        hosts = frozenset[str]().union(*(one.hosts for one in self.partitions))
+        found = (
+            (self.present.reservations or {}).get(self.asked.reservation) if self.asked.reservation else None
+        )
+        return hosts & found.hosts if found is not None and found.hosts else hosts
 
     @cached_property
     def queue(self) -> list[QueuedJob] | None:

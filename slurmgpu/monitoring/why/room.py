@@ -93,6 +93,8 @@ def room_for(
     able, never = _able(asked, seen)
     share = asked.per_node
     types = asked.gpu_types
+    # A job in a reservation is told of its nodes alone, and may have those.
+    able = [replace(one, away="") if asked.reservation and one.away == "reserved" else one for one in able]
     usable = [node for node in able if node.away in ("", "planned")]
     left = {node.name: _Left(node, types) for node in usable}
     if whole_nodes:
