@@ -168,11 +168,17 @@ def _verified(task: _Task, step: int | None, *, show: bool) -> list[dict[str, ob
     return rows
 
 
+class Which(NamedTuple):
+    """The checkpoint to export: that of a step, the best one, or else the newest."""
+
+    step: int | None
+    best: bool
+
+
 def act_export(
     ctx: click.Context,
     run: str | None,
-    step: int | None,
-    best: bool,
+    which: Which,
     target: Path,
     part: str,
     force: bool,
@@ -181,8 +187,7 @@ def act_export(
     run_dir, tasks = _tasks(ctx, run)
     _check_target(target, tasks, force)
     interpreter = chosen_python(python, os.environ)
-    if best:
-        step = _best_step(run_dir, tasks, step)
+    step = _best_step(run_dir, tasks, which.step) if which.best else which.step
     one = _intact(run_dir, tasks, step)
     arguments = [str(one.path.absolute()), str(target.absolute()), part]
     facts = json.loads(ask_entrypoint(interpreter, "export", arguments, os.environ))
