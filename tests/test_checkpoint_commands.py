@@ -654,7 +654,7 @@ def test_a_part_that_the_training_did_not_have_is_named(tmp_path: Path) -> None:
     path = save_parts(tmp_path, 7, model={}, training={"optimizer": {}, "schedule": None})
     with pytest.raises(TrainingError, match="step-7 has nothing under 'schedule'"):
         export(path, tmp_path / "x.pt", "schedule")
-    with pytest.raises(TrainingError, match="no part 'ema'; it has model, optimizer, schedule"):
+    with pytest.raises(TrainingError, match="no part 'ema'; it has model, raw, optimizer, schedule"):
         export(path, tmp_path / "x.pt", "ema")
 
 
