@@ -1,6 +1,6 @@
 """Kills trainings at random moments, starts them again, and holds what comes out against an undisturbed run.
 
-    python benchmarks/soak.py [--kills N] [--seed N] [--json FILE]
+    python benchmarks/soak.py [--kills N] [--damages N] [--flips N] [--seed N] [--json FILE]
 
 Over single and ddp (2 processes), 0 and 2 loader workers, accumulation 1 and 4, fp32, and fp16 where two processes
 accumulate; and over the kinds of training in ``soaked.py``, each of which has a state of its own. A disturbance is a signal
@@ -9,6 +9,9 @@ between write and rename; a disk that says it is full for a few writes; or one t
 lie on a small tmpfs, where this may mount one. Every run must end with the same losses and evaluations in hex, and the same
 weights, optimizer and random states as the undisturbed one, and a plain one with every sample exactly once an epoch. After
 TERM, USR1 and USR2 nothing may be lost; after a KILL no more than one interval of checkpoints.
+
+Between two starts, a file of the newest checkpoint may be damaged: the next start has to go on from the one before, and to end
+no differently. At last single bits are flipped in checkpoints of each kind, and neither reader may take them for whole.
 
 The ranks are forked from this process, which has torch loaded: hundreds of starts take minutes, not hours.
 """
@@ -44,6 +47,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.damaging import DAMAGES, accepted_flips, generations, spoil  # noqa: E402
 from benchmarks.soaked import KINDS  # noqa: E402
 from slurmgpu.training import files  # noqa: E402
 from slurmgpu.training.__main__ import main as entrypoint  # noqa: E402
@@ -91,6 +95,9 @@ class Report:
     runs: int = 0
     lost_by_kill: list[int] = field(default_factory=list)
     lost_by_signal: list[int] = field(default_factory=list)
+    lost_by_damage: list[int] = field(default_factory=list)
+    damages: Counter[str] = field(default_factory=Counter)
+    flips: int = 0
     failures: list[str] = field(default_factory=list)
 
     @property
@@ -105,6 +112,8 @@ class Run:
     def __init__(self, folder: Path, setup: Setup, *, tmpfs: bool = False) -> None:
         self.folder, self.setup, self.starts, self.tmpfs = folder, setup, 0, tmpfs
         self.endings: dict[int, tuple[Fault, list[int]]] = {}
+        # Of the starts before which a checkpoint was damaged: the step to go on from.
+        self.fallbacks: dict[int, int] = {}
         checkpoints = folder / "checkpoints"
         checkpoints.mkdir(parents=True)
         if tmpfs:
@@ -160,6 +169,16 @@ class Run:
         for rank, pid in enumerate(ranks):
             if fault.target in ("all", str(rank)):
                 _kill(pid, number)
+
+    def damage(self, dice: random.Random) -> str:
+        """Damage the newest checkpoint, if there is another one and no start has yet to find an earlier damage."""
+        begun, found = self.beginnings(), generations(self.folder / "checkpoints")
+        if len(found) < 2 or any(number > max(begun, default=-1) for number in self.fallbacks):
+            return ""
+        kind = dice.choice(DAMAGES)
+        spoil(self.folder / "checkpoints", kind, dice)
+        self.fallbacks[self.starts] = int(found[1].name.removeprefix("step-"))
+        return kind
 
     def unmount(self) -> None:
         """Give the small disk back, with what is on it."""
@@ -436,8 +455,23 @@ def draw(dice: random.Random, setup: Setup, longest: float, tmpfs: bool) -> Faul
     return Fault(number, target, dice.uniform(0.0, longest))
 
 
-def soak(setup: Setup, folder: Path, kills: int, dice: random.Random, pause: float, report: Report) -> None:
+class Amount(NamedTuple):
+    """How much of what is done."""
+
+    kills: int
+    damages: int
+    flips: int
+
+    def share(self, number: int, of: int) -> Amount:
+        """That of one of several setups."""
+        return Amount(*(each * (number + 1) // of - each * number // of for each in self))
+
+
+def soak(
+    setup: Setup, folder: Path, amount: Amount, dice: random.Random, pause: float, report: Report
+) -> None:
     """Runs of one setup until so many kills are done, each held against the undisturbed one."""
+    kills, damaged = amount.kills, 0
     undisturbed = Run(folder / "undisturbed", setup)
     began = time.monotonic()
     codes = undisturbed.start(Fault(""), pause)
@@ -445,12 +479,18 @@ def soak(setup: Setup, folder: Path, kills: int, dice: random.Random, pause: flo
     if set(codes) != {0}:
         raise SystemExit(f"{setup}: the undisturbed run ended with {codes}; see {undisturbed.folder}")
     expected = _outcome(undisturbed)
+    scratch = folder / "flips"
+    scratch.mkdir()
+    accepted = accepted_flips(undisturbed.folder / "checkpoints", amount.flips, dice, scratch)
+    report.flips += amount.flips
+    report.failures += [f"{setup}: a flipped bit in {one} is taken for whole" for one in accepted]
     done = 0
-    while done < kills:
+    while done < kills or damaged < amount.damages:
         run = Run(folder / f"run-{report.runs}", setup, tmpfs=can_mount() and report.runs % 2 == 1)
         report.runs += 1
         while True:
-            fault = draw(dice, setup, longest, run.tmpfs) if done < kills else Fault("")
+            left = done < kills or damaged < amount.damages
+            fault = draw(dice, setup, longest, run.tmpfs) if left else Fault("")
             codes = run.start(fault, pause)
             report.starts += 1
             # What came too late, after the end, is no kill; nor is a disk that was full when nothing was saved.
@@ -467,6 +507,9 @@ def soak(setup: Setup, folder: Path, kills: int, dice: random.Random, pause: flo
             if len(report.failures) > 20 or run.starts > 60:
                 report.failures.append(f"{run.folder}: does not come to an end")
                 return
+            if damaged < amount.damages and dice.random() < 0.5 and (kind := run.damage(dice)):
+                damaged += 1
+                report.damages[kind] += 1
         _judge_losses(run, report)
         _judge_outcome(run, expected, report)
         run.unmount()
@@ -505,7 +548,7 @@ def _judge_end(run: Run, fault: Fault, codes: list[int], report: Report) -> None
     bad = bad or not set(codes) <= allowed or (not killed and not orderly)
     # The loader workers of a rank that was killed complain in their own way.
     bad = bad or ("Traceback" in logs and not killed)
-    bad = bad or "no checkpoint in" in logs or "is damaged" in logs
+    bad = bad or "no checkpoint in" in logs or ("is damaged" in logs and not run.fallbacks)
     if bad:
         report.failures.append(f"{run.folder}, start {run.starts - 1}: {fault} gave {codes}: {logs[-1500:]}")
     run.endings[run.starts - 1] = (fault, codes)
@@ -514,10 +557,17 @@ def _judge_end(run: Run, fault: Fault, codes: list[int], report: Report) -> None
 def _judge_losses(run: Run, report: Report) -> None:
     """How many steps each start lost: those it had computed and the next one computed again."""
     beginnings = sorted(run.beginnings().items())
-    for (number, _), (_, resumed) in itertools.pairwise(beginnings):
+    for (number, _), (following, resumed) in itertools.pairwise(beginnings):
         fault, codes = run.endings[number]
         lost = max(0, run.reached(number) - resumed)
-        if set(codes) == {75}:
+        fallback = next((step for start, step in run.fallbacks.items() if number < start <= following), None)
+        if fallback is not None:
+            report.lost_by_damage.append(lost)
+            if resumed != fallback:
+                report.failures.append(
+                    f"{run.folder}, start {following}: began at step {resumed}, and not at {fallback}, after damage"
+                )
+        elif set(codes) == {75}:
             report.lost_by_signal.append(lost)
             if lost:
                 report.failures.append(f"{run.folder}, start {number}: {lost} steps lost after {fault.kind}")
@@ -554,6 +604,15 @@ def document(report: Report, given: argparse.Namespace, seconds: float) -> dict[
                 "largest": lost[-1] if lost else None,
                 "beyond_one_interval": sum(each > INTERVAL for each in lost),
             },
+            "damaged_checkpoints": dict(sorted(report.damages.items())),
+            "flipped_bits": {
+                "flipped": report.flips,
+                "taken_for_whole": sum("a flipped bit" in each for each in report.failures),
+            },
+            "steps_lost_by_damage": {
+                "count": len(report.lost_by_damage),
+                "largest": max(report.lost_by_damage, default=None),
+            },
             "steps_lost_by_signal": {
                 "count": len(report.lost_by_signal),
                 "largest": max(report.lost_by_signal, default=None),
@@ -585,6 +644,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--damages", type=int, default=50, help="checkpoints to damage between starts")
+    parser.add_argument("--flips", type=int, default=500, help="bits to flip")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--kinds", nargs="+", choices=KINDS, help="these kinds alone (default: all; with --short plain)"
@@ -611,9 +672,9 @@ def main() -> None:
                 setups += [Setup(1, 2, 4, "fp32", name), Setup(2, 0, 1, half, name)]
     with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as folder:
         for number, setup in enumerate(setups):
-            share = given.kills * (number + 1) // len(setups) - given.kills * number // len(setups)
+            amount = Amount(given.kills, given.damages, given.flips).share(number, len(setups))
             before = report.kills
-            soak(setup, Path(folder, str(number)), share, dice, given.pause, report)
+            soak(setup, Path(folder, str(number)), amount, dice, given.pause, report)
             print(f"{setup}: {report.kills - before} kills, {report.runs} runs so far", flush=True)
             result = document(report, given, time.monotonic() - began)
             if given.json:

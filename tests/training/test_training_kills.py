@@ -27,7 +27,8 @@ if_there_is_one = pytest.mark.skipif(not FULL.exists(), reason="this system has 
 def test_a_dozen_kills_leave_no_trace(tmp_path: Path) -> None:
     """Losses in hex, parameters and samples are the undisturbed run's, over single and ddp, with workers."""
     figures = tmp_path / "soak.json"
-    command = [sys.executable, "benchmarks/soak.py", "--kills", "12", "--short", "--pause", "0.005"]
+    amounts = ["--kills", "12", "--damages", "2", "--flips", "40"]
+    command = [sys.executable, "benchmarks/soak.py", *amounts, "--short", "--pause", "0.005"]
     ended = subprocess.run(
         [*command, "--json", str(figures)],
         cwd=ROOT,
@@ -42,6 +43,8 @@ def test_a_dozen_kills_leave_no_trace(tmp_path: Path) -> None:
     assert results["failures"] == []
     assert results["steps_lost_by_kill"]["beyond_one_interval"] == 0
     assert results["steps_lost_by_signal"]["largest"] in (0, None)
+    assert sum(results["damaged_checkpoints"].values()) == 2
+    assert results["flipped_bits"] == {"flipped": 40, "taken_for_whole": 0}
 
 
 def own_mounts() -> list[str]:
