@@ -1,6 +1,6 @@
 """Whether ``micro_batch: auto`` finds the size that brute force finds: ten toy models under a memory limit, on the CPU.
 
-    python benchmarks/batch_finder.py [--limit 1280] [--only NAME] [--out benchmarks/results/batch_finder.json]
+    python benchmarks/batch_finder.py [--limit 2048] [--only NAME] [--out benchmarks/results/batch_finder.json]
 
 The limit is that of ``ulimit -v``, for each process. The finder is told to leave a share of it free. Brute force trains for
 real, each size from its start to its end in processes of its own, with this share taken off the limit: what ends well fits.
@@ -383,7 +383,7 @@ def compared(case: Case, ranks: int, limit: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--limit", type=int, default=1280, help="MiB of each process's address space")
+    parser.add_argument("--limit", type=int, default=2048, help="MiB of each process's address space")
     parser.add_argument("--ranks", default="1,2")
     parser.add_argument("--only", help="toys whose name has this in it")
     parser.add_argument("--out", type=Path)

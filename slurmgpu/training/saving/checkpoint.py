@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import shutil
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -241,7 +242,10 @@ def read(generation: Generation, part: str) -> dict[str, Any]:
     """
     path = generation.path / part
     try:
-        values: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            # torch 2.1 warns of what its own reading does.
+            warnings.filterwarnings("ignore", "TypedStorage is deprecated", UserWarning)
+            values: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise TrainingError(
             f"{path} is not visible from here: "
