@@ -9,6 +9,7 @@ import json
 import os
 import random
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -358,6 +359,29 @@ def test_what_could_not_be_read_back_is_refused_when_it_is_saved() -> None:
         TrainingError, match=r"the state\['a'\]\[1\] is a object, which a checkpoint cannot hold"
     ):
         Snapshot().take({"a": [0, object()]}, "the state")
+
+
+def test_a_checkpoint_is_written_while_the_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call that begins a save is back while a part of it has still to be written."""
+    trained = threading.Event()
+    real: Callable[..., Any] = checkpoint.write_part
+
+    def slow(*arguments: Any) -> Any:
+        assert trained.wait(10)
+        return real(*arguments)
+
+    monkeypatch.setattr(checkpoint, "write_part", slow)
+    saver = Saver(tmp_path, Ranks(), Channel(Ranks(), 5), None, Saving())
+    saver.start(5, Snapshot(), {"a.pt": 1}, {"epoch": 1, "samples": 5, "world_size": 1})
+    assert saver.writing
+    assert newest_intact(tmp_path) == (None, [])
+    trained.set()
+    saved = saver.collect()
+    assert saved is not None
+    assert saved.error is None
+    assert names(tmp_path) == ["step-5"]
 
 
 def test_a_snapshot_stays_as_it_was_and_tied_weights_stay_tied() -> None:
