@@ -22,11 +22,12 @@ from slurmgpu.models.base import Model
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.options import ROWS
-from slurmgpu.models.train import TrainSettings
+from slurmgpu.models.train import BestSettings, EarlyStopSettings, TrainSettings
 
 ROOT = Path(__file__).resolve().parent.parent
+TRAINING = (TrainSettings, BestSettings, EarlyStopSettings)
 MODELS: dict[str, type[BaseModel]] = {
-    one.__name__: one for one in (Job, Cluster, Settings, *Model.__subclasses__(), TrainSettings)
+    one.__name__: one for one in (Job, Cluster, Settings, *Model.__subclasses__(), *TRAINING)
 }
 # What an example of one field needs beside it.
 NEEDED: dict[str, dict[str, Any]] = {
