@@ -81,17 +81,17 @@ imports: $(VENV)/.test
 reference: $(VENV)/.test
 	@$(BIN)/python docs/reference.py
 
-# Three files at a time, those on a real Slurm first: they mostly wait for it, and take longest.
+# Four files at a time, those on a real Slurm first: they mostly wait for it, and take longest.
 test: $(VENV)/.test slurm-packages check
-	@echo "some 10,800 tests, on a real Slurm too: about ten minutes on 2 cores" >&2
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long and not inside"
+	@echo "some 11,000 tests, on a real Slurm too: about ten minutes on 2 cores" >&2
+	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not long and not inside"
 
 # Trainings in several processes, killed, stopped and compared; the shipped jobs on a real Slurm. QUICK=1: without what
 # test-releases runs on other releases.
 .PHONY: test-long
 test-long: $(VENV)/.long slurm-packages
-	@echo "some 470 tests, many of which train in several processes: about 20 minutes on 2 cores" >&2
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m long --durations 15 \
+	@echo "some 500 tests, many of which train in several processes: about 20 minutes on 2 cores" >&2
+	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m long --durations 15 \
 	    $(if $(QUICK),$(OF_SLURM:%=--ignore %))
 
 # Real containers, module systems, launchers and shells. What they need beyond Slurm is installed or fetched once, and kept.
