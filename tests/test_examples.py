@@ -192,6 +192,6 @@ def test_every_key_that_the_page_shows_is_a_setting_of_the_training() -> None:
     page = (ROOT / "docs" / "from-pytorch.md").read_text()
     table = page.split("## What one key does")[1].split("##")[0]
     shown = re.findall(r"^\| (`.+?`) \|", table, flags=re.MULTILINE)
-    assert len(shown) == 11
+    assert len(shown) == 13
     for text in re.findall(r"`(.+?)`", " ".join(shown)):
         TrainSettings.model_validate({"task": "task.py:Task", **YAML(typ="safe").load(text)})
