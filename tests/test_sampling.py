@@ -280,6 +280,20 @@ def test_a_sampler_that_cannot_work_leaves_the_job_alone(fault: str, job: Job) -
     until(lambda: not job.samplers())
 
 
+def test_a_sampler_that_has_ended_before_the_script_lets_go_of_it_leaves_the_job_alone(job: Job) -> None:
+    """Bash may have forgotten it by then, and `disown` fails."""
+    late = (
+        TEMPLATE.read_text()
+        .splitlines()[-1]
+        .replace("{{ sample }}", "1 0")
+        .replace("disown", "sleep 0.2; disown")
+    )
+    run = ["bash", "-c", f"set -euo pipefail\n{late}\necho goes on; exit 3"]
+    env = {**job.env, "SLURMGPU_RUN_DIR": str(job.run_dir / "none")}
+    ended = subprocess.run(run, env=env, capture_output=True, text=True, timeout=DEADLINE)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (3, "goes on\n", "")
+
+
 def test_a_sampler_that_is_killed_leaves_the_job_alone(job: Job) -> None:
     os.mkfifo(job.run_dir / "go")
     script = job.start("1 0", 'read -r _ <"$SLURMGPU_RUN_DIR/go"; sleep 0; wait; echo done; exit 3')
