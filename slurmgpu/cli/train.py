@@ -18,7 +18,7 @@ from slurmgpu.models.train import TrainSettings
 
 _PREFIX = "train__"
 # The task is the argument, and config has KEY=VALUE; other mappings have --set.
-_NOT_HERE = ("task", "config", "pretrained_rename")
+_NOT_HERE = ("task", "config", "pretrained_rename", "best", "early_stop")
 _NULL = ("null", "none")
 
 

@@ -577,7 +577,13 @@ def _pieces(word: str) -> list[str]:
 
 def _train(settings: Mapping[str, Any]) -> dict[str, str]:
     """What differs from the defaults; the first start writes down the rest."""
-    differs = TrainSettings.model_construct(**settings).model_dump(mode="json", exclude_defaults=True)
+    defaults = {
+        name: field.get_default(call_default_factory=True)
+        for name, field in TrainSettings.model_fields.items()
+    }
+    differs = {
+        name: settings[name] for name in defaults if name in settings and settings[name] != defaults[name]
+    }
     lines = [f"  {json.dumps(name)}: {_json(value)}" for name, value in differs.items()]
     text = "\n".join(["{", ",\n".join([f'  "schema": "{TRAIN_SCHEMA}"', *lines]), "}"])
     return {"settings": text, "quoted": shlex.quote(text), "shellcheck": ",".join(shellcheck_remarks([text]))}
