@@ -286,7 +286,9 @@ class Run:
         """How often each sample was trained on, in what counts of each start."""
         seen: Counter[int] = Counter()
         beginnings = sorted(self.beginnings().items())
-        ends = [step for _, step in beginnings[1:]] + [STEPS]
+        steps = [step for _, step in beginnings]
+        # After damage a start may begin before the one that came before it, and takes that one's steps again, too.
+        ends = [min([*steps[at + 1 :], STEPS]) for at in range(len(steps))]
         for (number, first), end in zip(beginnings, ends, strict=True):
             for rows in self.trace(number):
                 for row in rows[: max(0, end - first) * self.setup.accumulate]:
