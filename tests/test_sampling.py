@@ -28,7 +28,8 @@ from tests.nvml import compiled
 
 PACKAGE = Path(__file__).parents[1] / "slurmgpu" / "sampling"
 HERE = Path(__file__).parent
-TEMPLATE = HERE.parent / "templates" / "sample.sh.j2"
+# The very line of the template, after its comment.
+LINE = (HERE.parent / "templates" / "sample.sh.j2").read_text().partition("\n")[2]
 BURN = "import time\nend = time.time() + 60\nwhile time.time() < end: pass\n"
 DEADLINE = 120
 
@@ -63,9 +64,9 @@ class Job:
         self, told: str = "1 0", then: str = "sleep 60", env: Mapping[str, str] = {}
     ) -> subprocess.Popen[str]:
         """Start a batch script with the very line of the template, and more after it."""
-        line = TEMPLATE.read_text().splitlines()[-1].replace("{{ sample }}", told)
+        line = LINE.replace("{{ sample }}", told)
         script = subprocess.Popen(
-            ["bash", "-c", f"set -euo pipefail\n{line}\n{then}\n"],
+            ["bash", "-c", f"set -euo pipefail\n{line}{then}\n"],
             env={**self.env, "SLURMGPU_RUN_DIR": str(self.run_dir), **env},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -282,13 +283,8 @@ def test_a_sampler_that_cannot_work_leaves_the_job_alone(fault: str, job: Job) -
 
 def test_a_sampler_that_has_ended_before_the_script_lets_go_of_it_leaves_the_job_alone(job: Job) -> None:
     """Bash may have forgotten it by then, and `disown` fails."""
-    late = (
-        TEMPLATE.read_text()
-        .splitlines()[-1]
-        .replace("{{ sample }}", "1 0")
-        .replace("disown", "sleep 0.2; disown")
-    )
-    run = ["bash", "-c", f"set -euo pipefail\n{late}\necho goes on; exit 3"]
+    late = LINE.replace("{{ sample }}", "1 0").replace("disown", "sleep 0.2; disown")
+    run = ["bash", "-c", f"set -euo pipefail\n{late}echo goes on; exit 3"]
     env = {**job.env, "SLURMGPU_RUN_DIR": str(job.run_dir / "none")}
     ended = subprocess.run(run, env=env, capture_output=True, text=True, timeout=DEADLINE)
     assert (ended.returncode, ended.stdout, ended.stderr) == (3, "goes on\n", "")
