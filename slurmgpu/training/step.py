@@ -121,7 +121,7 @@ class Step:
             self._before = [each.detach().clone() for each in self.wrapped.buffers()]
             self.meter.own.mark()
         meter, batches, clock = self.meter, self.batches, time.perf_counter
-        left = len(rounds)
+        left, known = len(rounds), len(meter.counts)
         for weight, samples in rounds:
             left -= 1
             waiting = clock()
@@ -133,6 +133,8 @@ class Step:
             else:
                 self._backward(batch, weight, samples, size)
         if self._counts:
+            if len(meter.counts) - known != _own(rounds):
+                self.task.refuse_mixed()
             self._weigh_by_count(_own(rounds), size)
         self._update(rounds)
 

@@ -498,6 +498,13 @@ class Task:
         """Raise for a loss from which nothing can be learned."""
         raise self._wrong("loss", "a loss that depends on the model's parameters", loss)
 
+    def refuse_mixed(self) -> NoReturn:
+        """Raise for a loss that is a mean for some batches and a pair (sum, count) for others: neither has a weight then."""
+        raise TrainingError(
+            f"{self.path}: loss of {self._name} returns a mean for some batches and a pair (sum, count) for others; "
+            "return the pair for all of them"
+        )
+
     def evaluate(self, model: torch.nn.Module, batch: object, samples: int) -> Mapping[str, Any]:
         """Sums and counts by name over one batch of a test set, and outputs for ``finish``; without the method: the loss."""
         if not self.has("evaluate"):

@@ -137,3 +137,15 @@ class Tokens(small.Weighted):
 
     def on_start(self, model, cfg):
         torch.save(model.state_dict(), Path(os.environ["SLURMGPU_RUN_DIR"], f"first-{RANK}.pt"))
+
+
+class Mixed(small.Weighted):
+    """A mean for batches that count few things, a sum and its count for others."""
+
+    def loss(self, model, batch):
+        total, count = super().loss(model, batch)
+        return total / count if count < self.cfg.few else (total, count)
+
+    def model(self, cfg):
+        self.cfg = cfg
+        return super().model(cfg)

@@ -279,3 +279,9 @@ def test_a_loss_that_counts_is_a_mean_over_all_micro_batches_and_ranks(place: Ru
         assert place.ranks(ranks).codes == [0, 0]
     expected, found = by_hand(place), place.parameters()
     assert all(torch.allclose(found[name], expected[name], atol=1e-6) for name in expected)
+
+
+def test_a_loss_that_counts_for_some_batches_alone_is_refused(place: RunFolder) -> None:
+    write(place, "Mixed", batch_size=100, accumulate=10, config={"few": 15})
+    with pytest.raises(TrainingError, match=r"a mean for some batches and a pair \(sum, count\) for others"):
+        place.here()
