@@ -374,6 +374,50 @@ def test_out_of_memory_on_the_largest_node_proposes_no_request_that_could_not_ru
     assert "no node of gpu has more" in advice.remarks[0]
 
 
+@pytest.mark.parametrize(
+    ("state", "seconds", "asked", "proposed_memory"),
+    [
+        # JobAcctGatherParams=OverMemoryKill ends a job as FAILED, and a step of one that goes on and completes.
+        ("FAILED", 2, "100M", "512M"),
+        ("COMPLETED", 2, "100M", "512M"),
+        ("COMPLETED", 3600, "100M", "512M"),
+        ("OUT_OF_MEMORY", 2, "100M", "512M"),
+        ("OUT_OF_MEMORY", 3600, "400M", "608M"),
+    ],
+)
+def test_what_was_over_its_memory_gets_at_least_its_peak(
+    state: str, seconds: int, asked: str, proposed_memory: str
+) -> None:
+    job = row("7", State=state, seconds=seconds, AllocTRES=f"cpu=1,mem={asked},node=1", NCPUS="1")
+    found = figures(job, steps("7", rss="426612K"), sampling=Sampling(told=True, seconds=30))
+    memory = next(one for one in advise(found).proposals if one.field == "memory")
+    assert memory.change == (asked, proposed_memory)
+    assert "may need more" in memory.why or "not known" in memory.why
+
+
+def test_a_task_that_was_ended_over_its_memory_counts_for_its_arrays_memory() -> None:
+    rows = [
+        one
+        for at, (state, rss) in enumerate((("COMPLETED", "9G"), ("FAILED", "80G")))
+        for one in (
+            row(f"9_{at}", raw=str(100 + at), State=state),
+            steps(f"9_{at}", rss=rss, JobIDRaw=f"{100 + at}.batch"),
+        )
+    ]
+    whole = together([figures_of(one, EVERY_2_S) for one in histories(*rows)])
+    assert proposed(whole)["memory"] == ("64G", "96G")
+
+
+def test_a_peak_close_to_the_memory_of_the_largest_node_proposes_no_more_than_that() -> None:
+    cluster = Cluster(
+        name="alpha",
+        partitions={"gpu": Partition(nodes=(NodeGroup(count=2, memory=Memory.parse("64G")),))},
+    )
+    advice = advise(figures(row("7"), steps("7", rss="63G")), cluster)
+    assert "memory" not in {one.field for one in advice.proposals}
+    assert any("no node of gpu has more" in remark for remark in advice.remarks)
+
+
 def test_a_timeout_asks_for_what_the_steps_left_need() -> None:
     training = Training(steps=50, total_steps=100, steps_of_last_start=50)
     found = figures(row("7", State="TIMEOUT", seconds=3600, TimelimitRaw="60"), steps("7"), training=training)

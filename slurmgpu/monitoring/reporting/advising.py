@@ -56,8 +56,9 @@ def advise(found: Figures, cluster: Cluster | None = None, part: Part | None = N
         return _after_timeout(found, cluster)
     reason = _says_nothing(found) if part is None else _is_too_short(found)
     if reason:
-        return Advice((), (reason,))
-    said = [*_gpus(found), *_memory(found, part is not None and part.grows)]
+        more = [] if part is not None or not job.state.is_final else [*_memory_of_more(found, cluster)]
+        return _advice([*more, reason.replace("no request", "nothing else") if more else reason])
+    said = [*_gpus(found), *_memory(found, cluster, part is not None and part.grows)]
     gpus = next(
         (one.proposed for one in said if isinstance(one, Proposal) and one.field == "gpus"),
         found.job.gpus or 0,
@@ -68,6 +69,10 @@ def advise(found: Figures, cluster: Cluster | None = None, part: Part | None = N
     said += [*_time(found)] if part is None else [*_time_of_all(found, part, cluster)]
     said = [*_with_what_the_site_takes(_with_room_for_workers(said), cluster)]
     said += [*_memory_that_follows(found, said)]
+    return _advice(said)
+
+
+def _advice(said: list[Proposal | str]) -> Advice:
     return Advice(
         tuple(one for one in said if isinstance(one, Proposal)),
         tuple(one for one in said if isinstance(one, str)),
@@ -98,9 +103,26 @@ def _is_too_short(found: Figures) -> str | None:
     return None
 
 
-def _memory(found: Figures, grows: bool) -> Iterator[Proposal | str]:
+def _memory_of_more(found: Figures, cluster: Cluster | None) -> Iterator[Proposal | str]:
+    """What a job that used more than it asked for needs at least, however it ended and however coarsely it was sampled."""
+    peak, asked = found.peak, found.memory
+    if peak is None or asked is None or not found.over_memory:
+        return
+    wanted, most = rounded_up(peak.amount * HEAD_ROOM, MEMORY_STEPS), _most_memory(found, cluster)
+    had = f"it had {short(peak.amount)} in use, more than it asked for, and may need more in the end"
+    if most is not None and most <= peak.amount:
+        yield f"{had}; no node of {found.job.partition} has more: use more nodes, or a smaller batch"
+    else:
+        wanted = wanted if most is None else min(wanted, most)
+        yield Proposal("memory", asked, wanted, f"{had}: 20 % on top of that")
+
+
+def _memory(found: Figures, cluster: Cluster | None, grows: bool) -> Iterator[Proposal | str]:
     """``grows``: the peak is that of a part, and was not the last one."""
     peak, asked = found.peak, found.memory
+    if found.over_memory and not grows:
+        yield from _memory_of_more(found, cluster)
+        return
     if peak is None or not peak.trusted or asked is None:
         return
     if grows:
@@ -113,8 +135,13 @@ def _memory(found: Figures, grows: bool) -> Iterator[Proposal | str]:
             "memory", asked, wanted, f"{most}{short(peak.amount)} in use at the peak, and 20 % on top"
         )
     elif peak.exact and peak.amount > NEAR * asked:
-        why = f"the peak of {short(peak.amount)} came close to it: 20 % on top of that"
-        yield Proposal("memory", asked, wanted, why)
+        most = _most_memory(found, cluster)
+        wanted = wanted if most is None else min(wanted, most)
+        why = f"the peak of {short(peak.amount)} came close to it"
+        if wanted > asked:
+            yield Proposal("memory", asked, wanted, f"{why}: 20 % on top of that")
+        else:
+            yield f"memory: {why}, and no node of {found.job.partition} has more"
 
 
 def _gpus(found: Figures) -> Iterator[Proposal | str]:
@@ -271,14 +298,16 @@ def _after_out_of_memory(found: Figures, cluster: Cluster | None) -> Advice:
             (), ("it ran out of memory; how much it had is not known, so ask for more than you did",)
         )
     wanted = rounded_up(found.memory * MORE, MEMORY_STEPS)
+    if found.over_memory and found.peak is not None and found.peak.amount * HEAD_ROOM > wanted:
+        return _advice([*_memory_of_more(found, cluster)])
     most = _most_memory(found, cluster)
     if most is not None and found.memory >= most:
         return Advice((), (
             f"it ran out of memory with {memory_text(found.memory)}, and no node of {found.job.partition} has more: "
             "use more nodes, fewer workers or a smaller batch",
         ))  # fmt: skip
-    wanted = wanted if most is None else min(wanted, most)
     why = f"it was ended with {memory_text(found.memory)} on a node; how much it needs is not known, so half as much again"
+    wanted = wanted if most is None else min(wanted, most)
     return Advice((Proposal("memory", found.memory, wanted, why),))
 
 

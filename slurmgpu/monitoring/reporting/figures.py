@@ -128,6 +128,12 @@ class Figures:
         return self.peak.amount / self.memory if self.peak is not None and self.memory else None
 
     @property
+    def over_memory(self) -> bool:
+        """Whether more than it asked for is known to have been in use: Slurm may have ended it for that, in any state."""
+        peak = self.peak
+        return peak is not None and peak.exact and self.memory is not None and peak.amount > self.memory
+
+    @property
     def time_share(self) -> float | None:
         """Of the time limit."""
         limit, elapsed = self.job.limit, self.job.elapsed
@@ -330,7 +336,9 @@ def together(tasks: Sequence[Figures]) -> Figures:
     # An array is asked for as a whole: the tasks that ended well say what each needs.
     good = [one for one in tasks if one.job.state is JobState.COMPLETED] or list(tasks)
     longest = max(good, key=lambda one: one.job.elapsed or 0)
-    fullest = max(good, key=lambda one: one.peak.amount if one.peak else 0)
+    # What was ended for its memory says what the others' request is too small for.
+    full = [*good, *(one for one in tasks if one.over_memory)]
+    fullest = max(full, key=lambda one: one.peak.amount if one.peak else 0)
     busiest = max(good, key=lambda one: one.cpus_busy or 0.0)
     energies = [one.energy for one in tasks if one.energy is not None]
     trusted = all(one.peak is not None and one.peak.trusted for one in good)
