@@ -108,13 +108,14 @@ def _memory_of_more(found: Figures, cluster: Cluster | None) -> Iterator[Proposa
     peak, asked = found.peak, found.memory
     if peak is None or asked is None or not found.over_memory:
         return
-    wanted, most = rounded_up(peak.amount * HEAD_ROOM, MEMORY_STEPS), _most_memory(found, cluster)
-    had = f"it had {short(peak.amount)} in use, more than it asked for, and may need more in the end"
-    if most is not None and most <= peak.amount:
-        yield f"{had}; no node of {found.job.partition} has more: use more nodes, or a smaller batch"
-    else:
-        wanted = wanted if most is None else min(wanted, most)
-        yield Proposal("memory", asked, wanted, f"{had}: 20 % on top of that")
+    why = f"it had {short(peak.amount)} in use, more than it asked for, and may need more in the end"
+    largest = _most_memory(found, cluster)
+    if largest is not None and largest <= peak.amount:
+        yield f"{why}; no node of {found.job.partition} has more: use more nodes, or a smaller batch"
+        return
+    wanted = rounded_up(peak.amount * HEAD_ROOM, MEMORY_STEPS)
+    wanted = wanted if largest is None else min(wanted, largest)
+    yield Proposal("memory", asked, wanted, f"{why}: 20 % on top of that")
 
 
 def _memory(found: Figures, cluster: Cluster | None, grows: bool) -> Iterator[Proposal | str]:
@@ -135,8 +136,8 @@ def _memory(found: Figures, cluster: Cluster | None, grows: bool) -> Iterator[Pr
             "memory", asked, wanted, f"{most}{short(peak.amount)} in use at the peak, and 20 % on top"
         )
     elif peak.exact and peak.amount > NEAR * asked:
-        most = _most_memory(found, cluster)
-        wanted = wanted if most is None else min(wanted, most)
+        largest = _most_memory(found, cluster)
+        wanted = wanted if largest is None else min(wanted, largest)
         why = f"the peak of {short(peak.amount)} came close to it"
         if wanted > asked:
             yield Proposal("memory", asked, wanted, f"{why}: 20 % on top of that")
