@@ -101,14 +101,15 @@ class Evaluation:
         """End the data-loader workers."""
         self._sets = [each._replace(batches=()) for each in self._sets]
 
-    def try_first(self, model: torch.nn.Module) -> Optional[list[str]]:
-        """Evaluate the first batch of each test set, as ``run`` does; the names of its measures, None if it is broken off.
+    def measures(self, model: torch.nn.Module, batches: Optional[int] = None) -> Optional[list[str]]:
+        """Evaluate so many batches of each test set (None: all), as ``run`` does; the names of what is measured.
 
-        What needs all outputs at once (``finish``) may fail on so few, and is not tried.
+        None if it is broken off. What needs all outputs at once (``finish``) may fail on few, and is not tried.
         """
         whole = self._sets
         self._sets = [
-            each._replace(batches=itertools.islice(each.batches, 1), sizes=each.sizes[:1]) for each in whole
+            each._replace(batches=itertools.islice(each.batches, batches), sizes=each.sizes[:batches])
+            for each in whole
         ]
         try:
             found = self._measured(model)

@@ -61,6 +61,11 @@ class Judge:
                     f"{name} out"
                 )
 
+    @property
+    def metrics(self) -> set[str]:
+        """The metrics that it goes by."""
+        return {wanted["metric"] for wanted in self._wanted.values() if wanted is not None}
+
     def require_metrics(self, names: Iterable[str], hint: str = "") -> None:
         """Refuse a metric that is not among those of an evaluation."""
         there = list(names)

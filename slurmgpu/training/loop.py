@@ -367,14 +367,38 @@ class Loop:
         before = [each.detach().clone() for each in self.model.buffers()]
         self.gauges.paused = True
         with self._as_evaluated():
-            names = self.evaluation.try_first(self.model)
+            names = self.evaluation.measures(self.model, 1)
+            if names is not None:
+                names = self._also_of_later_batches(names)
         self.gauges.paused = False
         put_back(self.model.buffers(), before)
-        if names is not None and not (self.task.has("finish") or self.task.has("sample")):
+        if names is not None and not self._measures_more:
             hint = " (sanity: false leaves it to the first evaluation)"
             self.judge.require_metrics(names, hint)
             if self.epoch_schedule is not None:
                 self.epoch_schedule.require_metric(names, hint)
+
+    @property
+    def _measures_more(self) -> bool:
+        """Whether an evaluation has more than what its batches measure."""
+        return self.task.has("finish") or self.task.has("sample")
+
+    def _also_of_later_batches(self, names: list[str]) -> Optional[list[str]]:
+        """The names of all measures, where those of the first batch lack one that the training goes by.
+
+        A later batch may have it: the whole test set is evaluated before a metric is refused.
+        """
+        wanted = self.judge.metrics
+        if self.epoch_schedule is not None and self.epoch_schedule.metric is not None:
+            wanted.add(self.epoch_schedule.metric)
+        missing = sorted(wanted.difference(names))
+        if not missing or self._measures_more:
+            return names
+        self.console.say(
+            f"the first batch of the evaluation has no {', '.join(map(repr, missing))}: evaluating all of it, to see "
+            "whether another has"
+        )
+        return self.evaluation.measures(self.model)
 
     @contextlib.contextmanager
     def _as_evaluated(self) -> Iterator[None]:

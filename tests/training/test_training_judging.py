@@ -191,6 +191,13 @@ def test_a_metric_that_there_is_not_is_refused_at_the_first_step(
     assert not run.checkpoints()
 
 
+def test_a_metric_of_later_batches_alone_is_not_refused(run: RunFolder) -> None:
+    run.write(f"{TASKS}:Rare", **{**SETTINGS, "batch_size": 25}, best={"metric": "val/rare", "mode": "max"})
+    here(run)
+    assert [line["values"]["val/rare"] for line in run.metrics("eval")] == [1.0] * 4
+    assert manifest(run, 8)["best"]["step"] == 2
+
+
 def test_without_the_trial_it_is_refused_at_the_first_evaluation_and_no_step_is_lost(run: RunFolder) -> None:
     write(run, best={**BEST, "metric": "accuracy"}, sanity=False)
     with pytest.raises(SettingsError, match="'accuracy'"):
