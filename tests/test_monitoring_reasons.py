@@ -10,6 +10,7 @@ from slurmgpu.models.run import JobState, JobUse
 from slurmgpu.monitoring.arrays import lines
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.table import plain
+from slurmgpu.monitoring.waits import word_of
 from slurmgpu.slurm import sacct
 from tests.test_monitoring_status import NOW, job
 
@@ -155,6 +156,19 @@ def test_a_job_that_was_put_back_is_not_said_to_wait_for_a_time_that_somebody_as
     )
     said = reason(job(state="PENDING", reason="BeginTime", restarts=2))
     assert said == "BeginTime: put back into the queue (2 times so far), where Slurm lets it wait a moment"
+
+
+@pytest.mark.parametrize("word", ["None", "Resources", "JobArrayTaskLimit", "QOSMaxGRESPerUser"])
+def test_tasks_that_wait_for_different_things_are_not_all_called_held(word: str) -> None:
+    """squeue makes one row of an array's tasks that wait, and writes the words of all into it."""
+    several = f"JobHeldUser,{word}"
+    assert word_of(several) == word
+    said = str(reason(job("7_[0-3]", "PENDING", reason=several)))
+    alone = str(reason(job("7_[0-3]", "PENDING", reason=word))).partition(": ")[2]
+    assert "held by its user; `scontrol release 7` lets it start" in said
+    assert said.endswith(alone)
+    # What follows a comma is not always another task's word.
+    assert word_of("ReqNodeNotAvail, UnavailableNodes:n[1-3]") == "ReqNodeNotAvail"
 
 
 @pytest.mark.parametrize(

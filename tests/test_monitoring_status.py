@@ -256,6 +256,21 @@ def test_waiting_array_tasks_are_not_shown_twice_when_accounting_lags() -> None:
     assert set(merged(queued, accounted)) == {"4_0", "4_[1-5]"}
 
 
+def test_a_task_that_squeue_shows_with_the_others_is_neither_lost_nor_counted_twice() -> None:
+    """One task of a held array was released: accounting has it by itself, squeue makes one row of all that wait."""
+    for shown in ("[0-5]", "[0,1,3,5,...]"):
+        queued = [job(f"4_{shown}", "PENDING", array_job_id=4, array_tasks=shown)]
+        accounted = [
+            job("4_2", "PENDING", source="sacct", array_job_id=4, array_tasks="2"),
+            job("4_[0-1,3-5]", "PENDING", source="sacct", array_job_id=4, array_tasks="[0-1,3-5]"),
+        ]
+        jobs, notes = merge(queued, accounted, "ada")
+        assert ([one.job_id for one in jobs], notes) == ([f"4_{shown}"], [])
+    gone = job("4_9", "RUNNING", source="sacct", array_job_id=4, array_tasks="9")
+    apart = job("4_[0-5]", "PENDING", array_job_id=4, array_tasks="[0-5]")
+    assert merged([apart], [gone])["4_9"].state is JobState.UNKNOWN
+
+
 def test_the_same_id_on_two_clusters_is_two_jobs() -> None:
     jobs, _ = merge([job(cluster="alpha")], [job(cluster="beta", state="COMPLETED", source="sacct")], "ada")
     assert [(j.cluster, j.state.value) for j in jobs] == [("alpha", "RUNNING"), ("beta", "COMPLETED")]

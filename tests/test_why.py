@@ -268,6 +268,15 @@ def test_only_those_that_slurm_looks_at_first_are_ahead(tmp_path: Path) -> None:
     replay = Recorded("22.05", queue="".join(rows), asked=asked_row(number, prioritylong="100", **mine))
     queue = facts(told(job(number, reason="Resources"), replay.slurm(), tmp_path))["queue"]
     assert (queue["ahead"], queue["mine"], queue["out"]) == (2 + 15, 1, 2)
+    # Slurm keeps the word of its last look, at which nobody was ahead.
+    for among, start in ((rows, "waits for nodes"), (rows[:1], "next to start")):
+        asked = asked_row(number, prioritylong="100", reason="Resources", **mine)
+        why = told(
+            job(number, reason="Resources"),
+            Recorded("22.05", queue="".join(among), asked=asked).slurm(),
+            tmp_path,
+        )
+        assert why.sentence.startswith(start)
     # Components of one job start together: the first does not stand before the second.
     rows = [queue_row(number, prioritylong="100", jobarrayid=f"{number}+0", **mine), *rows[1:3]]
     asked = asked_row(number + 1, prioritylong="100", jobarrayid=f"{number}+1", **mine)

@@ -12,6 +12,7 @@ from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.select import Selection, belongs, owner
 from slurmgpu.monitoring.settling import IN_FLIGHT
 from slurmgpu.monitoring.status import status
+from slurmgpu.monitoring.waits import word_of
 from slurmgpu.slurm import JobId, Slurm, cluster_name_here
 
 __all__ = ["check_at_rest", "completed_tasks"]
@@ -75,7 +76,7 @@ def _lives(job: JobStatus, run: Run) -> SlurmGpuError:
     if job.state is JobState.COMPLETING:
         said = "is ending (COMPLETING), its last processes still run"
         act = "nothing was submitted; try again in a moment"
-    elif job.state.is_waiting and (job.reason or "").startswith("JobHeld"):
+    elif job.state.is_waiting and word_of(job.reason).startswith("JobHeld"):
         said = f"is held: {reason(job)}"
         act = f"nothing was submitted; scontrol release {number} lets it start"
     elif job.state.is_waiting:

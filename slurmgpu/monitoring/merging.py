@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.slurm import TAKEN_OFF
+from slurmgpu.slurm import TAKEN_OFF, JobId
 
 __all__ = ["merge", "without_rash_ends"]
 
@@ -22,11 +23,14 @@ def merge(
     lone_cluster = next((job.cluster for job in accounted if job.cluster), None)
     by_key = {_key(job, lone_cluster): job for job in accounted}
     merged: dict[tuple[str | None, str], JobStatus] = {}
-    arrays, components = set(), set()
+    arrays: dict[tuple[str | None, int | None], list[str]] = {}
+    components = set()
     for job in queued or []:
         key = _key(job, lone_cluster)
         merged[key] = _completed_by(job, by_key.get(key))
-        arrays.add((key[0], job.array_job_id))
+        waiting = arrays.setdefault((key[0], job.array_job_id), [])
+        if job.state.is_waiting:
+            waiting.append(job.job_id)
         if "+" in job.job_id:
             components.add((key[0], job.raw_id))
     notes: list[tuple[str, JobStatus]] = []
@@ -40,6 +44,8 @@ def merge(
         waits_together = job.array_tasks is not None and not job.array_tasks.isdigit()
         if waits_together and not job.state.is_final and (key[0], job.array_job_id) in arrays:
             continue  # The queue already lists these tasks, in parts that accounting has not heard of yet.
+        if not job.state.is_final and _is_among(job, arrays.get((key[0], job.array_job_id), ())):
+            continue  # A task that was released, or requeued, is by itself in accounting, and squeue shows it with the others.
         if queued is not None and not job.state.is_final and user in (None, job.user):
             lost = job.model_copy(update={"state": JobState.UNKNOWN})
             said = job.state_text or "nothing"
@@ -51,6 +57,15 @@ def merge(
 
 def _key(job: JobStatus, lone_cluster: str | None) -> tuple[str | None, str]:
     return job.cluster or lone_cluster, job.job_id
+
+
+def _is_among(task: JobStatus, waiting: Iterable[str]) -> bool:
+    """Whether a task is one of those that wait together; squeue cuts a long list of these short."""
+    one = JobId.parse(task.job_id)
+    if one is None or not (one.tasks or "").isdigit():
+        return False
+    many = (JobId.parse(row) for row in waiting)
+    return any(row is not None and (row.covers(one) or "..." in (row.tasks or "")) for row in many)
 
 
 _SAME_SUBMISSION = timedelta(seconds=60)

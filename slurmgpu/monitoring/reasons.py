@@ -8,7 +8,7 @@ import re
 import signal
 
 from slurmgpu.models.run import JobState, JobStatus
-from slurmgpu.monitoring.waits import WORDS, waits, word_of
+from slurmgpu.monitoring.waits import WORDS, each_waits, waits, word_of
 from slurmgpu.printable import printable
 from slurmgpu.slurm import TAKEN_OFF
 
@@ -29,7 +29,7 @@ def reason(job: JobStatus) -> str | None:
         times = "once" if job.restarts == 1 else f"{job.restarts} times"
         return f"{printable(job.reason)}: put back into the queue ({times} so far), where Slurm lets it wait a moment"
     known = waits(word, job)
-    meaning = known.meaning if known else None
+    meaning = each_waits(job) or (known.meaning if known else None)
     if not job.state.is_waiting and (meaning is not None or word in _ENDED):
         return None  # Why it once waited, which Slurm does not clear, or how it is about to end.
     meaning = meaning.replace("{id}", job.job_id.partition("_[")[0]) if meaning else None

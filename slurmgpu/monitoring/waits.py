@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from slurmgpu.models.run import JobStatus
 
-__all__ = ["LIMIT", "WORDS", "About", "Waits", "about", "waits", "word_of"]
+__all__ = ["LIMIT", "NEXT", "WORDS", "About", "Waits", "about", "each_waits", "waits", "word_of", "words_of"]
 
 About = Literal[
     "account", "array", "begin", "dependency", "held", "licenses", "limit", "nodes", "partition", "qos", "request",
@@ -22,6 +22,7 @@ About = Literal[
 """What a reason is about: where the figures that explain it are, and what can be done."""
 
 NEVER = "will never start: "
+NEXT = "next to start, when nodes are free"
 
 
 class Waits(NamedTuple):
@@ -93,7 +94,7 @@ WORDS = {
     "Reservation": Waits("its reservation has not begun", "reservation"),
     "ReservationDeleted": Waits("will never start: its reservation was deleted", "reservation"),
     "ReservationInvalid": Waits("will never start: its reservation is not valid", "reservation"),
-    "Resources": Waits("next to start, when nodes are free", "room"),
+    "Resources": Waits(NEXT, "room"),
     "SchedDefer": Waits("the scheduler looks at it later", "soon"),
     "SystemFailure": Waits("Slurm, a node or a file system had a fault"),
     "WaitingForScheduling": Waits("not looked at by the scheduler yet", "soon"),
@@ -145,7 +146,20 @@ def word_of(reason: str | None) -> str:
     """The word alone: "ReqNodeNotAvail, UnavailableNodes:n[1-3]" carries more, and some reasons are whole sentences."""
     text = (reason or "").strip()
     found = next((word for pattern, word in _SENTENCES if pattern.search(text)), None)
-    return found or text.strip("()").split(",")[0].strip()
+    if found:
+        return found
+    several = words_of(text)
+    return next((word for word in several if about(word) != "held"), several[0])
+
+
+@lru_cache(maxsize=1024)
+def words_of(reason: str | None) -> tuple[str, ...]:
+    """The words of tasks of an array that wait together: squeue makes one row of them, and writes "JobHeldUser,None"
+
+    (_merge_job_reason of squeue's print.c). Of anything else the one word.
+    """
+    words = tuple(word.strip() for word in (reason or "").strip().strip("()").split(","))
+    return words if all(about(word) for word in words) else words[:1]
 
 
 def waits(word: str, job: JobStatus) -> Waits | None:
@@ -155,6 +169,15 @@ def waits(word: str, job: JobStatus) -> Waits | None:
         return Waits(told, "dependency")
     known = WORDS.get(word)
     return _limit(word, job) if known is None else known._replace(meaning=known.meaning + _figure(word, job))
+
+
+def each_waits(job: JobStatus) -> str | None:
+    """What tasks of an array that wait together for different things wait for; None of any other job."""
+    words = words_of(job.reason)
+    if len(words) < 2:
+        return None
+    told = [known.meaning for word in words if (known := waits(word, job))]
+    return f"its tasks wait for different things: {'; '.join(told)}"
 
 
 @lru_cache(maxsize=1024)

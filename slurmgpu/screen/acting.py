@@ -10,7 +10,7 @@ from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.monitoring.arrays import Line
 from slurmgpu.monitoring.cancel import cancel
 from slurmgpu.monitoring.select import select
-from slurmgpu.monitoring.waits import about, word_of
+from slurmgpu.monitoring.waits import about, words_of
 from slurmgpu.printable import printable
 from slurmgpu.screen.source import Source, said_of
 from slurmgpu.slurm import JobId, Verb
@@ -49,7 +49,7 @@ def _not_waiting(job: JobStatus) -> str:
 def _not_held(job: JobStatus) -> str:
     if told := _not_waiting(job):
         return told
-    return "" if about(word_of(job.reason)) == "held" else "it is not held"
+    return "" if any(about(word) == "held" for word in words_of(job.reason)) else "it is not held"
 
 
 def _not_running(job: JobStatus) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from slurmgpu.models.run import JobStatus
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.seen import progress_text
-from slurmgpu.monitoring.waits import NEVER, waits, word_of
+from slurmgpu.monitoring.waits import NEVER, NEXT, each_waits, waits, word_of
 from slurmgpu.monitoring.why.answer import Fact, Mend, Verdict, Why
 from slurmgpu.monitoring.why.case import Case
 from slurmgpu.monitoring.why.estimates import remembered
@@ -90,7 +90,8 @@ class _Waiting:
     def told(self, environ: Mapping[str, str]) -> Why:
         job, asked = self.job, self.asked
         known = waits(self.word, job)
-        meaning = known.meaning if known else _unheard_of(job)
+        several = each_waits(job)
+        meaning = several or (known.meaning if known else _unheard_of(job))
         why = Why(job, "waits", meaning.removeprefix(NEVER).replace("{id}", job.job_id.partition("_[")[0]))
         if asked is None or not asked.waits:
             if asked is not None:
@@ -104,10 +105,13 @@ class _Waiting:
             said = list(barred(case)) or said
         why.facts = [self._request(asked), *(one for one in said if isinstance(one, Fact))]
         why.mends = [one for one in said if isinstance(one, Mend)]
-        why.sentence = case.sentence or why.sentence
+        why.sentence = (not several and case.sentence) or why.sentence
         doomed = case.never or bool(known and known.never)
         if about not in _NO_ROOM and (not doomed or about in ("size", "request")):
             why.facts += self._room(asked, case, about)
+        if any(one.figures.get("ahead") for one in why.facts):
+            # Slurm keeps the word of its last look at the job: others have come before it since, or from another partition.
+            why.sentence = why.sentence.replace(NEXT, "waits for nodes to be free")
         why.verdict = self._verdict(doomed or case.never, about)
         if job.restarts and self.word == "BeginTime":
             why.sentence = f"put back into the queue ({amount(job.restarts, 'time')} so far), where Slurm lets it wait a moment"
