@@ -619,6 +619,39 @@ def test_a_step_that_ends_after_its_batch_script_still_tells_the_exit_code() -> 
     assert (found.exit_code, found.exit_code_cut) == (137, False)
 
 
+@pytest.mark.parametrize(
+    ("name", "exit_code", "code"),
+    [("slurmgpu-sampler", "0:9", None), ("python3", "0:9", 137), ("python3", "4:0", 4)],
+)
+def test_a_sampler_that_was_killed_is_nothing_of_the_jobs(
+    name: str, exit_code: str, code: int | None
+) -> None:
+    job_row = {
+        "JobIDRaw": "7",
+        "JobID": "7",
+        "Cluster": "alpha",
+        "User": USER,
+        "State": "COMPLETED",
+        "ExitCode": "0:0",
+    }
+    rows = [
+        job_row | {"DerivedExitCode": exit_code},
+        job_row | {"JobID": "7.batch", "JobName": "batch"},
+        job_row | {"JobID": "7.0", "JobName": name, "ExitCode": exit_code, "State": "CANCELLED"},
+    ]
+
+    def sacct_says(argv: Sequence[str]) -> Answer:
+        fields = next(word for word in argv if word.startswith("--format="))[len("--format=") :].split(",")
+        return said(
+            "".join(SEPARATOR.join([*(row.get(one, "") for one in fields), ""]) + "\n" for row in rows)
+        )
+
+    (found,) = ask("7", slurm=replay(squeue=said(), sacct=sacct_says)).jobs
+    (reported,) = replay(sacct=sacct_says).history(ids=[7]).jobs
+    assert (found.derived_exit_code, reported.job.derived_exit_code) == (code, code)
+    assert (reason(found) is None) is (code is None)
+
+
 def test_json_tells_jobs_that_are_not_there_from_those_that_were_not_asked_about() -> None:
     known = json.loads(
         invoke("--json", "7", "999", slurm=replay(sacct=said(), squeue=recorded("squeue"))).stdout

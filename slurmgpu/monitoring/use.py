@@ -5,7 +5,7 @@ from __future__ import annotations
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.run import JobState, JobStatus, JobUse, LiveUse
 from slurmgpu.monitoring.arrays import known
-from slurmgpu.slurm import Accounting, Slurm, Step, StepUse
+from slurmgpu.slurm import Accounting, Slurm, Step, StepUse, highest_exit_code
 
 __all__ = ["with_live_use", "with_use_of_ended"]
 
@@ -20,21 +20,13 @@ def with_use_of_ended(accounting: Accounting, jobs: list[JobStatus]) -> list[Job
         job.model_copy(
             update={
                 "used": _used(job, steps[job.job_id]),
-                "derived_exit_code": derived.get(job.job_id) or _highest(steps[job.job_id]),
+                "derived_exit_code": highest_exit_code(derived.get(job.job_id), steps[job.job_id]),
             }
         )
         if job.state.is_final and job.job_id in steps
         else job
         for job in jobs
     ]
-
-
-def _highest(steps: list[Step]) -> int | None:
-    """The highest exit code of a job's steps: of a step that ends after its batch script, the job's row may say 0."""
-    codes = [
-        128 + step.signal if step.signal else step.exit_code or 0 for step in steps if step.step.isdecimal()
-    ]
-    return max(codes, default=None)
 
 
 def _used(job: JobStatus, steps: list[Step]) -> JobUse:

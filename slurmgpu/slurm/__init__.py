@@ -28,7 +28,7 @@ from slurmgpu.slurm.health import Health
 from slurmgpu.slurm.history import Histories, History, Start
 from slurmgpu.slurm.hostlist import expand
 from slurmgpu.slurm.ids import JobId, expand_pattern
-from slurmgpu.slurm.sacct import TAKEN_OFF, Accounting, Step, even
+from slurmgpu.slurm.sacct import TAKEN_OFF, Accounting, Step, even, highest_exit_code
 from slurmgpu.slurm.salloc import NOT_OF_SALLOC, Heard, hear, refusal
 from slurmgpu.slurm.sampling import Sampling
 from slurmgpu.slurm.sbatch import Accepted, Estimate, Outcome, Rejected, Unknown, Unreachable
@@ -49,7 +49,7 @@ __all__ = [
     "Heard", "Histories", "History", "Holder", "JobId", "Limit", "NodeNow", "Outcome", "PartitionNow", "Present",
     "QueuedJob", "Rejected", "Runner", "Said", "Sampling", "Shelf", "Slurm", "Start", "Step", "StepUse", "Unknown",
     "Unreachable", "Verb", "call", "check_signal", "cluster_name_here", "current_user", "even", "expand", "expand_pattern",
-    "hear", "refusal", "shelf_here", "submission_env",
+    "hear", "highest_exit_code", "refusal", "shelf_here", "submission_env",
 ]  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from slurmgpu.slurm.sacct import (
     Told,
     absence,
     asking,
+    highest_exit_code,
     in_tres,
     read_job,
     read_step,
@@ -141,8 +142,11 @@ _PER = re.compile(r"[KMGTP]?([cn])\Z", re.ASCII)
 def _start(record: dict[str, str], job_id: JobId, steps: list[Step]) -> Start:
     per = _PER.search(record["ReqMem"].strip())
     energy = whole(record["ConsumedEnergyRaw"])
+    job = read_job(record, job_id)
+    if job.derived_exit_code:
+        job = job.model_copy(update={"derived_exit_code": highest_exit_code(job.derived_exit_code, steps)})
     return Start(
-        _that_ran(read_job(record, job_id), record),
+        _that_ran(job, record),
         tuple(steps),
         memory=size(in_tres(record["AllocTRES"], "mem")) or size(in_tres(record["ReqTRES"], "mem")) or None,
         memory_for=None if per is None else "cpu" if per[1] == "c" else "node",

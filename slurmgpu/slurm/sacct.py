@@ -18,8 +18,8 @@ from slurmgpu.slurm.text import SEPARATOR, each_row, known, moment, often, secon
 from slurmgpu.slurm.tres import read_gpus
 
 __all__ = [
-    "FIELDS", "SUBMIT_LINE", "TAKEN_OFF", "USE", "Accounting", "Step", "Told", "absence", "asking", "command", "even", "in_tres",
-    "parse", "read", "read_job", "read_step", "whose",
+    "FIELDS", "SUBMIT_LINE", "TAKEN_OFF", "USE", "Accounting", "Step", "Told", "absence", "asking", "command", "even",
+    "highest_exit_code", "in_tres", "parse", "read", "read_job", "read_step", "whose",
 ]  # fmt: skip
 
 T = TypeVar("T", bound="Told")
@@ -273,6 +273,24 @@ def read_job(record: dict[str, str], job_id: JobId) -> JobStatus:
 def _derived(record: dict[str, str]) -> int | None:
     code, signal = _exit(record.get("DerivedExitCode", ""))
     return code or (128 + signal if signal else code)
+
+
+_SAMPLER = "slurmgpu-sampler"
+"""The step of sampling/start.sh: what becomes of it says nothing of the job."""
+
+
+def highest_exit_code(told: int | None, steps: Iterable[Step]) -> int | None:
+    """The highest exit code of a job's own steps; ``told``: the DerivedExitCode of its row, where there is one.
+
+    Of a step that ends after its batch script, the row may say 0.
+    """
+    codes: dict[bool, int] = {}
+    for step in steps:
+        if step.step.isdecimal():
+            code = TAKEN_OFF + step.signal if step.signal else step.exit_code or 0
+            is_own = step.name != _SAMPLER
+            codes[is_own] = max(codes.get(is_own, 0), code)
+    return codes.get(True) if codes.get(False) else told or codes.get(True)
 
 
 def _cpu_time(text: str) -> float | None:
