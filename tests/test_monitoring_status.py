@@ -355,10 +355,25 @@ def test_a_job_that_slurm_does_not_know_is_unknown_and_never_left_out() -> None:
     assert report.notes == ["job 99999: neither the queue nor accounting knows it"]
 
 
+def test_a_waiting_job_of_somebody_else_is_found_by_its_id_with_its_reason() -> None:
+    """Accounting may not have heard of it yet, and never tells why it waits."""
+
+    def squeue(argv: Sequence[str]) -> Answer:
+        return said("") if "--user=ada" in argv else recorded("squeue")
+
+    for accounting in (said(""), recorded("sacct")):
+        report = status(replay(squeue=squeue, sacct=accounting), user="ada", selections=select(["4_3"]))
+        assert [(j.job_id, j.user, j.reason) for j in report.jobs] == [
+            ("4_[2-5%2]", USER, "JobArrayTaskLimit")
+        ]
+
+
 def test_a_name_without_jobs_is_a_note() -> None:
     report = ask("nosuch")
     assert report.jobs == []
-    assert "no job named 'nosuch'" in report.notes[0]
+    assert "no job of yours named 'nosuch'" in report.notes[0]
+    everybodys = status(replay(), user=None, selections=select(["nosuch"]))
+    assert "no job named 'nosuch'" in everybodys.notes[0]
 
 
 def test_a_run_directory_leads_to_its_job(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def status(
     if since is not None:
         jobs = [job for job in jobs if _counts(job, since, selections)]
     found, not_found, absent = (
-        _selected(jobs, selections, no_answer is None, not accounting.silent)
+        _selected(jobs, selections, no_answer is None, not accounting.silent, yours=user is not None)
         if selections
         else (jobs, [], [])
     )
@@ -170,7 +170,12 @@ def _counts(job: JobStatus, since: datetime, selections: Sequence[Selection]) ->
 
 
 def _selected(
-    jobs: list[JobStatus], selections: Sequence[Selection], queue_told: bool, accounting_told: bool
+    jobs: list[JobStatus],
+    selections: Sequence[Selection],
+    queue_told: bool,
+    accounting_told: bool,
+    *,
+    yours: bool,
 ) -> tuple[list[JobStatus], list[str], list[str]]:
     """The jobs that the selections mean, notes on those that lead to none, and their words."""
     found = [job for job in jobs if any(selection.matches(job) for selection in selections)]
@@ -185,7 +190,8 @@ def _selected(
         elif not accounting_told:
             told = f"job {selection.text}: the queue does not list it, and accounting could not be asked: it may have ended"
         elif selection.name is not None:
-            told = f"there is no job named {selection.name!r} in the queue or in recent accounting"
+            whose = " of yours" if yours else ""
+            told = f"there is no job{whose} named {selection.name!r} in the queue or in recent accounting"
         notes.append(told)
         if selection.name is None:
             found.append(_missing(selection))

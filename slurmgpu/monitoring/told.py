@@ -11,7 +11,7 @@ from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.run import JobStatus
 from slurmgpu.monitoring.merging import merge, without_rash_ends
 from slurmgpu.monitoring.select import Selection
-from slurmgpu.slurm import Accounting, Slurm, even
+from slurmgpu.slurm import Accounting, JobId, Slurm, even
 
 __all__ = ["Asked", "Told", "told"]
 
@@ -60,12 +60,13 @@ def _told_once(slurm: Slurm, asked: Asked, now: datetime, sparing: bool) -> Told
         accounting = Accounting() if _live_alone(queue, asked.selections) else _accounting(slurm, asked)
     else:
         accounting, queue = _both(lambda: _accounting(slurm, asked), lambda: _queue(slurm, user))
+        queue = _with_those_of_others(slurm, queue, asked, accounting.jobs)
     jobs, doubts = merge(queue.jobs, accounting.jobs, user)
     if not slurm.doubted.issuperset(job.job_id for _, job in doubts):
         # What accounting calls unfinished may have been submitted since the queue was asked.
         if slurm.shelf is not None:
             slurm.shelf.only_since("sacct")
-        queue = _queue(slurm, user)
+        queue = _with_those_of_others(slurm, _queue(slurm, user), asked, accounting.jobs)
         jobs, doubts = merge(queue.jobs, accounting.jobs, user)
         slurm.doubted.update(job.job_id for _, job in doubts)
     if queue.no_answer is not None:
@@ -84,6 +85,27 @@ def _live_alone(queue: _Queue, selections: Sequence[Selection]) -> bool:
     return all(found) and not any(
         job.state.is_final or job.array_job_id is not None for jobs in found for job in jobs
     )
+
+
+def _with_those_of_others(
+    slurm: Slurm, queue: _Queue, asked: Asked, accounted: Sequence[JobStatus]
+) -> _Queue:
+    """The queue with the jobs of others that are named by id: for one that waits, accounting knows no reason, or nothing yet."""
+    if asked.user is None or queue.jobs is None:
+        return queue
+    known = {_number(job) for job in queue.jobs}
+    known |= {_number(job) for job in accounted if job.user == asked.user or job.state.is_final}
+    unknown = [one for one in asked.selections if one.id is not None and one.id.number not in known]
+    if not unknown:
+        return queue
+    everybody = _queue(slurm, None)
+    more = [job for job in everybody.jobs or () if any(one.matches(job) for one in unknown)]
+    return queue._replace(jobs=[*queue.jobs, *more])
+
+
+def _number(job: JobStatus) -> int | None:
+    parsed = JobId.parse(job.job_id)
+    return parsed.number if parsed else None
 
 
 class _Queue(NamedTuple):
