@@ -293,7 +293,7 @@ def test_a_batch_that_cannot_be_split_is_refused_before_submission() -> None:
 
 def test_a_log_in_a_folder_that_only_the_job_knows_is_refused() -> None:
     message, _ = refused(resources={"gpus": 1}, output="logs/%j/out.log")
-    assert "Slurm makes no folders" in message
+    assert "Slurm up to 22.05 makes no folders" in message
 
 
 def test_a_job_with_nothing_to_run_is_refused() -> None:

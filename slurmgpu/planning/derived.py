@@ -245,7 +245,7 @@ def _default_time(cluster: Cluster, draft: Draft) -> Duration | None:
 
 
 def _log_folders(job: Job, made: Layouted) -> tuple[str, ...]:
-    """Folders of the log files: Slurm makes none, and a job whose log cannot be opened dies without a word."""
+    """Folders of the log files: Slurm makes none up to 22.05, and a job whose log cannot be opened dies without a word."""
     folders: dict[str, None] = {}
     for field_name, pattern in (("output", job.output), ("error", job.error)):
         if pattern is None:
@@ -253,7 +253,7 @@ def _log_folders(job: Job, made: Layouted) -> tuple[str, ...]:
         parent = posixpath.dirname(pattern).replace("%x", made.name)
         if "%" in parent.replace("%%", ""):
             raise PlanError(
-                f"{field_name}: {pattern!r} has a pattern in its folder, and Slurm makes no folders: no log, no job",
+                f"{field_name}: {pattern!r} has a pattern in its folder, and Slurm up to 22.05 makes no folders: no log, no job",
                 hint="keep %-patterns to the file's own name; %x (the job's name) may be anywhere",
             )
         if made.chdir and re.search(r"[%\\]", made.chdir) and not pattern.startswith("/"):
