@@ -321,6 +321,19 @@ def test_a_job_without_a_log_since_the_logs_folder_is_missing_is_told_which(tmp_
     )
 
 
+@pytest.mark.parametrize("paths", [{}, {"stdout": "/nowhere/71.out"}])
+def test_where_no_log_can_be_read_the_answer_does_not_speak_of_what_the_logs_show(
+    paths: dict[str, str],
+) -> None:
+    """The job of somebody else, or a log on another machine's disk."""
+    found = cause_of(failed(**paths), None)
+    assert found is not None
+    assert cause_lines(found)[:2] == [
+        "first cause: not known (exit code 1): there is no log of it that can be read here",
+        "fix: slurmgpu logs 71 says where its logs should be",
+    ]
+
+
 def test_the_same_node_before_is_told_where_a_node_may_be_to_blame(tmp_path: Path) -> None:
     for number, kind, host in (
         (1, "ecc", "node2"),

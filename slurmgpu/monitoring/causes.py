@@ -72,6 +72,12 @@ def _by_logs(job: JobStatus, run: Run | None) -> Cause | None:
     found = diagnose(map(str, logs), facts)
     if found is None:
         return None
+    if not found.known and not any(os.access(path, os.R_OK) for path in logs):
+        words = code_in_words(job.exit_code, job.signal)
+        found = found._replace(
+            what=f"not known{f' ({words})' if words else ''}: there is no log of it that can be read here",
+            fix=f"slurmgpu logs {job.job_id} says where its logs should be",
+        )
     found = found._replace(job_id=str(job.raw_id or job.job_id), restart=job.restarts or 0)
     return without_secrets(found, secrets_here(os.environ, ()))
 
@@ -81,7 +87,7 @@ def _never_began(job: JobStatus, logs: list[Path]) -> Cause:
     gone = next((path.parent for path in logs if not path.parent.is_dir()), None)
     what, fix = (
         reason(job) or "",
-        "Slurm makes no folders: make those of its log and its work folder, where the nodes see them",
+        "before you submit, make the folders of its log and its work folder, where the nodes see them",
     )
     if gone is not None:
         what, fix = (
