@@ -39,8 +39,10 @@ def _misplaced(
         if error["type"] != "extra_forbidden" or any(isinstance(part, int) for part in key):
             continue
         name = str(key[-1])
-        slip = nearest(name, _keys_at(model, key[:-1]), cutoff=0.8)
         place = places_of(model, name, others)
+        # A key elsewhere that is merely like it is meant less often than one here.
+        alike = place is not None and place[-1] != name and name.replace("_", "-") not in others
+        slip = nearest(name, _keys_at(model, key[:-1]), cutoff=0.6 if alike else 0.8)
         if place is not None and place != key and (not slip or (place[-1] == name and len(place) < 3)):
             found[key] = place
     return found

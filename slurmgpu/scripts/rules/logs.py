@@ -13,6 +13,7 @@ __all__ = ["paths_to_look_at"]
 
 _PATTERN = r"%\d*([A-Za-z])"
 _OWN_EACH_JOB = set("jJA")
+_NOT_MADE = "and Slurm up to 22.05 makes none"
 
 
 def paths_to_look_at(view: View) -> set[str]:
@@ -66,7 +67,7 @@ def log_folder_missing(view: View) -> Iterator[Hit]:
                 if pattern[1] in _OWN_EACH_JOB | {"a", "s", "t"}:
                     yield Hit(
                         one.line,
-                        f"the folder of {one.value!r} carries {pattern[0]}: it is not there before the job, and Slurm up to 22.05 makes none",
+                        f"the folder of {one.value!r} carries {pattern[0]}: it is not there before the job, {_NOT_MADE}",
                         "keep the pattern in the file's name, and the folder fixed",
                     )
             elif view.facts.paths.get(folder) == "missing" and path.rstrip("/") == path:
@@ -75,7 +76,7 @@ def log_folder_missing(view: View) -> Iterator[Hit]:
 
 def _missing_folder(view: View, one: Directive, folder: str) -> Hit:
     value = posixpath.dirname(one.value or "")
-    said = f"the folder {value!r} of --{one.name} does not exist, and Slurm up to 22.05 makes none: there the job ends at once, without a log"
+    said = f"the folder {value!r} of --{one.name} does not exist, {_NOT_MADE}: there the job ends at once, without a log"
     # A person's own folder that is not there: the script is for another machine, or another person's.
     elsewhere = view.facts.paths.get(_early(folder)) == "missing" and not folder.startswith(view.facts.folder)
     if elsewhere:
