@@ -242,7 +242,9 @@ def _log_folders(options: Mapping[str, str | None]) -> tuple[tuple[str, ...], tu
         if options.get("job-name"):
             parent = parent.replace("%x", options["job-name"] or "")
         if re.search(r"[%\\]", parent.replace("%%", "")):
-            warnings.append(f"{name}: {options[name]!r}: Slurm up to 22.05 makes no folders, so {parent!r} must be there")
+            warnings.append(
+                f"{name}: {options[name]!r}: Slurm up to 22.05 makes no folders, so {parent!r} must be there"
+            )
         elif parent:
             folder = posixpath.join(options.get("chdir") or "", parent)
             folders[folder.replace("%%", "%")] = None
