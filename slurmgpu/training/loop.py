@@ -37,6 +37,7 @@ from .setup import make_model, set_backends, spread
 from .step import Step, Trained, means, put_back
 from .streams import ENDLESS, Stream
 from .task import Data, Task, is_stream
+from .watching.bar import Bar
 from .watching.console import duration
 from .watching.gauges import Gauges
 from .watching.meter import Meter, Reading
@@ -113,7 +114,9 @@ class Loop:
         self._gauged = self.gauges.any or group.together
         self.callbacks = Callbacks(task, group, self.console)
         self._pending: Optional[Reading] = None
-        self._step_seconds = self._evaluation_seconds = 0.0
+        self._step_seconds = self._evaluation_seconds = self._began = 0.0
+        self._last = 0
+        self._facts: list[str] = []
         self.after_first: Optional[Callable[[], None]] = None
 
     def renew_schedule(self) -> None:
@@ -289,7 +292,8 @@ class Loop:
         another step, ``report`` after each evaluation. Steps go through ``profile`` until it is through.
         """
         settings, position, watch, bound = self.settings, self.position, self.watch, self.session.bound
-        last = self.last_step()
+        last = self._last = self.last_step()
+        self._began = time.monotonic()
         self.wrapped.train()
         self.meter.start_clock()  # what was built and joined before is not part of a step
         while True:
@@ -517,14 +521,28 @@ class Loop:
             if self.settings.nonfinite == "stop":
                 raise NotFinite(step)
             self.console.say(f"warning: the loss is {values['loss']} at step {step}")
+        loss = [f"loss {values['loss']:.4g}"] if "loss" in values else []
+        own = [f"{name} {value:.4g}" for name, value in reading.own.items()]
+        self._facts = [*loss, _rate(values["samples_per_second"]), *own]
         if self.console.due():
-            loss = f"loss {values['loss']:.4g}  " if "loss" in values else ""
-            own = "".join(f"{name} {value:.4g}  " for name, value in reading.own.items())
+            facts = "  ".join([*loss, *own, self._facts[len(loss)]])
             self.console.progress(
-                f"{self.of_epochs(values['epoch'])}step {step}/{self.last_step()}  "
-                f"{loss}{own}{values['samples_per_second']:,.0f} samples/s  "
+                f"{self.of_epochs(values['epoch'])}step {step}/{self.last_step()}  {facts}  "
                 f"{duration(self._left(step))} left"
             )
+
+    def draw(self) -> None:
+        """Draw the bar, where there is a terminal; called by another thread, a few times a second."""
+        step = self.watch.step
+        if not self._began or not self.console.draws(step):
+            return
+        epoch = self.of_epochs(max(0, self.position.samples - 1) // self.samples + 1)
+        seconds, facts = self.watch.step_seconds(), self._facts
+        if not facts and seconds:  # before the first line of metrics
+            facts = [_rate(self.settings.batch_size / seconds)]
+        left = self._left(step) if seconds or self._step_seconds else None
+        elapsed = time.monotonic() - self._began
+        self.console.draw(Bar(step, self._last, elapsed, left, epoch, facts))
 
     def _gauge(self, values: dict[str, float]) -> None:
         """Add what else is known of the interval, and say what has come of it."""
@@ -541,4 +559,10 @@ class Loop:
         if settings.evaluate_every:
             epochs = min(samples // self.samples, self._epochs())
             evaluations += max(0, epochs - self.position.evaluated) // settings.evaluate_every
-        return steps * self._step_seconds + evaluations * self._evaluation_seconds
+        step_seconds = self._step_seconds or self.watch.step_seconds()
+        return steps * step_seconds + evaluations * self._evaluation_seconds
+
+
+def _rate(samples_per_second: float) -> str:
+    form = ",.0f" if samples_per_second >= 10 else ".2g"
+    return f"{samples_per_second:{form}} samples/s"

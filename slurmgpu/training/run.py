@@ -84,6 +84,7 @@ def train(
     if signals is not None:
         signals.before_leaving(session.leave_early)
     run = _Run(settings, session, limit, signals)
+    console.open()
     try:
         run.train(started)
     except NotFinite:
@@ -95,6 +96,7 @@ def train(
         raise
     finally:
         session.close()
+        console.close()
 
 
 class _Run:
@@ -194,6 +196,7 @@ class _Run:
         self.loop.meter.look()
         self.loop.gauges.look()
         self.loop.pace.look()
+        self.loop.draw()
         if not self._reserved and self.session.watch.step > self.session.first_step:
             self._reserved = True  # after the first step the optimizer has its state
             if self.group.device.type == "cuda" and self.group.ranks.first:

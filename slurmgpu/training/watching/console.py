@@ -1,58 +1,141 @@
-"""What rank 0 says: plain lines in a log file, one line that renews itself on a terminal."""
+"""What rank 0 says: lines that stay, and how far it is: a bar on a terminal, a plain line a minute in a log."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional
+
+from .bar import Bar
 
 __all__ = ["Console", "describe", "describe_bytes", "duration"]
 
-# Seconds between two lines of progress at least: in a log file, and on a terminal, where it is one line.
-_LOG_INTERVAL, _TERMINAL_INTERVAL = 60.0, 0.1
+_LOG_INTERVAL = 60.0  # seconds between two lines of progress in a log at least
+_PATIENCE = 0.1  # seconds
 
 
 class Console:
-    """Prints on rank 0 and is silent on the others."""
+    """Prints on rank 0 and is silent on the others.
+
+    The bar is on stderr, so that it is seen where stdout goes to a file; on stdout if that alone is a terminal.
+    """
 
     def __init__(self, speaks: bool) -> None:
         self._speaks = speaks
-        self._terminal = speaks and sys.stdout.isatty()
+        self._screen: Any = _terminal() if speaks else None
+        self._logs = speaks and (self._screen is None or not sys.stdout.isatty())
+        self._unicode = "utf" in (getattr(self._screen, "encoding", None) or "").lower()
         self._shown = 0
-        self._interval = _TERMINAL_INTERVAL if self._terminal else _LOG_INTERVAL
+        self._drawn: Optional[int] = None
+        self._open = False  # somebody has begun a line, and not ended it
+        self._lock = threading.Lock()
+        self._taken: dict[str, Any] = {}
         self._last = time.monotonic()
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
         if self._speaks:
-            self._print(self._over(text) + "\n")
-            self._shown = 0
+            self.print(self._taken.get("stdout", sys.stdout), text + "\n")
+            self._drawn = None
 
     def due(self) -> bool:
-        """Whether a line of progress would be shown now."""
-        return self._speaks and time.monotonic() - self._last >= self._interval
+        """Whether a line of progress would go into the log now."""
+        return self._logs and time.monotonic() - self._last >= _LOG_INTERVAL
 
     def progress(self, text: str) -> None:
-        """Show how far it is: renews the last line on a terminal, a line now and then in a log file."""
-        if not self.due():
-            return
-        self._last = time.monotonic()
-        if self._terminal:
-            text = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps cannot be taken back
-            self._print(self._over(text))
-            self._shown = len(text)
-        else:
-            self._print(text + "\n")
+        """Say in a log how far it is, now and then."""
+        if self.due():
+            self._last = time.monotonic()
+            _write(sys.stdout, text + "\n")
 
-    def _over(self, text: str) -> str:
-        return "\r" + text.ljust(self._shown) if self._terminal else text
+    def draws(self, step: int) -> bool:
+        """Whether the bar of a step would be drawn: it is another one, and nobody is in the middle of a line, as a debugger."""
+        return self._screen is not None and step != self._drawn and not self._open
 
-    def _print(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # a log that cannot grow (a full disk) does not end a training
-            sys.stdout.write(text)
-            sys.stdout.flush()
+    def draw(self, bar: Bar) -> None:
+        """Draw the bar in place of the one before."""
+        line = bar.line(self._columns() - 1, self._unicode)  # one that wraps cannot be taken back
+        with self._alone():
+            if not self._open:
+                _write(self._screen, "\r" + line.ljust(self._shown))
+                self._shown, self._drawn = len(line), bar.step
+
+    def print(self, stream: Any, text: str) -> None:
+        """Write to a stream, which may be the terminal's: the bar is taken away first."""
+        with self._alone():
+            if self._shown:
+                _write(self._screen, "\r" + " " * self._shown + "\r")
+                self._shown = 0
+            if text:
+                self._open = not text.endswith(("\n", "\r"))
+            _write(stream, text)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One thread at a time; for long enough to write, because a worker forked at such a moment would wait for ever."""
+        mine = self._lock.acquire(timeout=_PATIENCE)
+        try:
+            yield
+        finally:
+            if mine:
+                self._lock.release()
+
+    def open(self) -> None:
+        """From now on also what others print on the terminal, such as the task, takes the bar away first."""
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            if self._screen is not None and stream.isatty():
+                self._taken[name] = stream
+                setattr(sys, name, _Beside(stream, self))
+
+    def close(self) -> None:
+        """Leave the bar where it is, with what is written next below it."""
+        if self._shown:
+            _write(self._screen, "\n")
+            self._shown = 0
+        while self._taken:
+            name, stream = self._taken.popitem()
+            if isinstance(getattr(sys, name), _Beside):
+                setattr(sys, name, stream)
+
+    def _columns(self) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            columns = os.get_terminal_size(self._screen.fileno()).columns
+            if columns:
+                return columns
+        return shutil.get_terminal_size().columns
+
+
+class _Beside:
+    """A stream to the terminal that has the bar."""
+
+    def __init__(self, stream: Any, console: Console) -> None:
+        self._stream, self._console = stream, console
+
+    def write(self, text: str) -> int:
+        self._console.print(self._stream, text)
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _terminal() -> Any:
+    """The stream to a terminal on which a line can renew itself, if there is one."""
+    if os.environ.get("TERM", "dumb") in ("", "dumb"):
+        return None
+    return next((stream for stream in (sys.stderr, sys.stdout) if stream.isatty()), None)
+
+
+def _write(stream: Any, text: str) -> None:
+    with contextlib.suppress(OSError):  # a log that cannot grow (a full disk) does not end a training
+        stream.write(text)
+        stream.flush()
 
 
 def describe(results: Mapping[str, float]) -> str:
