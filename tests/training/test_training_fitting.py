@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -322,6 +324,31 @@ def test_another_text_of_the_task_is_another_fact(tmp_path: Path) -> None:
     file.write_text(text + "# more\n")
     assert cache.facts_of(task, settings, together=False) != first
     assert cache.facts_of(task, settings, together=True) != first
+
+
+@pytest.mark.parametrize("ours", [False, True], ids=["mine.py", "slurmgpu:lstm"])
+def test_a_run_whose_folder_lies_beside_the_task_knows_what_the_run_before_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ours: bool
+) -> None:
+    """As by default: runs/ in the work folder, with a copy of the package in each run's folder."""
+    text = "class T:\n  def model(self, cfg): ...\n  def dataset(self, cfg, split): ...\n  def loss(self, model, batch): ...\n"
+    space: dict[str, Any] = {}
+    exec(text, space)
+    settings, keys, facts = Settings("slurmgpu:lstm" if ours else "mine.py:T"), set(), []
+    for name in ("one", "two"):
+        package = tmp_path / "runs" / name / "code" / "slurmgpu_training"
+        file = package / "tasks" / "lstm.py" if ours else tmp_path / "mine.py"
+        package.joinpath("tasks").mkdir(parents=True)
+        for each in (file, package / "loop.py", package / "tasks" / "tokens.py"):
+            each.write_text(text)
+            monkeypatch.setitem(sys.modules, f"as_copied.{each.stem}", ModuleType("m"))
+            sys.modules[f"as_copied.{each.stem}"].__file__ = str(each)
+        monkeypatch.setattr(cache, "_OWN", package)
+        task = Task(space["T"], file)
+        keys.add(cache.path_of(task, Budget("A100", 2, 1), {"HOME": "/"}))
+        facts.append(cache.facts_of(task, settings, together=False))
+    assert len(keys) == 1
+    assert facts[0] == facts[1]
 
 
 def test_the_least_of_all_ranks_is_everyones(

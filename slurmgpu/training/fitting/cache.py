@@ -22,6 +22,8 @@ from .search import Tried
 __all__ = ["Known", "facts_of", "path_of", "read", "write"]
 
 SCHEMA = "slurmgpu.micro-batch/1"
+_OWN = Path(__file__).parents[1]
+"""This package, which a submission copies into each run's folder."""
 _MORE = 1.1
 """With so much more memory than there was, sizes that did not fit may fit now."""
 # Settings that change no step's memory.
@@ -45,8 +47,9 @@ class Known:
 
 def path_of(task: Task, budget: Budget, environment: Mapping[str, str]) -> Path:
     """The file for a task and a kind of device."""
+    which = f"slurmgpu:{task.path.stem}" if _OWN in task.path.parents else str(task.path)
     home = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home(), ".cache")
-    name = hashlib.sha256(f"{task.path}\n{budget.device}\n{budget.total}".encode()).hexdigest()[:16]
+    name = hashlib.sha256(f"{which}\n{budget.device}\n{budget.total}".encode()).hexdigest()[:16]
     return Path(home, "slurmgpu", "micro-batch", f"{task.path.stem}-{name}.json")
 
 
@@ -63,11 +66,16 @@ def facts_of(task: Task, settings: Settings, together: bool) -> dict[str, object
 
 
 def _code(path: Path) -> str:
-    """The SHA-256 of the task's file and of the modules in its folder that are loaded."""
-    files = {path}
+    """The SHA-256 of the task's file and of the modules in its folder that are loaded.
+
+    The run's copy of this package may lie in that folder, too; it is none of the task's code.
+    """
+    files, others = {path}, set() if _OWN in path.parents else {_OWN}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and path.parent in Path(file).parents and "site-packages" not in file:
+        if not isinstance(file, str) or "site-packages" in file:
+            continue
+        if path.parent in Path(file).parents and not others & set(Path(file).parents):
             files.add(Path(file))
     digest = hashlib.sha256()
     for each in sorted(files):
