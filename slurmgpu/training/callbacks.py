@@ -48,6 +48,7 @@ class Callbacks:
         def taken(size: int) -> None:
             take(size)
             told(model, at() + 1)
+            model.zero_grad(set_to_none=True)  # of its own: the step's are gone
 
         return taken
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from .errors import TrainingError
 from .files import sync_folder, write_whole
 
-__all__ = ["AVERAGE", "export", "plain_names"]
+__all__ = ["AVERAGE", "export", "plain_names", "with_versions"]
 
 AVERAGE = "average.pt"
 """The part of a checkpoint with the average of the weights, where there is one."""
@@ -81,7 +82,7 @@ def _weights(folder: Path, part: str) -> Mapping[object, object]:
     if not average.keys() <= model.keys():
         names = ", ".join(sorted(map(str, average.keys() - model.keys()))[:4])
         raise TrainingError(f"the model's state_dict has no {names}, which are averaged: export the part raw")
-    return {**model, **average}
+    return with_versions({**model, **average}, model)
 
 
 def averaged(folder: Path, part: str) -> bool:
@@ -118,11 +119,33 @@ def plain_names(state: Mapping[object, object], *, wrapped: bool) -> dict[object
     DDP's is removed only where all names begin with it: a model may have a part named module.
     """
     plain = {_without_compiled(name): value for name, value in state.items()}
+    cut = 0
     if wrapped and plain and all(str(name).startswith(_WRAPPED) for name in plain):
-        plain = {str(name)[len(_WRAPPED) :]: value for name, value in plain.items()}
+        cut = len(_WRAPPED)
+        plain = {str(name)[cut:]: value for name, value in plain.items()}
     if len(plain) != len(state):
         raise TrainingError("two tensors would get one name: the state has them compiled and not compiled")
-    return plain
+    return with_versions(plain, state, lambda module: str(_without_compiled(module))[cut:])
+
+
+def with_versions(
+    state: dict[Any, Any], of: object, renamed: Callable[[str], str] = lambda module: module
+) -> dict[Any, Any]:
+    """The state with the versions of its modules, as ``state_dict()`` has them beside its entries.
+
+    A module whose layout has changed reads a state without a version as one of its first, and changes what it reads.
+    """
+    versions = getattr(of, "_metadata", None)
+    if not isinstance(versions, Mapping):
+        return state
+    found: Any = OrderedDict(state)
+    found._metadata = OrderedDict(
+        (renamed(module), {"version": facts["version"]})
+        for module, facts in versions.items()
+        if isinstance(facts, Mapping) and isinstance(facts.get("version"), int)
+    )
+    kept: dict[Any, Any] = found
+    return kept
 
 
 def _without_compiled(name: object) -> object:

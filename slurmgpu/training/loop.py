@@ -425,6 +425,7 @@ class Loop:
         position, watch, meter = self.position, self.watch, self.meter
         batch = self.settings.batch_size
         end = self._end()
+        self.step.forget_gradients()
         while position.step < until:
             size = min(batch, end - position.samples)
             take(size)

@@ -12,10 +12,12 @@ from typing import Optional
 
 import torch
 
+from .data import seed_sample
 from .errors import TrainingError
 from .generators import raw_bytes
-from .order import Order
+from .order import Order, mix
 from .processes.group import Group
+from .saving import randomness
 from .settings import Config, Settings
 from .task import Data, Task
 
@@ -30,7 +32,7 @@ def make_order(task: Task, dataset: Data, cfg: Config, settings: Settings, group
     Raises:
         TrainingError: the ranks would take samples in different orders, and so some twice and others never.
     """
-    order = _make_order(task, dataset, cfg, settings)
+    order = _make_order(task, dataset, cfg, settings, group)
     marks = group.gather(order.mark(0))
     if len(set(marks)) > 1:
         other = next(rank for rank, mark in enumerate(marks) if mark != marks[0])
@@ -41,15 +43,28 @@ def make_order(task: Task, dataset: Data, cfg: Config, settings: Settings, group
     return order
 
 
-def _make_order(task: Task, dataset: Data, cfg: Config, settings: Settings) -> Order:
+def _make_order(task: Task, dataset: Data, cfg: Config, settings: Settings, group: Group) -> Order:
     kind = task.ordered_by
     if kind == "weights":
         return Weighted(task.weights(dataset, cfg), settings.seed)
     if kind == "lengths":
         return Bucketed(task.lengths(dataset, cfg), settings.batch_size, settings.seed)
     if kind == "order":
-        return Own(lambda epoch: task.order(dataset, cfg, epoch), settings.seed)
+        return Own(lambda epoch: _drawn(task, dataset, cfg, epoch, group), settings.seed)
     return Order(len(dataset), settings.seed)
+
+
+def _drawn(task: Task, dataset: Data, cfg: Config, epoch: int, group: Group) -> torch.Tensor:
+    """The task's order of an epoch, from generators seeded by the epoch; the training's random state stays as it is.
+
+    It is asked for ahead of the epoch, and for each checkpoint: what it draws must not depend on when.
+    """
+    before = randomness.capture(group.device)
+    seed_sample(mix(cfg.seed, epoch) >> 32)
+    try:
+        return task.order(dataset, cfg, epoch)
+    finally:
+        randomness.restore(before, group.device)
 
 
 class _Marked(Order):

@@ -183,6 +183,6 @@ def _changes(loop: Loop, found: Generation) -> list[str]:
     same_size = facts["dataset_samples"] == loop.dataset_samples
     if same_size and facts.get("order") is not None and facts["order"] != loop.order_mark():
         changed.append(f"the order of samples ({loop.task.ordered_by or 'now a shuffle'})")
-    if facts["task_sha256"] != loop.task.sha256():
+    if facts["task_sha256"] != loop.task.sha256:
         changed.append(f"the text of {loop.task.path.name}")
     return changed

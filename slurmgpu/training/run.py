@@ -305,7 +305,7 @@ class _Run:
             "tested": position.tested,
             "complete": complete,
             "total_steps": loop.total_steps,
-            "task_sha256": loop.task.sha256(),
+            "task_sha256": loop.task.sha256,
             "results": loop.results.values,
             **loop.judge.facts(position.step),
             "order": loop.order_mark(),

@@ -84,6 +84,8 @@ class Step:
         self._driven = driven(
             trained.optimizer, trained.schedule, precision.scaler, must_know=trained.average is not None
         )
+        driven_too = {id(one) for each in self._driven for one in each.parameters}
+        self._undriven = [each for each in self._trained if id(each) not in driven_too]
         self._average_weights = None if trained.average is None else trained.average.update
         self._skips = settings.nonfinite == "skip"
         self._logs_norm = settings.log_grad_norm or settings.clip_norm is not None
@@ -106,6 +108,11 @@ class Step:
             del self._update
 
         return end
+
+    def forget_gradients(self) -> None:
+        """Drop what an evaluation or a callback has left: no checkpoint has it, and the next step would add to it."""
+        for parameter in self._trained:
+            parameter.grad = None
 
     def _rounds(self, size: int) -> list[tuple[float, int]]:
         """Weight and samples of this rank's micro-batches in a step of so many samples; (0, 0) for a stand-in."""
@@ -205,6 +212,8 @@ class Step:
                 if each.schedule is not None and each.stepped:
                     each.schedule.step()
             each.optimizer.zero_grad(set_to_none=True)
+        for parameter in self._undriven:
+            parameter.grad = None  # or the norm of all gradients would grow by it in every step
         if self._average_weights is not None and not skip and any(each.stepped for each in self._driven):
             self._average_weights()
         if scaler is not None:

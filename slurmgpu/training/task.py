@@ -139,6 +139,8 @@ class Task:
 
     def __init__(self, kind: type, path: Path) -> None:
         self.path = path
+        self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        """The SHA-256 of the task's file as it was loaded: who edits it while a training runs changes the next start."""
         self._name = kind.__name__
         for method, parameters in {**_REQUIRED, **_OPTIONAL}.items():
             self._check_method(kind, method, parameters)
@@ -210,10 +212,6 @@ class Task:
         return TrainingError(
             f"{self.path}: {self._name}.{method} must be or return {expected}; got {describe_value(got)}"
         )
-
-    def sha256(self) -> str:
-        """The SHA-256 of the task's file."""
-        return hashlib.sha256(self.path.read_bytes()).hexdigest()
 
     def has(self, method: str) -> bool:
         """Whether the task has this optional method."""

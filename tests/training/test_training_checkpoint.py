@@ -123,6 +123,19 @@ def test_every_nth_is_kept_for_good(tmp_path: Path) -> None:
     assert names(tmp_path) == ["step-10", "step-20", "step-30"]
 
 
+def test_of_a_link_to_a_checkpoint_only_the_link_is_removed(tmp_path: Path) -> None:
+    """Somebody keeps it elsewhere; and a start does not fail for a link to a disk that is away."""
+    folder, kept = tmp_path / "checkpoints", tmp_path / "archive"
+    save_steps(folder, 5)
+    (folder / "step-5").rename(kept)
+    (folder / "step-5").symlink_to(kept)
+    (folder / "step-4").symlink_to(tmp_path / "away")
+    save_steps(folder, 10, 15)
+    assert names(kept) == ["a.pt", "manifest.json"]
+    sweep(folder)
+    assert names(folder) == ["step-10", "step-15", "step-4"]
+
+
 def test_no_checkpoint_is_no_error(tmp_path: Path) -> None:
     assert newest_intact(tmp_path / "none") == (None, [])
 
@@ -382,6 +395,12 @@ def test_a_checkpoint_is_written_while_the_training_goes_on(
     assert saved is not None
     assert saved.error is None
     assert names(tmp_path) == ["step-5"]
+
+
+def test_a_conjugate_is_not_taken_for_what_it_shares_memory_with() -> None:
+    numbers = torch.tensor([1 + 2j])
+    taken = Snapshot().take([numbers, numbers.conj(), numbers.imag, numbers.conj().imag], "x")
+    assert [each.tolist() for each in taken] == [[1 + 2j], [1 - 2j], [2.0], [-2.0]]
 
 
 def test_a_snapshot_stays_as_it_was_and_tied_weights_stay_tied() -> None:

@@ -147,18 +147,26 @@ def counts(path: Path) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Remove a generation, its manifest first: what a kill leaves over is not a checkpoint."""
+    """Remove a generation, its manifest first: what a kill leaves over is not a checkpoint.
+
+    Of a link, the link alone: where it leads, somebody keeps what is there.
+    """
+    if path.is_symlink():
+        path.unlink()
+        return
     (path / _MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(path)
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a killed save left behind: folders without a manifest, files under temporary names."""
+    """Remove what a killed save left behind: folders without a manifest, files under temporary names; no links."""
     for path in folders(folder):
+        if path.is_symlink():
+            continue  # no save has made it: what lies behind it is somebody else's, and may be away for a while
         if path.is_dir() and not counts(path):
             shutil.rmtree(path)
-    for stray in folder.glob(f"step-*/*{TEMPORARY}"):
-        stray.unlink()
+        for stray in path.glob(f"*{TEMPORARY}"):
+            stray.unlink()
 
 
 def newest_intact(folder: Path) -> tuple[Optional[Generation], list[str]]:

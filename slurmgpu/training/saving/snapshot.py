@@ -12,6 +12,7 @@ from typing import Any, Optional
 import torch
 
 from ..errors import TrainingError
+from ..export import with_versions
 
 __all__ = ["Snapshot", "Trial", "gpu_tensors", "plain_state", "reserve", "try_out"]
 
@@ -44,7 +45,8 @@ class Snapshot:
         if value is None or type(value) in (bool, int, float, str):
             return value
         if isinstance(value, dict):
-            return {key: self.take(each, f"{where}[{key!r}]") for key, each in value.items()}
+            taken = {key: self.take(each, f"{where}[{key!r}]") for key, each in value.items()}
+            return with_versions(taken, value)
         if isinstance(value, (list, tuple)):
             items = [self.take(each, f"{where}[{index}]") for index, each in enumerate(value)]
             return items if isinstance(value, list) else tuple(items)
@@ -58,7 +60,11 @@ class Snapshot:
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.layout is not torch.strided:  # its indices and values lie apart
             return tensor.to("cpu", copy=True)
-        key = (tensor.device, tensor.dtype, tensor.data_ptr(), tuple(tensor.shape), tensor.stride())
+        # The last two: a conjugate of complex numbers has their memory, until somebody looks.
+        key = (
+            tensor.device, tensor.dtype, tensor.data_ptr(), tuple(tensor.shape), tensor.stride(),
+            tensor.is_conj(), tensor.is_neg(),
+        )  # fmt: skip
         if key not in self._copies or not tensor.numel():
             if tensor.is_cuda:
                 copy = torch.empty_like(tensor, device="cpu", pin_memory=True)
@@ -169,4 +175,5 @@ def plain_state(part: Any) -> Optional[dict[str, object]]:
     """A part's state without functions, which come back with the part itself (older OneCycleLR has them)."""
     if part is None:
         return None
-    return {name: value for name, value in part.state_dict().items() if not callable(value)}
+    state = part.state_dict()
+    return with_versions({name: value for name, value in state.items() if not callable(value)}, state)

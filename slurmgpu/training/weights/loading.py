@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..errors import TrainingError
+from ..export import with_versions
 from ..processes.group import Group
 from ..settings import Settings
 from ..watching.console import Console
@@ -82,14 +83,18 @@ def _load(model: torch.nn.Module, path: Path, settings: Settings) -> Fit:
 
 def _renamed(state: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:
     """The state with other beginnings of names: of all that apply, the longest."""
+
+    def renamed(name: str) -> str:
+        old = max((each for each in rename if name.startswith(each)), key=len, default=None)
+        return name if old is None else rename[old] + name[len(old) :]
+
     found: dict[str, Any] = {}
     for name, value in state.items():
-        old = max((each for each in rename if name.startswith(each)), key=len, default=None)
-        new = name if old is None else rename[old] + name[len(old) :]
+        new = renamed(name)
         if new in found:
             raise TrainingError(f"pretrained_rename: two weights would be named {new!r}; one was {name!r}")
         found[new] = value
-    return found
+    return with_versions(found, state, lambda module: renamed(f"{module}.")[:-1] if module else "")
 
 
 def load_into(model: torch.nn.Module, state: Mapping[str, Any]) -> Fit:
@@ -100,7 +105,7 @@ def load_into(model: torch.nn.Module, state: Mapping[str, Any]) -> Fit:
         for name in own
         if name in state and not _alike(state[name], own[name])
     }
-    fits = {name: value for name, value in state.items() if name not in different}
+    fits = with_versions({name: value for name, value in state.items() if name not in different}, state)
     tied = _tied(own)
     missing = [name for name in own if name not in state and not tied.get(name, set()) & fits.keys()]
     try:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 
 from ..errors import TrainingError
-from ..export import plain_names
+from ..export import plain_names, with_versions
 from ..files import read_json, sha256
 from . import safetensors
 
@@ -44,7 +44,7 @@ def read_state(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise TrainingError(f"pretrained: {path}: {error}") from None
     plain = plain_names(state, wrapped=True)
-    return {str(name): value for name, value in plain.items()}
+    return with_versions({str(name): value for name, value in plain.items()}, plain)
 
 
 def _indexed(path: Path) -> dict[object, object]:

@@ -1,0 +1,129 @@
+"""A resumed training beside one that was never stopped, with tasks that leave something behind between their steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from .conftest import RunFolder, new_run
+from .test_training_hooks import alike
+
+START = """
+import random
+import torch
+from torch import nn
+from small import Line, Restless
+
+
+"""
+
+
+@pytest.fixture(autouse=True)
+def small_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def write(run: RunFolder, text: str, **settings: object) -> None:
+    """A run directory with a task of its own, ``Task``."""
+    (run.path / "hooked.py").write_text(START + text)
+    run.write(f"{run.path / 'hooked.py'}:Task", batch_size=20, log_every=1, **settings)
+
+
+def whole_and_in_parts(tmp_path: Path, text: str, *limits: str, **settings: object) -> None:
+    """Train in one go and in parts; every bit is the same."""
+    whole, parts = new_run(tmp_path, "whole"), new_run(tmp_path, "parts")
+    for each in (whole, parts):
+        write(each, text, **settings)
+    whole.here()
+    for limit in (*limits, str(settings["max_steps"])):
+        parts.here(SLURMGPU_MAX_STEPS=limit)
+    alike(whole, parts)
+
+
+def test_gradients_that_an_evaluation_or_a_callback_leaves_reach_no_step(tmp_path: Path) -> None:
+    """No checkpoint holds them; the evaluation looks for the direction in which a sample is hardest."""
+    plain, attacked = new_run(tmp_path, "plain"), new_run(tmp_path, "attacked")
+    write(plain, "class Task(Line):\n    pass\n", max_steps=6, evaluate_steps=2)
+    write(
+        attacked,
+        """
+class Task(Line):
+    def evaluate(self, model, batch):
+        with torch.enable_grad():
+            self.loss(model, batch).backward()
+        return {"loss": (0.0, 1)}
+
+    def on_step_end(self, model, step):
+        model(torch.ones(1, 3)).sum().backward()
+""",
+        max_steps=6,
+        evaluate_steps=2,
+    )
+    plain.here()
+    attacked.here()
+    assert plain.losses() == attacked.losses()
+
+
+def test_gradients_of_what_no_optimizer_has_do_not_grow_from_step_to_step(tmp_path: Path) -> None:
+    text = """
+class Task(Line):
+    def optimizer(self, model, cfg):
+        return torch.optim.SGD(list(model.parameters())[:1], lr=0.1)
+"""
+    whole_and_in_parts(tmp_path, text, "3", max_steps=6, clip_norm=0.1)
+
+
+@pytest.mark.parametrize("seeding", ["torch.manual_seed(epoch)", "pass"])
+def test_an_order_that_a_task_draws_is_the_same_again_and_moves_no_random_state(
+    tmp_path: Path, seeding: str
+) -> None:
+    """Also one that draws without a seed of its own."""
+    text = f"""
+class Task(Restless):
+    def order(self, dataset, cfg, epoch):
+        {seeding}
+        return torch.randperm(len(dataset))
+"""
+    whole_and_in_parts(tmp_path, text, "3", "7", max_steps=12, checkpoint_steps=2)
+
+
+def test_a_module_of_a_second_version_gets_its_own_weights_back(tmp_path: Path) -> None:
+    """It takes a state without a version for one of its first, and turns it."""
+    text = """
+class Turned(nn.Linear):
+    _version = 2
+
+    def _load_from_state_dict(self, state, prefix, metadata, *rest):
+        if metadata.get("version", 1) < 2:
+            state[prefix + "weight"] = -state[prefix + "weight"]
+        super()._load_from_state_dict(state, prefix, metadata, *rest)
+
+
+class Task(Line):
+    def model(self, cfg):
+        return Turned(3, 1)
+"""
+    whole_and_in_parts(tmp_path, text, "3", max_steps=6)
+    begun = new_run(tmp_path, "begun")
+    weights = max((tmp_path / "whole" / "checkpoints").glob("step-*")) / "model.pt"
+    write(begun, text, max_steps=1, pretrained=str(weights), lr=1e-30)
+    begun.here()
+    assert torch.equal(begun.parameters()["weight"], torch.load(weights, weights_only=True)["weight"])
+
+
+def test_a_task_that_is_edited_while_it_trains_is_said_at_the_next_start(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """
+class Task(Line):
+    def on_start(self, model, cfg):
+        with open(__file__, "a") as file:
+            print("# edited", file=file)
+"""
+    write(run, text, max_steps=4)
+    run.here(SLURMGPU_MAX_STEPS="2")
+    assert "changed since" not in capsys.readouterr().out
+    run.here()
+    assert "changed since step-2: the text of hooked.py" in capsys.readouterr().out
