@@ -139,7 +139,7 @@ class Task:
 
     def __init__(self, kind: type, path: Path) -> None:
         self.path = path
-        self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
         """The SHA-256 of the task's file as it was loaded: who edits it while a training runs changes the next start."""
         self._name = kind.__name__
         for method, parameters in {**_REQUIRED, **_OPTIONAL}.items():
