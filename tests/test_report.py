@@ -151,6 +151,17 @@ def test_a_small_request_is_proposed_with_head_room_and_its_reason() -> None:
     assert "9.1G in use at the peak, and 20 % on top" in memory.why
 
 
+def test_a_proposal_that_is_the_least_there_is_says_so() -> None:
+    """70 s and 20 % are not five minutes."""
+    memory, time = advise(figures(row("7", seconds=70), steps("7", rss="9000K"))).proposals
+    assert (memory.change[1], memory.why) == (
+        "256M",
+        "8.79M in use at the peak, and 256M is the least proposed",
+    )
+    assert time.change[1] == "00:05:00"
+    assert time.why == "it took 00:01:10, and 00:05:00 is the least proposed; shorter jobs start sooner"
+
+
 def test_gpu_use_that_slurm_did_not_measure_is_unknown_and_never_zero() -> None:
     zero = steps("7", TRESUsageInMax="cpu=02:00:00,gres/gpumem=0,gres/gpuutil=0,mem=1G")
     found = figures(row("7"), zero)
@@ -778,6 +789,13 @@ def test_a_page_needs_nothing_else_and_names_its_pictures(arguments: list[str], 
     assert not re.search(r"https?://|url\(|@import", text)
 
 
+def test_a_page_shows_few_hours_as_text_and_not_as_a_broken_tag() -> None:
+    few = figures(row("8", State="FAILED", seconds=4), steps("8"))
+    week = Reports("alpha", BEGIN, [JobReport(few)], [few], since=BEGIN)
+    assert ">&lt;0.01<" in page(week, None)
+    assert "<0.01" not in page(week, None)
+
+
 def sampled(folder: Path, job: int = 7, count: int = 1000) -> None:
     """Samples of two GPUs on one node, one of them idle, with rubbish between them."""
     (folder / "samples").mkdir()
@@ -911,6 +929,30 @@ def submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     done = CliRunner().invoke(cli, ["submit", "job.yaml"], catch_exceptions=False)
     assert done.stdout == "7\n"
     return tmp_path / "job.yaml"
+
+
+def test_a_report_tells_what_the_script_wrote_of_its_end(submitted: Path) -> None:
+    """22.05 shows 143 as 15, and accounting knows no first cause."""
+    (run_dir,) = (submitted.parent / "runs").iterdir()
+    ended = used(State="FAILED", ExitCode="15:0")
+    (run_dir / "exit_code.7").write_text("143\n")
+    assert "ended by SIGTERM (exit code 143)" in " ".join(invoke("7", slurm=ended).stdout.split())
+
+
+def test_the_report_of_a_probe_does_not_ask_for_more_of_the_time_that_the_probe_had(submitted: Path) -> None:
+    (run_dir,) = (submitted.parent / "runs").iterdir()
+    record = json.loads((run_dir / "run.json").read_text())
+    late = {"State": "TIMEOUT", "TimelimitRaw": "60"}
+    assert "half as long again" in " ".join(invoke("7", slurm=used(**late)).stdout.split())
+    (run_dir / "run.json").write_text(json.dumps(record | {"probe": True}))
+    shown = " ".join(invoke("7", slurm=used(**late)).stdout.split())
+    assert "what slurmgpu probe itself proposed" in shown
+    assert "Ask next time for" not in shown
+
+
+def test_a_job_file_that_is_none_is_named_where_one_job_is_expected(submitted: Path) -> None:
+    shown = CliRunner().invoke(cli, ["report", "7", "--apply", "train.py"], obj=used())
+    assert "7 and train.py are named, where one job is expected" in str(shown.exception)
 
 
 def used(**changes: str) -> Slurm:

@@ -265,6 +265,9 @@ class Run(_Record):
         default=None,
         description="The job file that it was made of, as an absolute path; null where there was none.",
     )
+    probe: bool = Field(
+        default=False, description="Whether it is a probe: a part of a job, stopped on purpose."
+    )
     slurmgpu_version: str
     earlier: list[Submitted] = Field(
         default_factory=list, description="What was submitted before, oldest first."

@@ -50,6 +50,7 @@ class Submission:
     """What else the job needs in its run directory, by path: it is there before the job is."""
     job_file: str | None = None
     """The job file that it was made of, as the record keeps it."""
+    probe: bool = False
     told: Callable[[str], None] = lambda _: None
     """Hears of the run directory before Slurm is asked (whatever happens then, it is what finds the job), and what takes
     long."""
@@ -154,6 +155,7 @@ def _prepare(
         stderr=plan.error,
         steps=[step.name for step in plan.steps],
         job_file=submission.job_file,
+        probe=submission.probe,
         slurmgpu_version=slurmgpu.__version__,
         earlier=list(earlier),
     )

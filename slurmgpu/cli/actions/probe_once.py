@@ -101,7 +101,7 @@ def run_it(probe: Probe, at_most: int | None) -> Found:
     with as_interrupts():
         prepared.pack(note)
     slurm = Slurm()
-    run = submit(prepared, slurm, of_its_file=False)
+    run = submit(prepared, slurm, probe=True)
     job = Wait(slurm, run, at_most).until_its_end()
     return _found(slurm, run, job, probe)
 

@@ -121,8 +121,8 @@ def _check(jobs: tuple[str, ...], *, apply: bool, html: Path | None, as_json: bo
         raise InvalidInput("--html and --json are both given", hint="keep one of the two")
     if apply and len(jobs) != 1:
         raise InvalidInput(
-            f"--apply: {len(jobs) or 'no'} jobs are named, where one is expected",
-            hint="name the job whose request is to be changed: slurmgpu report JOB --apply",
+            f"--apply: {' and '.join(jobs[:3]) or 'no jobs'} are named, where one job is expected",
+            hint="name the job whose request is to be changed: slurmgpu report JOB --apply; a job file's name ends in .yaml or .yml",
         )
     if apply and as_json:
         raise InvalidInput("--apply and --json are both given", hint="keep one of the two")

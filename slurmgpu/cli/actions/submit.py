@@ -69,10 +69,10 @@ def submit(
     *,
     hold: bool = False,
     files: Mapping[str, bytes] = MappingProxyType({}),
-    of_its_file: bool = True,
+    probe: bool = False,
 ) -> Run:
-    """Submit it, and say what is to be said of that; the run. ``of_its_file``: it asks for what its job file says."""
-    path = prepared.loaded.path if of_its_file else None
+    """Submit it, and say what is to be said of that; the run. ``probe``: it asks for less than its job file says."""
+    path = None if probe else prepared.loaded.path
     submission = Submission(
         plan=prepared.plan,
         script=prepared.render(),
@@ -81,6 +81,7 @@ def submit(
         hold=hold,
         files=files,
         job_file=None if path is None else str(path.absolute()),
+        probe=probe,
         told=note,
     )
     with as_interrupts():

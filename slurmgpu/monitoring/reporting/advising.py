@@ -129,12 +129,12 @@ def _memory(found: Figures, cluster: Cluster | None, grows: bool) -> Iterator[Pr
     if grows:
         yield f"its memory was still growing when it was stopped, at {short(peak.amount)}: how much it needs is not known"
         return
-    wanted = max(LEAST_MEMORY, rounded_up(peak.amount * HEAD_ROOM, MEMORY_STEPS))
+    wanted = rounded_up(peak.amount * HEAD_ROOM, MEMORY_STEPS)
+    room = "and 20 % on top" if wanted >= LEAST_MEMORY else f"and {short(LEAST_MEMORY)} is the least proposed"
+    wanted = max(LEAST_MEMORY, wanted)
     most = "" if peak.exact else "at most "
     if wanted <= WORTH_IT * asked:
-        yield Proposal(
-            "memory", asked, wanted, f"{most}{short(peak.amount)} in use at the peak, and 20 % on top"
-        )
+        yield Proposal("memory", asked, wanted, f"{most}{short(peak.amount)} in use at the peak, {room}")
     elif peak.exact and peak.amount > NEAR * asked:
         largest = _most_memory(found, cluster)
         wanted = wanted if largest is None else min(wanted, largest)
@@ -256,17 +256,23 @@ def _time(found: Figures) -> Iterator[Proposal | str]:
     elapsed, limit = found.job.elapsed or 0, found.job.limit
     if limit is None or found.starts > found.tasks:
         return  # of a job in several starts no single one tells how long the whole takes
-    wanted = max(LEAST_TIME, rounded_up(elapsed * HEAD_ROOM, TIME_STEPS, 0.1))
+    wanted, room = _with_time_to_spare(elapsed)
     if limit == "UNLIMITED":
         yield Proposal(
-            "time", None, wanted, f"it took {clock(elapsed)}, and 20 % on top; a limit lets it start sooner"
+            "time", None, wanted, f"it took {clock(elapsed)}, {room}; a limit lets it start sooner"
         )
     elif wanted <= WORTH_IT * limit:
-        yield Proposal(
-            "time", limit, wanted, f"it took {clock(elapsed)}, and 20 % on top; shorter jobs start sooner"
-        )
+        yield Proposal("time", limit, wanted, f"it took {clock(elapsed)}, {room}; shorter jobs start sooner")
     elif elapsed > NEAR * limit and wanted > limit:
         yield Proposal("time", limit, wanted, f"the {clock(elapsed)} that it took came close to it")
+
+
+def _with_time_to_spare(seconds: float) -> tuple[int, str]:
+    """Seconds to ask for, for so many that are needed, and what was added in words."""
+    wanted = rounded_up(seconds * HEAD_ROOM, TIME_STEPS, 0.1)
+    if wanted < LEAST_TIME:
+        return LEAST_TIME, f"and {clock(LEAST_TIME)} is the least proposed"
+    return wanted, "and 20 % on top"
 
 
 def _time_of_all(found: Figures, part: Part, cluster: Cluster | None) -> Iterator[Proposal | str]:
@@ -274,8 +280,8 @@ def _time_of_all(found: Figures, part: Part, cluster: Cluster | None) -> Iterato
     if seconds is None:
         yield f"time: unknown: {part.how}"
         return
-    why = f"{clock(seconds)} in all ({part.how}), and 20 % on top"
-    wanted = max(LEAST_TIME, rounded_up(seconds * HEAD_ROOM, TIME_STEPS, 0.1))
+    wanted, room = _with_time_to_spare(seconds)
+    why = f"{clock(seconds)} in all ({part.how}), {room}"
     most = _longest(found, cluster)
     if limit is None or limit == "UNLIMITED":
         wanted = wanted if most is None else min(wanted, most)

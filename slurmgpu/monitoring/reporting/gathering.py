@@ -10,7 +10,9 @@ from pathlib import Path
 
 from slurmgpu.errors import SlurmUnreachable
 from slurmgpu.models.cluster import Cluster
-from slurmgpu.models.run import JobStatus, Run
+from slurmgpu.models.run import JobState, JobStatus, Run
+from slurmgpu.monitoring.cause_files import with_cause
+from slurmgpu.monitoring.exit_codes import with_whole_exit_code
 from slurmgpu.monitoring.metrics import folder_of
 from slurmgpu.monitoring.reporting.advising import advise
 from slurmgpu.monitoring.reporting.figures import Figures, figures_of, together
@@ -27,6 +29,8 @@ DEFAULT_SINCE = timedelta(days=7)
 MOST_LOOKED_INTO = 200
 """Of so many jobs, those with the most GPU-hours, the run directories are read for a summary."""
 _MOST_ASKED = 1000
+
+_OF_A_PROBE = "it was a probe, which is stopped on purpose: what to ask for is what slurmgpu probe itself proposed at its end"
 
 RunFor = Callable[[JobStatus], Run | None]
 
@@ -47,6 +51,9 @@ class JobReport:
     @cached_property
     def advice(self) -> Advice:
         """The next request, worked out where it is asked for."""
+        stopped = self.figures.job.state is JobState.TIMEOUT
+        if stopped and self.part is None and self.run is not None and self.run.probe:
+            return Advice((), (_OF_A_PROBE,))
         advice = advise(self.figures, self.cluster, self.part)
         return replace(advice, proposals=(*advice.proposals, *self.also)) if self.also else advice
 
@@ -213,8 +220,15 @@ def _with_run(history: History, sampling: Sampling, run: Run) -> Figures:
 
 
 def _reported(tasks: list[Figures], cluster: Cluster | None, run_for: RunFor) -> JobReport:
-    figures = together(tasks)
-    return JobReport(figures, cluster, run_for(tasks[0].job))
+    figures, run = together(tasks), run_for(tasks[0].job)
+    if figures.tasks == 1 and run is not None:
+        figures = replace(figures, job=_as_its_script_ended(figures.job, run))
+    return JobReport(figures, cluster, run)
+
+
+def _as_its_script_ended(job: JobStatus, run: Run) -> JobStatus:
+    """The job with the whole exit code and the first cause, as far as its script wrote them down."""
+    return with_cause(with_whole_exit_code(job, lambda _: run), lambda _: run)
 
 
 def _arrays(figures: list[Figures], selections: Sequence[Selection]) -> list[list[Figures]]:

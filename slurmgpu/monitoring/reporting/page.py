@@ -81,14 +81,17 @@ def _text(text: str) -> str:
 
 
 def _table(caption: str, heads: Sequence[str], lines: Iterable[Sequence[str]], first_number: int) -> str:
-    """A table; cells from ``first_number`` on stand to the right, and cells are HTML already."""
+    """A table; cells from ``first_number`` on are numbers: they stand to the right, and are text; those before are HTML already."""
 
     def cells(row: Sequence[str], kind: str) -> str:
         made = []
         for at, cell in enumerate(row):
             tag = "th" if kind == "th" or at == 0 else "td"
             scope = ' scope="col"' if kind == "th" else ' scope="row"' if at == 0 else ""
-            made.append(f"<{tag}{scope}{' class=n' if at >= first_number else ''}>{cell}</{tag}>")
+            number = at >= first_number
+            made.append(
+                f"<{tag}{scope}{' class=n' if number else ''}>{_text(cell) if number else cell}</{tag}>"
+            )
         return f"<tr>{''.join(made)}</tr>"
 
     inner = "".join(cells(line, "td") for line in lines)

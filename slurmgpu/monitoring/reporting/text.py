@@ -35,10 +35,12 @@ def job_lines(report: JobReport, carbon: Carbon | None, *, bars: bool) -> list[s
         "",
         *_aligned(cells, "  "),
     ]
-    took = costs(figures, carbon)
+    took, said = costs(figures, carbon), sentences(report)
     if took:
         lines += ["", *_folded(", ".join(took), "  ", "  ")]
-    for sentence in sentences(report):
+    elif said:
+        lines.append("")
+    for sentence in said:
         lines += _folded(printable(sentence), "  ", "    ")
     proposals = report.advice.proposals
     if proposals:
@@ -127,7 +129,8 @@ def _in_all(total: Sums) -> str:
     text = ", ".join(said)
     if total.gpu_hours:
         text += f"; {amount(total.wasted_gpu_hours)} GPU-hours are known to be wasted"
-        text += f"; GPU use is known of {percent(total.gpu_hours_sampled / total.gpu_hours)} of them"
+        known = percent(total.gpu_hours_sampled / total.gpu_hours)
+        text += f"; how busy GPUs were is known of {known} of the GPU-hours"
     if total.energy_known:
         text += f"; {energy(total.energy)} measured of {count(total.energy_known, 'job')}"
     return text
