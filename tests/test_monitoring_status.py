@@ -454,7 +454,7 @@ def test_no_text_breaks_since(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "1", "yesterday", "1y", "-1d", "999999w", "2026-13-01"])
 def test_any_other_since_is_refused_by_name(text: str) -> None:
-    with pytest.raises(InvalidInput, match=f"since '{text}' is not a time"):
+    with pytest.raises(InvalidInput, match=f"^--since '{text}' is not a time"):
         since_moment(text, NOW)
 
 
@@ -572,6 +572,12 @@ def test_no_jobs_is_a_sentence_on_stderr_and_no_failure() -> None:
     assert result.exit_code == 0
     assert result.stdout == ""
     assert "No jobs on cluster unknown" in result.stderr
+
+
+def test_where_options_choose_no_job_the_sentence_names_them() -> None:
+    """A misspelt partition looks like an idle one."""
+    result = invoke("--partition", "gpuu", "--name", "swep-*")
+    assert result.stderr.startswith("No jobs with --partition gpuu and --name 'swep-*' on cluster ")
 
 
 def test_notes_go_to_stderr() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -520,6 +522,16 @@ def test_an_answer_is_a_sentence_its_figures_and_what_to_do(here: Path) -> None:
     assert "  - asks for 5 d; partition gpu allows 1 d\n" in shown.stdout
     assert f"      scontrol update JobId={number} TimeLimit=1-00:00:00\n" in shown.stdout
     assert len(replay.asked) <= 8
+
+
+def test_on_a_narrow_terminal_no_word_is_cut(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    number = jobs_of("22.05")["PartitionTimeLimit"]
+    terminal = SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True), stderr=sys.stderr)
+    monkeypatch.setattr("slurmgpu.cli.actions.why.sys", terminal)
+    monkeypatch.setattr("slurmgpu.cli.actions.why.get_terminal_size", lambda: os.terminal_size((50, 24)))
+    shown = run(Whole(status_row(number, Reason="PartitionTimeLimit")).slurm(), str(number))
+    commands = [line for line in shown.stdout.splitlines() if len(line) > 50]
+    assert all("scontrol update" in line for line in commands)
 
 
 def test_json_has_a_schema_and_every_figure(here: Path) -> None:

@@ -193,7 +193,7 @@ def since_moment(text: str, now: datetime) -> datetime:
         else:
             moment = datetime.fromisoformat(text.strip()).astimezone(timezone.utc)
     except (ValueError, OverflowError):
-        raise InvalidInput(f"since {text!r} is not a time", hint=hint) from None
+        raise InvalidInput(f"--since {text!r} is not a time", hint=hint) from None
     if moment > now + _CLOCK_SLACK:
-        raise InvalidInput(f"since {text!r} is in the future: nothing has happened since then", hint=hint)
+        raise InvalidInput(f"--since {text!r} is in the future: nothing has happened since then", hint=hint)
     return max(moment, _FIRST)

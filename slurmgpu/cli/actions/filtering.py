@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from slurmgpu.models.run import JobState, JobStatus
 if TYPE_CHECKING:
     from slurmgpu.cli.filtering import Filter
 
-__all__ = ["chosen"]
+__all__ = ["chosen", "named"]
 
 
 def chosen(by: Filter) -> Callable[[JobStatus], bool]:
@@ -32,6 +33,15 @@ def chosen(by: Filter) -> Callable[[JobStatus], bool]:
         )
 
     return counts
+
+
+def named(by: Filter) -> str:
+    """These options as they were given, to be said where no job is among those that they choose: `` with --partition gpu``."""
+    given = (
+        ("--state", by.states), ("--partition", by.partitions), ("--account", by.accounts), ("--name", by.name)
+    )  # fmt: skip
+    said = " and ".join(f"{option} {shlex.quote(value)}" for option, value in given if value is not None)
+    return f" with {said}" if said else ""
 
 
 def _words(text: str, option: str) -> set[str]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slurmgpu.cli.actions.asking import ago, shared
-from slurmgpu.cli.actions.filtering import chosen
+from slurmgpu.cli.actions.filtering import chosen, named
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, SlurmGpuError
 from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.settings import load_settings, runs_by_settings
@@ -68,7 +68,7 @@ def act(
     elif as_json:
         _print_json(found, cluster)
     else:
-        _print(found, cluster, each=each)
+        _print(found, cluster, each=each, by=named(which))
     if apply:
         from slurmgpu.cli.actions.report_apply import apply_to_file
 
@@ -122,7 +122,7 @@ def _check(jobs: tuple[str, ...], *, apply: bool, html: Path | None, as_json: bo
     if apply and len(jobs) != 1:
         raise InvalidInput(
             f"--apply: {' and '.join(jobs[:3]) or 'no jobs'} are named, where one job is expected",
-            hint="name the job whose request is to be changed: slurmgpu report JOB --apply; a job file's name ends in .yaml or .yml",
+            hint="name the job whose request is to be changed: slurmgpu report JOB --apply; a job file ends in .yaml",
         )
     if apply and as_json:
         raise InvalidInput("--apply and --json are both given", hint="keep one of the two")
@@ -169,7 +169,7 @@ def _once(find: Callable[[JobStatus], Run | None]) -> Callable[[JobStatus], Run 
     return found
 
 
-def _print(found: Reports, cluster: Cluster | None, *, each: bool) -> None:
+def _print(found: Reports, cluster: Cluster | None, *, each: bool, by: str) -> None:
     from slurmgpu.monitoring.reporting import text
     from slurmgpu.monitoring.reporting.summing import summed
 
@@ -180,7 +180,7 @@ def _print(found: Reports, cluster: Cluster | None, *, each: bool) -> None:
         if not found.missing and not found.unasked:
             said = "No jobs ran" if found.available else "Nothing is known of jobs that ran"
             since = f" since {found.since.astimezone():%Y-%m-%d %H:%M}" if found.since else ""
-            click.echo(f"{said} on cluster {name}{since}.", err=True)
+            click.echo(f"{said}{printable(by)} on cluster {name}{since}.", err=True)
         return
     click.echo(f"cluster {name}, {found.time.astimezone():%Y-%m-%d %H:%M:%S}{ago(found.age)}", nl=False)
     click.echo(f", jobs since {found.since.astimezone():%Y-%m-%d %H:%M}\n" if found.since else "\n")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from slurmgpu.cli.actions.asking import shared
-from slurmgpu.cli.actions.filtering import chosen
+from slurmgpu.cli.actions.filtering import chosen, named
 from slurmgpu.cli.actions.status_text import View, show
 from slurmgpu.errors import OutcomeUnknown, SlurmUnreachable
 from slurmgpu.files.settings import Settings, load_settings, runs_by_settings
@@ -86,7 +86,7 @@ def act(ctx: click.Context, jobs: tuple[str, ...], which: Which, how: How, live:
         _run_for(named=bool(selections)),
     )
     some = which.states is not None or any(one.job_id and one.job_id.tasks for one in selections)
-    view = View(live, _opened(selections), how, columns, watch, some)
+    view = View(live, _opened(selections), how, columns, watch, some, named(which))
 
     def shown(report: StatusReport) -> StatusReport:
         found = [task for job in report.jobs if counts(job) for task in _named(job, selections)]

@@ -54,6 +54,8 @@ class View(NamedTuple):
     """Whether a JSON document is one line."""
     some: bool = False
     """Whether of an array some tasks may be left out."""
+    chosen: str = ""
+    """The options that choose among jobs, in words."""
 
 
 def show(report: StatusReport, view: View, *, why_old: str = "") -> None:
@@ -69,7 +71,8 @@ def show(report: StatusReport, view: View, *, why_old: str = "") -> None:
         return  # a note says so of each
     if not report.jobs:
         click.echo(
-            f"No jobs on cluster {cluster}: none waiting or running, and none finished in the time asked for.",
+            f"No jobs{printable(view.chosen)} on cluster {cluster}: none waiting or running, and none finished in the time "
+            "asked for.",
             err=True,
         )
         return

@@ -147,9 +147,12 @@ def _lines(why: Why, now: datetime) -> list[str]:
     name = f" ({printable(job.name)})" if job.name else ""
     verdict = _VERDICTS.get(why.verdict) or _ENDS.get(job.state, "has ended")
     styled = click.style(verdict, fg=_COLOURS.get(why.verdict), bold=True) if sys.stdout.isatty() else verdict
-    lines = ["", f"job {job.job_id}{name} {styled}"]
+    first = f"job {job.job_id}{name} {verdict}"
     if why.verdict in ("waits", "held", "never") and job.reason:
-        lines[-1] += f"; Slurm's reason: {printable(job.reason)}"
+        first += f"; Slurm's reason: {printable(job.reason)}"
+    lines = ["", *_folded(first, "", "    ")]
+    # Whole words alone have a colour: a control sequence counts for textwrap as letters.
+    lines[1] = lines[1].replace(f" {verdict}", f" {styled}", 1)
     if not _told_already(why, verdict):
         lines += _folded(why.sentence, "  ")
     lines += [

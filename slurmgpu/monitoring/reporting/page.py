@@ -81,7 +81,7 @@ def _text(text: str) -> str:
 
 
 def _table(caption: str, heads: Sequence[str], lines: Iterable[Sequence[str]], first_number: int) -> str:
-    """A table; cells from ``first_number`` on are numbers: they stand to the right, and are text; those before are HTML already."""
+    """A table; cells from ``first_number`` on are numbers, as text, and stand to the right; those before are HTML already."""
 
     def cells(row: Sequence[str], kind: str) -> str:
         made = []
