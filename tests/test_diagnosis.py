@@ -201,6 +201,81 @@ def test_a_ranks_own_last_traceback_counts_and_not_one_that_it_has_caught(tmp_pa
     assert "KeyError: 'b'" in cause.what
 
 
+LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1"
+
+
+def failed(rank: int, code: int = 1) -> str:
+    return f"srun: error: node2: task {rank}: Exited with exit code {code}\nsrun: error: node1: tasks 0-1: Terminated\n"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ValueError: unknown option 'CUDA out of memory. Tried to allocate 2.00 GiB'; known: 'Connection reset by peer'",
+        "KeyError: 'No space left on device'",
+        "AssertionError: negative expected, NCCL error: unhandled system error",
+        "TypeError: Timed out waiting 4000ms for recv operation to complete",
+    ],
+)
+def test_words_that_an_exception_of_python_only_quotes_are_not_what_failed(
+    error: str, tmp_path: Path
+) -> None:
+    cause = said(tmp_path, trace(error, 2) + trace(LOST, 0) + failed(2), exit_code=143, processes=4)
+    assert (cause.kind, cause.rank) == ("assertion" if error.startswith("Assertion") else GENERIC, 2)
+    assert error.partition(": ")[2].strip("'") in cause.what
+
+
+def test_a_line_of_the_users_code_that_quotes_an_error_is_not_that_error(tmp_path: Path) -> None:
+    quoting = trace("RuntimeError: gave up").replace(
+        "    x()", "    if 'CUDA error: ' in text: raise RuntimeError('gave up')"
+    )
+    assert said(tmp_path, quoting, processes=1).kind == GENERIC
+
+
+def test_a_traceback_behind_a_progress_bar_on_the_same_line_is_read(tmp_path: Path) -> None:
+    for bar in ("\r\x1b[32m 60%|█████▌   | 6/10 [00:06<00:03, 1.0it/s, loss=漢字]\x1b[0m", "step 6 "):
+        cause = said(
+            tmp_path, STEPS + bar + trace("KeyError: 'a'", 3) + bar + trace(LOST, 0) + failed(3), processes=4
+        )
+        assert (cause.kind, cause.rank) == (GENERIC, 3)
+        slurmgpus = trace("KeyError: 'a'", 2).replace("[rank2]: ", "[rank 2 on node1] ")
+        assert said(tmp_path, bar + slurmgpus, processes=4).rank == 2
+
+
+def test_what_all_ranks_got_over_is_not_the_cause_where_the_first_one_to_fail_says_another(
+    tmp_path: Path,
+) -> None:
+    caught = "ERROR:root:going on with half of it\n" + trace(
+        "RuntimeError: CUDA out of memory. Tried to allocate 20.00 GiB"
+    )
+    log = caught * 4 + "step 3\n" + trace("ValueError: 3 classes", 3) + trace(LOST, 0) + failed(3)
+    cause = said(tmp_path, log, exit_code=143, processes=4)
+    assert (cause.kind, cause.rank) == (GENERIC, 3)
+
+
+def test_a_rank_whose_loaders_worker_is_gone_says_so_unless_something_else_failed(tmp_path: Path) -> None:
+    """A worker that is killed while it hands over a batch: no more is seen of it than a connection."""
+    worker = trace("ConnectionResetError: [Errno 104] Connection reset by peer", 2).replace(
+        "    x()", '  File "/usr/lib/python3.11/multiprocessing/connection.py", line 395, in _recv'
+    )
+    log = worker + trace(LOST, 0) + failed(2)
+    cause = said(tmp_path, log, exit_code=143, processes=4)
+    assert (cause.kind, cause.rank) == ("loader-exited", 2)
+    assert said(tmp_path, log + trace("KeyError: 'a'", 1), processes=4).kind == GENERIC
+    chain = (
+        worker
+        + "[rank2]: \n[rank2]: The above exception was the direct cause of the following exception:\n[rank2]: \n"
+    )
+    killed = trace("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.", 2)
+    assert said(tmp_path, chain + killed + failed(2), processes=4).kind == "loader-killed"
+
+
+def test_the_words_with_which_a_program_exits_are_shown(tmp_path: Path) -> None:
+    log = STEPS + "checkpoint format 3 is too new\n" + trace(LOST, 0) + failed(3)
+    cause = said(tmp_path, log, exit_code=143, processes=4)
+    assert (cause.kind, cause.rank, cause.evidence[-1]) == ("exit-code", 3, "checkpoint format 3 is too new")
+
+
 def test_the_first_of_a_chain_that_is_known_is_what_failed(tmp_path: Path) -> None:
     chain = (
         trace("OSError: [Errno 28] No space left on device: 'a.pt'")

@@ -34,7 +34,7 @@ def of_end(end: End, seen: Reading, memory: Optional[Found]) -> Choice:
         )
     if end.signal:
         return _of_signal(end.signal, end, seen)
-    what = f"the process ended itself with exit code {end.code}, and nothing in the logs says why"
+    what = f"the process ended itself with exit code {end.code}, without an error that slurmgpu knows"
     return Choice(
         None,
         end,

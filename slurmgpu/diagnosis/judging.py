@@ -190,6 +190,8 @@ def _cause(seen: Reading, first: Optional[End], ended: Sequence[End], facts: Fac
         chosen = (roots or (tasks if not any(end.by == "torchrun" for end in ended) else []) or [earliest])[0]
         if (
             others
+            # What the process that failed first says itself is known; a traceback of nobody's may be one that it got over.
+            and not (others[0].trace and chosen in (*roots, *tasks))
             and others[0].rank is None
             and others[0].specific
             and not chosen.specific

@@ -11,7 +11,7 @@ from .facts import Facts
 from .row import Row
 from .table import GENERIC, ROWS
 from .text import Piece, read
-from .traces import Place, Trace, is_noise, traces
+from .traces import Place, Trace, is_noise, is_own_code, traces
 
 __all__ = ["Found", "Reading", "last_lines", "read_logs"]
 
@@ -46,6 +46,26 @@ class Found(NamedTuple):
     def specific(self) -> bool:
         """Whether it says more than that there was an exception."""
         return self.row.id not in (GENERIC, "assertion")
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether a process only lost the connection to one that it had started."""
+        return self.row.id == "loader-exited" and not self.values.get("pid")
+
+
+_OF_PYTHON = re.compile(
+    r"(?:\w+\.)*(?:Assertion|Attribute|Index|Key|Lookup|Name|NotImplemented|Syntax|Type|Unicode\w*|Value)Error\b"
+)
+_NEVER_OF_PYTHON = frozenset({
+    "cublas", "cuda-error", "cudnn", "device-assert", "disk-full", "disk-quota", "ecc", "gpu-lost", "gpu-memory",
+    "illegal-access", "io-error", "loader-exited", "loader-killed", "nccl-error", "open-files", "read-only", "stale-file",
+})  # fmt: skip
+
+
+def _only_mentions(text: str, row: Row) -> bool:
+    """Whether an exception cannot be what a row is about: a ValueError may quote any words, and no system raises it."""
+    raised_elsewhere = row.role in ("consequence", "waiting") or row.id in _NEVER_OF_PYTHON
+    return raised_elsewhere and _OF_PYTHON.match(text) is not None
 
 
 def read_logs(paths: Iterable[str], facts: Facts, seconds: float) -> list[Piece]:
@@ -98,7 +118,9 @@ class Reading:
         )
         found = [*self._of_traces(), *self._of_lines()]
         found.sort(key=lambda one: one.at)
-        self.causes = [one for one in found if one.row.role == "cause"]
+        causes = [one for one in found if one.row.role == "cause"]
+        # That a worker is gone may be the end of all of them: it counts where nothing else does.
+        self.causes = [one for one in causes if not one.is_guess] or causes
         self.job = [one for one in found if one.row.role == "job"]
         self.host = [one for one in found if one.row.role == "host"]
         self.waiting = [one for one in found if one.row.role == "waiting"]
@@ -166,13 +188,16 @@ class Reading:
         else:
             rows = tuple(row for row in ROWS if row.where in ("exception", "any"))
             said = trace.exceptions
+        own = is_own_code(trace.innermost)  # a line of the user's may quote any words
         # Of a chain the first one that is known; else the last, which ended the process, by where it arose.
         known = [
             (text, row, match)
-            for text in (*said, f"{said[-1]}\n{trace.innermost}")
+            for text in (*said, *([] if own else [f"{said[-1]}\n{trace.innermost}"]))
             for row in rows
-            if row.id != GENERIC and (match := row.match(text))
+            if row.id != GENERIC and (match := row.match(text)) and not _only_mentions(text, row)
         ]
+        # Another process that is gone is often how a cause, such as a worker's end, is noticed.
+        known.sort(key=lambda one: one[1].role == "consequence")
         if not known:
             if trace.by_launcher:
                 return None
@@ -274,13 +299,19 @@ _OWN = ("slurmgpu: first cause: ", "slurmgpu: fix: ")
 """What the script's end has said of the same logs."""
 
 
-def last_lines(pieces: Sequence[Piece], most: int) -> list[str]:
-    """The last lines that matter, of all logs together: the newest file's last, progress bars and framing left out."""
+def last_lines(pieces: Sequence[Piece], most: int, *, outside: bool = False) -> list[str]:
+    """The last lines that matter, of all logs together: the newest file's last, progress bars and framing left out.
+
+    ``outside``: only what programs say beside tracebacks, and no launcher.
+    """
     for several in (pieces[-1:], pieces):
         lines: list[str] = []
         for piece in reversed(several):
             framing = {
-                at for one in traces([piece]) if one.by_launcher for at in range(one.at[1], one.end[1] + 3)
+                at
+                for one in traces([piece])
+                if one.by_launcher or outside
+                for at in range(one.at[1], one.end[1] + 3 * one.by_launcher)
             }
             at = len(piece) - 1
             while at >= 0 and len(lines) < most and at > len(piece) - 5000:
@@ -291,7 +322,10 @@ def last_lines(pieces: Sequence[Piece], most: int) -> list[str]:
                     and not text.startswith(_OWN)
                     and (
                         not is_noise(text)
-                        or text.startswith(("srun: error", "slurmstepd: error", "slurmgpu: "))
+                        or (
+                            not outside
+                            and text.startswith(("srun: error", "slurmstepd: error", "slurmgpu: "))
+                        )
                     )
                 ):
                     lines.append(text)

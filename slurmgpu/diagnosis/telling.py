@@ -41,6 +41,8 @@ def told(choice: Choice, seen: Reading, facts: Facts) -> Cause:
     if found is not None and found.row.id == GENERIC and found.frame:
         what = f"{what} ({_short(found.frame)})"
     evidence = [*(found.evidence if found else ()), *(_said_of(end, seen) if end else ())]
+    if found is None and choice.kind == "exit-code":
+        evidence += last_lines(seen.pieces, 5, outside=True)  # sys.exit("words") prints no more
     shown = [line.strip() for line in evidence if line.strip()]
     host = (found.host if found else "") or (
         end.host if end and (end.rank == choice.rank or choice.rank is None) else ""

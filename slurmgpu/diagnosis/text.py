@@ -121,8 +121,17 @@ def cleaned(raw: bytes) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 505]} ... {text[-500:]}"
 
 
+# Behind a progress bar, which ends without a newline; a worker's "Original Traceback" is a line of its own.
+_BEHIND_OTHERS = re.compile(
+    r"(?:\[(?:rank:? ?)?[\w|,]+(?: on [\w.-]+)?\](?:<std\w+>)?:? ?)*(?<!Original )Traceback \(most recent call last\):?\s*$"
+)
+
+
 def _split(text: str, rank: Optional[int], labelled: bool) -> Line:
     at, host, found = 0, "", True
+    behind = _BEHIND_OTHERS.search(text) if "Traceback (most recent" in text[1:] else None
+    if behind and not labelled and text[: behind.start()].strip():
+        text = text[behind.start() :]
     if labelled:
         label = _LABEL.match(text)
         if label:

@@ -31,8 +31,9 @@ ROWS = (
     ),
     Row(
         "loader-exited",
-        "exited unexpectedly",
-        r"DataLoader worker \(pid\(?s?\)? (?P<pid>[\d, ]+)\) exited unexpectedly",
+        "exited unexpectedly|multiprocessing/connection.py",
+        r"(?:DataLoader worker \(pid\(?s?\)? (?P<pid>[\d, ]+)\) exited unexpectedly"
+        r"|^(?:ConnectionResetError|ConnectionRefusedError|BrokenPipeError|EOFError)\b[\s\S]*multiprocessing/connection\.py)",
         "a data-loader worker ended without a word",
         "most often memory was full, so ask for more (memory:) or use fewer workers; workers=0 shows an error of its own",
         where="exception",
