@@ -242,6 +242,14 @@ def test_the_evaluations_of_the_whole_are_counted_by_the_settings(
     assert pace.whole(100) == 100 - 15 + 1000 + 5 * evaluations
 
 
+def test_of_a_training_that_had_not_begun_nothing_is_proposed(tmp_path: Path) -> None:
+    """It compiled, or looked for its micro-batch, until the probe ended."""
+    report = read(tmp_path, stopped(), train={"task": "slurmgpu:gpt2"})
+    assert report.advice.proposals == ()
+    assert "had not begun 00:02:00 after its start" in report.advice.remarks[0]
+    assert not any("only slurmgpu's own trainings" in line for line in job_lines(report, None, bars=False))
+
+
 def test_a_training_without_a_line_of_metrics_does_not_tell_its_time(tmp_path: Path) -> None:
     metrics(tmp_path, (0, "start", 0, START))
     report = read(tmp_path, stopped())
@@ -252,7 +260,9 @@ def test_a_training_without_a_line_of_metrics_does_not_tell_its_time(tmp_path: P
 
 
 def plan(**values: Any) -> Plan:
-    return Plan.model_construct(**({"name": "train-probe", "options": (), "memory": None} | values))
+    return Plan.model_construct(
+        **({"name": "train-probe", "options": (), "memory": None, "train": None} | values)
+    )
 
 
 ASKED = Probed(DAY, False)

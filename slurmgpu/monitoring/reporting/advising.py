@@ -54,7 +54,7 @@ def advise(found: Figures, cluster: Cluster | None = None, part: Part | None = N
         return _after_out_of_memory(found, cluster)
     if job.state is JobState.TIMEOUT and part is None:
         return _after_timeout(found, cluster)
-    reason = _says_nothing(found) if part is None else _is_too_short(found)
+    reason = _says_nothing(found) if part is None else _is_too_short(found, part)
     if reason:
         more = [] if part is not None or not job.state.is_final else [*_memory_of_more(found, cluster)]
         return _advice([*more, reason.replace("no request", "nothing else") if more else reason])
@@ -95,11 +95,13 @@ def _says_nothing(found: Figures) -> str | None:
     return None
 
 
-def _is_too_short(found: Figures) -> str | None:
+def _is_too_short(found: Figures, part: Part) -> str | None:
     """Why the part that ran tells nothing of the whole."""
     elapsed = found.job.elapsed or 0
     if elapsed < LEAST_OF_A_PART:
         return f"no request is proposed: {elapsed} s tell too little of the whole job"
+    if not part.begun:
+        return f"no request is proposed: {part.how}"
     return None
 
 

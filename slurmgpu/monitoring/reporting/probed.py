@@ -58,7 +58,7 @@ def probed(found: JobReport, run: Run, plan: Plan, asked: Probed, cluster: Clust
     _fill_in(figures, plan, samples)
     if job.state is JobState.COMPLETED or not ended_well(job, folder):
         return JobReport(figures, cluster, run)
-    return JobReport(figures, cluster, run, _part(figures, folder, asked))
+    return JobReport(figures, cluster, run, _part(figures, folder, asked, plan.train is not None))
 
 
 def _fill_in(figures: Figures, plan: Plan, samples: SampleSummary | None) -> None:
@@ -81,7 +81,7 @@ def _fill_in(figures: Figures, plan: Plan, samples: SampleSummary | None) -> Non
         figures.peak = Peak(samples.rss_peak, True, "samples")
 
 
-def _part(figures: Figures, folder: Path, asked: Probed) -> Part:
+def _part(figures: Figures, folder: Path, asked: Probed, is_training: bool) -> Part:
     job = figures.job
     series = read_series(folder, job.raw_id) if job.raw_id is not None else None
     cpus, grows = None, False
@@ -93,10 +93,11 @@ def _part(figures: Figures, folder: Path, asked: Probed) -> Part:
     seconds = None if pace is None else pace.whole(elapsed)
     return Part(
         seconds,
-        _how(pace, seconds, elapsed),
+        _how(pace, seconds, elapsed, is_training),
         cpus=cpus,
         grows=grows,
         starts_again=asked.starts_again,
+        begun=pace is not None or not is_training,
         unseen=tuple(_unseen(pace, elapsed)),
     )
 
@@ -107,7 +108,9 @@ def pace_in(folder: Path) -> Pace | None:
     return None if found is None else pace_of(found[0])
 
 
-def _how(pace: Pace | None, seconds: float | None, elapsed: int) -> str:
+def _how(pace: Pace | None, seconds: float | None, elapsed: int, is_training: bool) -> str:
+    if pace is None and is_training:
+        return f"its training had not begun {clock(elapsed)} after its start: a longer probe (--minutes) may see its steps"
     if pace is None:
         return f"the command was stopped after {clock(elapsed)}, and only slurmgpu's own trainings tell how far they are"
     if seconds is None or pace.step_seconds is None:

@@ -93,6 +93,8 @@ class Part:
     """Whether its memory was still growing when it was stopped."""
     starts_again: bool = False
     """Whether the job goes on in another start at its time limit."""
+    begun: bool = True
+    """False: it is a training that had not begun yet, so that what was in use tells nothing of it."""
     unseen: tuple[str, ...] = ()
     """What the job will do, and has not done in this part."""
 
