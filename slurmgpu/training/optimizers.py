@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, Optional, Union
 
@@ -140,14 +141,32 @@ def learning_rates(optimizer: Optimizer) -> dict[str, float]:
     return found
 
 
-def load_state(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
-    """Put an optimizer's saved state back, and leave its groups, with their learning rates, as they are."""
+def load_state(optimizer: Optimizer, saved: Mapping[str, Any], *, keep_groups: bool = False) -> None:
+    """Put an optimizer's saved state back; ``keep_groups``: its groups, with their learning rates, stay as they are.
+
+    Raises:
+        ValueError: the state is that of an optimizer of another kind, or of others.
+    """
     if isinstance(optimizer, Several):
+        if "param_groups" in saved:
+            raise ValueError(f"it has one optimizer, and the task has several: {', '.join(optimizer.named)}")
         _same_names("optimizers", saved, optimizer.named)
         for name, each in optimizer.named.items():
-            load_state(each, saved[name])
-    else:
-        optimizer.load_state_dict({**saved, "param_groups": optimizer.state_dict()["param_groups"]})
+            load_state(each, saved[name], keep_groups=keep_groups)
+        return
+    if "param_groups" not in saved:
+        raise ValueError(f"it has optimizers named {', '.join(saved)}, and the task has one")
+    own = copy.deepcopy(optimizer.state_dict()["param_groups"])
+    optimizer.load_state_dict(dict(saved))
+    # torch takes the options of any optimizer, and a step then looks in vain for its own. It adds those of newer versions.
+    missing = {name for group in optimizer.param_groups for name in optimizer.defaults.keys() - group.keys()}
+    if missing:
+        raise ValueError(
+            f"it was saved by an optimizer of another kind: it has no {', '.join(sorted(missing))}, which "
+            f"{type(optimizer).__name__} needs"
+        )
+    if keep_groups:
+        optimizer.load_state_dict({**saved, "param_groups": own})
 
 
 class Driven:

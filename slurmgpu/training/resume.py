@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Optional
+from typing import Any, Optional
 
 from .errors import TrainingError
 from .evaluation import Results
 from .export import AVERAGE
 from .loop import Loop, Position
-from .optimizers import load_state
+from .optimizers import Schedule, load_state
 from .order import mix
 from .saving import randomness
 from .saving.checkpoint import Generation, counts
@@ -49,13 +49,17 @@ def restore(loop: Loop) -> None:
         if loop.stream is not None:
             _restore_stream(loop, loop.stream, found)
         loop.total_steps = facts["step"] + loop.remaining_steps()
-        anew = loop.schedule is not None and facts["total_steps"] != loop.total_steps
-        if anew:
-            _restart_schedule(loop, state["optimizer"], facts["step"])
+        anew = None
+        if loop.schedule is not None and facts["total_steps"] != loop.total_steps:
+            anew = "the training's length has changed"
+        elif loop.schedule is not None and state["schedule"] is None:
+            anew = "there was none before"
+        if anew is not None:
+            _restart_schedule(loop, state["optimizer"], facts["step"], anew)
         else:
-            loop.optimizer.load_state_dict(state["optimizer"])
+            load_state(loop.optimizer, state["optimizer"])
             if loop.schedule is not None:
-                loop.schedule.load_state_dict(state["schedule"])
+                _load_schedule(loop.schedule, state["schedule"])
         if loop.epoch_schedule is not None:
             loop.epoch_schedule.load_state_dict(state.get("epoch_schedule"))
         if loop.task.own is not None:
@@ -72,7 +76,9 @@ def restore(loop: Loop) -> None:
     changed = _changes(loop, found)
     if changed:
         kept = (
-            "" if anew else "; what optimizer and schedule saved, such as the learning rate, stays in force"
+            ""
+            if anew is not None
+            else "; what optimizer and schedule saved, such as the learning rate, stays in force"
         )
         loop.console.say(f"note: changed since {name}: {', '.join(changed)}. Training goes on{kept}")
 
@@ -151,7 +157,18 @@ def restore_rank(loop: Loop) -> None:
         randomness.seed_all(mix(loop.settings.seed, 1 + rank, loop.position.step) >> 1)
 
 
-def _restart_schedule(loop: Loop, saved: Mapping[str, object], done: int) -> None:
+def _load_schedule(schedule: Schedule, saved: Mapping[str, Any]) -> None:
+    """Put a schedule's state back; what it says to one of another kind is no word for a user."""
+    try:
+        schedule.load_state_dict(dict(saved))
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"the schedule, a {type(schedule).__name__}, does not take the saved state, which seems to be of another kind "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+def _restart_schedule(loop: Loop, saved: Mapping[str, object], done: int, why: str) -> None:
     """Make the schedule for a training of another length and move it to this step; keep the optimizer's saved state.
 
     The old schedule would end too early, or fail when asked for more steps than it was made for.
@@ -161,10 +178,9 @@ def _restart_schedule(loop: Loop, saved: Mapping[str, object], done: int) -> Non
         warnings.simplefilter("ignore")  # the schedule moves while the optimizer rests: here it must
         for _ in range(done):
             loop.schedule.step()  # type: ignore[union-attr]  # the caller has seen that there is one
-    load_state(loop.optimizer, saved)
+    load_state(loop.optimizer, saved, keep_groups=True)
     loop.console.say(
-        f"note: the schedule is made anew for {loop.total_steps} steps, of which {done} are through: "
-        "the training's length has changed"
+        f"note: the schedule is made anew for {loop.total_steps} steps, of which {done} are through: {why}"
     )
 
 

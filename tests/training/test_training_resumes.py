@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from slurmgpu.training.errors import TrainingError
+
 from .conftest import RunFolder, new_run
 from .test_training_hooks import alike
 
@@ -127,3 +129,70 @@ class Task(Line):
     assert "changed since" not in capsys.readouterr().out
     run.here()
     assert "changed since step-2: the text of hooked.py" in capsys.readouterr().out
+
+
+SGD = "torch.optim.SGD(model.parameters(), lr=0.1)"
+ADAM = "torch.optim.Adam(model.parameters())"
+TWO = "{'a': torch.optim.SGD(model.parameters(), lr=0.1)}"
+
+
+def of(optimizer: str) -> str:
+    name = "optimizers" if optimizer.startswith("{") else "optimizer"
+    step = (
+        "    def step(self, model, batches, update):\n        update('a', self.loss)\n"
+        if name[-1] == "s"
+        else ""
+    )
+    return f"class Task(Line):\n    def {name}(self, model, cfg):\n        return {optimizer}\n\n{step}"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            ADAM,
+            SGD,
+            "saved by an optimizer of another kind: it has no .*momentum.*, which SGD needs",
+        ),
+        (SGD, ADAM, "saved by an optimizer of another kind: it has no .*betas.*, which Adam needs"),
+        (SGD, TWO, "it has one optimizer, and the task has several: a"),
+        (TWO, SGD, "it has optimizers named a, and the task has one"),
+    ],
+)
+@pytest.mark.parametrize("settings", [{}, {"schedule": "linear"}])
+def test_a_checkpoint_of_another_optimizer_is_refused_in_words(
+    run: RunFolder, before: str, after: str, said: str, settings: dict[str, str]
+) -> None:
+    write(run, of(before), max_steps=2, **settings)
+    run.here()
+    write(run, of(after), max_steps=4, **settings)
+    with pytest.raises(TrainingError, match=said):
+        run.here()
+
+
+def test_a_schedule_where_there_was_none_begins_where_the_training_is(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(run, "class Task(Line):\n    pass\n", max_steps=4)
+    run.here(SLURMGPU_MAX_STEPS="2")
+    write(run, "class Task(Line):\n    pass\n", max_steps=4, schedule="linear")
+    run.here()
+    said = "the schedule is made anew for 4 steps, of which 2 are through: there was none before"
+    assert said in capsys.readouterr().out
+    rates = [line["values"]["learning_rate"] for line in run.metrics("train")]
+    assert rates == pytest.approx([1e-3, 1e-3, 0.25e-3, 0])
+
+
+def test_a_schedule_of_another_kind_is_refused_in_words(run: RunFolder) -> None:
+    text = """
+class Task(Line):
+    def schedule(self, optimizer, cfg, total_steps):
+        return torch.optim.lr_scheduler.{}
+"""
+    write(run, text.format("ConstantLR(optimizer)"), max_steps=4)
+    run.here(SLURMGPU_MAX_STEPS="2")
+    write(run, text.format("LambdaLR(optimizer, lambda step: 1.0)"), max_steps=4)
+    with pytest.raises(
+        TrainingError, match="a LambdaLR, does not take the saved state, which seems to be of ano"
+    ):
+        run.here()
