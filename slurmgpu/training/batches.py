@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["keep_for", "pinned", "to_device"]
+__all__ = ["keep_for", "own_copy", "pinned", "to_device"]
 
 _DEPTH = 6  # of objects in objects
 
@@ -35,6 +35,13 @@ def move(batch: object, device: torch.device) -> object:
             return value.to(device)
 
     return _each(batch, lambda tensor: tensor.to(device, non_blocking=True), "to", its_own)
+
+
+def own_copy(value: Any) -> Any:
+    """The value on the CPU, with tensors of its own: a part of a larger one would keep, and send, all of it."""
+    return _each(
+        value, lambda tensor: tensor.detach().to("cpu", copy=True), "to", lambda its_own: its_own.to("cpu")
+    )
 
 
 def pinned(batch: object) -> object:

@@ -7,6 +7,7 @@ from typing import Any, Optional, Union
 
 import torch
 
+from .batches import own_copy
 from .errors import TrainingError
 from .task import describe_value
 
@@ -30,11 +31,9 @@ class Outputs:
 
     def _settle(self) -> None:
         for name, value in self._fresh.items():
-            if isinstance(value, torch.Tensor):
-                value = value.detach().to("cpu", copy=True)  # a part of a larger one must not keep all of it
-            elif not isinstance(value, list):
-                value = torch.as_tensor(value).clone()  # an array of numpy
-            self._batches.setdefault(name, []).append(value)
+            if not isinstance(value, (torch.Tensor, list)):
+                value = torch.as_tensor(value)  # an array of numpy
+            self._batches.setdefault(name, []).append(own_copy(value))
         self._fresh = {}
 
     def whole(self) -> Rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -194,6 +195,14 @@ def test_outputs_that_do_not_fit_together_are_named() -> None:
     for other in (torch.zeros(2, 4), torch.zeros(2, 3, dtype=torch.int64), [1, 2], None):
         with pytest.raises(Exception, match="outputs 'scores' of evaluate do not fit together"):
             in_order("scores", [torch.zeros(2, 3), other], 4)
+
+
+def test_what_is_kept_of_a_sample_is_not_the_batch_that_it_is_a_part_of() -> None:
+    outputs, batch = Outputs(), torch.zeros(64, 1000, requires_grad=True)
+    outputs.add({"boxes": [{"boxes": each[:2], "name": "a"} for each in batch]})
+    kept = outputs.whole()["boxes"]
+    assert len(pickle.dumps(kept)) < 64 * 1000
+    assert not any(each["boxes"].requires_grad for each in kept)
 
 
 def test_more_ranks_than_samples_leave_no_holes() -> None:
