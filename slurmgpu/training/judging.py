@@ -146,11 +146,11 @@ class Judge:
         assert self._stop is not None
         assert self._patience is not None
         metric, known = self._stop["metric"], self._patience
+        times = f"{known['since']} evaluation{'' if known['since'] == 1 else 's'}"
         if known["value"] is None:
-            return f"stopped early: {metric} was not finite in {known['since']} evaluations"
+            return f"stopped early: {metric} was not finite in {times}"
         return (
-            f"stopped early: no better {metric} in {known['since']} evaluations, best {known['value']:.4g} "
-            f"at step {known['step']}"
+            f"stopped early: no better {metric} in {times}, best {known['value']:.4g} at step {known['step']}"
         )
 
 

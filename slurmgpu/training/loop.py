@@ -481,6 +481,9 @@ class Loop:
         if not (self.meter.steps or self.meter.open):  # a resume may have nothing left to do but this line
             return
         epoch = max(0, self.position.samples - 1) // self.samples + 1
+        remark = self.step.remark() if isinstance(self.step, OwnStep) else None
+        if remark is not None:
+            self.console.say(remark)
         reading = self.meter.read(self.position.step, {"epoch": epoch, **learning_rates(self.optimizer)})
         if self._gauged:
             self._gauge(reading.times)  # now: a line that is written late is of this interval, too

@@ -26,6 +26,7 @@ __all__ = [
     "left_out",
     "load_state",
     "make_optimizer",
+    "unknown_options",
 ]  # fmt: skip
 
 MAIN = "optimizer"
@@ -130,6 +131,14 @@ def left_out(model: torch.nn.Module, optimizer: Optimizer) -> list[str]:
     """The names of parameters that are to be trained, and that no optimizer has."""
     held = {id(each) for group in optimizer.param_groups for each in group["params"]}
     return [name for name, each in model.named_parameters() if each.requires_grad and id(each) not in held]
+
+
+def unknown_options(task: Task, optimizer: Optimizer) -> list[str]:
+    """What the task's groups for the default optimizer set, and it does not have: torch takes it without a word."""
+    if isinstance(optimizer, Several) or not task.has("parameter_groups"):
+        return []
+    ours = {"params", "param_names", "name", "initial_lr", *optimizer.defaults}
+    return sorted({str(name) for group in optimizer.param_groups for name in group} - ours)
 
 
 def learning_rates(optimizer: Optimizer) -> dict[str, float]:

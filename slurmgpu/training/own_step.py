@@ -43,6 +43,20 @@ class OwnStep(Step):
     _now: list[_Round]
     _size: int
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._idle: Optional[set[str]] = {each.name for each in self._driven}
+
+    def remark(self) -> Optional[str]:
+        """Which optimizers no update has named since the start; said once."""
+        idle, self._idle = self._idle, None
+        if not idle:
+            return None
+        return (
+            f"warning: step has called update() for none of: {', '.join(sorted(idle))}: in the steps so far, what these "
+            "optimizers have has learned nothing"
+        )
+
     def take(self, size: int) -> None:
         """One step over ``size`` samples of all ranks, with the updates that the task makes in it."""
         rounds = self._whole if size == self._batch else self._rounds(size)
@@ -116,6 +130,8 @@ class OwnStep(Step):
     def _named(self, name: str) -> Driven:
         for each in self._driven:
             if each.name == name:
+                if self._idle:
+                    self._idle.discard(name)
                 return each
         names = [each.name for each in self._driven]
         close = difflib.get_close_matches(str(name), names, n=1)

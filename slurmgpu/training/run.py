@@ -15,7 +15,7 @@ from .export import AVERAGE
 from .fitting.finder import find, found_before
 from .judging import is_spent
 from .loop import Loop
-from .optimizers import left_out
+from .optimizers import left_out, unknown_options
 from .processes.group import Group
 from .resume import restore, restore_rank
 from .saving.checkpoint import Generation
@@ -267,6 +267,12 @@ class _Run:
             self.console.say(
                 f"note: {len(untrained)} parameter(s) stay as they are, because the optimizer does not have them: "
                 f"{', '.join(untrained[:4])}{' and others' if untrained[4:] else ''}"
+            )
+        unknown = unknown_options(loop.task, loop.optimizer)
+        if unknown:
+            self.console.say(
+                f"warning: parameter_groups sets {', '.join(map(repr, unknown))}, which AdamW does not have: it changes "
+                "nothing; the options are lr, betas, eps, weight_decay, amsgrad, maximize"
             )
         alone = lone_samples(loop.model, loop.sizes(), loop.micro, ranks.world_size)
         if alone is not None:

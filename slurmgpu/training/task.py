@@ -551,11 +551,12 @@ class Task:
             raise self._wrong("sample", "a text, or a mapping of name -> text or number", answer)
         texts = {name: value for name, value in answer.items() if isinstance(value, str)}
         rest = {name: value for name, value in answer.items() if name not in texts}
-        return texts, self._numbers("sample", rest)
+        return texts, self._numbers("sample", rest, "a text, or a mapping of name -> text or number")
 
-    def _numbers(self, method: str, answer: object) -> dict[str, float]:
+    def _numbers(
+        self, method: str, answer: object, expected: str = "a mapping of name -> number"
+    ) -> dict[str, float]:
         """The numbers by name that a method has returned, those of torch and numpy as plain ones."""
-        expected = "a mapping of name -> number"
         if not (isinstance(answer, Mapping) and all(isinstance(name, str) for name in answer)):
             raise self._wrong(method, expected, answer)
         found = {}

@@ -32,6 +32,13 @@ class Grouped(Line):
         ]
 
 
+class Mistyped(Line):
+    """A group that sets an option under a name that AdamW does not have."""
+
+    def parameter_groups(self, model, cfg):
+        return [{"params": model.parameters(), "learning_rate": 1.0, "name": "all"}]
+
+
 class Duel(Line):
     """A GAN on points: the critic learns twice in a step, the generator once."""
 
@@ -76,6 +83,13 @@ class Duel(Line):
         return {"score": (model["critic"](torch.cat(batch[:2], 1)).sum(), len(batch[0]))}
 
     loss = None
+
+
+class Forgotten(Duel):
+    """The generator is never updated."""
+
+    def step(self, model, batches, update):
+        update("critic", self.critic_loss)
 
 
 class Halves(Line):

@@ -191,3 +191,11 @@ def test_the_time_left_counts_the_evaluations_to_come(
     evaluation = run.metrics("eval")[1]["values"]["seconds"]
     steps = sum(line["values"]["step_seconds"] for line in run.metrics("train")[:5])
     assert 3 * evaluation - 0.1 <= left <= 3 * evaluation + 5 * steps + 0.1
+
+
+def test_shares_of_right_answers_are_shown_in_percent() -> None:
+    results = {"accuracy": 0.5, "val/accuracy_top5": 1.0, "loss": 0.25, "inaccuracy": 0.5}
+    assert (
+        console.describe(results)
+        == "test accuracy 50.0 %, val/accuracy_top5 100.0 %, loss 0.25, inaccuracy 0.5"
+    )

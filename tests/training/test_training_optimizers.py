@@ -152,6 +152,17 @@ def test_a_name_that_no_optimizer_has_is_said_with_the_nearest_one(run: RunFolde
         run.here()
 
 
+@pytest.mark.parametrize("task", ["Duel", "Forgotten"])
+def test_an_optimizer_that_no_step_updates_is_said_once(
+    run: RunFolder, capsys: pytest.CaptureFixture[str], task: str
+) -> None:
+    write(run, task, batch_size=20)
+    run.here()
+    said = [line for line in capsys.readouterr().out.splitlines() if "update()" in line]
+    expected = "warning: step has called update() for none of: generator: in the steps so far, what these optimizers have"
+    assert said == ([] if task == "Duel" else [f"{expected} has learned nothing"])
+
+
 def test_one_loss_for_two_optimizers_is_what_groups_of_one_optimizer_are(tmp_path: Path) -> None:
     halves, groups = new_run(tmp_path, "halves"), new_run(tmp_path, "groups")
     for each, task in ((halves, "Halves"), (groups, "HalvesInGroups")):

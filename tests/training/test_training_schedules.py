@@ -113,6 +113,15 @@ def test_groups_of_the_task_s_get_their_own_rate_and_what_is_in_none_is_named(
     assert note in capsys.readouterr().out
 
 
+def test_an_option_that_the_optimizer_does_not_have_is_said(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.write(f"{TASKS}:Mistyped", batch_size=50)
+    run.here()
+    said = capsys.readouterr().out
+    assert "warning: parameter_groups sets 'learning_rate', which AdamW does not have" in said
+
+
 @pytest.mark.parametrize("no_decay", [False, True])
 def test_biases_and_norms_go_without_decay_when_asked(run: RunFolder, no_decay: bool) -> None:
     run.write("Buffered", batch_size=20, weight_decay=0.3, no_decay=no_decay)

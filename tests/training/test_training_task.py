@@ -122,7 +122,12 @@ WRONG: list[tuple[str, str, list[Any], str]] = [
         "got {'a': a tensor of shape (2,)}",
     ),
     ("sample", "sample(self, m, cfg): return 1", [None, CFG], "name -> text or number; got a int"),
-    ("sample", "sample(self, m, cfg): return {'a': [1]}", [None, CFG], "got {'a': a list of 1}"),
+    (
+        "sample",
+        "sample(self, m, cfg): return {'a': [1]}",
+        [None, CFG],
+        "text or number; got {'a': a list of 1}",
+    ),
     ("evaluate", "evaluate(self, m, b): return {'a': [1]}", [None, None, 1], "need a method finish(outputs)"),
     ("loss", "loss(self, m, b): return torch.ones(2)", [None, None], "got a tensor of shape (2,)"),
     ("loss", "loss(self, m, b): return 1.0", [None, None], "a pair (sum, count); got a float"),

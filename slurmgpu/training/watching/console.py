@@ -140,8 +140,9 @@ def _write(stream: Any, text: str) -> None:
 
 def describe(results: Mapping[str, float]) -> str:
     """The test results as people read them: ``test accuracy 97.2 %, loss 0.0912``."""
+    shares = {name for name in results if name.rpartition("/")[2] in ("accuracy", "accuracy_top5")}
     shown = [
-        f"{name} {100 * value:.1f} %" if name.rpartition("/")[2] == "accuracy" else f"{name} {value:.4g}"
+        f"{name} {100 * value:.1f} %" if name in shares else f"{name} {value:.4g}"
         for name, value in results.items()
     ]
     return "test " + ", ".join(shown) if shown else "no test results"
