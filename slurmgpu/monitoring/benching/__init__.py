@@ -1,0 +1,1 @@
+"""What `slurmgpu bench` found: read, and shown as tables, CSV and pages."""

@@ -1,0 +1,68 @@
+"""A bench as one page that needs nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from slurmgpu.monitoring.benching import node
+from slurmgpu.monitoring.benching.networks import PUBLISHED, PUBLISHED_PLACES, seconds, times
+from slurmgpu.monitoring.benching.results import Results, median
+from slurmgpu.monitoring.benching.wording import machine_line
+from slurmgpu.monitoring.reporting.pages import document, table, text
+from slurmgpu.monitoring.reporting.plots import plot
+
+__all__ = ["page"]
+
+_THREADS = re.compile(r"(\d+) threads?")
+_PARTS = ("forward", "backward", "update", "step")
+
+
+def page(kind: str, results: Results) -> str:
+    """The page of the networks or of the node."""
+    title = {"networks": "Seven networks", "node": "Node"}[kind] + f" on {results.machine.get('node')}"
+    body = [f"<h1>{text(title)}</h1>", f'<p class="soft">{text(machine_line(results))}</p>']
+    if not results.whole:
+        body.append("<p>The measuring was cut short: rows are missing.</p>")
+    body += _networks(results) if kind == "networks" else _node(results)
+    return document(title, body)
+
+
+def _networks(results: Results) -> Iterator[str]:
+    found = times(results)
+    rows = []
+    for name, here in found.seconds.items():
+        published = PUBLISHED.get(name, (None, None))
+        measured = [found.why.get((name, place)) or seconds(here.get(place)) for place in found.places]
+        cells = [str(found.batches[name]), *measured, *(seconds(one) for one in published)]
+        rows.append([text(name), *map(text, cells)])
+    heads = ("Network", "Mini-batch", *found.places, *(f"published: {one}" for one in PUBLISHED_PLACES))
+    yield table("Seconds per mini-batch, median", [text(one) for one in heads], rows, 1)
+    yield (
+        '<p class="soft">Published: Shi et al. (2016), arXiv 1608.07249, Torch; other software on other machines.</p>'
+    )
+    lines = {}
+    for name, here in found.seconds.items():
+        points = [(_THREADS.fullmatch(place), value) for place, value in here.items()]
+        line = [(float(match[1]), value) for match, value in points if match and value is not None]
+        lines[name] = [(threads, line[0][1] / value) for threads, value in line] if line else []
+    yield plot(
+        "Speed-up by threads", lines, down="times as fast as on the fewest", across="threads",
+        spelled=lambda value: f"{value:.2g}x", along=lambda value: f"{value:g}",
+    )  # fmt: skip
+    parts = []
+    for row in results.rows:
+        cells = [seconds(median(row, part)) for part in _PARTS]
+        where = (
+            f"{row.get('threads')} threads"
+            if "threads" in row
+            else f"{row.get('device')} {row.get('precision')}"
+        )
+        parts.append([text(str(row.get("network"))), text(where), *cells, str(row.get("rounds", "-"))])
+    heads = ("Network", "Where", "Forward", "Backward", "Update", "Step", "Times measured")
+    yield table("Seconds of each part, median", heads, parts, 2)
+
+
+def _node(results: Results) -> Iterator[str]:
+    rows = [[text(cell) for cell in line] for line in node.lines(results)]
+    yield table("Measured, beside the published peak", node.HEAD, rows, 2)

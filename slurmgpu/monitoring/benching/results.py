@@ -1,0 +1,49 @@
+"""The rows that were measured, read from the file that the measuring process writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from slurmgpu.monitoring.json_rows import Row, opened, part, positive
+
+__all__ = ["SCHEMA", "Results", "median", "read"]
+
+SCHEMA = "slurmgpu.bench/1"
+_MOST = 1 << 26
+"""Bytes: far more than a bench writes."""
+
+
+class Results(NamedTuple):
+    """What one process measured on one machine."""
+
+    machine: Row
+    rows: list[Row]
+    whole: bool
+    """Whether it came to its end."""
+
+
+def read(path: Path) -> Results:
+    """The rows of a file; none of one that is not there yet."""
+    machine: Row = {}
+    rows: list[Row] = []
+    whole = False
+    try:
+        with opened(path, SCHEMA) as file:
+            found = list(file.head(_MOST))
+    except OSError:
+        found = []
+    for row in found:
+        kind = row.get("kind")
+        if kind == "machine":
+            machine = row
+        elif kind == "end":
+            whole = True
+        else:
+            rows.append(row)
+    return Results(machine, rows, whole)
+
+
+def median(row: Row, key: str) -> float | None:
+    """The median of what was measured several times; None where it was not."""
+    return positive(part(row, key).get("median"))

@@ -1,0 +1,102 @@
+"""Measures what a file asks for, ``python -m slurmgpu_training.benching ASKED.json RESULTS.jsonl``, a row at a time.
+
+The first row says what machine it is, the last one ``{"kind": "end"}``: without it, the measuring was cut short.
+
+    {"kind": "networks", "networks": ["FCN-S"], "threads": [1, 2], "gpus": [0], "precisions": ["fp32", "tf32"],
+     "seconds": 5.0}
+    {"kind": "node", "folders": ["/scratch/me"]}
+
+No networks: all of them. No threads: 1, 2, 4 and so on up to the CPUs. No GPUs, as null: all.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..precision import can_bf16
+from . import machine, node
+from .networks import NETWORKS
+from .stepping import step_times
+from .timing import Pace
+
+__all__ = ["main"]
+
+_SCHEMA = "slurmgpu.bench/1"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure; each row is in the file as soon as it is known."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever ends it wants no traceback
+    asked = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    with Path(arguments[1]).open("a", encoding="utf-8") as file:
+
+        def write(row: Mapping[str, Any]) -> None:
+            file.write(json.dumps({"schema": _SCHEMA, **row}) + "\n")
+            file.flush()
+
+        write({"kind": "machine", **machine.facts()})
+        for row in _MEASURES[asked["kind"]](asked):
+            write({"kind": asked["kind"], **row})
+        write({"kind": "end"})
+
+
+def _networks(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    pace = Pace(seconds=asked["seconds"])
+    threads_of_each = asked["threads"] or _doubled(machine.cpus())
+    gpus = range(torch.cuda.device_count()) if asked["gpus"] is None else asked["gpus"]
+    for name in asked["networks"] or NETWORKS:
+        for threads in threads_of_each:
+            _say(f"{name} on {threads} thread{'' if threads == 1 else 's'}")
+            torch.set_num_threads(threads)
+            found = step_times(name, torch.device("cpu"), "fp32", False, pace)
+            yield {"network": name, "device": "cpu", "threads": threads, "precision": "fp32", **found}
+        for number in gpus:
+            device = torch.device("cuda", number)
+            torch.cuda.set_device(device)
+            for precision in asked["precisions"]:
+                if precision == "bf16" and not can_bf16(device):
+                    continue
+                _say(f"{name} on GPU {number}, {precision}")
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats(device)
+                kind = "fp32" if precision == "tf32" else precision
+                found = step_times(name, device, kind, precision == "tf32", pace)
+                gpu = torch.cuda.get_device_name(device)
+                yield {"network": name, "device": gpu, "gpu": number, "precision": precision, **found}
+
+
+def _doubled(most: int) -> list[int]:
+    """1, 2, 4 and so on, and the most."""
+    found = [1 << power for power in range(most.bit_length()) if 1 << power < most]
+    return [*found, most]
+
+
+def _say(what: str) -> None:
+    print(f"slurmgpu: {what} ...", file=sys.stderr, flush=True)
+
+
+def _node(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    torch.set_num_threads(machine.cpus())
+    gpus = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+    for device in gpus or [torch.device("cpu")]:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        _say(f"matrix products and copies of {device}")
+        yield from node.products(device)
+        yield from node.copies(device, [each for each in gpus if each != device])
+    for folder in asked["folders"]:
+        _say(folder)
+        yield node.folder(folder)
+
+
+_MEASURES = {"networks": _networks, "node": _node}
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,52 @@
+"""What machine it is that was measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+import time
+from pathlib import Path
+from typing import Any, Optional
+
+import torch
+
+__all__ = ["cpus", "facts"]
+
+
+def cpus() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def facts() -> dict[str, Any]:
+    """The node, its processors, and the software; what is not known is null. ``when`` is in UTC."""
+    return {
+        "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0],
+        "cpu": _cpu(),
+        "cpus": cpus(),
+        "load": round(os.getloadavg()[0], 2),
+        "gpus": _gpus(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "job": os.environ.get("SLURM_JOB_ID"),
+    }
+
+
+def _cpu() -> Optional[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or None
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else platform.machine()
+
+
+def _gpus() -> list[dict[str, Any]]:
+    if not torch.cuda.is_available():
+        return []
+    found = (torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count()))
+    return [{"name": each.name, "bytes": each.total_memory} for each in found]
