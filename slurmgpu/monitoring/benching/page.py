@@ -35,9 +35,9 @@ def _networks(results: Results) -> Iterator[str]:
         published = PUBLISHED.get(name, (None, None))
         measured = [found.why.get((name, place)) or seconds(here.get(place)) for place in found.places]
         cells = [str(found.batches[name]), *measured, *(seconds(one) for one in published)]
-        rows.append([text(name), *map(text, cells)])
+        rows.append([text(name), *cells])
     heads = ("Network", "Mini-batch", *found.places, *(f"published: {one}" for one in PUBLISHED_PLACES))
-    yield table("Seconds per mini-batch, median", [text(one) for one in heads], rows, 1)
+    yield table("Seconds per mini-batch, median", heads, rows, 1)
     yield (
         '<p class="soft">Published: Shi et al. (2016), arXiv 1608.07249, Torch; other software on other machines.</p>'
     )
@@ -64,5 +64,5 @@ def _networks(results: Results) -> Iterator[str]:
 
 
 def _node(results: Results) -> Iterator[str]:
-    rows = [[text(cell) for cell in line] for line in node.lines(results)]
+    rows = [[text(what), text(where), *figures] for what, where, *figures in node.lines(results)]
     yield table("Measured, beside the published peak", node.HEAD, rows, 2)
