@@ -164,6 +164,16 @@ def test_an_abort_by_a_watchdog_is_not_what_failed_first(tmp_path: Path) -> None
     assert said(tmp_path, trace(lost, 0) + aborted, exit_code=134).kind == UNKNOWN
 
 
+def test_a_rank_that_srun_killed_long_after_another_had_ended_is_not_what_failed(tmp_path: Path) -> None:
+    log = (
+        "srun: error: node1: task 1: Exited with exit code 1\nsrun: First task exited 60s ago\n"
+        "srun: StepId=72.0 task 0: running\nsrun: StepId=72.0 task 1: exited abnormally\n"
+        "srun: launch/slurm: _step_signal: Terminating StepId=72.0\nsrun: error: node1: task 0: Killed\n"
+    )
+    cause = said(tmp_path, log, exit_code=137)
+    assert (cause.rank, cause.kind) == (1, "exit-code")
+
+
 def test_the_one_rank_without_a_word_failed_first_though_a_launcher_speaks_of_its_own_end(
     tmp_path: Path,
 ) -> None:

@@ -87,6 +87,7 @@ def ends(pieces: Sequence[Piece]) -> list[End]:
 
 
 def _of_srun(piece: Piece, number: int) -> Iterator[End]:
+    given_up = next(piece.where(b"srun: First task exited ", 1), None)  # of --wait
     for at in piece.where(b"srun: error: "):
         match = _SRUN.search(piece[at].text)
         if not match:
@@ -97,6 +98,8 @@ def _of_srun(piece: Piece, number: int) -> Iterator[End]:
         killed = _WORDS.get(how)
         if not match["code"] and killed is None and not memory:
             continue
+        if killed == signal.SIGKILL and given_up is not None and at > given_up:
+            killed = signal.SIGTERM  # it did not listen when srun ended it, long after another
         code = int(match["code"]) if match["code"] else None
         yield End(
             (number, at),
