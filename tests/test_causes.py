@@ -321,6 +321,15 @@ def test_a_job_without_a_log_since_the_logs_folder_is_missing_is_told_which(tmp_
     )
 
 
+def test_a_job_that_sbatch_refused_has_no_log_and_no_cause_in_it() -> None:
+    moment = {
+        "submit": "2026-11-21T12:00:00Z",
+        "start": "2026-11-21T12:00:00Z",
+        "end": "2026-11-21T12:00:00Z",
+    }
+    assert cause_of(failed(elapsed=0, **moment), None) is None
+
+
 @pytest.mark.parametrize("paths", [{}, {"stdout": "/nowhere/71.out"}])
 def test_where_no_log_can_be_read_the_answer_does_not_speak_of_what_the_logs_show(
     paths: dict[str, str],

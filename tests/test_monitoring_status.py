@@ -502,6 +502,20 @@ def row(found: JobStatus) -> dict[str, str]:
 
 def test_a_reason_that_waits_for_ever_says_so() -> None:
     assert "never start" in row(job(state="PENDING", reason="PartitionTimeLimit"))["REASON"]
+
+
+def test_a_job_that_will_never_start_has_no_moment_at_which_it_would() -> None:
+    """Slurm estimates a start all the same."""
+    moment = NOW + timedelta(hours=1)
+    assert row(job(state="PENDING", reason="Priority", expected_start=moment))["WHEN"].startswith("starts")
+    assert row(job(state="PENDING", reason="PartitionTimeLimit", expected_start=moment))["WHEN"] == "-"
+
+
+def test_a_job_that_sbatch_refused_is_not_said_to_have_failed_in_its_command() -> None:
+    """Accounting keeps it as FAILED with exit code 1, begun and ended when it was submitted, on no node."""
+    refused = job(state="FAILED", exit_code=1, elapsed=0, submit=NOW, start=NOW, end=NOW)
+    assert row(refused)["REASON"].startswith("never started: Slurm refused it")
+    assert "command failed" in row(refused.model_copy(update={"node_list": "node1"}))["REASON"]
     assert row(job(state="PENDING", reason="SomethingNew"))["REASON"] == "SomethingNew"
 
 

@@ -376,6 +376,24 @@ def test_a_job_in_a_reservation_is_told_of_the_reservations_nodes_alone(tmp_path
     }
 
 
+def test_a_shorter_job_is_proposed_before_a_reservation_only_where_enough_nodes_are_up(
+    tmp_path: Path,
+) -> None:
+    asked = {
+        "partition": "cpu",
+        "numnodes": "2",
+        "tres_alloc": "cpu=2,node=2",
+        "timelimit": "10-00:00:00",
+        "reason": "ReqNodeNotAvail",
+    }
+    drained = {"nodes": lambda text: text.replace("State=ALLOCATED ", "State=ALLOCATED+DRAIN ")}
+    for changed, proposed in (({}, True), (drained, False)):
+        replay = Recorded("22.05", asked=asked_row(20_000, **asked), **changed)
+        why = told(job(20_000, reason="ReqNodeNotAvail"), replay.slurm(), tmp_path)
+        assert facts(why)["reservation"]["reservation"] == "course"
+        assert any("TimeLimit" in (one.command or "") for one in why.mends) == proposed
+
+
 def test_on_26_05_only_a_job_that_asks_for_whole_nodes_is_taken_to_want_them(tmp_path: Path) -> None:
     """There, OverSubscribe is NO for every job, and Exclusive tells which it is."""
     number = jobs_of("26.05")["QOSMaxGRESPerUser"]

@@ -17,7 +17,7 @@ from slurmgpu.diagnosis.table import NODE_MATTERS
 from slurmgpu.models.run import JobState, JobStatus, Run
 from slurmgpu.monitoring.cause_files import cause_file, in_one_line, read_cause, written_cause
 from slurmgpu.monitoring.log_files import logs_of
-from slurmgpu.monitoring.reasons import LAUNCH_FAILED, canceller, reason
+from slurmgpu.monitoring.reasons import LAUNCH_FAILED, canceller, is_refused, reason
 from slurmgpu.monitoring.runs import run_directories
 from slurmgpu.monitoring.select import user_number
 from slurmgpu.printable import printable
@@ -35,7 +35,7 @@ def cause_of(job: JobStatus, run: Run | None) -> Cause | None:
     The file that its script left is taken where it names a cause of this start; else the job's logs are read, of jobs
     that never heard of slurmgpu, too.
     """
-    if not job.state.is_final or job.state is JobState.COMPLETED:
+    if not job.state.is_final or job.state is JobState.COMPLETED or is_refused(job):
         return None
     written = written_cause(job, run)
     if written is not None and written.known and written.certain:

@@ -12,7 +12,7 @@ from slurmgpu.monitoring.waits import WORDS, each_waits, waits, word_of
 from slurmgpu.printable import printable
 from slurmgpu.slurm import TAKEN_OFF
 
-__all__ = ["LAUNCH_FAILED", "canceller", "reason"]
+__all__ = ["LAUNCH_FAILED", "canceller", "is_refused", "reason"]
 
 STOPPED = 75
 """EX_TEMPFAIL of sysexits.h, with which a training of slurmgpu's ends that has stopped and saved everything."""
@@ -50,7 +50,7 @@ _ENDS = {
 # Slurm's words for ends that state and exit code do not tell.
 _ENDED = {
     "NonZeroExitCode": "the command failed",
-    "BadConstraints": "no node can ever run it",
+    "BadConstraints": "never started: Slurm refused it, most often because no node can run what it asks for",
     "JobLaunchFailure": "could not start: the log's or the work folder may be missing",
     "InactiveLimit": "was inactive for longer than the site allows",
     "SystemFailure": WORDS["SystemFailure"].meaning,
@@ -77,7 +77,15 @@ def _end(job: JobStatus) -> str | None:
         return _ENDS[job.state]
     if job.signal == LAUNCH_FAILED and not job.exit_code:
         return _ENDED["JobLaunchFailure"]
+    if is_refused(job):
+        return _ENDED["BadConstraints"]
     return _by_code(job) or _ENDED.get(word)
+
+
+def is_refused(job: JobStatus) -> bool:
+    """Whether Slurm refused the job, most often at submission: accounting keeps it as failed, without a node or a second."""
+    at_once = job.start is not None and job.start == job.end
+    return at_once and job.state is JobState.FAILED and job.node_list is None and not job.signal
 
 
 def canceller(job: JobStatus) -> str:

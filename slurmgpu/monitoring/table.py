@@ -13,6 +13,7 @@ from slurmgpu.monitoring.arrays import ALL, Among, Line, label
 from slurmgpu.monitoring.arrays import lines as lines_of
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.seen import progress_text
+from slurmgpu.monitoring.waits import waits, word_of
 from slurmgpu.printable import printable
 
 __all__ = ["COLUMNS", "Column", "aligned", "columns_of", "duration", "in_order", "plain", "table"]
@@ -90,10 +91,17 @@ def _nodes(job: JobStatus) -> str | None:
 
 def _when(job: JobStatus, now: datetime) -> str | None:
     if job.state.is_waiting:
-        return f"starts {_clock(job.expected_start, now)}?" if job.expected_start else None
+        moment = _expected(job)
+        return f"starts {_clock(moment, now)}?" if moment else None
     if job.state.is_final:
         return f"ended {_clock(job.end, now)}" if job.end else None
     return f"since {_clock(job.start, now)}" if job.start else None
+
+
+def _expected(job: JobStatus) -> datetime | None:
+    """Slurm's estimate; of a job that will never start, Slurm may have one all the same."""
+    known = waits(word_of(job.reason), job) if job.reason else None
+    return None if known is not None and known.never else job.expected_start
 
 
 def _clock(moment: datetime, now: datetime) -> str:
@@ -216,7 +224,7 @@ def _seconds(moment: datetime | None) -> float | None:
 def _moment(job: JobStatus) -> float | None:
     """When it ended, began or will begin: the moment that the column WHEN shows."""
     if job.state.is_waiting:
-        return _seconds(job.expected_start)
+        return _seconds(_expected(job))
     return _seconds(job.end if job.state.is_final else job.start)
 
 

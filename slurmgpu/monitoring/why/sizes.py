@@ -93,6 +93,8 @@ def nodes(case: Case) -> Told:
         if node is not None and node.away:
             yield Fact("node", f"it asks for node {name}, which is {_state(node.away)} ({printable(node.state)})",
                        {"node": name, "state": node.state})  # fmt: skip
+    # Where too few of its nodes are up, a shorter job waits as long.
+    up = sum(1 for name in case.hosts if name in there and there[name].away in ("", "planned"))
     coming = [
         one
         for one in (case.present.reservations or {}).values()
@@ -111,7 +113,7 @@ def nodes(case: Case) -> Told:
         )
         yield Fact("reservation", text, {"reservation": one.name, "begins": one.start, "ends": one.end})
         left = (one.start - case.now).total_seconds()
-        if left > 60 and (asked.limit is None or asked.limit > left):
+        if left > 60 and up >= asked.nodes and (asked.limit is None or asked.limit > left):
             minutes = int(left // 60) - 1
             yield Mend(
                 f"a job that ends before it may start now: {span(minutes * 60)}",
