@@ -124,11 +124,11 @@ def test_a_single_task_stays_what_it_is() -> None:
 @pytest.mark.parametrize(
     ("reason_word", "dependency", "sentence"),
     [
-        ("Dependency", "afterok:12(unfulfilled),afterany:13_*(unfulfilled)", "job 12 to complete and job 13_* to end"),
+        ("Dependency", "afterok:12(unfulfilled),afterany:13_*(unfulfilled)", "job 12 to end well and job 13_* to end"),
         ("Dependency", "afternotok:12(unfulfilled)?after:13+5(unfulfilled)", "job 13 to have started 5 min ago"),
         ("Dependency", "singleton(unfulfilled)", "all earlier jobs of this name and user to end"),
         ("Dependency", None, "waits for another job"),
-        ("DependencyNeverSatisfied", "afterok:1(failed),afterok:2(unfulfilled)", "start: it waits for job 1 to complete, which"),
+        ("DependencyNeverSatisfied", "afterok:1(failed),afterok:2(unfulfilled)", "start: it waits for job 1 to end well, which"),
     ],
 )  # fmt: skip
 def test_what_a_job_waits_for_is_named(reason_word: str, dependency: str | None, sentence: str) -> None:

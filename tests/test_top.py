@@ -331,6 +331,17 @@ def test_nobody_looks_at_the_jobs_while_help_or_gpus_are_shown(fake: Fake) -> No
     drive(fake, steps)
 
 
+def test_on_a_narrow_terminal_each_key_of_the_help_has_a_line_of_its_own(fake: Fake) -> None:
+    async def steps(app: Top, pilot: Pilot[None]) -> None:
+        await pilot.press("question_mark")
+        await pilot.pause()
+        lines = [line.strip() for line in text_of(app).splitlines()]
+        assert "l  follow its logs" in lines
+        assert "g  GPUs that are free, by partition" in lines
+
+    drive(fake, steps, (50, 24))
+
+
 def test_logs_are_followed_and_steer_nothing(fake: Fake, tmp_path: Path) -> None:
     log = tmp_path / "a.out"
     log.write_bytes(

@@ -84,7 +84,7 @@ def _end(job: JobStatus) -> str | None:
 
 def is_refused(job: JobStatus) -> bool:
     """Whether Slurm refused the job, most often at submission: accounting keeps it as failed, without a node or a second."""
-    at_once = job.start is not None and job.start == job.end
+    at_once = job.end is not None and job.start in (None, job.end)  # 26.05 names no start
     return at_once and job.state is JobState.FAILED and job.node_list is None and not job.signal
 
 

@@ -206,9 +206,9 @@ _AFTER = re.compile(r"(after\w*):([\d_*+]+)(?:\((\w+)\))?")
 _BEFORE = {
     "after": "{} to start",
     "afterany": "{} to end",
-    "afterok": "{} to complete",
+    "afterok": "{} to end well",
     "afternotok": "{} to fail",
-    "aftercorr": "its task of {} to complete",
+    "aftercorr": "its task of {} to end well",
     "afterburstbuffer": "{} to free its burst buffer",
 }
 

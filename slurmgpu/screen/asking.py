@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from rich.text import Text
@@ -51,10 +52,11 @@ Changing: of your own jobs only, and after a question
 
 q  quit
 
-Slurm is asked every 30 s, with two commands; your other slurmgpu processes
-share the answers. GPUs are asked for while they are shown. Progress, samples
+Slurm is asked every 30 s, with two commands; your other slurmgpu processes \
+share the answers. GPUs are asked for while they are shown. Progress, samples \
 and logs are read from files.
 """
+_COLUMNS_FROM = 80
 
 
 class HelpScreen(View):
@@ -69,4 +71,7 @@ class HelpScreen(View):
         """The page."""
         acts = "\n".join(f"  {act.key}  {act.verb:<9}{act.then}" for act in ACTS)
         with VerticalScroll():
-            yield Static(Text(_HELP.format(acts=acts)), markup=False)
+            text = _HELP.format(acts=acts)
+            if self.app.size.width < _COLUMNS_FROM:
+                text = re.sub(" {8,}", "\n  ", text)
+            yield Static(Text(text), markup=False)

@@ -112,14 +112,14 @@ def test_since_leaves_out_what_ended_before_although_the_queue_still_lists_it(to
 def test_a_job_that_waits_for_another_names_it_and_says_when_it_waits_in_vain(tool: Tool) -> None:
     first = tool.submit("--gpus=1", "-t", "5", "--hold", "--", "true").job_id
     second = tool.submit("--gpus=1", "-t", "5", "-d", f"afterok:{first}", "--", "true").job_id
-    assert reason_of(tool, second, {}) == f"Dependency: waits for job {first} to complete"
+    assert reason_of(tool, second, {}) == f"Dependency: waits for job {first} to end well"
     assert tool.status(second)[0]["dependency"] == f"afterok:{first}(unfulfilled)"
     tool("cancel", str(first))
     deadline = time.monotonic() + 120
     while "DependencyNeverSatisfied" not in (said := reason_of(tool, second, {})):
         assert time.monotonic() < deadline, said
         time.sleep(0.5)
-    assert f"will never start: it waits for job {first} to complete" in said
+    assert f"will never start: it waits for job {first} to end well" in said
     tool("cancel", str(second))
 
 
