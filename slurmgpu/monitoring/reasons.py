@@ -75,17 +75,18 @@ def _end(job: JobStatus) -> str | None:
         return job.cause
     if job.state in _ENDS:
         return _ENDS[job.state]
-    if job.signal == LAUNCH_FAILED and not job.exit_code:
-        return _ENDED["JobLaunchFailure"]
     if is_refused(job):
         return _ENDED["BadConstraints"]
+    if job.signal == LAUNCH_FAILED and not job.exit_code:
+        return _ENDED["JobLaunchFailure"]
     return _by_code(job) or _ENDED.get(word)
 
 
 def is_refused(job: JobStatus) -> bool:
     """Whether Slurm refused the job, most often at submission: accounting keeps it as failed, without a node or a second."""
     at_once = job.end is not None and job.start in (None, job.end)  # 26.05 names no start
-    return at_once and job.state is JobState.FAILED and job.node_list is None and not job.signal
+    # The queue has 1 as its wait status, which would be a signal.
+    return at_once and job.state is JobState.FAILED and job.node_list is None
 
 
 def canceller(job: JobStatus) -> str:
