@@ -139,7 +139,13 @@ def _type(field: dict[str, Any], models: dict[str, Any], link: Any) -> str:
         words = "date" if field.get("format") == "date" else _WORDS.get(kind, kind)
     if "examples" in field:
         words += f", such as `{field['examples'][0]}`"
-    for key, text in (("minimum", "at least"), ("exclusiveMinimum", "above"), ("maximum", "at most")):
+    bounds = (
+        ("minimum", "at least"),
+        ("exclusiveMinimum", "above"),
+        ("maximum", "at most"),
+        ("exclusiveMaximum", "below"),
+    )
+    for key, text in bounds:
         words += f", {text} {field[key]:g}" if key in field and abs(field[key]) < 1e6 else ""
     return words
 

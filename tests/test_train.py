@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from pydantic.fields import FieldInfo
 from slurmgpu.cli.actions.local import Local
 from slurmgpu.cli.group import cli
 from slurmgpu.cli.train import _option, command, layer_of, train_options
+from slurmgpu.cli.usage import usage_hint
 from slurmgpu.errors import SlurmGpuError
 from slurmgpu.launchers import world_size
 from slurmgpu.models.train import TrainSettings
@@ -119,6 +121,17 @@ def test_every_setting_that_is_no_mapping_has_an_option_and_no_two_options_share
     assert expected <= set(flags)
 
 
+@pytest.mark.parametrize("name", sorted(MAPPINGS - {"config"}))
+def test_a_setting_that_is_a_mapping_says_how_it_is_given_and_that_is_right(
+    planned: Callable[..., dict[str, Any]], folder: Path, name: str
+) -> None:
+    words = ["train", "task.py:Line", f"--{name.replace('_', '-')}", "x"]
+    refused = CliRunner().invoke(cli, words, standalone_mode=False).exception
+    assert isinstance(refused, click.UsageError)
+    (given,) = re.findall(r"several parts: --set '(.*)'", usage_hint(refused))
+    assert planned("task.py:Line", "--set", given)["train"][name]
+
+
 @pytest.mark.parametrize(
     ("words", "value"),
     [
@@ -212,13 +225,17 @@ def test_what_the_cluster_wants_beside_the_environment_does_not_matter_here(
         ("task.py:Line --epochs zero", "option --epochs: train.epochs: 'zero'"),
         ("task.py:Line --epochs 0", "option --epochs: train.epochs: 0: input should be greater than"),
         ("task.py:Line --lr nan", "option --lr: train.lr: nan"),
-        ("task.py:Line --workers many", "option --workers: train.workers: must be 'auto' or a whole"),
+        ("task.py:Line --workers many", "option --workers: train.workers: 'many': must be 'auto' or"),
+        (
+            "task.py:Line --warmup-steps 200%",
+            "train.warmup_steps: '200%': must be a whole number of at least 0",
+        ),
         ("task.py:Line --keep none", "option --keep: train.keep: 'none'"),
         ("task.py:Line --config x", "option --config: 'x' is not KEY=VALUE"),
         ("task.py:Line --config lr=1", "train.config: lr is a setting of its own"),
         ("task.py:Line --set train.epoch=1", "train.epoch: unknown key; did you mean 'epochs'?"),
         ("task.py:Line --processes 3", "batch_size 32 does not divide by 3"),
-        ("task.py", "the argument: train.task: must be FILE.py:CLASS"),
+        ("task.py", "the argument: train.task: 'task.py': must be FILE.py:CLASS"),
         ("job", "job: there is no such job file"),
         ("command.yaml", "command.yaml: has no train:"),
         ("task.py:Line --set environment=torch", "environment: 'torch' is not defined"),

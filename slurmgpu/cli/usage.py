@@ -64,6 +64,14 @@ def meant_command(word: str, commands: Iterable[str]) -> str:
     return f"did you mean {meant}? slurmgpu {meant} --help" if meant else "slurmgpu --help lists the commands"
 
 
+# Settings of a training that are mappings, and one of each.
+_MAPPINGS = {
+    "best": "{metric: accuracy, mode: max}",
+    "early-stop": "{metric: loss, mode: min, patience: 5}",
+    "pretrained-rename": '{"backbone.": ""}',
+}
+
+
 def usage_hint(error: click.UsageError) -> str:
     """The next act for a command line that click cannot read."""
     ctx = error.ctx
@@ -96,6 +104,8 @@ def _option(error: click.NoSuchOption, ctx: click.Context) -> str | None:
     name = SBATCH.letters.get(name, name.replace("_", "-"))
     if f"--{name}" in known:
         return f"write --{name}"
+    if ctx.info_name == "train" and name in _MAPPINGS:
+        return f"it has several parts: --set 'train.{name.replace('-', '_')}={_MAPPINGS[name]}'"
     if "--sbatch" not in known:
         return None
     if name in _INSTEAD:

@@ -162,9 +162,9 @@ def _said(model: type[BaseModel], error: Mapping[str, Any], key: Key, belongs: t
         return f"unknown key; {did_you_mean(str(key[-1]), valid)}valid here: {', '.join(valid)}"
     if error["type"] == "missing":
         return "is missing"
-    if error["type"] == "value_error":
-        return str(message)
     shown = _shown(error["input"])
+    if error["type"] == "value_error":
+        return f"{shown}: {message}" if message.startswith("must be ") else str(message)
     if error["type"] == "string_type" and not isinstance(error["input"], (dict, list)):
         return f"{shown} is not text; put it in quotes"
     return f"{shown}: {_WANTED.get(error['type']) or message[:1].lower() + message[1:]}"
