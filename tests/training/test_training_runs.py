@@ -648,6 +648,31 @@ def test_a_second_run_in_the_same_directory_is_refused(run: RunFolder) -> None:
     run.here()
 
 
+@pytest.mark.long
+def test_a_compiled_training_stops_goes_on_and_saves_plain_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Traced by torch.compile, whose code is then run as it is: no compiler is needed, and no bit differs."""
+    calls: list[object] = []
+
+    def traced(graph: Any, _inputs: Any) -> Any:
+        calls.append(graph)
+        return graph.forward
+
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model: real(model, backend=traced))
+    runs = {name: new_run(tmp_path, name) for name in ("plain", "compiled")}
+    for name, each in runs.items():
+        each.write("Line", batch_size=20, epochs=2, ema=0.9, compile=name == "compiled", log_every=1)
+    runs["plain"].here()
+    assert calls == []
+    runs["compiled"].here(SLURMGPU_MAX_STEPS="3")
+    runs["compiled"].here()
+    assert calls
+    assert runs["compiled"].losses() == runs["plain"].losses()
+    assert same(runs["compiled"].parameters(), runs["plain"].parameters())
+
+
 def test_all_settings_for_speed_can_be_on_where_there_is_no_gpu(run: RunFolder) -> None:
     run.write("Line", batch_size=20, deterministic=True, channels_last=True, tf32=True, cudnn_benchmark=True)
     try:
