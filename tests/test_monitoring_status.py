@@ -519,6 +519,16 @@ def test_a_job_that_sbatch_refused_is_not_said_to_have_failed_in_its_command() -
         for ended in (found, found.model_copy(update={"exit_code": 0, "signal": 1})):  # the queue's way of 1
             assert row(ended)["REASON"].startswith("never started: Slurm refused it")
     assert "command failed" in row(refused.model_copy(update={"node_list": "node1"}))["REASON"]
+
+
+def test_the_line_of_an_array_whose_tasks_failed_within_a_second_does_not_say_that_slurm_refused_it() -> None:
+    tasks = [
+        job(f"4_{n}", "FAILED", array_job_id=4, array_tasks=str(n), raw_id=4 + n, exit_code=1, elapsed=0, start=NOW, end=NOW,
+            node_list=f"node{n}")
+        for n in (1, 2)
+    ]  # fmt: skip
+    ((names, line), _) = table(tasks, NOW)
+    assert dict(zip(names, line, strict=True))["REASON"].endswith("the command failed (exit code 1)")
     assert row(job(state="PENDING", reason="SomethingNew"))["REASON"] == "SomethingNew"
 
 

@@ -85,8 +85,9 @@ def _end(job: JobStatus) -> str | None:
 def is_refused(job: JobStatus) -> bool:
     """Whether Slurm refused the job, most often at submission: accounting keeps it as failed, without a node or a second."""
     at_once = job.end is not None and job.start in (None, job.end)  # 26.05 names no start
-    # The queue has 1 as its wait status, which would be a signal.
-    return at_once and job.state is JobState.FAILED and job.node_list is None
+    # The queue has 1 as its wait status, which would be a signal. The line of an array names no nodes, wherever its tasks ran.
+    lone = job.array_job_id is None
+    return at_once and lone and job.state is JobState.FAILED and job.node_list is None
 
 
 def canceller(job: JobStatus) -> str:
