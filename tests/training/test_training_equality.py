@@ -10,6 +10,7 @@ that counts twice is beyond them by orders of magnitude. Where no sum changes it
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -104,6 +105,12 @@ def test_dp_on_the_cpu_and_activation_checkpointing_change_no_bit(
 ) -> None:
     """Neither changes a sum: on the CPU dp has one device, and a block that runs again does the same again."""
     assert_same(train("Traced", **settings), train("Traced"))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
+def test_compiling_with_ddp_and_activation_checkpointing_changes_rounding_alone(train: Train) -> None:
+    together = train("Traced", 2, max_steps=3, compile=True, activation_checkpointing=True)
+    assert_close(together, train("Traced", max_steps=3))
 
 
 def test_a_training_repeated_changes_no_bit(train: Train) -> None:
