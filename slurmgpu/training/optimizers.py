@@ -166,14 +166,20 @@ def load_state(optimizer: Optimizer, saved: Mapping[str, Any], *, keep_groups: b
     if "param_groups" not in saved:
         raise ValueError(f"it has optimizers named {', '.join(saved)}, and the task has one")
     own = copy.deepcopy(optimizer.state_dict()["param_groups"])
-    optimizer.load_state_dict(dict(saved))
-    # torch takes the options of any optimizer, and a step then looks in vain for its own. It adds those of newer versions.
-    missing = {name for group in optimizer.param_groups for name in optimizer.defaults.keys() - group.keys()}
-    if missing:
+    theirs = {name for group in saved["param_groups"] for name in group}
+    # As it was made, for loading adds to it.
+    missing, others = optimizer.defaults.keys() - theirs, theirs - own[0].keys()
+    if (
+        missing and others
+    ):  # torch takes the options of any optimizer, and a step then looks in vain for its own
         raise ValueError(
-            f"it was saved by an optimizer of another kind: it has no {', '.join(sorted(missing))}, which "
-            f"{type(optimizer).__name__} needs"
+            f"it was saved by an optimizer of another kind: it has {', '.join(sorted(others))} and no "
+            f"{', '.join(sorted(missing))}, which {type(optimizer).__name__} needs"
         )
+    optimizer.load_state_dict(dict(saved))
+    for group, now in zip(optimizer.param_groups, own):
+        for name in missing:  # an option that the optimizer has got since
+            group.setdefault(name, now[name])
     if keep_groups:
         optimizer.load_state_dict({**saved, "param_groups": own})
 

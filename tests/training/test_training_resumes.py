@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
 import torch
 
 from slurmgpu.training.errors import TrainingError
+from slurmgpu.training.optimizers import load_state
 
 from .conftest import RunFolder, new_run
 from .test_training_hooks import alike
@@ -152,9 +154,9 @@ def of(optimizer: str) -> str:
         (
             ADAM,
             SGD,
-            "saved by an optimizer of another kind: it has no .*momentum.*, which SGD needs",
+            "saved by an optimizer of another kind: it has .* and no .*momentum.*, which SGD needs",
         ),
-        (SGD, ADAM, "saved by an optimizer of another kind: it has no .*betas.*, which Adam needs"),
+        (SGD, ADAM, "saved by an optimizer of another kind: it has .* and no .*betas.*, which Adam needs"),
         (SGD, TWO, "it has one optimizer, and the task has several: a"),
         (TWO, SGD, "it has optimizers named a, and the task has one"),
     ],
@@ -168,6 +170,26 @@ def test_a_checkpoint_of_another_optimizer_is_refused_in_words(
     write(run, of(after), max_steps=4, **settings)
     with pytest.raises(TrainingError, match=said):
         run.here()
+
+
+def test_the_options_that_torch_adds_while_it_loads_are_none_of_another_optimizer(tmp_path: Path) -> None:
+    text = """
+class Task(Line):
+    def optimizer(self, model, cfg):
+        return torch.optim.Adagrad(model.parameters())
+"""
+    whole_and_in_parts(tmp_path, text, "2", max_steps=3)
+    optimizer = torch.optim.SparseAdam([torch.nn.Parameter(torch.ones(2))])
+    load_state(optimizer, copy.deepcopy(optimizer.state_dict()))
+
+
+def test_an_option_that_an_optimizer_has_got_since_has_its_default() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.5)
+    saved = copy.deepcopy(optimizer.state_dict())
+    optimizer.defaults["new"] = optimizer.param_groups[0]["new"] = 3
+    saved["param_groups"][0]["lr"] = 0.25
+    load_state(optimizer, saved)
+    assert [optimizer.param_groups[0][name] for name in ("new", "lr")] == [3, 0.25]
 
 
 def test_a_schedule_where_there_was_none_begins_where_the_training_is(
