@@ -135,6 +135,11 @@ class Loop:
         self.stream: Optional[Stream] = None
         if is_stream(train):
             self.stream = self._make_stream(train)
+            if self.task.ordered_by is not None:
+                self.console.say(
+                    f"warning: nothing calls {self.task.ordered_by} of the task: the training data are a stream "
+                    f"({type(train).__name__}), whose order is its own"
+                )
             self.samples = ENDLESS
         else:
             self.order = make_order(self.task, train, cfg, self.settings, self.group)

@@ -306,7 +306,13 @@ class _Source:
                 holder: Any = part
                 place.update(of=name, data=holder.state_dict())
                 break
-        packed = pickle.dumps(place)  # now: what it is made of goes on changing
+        try:
+            packed = pickle.dumps(place)  # now: what it is made of goes on changing
+        except Exception as error:  # whatever the parts of a state say when they cannot be copied
+            raise TrainingError(
+                f"the state of the stream {type(self._dataset).__name__} cannot be kept ({error}): state_dict() must return "
+                "numbers, strings, tensors, lists, tuples and mappings of these"
+            ) from None
         if place["of"] != "dataset" or self._has_more():
             return packed
         # With such a state the data set begins its next pass by itself: so that is where it is.

@@ -268,6 +268,13 @@ class Unsavable(Stream):
         pass
 
 
+class Uncopyable(Unsavable):
+    """Its state cannot even be copied."""
+
+    def state_dict(self):
+        return {"lines": iter([]), "next": (each for each in ())}
+
+
 class Streaming(Generators):
     """The stream that the settings name."""
 
@@ -275,3 +282,10 @@ class Streaming(Generators):
         if split == "test":
             return Stream() if getattr(cfg, "tested", False) else None
         return globals()[cfg.stream]()
+
+
+class StreamingByWeight(Streaming):
+    """Wants an order of samples that have no numbers."""
+
+    def weights(self, dataset, cfg):
+        return [1.0]

@@ -174,6 +174,10 @@ def test_a_stream_goes_on_where_max_steps_is_raised(tmp_path: Path) -> None:
             r"max_steps is null, and the training data are a stream \(Stream\)",
         ),
         (streaming("Short", workers=2), "the stream Short has no sample for rank 0, worker 1: lower workers"),
+        (
+            streaming("Uncopyable"),
+            r"the state of the stream Uncopyable cannot be kept \(cannot pickle 'generator' object\): state_dict\(\) must",
+        ),
         pytest.param(
             streaming("Unsavable"),
             r"the state of the stream\['path'\] is a PosixPath, which a checkpoint cannot hold",
@@ -197,6 +201,15 @@ def test_readers_that_take_no_share_of_their_own_are_noticed(
     start(run)
     said = capfd.readouterr().out
     assert "warning: rank 0, worker 0 and rank 0, worker 1 begin with the same samples" in said
+
+
+def test_an_order_by_numbers_that_a_stream_does_not_have_is_said(
+    run: RunFolder, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(run, **{**streaming("Stream", max_steps=1), "task": "StreamingByWeight"})
+    start(run)
+    said = "warning: nothing calls weights of the task: the training data are a stream (Stream), whose order is its own"
+    assert said in capfd.readouterr().out
 
 
 @pytest.mark.long
