@@ -280,6 +280,27 @@ def test_a_rank_whose_loaders_worker_is_gone_says_so_unless_something_else_faile
     assert said(tmp_path, chain + killed + failed(2), processes=4).kind == "loader-killed"
 
 
+def test_a_group_of_exceptions_is_named_with_the_first_of_them(tmp_path: Path) -> None:
+    log = (
+        "  + Exception Group Traceback (most recent call last):\n"
+        '  |   File "train.py", line 45, in <module>\n'
+        "  |     fetch()\n"
+        "  | ExceptionGroup: several (2 sub-exceptions)\n"
+        "  +-+---------------- 1 ----------------\n"
+        "    | Traceback (most recent call last):\n"
+        '    |   File "train.py", line 40, in fetch\n'
+        "    | ValueError: one\n"
+        "    +---------------- 2 ----------------\n"
+        "    | KeyError: 'two'\n"
+        "    +------------------------------------\n"
+    )
+    ranked = "".join(f"[rank2]: {line}\n" for line in log.splitlines())
+    for text, rank in ((log, None), (ranked + trace(LOST, 0) + failed(2), 2)):
+        cause = said(tmp_path, text)
+        assert (cause.kind, cause.rank) == (GENERIC, rank)
+        assert cause.what.startswith("ExceptionGroup: several (2 sub-exceptions)")
+
+
 def test_the_words_with_which_a_program_exits_are_shown(tmp_path: Path) -> None:
     log = STEPS + "checkpoint format 3 is too new\n" + trace(LOST, 0) + failed(3)
     cause = said(tmp_path, log, exit_code=143, processes=4)

@@ -8,8 +8,15 @@ from hypothesis import strategies as st
 
 from slurmgpu.models.run import JobState
 from slurmgpu.slurm.ids import JobId, expand_pattern, first_host
-from slurmgpu.slurm.text import SEPARATOR, known, moment, rows, seconds, size, whole
+from slurmgpu.slurm.text import SEPARATOR, known, moment, rows, seconds, size, unread, whole
 from slurmgpu.slurm.tres import gpus_of_job, read_gpus
+
+
+def test_of_very_many_rows_that_cannot_be_read_the_first_are_named_and_the_rest_counted() -> None:
+    notes = unread("squeue", ["x" * 1000] * 30_000)
+    assert (len(notes), notes[-1]) == (6, "squeue: 29,995 more rows that cannot be read were left out")
+    assert max(map(len, notes)) < 300
+    assert len(unread("squeue", ["x"] * 5)) == 5
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,13 @@ def cleaned(raw: bytes) -> str:
 
 # Behind a progress bar, which ends without a newline; a worker's "Original Traceback" is a line of its own.
 _BEHIND_OTHERS = re.compile(
-    r"(?:\[(?:rank:? ?)?[\w|,]+(?: on [\w.-]+)?\](?:<std\w+>)?:? ?)*(?<!Original )Traceback \(most recent call last\):?\s*$"
+    r"(?:\[(?:rank:? ?)?[\w|,]+(?: on [\w.-]+)?\](?:<std\w+>)?:? ?)*"
+    r"(?<!Original )(?<!Group )Traceback \(most recent call last\):?\s*$"
 )
+
+
+# An exception group draws its traceback, and those in it, beside lines: "  | ValueError: one", "  + Exception Group Traceback".
+_GROUP = re.compile(r" {2,}(?:\| |\+ (?=Exception Group Traceback))")
 
 
 def _split(text: str, rank: Optional[int], labelled: bool) -> Line:
@@ -145,7 +150,8 @@ def _split(text: str, rank: Optional[int], labelled: bool) -> Line:
                 rank = int(groups["rank"]) if groups.get("rank") else rank
                 host = groups.get("host") or host
                 break
-    return Line(text[at:], rank, text[:at], host)
+    drawn = _GROUP.match(text, at) if text[at : at + 2] == "  " else None
+    return Line(text[drawn.end() if drawn else at :], rank, text[:at], host)
 
 
 class _Budget:

@@ -13,7 +13,7 @@ from slurmgpu.monitoring.select import Selection, belongs, owner
 from slurmgpu.monitoring.settling import IN_FLIGHT
 from slurmgpu.monitoring.status import status
 from slurmgpu.monitoring.waits import word_of
-from slurmgpu.slurm import JobId, Slurm, cluster_name_here
+from slurmgpu.slurm import MORE_UNREAD, JobId, Slurm, cluster_name_here
 
 __all__ = ["check_at_rest", "completed_tasks"]
 
@@ -36,7 +36,8 @@ def check_at_rest(slurm: Slurm, run: Run, now: datetime) -> None:
     live = [job for job in queued if not job.state.is_final and belongs(run, job)]
     if live:
         raise _lives(live[0], run)
-    unread = [note for note in notes if any(str(number) in note for number in run.job_ids)]
+    words = [MORE_UNREAD, *map(str, run.job_ids)]
+    unread = [note for note in notes if any(word in note for word in words)]
     if unread:
         raise OutcomeUnknown(
             f"cannot tell whether a job of {run.run_dir} is still queued or running: {unread[0]}",

@@ -35,6 +35,7 @@ from slurmgpu.slurm.sbatch import Accepted, Estimate, Outcome, Rejected, Unknown
 from slurmgpu.slurm.scancel import Said, check_signal
 from slurmgpu.slurm.shelf import FLOOR, Shelf, shelf_here
 from slurmgpu.slurm.sstat import StepUse
+from slurmgpu.slurm.text import MORE_UNREAD
 
 if TYPE_CHECKING:
     from slurmgpu.models.discovered import Discovered, LoginNode
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
     from slurmgpu.slurm.present.queue import Asked, QueuedJob
 
 __all__ = [
-    "FLOOR", "NOT_OF_SALLOC", "TAKEN_OFF", "Accepted", "Accounting", "Answer", "Asked", "Book", "Estimate", "Health",
-    "Heard", "Histories", "History", "Holder", "JobId", "Limit", "NodeNow", "Outcome", "PartitionNow", "Present",
+    "FLOOR", "MORE_UNREAD", "NOT_OF_SALLOC", "TAKEN_OFF", "Accepted", "Accounting", "Answer", "Asked", "Book", "Estimate",
+    "Health", "Heard", "Histories", "History", "Holder", "JobId", "Limit", "NodeNow", "Outcome", "PartitionNow", "Present",
     "QueuedJob", "Rejected", "Runner", "Said", "Sampling", "Shelf", "Slurm", "Start", "Step", "StepUse", "Unknown",
     "Unreachable", "Verb", "call", "check_signal", "cluster_name_here", "current_user", "even", "expand", "expand_pattern",
     "hear", "highest_exit_code", "refusal", "shelf_here", "submission_env",

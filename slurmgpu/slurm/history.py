@@ -28,7 +28,7 @@ from slurmgpu.slurm.sacct import (
     read_step,
     whose,
 )
-from slurmgpu.slurm.text import each_row, moment, size, whole
+from slurmgpu.slurm.text import each_row, moment, size, unread, whole
 
 __all__ = ["HISTORY", "Histories", "History", "Start", "command", "parse", "read"]
 
@@ -110,7 +110,7 @@ def parse(text: str) -> Histories:
     by_job: dict[tuple[str | None, str], list[Start]] = {}
     for start in _starts(text, bad, notes):
         by_job.setdefault((start.job.cluster, start.job.job_id), []).append(start)
-    notes += [f"sacct: a row that cannot be read was left out: {row[:200]!r}" for row in bad]
+    notes += unread("sacct", bad)
     jobs = [history for starts in by_job.values() for history in _histories(starts)]
     return Histories(jobs, notes=notes)
 

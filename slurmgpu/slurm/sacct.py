@@ -14,7 +14,7 @@ from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.slurm.answers import meaning_of
 from slurmgpu.slurm.commands import Answer, Commands
 from slurmgpu.slurm.ids import JobId
-from slurmgpu.slurm.text import SEPARATOR, each_row, known, moment, often, seconds, size, whole
+from slurmgpu.slurm.text import SEPARATOR, each_row, known, moment, often, seconds, size, unread, whole
 from slurmgpu.slurm.tres import read_gpus
 
 __all__ = [
@@ -179,8 +179,7 @@ def parse(text: str, *, submit_line: bool = False, use: bool = False) -> Account
     steps: list[Step] = []
     records = (dict(zip(fields, row, strict=True)) for row in each_row(text, len(fields), bad))
     jobs = list(_jobs(records, steps, notes))
-    unread = [f"sacct: a row that cannot be read was left out: {row[:200]!r}" for row in bad]
-    return Accounting(jobs, steps, notes=unread + notes)
+    return Accounting(jobs, steps, notes=unread("sacct", bad) + notes)
 
 
 def _jobs(records: Iterable[dict[str, str]], steps: list[Step], notes: list[str]) -> Iterator[JobStatus]:

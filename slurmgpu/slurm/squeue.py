@@ -11,7 +11,7 @@ from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.slurm.answers import meaning_of
 from slurmgpu.slurm.commands import READ_TIMEOUT, Commands, unreachable
 from slurmgpu.slurm.ids import JobId, expand_pattern
-from slurmgpu.slurm.text import SEPARATOR, each_row, known, moment, often, seconds, whole
+from slurmgpu.slurm.text import SEPARATOR, each_row, known, moment, often, seconds, unread, whole
 from slurmgpu.slurm.tres import gpus_of_job
 
 __all__ = ["FIELDS", "command", "parse", "read"]
@@ -59,7 +59,7 @@ def parse(text: str) -> tuple[list[JobStatus], list[str]]:
     bad: list[str] = []
     odd: list[str] = []
     jobs = list(_jobs(each_row(text, len(FIELDS), bad), odd))
-    return jobs, [f"squeue: a row that cannot be read was left out: {row[:200]!r}" for row in bad] + odd
+    return jobs, unread("squeue", bad) + odd
 
 
 def _jobs(good: Iterable[list[str]], notes: list[str]) -> Iterator[JobStatus]:

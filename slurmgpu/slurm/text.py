@@ -5,11 +5,23 @@ from __future__ import annotations
 import math
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
 
-__all__ = ["SEPARATOR", "each_row", "known", "moment", "often", "rows", "seconds", "size", "whole"]
+__all__ = [
+    "MORE_UNREAD",
+    "SEPARATOR",
+    "each_row",
+    "known",
+    "moment",
+    "often",
+    "rows",
+    "seconds",
+    "size",
+    "unread",
+    "whole",
+]
 
 SEPARATOR = f"\x1f{secrets.token_hex(6)}\x1f"
 """What ends each field: new in each process, since Slurm prints a job's name as it is, and a name could hold any
@@ -32,6 +44,21 @@ def rows(text: str, fields: int) -> tuple[list[list[str]], list[str]]:
     """
     bad: list[str] = []
     return list(each_row(text, fields, bad)), bad
+
+
+_MOST_UNREAD = 5
+
+
+def unread(command: str, bad: Sequence[str]) -> list[str]:
+    """Notes on what could not be read as rows; of very many, the first ones."""
+    notes = [
+        f"{command}: a row that cannot be read was left out: {row[:200]!r}" for row in bad[:_MOST_UNREAD]
+    ]
+    more = len(bad) - len(notes)
+    return [*notes, f"{command}: {more:,} {MORE_UNREAD}"] if more else notes
+
+
+MORE_UNREAD = "more rows that cannot be read were left out"
 
 
 def each_row(text: str, fields: int, bad: list[str]) -> Iterator[list[str]]:
