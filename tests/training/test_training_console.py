@@ -114,6 +114,18 @@ def test_what_a_task_prints_breaks_no_bar(monkeypatch: pytest.MonkeyPatch) -> No
     assert (sys.stdout, sys.stderr) == (screen, screen)
 
 
+def test_what_a_task_prints_on_another_rank_takes_the_bar_away_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = terminal(monkeypatch)
+    speaker, other = Console(True), Console(False)
+    speaker.draw(bar(1))
+    other.open()
+    print("from", "rank 1")
+    other.close()
+    assert screen.getvalue().endswith("\r\x1b[Kfrom rank 1\n")
+    speaker.draw(bar(2))
+    assert screen.seen()[-1] == bar(2).line(59)
+
+
 def test_a_log_has_a_plain_line_a_minute(capsys: pytest.CaptureFixture[str], clock_now: list[float]) -> None:
     speaker = Console(True)
     for second in range(1, 181):

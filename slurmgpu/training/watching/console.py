@@ -17,6 +17,7 @@ __all__ = ["Console", "describe", "describe_bytes", "duration"]
 
 _LOG_INTERVAL = 60.0  # seconds between two lines of progress in a log at least
 _PATIENCE = 0.1  # seconds
+_ERASE = "\r\x1b[K"  # what stands in a line, of which only another process knows
 
 
 class Console:
@@ -27,7 +28,9 @@ class Console:
 
     def __init__(self, speaks: bool) -> None:
         self._speaks = speaks
-        self._screen: Any = _terminal() if speaks else None
+        terminal = _terminal()
+        self._screen: Any = terminal if speaks else None
+        self._neighbours = not speaks and terminal is not None  # the terminal may have the bar of rank 0
         self._logs = speaks and (self._screen is None or not sys.stdout.isatty())
         self._unicode = "utf" in (getattr(self._screen, "encoding", None) or "").lower()
         self._shown = 0
@@ -71,6 +74,8 @@ class Console:
             if self._shown:
                 _write(self._screen, "\r" + " " * self._shown + "\r")
                 self._shown = 0
+            elif self._neighbours and text and not self._open:
+                text = _ERASE + text
             if text:
                 self._open = not text.endswith(("\n", "\r"))
             _write(stream, text)
@@ -89,7 +94,7 @@ class Console:
         """From now on also what others print on the terminal, such as the task, takes the bar away first."""
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
-            if self._screen is not None and stream.isatty():
+            if (self._screen is not None or self._neighbours) and stream.isatty():
                 self._taken[name] = stream
                 setattr(sys, name, _Beside(stream, self))
 
