@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from .generators import put_back, states_of
 from .processes.group import Group
 from .saving import randomness
 from .settings import Config
@@ -70,6 +71,8 @@ class Callbacks:
     def _apart(self, name: str, *arguments: object) -> None:
         told = self._task.callback(name)
         if told is not None:
-            before = randomness.capture(self._group.device)
+            before, generators = randomness.capture(self._group.device), self._task.generators()
+            states = states_of(generators)
             told(*arguments)
             randomness.restore(before, self._group.device)
+            put_back(generators, states)

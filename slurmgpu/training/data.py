@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default
 
 from . import batches as batch_kinds
 from .errors import SettingsError, TrainingError
-from .generators import Seed, digest, find
+from .generators import Seed, digest, find, used_by
 from .order import Order, Piece, Share, mix, sample_seed
 from .processes.group import Group, own_cpus
 from .task import Collate, Data, describe_value
@@ -113,9 +113,10 @@ class Fetch:
     def _look(self, base: int, index: int) -> list[Seed]:
         """What seeds the dataset's own generators, those too that it makes when it is first asked for a sample."""
         seed = sample_seed(base, index)
-        self._own = find(self.dataset)
+        drawing = [self.dataset, *([] if self._collate is None else used_by(self._collate))]
+        self._own = find(*drawing)
         first = self._sample(seed, index)
-        again = find(self.dataset)
+        again = find(*drawing)
         if len(again) > len(self._own):
             self._own = again
             first = self._sample(seed, index)

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import inspect
 import itertools
 import random
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Optional
 
 import torch
 
 from .order import mix
 
-__all__ = ["Seed", "digest", "find", "raw_bytes"]
+__all__ = ["Seed", "digest", "find", "put_back", "raw_bytes", "reach", "states_of", "used_by"]
 
 Seed = Callable[[int], object]
 """Seeds one generator."""
@@ -30,16 +31,27 @@ Seed = Callable[[int], object]
 _DEPTH, _FIRST, _MOST = 8, 64, 5_000
 # Nothing of these keeps a generator but in attributes of an instance.
 _LIBRARIES = {"builtins", "collections", "functools", "numpy", "random", "torch", "torchvision", "typing"}
+_OF_MODULES = vars(torch.nn.Module()).keys()
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.Tensor)
 
 
 def find(*values: object) -> list[Seed]:
     """What seeds each generator that the values can reach, always in the same order; none of the global ones."""
     numpy = sys.modules.get("numpy")
+    found: list[Seed] = []
+    for number, value in enumerate(reach(*values)):
+        seed = _seeder(value, numpy)
+        found.append(lambda base, seed=seed, number=number: seed(mix(base, number)))  # type: ignore[misc]
+    return found
+
+
+def reach(*values: object) -> list[Any]:
+    """Each generator that the values can reach, always in the same order; none of the global ones."""
+    numpy = sys.modules.get("numpy")
     seen = {id(torch.default_generator), id(getattr(random, "_inst", None))}
     if numpy is not None:
         seen.add(id(getattr(numpy.random.mtrand, "_rand", None)))
-    found: list[Seed] = []
+    found: list[Any] = []
     todo = [(value, _DEPTH) for value in reversed(values)]
     kept: list[object] = []  # what lives for a moment only would lend its id to the next
     while todo and len(kept) < _MOST:
@@ -48,10 +60,8 @@ def find(*values: object) -> list[Seed]:
             continue
         seen.add(id(value))
         kept.append(value)
-        seed = _seeder(value, numpy)
-        if seed is not None:
-            number = len(found)
-            found.append(lambda base, seed=seed, number=number: seed(mix(base, number)))  # type: ignore[misc]
+        if _seeder(value, numpy) is not None:
+            found.append(value)
         elif depth:
             todo += [(each, depth - 1) for each in reversed(list(_inside(value)))]
     return found
@@ -73,6 +83,79 @@ def _seeder(value: object, numpy: Any) -> Any:
     return None
 
 
+def used_by(method: object) -> list[object]:
+    """What a task's method may draw from: the attributes of the task that its code names, or that of methods named there."""
+    owner = getattr(method, "__self__", None)
+    if owner is None or isinstance(owner, type):
+        return [method]
+    found: list[object] = []
+    todo: list[Any] = [getattr(method, "__func__", method)]
+    seen: set[str] = set()
+    while todo:
+        function = inspect.unwrap(todo.pop())
+        found.append(function)
+        for name in sorted(set(_code_names(getattr(function, "__code__", None))) - seen):
+            seen.add(name)
+            # As it is kept: to ask for it might run code of the task's.
+            value = getattr(owner, "__dict__", {}).get(name, inspect.getattr_static(type(owner), name, None))
+            value = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+            (todo if isinstance(value, types.FunctionType) else found).append(value)
+    return found
+
+
+def states_of(generators: Iterable[Any]) -> list[list[Any]]:
+    """The states of generators as plain values, each with its kind."""
+    return [[type(each).__name__, _plain(_state(each))] for each in generators]
+
+
+def put_back(generators: Sequence[Any], saved: Sequence[Sequence[Any]]) -> bool:
+    """Put the states of generators back; False, and nothing done: they are those of others."""
+    kinds = [type(each).__name__ for each in generators]
+    if kinds != [kind for kind, _ in saved]:
+        return False
+    for each, (_, state) in zip(generators, saved):
+        if isinstance(each, torch.Generator):
+            each.set_state(state)
+        elif isinstance(each, random.Random):
+            each.setstate(state)
+        elif hasattr(
+            each, "set_state"
+        ):  # numpy's RandomState keeps every other number of a normal distribution
+            each.set_state(_like(_state(each), state))
+        else:
+            bits = _bits(each)
+            bits.state = _like(bits.state, state)
+    return True
+
+
+def _state(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if hasattr(generator, "get_state"):
+        return generator.get_state(legacy=False)
+    return _bits(generator).state
+
+
+def _bits(generator: Any) -> Any:
+    """What a generator of numpy draws its bits from."""
+    return getattr(generator, "bit_generator", generator)
+
+
+def _plain(state: Any) -> Any:
+    if isinstance(state, Mapping):
+        return {name: _plain(each) for name, each in state.items()}
+    return state.tolist() if hasattr(state, "tolist") and not isinstance(state, torch.Tensor) else state
+
+
+def _like(now: Any, saved: Any) -> Any:
+    """The saved values, as arrays where the state has arrays now."""
+    if isinstance(now, Mapping):
+        return {name: _like(now.get(name), each) for name, each in saved.items()}
+    return sys.modules["numpy"].array(saved, now.dtype) if hasattr(now, "dtype") else saved
+
+
 def _set_bits(bits: Any, seed: int) -> None:
     bits.state = type(bits)(seed).state
 
@@ -91,9 +174,18 @@ def _inside(value: object) -> Iterable[object]:
         return ()
     if isinstance(value, type):
         return _of_class(value)
+    if isinstance(
+        value, torch.nn.Module
+    ):  # all of its parts at once, however deep they lie, and nothing of torch's own
+        return *value.modules(), *_first(own_attributes(value).values()), *type(value).__mro__
     slots = [name for kind in type(value).__mro__ for name in _names(getattr(kind, "__slots__", ()))]
     own = [getattr(value, name, None) for name in slots if not name.startswith("__")]
     return *_first(getattr(value, "__dict__", {}).values()), *own, *type(value).__mro__
+
+
+def own_attributes(module: torch.nn.Module) -> dict[str, Any]:
+    """What a module keeps beside what each module has: parameters, buffers, modules, hooks."""
+    return {name: value for name, value in vars(module).items() if name not in _OF_MODULES}
 
 
 def _first(values: Iterable[object]) -> list[object]:
@@ -138,7 +230,9 @@ def _of_function(function: Any) -> list[object]:
     return found
 
 
-def _code_names(code: types.CodeType) -> Iterator[str]:
+def _code_names(code: Optional[types.CodeType]) -> Iterator[str]:
+    if code is None:
+        return
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

@@ -23,6 +23,8 @@ from .callbacks import Callbacks
 from .data import count_workers, train_batches
 from .errors import EvaluationFailed, NotFinite, SettingsError
 from .evaluation import Evaluation, Results, trained_sums
+from .generators import put_back as put_generators_back
+from .generators import reach, states_of
 from .judging import Judge
 from .optimizers import by_name, learning_rates, make_optimizer
 from .order import Order, Share, mix, shares
@@ -94,6 +96,7 @@ class Loop:
         task.beside(self.model, group.device)
         self.optimizer = make_optimizer(task, self.model, cfg)
         self.beside = task.beside(self.model, group.device)
+        self.unkept = task.unkept(self.model)
         self.beside.refuse_trained(self.optimizer.param_groups, self.model, str(task.path))
         self.average = None if settings.ema is None else Average(self.model, settings.ema)
         self.total_steps = self.remaining_steps()
@@ -411,13 +414,24 @@ class Loop:
 
     @contextlib.contextmanager
     def _as_evaluated(self) -> Iterator[None]:
-        """The model has the average of its weights inside, if there is one; buffers of a rank's own are its own again after."""
-        own = self.own_buffers()
+        """The model has the average of its weights inside, if there is one; buffers of a rank's own are its own again after.
+
+        And what is drawn from generators of the task's own is as if it had not been.
+        """
+        own, generators = self.own_buffers(), self.generators()
+        states = states_of(generators)
         try:
             with contextlib.nullcontext() if self.average is None else self.average.in_place():
                 yield
         finally:
             put_back(self.model.buffers(), own)
+            put_generators_back(generators, states)
+
+    def generators(self) -> list[Any]:
+        """Random generators that the model and the task keep; those of a stream go on with it."""
+        found = self.task.generators(self.model)
+        others = reach(self._train) if found and self.stream is not None else []
+        return [each for each in found if not any(each is other for other in others)]
 
     def own_buffers(self) -> list[torch.Tensor]:
         """Copies of this rank's buffers where they are not rank 0's; else none."""

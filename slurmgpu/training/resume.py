@@ -9,6 +9,7 @@ from typing import Any, Optional
 from .errors import TrainingError
 from .evaluation import Results
 from .export import AVERAGE
+from .generators import put_back as put_generators_back
 from .loop import Loop, Position
 from .optimizers import Schedule, load_state
 from .order import mix
@@ -148,6 +149,10 @@ def restore_rank(loop: Loop) -> None:
     own, found = loop.session.read_own(), loop.session.found
     if own:
         put_back(loop.model.buffers(), own.get("buffers", []))
+        if not put_generators_back(loop.generators(), own.get("generators", [])):
+            loop.console.say(
+                "note: random generators that the model and the task keep begin anew: the checkpoint has others"
+            )
         # With a complete one all losses are logged, those that its parts were saved with too.
         if found is not None and not found.manifest["complete"]:
             loop.meter.restore(own["meter"])

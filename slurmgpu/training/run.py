@@ -13,6 +13,7 @@ import torch
 from .errors import EvaluationFailed, NotFinite, Paused, SettingsError, TrainingError
 from .export import AVERAGE
 from .fitting.finder import find, found_before
+from .generators import states_of
 from .judging import is_spent
 from .loop import Loop
 from .optimizers import left_out, unknown_options
@@ -341,6 +342,9 @@ class _Run:
         buffers = loop.own_buffers()
         if buffers:
             own["buffers"] = buffers
+        generators = loop.generators()
+        if generators:
+            own["generators"] = states_of(generators)
         if loop.stream is not None:
             own["stream"] = loop.stream.state()
         if loop.task.own is not None:
@@ -372,11 +376,22 @@ class _Run:
                 )
         if not position.evaluated:
             loop.try_tests()
+        loop.unkept.changed()  # what is compared with, from here on
 
     def _note_changes(self) -> None:
         """Say once what the task changes that no checkpoint holds."""
         # A task with a state of its own has put in what it needs.
-        changed = [] if self._noted or self.loop.task.own is not None else self.loop.beside.changed()
+        if self._noted or self.loop.task.own is not None:
+            return
+        unkept = self.loop.unkept.changed()
+        if unkept:
+            self._noted = True
+            self.console.say(
+                f"note: {', '.join(unkept[:4])}{' and others' if unkept[4:] else ''} changed while the training went on, and "
+                "no checkpoint has such attributes: a resume begins with their first values; if the training depends on "
+                "them, make them persistent buffers of the model, or give the task a state_dict() that returns them"
+            )
+        changed = self.loop.beside.changed()
         if changed:
             self._noted = True
             self.console.say(

@@ -25,7 +25,9 @@ from torch.utils.data import IterableDataset
 from . import tasks
 from .beside import Beside
 from .errors import TrainingError
+from .generators import reach
 from .settings import Config
+from .unkept import Unkept
 
 __all__ = ["CALLBACKS", "Collate", "Data", "Loss", "Scalar", "Task", "describe_value", "is_stream", "load"]
 
@@ -231,6 +233,14 @@ class Task:
         if not (isinstance(answer, Mapping) and all(isinstance(name, str) for name in answer)):
             raise self._wrong("state_dict", "a mapping of name -> value", answer)
         return dict(answer)
+
+    def generators(self, *others: object) -> list[Any]:
+        """The random generators that the task keeps, and those of ``others``; not the global ones."""
+        return reach(*others, self._user)
+
+    def unkept(self, model: torch.nn.Module) -> Unkept:
+        """What the task and the model keep, and no checkpoint has."""
+        return Unkept(self._user, model)
 
     def callback(self, name: str) -> Optional[Callable[..., object]]:
         """The method that is to be called at a named place, if there is one."""

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from slurmgpu.training.errors import TrainingError
+from slurmgpu.training.generators import put_back, states_of
 from slurmgpu.training.optimizers import load_state
+from slurmgpu.training.saving.snapshot import Snapshot
 
 from .conftest import RunFolder, new_run
 from .test_training_hooks import alike
@@ -218,3 +220,111 @@ class Task(Line):
         TrainingError, match="a LambdaLR, does not take the saved state, which seems to be of ano"
     ):
         run.here()
+
+
+def test_random_generators_that_a_task_and_its_model_keep_go_on_where_they_were(tmp_path: Path) -> None:
+    """Of the task, of a module deep in the model, in a global; an evaluation that draws from them moves none."""
+    text = """
+shared = random.Random(3)
+
+
+class Noise(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(4)
+
+    def forward(self, x):
+        return x + torch.rand(1, generator=self.generator)
+
+
+class Task(Line):
+    def __init__(self):
+        super().__init__()
+        self.own = [random.Random(5)]
+
+    def model(self, cfg):
+        return nn.Sequential(nn.Sequential(nn.Sequential(nn.Sequential(Noise()))), nn.Linear(3, 1))
+
+    def loss(self, model, batch):
+        return super().loss(model, batch) * self.own[0].uniform(0.5, 1.5) + shared.random()
+"""
+    whole_and_in_parts(tmp_path, text, "3", "4", max_steps=7, evaluate_steps=2)
+    often = new_run(tmp_path, "often")
+    write(often, text, max_steps=7, evaluate_steps=1)
+    often.here()
+    assert often.losses() == RunFolder(tmp_path / "whole").losses()
+
+
+def test_generators_of_numpy_go_on_where_they_were() -> None:
+    numpy = pytest.importorskip("numpy")
+    kinds = (numpy.random.PCG64, numpy.random.MT19937, numpy.random.Philox, numpy.random.SFC64)
+    kept = [*(numpy.random.Generator(kind(1)) for kind in kinds), numpy.random.RandomState(1), kinds[0](2)]
+
+    def draw() -> list[float]:
+        return [float(each.normal()) for each in kept[:-1]] + [
+            float(numpy.random.Generator(kept[-1]).normal())
+        ]
+
+    draw()
+    saved = Snapshot().take(states_of(kept), "generators")
+    drawn = draw()
+    assert put_back(kept, saved)
+    assert draw() == drawn
+    assert not put_back(kept[1:], saved)
+
+
+def test_what_a_collate_draws_from_a_generator_of_the_task_is_drawn_again(tmp_path: Path) -> None:
+    text = """
+class Task(Line):
+    def __init__(self):
+        super().__init__()
+        self.own = random.Random()
+
+    def dataset(self, cfg, split):
+        data = super().dataset(cfg, split)
+        return [data[index] for index in range(len(data))]
+
+    def collate(self, samples):
+        return self.noisy(torch.utils.data.default_collate(samples))
+
+    def noisy(self, batch):
+        return [batch[0] + self.own.random(), *batch[1:]]
+"""
+    whole_and_in_parts(tmp_path, text, "3", max_steps=6)
+
+
+def test_attributes_that_change_while_it_trains_are_named_once(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """
+class Cooling(nn.Linear):
+    def __init__(self):
+        super().__init__(3, 1)
+        self.heat, self.fixed = 1.0, 0
+        self.register_buffer("count", torch.zeros(1), persistent=False)
+        self.register_buffer("table", torch.zeros(1), persistent=False)
+
+    def forward(self, x):
+        self.heat *= 0.9
+        self.count += 1
+        self.table += 0
+        self.fixed = 7  # from the first batch on
+        return super().forward(x) * self.heat
+
+
+class Task(Line):
+    def model(self, cfg):
+        self.seen = []
+        return nn.Sequential(Cooling())
+
+    def loss(self, model, batch):
+        self.seen.append(1)
+        return super().loss(model, batch)
+"""
+    write(run, text, max_steps=6, checkpoint_steps=2)
+    run.here()
+    out = capsys.readouterr().out
+    said = [line for line in out.splitlines() if "no checkpoint has such attributes" in line]
+    assert len(said) == 1
+    named = said[0].partition(" changed while")[0].removeprefix("note: ").split(", ")
+    assert sorted(named) == ["Task.calls", "Task.seen", "model.0.count", "model.0.heat"]

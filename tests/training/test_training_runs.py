@@ -294,7 +294,7 @@ def test_settings_that_changed_and_matter_are_named(
     run.write(epochs=2, batch_size=25, lr=0.5, workers=0, keep=3, config={"hidden": 4, "same": 2})
     capsys.readouterr()
     run.here()
-    (note,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note:")]
+    (note,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: changed")]
     assert (
         "changed since step-2: batch_size 50 -> 25, lr 0.001 -> 0.5, config.hidden 1 -> 4. Training" in note
     )
