@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from slurmgpu.cli.completing import clusters
 from slurmgpu.cli.gathering import gathered
 
 
@@ -28,6 +29,15 @@ _where = gathered(
     ),
     click.option("--json", "as_json", is_flag=True, help="One JSON document."),
 )
+
+
+class Described(NamedTuple):
+    """What is trained, and where its environment is described."""
+
+    what: str
+    config: tuple[str, ...]
+    sets: tuple[str, ...]
+    cluster: str | None
 
 
 @click.group()
@@ -82,3 +92,57 @@ def node(**options: Any) -> None:
     from slurmgpu.cli.actions.bench import act_node
 
     act_node(**options)
+
+
+@command.command("task", short_help="What a training gains from more of everything.")
+@gathered(
+    "asked",
+    Described,
+    click.argument("what", metavar="TASK.py:CLASS|slurmgpu:NAME|JOB.yaml"),
+    click.option("--config", multiple=True, metavar="KEY=VALUE", help="What the task reads as cfg.KEY."),
+    click.option(
+        "--set",
+        "sets",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Any other part of the job file, as train.batch_size=64.",
+    ),
+    click.option(
+        "--cluster",
+        metavar="NAME",
+        help="The cluster profile whose environments count: its name, or a file.",
+        shell_complete=clusters,
+    ),
+)
+@click.option(
+    "--part",
+    "parts",
+    multiple=True,
+    type=click.Choice(["batch", "workers", "precision", "scaling"]),
+    help="Only this part.  [may be repeated; default: all]",
+)
+@click.option(
+    "--processes",
+    metavar="N,N",
+    help="Numbers of processes.  [default: 1, 2, 4, ... up to the GPUs, or to 2 on the CPU]",
+)
+@click.option(
+    "--seconds",
+    type=float,
+    default=8.0,
+    show_default=True,
+    help="How long each is measured, after its start.",
+)
+@_where
+def task(**options: Any) -> None:
+    """Find out what a training gains from larger batches, workers, precisions and processes.
+
+    Each setting is tried by the training itself, for some seconds in processes of its own, in the order: as it is, in one
+    process; other micro-batches; data-loader workers; precisions, channels_last and compile; several processes, with the
+    micro-batch and with the whole batch kept. Nothing of a try is kept, and no try evaluates or saves.
+
+    Prints what was measured, and what follows from it.
+    """
+    from slurmgpu.cli.actions.bench import act_task
+
+    act_task(**options)

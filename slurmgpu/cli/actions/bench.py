@@ -16,24 +16,29 @@ from typing import TYPE_CHECKING
 import click
 
 from slurmgpu.cli.actions.local import LOGIN_NICE, on_login_node
+from slurmgpu.cli.actions.planned_training import planned
 from slurmgpu.cli.preparing import note
 from slurmgpu.errors import InvalidInput, RunFailed
+from slurmgpu.files.layered import Layered
 from slurmgpu.files.settings import runs_by_settings
-from slurmgpu.monitoring.benching import node
+from slurmgpu.monitoring.benching import node, tries
 from slurmgpu.monitoring.benching.networks import PUBLISHED, PUBLISHED_PLACES, seconds, times
 from slurmgpu.monitoring.benching.page import page
 from slurmgpu.monitoring.benching.results import SCHEMA, Results, read
+from slurmgpu.monitoring.benching.verdict import judge
 from slurmgpu.monitoring.benching.wording import is_busy, machine_line
 from slurmgpu.printable import printable
 from slurmgpu.submission.entrypoint import chosen_python
+from slurmgpu.submission.preflight import check_task
 from slurmgpu.submission.run_directory import copy_entrypoint
 
 if TYPE_CHECKING:
-    from slurmgpu.cli.bench import Where
+    from slurmgpu.cli.bench import Described, Where
 
 _ROWS, _ASKED = "rows.jsonl", "asked.json"
 _SHORTEST, _LONGEST = 0.2, 600.0
-_MOST_THREADS = 1024
+_MOST = 1024
+_PARTS = ("batch", "workers", "precision", "scaling")
 
 
 def act_networks(
@@ -45,14 +50,11 @@ def act_networks(
                 f"--only {name}: there is no such network", hint=f"the networks are {', '.join(PUBLISHED)}"
             )
     if not _SHORTEST <= seconds <= _LONGEST:
-        raise InvalidInput(
-            f"--seconds {seconds:g}: each is measured for {_SHORTEST:g} to {_LONGEST:g} seconds",
-            hint="leave it out for 5 seconds",
-        )
+        raise _wrong_seconds(seconds, "5 seconds")
     asked = {
         "kind": "networks",
         "networks": list(networks),
-        "threads": _threads(threads),
+        "threads": _numbers("--threads", threads),
         "gpus": None,
         "precisions": list(precisions) or ["fp32"],
         "seconds": seconds,
@@ -60,14 +62,22 @@ def act_networks(
     _measure(asked, where)
 
 
-def _threads(text: str | None) -> list[int] | None:
+def _wrong_seconds(seconds: float, usual: str) -> InvalidInput:
+    return InvalidInput(
+        f"--seconds {seconds:g}: each is measured for {_SHORTEST:g} to {_LONGEST:g} seconds",
+        hint=f"leave it out for {usual}",
+    )
+
+
+def _numbers(option: str, text: str | None) -> list[int] | None:
+    """Numbers from 1 on, with commas between, each once; None where the option is not given."""
     if text is None:
         return None
     found = [int(one) if one.isascii() and one.isdigit() else 0 for one in text.replace(" ", "").split(",")]
-    if not all(1 <= one <= _MOST_THREADS for one in found):
+    if not all(1 <= one <= _MOST for one in found):
         raise InvalidInput(
-            f"--threads {text}: these are numbers of CPU threads from 1 to {_MOST_THREADS}, with commas between",
-            hint="as in --threads 1,2,4",
+            f"{option} {text}: these are numbers from 1 to {_MOST}, with commas between",
+            hint=f"as in {option} 1,2,4",
         )
     return list(dict.fromkeys(found))
 
@@ -77,6 +87,30 @@ def act_node(folders: Sequence[str], where: Where) -> None:
         if not Path(folder).is_dir():
             raise InvalidInput(f"--folder {folder}: there is no such folder", hint="name one that exists")
     _measure({"kind": "node", "folders": [str(Path(one).absolute()) for one in folders]}, where)
+
+
+def act_task(
+    asked: Described, parts: Sequence[str], processes: str | None, seconds: float, where: Where
+) -> None:
+    if not _SHORTEST <= seconds <= _LONGEST:
+        raise _wrong_seconds(seconds, "8 seconds")
+    numbers = _numbers("--processes", processes)
+    prepared = planned(asked, Layered({}, {}), 1)
+    train = prepared.loaded.job.train
+    assert train is not None
+    assert prepared.folder is not None
+    measured = {
+        "kind": "task",
+        "train": train.document(),
+        "folder": str(prepared.folder),
+        "samples": train.samples_at_a_time(1),
+        "batch": train.batch_size,
+        "processes": numbers,
+        "parts": list(parts) or list(_PARTS),
+        "seconds": seconds,
+    }
+    check_task(prepared.plan, prepared.folder)
+    _measure(measured, where)
 
 
 def _measure(asked: Mapping[str, object], where: Where) -> None:
@@ -163,6 +197,8 @@ def _document(kind: str, results: Results) -> dict[str, object]:
 def _table(kind: str, results: Results) -> list[Sequence[str]]:
     if kind == "node":
         return [node.HEAD, *node.lines(results)]
+    if kind == "task":
+        return [tries.HEAD, *tries.lines(results)]
     found = times(results)
     head = ["Network", "Mini-batch", *found.places, *PUBLISHED_PLACES]
     lines: list[Sequence[str]] = [head]
@@ -182,7 +218,7 @@ def _print(kind: str, results: Results) -> None:
     click.echo(printable(machine_line(results)))
     lines = _table(kind, results)
     widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
-    numbers_from = 1 if kind == "networks" else 2
+    numbers_from = {"networks": 1, "node": 2, "task": 2}[kind]
     for at, line in enumerate(lines):
         cells = [
             cell.rjust(width) if number >= numbers_from else cell.ljust(width)
@@ -190,5 +226,14 @@ def _print(kind: str, results: Results) -> None:
         ]
         text = printable("  ".join(cells).rstrip())
         click.echo(click.style(text, bold=True) if at == 0 else text)
+    if kind == "task":
+        verdict = judge(results)
+        click.echo()
+        for sentence in verdict.sentences:
+            click.echo(printable(f"{sentence[:1].upper()}{sentence[1:]}."))
+        for one in verdict.proposals:
+            click.echo(
+                click.style(printable(f"{one.key}: {one.value}"), bold=True) + printable(f"  ({one.why})")
+            )
     if kind == "networks":
         click.echo("seconds per mini-batch, median; 2016: Shi et al., arXiv 1608.07249, Torch")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,13 +11,13 @@ import click
 
 from slurmgpu.cli.actions.gpus_here import count_of_the_job
 from slurmgpu.cli.actions.local import LOGIN_NICE, Local, looks_like_a_login_node, on_login_node, run_prepared
-from slurmgpu.cli.preparing import note, put_any
+from slurmgpu.cli.actions.planned_training import planned
+from slurmgpu.cli.preparing import note
 from slurmgpu.errors import InvalidInput
-from slurmgpu.files.jobs import find_job_file, load_job
-from slurmgpu.files.layered import Layered, Origin
+from slurmgpu.files.layered import Layered
 from slurmgpu.submission.entrypoint import chosen_python, prepare_here, prepare_plan
 from slurmgpu.submission.preflight import check_task, is_folder
-from slurmgpu.submission.preparing import Prepared, plan_here
+from slurmgpu.submission.preparing import Prepared
 
 if TYPE_CHECKING:
     from slurmgpu.cli.train import Machine, Training
@@ -34,40 +33,15 @@ def act(
 ) -> None:
     python = Path(chosen_python(machine.python, os.environ)) if machine.python else None
     if only_prepare:
-        ctx.exit(_prepare_task(_planned(asked, layer, 1), python))
+        ctx.exit(_prepare_task(planned(asked, layer, 1), python))
     login_node = on_login_node(machine.here)
     alone = settings.get("strategy") == "single" or machine.on_gpus is False
     gpus = machine.processes or (1 if alone else max(1, count_of_the_job()))
-    prepared = _planned(asked, layer, gpus)
+    prepared = planned(asked, layer, gpus)
     local = Local(
         login_node, machine.processes, on_gpus=machine.on_gpus, python=python, run_dir=machine.run_dir
     )
     ctx.exit(run_prepared(prepared, local))
-
-
-def _planned(asked: Training, layer: Layered, gpus: int) -> Prepared:
-    """The job, in its environment on the cluster; what else the cluster wants does not matter on this machine."""
-    what = asked.what
-
-    def put(key: str, value: object, origin: str) -> None:
-        layer.put(tuple(key.split(".")), value, Origin(origin))
-
-    for text in asked.sets:
-        put_any(text, put)
-    for text in asked.config:
-        put_any(text, put, "--config", "channels=16", "train.config.")
-    is_task = re.search(r"\.py(:|\Z)|\Aslurmgpu:", what) is not None
-    if is_task:
-        put("train.task", what, "the argument")
-        put("resources.nodes", 1, "slurmgpu train")
-        put("resources.gpus", gpus, "option --processes")
-    loaded = load_job(None if is_task else find_job_file(what), layer, cwd=Path.cwd(), environ=os.environ)
-    if loaded.job.train is None:
-        raise InvalidInput(
-            f"{what}: has no train:, and there is nothing to train",
-            hint="slurmgpu run runs a job's command on this machine",
-        )
-    return plan_here(loaded, asked.cluster)
 
 
 def _prepare_task(prepared: Prepared, python: Path | None) -> int:

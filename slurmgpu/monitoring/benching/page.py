@@ -5,26 +5,36 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from slurmgpu.monitoring.benching import node
+from slurmgpu.monitoring.benching import node, tries
 from slurmgpu.monitoring.benching.networks import PUBLISHED, PUBLISHED_PLACES, seconds, times
 from slurmgpu.monitoring.benching.results import Results, median
+from slurmgpu.monitoring.benching.verdict import judge
 from slurmgpu.monitoring.benching.wording import machine_line
+from slurmgpu.monitoring.json_rows import positive
 from slurmgpu.monitoring.reporting.pages import document, table, text
 from slurmgpu.monitoring.reporting.plots import plot
 
 __all__ = ["page"]
 
 _THREADS = re.compile(r"(\d+) threads?")
+_PLOTS = (
+    ("Samples/s by micro-batch", "batch", None, "batch_size", "samples at a time"),
+    ("Samples/s by workers", "workers", None, "workers", "workers"),
+    ("Samples/s by processes, the same micro-batch", "scaling", "each", "processes", "processes"),
+    ("Samples/s by processes, the same batch in all", "scaling", "whole", "processes", "processes"),
+)
 _PARTS = ("forward", "backward", "update", "step")
 
 
 def page(kind: str, results: Results) -> str:
     """The page of the networks or of the node."""
-    title = {"networks": "Seven networks", "node": "Node"}[kind] + f" on {results.machine.get('node')}"
+    title = {"networks": "Seven networks", "node": "Node", "task": "A training"}[
+        kind
+    ] + f" on {results.machine.get('node')}"
     body = [f"<h1>{text(title)}</h1>", f'<p class="soft">{text(machine_line(results))}</p>']
     if not results.whole:
         body.append("<p>The measuring was cut short: rows are missing.</p>")
-    body += _networks(results) if kind == "networks" else _node(results)
+    body += {"networks": _networks, "node": _node, "task": _task}[kind](results)
     return document(title, body)
 
 
@@ -66,3 +76,24 @@ def _networks(results: Results) -> Iterator[str]:
 def _node(results: Results) -> Iterator[str]:
     rows = [[text(what), text(where), *figures] for what, where, *figures in node.lines(results)]
     yield table("Measured, beside the published peak", node.HEAD, rows, 2)
+
+
+def _task(results: Results) -> Iterator[str]:
+    verdict = judge(results)
+    for sentence in verdict.sentences:
+        yield f"<p>{text(sentence[:1].upper() + sentence[1:])}.</p>"
+    if verdict.proposals:
+        items = (
+            f"<li><code>{text(f'{one.key}: {one.value}')}</code> <span>{text(one.why)}</span></li>"
+            for one in verdict.proposals
+        )
+        yield f'<h3>What follows</h3><ul class="next">{"".join(items)}</ul>'
+    rows = [[text(what), text(setting), *figures] for what, setting, *figures in tries.lines(results)]
+    yield table("What was tried", tries.HEAD, rows, 2)
+    for title, what, how, key, across in _PLOTS:
+        found = [row for row in results.rows if row.get("what") == what and row.get("how") == how]
+        points = [(positive(row.get(key)), positive(row.get("samples_per_second"))) for row in found]
+        line = sorted((x, y) for x, y in points if x is not None and y is not None)
+        yield plot(
+            title, {"samples/s": line}, down="samples/s", across=across, along=lambda value: f"{value:g}"
+        )

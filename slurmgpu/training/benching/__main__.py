@@ -5,6 +5,8 @@ The first row says what machine it is, the last one ``{"kind": "end"}``: without
     {"kind": "networks", "networks": ["FCN-S"], "threads": [1, 2], "gpus": [0], "precisions": ["fp32", "tf32"],
      "seconds": 5.0}
     {"kind": "node", "folders": ["/scratch/me"]}
+    {"kind": "task", "train": {"task": "task.py:Digits"}, "folder": "/home/me", "samples": 32, "batch": 64, "processes": [1, 2],
+     "parts": ["batch", "workers", "precision", "scaling"], "seconds": 8.0}
 
 No networks: all of them. No threads: 1, 2, 4 and so on up to the CPUs. No GPUs, as null: all.
 """
@@ -24,6 +26,7 @@ from ..precision import can_bf16
 from . import machine, node
 from .networks import NETWORKS
 from .stepping import step_times
+from .task import tries
 from .timing import Pace
 
 __all__ = ["main"]
@@ -49,7 +52,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def _networks(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     pace = Pace(seconds=asked["seconds"])
-    threads_of_each = asked["threads"] or _doubled(machine.cpus())
+    threads_of_each = asked["threads"] or machine.doubled(machine.cpus())
     gpus = range(torch.cuda.device_count()) if asked["gpus"] is None else asked["gpus"]
     for name in asked["networks"] or NETWORKS:
         for threads in threads_of_each:
@@ -72,12 +75,6 @@ def _networks(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 yield {"network": name, "device": gpu, "gpu": number, "precision": precision, **found}
 
 
-def _doubled(most: int) -> list[int]:
-    """1, 2, 4 and so on, and the most."""
-    found = [1 << power for power in range(most.bit_length()) if 1 << power < most]
-    return [*found, most]
-
-
 def _say(what: str) -> None:
     print(f"slurmgpu: {what} ...", file=sys.stderr, flush=True)
 
@@ -96,7 +93,11 @@ def _node(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield node.folder(folder)
 
 
-_MEASURES = {"networks": _networks, "node": _node}
+def _task(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    yield from tries(asked, _say)
+
+
+_MEASURES = {"networks": _networks, "node": _node, "task": _task}
 
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -12,12 +12,18 @@ from typing import Any, Optional
 
 import torch
 
-__all__ = ["cpus", "facts"]
+__all__ = ["cpus", "doubled", "facts"]
 
 
 def cpus() -> int:
     """CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def doubled(most: int) -> list[int]:
+    """1, 2, 4 and so on, and the most."""
+    found = [1 << power for power in range(most.bit_length()) if 1 << power < most]
+    return [*found, most]
 
 
 def facts() -> dict[str, Any]:

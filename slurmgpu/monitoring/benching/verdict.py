@@ -1,0 +1,172 @@
+"""What follows from a training's tries: what it gains from more of everything, in sentences with their figures."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from slurmgpu.monitoring.benching.results import Results
+from slurmgpu.monitoring.json_rows import Row, positive, whole
+from slurmgpu.monitoring.reporting.wording import count, percent, short
+
+__all__ = ["Proposal", "Verdict", "judge"]
+
+WAITS = 0.1
+"""Share of a step from which on waiting for data is worth more workers."""
+ENOUGH = 0.97
+"""Of the best rate: what reaches it with less is as good."""
+WORTH = 1.1
+"""A setting that is not so much faster is not worth a change."""
+EFFICIENT = 0.7
+"""Of the processes that are paid for, what has to come of them."""
+
+
+class Proposal(NamedTuple):
+    """A value of the job file, and why."""
+
+    key: str
+    value: object
+    why: str
+
+
+class Verdict(NamedTuple):
+    """What is said, and what follows for the job file."""
+
+    sentences: list[str]
+    proposals: list[Proposal]
+
+
+class _Try(NamedTuple):
+    row: Row
+    rate: float
+
+
+def judge(results: Results) -> Verdict:
+    """The verdict on what was tried; a part that was not tried is not spoken of."""
+    base = next(iter(_of(results, "base")), None)
+    if base is None:
+        failed = next((row for row in results.rows if row.get("what") == "base"), None)
+        why = (
+            "nothing was tried" if failed is None else f"the training does not run here: {failed.get('why')}"
+        )
+        return Verdict([why], [])
+    found = Verdict([_base(base)], [])
+    for part in (_batches, _workers, _precision, _scaling):
+        sentences, proposals = part(results, base)
+        found.sentences.extend(sentences)
+        found.proposals.extend(proposals)
+    return found
+
+
+def _of(results: Results, what: str) -> list[_Try]:
+    rows = [row for row in results.rows if row.get("what") == what]
+    return [_Try(row, rate) for row in rows if (rate := positive(row.get("samples_per_second")))]
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def _base(base: _Try) -> str:
+    row = base.row
+    step, waits = positive(row.get("step_seconds")), positive(row.get("waits_for_data"))
+    peak = positive(row.get("peak_bytes"))
+    said = f"one process does {_rate(base.rate)} samples/s with {count(whole(row.get('batch_size')) or 0, 'sample')} at a time"
+    said += "" if step is None else f": {step:.3g} s a step"
+    said += "" if waits is None else f", of which it waits {percent(waits)} for data"
+    return said + ("" if peak is None else f"; {short(peak)} of memory at the peak")
+
+
+def _batches(results: Results, base: _Try) -> Verdict:
+    tried = [*_of(results, "batch"), base]
+    if len(tried) < 2:
+        return Verdict([], [])
+    best = max(tried, key=lambda one: one.rate)
+    enough = min(
+        (one for one in tried if one.rate >= ENOUGH * best.rate),
+        key=lambda one: whole(one.row.get("batch_size")) or 0,
+    )
+    size = whole(enough.row.get("batch_size")) or 0
+    full = [row for row in results.rows if row.get("what") == "batch" and row.get("why") == "out of memory"]
+    sentences = []
+    if enough.rate > WORTH * base.rate:
+        sentences.append(
+            f"{size} samples at a time are {enough.rate / base.rate:.2f} times as fast as "
+            f"{whole(base.row.get('batch_size'))}: a larger micro-batch is worth it"
+        )
+    else:
+        sentences.append("a larger micro-batch brings nothing")
+    if full:
+        sentences.append(f"memory is full with {whole(full[0].get('batch_size'))} samples at a time")
+    return Verdict(sentences, [])
+
+
+def _workers(results: Results, base: _Try) -> Verdict:
+    tried = _of(results, "workers")
+    if not tried:
+        return Verdict([], [])
+    best = max(one.rate for one in tried)
+    enough = min(
+        (one for one in tried if one.rate >= ENOUGH * best),
+        key=lambda one: whole(one.row.get("workers")) or 0,
+    )
+    workers = whole(enough.row.get("workers")) or 0
+    waits = positive(enough.row.get("waits_for_data")) or 0.0
+    said = (
+        f"{count(workers, 'data-loader worker')} are enough"
+        if workers != 1
+        else "1 data-loader worker is enough"
+    )
+    if waits >= WAITS:
+        said = (
+            f"the loader is the limit: with {count(workers, 'worker')}, the best that was tried, a step still waits "
+            f"{percent(waits)} of its time for data"
+        )
+    proposals = []
+    if enough.rate > WORTH * base.rate or (positive(base.row.get("waits_for_data")) or 0.0) >= WAITS:
+        why = f"{_rate(enough.rate)} samples/s in place of {_rate(base.rate)}"
+        proposals.append(Proposal("train.workers", workers, why))
+    return Verdict([said], proposals)
+
+
+def _precision(results: Results, base: _Try) -> Verdict:
+    tried = _of(results, "precision")
+    plain = next((one for one in tried if one.row.get("precision") == "fp32"), base)
+    sentences, proposals = [], []
+    for one in tried:
+        if one is plain:
+            continue
+        name, value = next(
+            (key, one.row[key]) for key in ("compile", "channels_last", "precision") if key in one.row
+        )
+        gain = one.rate / plain.rate
+        told = str(value) if name == "precision" else name
+        if one.row.get("tf32") is True:
+            told = "TF32"
+        sentences.append(f"{told}: {gain:.2f} times as fast as fp32")
+        if gain >= WORTH and name == "precision" and told != "TF32":
+            proposals.append((gain, Proposal("train.precision", value, f"{gain:.2f} times as fast as fp32")))
+    best = max(proposals, default=None, key=lambda one: one[0])
+    return Verdict(sentences, [] if best is None else [best[1]])
+
+
+def _scaling(results: Results, base: _Try) -> Verdict:
+    tried = [one for one in _of(results, "scaling") if one.row.get("how") == "each"]
+    single = next((one for one in tried if _processes(one) == 1), base)
+    more = sorted((one for one in tried if _processes(one) > 1), key=_processes)
+    if not more:
+        return Verdict([], [])
+    sentences, chosen = [], 1
+    for one in more:
+        gain = one.rate / single.rate
+        sentences.append(
+            f"{_processes(one)} processes do {gain:.2f} times as much as one ({percent(gain / _processes(one))} of what "
+            "they could)"
+        )
+        if gain / _processes(one) >= EFFICIENT:
+            chosen = _processes(one)
+    sentences.append(f"ask for {chosen}" + ("" if chosen > 1 else ": more are not worth what they cost"))
+    return Verdict(sentences, [Proposal("resources.gpus", chosen, sentences[-2 if chosen > 1 else 0])])
+
+
+def _processes(one: _Try) -> int:
+    return whole(one.row.get("processes")) or 1

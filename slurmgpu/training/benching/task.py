@@ -1,0 +1,113 @@
+"""A training over sizes of its batch, data-loader workers, precisions and processes: each setting tried by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..precision import can_bf16
+from . import machine
+from .trying import Place, tried
+
+__all__ = ["tries"]
+
+_GAIN = 1.03
+"""A batch twice as large that does not do so much more in the same time: larger ones will not, either."""
+_MOST_SIZES = 8
+_MOST_WORKERS = 16
+
+
+class _Bench:
+    """The training that is tried. ``samples``: those that one process takes at a time."""
+
+    def __init__(self, asked: Mapping[str, Any]) -> None:
+        self.train = dict(asked["train"])
+        self.samples: int = asked["samples"]
+        self.batch: int = asked["batch"]
+        self.gpu = torch.cuda.is_available() and self.train.get("device") != "cpu"
+        most = torch.cuda.device_count() if self.gpu else min(2, machine.cpus())
+        self.processes: list[int] = asked["processes"] or machine.doubled(most)
+        each = max(1, machine.cpus() // max(self.processes))
+        self.cpus = each
+        self.place = Place(Path(asked["folder"]), 1, threads=each, seconds=asked["seconds"])
+
+    def one(self, what: str, processes: int = 1, **changed: Any) -> dict[str, Any]:
+        """One try: the job's own settings, with a batch of its own, and what is changed."""
+        named = {"batch_size": self.samples, "accumulate": 1, "micro_batch": None, **changed}
+        found = tried({**self.train, **named}, self.place._replace(processes=processes))
+        return {"what": what, **named, **found}
+
+
+def tries(asked: Mapping[str, Any], say: Any) -> Iterator[dict[str, Any]]:
+    """A row for each try; ``parts`` says which are made: base, batch, workers, precision, scaling."""
+    bench = _Bench(asked)
+    parts = asked["parts"]
+    say("the training as it is, in one process")
+    base = bench.one("base")
+    yield base
+    if "why" in base:
+        return  # it would not run otherwise, either
+    if "batch" in parts:
+        yield from _batches(bench, base, say)
+    if "workers" in parts:
+        yield from _workers(bench, say)
+    if "precision" in parts:
+        yield from _precisions(bench, say)
+    if "scaling" in parts:
+        yield from _scaling(bench, base, say)
+
+
+def _batches(bench: _Bench, base: Mapping[str, Any], say: Any) -> Iterator[dict[str, Any]]:
+    for size in (bench.samples // 4, bench.samples // 2):
+        if size:
+            say(f"{size} samples at a time")
+            yield bench.one("batch", batch_size=size)
+    rate, size = base["samples_per_second"], bench.samples
+    for _ in range(_MOST_SIZES):
+        size *= 2
+        say(f"{size} samples at a time")
+        row = bench.one("batch", batch_size=size)
+        yield row
+        if "why" in row or row["samples_per_second"] < _GAIN * rate:
+            return
+        rate = row["samples_per_second"]
+
+
+def _workers(bench: _Bench, say: Any) -> Iterator[dict[str, Any]]:
+    number = 0
+    while number <= min(bench.cpus, _MOST_WORKERS):
+        say(f"{number} data-loader workers")
+        yield bench.one("workers", workers=number)
+        number = max(1, 2 * number)
+
+
+def _precisions(bench: _Bench, say: Any) -> Iterator[dict[str, Any]]:
+    settings: list[dict[str, Any]] = [{"precision": "fp32", "tf32": False}]
+    if bench.gpu:
+        settings.append({"precision": "fp32", "tf32": True})
+    if not bench.gpu or can_bf16(torch.device("cuda", 0)):
+        settings.append({"precision": "bf16"})
+    if bench.gpu:
+        settings.append({"precision": "fp16"})
+    settings.append({"channels_last": True})
+    settings.append({"compile": True})
+    for one in settings:
+        say(", ".join(f"{name} {value}" for name, value in one.items()))
+        yield bench.one("precision", **one)
+
+
+def _scaling(bench: _Bench, base: Mapping[str, Any], say: Any) -> Iterator[dict[str, Any]]:
+    for number in bench.processes:
+        each = bench.samples * number
+        whole = bench.batch if bench.batch % number == 0 else None
+        for how, size in (("each", each), ("whole", whole)):
+            if size is None:
+                continue
+            if number == 1 and size == bench.samples:
+                yield {**base, "what": "scaling", "how": how}
+                continue
+            say(f"{number} process{'' if number == 1 else 'es'}, {size} samples a step")
+            yield {**bench.one("scaling", number, batch_size=size), "how": how}

@@ -1,0 +1,186 @@
+"""One setting of a training, tried: the training itself, in processes of its own, for some seconds.
+
+What is measured is what a job would do. The processes are killed as soon as enough is known: nothing of a try is kept. They meet
+as those of ``srun`` do; in a job of several nodes it is ``srun`` that starts them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Optional, Union
+
+__all__ = ["Place", "tried"]
+
+_SCHEMA = "slurmgpu.train/1"
+_LOOK = 0.2
+# Not what is measured, or what would end it.
+_WITHOUT: Mapping[str, object] = {
+    "epochs": 1 << 40, "max_steps": 1 << 40, "evaluate_every": None, "evaluate_steps": None, "best": None,
+    "early_stop": None, "checkpoint_every": 1 << 40, "checkpoint_steps": None, "resume": False, "sanity": False,
+    "track": [], "profile": False, "log_every": 1, "hang_timeout": None,
+}  # fmt: skip
+_FULL = re.compile(
+    r"out of memory|can't allocate memory|not enough memory|bad_alloc|Cannot allocate memory|MemoryError"
+)
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+
+
+class Place(NamedTuple):
+    """Where the processes run."""
+
+    folder: Path
+    """In which the task's file is: what the training calls its work folder."""
+    processes: int
+    nodes: int = 1
+    threads: int = 1
+    """CPU threads of each process."""
+    seconds: float = 8.0
+    """How long it is measured, after the steps that do not count."""
+    patience: float = 300.0
+    """Seconds until the first step has to be done."""
+
+
+class _Ended(NamedTuple):
+    """The exit codes of those processes that ended by themselves; none: no step was done in time."""
+
+    codes: list[int]
+
+
+def tried(settings: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    """What a training with these settings does a second, and where its steps' time goes; ``why`` where it does not run.
+
+    Rates are those of all processes together; times and memory those of rank 0, as ``metrics.jsonl`` has them.
+    """
+    with tempfile.TemporaryDirectory(prefix="slurmgpu-bench-") as run:
+        document = {"schema": _SCHEMA, **settings, **_WITHOUT}
+        Path(run, "train.json").write_text(json.dumps(document), encoding="utf-8")
+        said = Path(run, "said")
+        with said.open("wb") as file:
+            started = _started(run, place, file.fileno())
+            try:
+                rows = _watched(started, Path(run, "metrics.jsonl"), place)
+            finally:
+                _end(started)
+        found: dict[str, Any] = {"processes": place.processes, "nodes": place.nodes, "threads": place.threads}
+        if isinstance(rows, _Ended):
+            return {**found, "why": _why(said.read_text(encoding="utf-8", errors="replace"), rows)}
+        return {**found, **_summed(rows)}
+
+
+def _started(run: str, place: Place, output: int) -> list[subprocess.Popen[bytes]]:
+    known = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("SLURM_")},
+        "SLURMGPU_RUN_DIR": run, "OMP_NUM_THREADS": str(place.threads),
+    }  # fmt: skip
+    module = f"{__package__.rpartition('.')[0]}"
+    command = [sys.executable, "-m", module]
+    if place.nodes > 1:
+        each = place.processes // place.nodes
+        srun = [
+            "srun",
+            f"--nodes={place.nodes}",
+            f"--ntasks={place.processes}",
+            f"--ntasks-per-node={each}",
+            "--overlap",
+        ]
+        known = {**os.environ, **known, **_meeting(os.environ.get("SLURMD_NODENAME", "127.0.0.1"))}
+        return [
+            subprocess.Popen([*srun, *command], env=known, cwd=place.folder, stdout=output, stderr=output)
+        ]
+    known.update(_meeting("127.0.0.1"), SLURM_NTASKS=str(place.processes))
+    return [
+        subprocess.Popen(
+            command,
+            env={**known, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
+            cwd=place.folder, stdout=output, stderr=output,
+        )
+        for rank in range(place.processes)
+    ]  # fmt: skip
+
+
+def _meeting(address: str) -> dict[str, str]:
+    with socket.socket() as free:
+        free.bind(("", 0))
+        return {"MASTER_ADDR": address, "MASTER_PORT": str(free.getsockname()[1])}
+
+
+def _watched(
+    started: list[subprocess.Popen[bytes]], metrics: Path, place: Place
+) -> Union[list[dict[str, Any]], _Ended]:
+    """The ``train`` lines that count; or how the processes ended before these were there."""
+    patience = time.monotonic() + place.patience
+    ends: Optional[float] = None
+    first = 0
+    while True:
+        time.sleep(_LOOK)
+        rows = _rows(metrics)
+        gone = [each for each in started if each.poll() is not None]
+        if gone:
+            return _Ended([each.returncode for each in gone])
+        now = time.monotonic()
+        if ends is None:
+            if len(rows) >= 3:  # the first line has the loader's start; what warms up is over after two more
+                first, ends = len(rows), now + place.seconds
+            elif now > patience:
+                return _Ended([])
+        elif now >= ends and len(rows) > first:
+            return rows[first:]
+
+
+def _rows(metrics: Path) -> list[dict[str, Any]]:
+    try:
+        lines = metrics.read_bytes().split(b"\n")[:-1]
+    except OSError:
+        return []
+    rows = (json.loads(line) for line in lines)
+    return [row["values"] for row in rows if row["kind"] == "train"]
+
+
+def _end(started: list[subprocess.Popen[bytes]]) -> None:
+    for each in started:
+        if each.poll() is None:
+            each.kill()
+    for each in started:
+        each.wait()
+
+
+def _why(said: str, ended: _Ended) -> str:
+    if not ended.codes:
+        return "no step was done in time"
+    error = _error(said)
+    if _FULL.search(said) or (not error and any(code in _KILLED for code in ended.codes)):
+        return "out of memory"
+    return error or f"the training ended with exit code {ended.codes[0]}"
+
+
+def _error(said: str) -> str:
+    """The last line that tells of an error."""
+    lines = [line.strip() for line in said.splitlines() if re.search(r"error|Error|refused", line)]
+    return lines[-1][:300] if lines else ""
+
+
+def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    steps = [row["step_seconds"] for row in rows]
+    total = sum(steps)
+    ordered = sorted(steps)
+    found: dict[str, Any] = {
+        "steps": len(steps),
+        "step_seconds": ordered[len(ordered) // 2],
+        "samples_per_second": sum(row["samples_per_second"] * row["step_seconds"] for row in rows) / total,
+        "waits_for_data": sum(row["data_wait_seconds"] for row in rows) / total,
+        "peak_bytes": max(row["peak_memory_bytes"] for row in rows),
+    }
+    busy = [row["gpu_utilization"] for row in rows if row.get("gpu_utilization") is not None]
+    if busy:
+        found["gpu_busy"] = sum(busy) / len(busy)
+    return found
