@@ -15,6 +15,7 @@ from slurmgpu.monitoring.benching.networks import times
 from slurmgpu.monitoring.benching.node import lines
 from slurmgpu.monitoring.benching.page import page
 from slurmgpu.monitoring.benching.results import SCHEMA, read
+from slurmgpu.monitoring.benching.verdict import judge
 
 MACHINE = {
     "kind": "machine", "node": "node1", "cpu": "Abacus <3>", "cpus": 2, "load": 0.1, "gpus": [],
@@ -89,3 +90,100 @@ def test_a_bench_leaves_rows_a_table_and_a_page(tmp_path: Path) -> None:
     assert line[0] == "LSTM"
     assert all(float(cell) > 0 for cell in line[2:4])
     assert "LSTM" in (tmp_path / "bench" / "page.html").read_text()
+
+
+# What follows from a training's tries
+
+
+def tried(what: str, rate: float, **more: object) -> dict[str, object]:
+    return {
+        "kind": "task", "what": what, "batch_size": 32, "processes": 1, "samples_per_second": rate, "step_seconds": 0.1,
+        "waits_for_data": 0.01, "peak_bytes": 1 << 30, **more,
+    }  # fmt: skip
+
+
+def verdict(tmp_path: Path, *found: dict[str, object]) -> tuple[str, dict[str, object]]:
+    judged = judge(read(rows(tmp_path, MACHINE, *found, {"kind": "end"})))
+    return "; ".join(judged.sentences), {one.key: one.value for one in judged.proposals}
+
+
+def test_a_loader_that_is_the_limit_gets_the_workers_with_which_it_is_none(tmp_path: Path) -> None:
+    said, proposed = verdict(
+        tmp_path,
+        tried("base", 100, waits_for_data=0.6),
+        tried("workers", 60, workers=0, waits_for_data=0.8),
+        tried("workers", 100, workers=1, waits_for_data=0.6),
+        tried("workers", 195, workers=2, waits_for_data=0.05),
+        tried("workers", 200, workers=4, waits_for_data=0.01),
+    )
+    assert proposed == {"train.workers": 2}
+    assert "2 data-loader workers are enough" in said
+
+
+def test_a_loader_that_no_number_of_workers_helps_is_said_to_be_the_limit(tmp_path: Path) -> None:
+    said, _ = verdict(
+        tmp_path,
+        tried("base", 100, waits_for_data=0.6),
+        tried("workers", 100, workers=0, waits_for_data=0.6),
+        tried("workers", 101, workers=4, waits_for_data=0.5),
+    )
+    assert "the loader is the limit" in said
+
+
+def test_a_tiny_network_gains_from_larger_micro_batches(tmp_path: Path) -> None:
+    said, _ = verdict(
+        tmp_path,
+        tried("base", 100),
+        tried("batch", 199, batch_size=64),
+        tried("batch", 390, batch_size=128),
+        tried("batch", 395, batch_size=256),
+    )
+    assert "128 samples at a time are 3.90 times as fast as 32" in said
+
+
+def test_what_waits_for_other_processes_is_asked_for_one(tmp_path: Path) -> None:
+    said, proposed = verdict(
+        tmp_path,
+        tried("base", 100),
+        tried("scaling", 100, how="each"),
+        tried("scaling", 110, how="each", processes=2),
+        tried("scaling", 120, how="each", processes=4),
+    )
+    assert proposed == {"resources.gpus": 1}
+    assert "2 processes do 1.10 times as much as one (55 % of what they could)" in said
+
+
+def test_what_scales_well_is_asked_for_as_many_as_were_tried(tmp_path: Path) -> None:
+    _, proposed = verdict(
+        tmp_path,
+        tried("base", 100),
+        tried("scaling", 196, how="each", processes=2),
+        tried("scaling", 370, how="each", processes=4),
+    )
+    assert proposed == {"resources.gpus": 4}
+
+
+def test_a_full_memory_is_said_with_its_size(tmp_path: Path) -> None:
+    said, _ = verdict(
+        tmp_path,
+        tried("base", 100),
+        {"kind": "task", "what": "batch", "batch_size": 64, "why": "out of memory"},
+    )
+    assert "memory is full with 64 samples at a time" in said
+
+
+def test_the_fastest_precision_is_proposed_and_compile_only_told(tmp_path: Path) -> None:
+    said, proposed = verdict(
+        tmp_path,
+        tried("base", 100),
+        tried("precision", 100, precision="fp32", tf32=False),
+        tried("precision", 190, precision="bf16"),
+        tried("precision", 300, compile=True),
+    )
+    assert proposed == {"train.precision": "bf16"}
+    assert "bf16: 1.90 times as fast as fp32; compile: 3.00 times" in said
+
+
+def test_a_training_that_does_not_run_has_no_verdict_but_its_error(tmp_path: Path) -> None:
+    said, proposed = verdict(tmp_path, {"kind": "task", "what": "base", "why": "error: there is no task.py"})
+    assert (said, proposed) == ("the training does not run here: error: there is no task.py", {})

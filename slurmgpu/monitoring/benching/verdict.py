@@ -70,34 +70,32 @@ def _base(base: _Try) -> str:
     row = base.row
     step, waits = positive(row.get("step_seconds")), positive(row.get("waits_for_data"))
     peak = positive(row.get("peak_bytes"))
-    said = f"one process does {_rate(base.rate)} samples/s with {count(whole(row.get('batch_size')) or 0, 'sample')} at a time"
+    said = f"one process does {_rate(base.rate)} samples/s with {count(_size(base), 'sample')} at a time"
     said += "" if step is None else f": {step:.3g} s a step"
     said += "" if waits is None else f", of which it waits {percent(waits)} for data"
     return said + ("" if peak is None else f"; {short(peak)} of memory at the peak")
 
 
 def _batches(results: Results, base: _Try) -> Verdict:
-    tried = [*_of(results, "batch"), base]
-    if len(tried) < 2:
-        return Verdict([], [])
-    best = max(tried, key=lambda one: one.rate)
-    enough = min(
-        (one for one in tried if one.rate >= ENOUGH * best.rate),
-        key=lambda one: whole(one.row.get("batch_size")) or 0,
-    )
-    size = whole(enough.row.get("batch_size")) or 0
-    full = [row for row in results.rows if row.get("what") == "batch" and row.get("why") == "out of memory"]
+    tried = _of(results, "batch")
     sentences = []
-    if enough.rate > WORTH * base.rate:
+    if tried:
+        best = max(one.rate for one in (*tried, base))
+        enough = min((one for one in (*tried, base) if one.rate >= ENOUGH * best), key=_size)
+        gain = enough.rate / base.rate
         sentences.append(
-            f"{size} samples at a time are {enough.rate / base.rate:.2f} times as fast as "
-            f"{whole(base.row.get('batch_size'))}: a larger micro-batch is worth it"
+            f"{_size(enough)} samples at a time are {gain:.2f} times as fast as {_size(base)}"
+            if gain > WORTH
+            else f"more than {_size(base)} samples at a time are no faster"
         )
-    else:
-        sentences.append("a larger micro-batch brings nothing")
+    full = [row for row in results.rows if row.get("what") == "batch" and row.get("why") == "out of memory"]
     if full:
         sentences.append(f"memory is full with {whole(full[0].get('batch_size'))} samples at a time")
     return Verdict(sentences, [])
+
+
+def _size(one: _Try) -> int:
+    return whole(one.row.get("batch_size")) or 0
 
 
 def _workers(results: Results, base: _Try) -> Verdict:
