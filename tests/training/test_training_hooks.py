@@ -80,7 +80,7 @@ def test_what_a_task_does_when_it_is_told_is_the_same_after_a_stop_and_a_resume(
 ) -> None:
     """It draws random numbers in all places; those of starts and saves, which come with stops, change nothing."""
     runs = new_run(tmp_path, "whole"), new_run(tmp_path, "parts")
-    for each, limits in zip(runs, (["12"], ["3", "5", "8", "12"]), strict=True):
+    for each, limits in ((runs[0], ["12"]), (runs[1], ["3", "5", "8", "12"])):
         monkeypatch.setenv("SLURMGPU_RUN_DIR", str(each.path))
         write(each, "Told", epochs=3, max_steps=12, checkpoint_steps=4 if len(limits) > 1 else None)
         for limit in limits:

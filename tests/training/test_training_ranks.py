@@ -229,3 +229,16 @@ def test_buffers_are_shared_however_they_lie_in_memory(monkeypatch: pytest.Monke
     Group(Ranks(1, 1, 2, 2), torch.device("cpu")).share_buffers(model)
     assert [buffer.tolist() for buffer in model.buffers()] == [[[0, 1, 2], [3, 4, 5]]] * 3
     assert [(buffer.data_ptr(), buffer.stride()) for buffer in model.buffers()] == before
+
+
+def test_a_store_that_cannot_be_asked_what_it_has_is_asked_by_numbers() -> None:
+    """That of torch 2.1: a rank of it would not learn that another one stops."""
+    store = meeting._Checked(torch.distributed.HashStore())
+    assert not store.check(["stop"])
+    store.set("stop", "1")
+    store.compare_set("step", "", "7")
+    assert store.check(["stop", "step"])
+    assert (store.get("stop"), store.get("step")) == (b"1", b"7")
+    store.delete_key("stop")
+    assert not store.check(["stop"])
+    assert store.check(["step"])

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
@@ -116,6 +115,7 @@ def train(run: RunFolder, folder: Path, code: str, base: str = "Digits", **setti
 
 @pytest.mark.parametrize("key", ["best", "early_stop"])
 def test_metrics_that_are_judged(run: RunFolder, folder: Path, key: str) -> None:
+    yaml = pytest.importorskip("yaml", reason="yaml is not here, where torch is alone")
     settings = yaml.safe_load(block("evaluation.md", f"  {key}:", "yaml"))["train"]
     train(run, folder, "pass\n", epochs=9, **{key: settings[key]})
     ended = run.metrics("end")[0]["values"]

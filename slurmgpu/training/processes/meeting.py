@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -33,7 +34,41 @@ def connect(timeout: float, *, serves: bool = False) -> Any:
     start = os.environ.get(
         "TORCHELASTIC_RESTART_COUNT", "0"
     )  # torchrun keeps its store when it starts ranks again
-    return dist.PrefixStore(f"slurmgpu/{start}", store)  # type: ignore[attr-defined, unused-ignore]
+    found = dist.PrefixStore(f"slurmgpu/{start}", store)  # type: ignore[attr-defined, unused-ignore]
+    return found if hasattr(found, "check") else _Checked(found)
+
+
+class _Checked:
+    """A store of an older torch (2.1), which cannot be asked whether it has a value: beside each, a number says so.
+
+    Waiting for a moment is no way to find out: an answer that comes too late is taken for that to the next question.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def set(self, name: str, value: str) -> None:
+        """Publish a value."""
+        self._store.set(name, value)
+        self._store.add(f"{name}/there", 1)
+
+    def compare_set(self, name: str, expected: str, value: str) -> Any:
+        """Publish a value where the expected one stands."""
+        found = self._store.compare_set(name, expected, value)
+        self._store.add(f"{name}/there", 1)
+        return found
+
+    def delete_key(self, name: str) -> None:
+        """Forget a value."""
+        self._store.delete_key(f"{name}/there")
+        self._store.delete_key(name)
+
+    def check(self, names: Iterable[str]) -> bool:
+        """Whether all of the names have a value; does not wait."""
+        return all(self._store.add(f"{name}/there", 0) > 0 for name in names)
 
 
 def call_roll(ranks: Ranks, timeout: float) -> Any:
