@@ -181,6 +181,9 @@ class Checkpointed(Attention):
     def network(self) -> nn.Module:
         return nn.Sequential(*[self.Block() for _ in range(12)], nn.Linear(64, 16))
 
+    def blocks(self, model: nn.Module) -> list[nn.Module]:
+        return list(model.children())[:-1]
+
 
 class TwoLosses(Mlp):
     """Two passes through the same layers, and a sum of what they cost."""
