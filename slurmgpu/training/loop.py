@@ -119,7 +119,7 @@ class Loop:
         self._pending: Optional[Reading] = None
         self._step_seconds = self._evaluation_seconds = self._began = 0.0
         self._last = 0
-        self._facts: list[str] = []
+        self._told: Optional[tuple[Optional[float], Reading]] = None
         self.after_first: Optional[Callable[[], None]] = None
 
     def renew_schedule(self) -> None:
@@ -505,7 +505,7 @@ class Loop:
             self.console.say(remark)
         reading = self.meter.read(self.position.step, {"epoch": epoch, **learning_rates(self.optimizer)})
         if self._gauged:
-            self._gauge(reading.times)  # now: a line that is written late is of this interval, too
+            self._gauge(reading)  # now: a line that is written late is of this interval, too
         self.flush()
         if self.writes_late:
             self._pending = reading
@@ -536,23 +536,36 @@ class Loop:
             self._write(reading)
 
     def _write(self, reading: Reading) -> None:
-        values, step = reading.values(), reading.step
-        late = values["step_seconds"]
+        step, late = reading.step, reading.taken.step_seconds
         self._step_seconds = late if not self._step_seconds else 0.8 * self._step_seconds + 0.2 * late
-        self.metrics.write("train", step, values)
-        if not math.isfinite(values.get("loss", 0.0)):
+        if reading.on_its_way:
+            values = reading.values()
+            loss = values.get("loss")
+            self.metrics.write("train", step, values)
+        else:
+            loss = reading.loss
+            self.metrics.write("train", step, reading.values)
+        if loss is not None and not math.isfinite(loss):
             if self.settings.nonfinite == "stop":
                 raise NotFinite(step)
-            self.console.say(f"warning: the loss is {values['loss']} at step {step}")
-        loss = [f"loss {values['loss']:.4g}"] if "loss" in values else []
-        own = [f"{name} {value:.4g}" for name, value in reading.own.items()]
-        self._facts = [*loss, _rate(values["samples_per_second"]), *own]
+            self.console.say(f"warning: the loss is {loss} at step {step}")
+        self._told = (loss, reading)
         if self.console.due():
-            facts = "  ".join([*loss, *own, self._facts[len(loss)]])
+            shown, rate, *own = self._facts()
+            epoch = self.of_epochs(int(reading.taken.facts["epoch"]))
+            facts = "  ".join([*([shown] if shown else []), *own, rate])
             self.console.progress(
-                f"{self.of_epochs(values['epoch'])}step {step}/{self.last_step()}  {facts}  "
-                f"{duration(self._left(step))} left"
+                f"{epoch}step {step}/{self.last_step()}  {facts}  {duration(self._left(step))} left"
             )
+
+    def _facts(self) -> list[str]:
+        """The loss, or an empty word where there is none, the rate and the task's own values, of the last line of metrics."""
+        if self._told is None:
+            return []
+        loss, reading = self._told
+        own = [f"{name} {value:.4g}" for name, value in reading.own.items()]
+        rate = _rate(reading.taken.samples / reading.taken.seconds)
+        return ["" if loss is None else f"loss {loss:.4g}", rate, *own]
 
     def draw(self) -> None:
         """Draw the bar, where there is a terminal; called by another thread, a few times a second."""
@@ -560,16 +573,17 @@ class Loop:
         if not self._began or not self.console.draws(step):
             return
         epoch = self.of_epochs(max(0, self.position.samples - 1) // self.samples + 1)
-        seconds, facts = self.watch.step_seconds(), self._facts
+        seconds, facts = self.watch.step_seconds(), [each for each in self._facts() if each]
         if not facts and seconds:  # before the first line of metrics
             facts = [_rate(self.settings.batch_size / seconds)]
         left = self._left(step) if seconds or self._step_seconds else None
         elapsed = time.monotonic() - self._began
         self.console.draw(Bar(step, self._last, elapsed, left, epoch, facts))
 
-    def _gauge(self, values: dict[str, float]) -> None:
+    def _gauge(self, reading: Reading) -> None:
         """Add what else is known of the interval, and say what has come of it."""
-        values.update(self.gauges.values(values), **self.pace.values(values["step_seconds"]))
+        values = reading.taken.times()
+        reading.more.update(self.gauges.values(values), **self.pace.values(values["step_seconds"]))
         remark = self.pace.remark()
         if remark is not None:
             self.console.say(remark)

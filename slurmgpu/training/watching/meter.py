@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import torch
 
@@ -28,19 +29,26 @@ _FAMILIES = ("loss.", "learning_rate.", "gradient_norm.")
 
 
 class Reading:
-    """What a line of metrics says, on its way from the device; ``values`` waits for it."""
+    """What a line of metrics says, on its way from the device; ``values`` waits for it.
+
+    Nothing is worked out before it is asked for: on the CPU that is when the line is written, and not on a step's path.
+    """
 
     def __init__(
         self,
         step: int,
         totals: Union[torch.Tensor, list[float]],
-        times: dict[str, float],
+        taken: _Interval,
         means: Means,
         own: Means,
     ) -> None:
         self.step = step
-        self.times = times
+        self.taken = taken
+        self.more: dict[str, float] = {}
+        self.own: dict[str, float] = {}
         self._means, self._own = means, own
+        # Names that come later are not in these totals.
+        self.plain = not (means.names or own.names)
         self._totals = totals
         self._event: Optional[torch.cuda.Event] = None
         if isinstance(totals, torch.Tensor):
@@ -49,23 +57,67 @@ class Reading:
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call, unused-ignore]
             self._event.record()
 
+    @property
+    def on_its_way(self) -> bool:
+        """Whether ``values`` has to be asked at once, or waits for the device."""
+        return self._event is not None or not self.plain
+
+    @property
+    def loss(self) -> float:
+        """The mean loss, of a line that is there and has nothing else."""
+        total, count = self._totals[0], self._totals[1]
+        return float(total / count) if count else math.nan
+
     def values(self) -> dict[str, float]:
         """The mean loss over all ranks and the other means, this rank's times, and what was added to these."""
         if self._event is not None:
             self._event.synchronize()
         totals = self._totals.tolist() if isinstance(self._totals, torch.Tensor) else self._totals
+        times = {**self.taken.times(), **self.more}
+        if self.plain:
+            times["loss"] = totals[0] / totals[1] if totals[1] else math.nan
+            return times
         total, count = totals[:2]
         first_own = 2 + 2 * len(self._means.names)
         others = self._means.read(totals[2:first_own])
         if count or not self._means.summed:
-            self.times["loss"] = total / count if count else float("nan")
+            times["loss"] = total / count if count else math.nan
         else:
             losses = [others[name] for name in self._means.summed if name in others]
             if losses:  # there may have been no update
-                self.times["loss"] = sum(losses)
+                times["loss"] = sum(losses)
         self.own = self._own.read(totals[first_own:])
-        self.times.update(others, **self.own)
-        return self.times
+        times.update(others, **self.own)
+        return times
+
+
+class _Interval(NamedTuple):
+    """What a line tells of the time since the one before."""
+
+    facts: Mapping[str, float]
+    seconds: float
+    steps: int
+    samples: int
+    waited: float
+    saving: float
+    memory: float
+
+    @property
+    def step_seconds(self) -> float:
+        return self.seconds / self.steps
+
+    def times(self) -> dict[str, float]:
+        """By the names that a line has for them."""
+        seconds, steps = self.seconds, self.steps
+        return {
+            **self.facts,
+            "samples_per_second": self.samples / seconds,
+            "step_seconds": seconds / steps,
+            "data_wait_seconds": self.waited / steps,
+            "compute_seconds": max(0.0, seconds - self.waited - self.saving) / steps,
+            "checkpoint_seconds": self.saving / steps,
+            "peak_memory_bytes": self.memory,
+        }
 
 
 class Meter:
@@ -212,22 +264,13 @@ class Meter:
             totals = self._group.sum(totals)
         elif self._group.together:
             totals = self._group.sum(torch.tensor(totals, dtype=torch.float64)).tolist()
-        now = time.perf_counter()
-        seconds, steps = now - self._started, max(1, self.steps)
-        waited = self.waited - self._waited_before
-        times = {
-            **facts,
-            "samples_per_second": self.samples / seconds,
-            "step_seconds": seconds / steps,
-            "data_wait_seconds": waited / steps,
-            "compute_seconds": max(0.0, seconds - waited - self.saving) / steps,
-            "checkpoint_seconds": self.saving / steps,
-        }
+        seconds = time.perf_counter() - self._started
         if isinstance(totals, torch.Tensor):
             self.look()
-        times["peak_memory_bytes"] = self._memory
+        waited = self.waited - self._waited_before
+        taken = _Interval(facts, seconds, max(1, self.steps), self.samples, waited, self.saving, self._memory)
         self.start()
-        return Reading(step, totals, times, self.means, self.own)
+        return Reading(step, totals, taken, self.means, self.own)
 
     def state(self) -> dict[str, object]:
         """The losses of the interval so far, so that a resumed run's next line has the same mean."""

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Optional, Protocol
+from typing import Optional, Protocol, Union
 
 from ..errors import SettingsError
 
@@ -31,6 +31,8 @@ _MODULES = {"tensorboard": ("torch.utils.tensorboard", "SummaryWriter"), "wandb"
 _PATIENCE, _HASTE = 60.0, 5.0  # seconds for what is still on its way, at the end and after an error
 Line = tuple[float, str, int, Mapping[str, object]]
 """When, kind, step, values."""
+Values = Union[Mapping[str, object], Callable[[], Mapping[str, object]]]
+"""Of a line; or what works them out, when it is written."""
 
 
 class Metrics:
@@ -47,7 +49,7 @@ class Metrics:
         self._failed = False
         self._rest = b""  # of a line that a full disk cut off
         self._lock = threading.Lock()
-        self._lines: list[Line] = []
+        self._lines: list[tuple[float, str, int, Values]] = []
         self._written = 0.0
         self._file: Optional[int] = None
         self._name = "" if path is None else path.name
@@ -57,7 +59,7 @@ class Metrics:
             if size and os.pread(self._file, 1, size - 1) != b"\n":
                 os.write(self._file, b"\n")  # a line that was cut off when an earlier start was killed
 
-    def write(self, kind: str, step: int, values: Mapping[str, object]) -> None:
+    def write(self, kind: str, step: int, values: Values) -> None:
         """Append one line; a number that is not finite becomes null, because JSON has none."""
         if self._file is None:
             return
@@ -76,7 +78,8 @@ class Metrics:
     def flush(self) -> None:
         """Write out all lines, whole: readers and a kill see each of them whole or hardly at all."""
         with self._lock:
-            lines, self._lines = self._lines, []
+            held, self._lines = self._lines, []
+            lines = [(when, kind, step, got() if callable(got) else got) for when, kind, step, got in held]
             text = "".join(map(self._line, lines))
             self._written = time.monotonic()
             if not text or self._file is None:
