@@ -18,7 +18,10 @@ pytestmark = pytest.mark.slurm
 SHOW = """\
 import json, os, signal, sys, time
 name, seconds, code = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 0
+others = sys.argv[4:]  # these are waited for, for so many seconds at most
 told, start = [], time.time()
+def waits():
+    return not others or not all(os.path.exists(f"{one}-0.json") for one in others)
 def note(number, frame):
     told.append(signal.Signals(number).name)
 def write():
@@ -30,7 +33,7 @@ for one in (signal.SIGTERM, signal.SIGUSR1):
     signal.signal(one, note)
 write()
 print(f"{name} is here\\n", end="", flush=True)  # in one piece: two processes write into one log
-while time.time() < start + seconds and "SIGTERM" not in told:
+while time.time() < start + seconds and waits() and "SIGTERM" not in told:
     time.sleep(0.1)
     write()
 write()
@@ -78,10 +81,10 @@ def own_log(job: Submitted, step: str) -> str:
 FOUR = """\
 resources: {gpus: 4, cpus_per_task: 8, time: 5}
 steps:
-  one: {command: [python, show.py, one, 10], gpus: 1, cpus_per_task: 2}
-  two: {command: [python, show.py, two, 10], gpus: 1, cpus_per_task: 2}
-  three: {command: [python, show.py, three, 10], gpus: 2, cpus_per_task: 3}
-  four: {command: [python, show.py, four, 10]}
+  one: {command: [python, show.py, one, 100, 0, two, three, four], gpus: 1, cpus_per_task: 2}
+  two: {command: [python, show.py, two, 100, 0, one, three, four], gpus: 1, cpus_per_task: 2}
+  three: {command: [python, show.py, three, 100, 0, one, two, four], gpus: 2, cpus_per_task: 3}
+  four: {command: [python, show.py, four, 100, 0, one, two, three]}
 """
 
 
