@@ -46,7 +46,7 @@ def command() -> None:
 
 
 @command.command("networks", short_help="Seven networks on CPU threads and GPUs.")
-@click.option("--only", "networks", multiple=True, metavar="NETWORK", help="One of them.  [may be repeated]")
+@click.option("--only", "only", multiple=True, metavar="NETWORK", help="One of them.  [may be repeated]")
 @click.option(
     "--threads", metavar="N,N", help="Numbers of CPU threads.  [default: 1, 2, 4, ... up to the CPUs]"
 )

@@ -21,8 +21,7 @@ from slurmgpu.cli.preparing import note
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.settings import runs_by_settings
-from slurmgpu.monitoring.benching import node, tries
-from slurmgpu.monitoring.benching.networks import PUBLISHED, PUBLISHED_PLACES, seconds, times
+from slurmgpu.monitoring.benching import networks, node, tries
 from slurmgpu.monitoring.benching.page import page
 from slurmgpu.monitoring.benching.results import SCHEMA, Results, read
 from slurmgpu.monitoring.benching.verdict import judge
@@ -42,18 +41,18 @@ _PARTS = ("batch", "workers", "precision", "scaling")
 
 
 def act_networks(
-    networks: Sequence[str], threads: str | None, precisions: Sequence[str], seconds: float, where: Where
+    only: Sequence[str], threads: str | None, precisions: Sequence[str], seconds: float, where: Where
 ) -> None:
-    for name in networks:
-        if name not in PUBLISHED:
+    for name in only:
+        if name not in networks.PUBLISHED:
             raise InvalidInput(
-                f"--only {name}: there is no such network", hint=f"the networks are {', '.join(PUBLISHED)}"
+                f"--only {name}: there is no such network",
+                hint=f"the networks are {', '.join(networks.PUBLISHED)}",
             )
-    if not _SHORTEST <= seconds <= _LONGEST:
-        raise _wrong_seconds(seconds, "5 seconds")
+    _check_seconds(seconds, "5 seconds")
     asked = {
         "kind": "networks",
-        "networks": list(networks),
+        "networks": list(only),
         "threads": _numbers("--threads", threads),
         "gpus": None,
         "precisions": list(precisions) or ["fp32"],
@@ -62,11 +61,12 @@ def act_networks(
     _measure(asked, where)
 
 
-def _wrong_seconds(seconds: float, usual: str) -> InvalidInput:
-    return InvalidInput(
-        f"--seconds {seconds:g}: each is measured for {_SHORTEST:g} to {_LONGEST:g} seconds",
-        hint=f"leave it out for {usual}",
-    )
+def _check_seconds(seconds: float, usual: str) -> None:
+    if not _SHORTEST <= seconds <= _LONGEST:
+        raise InvalidInput(
+            f"--seconds {seconds:g}: each is measured for {_SHORTEST:g} to {_LONGEST:g} seconds",
+            hint=f"leave it out for {usual}",
+        )
 
 
 def _numbers(option: str, text: str | None) -> list[int] | None:
@@ -92,8 +92,7 @@ def act_node(folders: Sequence[str], where: Where) -> None:
 def act_task(
     asked: Described, parts: Sequence[str], processes: str | None, seconds: float, where: Where
 ) -> None:
-    if not _SHORTEST <= seconds <= _LONGEST:
-        raise _wrong_seconds(seconds, "8 seconds")
+    _check_seconds(seconds, "8 seconds")
     numbers = _numbers("--processes", processes)
     prepared = planned(asked, Layered({}, {}), 1)
     train = prepared.loaded.job.train
@@ -199,13 +198,9 @@ def _table(kind: str, results: Results) -> list[Sequence[str]]:
         return [node.HEAD, *node.lines(results)]
     if kind == "task":
         return [tries.HEAD, *tries.lines(results)]
-    found = times(results)
-    head = ["Network", "Mini-batch", *found.places, *PUBLISHED_PLACES]
-    lines: list[Sequence[str]] = [head]
-    for name, here in found.seconds.items():
-        measured = [found.why.get((name, place)) or seconds(here.get(place)) for place in found.places]
-        lines.append([name, str(found.batches[name]), *measured, *map(seconds, PUBLISHED[name])])
-    return lines
+    found = networks.times(results)
+    head = ("Network", "Mini-batch", *found.places, *networks.PUBLISHED_PLACES)
+    return [head, *networks.lines(found)]
 
 
 def _write(kind: str, folder: Path, results: Results) -> None:

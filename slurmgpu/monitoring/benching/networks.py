@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from slurmgpu.monitoring.benching.results import Results, median
 from slurmgpu.monitoring.json_rows import Row, whole
 
-__all__ = ["PUBLISHED", "PUBLISHED_PLACES", "Table", "place_of", "seconds", "times"]
+__all__ = ["PUBLISHED", "PUBLISHED_PLACES", "Table", "lines", "place_of", "seconds", "times"]
 
 PUBLISHED_PLACES = ("best CPU, 2016", "GTX 1080, 2016")
 PUBLISHED: Mapping[str, tuple[float, float]] = {
@@ -45,6 +45,14 @@ def times(results: Results) -> Table:
         if "why" in row:
             table.why[name, place] = str(row["why"])
     return table
+
+
+def lines(table: Table) -> Iterator[list[str]]:
+    """A line for each network: its name, its mini-batch, the time at each place, and the published ones."""
+    for name, here in table.seconds.items():
+        published = PUBLISHED.get(name, (None, None))
+        measured = [table.why.get((name, place)) or seconds(here.get(place)) for place in table.places]
+        yield [name, str(table.batches[name]), *measured, *map(seconds, published)]
 
 
 def place_of(row: Row) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from slurmgpu.monitoring.benching import node, tries
-from slurmgpu.monitoring.benching.networks import PUBLISHED, PUBLISHED_PLACES, seconds, times
+from slurmgpu.monitoring.benching.networks import PUBLISHED_PLACES, lines, seconds, times
 from slurmgpu.monitoring.benching.results import Results, median
 from slurmgpu.monitoring.benching.verdict import judge
 from slurmgpu.monitoring.benching.wording import machine_line
@@ -40,24 +40,19 @@ def page(kind: str, results: Results) -> str:
 
 def _networks(results: Results) -> Iterator[str]:
     found = times(results)
-    rows = []
-    for name, here in found.seconds.items():
-        published = PUBLISHED.get(name, (None, None))
-        measured = [found.why.get((name, place)) or seconds(here.get(place)) for place in found.places]
-        cells = [str(found.batches[name]), *measured, *(seconds(one) for one in published)]
-        rows.append([text(name), *cells])
+    rows = [[text(name), *cells] for name, *cells in lines(found)]
     heads = ("Network", "Mini-batch", *found.places, *(f"published: {one}" for one in PUBLISHED_PLACES))
     yield table("Seconds per mini-batch, median", heads, rows, 1)
     yield (
         '<p class="soft">Published: Shi et al. (2016), arXiv 1608.07249, Torch; other software on other machines.</p>'
     )
-    lines = {}
+    gains = {}
     for name, here in found.seconds.items():
         points = [(_THREADS.fullmatch(place), value) for place, value in here.items()]
         line = [(float(match[1]), value) for match, value in points if match and value is not None]
-        lines[name] = [(threads, line[0][1] / value) for threads, value in line] if line else []
+        gains[name] = [(threads, line[0][1] / value) for threads, value in line] if line else []
     yield plot(
-        "Speed-up by threads", lines, down="times as fast as on the fewest", across="threads",
+        "Speed-up by threads", gains, down="times as fast as on the fewest", across="threads",
         spelled=lambda value: f"{value:.2g}x", along=lambda value: f"{value:g}",
     )  # fmt: skip
     parts = []
