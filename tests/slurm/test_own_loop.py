@@ -29,19 +29,23 @@ def user(slurm: ThrowawaySlurm, alone: Path, tmp_path: Path) -> Iterator[User]:
     slurm.run(["scancel", "--me"])
 
 
-def slowed(user: User, *, epochs: int = 4) -> None:
-    """Make the scripts slow enough to be stopped on their way, short, and save often."""
+def slowed(user: User, *, epochs: int = 4) -> Path:
+    """Make the scripts short, let them save often, and be slow enough to be stopped while the file returned exists."""
+    slow = user.work / "slow"
+    slow.touch()
     for name in ("train.py", "ddp.py"):
         file = user.work / name
         text = file.read_text()
         for old, new in {
-            "    loss.backward()": "    __import__('time').sleep(0.05)\n    loss.backward()",
+            "    loss.backward()": "    __import__('time').sleep("
+            f"0.3 if __import__('os').path.exists({str(slow)!r}) else 0.001)\n    loss.backward()",
             "epochs=20": f"epochs={epochs}",
             "save_every=100": "save_every=20",
         }.items():
             assert old in text
             text = text.replace(old, new)
         file.write_text(text)
+    return slow
 
 
 def state(run: Path, step: int) -> dict[str, Any]:
@@ -74,7 +78,7 @@ def test_every_job_of_the_page_trains_where_torch_is_alone(user: User) -> None:
 
 
 def test_the_job_that_the_page_cancels_goes_on(user: User) -> None:
-    slowed(user)
+    slow = slowed(user)
     at = commands().index("slurmgpu submit job.yaml")
     submit, cancel, resume = commands()[at : at + 3]
     job = user.types(submit).stdout.strip()
@@ -86,6 +90,7 @@ def test_the_job_that_the_page_cancels_goes_on(user: User) -> None:
         time.sleep(0.3)
     stopped = max(saved(run))
     assert stopped < 200
+    slow.unlink()
     done = user.types(resume.replace("JOB", job))
     assert "done: 200 steps\n" in done.stdout
     assert user.runs() == [run]
@@ -103,9 +108,11 @@ def test_the_job_that_the_page_cancels_goes_on(user: User) -> None:
 def test_cancelled_and_killed_it_ends_as_if_nothing_had_happened(
     user: User, job: str, steps: int, exactly: bool
 ) -> None:
-    slowed(user)
+    slow = slowed(user)
     submit = f"slurmgpu submit {job}"
+    slow.unlink()
     user.types(submit.replace("submit", "submit --wait", 1))
+    slow.touch()
     (undisturbed,) = user.runs()
     number = user.types(submit).stdout.strip()
     run = next(run for run in user.runs() if run != undisturbed)
@@ -117,6 +124,8 @@ def test_cancelled_and_killed_it_ends_as_if_nothing_had_happened(
         while user.types(f"squeue -h -j {number} || true").stdout and time.monotonic() < deadline:
             time.sleep(0.3)
         assert max(saved(run)) < steps
+        if "KILL" in end:
+            slow.unlink()
         number = user.types(f"slurmgpu resume {run}").stdout.strip()
     deadline = time.monotonic() + 240
     while steps not in saved(run) and time.monotonic() < deadline:
@@ -130,7 +139,7 @@ def test_cancelled_and_killed_it_ends_as_if_nothing_had_happened(
 
 def test_through_submitit_it_is_found_too(user: User) -> None:
     pytest.importorskip("submitit")
-    slowed(user, epochs=1)
+    slowed(user, epochs=1).unlink()
     user.types("slurmgpu submit --via submitit --wait --gpus 1 -t 10:00 -- python train.py")
     (run,) = user.runs()
     assert max(saved(run)) == 40
@@ -138,7 +147,7 @@ def test_through_submitit_it_is_found_too(user: User) -> None:
 
 def test_in_a_container_it_is_found_too(user: User, tmp_path: Path) -> None:
     """A stand-in for apptainer shows which folders would be bound, and hands the environment on, as the real one does."""
-    slowed(user, epochs=1)
+    slowed(user, epochs=1).unlink()
     bound = tmp_path / "bound"
     program = tmp_path / "bin" / "apptainer"
     program.write_text(

@@ -337,7 +337,7 @@ def test_strategy_single_refuses_several_processes(run: RunFolder) -> None:
     [
         ([], "", "set SLURMGPU_RUN_DIR to the run directory"),
         (["--help"], "", "takes one argument, the path of a train.json; got --help"),
-        ([], "/no/such", "the run directory /no/such does not exist"),
+        ([], "gone", "the run directory gone does not exist"),
         ([], "here", "cannot read the settings here/train.json: No such file or directory"),
     ],
 )

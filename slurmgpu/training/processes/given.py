@@ -72,7 +72,7 @@ def check(
             require_one_each(ranks, seen)
     except TrainingError:
         if not ranks.first:
-            time.sleep(5 if ranks.local_rank == 0 else 10)
+            time.sleep(15 if ranks.local_rank == 0 else 20)
         raise
 
 
