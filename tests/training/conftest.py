@@ -24,6 +24,8 @@ from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.run import train
 from slurmgpu.training.settings import SCHEMA, load
 
+from . import ready
+
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = Path(__file__).with_name("small.py")
 
@@ -130,9 +132,8 @@ def free_port() -> int:
 def _popen(command: list[str], environment: dict[str, str], log: Path | None = None) -> subprocess.Popen[str]:
     if log is not None:
         with log.open("w") as file:
-            return subprocess.Popen(command, env=environment, stdout=file, stderr=file, text=True)
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
+            return ready.start(command, environment, stdout=file, stderr=file)
+    return ready.start(command, environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def _wait_for_the_first(started: list[subprocess.Popen[str]]) -> None:

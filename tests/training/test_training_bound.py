@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from slurmgpu.training.saving.saver import Saved, Saver, Saving
 from slurmgpu.training.saving.snapshot import Snapshot
 from slurmgpu.training.watching.watch import NEVER
 
+from . import ready
 from .conftest import RunFolder, clean_environment
 
 STEPS = 300
@@ -173,13 +173,8 @@ run.save()
 @pytest.mark.parametrize("interval", [1, 6])
 def test_a_loop_of_ones_own_has_the_same_bound(tmp_path: Path, interval: int) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    ended = subprocess.run(
-        [sys.executable, str(tmp_path / "own.py"), str(interval), str(tmp_path)],
-        env=clean_environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    command = [sys.executable, str(tmp_path / "own.py"), str(interval), str(tmp_path)]
+    ended = ready.run(command, clean_environment(tmp_path))
     assert ended.returncode == 0, ended.stderr
     ahead = list(map(int, ended.stdout.split()))
     assert len(ahead) == 30

@@ -20,18 +20,16 @@ from slurmgpu.training import Run
 from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.saving.lock import Lock
 
+from . import ready
 from .conftest import ROOT, clean_environment, free_port
 
 FOLDER = ROOT / "examples" / "own_loop"
 
 
 def start(script: Path, run_dir: Path, **extra: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(script)],
-        env=clean_environment(run_dir) | extra,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    environment = clean_environment(run_dir) | extra
+    return ready.start(
+        [sys.executable, str(script)], environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
 
 
@@ -156,7 +154,7 @@ def test_two_processes_of_ones_own_go_on_where_they_were(tmp_path: Path) -> None
                 own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
                 environment = clean_environment(tmp_path / name) | meet | own
                 command = [sys.executable, str(script), str(rank), leave]
-                both.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+                both.append(ready.start(command, environment, stderr=subprocess.PIPE))
             for process in both:
                 _, err = process.communicate(timeout=150)
                 assert process.returncode == 0, err
@@ -227,11 +225,7 @@ def both(script: Path, run_dir: Path) -> list[str]:
     for rank in ("0", "1"):
         environment = clean_environment(run_dir) | meet | {"RANK": rank, "LOCAL_RANK": rank}
         command = [sys.executable, str(script), rank]
-        started.append(
-            subprocess.Popen(
-                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-        )
+        started.append(ready.start(command, environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
     said = []
     for process in started:
         out, err = process.communicate(timeout=300)

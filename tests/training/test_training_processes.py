@@ -30,6 +30,7 @@ from slurmgpu.training.settings import SCHEMA, load
 from slurmgpu.training.watching.console import Console
 from slurmgpu.training.watching.watch import Duties, Watch
 
+from . import ready
 from .alone import python_with
 from .conftest import ROOT, RunFolder, clean_environment, new_run
 
@@ -311,7 +312,7 @@ def test_a_file_of_settings_that_lies_elsewhere_stays_as_it_is(run: RunFolder, t
     (run.path / "train.json").rename(elsewhere)
     before = elsewhere.read_bytes()
     command = [sys.executable, "-m", "slurmgpu.training", str(elsewhere)]
-    subprocess.run(command, env=clean_environment(run.path), check=True, timeout=150)
+    assert ready.run(command, clean_environment(run.path)).returncode == 0
     assert (elsewhere.read_bytes(), (run.path / "train.json").exists()) == (before, False)
 
 

@@ -1,0 +1,181 @@
+"""Starts Python with torch already imported: importing it takes longer than most of the trainings here.
+
+One process beside each pytest imports torch once, and forks for each start. The fork takes the environment, the folder
+and the outputs that a start of its own would have, and runs the module or script as ``__main__``. Where the environment
+says something that Python or torch reads earlier than that (``PYTHON...``, ``OMP_...``), the start is an ordinary one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib
+import json
+import os
+import runpy
+import select
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["run", "start"]
+
+_IMPORTED = ("torch.distributed", "torch._dynamo", "numpy", "slurmgpu.training.run")
+_READ_EARLY = (
+    "PYTHON",
+    "OMP_",
+    "GOMP_",
+    "KMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "TORCH",
+    "LD_",
+    "MALLOC_",
+    "LC_",
+    "LANG",
+)
+_NUMBER = struct.Struct("=i")
+
+
+def start(command: Sequence[str], environment: Mapping[str, str], **more: Any) -> subprocess.Popen[str]:
+    """Start a process; ``more`` is for ``subprocess.Popen``.
+
+    With torch imported, it is one of this interpreter's, by ``-m`` and a module or by a script.
+    """
+    known = command[0] == sys.executable and (command[1] == "-m" or not command[1].startswith("-"))
+    with_torch = known and _early(environment) == _early(_server_environment(environment["PYTHONPATH"]))
+    kind = _Forked if with_torch else subprocess.Popen
+    return kind(list(command), env=dict(environment), text=True, **more)
+
+
+def run(
+    command: Sequence[str], environment: Mapping[str, str], timeout: float = 150
+) -> subprocess.CompletedProcess[str]:
+    """Start a process, wait for its end, and return what it said."""
+    process = start(command, environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        out, err = process.communicate(timeout=timeout)
+    finally:
+        process.kill()
+        process.wait()
+    return subprocess.CompletedProcess(list(command), process.returncode, out, err)
+
+
+class _Forked(subprocess.Popen):  # type: ignore[type-arg]
+    """A child of the server's, which is waited for through a pipe."""
+
+    def _execute_child(self, args: list[str], *how: Any) -> None:
+        """As the original, whose arguments these are; called by the constructor."""
+        folder, environment, pipes = how[4], how[5], how[9:15]
+        outputs = [own if own != -1 else usual for own, usual in ((pipes[3], 1), (pipes[5], 2))]
+        request = {"arguments": args[1:], "folder": str(folder or Path.cwd()), "environment": environment}
+        self._told, telling = os.pipe()
+        try:
+            server = _server(environment["PYTHONPATH"])
+            socket.send_fds(server, [json.dumps(request).encode()], [*outputs, telling])
+        finally:
+            os.close(telling)
+            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+        self.pid = self._number()
+        self._child_created = True
+
+    def _number(self) -> int:
+        (number,) = _NUMBER.unpack(os.read(self._told, _NUMBER.size))
+        return int(number)
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if not select.select([self._told], [], [], 0 if wait_flags else None)[0]:
+            return 0, 0
+        status = self._number()
+        os.close(self._told)
+        return self.pid, status
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        if self.returncode is None:
+            pid, status = self._try_wait(os.WNOHANG)
+            if pid:
+                self._handle_exitstatus(status)  # type: ignore[attr-defined]
+        return self.returncode
+
+
+def _early(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(_READ_EARLY)}
+
+
+def _server_environment(path: str) -> dict[str, str]:
+    return dict(os.environ) | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+@functools.cache
+def _server(path: str) -> socket.socket:
+    """The server, with this PYTHONPATH; it ends when this process does, and is waited for then."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        server = subprocess.Popen(
+            [sys.executable, __file__, str(theirs.fileno())],
+            env=_server_environment(path),
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+        )
+    atexit.register(server.wait)
+    atexit.register(ours.close)
+    return ours
+
+
+def _serve(requests: socket.socket) -> dict[str, Any] | None:
+    """Fork for each request, until there are no more; returns the request in the process that is to do it."""
+    while True:
+        message, descriptors, *_ = socket.recv_fds(requests, 1 << 18, 3)
+        if not message:
+            return None
+        if os.fork() == 0:
+            requests.close()
+            return _become(json.loads(message), *descriptors)
+        for each in descriptors:
+            os.close(each)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _become(request: dict[str, Any], out: int, err: int, telling: int) -> dict[str, Any]:
+    """Fork once more, so that this process waits for the new one and tells how it ended."""
+    child = os.fork()
+    if child:
+        for each in (out, err, 2):
+            os.close(each)
+        os.write(telling, _NUMBER.pack(child))
+        os.write(telling, _NUMBER.pack(os.waitpid(child, 0)[1]))
+        os._exit(0)
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    for each in (out, err, telling):
+        os.close(each)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    return request
+
+
+def _import(names: Iterable[str]) -> None:
+    for name in names:
+        with contextlib.suppress(ImportError):  # with other versions there may be no such module
+            importlib.import_module(name)
+
+
+if __name__ == "__main__":
+    _import(_IMPORTED)
+    asked = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if asked is not None:
+        arguments = asked["arguments"]
+        if arguments[0] == "-m":
+            sys.path[0], sys.argv[:] = str(Path.cwd()), arguments[1:]
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0], sys.argv[:] = str(Path(arguments[0]).parent), arguments
+            runpy.run_path(arguments[0], run_name="__main__")
