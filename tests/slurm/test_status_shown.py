@@ -44,7 +44,7 @@ def test_how_a_job_ended_is_said_after_the_queue_has_forgotten_it(
     cancelled = tool.submit("--gpus=1", "-t", "5", "--hold", "--", "true").job_id
     tool("cancel", str(cancelled))
     for job in (failed, absent, cancelled):
-        tool.slurm.wait_for(job)
+        tool.slurm.wait_for(job, complete_row=True)
     for env in ({}, forgetful):
         assert reason_of(tool, failed, env) == "the command failed (exit code 3)"
         assert reason_of(tool, absent, env) == "there is no command no-such-command"
@@ -54,7 +54,7 @@ def test_how_a_job_ended_is_said_after_the_queue_has_forgotten_it(
 def test_a_command_that_was_killed_is_no_command_that_failed(tool: Tool, forgetful: dict[str, str]) -> None:
     done = tool.submit("--gpus=1", "-t", "5", "--wait", "--", "bash", "-c", "kill -9 $$")
     job = done.job_id
-    tool.slurm.wait_for(job)
+    tool.slurm.wait_for(job, complete_row=True)
     assert reason_of(tool, job, {}) == "the command was ended by SIGKILL (exit code 137)"
     remembered = reason_of(tool, job, forgetful)
     assert remembered in (  # The second, of releases whose sacct cuts exit codes.

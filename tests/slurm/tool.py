@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import ready
 from tests.slurm.throwaway import ThrowawaySlurm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,15 +58,8 @@ class Tool:
         self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run ``slurmgpu`` with these arguments, whatever its exit code."""
-        return subprocess.run(
-            [sys.executable, "-m", "slurmgpu", *arguments],
-            cwd=cwd or self.work,
-            env=self.env | dict(env or {}),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=400,
-        )
+        command = [sys.executable, "-m", "slurmgpu", *arguments]
+        return ready.run(command, self.env | dict(env or {}), cwd=cwd or self.work, timeout=400)
 
     def submit(
         self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None

@@ -23,8 +23,7 @@ from slurmgpu.training.processes.group import Group
 from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.run import train
 from slurmgpu.training.settings import SCHEMA, load
-
-from . import ready
+from tests import ready
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = Path(__file__).with_name("small.py")

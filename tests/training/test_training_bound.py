@@ -25,8 +25,8 @@ from slurmgpu.training.saving.bound import Bound
 from slurmgpu.training.saving.saver import Saved, Saver, Saving
 from slurmgpu.training.saving.snapshot import Snapshot
 from slurmgpu.training.watching.watch import NEVER
+from tests import ready
 
-from . import ready
 from .conftest import RunFolder, clean_environment
 
 STEPS = 300

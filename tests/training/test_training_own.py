@@ -19,8 +19,8 @@ from torch import nn
 from slurmgpu.training import Run
 from slurmgpu.training.errors import TrainingError
 from slurmgpu.training.saving.lock import Lock
+from tests import ready
 
-from . import ready
 from .conftest import ROOT, clean_environment, free_port
 
 FOLDER = ROOT / "examples" / "own_loop"

@@ -29,8 +29,8 @@ from slurmgpu.training.session import Limits, Session
 from slurmgpu.training.settings import SCHEMA, load
 from slurmgpu.training.watching.console import Console
 from slurmgpu.training.watching.watch import Duties, Watch
+from tests import ready
 
-from . import ready
 from .alone import python_with
 from .conftest import ROOT, RunFolder, clean_environment, new_run
 

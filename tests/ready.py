@@ -1,8 +1,9 @@
-"""Starts Python with torch already imported: importing it takes longer than most of the trainings here.
+"""Starts Python with what it will import already imported: that takes longer than most of what the tests start.
 
-One process beside each pytest imports torch once, and forks for each start. The fork takes the environment, the folder
-and the outputs that a start of its own would have, and runs the module or script as ``__main__``. Where the environment
-says something that Python or torch reads earlier than that (``PYTHON...``, ``OMP_...``), the start is an ordinary one.
+Processes beside each pytest import torch, or all of slurmgpu's command line, once, and fork for each start. The fork
+takes the environment, the folder and the outputs that a start of its own would have, and runs the module or script as
+``__main__``. Where the environment says something that Python or torch reads earlier than that (``PYTHON...``,
+``OMP_...``), the start is an ordinary one.
 """
 
 from __future__ import annotations
@@ -13,19 +14,20 @@ import functools
 import importlib
 import json
 import os
+import pkgutil
 import runpy
 import select
 import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 __all__ = ["run", "start"]
 
-_IMPORTED = ("torch.distributed", "torch._dynamo", "numpy", "slurmgpu.training.run")
+_WITH_TORCH = ("torch.distributed", "torch._dynamo", "numpy", "slurmgpu.training.run")
 _READ_EARLY = (
     "PYTHON",
     "OMP_",
@@ -43,21 +45,21 @@ _NUMBER = struct.Struct("=i")
 
 
 def start(command: Sequence[str], environment: Mapping[str, str], **more: Any) -> subprocess.Popen[str]:
-    """Start a process; ``more`` is for ``subprocess.Popen``.
+    """Start a process of this interpreter's, by ``-m`` and a module or by a script; it reads nothing.
 
-    With torch imported, it is one of this interpreter's, by ``-m`` and a module or by a script.
+    ``more`` is for ``subprocess.Popen``.
     """
-    known = command[0] == sys.executable and (command[1] == "-m" or not command[1].startswith("-"))
-    with_torch = known and _early(environment) == _early(_server_environment(environment["PYTHONPATH"]))
-    kind = _Forked if with_torch else subprocess.Popen
-    return kind(list(command), env=dict(environment), text=True, **more)
+    assert command[0] == sys.executable
+    is_ready = _early(environment) == _early(_server_environment(environment.get("PYTHONPATH", "")))
+    kind = _Forked if is_ready else subprocess.Popen
+    return kind(list(command), env=dict(environment), stdin=subprocess.DEVNULL, text=True, **more)
 
 
 def run(
-    command: Sequence[str], environment: Mapping[str, str], timeout: float = 150
+    command: Sequence[str], environment: Mapping[str, str], *, timeout: float = 150, **more: Any
 ) -> subprocess.CompletedProcess[str]:
     """Start a process, wait for its end, and return what it said."""
-    process = start(command, environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = start(command, environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
     try:
         out, err = process.communicate(timeout=timeout)
     finally:
@@ -76,7 +78,7 @@ class _Forked(subprocess.Popen):  # type: ignore[type-arg]
         request = {"arguments": args[1:], "folder": str(folder or Path.cwd()), "environment": environment}
         self._told, telling = os.pipe()
         try:
-            server = _server(environment["PYTHONPATH"])
+            server = _server(args[1:3] == ["-m", "slurmgpu"], environment["PYTHONPATH"])
             socket.send_fds(server, [json.dumps(request).encode()], [*outputs, telling])
         finally:
             os.close(telling)
@@ -112,13 +114,15 @@ def _server_environment(path: str) -> dict[str, str]:
 
 
 @functools.cache
-def _server(path: str) -> socket.socket:
+def _server(of_the_command_line: bool, path: str) -> socket.socket:
     """The server, with this PYTHONPATH; it ends when this process does, and is waited for then."""
+    imported = ["--command-line"] if of_the_command_line else []
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         server = subprocess.Popen(
-            [sys.executable, __file__, str(theirs.fileno())],
+            [sys.executable, __file__, str(theirs.fileno()), *imported],
             env=_server_environment(path),
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
         )
@@ -168,14 +172,26 @@ def _import(names: Iterable[str]) -> None:
             importlib.import_module(name)
 
 
+def _of_the_command_line() -> Iterator[str]:
+    """All of slurmgpu's modules but those of the training."""
+    import slurmgpu
+
+    for module in pkgutil.walk_packages(slurmgpu.__path__, "slurmgpu."):
+        if not module.name.startswith("slurmgpu.training") and not module.name.endswith("__main__"):
+            yield module.name
+
+
 if __name__ == "__main__":
-    _import(_IMPORTED)
+    del sys.path[0]  # the folder of this file, where modules may have any name
+    _import(_of_the_command_line() if "--command-line" in sys.argv else _WITH_TORCH)
     asked = _serve(socket.socket(fileno=int(sys.argv[1])))
     if asked is not None:
         arguments = asked["arguments"]
         if arguments[0] == "-m":
-            sys.path[0], sys.argv[:] = str(Path.cwd()), arguments[1:]
+            sys.path.insert(0, str(Path.cwd()))
+            sys.argv[:] = arguments[1:]
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         else:
-            sys.path[0], sys.argv[:] = str(Path(arguments[0]).parent), arguments
+            sys.path.insert(0, str(Path(arguments[0]).parent))
+            sys.argv[:] = arguments
             runpy.run_path(arguments[0], run_name="__main__")
