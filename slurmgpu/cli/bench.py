@@ -31,6 +31,57 @@ _where = gathered(
 )
 
 
+class Jobs(NamedTuple):
+    """In which jobs it is measured."""
+
+    submit: bool
+    gpus: tuple[str, ...]
+    nodes: tuple[int, ...]
+    nodelists: tuple[str, ...]
+    partition: str | None
+    account: str | None
+    time: str | None
+    wait: bool
+    sets: tuple[str, ...] = ()
+    cluster: str | None = None
+
+
+_SET = click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Any other part of the job file, as train.batch_size=64.",
+)
+_CLUSTER = click.option(
+    "--cluster",
+    metavar="NAME",
+    help="The cluster profile whose environments count: its name, or a file.",
+    shell_complete=clusters,
+)
+_OF_JOBS = (
+    click.option("--submit", is_flag=True, help="Measure in jobs: one for each of what the next three name."),
+    click.option("-G", "--gpus", multiple=True, metavar="[TYPE:]N", help="GPUs of a job.  [may be repeated]"),
+    click.option(
+        "-N", "--nodes", type=int, multiple=True, metavar="N", help="Nodes of a job.  [may be repeated]"
+    ),
+    click.option(
+        "-w",
+        "--nodelist",
+        "nodelists",
+        multiple=True,
+        metavar="NODES",
+        help="Nodes, as node[1-8]: each in a job of its own.  [may be repeated]",
+    ),
+    click.option("-p", "--partition", metavar="NAME", help="Partition of the jobs."),
+    click.option("-A", "--account", metavar="NAME", help="Account of the jobs."),
+    click.option("-t", "--time", metavar="TIME", help="Time limit of each job.  [default: 1:00:00]"),
+    click.option("--wait", is_flag=True, help="Wait for the jobs, and show what they measured."),
+)
+_in_jobs = gathered("jobs", Jobs, *_OF_JOBS)
+_in_new_jobs = gathered("jobs", Jobs, *_OF_JOBS, _SET, _CLUSTER)
+
+
 class Described(NamedTuple):
     """What is trained, and where its environment is described."""
 
@@ -65,6 +116,7 @@ def command() -> None:
     help="How long each is measured, at least 5 steps.",
 )
 @_where
+@_in_new_jobs
 def networks(**options: Any) -> None:
     """Time seven networks on CPU threads and GPUs: forward pass, backward pass and update.
 
@@ -83,6 +135,7 @@ def networks(**options: Any) -> None:
     "--folder", "folders", multiple=True, metavar="FOLDER", help="A folder to measure.  [may be repeated]"
 )
 @_where
+@_in_new_jobs
 def node(**options: Any) -> None:
     """Measure matrix products in each precision, copies between memories, and folders.
 
@@ -94,26 +147,31 @@ def node(**options: Any) -> None:
     act_node(**options)
 
 
-@command.command("task", short_help="What a training gains from more of everything.")
-@gathered(
+_of_training = gathered(
     "asked",
     Described,
     click.argument("what", metavar="TASK.py:CLASS|slurmgpu:NAME|JOB.yaml"),
     click.option("--config", multiple=True, metavar="KEY=VALUE", help="What the task reads as cfg.KEY."),
-    click.option(
-        "--set",
-        "sets",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Any other part of the job file, as train.batch_size=64.",
-    ),
-    click.option(
-        "--cluster",
-        metavar="NAME",
-        help="The cluster profile whose environments count: its name, or a file.",
-        shell_complete=clusters,
-    ),
+    _SET,
+    _CLUSTER,
 )
+_PROCESSES = click.option(
+    "--processes",
+    metavar="N,N",
+    help="Numbers of processes.  [default: 1, 2, 4, ... up to the GPUs, or to 2 on the CPU]",
+)
+_SECONDS = click.option(
+    "--seconds",
+    type=float,
+    default=8.0,
+    show_default=True,
+    help="How long each is measured, after its start.",
+)
+_APPLY = click.option("--apply", is_flag=True, help="Write what follows into the job file.")
+
+
+@command.command("task", short_help="What a training gains from more of everything.")
+@_of_training
 @click.option(
     "--part",
     "parts",
@@ -121,19 +179,11 @@ def node(**options: Any) -> None:
     type=click.Choice(["batch", "workers", "precision", "scaling"]),
     help="Only this part.  [may be repeated; default: all]",
 )
-@click.option(
-    "--processes",
-    metavar="N,N",
-    help="Numbers of processes.  [default: 1, 2, 4, ... up to the GPUs, or to 2 on the CPU]",
-)
-@click.option(
-    "--seconds",
-    type=float,
-    default=8.0,
-    show_default=True,
-    help="How long each is measured, after its start.",
-)
+@_PROCESSES
+@_SECONDS
+@_APPLY
 @_where
+@_in_jobs
 def task(**options: Any) -> None:
     """Find out what a training gains from larger batches, workers, precisions and processes.
 
@@ -146,3 +196,59 @@ def task(**options: Any) -> None:
     from slurmgpu.cli.actions.bench import act_task
 
     act_task(**options)
+
+
+@command.command("scaling", short_help="What it gains from more GPUs.")
+@_of_training
+@_PROCESSES
+@_SECONDS
+@_APPLY
+@_where
+@_in_jobs
+def scaling(**options: Any) -> None:
+    """Find out what a training gains from more processes: `bench task --part scaling`."""
+    from slurmgpu.cli.actions.bench import act_task
+
+    act_task(parts=["scaling"], **options)
+
+
+@command.command("precision", short_help="What it gains from bf16, fp16, TF32 and compile.")
+@_of_training
+@_SECONDS
+@_APPLY
+@_where
+@_in_jobs
+def precision(**options: Any) -> None:
+    """Find out what a training gains from other precisions: `bench task --part precision`."""
+    from slurmgpu.cli.actions.bench import act_task
+
+    act_task(parts=["precision"], processes=None, **options)
+
+
+@command.command("loader", short_help="How many workers its data needs.")
+@_of_training
+@_SECONDS
+@_APPLY
+@_where
+@_in_jobs
+def loader(**options: Any) -> None:
+    """Find out how many data-loader workers a training needs: `bench task --part workers`."""
+    from slurmgpu.cli.actions.bench import act_task
+
+    act_task(parts=["workers"], processes=None, **options)
+
+
+@command.command("show", short_help="What the jobs of a bench have measured.")
+@click.argument("folder", type=click.Path(readable=False))
+@click.option("--wait", is_flag=True, help="Wait until all have ended.")
+@click.option("--apply", "apply_to", metavar="JOB.yaml", help="Write what follows into this job file.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def show(**options: Any) -> None:
+    """Gather what the jobs of `bench ... --submit` have measured so far.
+
+    FOLDER is the one that `--submit` printed. Its table and page are written anew. The exit code is 1 as long as something is
+    missing.
+    """
+    from slurmgpu.cli.actions.bench_jobs import act_show
+
+    act_show(**options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import secrets
@@ -15,39 +14,45 @@ from typing import TYPE_CHECKING
 
 import click
 
+from slurmgpu.cli.actions.bench_apply import apply_verdict, file_to_change
+from slurmgpu.cli.actions.bench_jobs import ASKED, command_alone, submit_bench
+from slurmgpu.cli.actions.bench_showing import show
 from slurmgpu.cli.actions.local import LOGIN_NICE, on_login_node
-from slurmgpu.cli.actions.planned_training import planned
+from slurmgpu.cli.actions.planned_training import described, planned
 from slurmgpu.cli.preparing import note
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.settings import runs_by_settings
-from slurmgpu.monitoring.benching import networks, node, tries
-from slurmgpu.monitoring.benching.page import page
-from slurmgpu.monitoring.benching.results import SCHEMA, Results, read
+from slurmgpu.models.job import Job
+from slurmgpu.monitoring.benching.gathered import ROWS
+from slurmgpu.monitoring.benching.networks import PUBLISHED
+from slurmgpu.monitoring.benching.results import Results, read
 from slurmgpu.monitoring.benching.verdict import judge
-from slurmgpu.monitoring.benching.wording import is_busy, machine_line
-from slurmgpu.printable import printable
 from slurmgpu.submission.entrypoint import chosen_python
 from slurmgpu.submission.preflight import check_task
 from slurmgpu.submission.run_directory import copy_entrypoint
 
 if TYPE_CHECKING:
-    from slurmgpu.cli.bench import Described, Where
+    from slurmgpu.cli.bench import Described, Jobs, Where
 
-_ROWS, _ASKED = "rows.jsonl", "asked.json"
 _SHORTEST, _LONGEST = 0.2, 600.0
 _MOST = 1024
 _PARTS = ("batch", "workers", "precision", "scaling")
 
 
 def act_networks(
-    only: Sequence[str], threads: str | None, precisions: Sequence[str], seconds: float, where: Where
+    only: Sequence[str],
+    threads: str | None,
+    precisions: Sequence[str],
+    seconds: float,
+    where: Where,
+    jobs: Jobs,
 ) -> None:
     for name in only:
-        if name not in networks.PUBLISHED:
+        if name not in PUBLISHED:
             raise InvalidInput(
                 f"--only {name}: there is no such network",
-                hint=f"the networks are {', '.join(networks.PUBLISHED)}",
+                hint=f"the networks are {', '.join(PUBLISHED)}",
             )
     _check_seconds(seconds, "5 seconds")
     asked = {
@@ -58,7 +63,7 @@ def act_networks(
         "precisions": list(precisions) or ["fp32"],
         "seconds": seconds,
     }
-    _measure(asked, where)
+    _measure(asked, where, jobs)
 
 
 def _check_seconds(seconds: float, usual: str) -> None:
@@ -82,37 +87,82 @@ def _numbers(option: str, text: str | None) -> list[int] | None:
     return list(dict.fromkeys(found))
 
 
-def act_node(folders: Sequence[str], where: Where) -> None:
+def act_node(folders: Sequence[str], where: Where, jobs: Jobs) -> None:
     for folder in folders:
-        if not Path(folder).is_dir():
+        if not jobs.submit and not Path(folder).is_dir():  # a node may have folders that this machine lacks
             raise InvalidInput(f"--folder {folder}: there is no such folder", hint="name one that exists")
-    _measure({"kind": "node", "folders": [str(Path(one).absolute()) for one in folders]}, where)
+    named = folders if jobs.submit else [str(Path(one).absolute()) for one in folders]
+    _measure({"kind": "node", "folders": list(named)}, where, jobs)
 
 
 def act_task(
-    asked: Described, parts: Sequence[str], processes: str | None, seconds: float, where: Where
+    asked: Described,
+    parts: Sequence[str],
+    processes: str | None,
+    seconds: float,
+    apply: bool,
+    where: Where,
+    jobs: Jobs,
 ) -> None:
     _check_seconds(seconds, "8 seconds")
-    numbers = _numbers("--processes", processes)
-    prepared = planned(asked, Layered({}, {}), 1)
-    train = prepared.loaded.job.train
-    assert train is not None
-    assert prepared.folder is not None
-    measured = {
+    settings = {
         "kind": "task",
-        "train": train.document(),
-        "folder": str(prepared.folder),
-        "samples": train.samples_at_a_time(1),
-        "batch": train.batch_size,
-        "processes": numbers,
+        "processes": _numbers("--processes", processes),
         "parts": list(parts) or list(_PARTS),
         "seconds": seconds,
     }
+    file = file_to_change(asked.what) if apply else None
+    if jobs.submit:
+        if file is not None:
+            raise InvalidInput(
+                "--apply and --submit are both given: what follows is known once the jobs have ended",
+                hint="leave --apply out, and give it then: slurmgpu bench show FOLDER --apply JOB.yaml",
+            )
+        submit_bench(
+            described(asked),
+            lambda job, nodes: {**settings, **_of_training(job, "."), "nodes": nodes},
+            jobs,
+            lambda: _new_folder("task", where.to),
+            as_json=where.as_json,
+        )
+        return
+    prepared = planned(asked, Layered({}, {}), 1)
     check_task(prepared.plan, prepared.folder)
-    _measure(measured, where)
+    results = _measure_here({**settings, **_of_training(prepared.loaded.job, str(prepared.folder))}, where)
+    if file is not None and results.whole:
+        apply_verdict(file, judge(results), beside=where.as_json)
 
 
-def _measure(asked: Mapping[str, object], where: Where) -> None:
+def _of_training(job: Job, folder: str) -> dict[str, object]:
+    train = job.train
+    if train is None:
+        raise InvalidInput(
+            f"{job.name or 'the job'}: has no train:, and there is nothing to measure",
+            hint="slurmgpu probe measures what a job's command uses",
+        )
+    return {
+        "train": train.document(),
+        "folder": folder,
+        "samples": train.samples_at_a_time(1),
+        "batch": train.batch_size,
+    }
+
+
+def _measure(asked: Mapping[str, object], where: Where, jobs: Jobs) -> None:
+    """What needs no training: here, or in jobs of its own."""
+    if not jobs.submit:
+        _measure_here(asked, where)
+        return
+    submit_bench(
+        command_alone(str(asked["kind"]), jobs.sets, jobs.cluster),
+        lambda _job, _nodes: asked,
+        jobs,
+        lambda: _new_folder(str(asked["kind"]), where.to),
+        as_json=where.as_json,
+    )
+
+
+def _measure_here(asked: Mapping[str, object], where: Where) -> Results:
     kind = str(asked["kind"])
     nice = LOGIN_NICE if on_login_node(where.here) else 0
     if nice:
@@ -121,27 +171,19 @@ def _measure(asked: Mapping[str, object], where: Where) -> None:
         )
     python = chosen_python(where.python, os.environ)
     folder = _new_folder(kind, where.to)
-    (folder / _ASKED).write_text(json.dumps(asked), encoding="utf-8")
+    (folder / ASKED).write_text(json.dumps(asked), encoding="utf-8")
     code = _run(python, folder, nice)
-    results = read(folder / _ROWS)
+    results = read(folder / ROWS)
     if not results.machine:
         raise RunFailed(
             f"nothing was measured: {python} ended with code {code}",
             hint="its own words stand above; --python PATH takes another Python",
         )
-    _write(kind, folder, results)
-    if is_busy(results):
-        note(
-            f"the machine was busy as this began (load {results.machine.get('load')}): times may be too long"
-        )
-    if where.as_json:
-        click.echo(json.dumps(_document(kind, results), indent=2))
-    else:
-        _print(kind, results)
-        note(f"the page, the table and the rows are in {folder}")
+    show(kind, folder, results, as_json=where.as_json)
     if not results.whole:
         note("it was cut short: what is missing was not measured")
         click.get_current_context().exit(1)
+    return results
 
 
 def _new_folder(kind: str, to: str | None) -> Path:
@@ -166,7 +208,7 @@ def _new_folder(kind: str, to: str | None) -> Path:
 
 def _run(python: str, folder: Path, nice: int) -> int:
     """Measure in a process of its own, which says on standard error how far it is; its exit code."""
-    command = [python, "-m", "slurmgpu_training.benching", str(folder / _ASKED), str(folder / _ROWS)]
+    command = [python, "-m", "slurmgpu_training.benching", str(folder / ASKED), str(folder / ROWS)]
     if nice:
         command = ["nice", "-n", str(nice), *command]
     with tempfile.TemporaryDirectory(prefix="slurmgpu-") as code:
@@ -181,54 +223,3 @@ def _run(python: str, folder: Path, nice: int) -> int:
                 return started.wait()
             except KeyboardInterrupt:  # it got the signal, too, and ends
                 continue
-
-
-def _document(kind: str, results: Results) -> dict[str, object]:
-    return {
-        "schema": SCHEMA,
-        "kind": kind,
-        "whole": results.whole,
-        "machine": results.machine,
-        "rows": results.rows,
-    }
-
-
-def _table(kind: str, results: Results) -> list[Sequence[str]]:
-    if kind == "node":
-        return [node.HEAD, *node.lines(results)]
-    if kind == "task":
-        return [tries.HEAD, *tries.lines(results)]
-    found = networks.times(results)
-    head = ("Network", "Mini-batch", *found.places, *networks.PUBLISHED_PLACES)
-    return [head, *networks.lines(found)]
-
-
-def _write(kind: str, folder: Path, results: Results) -> None:
-    (folder / "page.html").write_text(page(kind, results), encoding="utf-8")
-    with (folder / "table.csv").open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows(_table(kind, results))
-
-
-def _print(kind: str, results: Results) -> None:
-    click.echo(printable(machine_line(results)))
-    lines = _table(kind, results)
-    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
-    numbers_from = {"networks": 1, "node": 2, "task": 2}[kind]
-    for at, line in enumerate(lines):
-        cells = [
-            cell.rjust(width) if number >= numbers_from else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        text = printable("  ".join(cells).rstrip())
-        click.echo(click.style(text, bold=True) if at == 0 else text)
-    if kind == "task":
-        verdict = judge(results)
-        click.echo()
-        for sentence in verdict.sentences:
-            click.echo(printable(f"{sentence[:1].upper()}{sentence[1:]}."))
-        for one in verdict.proposals:
-            click.echo(
-                click.style(printable(f"{one.key}: {one.value}"), bold=True) + printable(f"  ({one.why})")
-            )
-    if kind == "networks":
-        click.echo("seconds per mini-batch, median; 2016: Shi et al., arXiv 1608.07249, Torch")

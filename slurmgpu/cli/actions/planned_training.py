@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from slurmgpu.cli.preparing import put_any
 from slurmgpu.errors import InvalidInput
@@ -13,7 +14,7 @@ from slurmgpu.files.jobs import find_job_file, load_job
 from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.submission.preparing import Prepared, plan_here
 
-__all__ = ["planned"]
+__all__ = ["described", "planned"]
 
 
 class _Described(Protocol):
@@ -35,6 +36,7 @@ class _Described(Protocol):
 def planned(asked: _Described, layer: Layered, gpus: int) -> Prepared:
     """The job, in its environment on the cluster; what else the cluster wants does not matter on this machine."""
     what = asked.what
+    is_task = _is_task(what)
 
     def put(key: str, value: object, origin: str) -> None:
         layer.put(tuple(key.split(".")), value, Origin(origin))
@@ -43,7 +45,6 @@ def planned(asked: _Described, layer: Layered, gpus: int) -> Prepared:
         put_any(text, put)
     for text in asked.config:
         put_any(text, put, "--config", "channels=16", "train.config.")
-    is_task = re.search(r"\.py(:|\Z)|\Aslurmgpu:", what) is not None
     if is_task:
         put("train.task", what, "the argument")
         put("resources.nodes", 1, "slurmgpu train")
@@ -55,3 +56,17 @@ def planned(asked: _Described, layer: Layered, gpus: int) -> Prepared:
             hint="slurmgpu run runs a job's command on this machine",
         )
     return plan_here(loaded, asked.cluster)
+
+
+def described(asked: _Described) -> dict[str, Any]:
+    """The same training as `prepare` takes it: a job for the cluster."""
+    sets = (*asked.sets, *(f"train.config.{text}" for text in asked.config))
+    given: dict[str, Any] = {"job__cluster": asked.cluster}
+    if _is_task(asked.what):
+        return {**given, "job__set": (f"train.task={json.dumps(asked.what)}", *sets)}
+    return {**given, "job__file": asked.what, "job__set": sets}
+
+
+def _is_task(what: str) -> bool:
+    """Whether the word names a task, and no job file."""
+    return re.search(r"\.py(:|\Z)|\Aslurmgpu:", what) is not None

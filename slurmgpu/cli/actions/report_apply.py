@@ -6,7 +6,7 @@ import difflib
 import math
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -64,15 +64,23 @@ def write_request(report: JobReport, path: Path, then: Job, plan: Plan, *, besid
     where the file says something else by now.
     """
     assert report.run is not None
-    text, ending = read_text(path), _ending_of(path)
+    run_dir, proposals = Path(report.run.run_dir), report.advice.proposals
     values = dict(_values(report, plan, _resources(path)))
+    write_values(path, values, lambda: _check_same(path, then, run_dir, proposals), beside=beside)
+
+
+def write_values(
+    path: Path, values: Mapping[Place, str | int], check: Callable[[], None], *, beside: bool
+) -> None:
+    """Write values into a job file, and show what changes; ``check`` may refuse, before anything is written."""
+    text, ending = read_text(path), _ending_of(path)
     if not values:
         return
     changed = with_values(text, str(path), values)
     if changed == text:
         click.echo(printable(f"{path}: asks for this already; nothing is changed"), err=True)
         return
-    _check_same(path, then, Path(report.run.run_dir), report.advice.proposals)
+    check()
     for line in difflib.unified_diff(
         text.splitlines(), changed.splitlines(), str(path), str(path), lineterm="", n=1
     ):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from slurmgpu.monitoring.benching import node, tries
+from slurmgpu.monitoring.benching.gathered import Part, missing, slow
 from slurmgpu.monitoring.benching.networks import PUBLISHED_PLACES, lines, seconds, times
 from slurmgpu.monitoring.benching.results import Results, median
 from slurmgpu.monitoring.benching.verdict import judge
@@ -13,8 +14,9 @@ from slurmgpu.monitoring.benching.wording import machine_line
 from slurmgpu.monitoring.json_rows import positive
 from slurmgpu.monitoring.reporting.pages import document, table, text
 from slurmgpu.monitoring.reporting.plots import plot
+from slurmgpu.monitoring.reporting.wording import count
 
-__all__ = ["page"]
+__all__ = ["page", "page_of_parts"]
 
 _THREADS = re.compile(r"(\d+) threads?")
 _PLOTS = (
@@ -26,16 +28,31 @@ _PLOTS = (
 _PARTS = ("forward", "backward", "update", "step")
 
 
+_TITLES = {"networks": "Seven networks", "node": "Node", "task": "A training"}
+
+
 def page(kind: str, results: Results) -> str:
-    """The page of the networks or of the node."""
-    title = {"networks": "Seven networks", "node": "Node", "task": "A training"}[
-        kind
-    ] + f" on {results.machine.get('node')}"
-    body = [f"<h1>{text(title)}</h1>", f'<p class="soft">{text(machine_line(results))}</p>']
-    if not results.whole:
-        body.append("<p>The measuring was cut short: rows are missing.</p>")
-    body += {"networks": _networks, "node": _node, "task": _task}[kind](results)
+    """The page of what one machine measured."""
+    title = f"{_TITLES[kind]} on {results.machine.get('node')}"
+    return document(title, [f"<h1>{text(title)}</h1>", *_of_machine(kind, results)])
+
+
+def page_of_parts(kind: str, parts: Sequence[Part]) -> str:
+    """The page of a bench in jobs of its own: a section for each, after what is missing and who is slow."""
+    title = f"{_TITLES[kind]}: {count(len(parts), 'job')}"
+    body = [f"<h1>{text(title)}</h1>"]
+    body += [f"<p>{text(sentence)}.</p>" for sentence in (*slow(parts), *missing(parts))]
+    for part in parts:
+        body.append(f"<h2>{text(part.job.on)}</h2>")
+        body += _of_machine(kind, part.results) if part.results.machine else [f"<p>{text(part.state)}</p>"]
     return document(title, body)
+
+
+def _of_machine(kind: str, results: Results) -> Iterator[str]:
+    yield f'<p class="soft">{text(machine_line(results))}</p>'
+    if not results.whole:
+        yield "<p>The measuring was cut short: rows are missing.</p>"
+    yield from {"networks": _networks, "node": _node, "task": _task}[kind](results)
 
 
 def _networks(results: Results) -> Iterator[str]:

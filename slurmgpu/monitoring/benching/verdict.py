@@ -24,7 +24,7 @@ class Proposal(NamedTuple):
     """A value of the job file, and why."""
 
     key: str
-    value: object
+    value: str | int
     why: str
 
 
@@ -142,7 +142,9 @@ def _precision(results: Results, base: _Try) -> Verdict:
             told = "TF32"
         sentences.append(f"{told}: {gain:.2f} times as fast as fp32")
         if gain >= WORTH and name == "precision" and told != "TF32":
-            proposals.append((gain, Proposal("train.precision", value, f"{gain:.2f} times as fast as fp32")))
+            proposals.append(
+                (gain, Proposal("train.precision", str(value), f"{gain:.2f} times as fast as fp32"))
+            )
     best = max(proposals, default=None, key=lambda one: one[0])
     return Verdict(sentences, [] if best is None else [best[1]])
 

@@ -1,4 +1,6 @@
-"""Measures what a file asks for, ``python -m slurmgpu_training.benching ASKED.json RESULTS.jsonl``, a row at a time.
+"""Measures what a file asks for, ``python -m slurmgpu_training.benching [ASKED.json RESULTS.jsonl]``, a row at a time.
+
+Without arguments: asked.json and rows.jsonl in the run directory, which SLURMGPU_RUN_DIR names.
 
 The first row says what machine it is, the last one ``{"kind": "end"}``: without it, the measuring was cut short.
 
@@ -6,7 +8,7 @@ The first row says what machine it is, the last one ``{"kind": "end"}``: without
      "seconds": 5.0}
     {"kind": "node", "folders": ["/scratch/me"]}
     {"kind": "task", "train": {"task": "task.py:Digits"}, "folder": "/home/me", "samples": 32, "batch": 64, "processes": [1, 2],
-     "parts": ["batch", "workers", "precision", "scaling"], "seconds": 8.0}
+     "parts": ["batch", "workers", "precision", "scaling"], "seconds": 8.0, "nodes": 1}
 
 No networks: all of them. No threads: 1, 2, 4 and so on up to the CPUs. No GPUs, as null: all.
 """
@@ -14,6 +16,7 @@ No networks: all of them. No threads: 1, 2, 4 and so on up to the CPUs. No GPUs,
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,8 +40,10 @@ _SCHEMA = "slurmgpu.bench/1"
 def main(arguments: Sequence[str]) -> None:
     """Measure; each row is in the file as soon as it is known."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever ends it wants no traceback
-    asked = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
-    with Path(arguments[1]).open("a", encoding="utf-8") as file:
+    run_dir = Path(os.environ.get("SLURMGPU_RUN_DIR", "."))
+    given, found = arguments or (run_dir / "asked.json", run_dir / "rows.jsonl")
+    asked = json.loads(Path(given).read_text(encoding="utf-8"))
+    with Path(found).open("a", encoding="utf-8") as file:
 
         def write(row: Mapping[str, Any]) -> None:
             file.write(json.dumps({"schema": _SCHEMA, **row}) + "\n")

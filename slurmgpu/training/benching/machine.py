@@ -12,12 +12,19 @@ from typing import Any, Optional
 
 import torch
 
-__all__ = ["cpus", "doubled", "facts"]
+__all__ = ["cpus", "doubled", "facts", "given_by_slurm"]
 
 
 def cpus() -> int:
-    """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """CPUs that this process may use: in a job, at most those that it has on this node, even where nothing binds it to them."""
+    able = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(able, given_by_slurm() or able)
+
+
+def given_by_slurm() -> Optional[int]:
+    """CPUs that the job has on this node; None outside of jobs."""
+    text = os.environ.get("SLURM_CPUS_ON_NODE", "")
+    return int(text) if text.isdecimal() and int(text) else None
 
 
 def doubled(most: int) -> list[int]:

@@ -29,15 +29,24 @@ class _Bench:
         self.batch: int = asked["batch"]
         self.gpu = torch.cuda.is_available() and self.train.get("device") != "cpu"
         most = torch.cuda.device_count() if self.gpu else min(2, machine.cpus())
+        self.nodes: int = asked.get("nodes") or 1
         self.processes: list[int] = asked["processes"] or machine.doubled(most)
         each = max(1, machine.cpus() // max(self.processes))
         self.cpus = each
         self.place = Place(Path(asked["folder"]), 1, threads=each, seconds=asked["seconds"])
 
-    def one(self, what: str, processes: int = 1, **changed: Any) -> dict[str, Any]:
+    def shapes(self) -> list[tuple[int, int]]:
+        """Processes in all, and nodes: what is named on one node, and the most of it on 2, 4, ... nodes."""
+        most = max(self.processes)
+        return [
+            *((number, 1) for number in self.processes),
+            *((most * nodes, nodes) for nodes in machine.doubled(self.nodes)[1:]),
+        ]
+
+    def one(self, what: str, processes: int = 1, nodes: int = 1, **changed: Any) -> dict[str, Any]:
         """One try: the job's own settings, with a batch of its own, and what is changed."""
         named = {"batch_size": self.samples, "accumulate": 1, "micro_batch": None, **changed}
-        found = tried({**self.train, **named}, self.place._replace(processes=processes))
+        found = tried({**self.train, **named}, self.place._replace(processes=processes, nodes=nodes))
         return {"what": what, **named, **found}
 
 
@@ -100,7 +109,7 @@ def _precisions(bench: _Bench, say: Any) -> Iterator[dict[str, Any]]:
 
 
 def _scaling(bench: _Bench, base: Mapping[str, Any], say: Any) -> Iterator[dict[str, Any]]:
-    for number in bench.processes:
+    for number, nodes in bench.shapes():
         each = bench.samples * number
         whole = bench.batch if bench.batch % number == 0 else None
         for how, size in (("each", each), ("whole", whole)):
@@ -109,5 +118,6 @@ def _scaling(bench: _Bench, base: Mapping[str, Any], say: Any) -> Iterator[dict[
             if number == 1 and size == bench.samples:
                 yield {**base, "what": "scaling", "how": how}
                 continue
-            say(f"{number} process{'' if number == 1 else 'es'}, {size} samples a step")
-            yield {**bench.one("scaling", number, batch_size=size), "how": how}
+            on = "" if nodes == 1 else f" on {nodes} nodes"
+            say(f"{number} process{'' if number == 1 else 'es'}{on}, {size} samples a step")
+            yield {**bench.one("scaling", number, nodes, batch_size=size), "how": how}

@@ -6,6 +6,7 @@ as those of ``srun`` do; in a job of several nodes it is ``srun`` that starts th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -19,10 +20,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
+from .machine import given_by_slurm
+
 __all__ = ["Place", "tried"]
 
 _SCHEMA = "slurmgpu.train/1"
 _LOOK = 0.2
+_PATIENCE_WITH_SRUN = 60.0
 # Not what is measured, or what would end it.
 _WITHOUT: Mapping[str, object] = {
     "epochs": 1 << 40, "max_steps": 1 << 40, "evaluate_every": None, "evaluate_steps": None, "best": None,
@@ -61,7 +65,8 @@ def tried(settings: Mapping[str, Any], place: Place) -> dict[str, Any]:
 
     Rates are those of all processes together; times and memory those of rank 0, as ``metrics.jsonl`` has them.
     """
-    with tempfile.TemporaryDirectory(prefix="slurmgpu-bench-") as run:
+    shared = os.environ.get("SLURMGPU_RUN_DIR") if place.nodes > 1 else None  # what all nodes see
+    with tempfile.TemporaryDirectory(prefix="slurmgpu-bench-", dir=shared) as run:
         document = {"schema": _SCHEMA, **settings, **_WITHOUT}
         Path(run, "train.json").write_text(json.dumps(document), encoding="utf-8")
         said = Path(run, "said")
@@ -70,7 +75,7 @@ def tried(settings: Mapping[str, Any], place: Place) -> dict[str, Any]:
             try:
                 rows = _watched(started, Path(run, "metrics.jsonl"), place)
             finally:
-                _end(started)
+                _end(started, place)
         found: dict[str, Any] = {"processes": place.processes, "nodes": place.nodes, "threads": place.threads}
         if isinstance(rows, _Ended):
             return {**found, "why": _why(said.read_text(encoding="utf-8", errors="replace"), rows)}
@@ -91,6 +96,8 @@ def _started(run: str, place: Place, output: int) -> list[subprocess.Popen[bytes
             f"--nodes={place.nodes}",
             f"--ntasks={place.processes}",
             f"--ntasks-per-node={each}",
+            *_cpus(each, place.threads),
+            "--kill-on-bad-exit=1",
             "--overlap",
         ]
         known = {**os.environ, **known, **_meeting(os.environ.get("SLURMD_NODENAME", "127.0.0.1"))}
@@ -106,6 +113,14 @@ def _started(run: str, place: Place, output: int) -> list[subprocess.Popen[bytes
         )
         for rank in range(place.processes)
     ]  # fmt: skip
+
+
+def _cpus(processes: int, threads: int) -> list[str]:
+    """Where the job has fewer CPUs on a node than processes, they share them, as those that torchrun starts would."""
+    given = given_by_slurm()
+    return (
+        [f"--cpus-per-task={threads}"] if given is None or processes * threads <= given else ["--overcommit"]
+    )
 
 
 def _meeting(address: str) -> dict[str, str]:
@@ -146,8 +161,12 @@ def _rows(metrics: Path) -> list[dict[str, Any]]:
     return [row["values"] for row in rows if row["kind"] == "train"]
 
 
-def _end(started: list[subprocess.Popen[bytes]]) -> None:
+def _end(started: list[subprocess.Popen[bytes]], place: Place) -> None:
     for each in started:
+        if each.poll() is None and place.nodes > 1:
+            each.terminate()  # srun ends its processes on all nodes; killed, it would leave them
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                each.wait(_PATIENCE_WITH_SRUN)
         if each.poll() is None:
             each.kill()
     for each in started:

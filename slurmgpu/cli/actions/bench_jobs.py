@@ -1,0 +1,231 @@
+"""What ``slurmgpu bench --submit`` and ``slurmgpu bench show`` do: a job for each place, and what they measured."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from slurmgpu.cli.actions.asking import shared
+from slurmgpu.cli.actions.bench_apply import apply_verdict, file_to_change
+from slurmgpu.cli.actions.bench_showing import show_parts
+from slurmgpu.cli.actions.submit import submit, with_image
+from slurmgpu.cli.interrupting import as_interrupts
+from slurmgpu.cli.job_options import parameter
+from slurmgpu.cli.preparing import load, note, prepare
+from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmRefused, SlurmUnreachable
+from slurmgpu.files.run_record import read_run, write_atomically
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.job import Job
+from slurmgpu.models.options import ROWS as OPTIONS
+from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.monitoring.benching.gathered import JOBS, BenchJob, Part, jobs_in, jobs_text, part_of
+from slurmgpu.monitoring.benching.verdict import judge
+from slurmgpu.monitoring.reasons import reason
+from slurmgpu.monitoring.reporting.wording import count
+from slurmgpu.monitoring.select import Selection, belongs, current_user
+from slurmgpu.monitoring.status import status
+from slurmgpu.monitoring.waiting import PATIENCE
+from slurmgpu.slurm import Slurm, expand
+from slurmgpu.submission import preparing as planning
+from slurmgpu.submission.benching import COMMAND, as_bench, with_training_code
+from slurmgpu.submission.preparing import Prepared
+
+if TYPE_CHECKING:
+    from slurmgpu.cli.bench import Jobs
+
+ASKED = "asked.json"
+_FIRST_LOOK, _SLOWEST_LOOK = 2.0, 30.0
+_MOST_JOBS = 256
+_PARAMETERS = {row.key: parameter(row) for row in OPTIONS}
+
+
+class _Place(NamedTuple):
+    """One job to be: its options, and what it is called."""
+
+    given: dict[str, Any]
+    on: str
+
+
+def submit_bench(
+    given: Mapping[str, Any],
+    asked: Callable[[Job, int], Mapping[str, object]],
+    jobs: Jobs,
+    new_folder: Callable[[], Path],
+    *,
+    as_json: bool,
+) -> None:
+    """Submit a job for each place, and say where the results are gathered.
+
+    ``given`` describes the job as `prepare` takes it; ``asked`` says what is measured, of that job on so many nodes. All
+    are planned before the first is sent.
+    """
+    prepared = [
+        (place, *_planned(place, asked, timed=jobs.time is not None)) for place in _places(given, jobs)
+    ]
+    kind = str(prepared[0][2]["kind"])
+    folder = new_folder()
+    slurm, sent = Slurm(), list[BenchJob]()
+    for place, one, measured in prepared:
+        on = place.on or one.plan.partition or "the cluster"
+        try:
+            run = submit(one, slurm, probe=True, files={ASKED: json.dumps(measured).encode()})
+        except SlurmRefused as error:
+            if not sent and len(prepared) == 1:
+                folder.rmdir()
+                raise
+            note(f"{on}: {error.message}")
+            continue
+        sent.append(BenchJob(on, run.run_dir))
+        write_atomically(folder / JOBS, jobs_text(kind, sent))
+    if not sent:
+        folder.rmdir()
+        raise SlurmGpuError("Slurm refused every job of the bench", hint="its words stand above")
+    if jobs.wait:
+        gather(folder, wait=True, as_json=as_json)
+        return
+    if as_json:
+        click.echo(jobs_text(kind, sent), nl=False)
+    else:
+        click.echo(str(folder))
+    note(f"slurmgpu bench show {folder} shows what is measured by then")
+
+
+def _places(given: Mapping[str, Any], jobs: Jobs) -> list[_Place]:
+    """The places, in the order of the options."""
+    hosts = [host for text in jobs.nodelists for host in expand(text)]
+    if hosts and jobs.nodes:
+        raise InvalidInput(
+            "--nodelist and --nodes are both given: a node that is named has a job of its own",
+            hint="keep one of the two",
+        )
+    more = {
+        _PARAMETERS[f"resources.{key}"]: value
+        for key, value in (("partition", jobs.partition), ("account", jobs.account), ("time", jobs.time))
+        if value is not None
+    }
+    places = []
+    for gpus, nodes, host in product(jobs.gpus or (None,), jobs.nodes or (None,), hosts or (None,)):
+        own = {**given, **more}
+        words = []
+        if gpus is not None:
+            own[_PARAMETERS["resources.gpus"]] = gpus
+            words.append(gpus)
+        if nodes is not None:
+            own[_PARAMETERS["resources.nodes"]] = nodes
+            words.append(f"{nodes} node{'' if nodes == 1 else 's'}")
+        if host is not None:
+            own["job__sbatch"] = (*(given.get("job__sbatch") or ()), f"nodelist={host}")
+            words.append(host)
+        places.append(_Place(own, ", ".join(words)))
+    if len(places) > _MOST_JOBS:
+        raise InvalidInput(
+            f"--submit: these are {len(places)} jobs, and a bench has at most {_MOST_JOBS}",
+            hint="name fewer GPUs or nodes",
+        )
+    return places
+
+
+def _planned(
+    place: _Place, asked: Callable[[Job, int], Mapping[str, object]], *, timed: bool
+) -> tuple[Prepared, Mapping[str, object]]:
+    described: list[Job] = []
+    loaded = load(place.given)
+    # As the training itself would be planned: it says how many processes a node has.
+    tasks = (
+        planning.prepare(loaded, place.given.get("job__cluster"), None).plan.tasks_per_node
+        if loaded.job.train
+        else None
+    )
+
+    def change(job: Job, _: Cluster) -> Job:
+        described.append(job)
+        return as_bench(job, tasks=tasks, timed=timed)
+
+    prepared = prepare(place.given, starts="submit", change=change)
+    prepared, _ = with_image(prepared._replace(plan=with_training_code(prepared.plan)), pull=True, now=True)
+    with as_interrupts():
+        prepared.pack(note)
+    return prepared, asked(described[0], prepared.plan.nodes)
+
+
+def command_alone(kind: str, sets: Sequence[str], cluster: str | None) -> dict[str, Any]:
+    """What describes a job that is there for the measuring alone."""
+    return {"command": COMMAND, _PARAMETERS["name"]: kind, "job__set": tuple(sets), "job__cluster": cluster}
+
+
+def act_show(folder: str, *, wait: bool, apply_to: str | None, as_json: bool) -> None:
+    file = file_to_change(apply_to) if apply_to is not None else None
+    kind, jobs = jobs_in(Path(folder))
+    if file is not None and (kind != "task" or len(jobs) != 1):
+        raise InvalidInput(
+            f"--apply: {folder} is a bench of {kind} in {count(len(jobs), 'job')}, and what is applied follows from one training",
+            hint="write into the job file what the sentences say",
+        )
+    gather(Path(folder), wait=wait, as_json=as_json, apply_to=file)
+
+
+def gather(folder: Path, *, wait: bool, as_json: bool, apply_to: Path | None = None) -> None:
+    """Show what the jobs of a bench have measured; with ``wait``, once all have ended. Exit code 1 where something is missing."""
+    kind, jobs = jobs_in(folder)
+    parts = _until_all_have_ended(jobs) if wait else list(_parts(jobs, shared()))
+    show_parts(kind, folder, parts, as_json=as_json)
+    if not all(part.results.whole for part in parts):
+        if apply_to is not None:
+            note(f"{apply_to} is not changed: something is missing")
+        click.get_current_context().exit(1)
+    if apply_to is not None:
+        apply_verdict(apply_to, judge(parts[0].results), beside=as_json)
+
+
+def _until_all_have_ended(jobs: Sequence[BenchJob]) -> list[Part]:
+    slurm, pause, told = shared(), _FIRST_LOOK, set[str]()
+    lost_since: dict[str, float] = {}
+    try:
+        with as_interrupts():
+            while True:
+                parts = list(_parts(jobs, slurm))
+                for part in parts:
+                    name, now = part.job.run_dir, time.monotonic()
+                    since = lost_since.setdefault(name, now) if part.lost else lost_since.pop(name, now)
+                    if (part.ended or now - since > PATIENCE) and name not in told:
+                        told.add(name)
+                        note(f"{part.job.on}: {part.state} ({len(told)} of {len(jobs)} jobs)")
+                if len(told) == len(jobs):
+                    return parts
+                time.sleep(pause)
+                pause = min(1.3 * pause, _SLOWEST_LOOK)
+    except KeyboardInterrupt:
+        note("the jobs go on; slurmgpu bench show shows what they have measured")
+        raise
+
+
+def _parts(jobs: Sequence[BenchJob], slurm: Slurm) -> Iterator[Part]:
+    """What each job has measured, and what became of it, as far as Slurm tells."""
+    selections = [Selection(text=one.run_dir, run=read_run(Path(one.run_dir))) for one in jobs]
+    found: list[JobStatus] = []
+    silence = None
+    try:
+        found = status(slurm, user=current_user(), selections=selections).jobs
+    except SlurmUnreachable as error:
+        silence = error.message
+    for job, selection in zip(jobs, selections, strict=True):
+        run = selection.run
+        assert run is not None
+        of_run = next((one for one in found if belongs(run, one)), None)
+        if of_run is None:
+            lost = silence is None
+            yield part_of(job, f"job {run.job_id}: {silence or 'Slurm does not know it'}", lost=lost)
+            continue
+        why = reason(of_run)
+        yield part_of(
+            job,
+            f"job {of_run.job_id}: {of_run.state.value}{f', {why}' if why else ''}",
+            ended=of_run.state.is_final,
+            lost=of_run.state is JobState.UNKNOWN,
+        )

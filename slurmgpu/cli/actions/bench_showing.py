@@ -1,0 +1,120 @@
+"""What a bench found, as table, CSV, page and JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from slurmgpu.cli.preparing import note
+from slurmgpu.monitoring.benching import networks, node, tries
+from slurmgpu.monitoring.benching.gathered import Part, missing, slow
+from slurmgpu.monitoring.benching.page import page, page_of_parts
+from slurmgpu.monitoring.benching.results import SCHEMA, Results
+from slurmgpu.monitoring.benching.verdict import judge
+from slurmgpu.monitoring.benching.wording import is_busy, machine_line
+from slurmgpu.printable import printable
+
+_NUMBERS_FROM = {"networks": 1, "node": 2, "task": 2}
+_PUBLISHED = "seconds per mini-batch, median; 2016: Shi et al., arXiv 1608.07249, Torch"
+
+
+def show(kind: str, folder: Path, results: Results, *, as_json: bool) -> None:
+    """Write the table and the page of what this machine measured, and print it."""
+    _write(folder, page(kind, results), _table(kind, results))
+    _tell_if_busy(results)
+    if as_json:
+        click.echo(json.dumps({"schema": SCHEMA, "kind": kind, **_figures(results)}, indent=2))
+        return
+    _print(kind, results)
+    if kind == "networks":
+        click.echo(_PUBLISHED)
+    note(f"the page, the table and the rows are in {folder}")
+
+
+def show_parts(kind: str, folder: Path, parts: Sequence[Part], *, as_json: bool) -> None:
+    """The same of a bench in jobs of its own: each job's under its name, and what is missing."""
+    lines = [(part.job.on, *line) for part in parts for line in _long_table(kind, part.results)[1:]]
+    head = _long_table(kind, parts[0].results)[0]
+    _write(folder, page_of_parts(kind, parts), [("On", *head), *lines])
+    if as_json:
+        jobs = [
+            {"on": one.job.on, "run_dir": one.job.run_dir, "state": one.state, **_figures(one.results)}
+            for one in parts
+        ]
+        click.echo(json.dumps({"schema": SCHEMA, "kind": kind, "jobs": jobs}, indent=2))
+        return
+    for part in parts:
+        click.echo(click.style(printable(f"{part.job.on}: {part.state}"), bold=True))
+        if part.results.machine:
+            _tell_if_busy(part.results)
+            _print(kind, part.results)
+        click.echo()
+    for sentence in (*slow(parts), *missing(parts)):
+        click.echo(printable(f"{sentence}."))
+    if kind == "networks":
+        click.echo(_PUBLISHED)
+    note(f"the page and the table are in {folder}")
+
+
+def _figures(results: Results) -> dict[str, object]:
+    return {"whole": results.whole, "machine": results.machine, "rows": results.rows}
+
+
+def _tell_if_busy(results: Results) -> None:
+    if is_busy(results):
+        load = results.machine.get("load")
+        note(f"the machine was busy as this began (load {load}): times may be too long")
+
+
+def _table(kind: str, results: Results) -> list[Sequence[str]]:
+    if kind == "node":
+        return [node.HEAD, *node.lines(results)]
+    if kind == "task":
+        return [tries.HEAD, *tries.lines(results)]
+    found = networks.times(results)
+    head = ("Network", "Mini-batch", *found.places, *networks.PUBLISHED_PLACES)
+    return [head, *networks.lines(found)]
+
+
+def _long_table(kind: str, results: Results) -> list[Sequence[str]]:
+    """The table with the same columns on every machine: of networks, a line for each place."""
+    if kind != "networks":
+        return _table(kind, results)
+    found = networks.times(results)
+    lines = [
+        (name, place, networks.seconds(value))
+        for name, of in found.seconds.items()
+        for place, value in of.items()
+    ]
+    return [("Network", "Where", "Seconds"), *lines]
+
+
+def _write(folder: Path, html: str, table: Sequence[Sequence[str]]) -> None:
+    (folder / "page.html").write_text(html, encoding="utf-8")
+    with (folder / "table.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(table)
+
+
+def _print(kind: str, results: Results) -> None:
+    click.echo(printable(machine_line(results)))
+    lines = _table(kind, results)
+    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+    for at, line in enumerate(lines):
+        cells = [
+            cell.rjust(width) if number >= _NUMBERS_FROM[kind] else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        text = printable("  ".join(cells).rstrip())
+        click.echo(click.style(text, bold=True) if at == 0 else text)
+    if kind != "task":
+        return
+    verdict = judge(results)
+    click.echo()
+    for sentence in verdict.sentences:
+        click.echo(printable(f"{sentence[:1].upper()}{sentence[1:]}."))
+    for one in verdict.proposals:
+        click.echo(click.style(printable(f"{one.key}: {one.value}"), bold=True) + printable(f"  ({one.why})"))
