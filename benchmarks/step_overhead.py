@@ -118,8 +118,24 @@ def accelerate(task: Any) -> Iterator[None]:
         yield
 
 
+def own_steps(loop: Callable[[Any], Iterator[None]], task: Any) -> Callable[[Callable[[], None]], None]:
+    """A loop that is asked for each step, as one that goes on by itself and says so before each."""
+
+    def go_on(note: Callable[[], None]) -> None:
+        steps = loop(task)
+        while True:
+            note()
+            next(steps)
+
+    return go_on
+
+
 class Turns:
-    """Lets a loop that calls us take steps only in its turn, from a thread of its own."""
+    """Lets a loop take steps only in its turn, from a thread of its own.
+
+    All loops have one, the bare one, too: outside the first thread, malloc gives memory back to the system and takes it
+    again, which costs what it costs on a machine.
+    """
 
     def __init__(self, train: Callable[[Callable[[], None]], None]) -> None:
         import threading
@@ -222,20 +238,13 @@ def one_round(steps: int, names: list[str]) -> dict[str, list[float]]:
     folder = Path(tempfile.mkdtemp())
     asked: dict[str, Callable[[int], None]] = {}
 
-    def in_line(steps_of: Iterator[None]) -> Callable[[int], None]:
-        def take(count: int) -> None:
-            for _ in range(count):
-                next(steps_of)
-
-        return take
-
+    loops: dict[str, Callable[[Callable[[], None]], None]] = {
+        "slurmgpu": lambda note: entrypoint(folder, note),
+        "lightning_trainer": lambda note: lightning_trainer(task, note),
+        **{loop.__name__: own_steps(loop, task) for loop in (bare, fabric, accelerate)},
+    }
     for name in names:
-        if name == "slurmgpu":
-            asked[name] = Turns(lambda note: entrypoint(folder, note)).take
-        elif name == "lightning_trainer":
-            asked[name] = Turns(lambda note: lightning_trainer(task, note)).take
-        else:
-            asked[name] = in_line({"bare": bare, "fabric": fabric, "accelerate": accelerate}[name](task))
+        asked[name] = Turns(loops[name]).take
     for take in asked.values():
         take(2 * TURN)
     found: dict[str, list[float]] = {name: [] for name in names}

@@ -91,14 +91,19 @@ def submitted(slurm: ThrowawaySlurm, tmp_path_factory: pytest.TempPathFactory) -
         return dict(zip(SHOWS, side_by_side.map(submit, SHOWS), strict=True))
 
 
-def test_every_lesson_is_run_here() -> None:
+# tests/inside/test_lessons.py runs them with the libraries that they need, some hundred MB. Not Horovod's: its newest
+# release, 0.28.1, is compiled as C++14, and the headers of torch 2.13 need C++17.
+OF_OTHERS = ("mirrored_strategy", "ray_tasks", "horovod_ddp")
+
+
+def test_every_lesson_is_known_here() -> None:
     scripts = {path.stem for path in LESSONS.glob("*.py")} - {"toy"}
-    assert scripts == {path.stem for path in LESSONS.glob("*.yaml")} == set(SHOWS)
+    assert scripts == {path.stem for path in LESSONS.glob("*.yaml")} == {*SHOWS, *OF_OTHERS}
 
 
 def test_the_table_of_lessons_names_each_of_them() -> None:
     table = (LESSONS / "README.md").read_text()
-    assert re.findall(r"^\| \[\w+\]\((\w+)\.py\)", table, re.M) == [*SHOWS]
+    assert re.findall(r"^\| \[\w+\]\((\w+)\.py\)", table, re.M) == [*SHOWS, *OF_OTHERS]
 
 
 @pytest.mark.parametrize("name", SHOWS)

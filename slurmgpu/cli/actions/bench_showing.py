@@ -27,7 +27,7 @@ def show(kind: str, folder: Path, results: Results, *, as_json: bool) -> None:
     _write(folder, page(kind, results), _table(kind, results))
     _tell_if_busy(results)
     if as_json:
-        click.echo(json.dumps({"schema": SCHEMA, "kind": kind, **_figures(results)}, indent=2))
+        click.echo(json.dumps({"schema": SCHEMA, "kind": kind, **_figures(kind, results)}, indent=2))
         return
     _print(kind, results)
     if kind == "networks":
@@ -42,7 +42,7 @@ def show_parts(kind: str, folder: Path, parts: Sequence[Part], *, as_json: bool)
     _write(folder, page_of_parts(kind, parts), [("On", *head), *lines])
     if as_json:
         jobs = [
-            {"on": one.job.on, "run_dir": one.job.run_dir, "state": one.state, **_figures(one.results)}
+            {"on": one.job.on, "run_dir": one.job.run_dir, "state": one.state, **_figures(kind, one.results)}
             for one in parts
         ]
         click.echo(json.dumps({"schema": SCHEMA, "kind": kind, "jobs": jobs}, indent=2))
@@ -60,8 +60,13 @@ def show_parts(kind: str, folder: Path, parts: Sequence[Part], *, as_json: bool)
     note(f"the page and the table are in {folder}")
 
 
-def _figures(results: Results) -> dict[str, object]:
-    return {"whole": results.whole, "machine": results.machine, "rows": results.rows}
+def _figures(kind: str, results: Results) -> dict[str, object]:
+    found: dict[str, object] = {"whole": results.whole, "machine": results.machine, "rows": results.rows}
+    if kind == "task":
+        verdict = judge(results)
+        found["sentences"] = verdict.sentences
+        found["proposals"] = [one._asdict() for one in verdict.proposals]
+    return found
 
 
 def _tell_if_busy(results: Results) -> None:

@@ -1,0 +1,56 @@
+"""The lessons of frameworks other than PyTorch, as their reader submits them, with the real libraries."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.inside.test_launchers import version_of
+from tests.inside.venvs import venv_with
+from tests.slurm.tool import ROOT, Tool
+
+pytestmark = pytest.mark.heavy
+
+LESSONS = ROOT / "examples" / "lessons"
+
+
+@pytest.fixture
+def lesson(tool: Tool) -> Callable[[str, Path], str]:
+    """Submit a lesson with the Python of a venv: what the job printed, once it has COMPLETED."""
+
+    def run(name: str, venv: Path) -> str:
+        shutil.copytree(LESSONS, tool.work / "lessons")
+        env = {"PATH": f"{venv}/bin:{tool.env['PATH']}"}
+        job = tool.submit(f"{name}.yaml", "--cpus-per-gpu", "2", env=env, cwd=tool.work / "lessons")
+        state = tool.slurm.wait_for(job.job_id, timeout=500)
+        assert state == "COMPLETED", f"{state}\n{job.log}"
+        return job.log
+
+    return run
+
+
+def learned(log: str) -> bool:
+    losses = [float(loss) for loss in re.findall(r"epoch \d: loss ([\d.]+)", log)]
+    return len(losses) == 5 and losses[-1] < losses[0] / 2
+
+
+def test_mirrored_strategy_learns(lesson: Callable[[str, Path], str], executed: Callable[..., None]) -> None:
+    venv = venv_with("tensorflow-cpu==2.21.0")
+    log = lesson("mirrored_strategy", venv)
+    assert learned(log)
+    assert "1 replicas" in log, "without GPUs there is one"
+    executed(
+        "lesson", "MirroredStrategy", f"TensorFlow {version_of(venv, 'tensorflow-cpu')}", "1 node, on the CPU"
+    )
+
+
+def test_ray_trains_on_both_nodes(lesson: Callable[[str, Path], str], executed: Callable[..., None]) -> None:
+    venv = venv_with("ray[train]", beside=True)
+    log = lesson("ray_tasks", venv)
+    assert len(set(re.findall(r"rate (\S+): loss", log))) == 4
+    assert "2 nodes, 4 GPUs" in log
+    executed("launcher", "ray: the lesson on Ray", version_of(venv, "ray"), "2 nodes, 4 tasks")
