@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from slurmgpu.errors import InvalidInput
+from slurmgpu.monitoring.benching.figures import figures, write_png
+from slurmgpu.monitoring.benching.gathered import BenchJob, Part, jobs_in, jobs_text, missing, part_of, slow
 from slurmgpu.monitoring.benching.networks import times
 from slurmgpu.monitoring.benching.node import lines
-from slurmgpu.monitoring.benching.page import page
+from slurmgpu.monitoring.benching.page import page, page_of_parts
 from slurmgpu.monitoring.benching.results import SCHEMA, read
 from slurmgpu.monitoring.benching.verdict import judge
 
@@ -90,6 +93,65 @@ def test_a_bench_leaves_rows_a_table_and_a_page(tmp_path: Path) -> None:
     assert line[0] == "LSTM"
     assert all(float(cell) > 0 for cell in line[2:4])
     assert "LSTM" in (tmp_path / "bench" / "page.html").read_text()
+
+
+def test_the_plots_are_one_picture_and_none_is_made_of_nothing(tmp_path: Path) -> None:
+    found = read(rows(tmp_path, MACHINE, *NETWORKS, {"kind": "end"}))
+    assert write_png(tmp_path / "plots.png", figures("networks", found))
+    assert (tmp_path / "plots.png").read_bytes().startswith(b"\x89PNG")
+    assert not write_png(tmp_path / "none.png", figures("node", found))
+
+
+# Benches in jobs of their own
+
+
+def part(tmp_path: Path, on: str, state: str, *found: dict[str, object], ended: bool = True) -> Part:
+    folder = tmp_path / on
+    folder.mkdir()
+    if found:
+        rows(folder, {**MACHINE, "node": on}, *found)
+    return part_of(BenchJob(on, str(folder)), state, ended=ended)
+
+
+def product(rate: float) -> dict[str, object]:
+    return {"kind": "node", "what": "product", "device": "cuda:0", "type": "bf16", "tflops": step(rate)}
+
+
+def test_a_job_that_did_not_measure_all_is_named_with_what_became_of_it(tmp_path: Path) -> None:
+    parts = [
+        part(tmp_path, "node1", "job 1: COMPLETED", product(200), {"kind": "end"}),
+        part(tmp_path, "node2", "job 2: CANCELLED", product(200)),
+        part(tmp_path, "node3", "job 3: NODE_FAIL"),
+        part(tmp_path, "node4", "job 4: PENDING, Resources", ended=False),
+    ]
+    assert list(missing(parts)) == [
+        "node2: it did not measure all (job 2: CANCELLED)",
+        "node3: nothing was measured (job 3: NODE_FAIL)",
+        "node4: nothing is measured yet (job 4: PENDING, Resources)",
+    ]
+    html = page_of_parts("node", parts)
+    assert "node3: nothing was measured" in html
+    assert "200 TFLOP/s" in html
+
+
+def test_a_node_is_slow_beside_two_others_of_its_kind_and_never_beside_one(tmp_path: Path) -> None:
+    rates = {"node1": 200.0, "node2": 198.0, "node3": 120.0}
+    parts = [part(tmp_path, name, "job", product(rate), {"kind": "end"}) for name, rate in rates.items()]
+    assert list(slow(parts)) == [
+        "node3 is slow: matrix product, bf16 on cuda:0, 61 % of the median of 3 nodes"
+    ]
+    assert list(slow(parts[1:])) == []
+
+
+def test_the_list_of_jobs_is_read_as_it_was_written_and_another_file_is_refused(tmp_path: Path) -> None:
+    jobs = [BenchJob("a100:1", "/runs/one"), BenchJob("h100:1, 2 nodes", "/runs/two")]
+    (tmp_path / "jobs.json").write_text(jobs_text("task", jobs))
+    assert jobs_in(tmp_path) == ("task", jobs)
+    (tmp_path / "jobs.json").write_text('{"jobs": 3}')
+    with pytest.raises(InvalidInput, match="no list of jobs"):
+        jobs_in(tmp_path)
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        jobs_in(tmp_path / "gone")
 
 
 # What follows from a training's tries

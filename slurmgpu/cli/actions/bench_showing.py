@@ -11,6 +11,7 @@ import click
 
 from slurmgpu.cli.preparing import note
 from slurmgpu.monitoring.benching import networks, node, tries
+from slurmgpu.monitoring.benching.figures import figures, write_png
 from slurmgpu.monitoring.benching.gathered import Part, missing, slow
 from slurmgpu.monitoring.benching.page import page, page_of_parts
 from slurmgpu.monitoring.benching.results import SCHEMA, Results
@@ -25,6 +26,7 @@ _PUBLISHED = "seconds per mini-batch, median; 2016: Shi et al., arXiv 1608.07249
 def show(kind: str, folder: Path, results: Results, *, as_json: bool) -> None:
     """Write the table and the page of what this machine measured, and print it."""
     _write(folder, page(kind, results), _table(kind, results))
+    write_png(folder / "plots.png", figures(kind, results))
     _tell_if_busy(results)
     if as_json:
         click.echo(json.dumps({"schema": SCHEMA, "kind": kind, **_figures(kind, results)}, indent=2))
@@ -40,6 +42,12 @@ def show_parts(kind: str, folder: Path, parts: Sequence[Part], *, as_json: bool)
     lines = [(part.job.on, *line) for part in parts for line in _long_table(kind, part.results)[1:]]
     head = _long_table(kind, parts[0].results)[0]
     _write(folder, page_of_parts(kind, parts), [("On", *head), *lines])
+    drawn = [
+        one._replace(title=f"{part.job.on}: {one.title}")
+        for part in parts
+        for one in figures(kind, part.results)
+    ]
+    write_png(folder / "plots.png", drawn)
     if as_json:
         jobs = [
             {"on": one.job.on, "run_dir": one.job.run_dir, "state": one.state, **_figures(kind, one.results)}

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from slurmgpu.monitoring.benching import node, tries
+from slurmgpu.monitoring.benching.figures import figures, svg
 from slurmgpu.monitoring.benching.gathered import Part, missing, slow
 from slurmgpu.monitoring.benching.networks import PUBLISHED_PLACES, lines, seconds, times
 from slurmgpu.monitoring.benching.results import Results, median
 from slurmgpu.monitoring.benching.verdict import judge
 from slurmgpu.monitoring.benching.wording import machine_line
-from slurmgpu.monitoring.json_rows import positive
 from slurmgpu.monitoring.reporting.pages import document, table, text
-from slurmgpu.monitoring.reporting.plots import plot
 from slurmgpu.monitoring.reporting.wording import count
 
 __all__ = ["page", "page_of_parts"]
 
-_THREADS = re.compile(r"(\d+) threads?")
-_PLOTS = (
-    ("Samples/s by micro-batch", "batch", None, "batch_size", "samples at a time"),
-    ("Samples/s by workers", "workers", None, "workers", "workers"),
-    ("Samples/s by processes, the same micro-batch", "scaling", "each", "processes", "processes"),
-    ("Samples/s by processes, the same batch in all", "scaling", "whole", "processes", "processes"),
-)
 _PARTS = ("forward", "backward", "update", "step")
 
 
@@ -63,15 +54,7 @@ def _networks(results: Results) -> Iterator[str]:
     yield (
         '<p class="soft">Published: Shi et al. (2016), arXiv 1608.07249, Torch; other software on other machines.</p>'
     )
-    gains = {}
-    for name, here in found.seconds.items():
-        points = [(_THREADS.fullmatch(place), value) for place, value in here.items()]
-        line = [(float(match[1]), value) for match, value in points if match and value is not None]
-        gains[name] = [(threads, line[0][1] / value) for threads, value in line] if line else []
-    yield plot(
-        "Speed-up by threads", gains, down="times as fast as on the fewest", across="threads",
-        spelled=lambda value: f"{value:.2g}x", along=lambda value: f"{value:g}",
-    )  # fmt: skip
+    yield from map(svg, figures("networks", results))
     parts = []
     for row in results.rows:
         cells = [seconds(median(row, part)) for part in _PARTS]
@@ -102,10 +85,4 @@ def _task(results: Results) -> Iterator[str]:
         yield f'<h3>What follows</h3><ul class="next">{"".join(items)}</ul>'
     rows = [[text(what), text(setting), *figures] for what, setting, *figures in tries.lines(results)]
     yield table("What was tried", tries.HEAD, rows, 2)
-    for title, what, how, key, across in _PLOTS:
-        found = [row for row in results.rows if row.get("what") == what and row.get("how") == how]
-        points = [(positive(row.get(key)), positive(row.get("samples_per_second"))) for row in found]
-        line = sorted((x, y) for x, y in points if x is not None and y is not None)
-        yield plot(
-            title, {"samples/s": line}, down="samples/s", across=across, along=lambda value: f"{value:g}"
-        )
+    yield from map(svg, figures("task", results))

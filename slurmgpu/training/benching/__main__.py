@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,6 +54,7 @@ def main(arguments: Sequence[str]) -> None:
         for row in _MEASURES[asked["kind"]](asked):
             write({"kind": asked["kind"], **row})
         write({"kind": "end"})
+        _say("")
 
 
 def _networks(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -81,7 +83,13 @@ def _networks(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _say(what: str) -> None:
-    print(f"slurmgpu: {what} ...", file=sys.stderr, flush=True)
+    """Say what is measured now: on a terminal in one line, which the next one takes the place of."""
+    if sys.stderr.isatty():
+        columns = shutil.get_terminal_size().columns
+        text = f"slurmgpu: {what} ..."[: columns - 1] if what else ""
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+    elif what:
+        print(f"slurmgpu: {what} ...", file=sys.stderr, flush=True)
 
 
 def _node(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
