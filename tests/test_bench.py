@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from slurmgpu.errors import InvalidInput
+from slurmgpu.files.measured import Measured, key_of, recall, remember
+from slurmgpu.models.train import TrainSettings
 from slurmgpu.monitoring.benching.figures import figures, write_png
 from slurmgpu.monitoring.benching.gathered import BenchJob, Part, jobs_in, jobs_text, missing, part_of, slow
 from slurmgpu.monitoring.benching.networks import times
@@ -152,6 +154,36 @@ def test_the_list_of_jobs_is_read_as_it_was_written_and_another_file_is_refused(
         jobs_in(tmp_path)
     with pytest.raises(InvalidInput, match="cannot be read"):
         jobs_in(tmp_path / "gone")
+
+
+# What is remembered
+
+
+def test_a_training_is_known_again_by_its_task_what_it_reads_and_the_cluster(tmp_path: Path) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    train = TrainSettings(task="task.py:Digits", batch_size=32, config={"width": 8})
+    key = key_of(train, Path("/home/ada"), "mine")
+    old = Measured("A100", "2026-01-01", ("train.workers: 2",), "/runs/one")
+    new = old._replace(when="2026-02-01", proposals=())
+    for found in (old, old._replace(device="H100"), new):
+        remember(key, found, environ)
+    assert recall(key, environ) == [old._replace(device="H100"), new]
+    assert key == key_of(train.model_copy(update={"batch_size": 64, "workers": 4}), Path("/home/ada"), "mine")
+    others = [
+        key_of(train, Path("/home/ada"), "yours"),
+        key_of(train, Path("/home/bob"), "mine"),
+        key_of(train.model_copy(update={"config": {"width": 9}}), Path("/home/ada"), "mine"),
+    ]
+    assert [recall(other, environ) for other in others] == [[], [], []]
+
+
+@pytest.mark.parametrize(
+    "damaged", ["", "[]", '{"schema": "slurmgpu.measured/1", "found": [3, {"key": "x"}]}', "\x00"]
+)
+def test_what_is_remembered_in_a_damaged_file_is_nothing(damaged: str, tmp_path: Path) -> None:
+    (tmp_path / "slurmgpu").mkdir()
+    (tmp_path / "slurmgpu" / "measured.json").write_text(damaged)
+    assert recall("x", {"XDG_STATE_HOME": str(tmp_path)}) == []
 
 
 # What follows from a training's tries

@@ -49,6 +49,7 @@ class Tool:
             "PYTHONPATH": str(ROOT),
             "XDG_CONFIG_HOME": str(folder / "config"),
             "XDG_RUNTIME_DIR": str(folder / "session"),
+            "XDG_STATE_HOME": str(folder / "state"),
             "SLURMGPU_SITE": str(folder / "site"),
             "OMP_NUM_THREADS": "1",
             "NO_COLOR": "1",

@@ -16,6 +16,7 @@ import click
 
 from slurmgpu.cli.actions.bench_apply import apply_verdict, file_to_change
 from slurmgpu.cli.actions.bench_jobs import ASKED, command_alone, submit_bench
+from slurmgpu.cli.actions.bench_memory import key_of_training, remember_verdict
 from slurmgpu.cli.actions.bench_showing import show
 from slurmgpu.cli.actions.local import LOGIN_NICE, on_login_node
 from slurmgpu.cli.actions.planned_training import described, planned
@@ -128,7 +129,10 @@ def act_task(
         return
     prepared = planned(asked, Layered({}, {}), 1)
     check_task(prepared.plan, prepared.folder)
-    results = _measure_here({**settings, **_of_training(prepared.loaded.job, str(prepared.folder))}, where)
+    folder, results = _measure_here(
+        {**settings, **_of_training(prepared.loaded.job, str(prepared.folder))}, where
+    )
+    remember_verdict(key_of_training(prepared), results, folder)
     if file is not None and results.whole:
         apply_verdict(file, judge(results), beside=where.as_json)
 
@@ -162,7 +166,8 @@ def _measure(asked: Mapping[str, object], where: Where, jobs: Jobs) -> None:
     )
 
 
-def _measure_here(asked: Mapping[str, object], where: Where) -> Results:
+def _measure_here(asked: Mapping[str, object], where: Where) -> tuple[Path, Results]:
+    """Measure, and show it; the folder, and what was found. What was cut short ends the command."""
     kind = str(asked["kind"])
     nice = LOGIN_NICE if on_login_node(where.here) else 0
     if nice:
@@ -183,7 +188,7 @@ def _measure_here(asked: Mapping[str, object], where: Where) -> Results:
     if not results.whole:
         note("it was cut short: what is missing was not measured")
         click.get_current_context().exit(1)
-    return results
+    return folder, results
 
 
 def _new_folder(kind: str, to: str | None) -> Path:

@@ -13,6 +13,7 @@ import click
 
 from slurmgpu.cli.actions.asking import shared
 from slurmgpu.cli.actions.bench_apply import apply_verdict, file_to_change
+from slurmgpu.cli.actions.bench_memory import key_of_training, remember_verdict
 from slurmgpu.cli.actions.bench_showing import show_parts
 from slurmgpu.cli.actions.submit import submit, with_image
 from slurmgpu.cli.interrupting import as_interrupts
@@ -151,7 +152,8 @@ def _planned(
     prepared, _ = with_image(prepared._replace(plan=with_training_code(prepared.plan)), pull=True, now=True)
     with as_interrupts():
         prepared.pack(note)
-    return prepared, asked(described[0], prepared.plan.nodes)
+    measured = {**asked(described[0], prepared.plan.nodes), "key": key_of_training(prepared, described[0])}
+    return prepared, measured
 
 
 def command_alone(kind: str, sets: Sequence[str], cluster: str | None) -> dict[str, Any]:
@@ -175,6 +177,9 @@ def gather(folder: Path, *, wait: bool, as_json: bool, apply_to: Path | None = N
     kind, jobs = jobs_in(folder)
     parts = _until_all_have_ended(jobs) if wait else list(_parts(jobs, shared()))
     show_parts(kind, folder, parts, as_json=as_json)
+    if kind == "task":
+        for part in parts:
+            remember_verdict(_key_in(Path(part.job.run_dir)), part.results, folder)
     if not all(part.results.whole for part in parts):
         if apply_to is not None:
             note(f"{apply_to} is not changed: something is missing")
@@ -229,3 +234,12 @@ def _parts(jobs: Sequence[BenchJob], slurm: Slurm) -> Iterator[Part]:
             ended=of_run.state.is_final,
             lost=of_run.state is JobState.UNKNOWN,
         )
+
+
+def _key_in(run_dir: Path) -> str | None:
+    """What the training that a job measured is known by."""
+    try:
+        found = json.loads((run_dir / ASKED).read_text(encoding="utf-8")).get("key")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return found if isinstance(found, str) else None

@@ -14,6 +14,7 @@ from slurmgpu.cli.preparing import prepare, tell_of_image
 from slurmgpu.launchers import world_size
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.request import count
+from slurmgpu.printable import printable
 
 
 def act(given: dict[str, object], when: bool, as_json: bool) -> None:
@@ -30,6 +31,11 @@ def act(given: dict[str, object], when: bool, as_json: bool) -> None:
         click.echo(json.dumps(data, indent=2, ensure_ascii=False))
         return
     click.echo(plan_text(plan, terminal_columns(sys.stdout)))
+    if plan.train is not None:
+        from slurmgpu.cli.actions.bench_memory import told_by_benches
+
+        for sentence in told_by_benches(prepared):
+            click.echo(printable(f"  {sentence}"))
     if said:
         click.echo(when_text(said["when"]))
         click.echo(balance_text(said["balance"]))

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from slurmgpu.cli.actions.bench_memory import told_by_benches
 from slurmgpu.cli.actions.probe_waiting import Wait
 from slurmgpu.cli.actions.submit import submit, with_image
 from slurmgpu.cli.interrupting import as_interrupts
@@ -91,6 +92,8 @@ def tell_beforehand(probe: Probe, minutes: int) -> None:
     )
     for one in left_out(probe.asked):
         note(f"without the rest of the job: {one}")
+    for sentence in told_by_benches(probe.prepared):
+        note(sentence)
     if plan.train is None:
         note("the command runs as it is: what it writes outside its run directory, it writes there now, too")
 

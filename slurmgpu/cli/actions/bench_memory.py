@@ -1,0 +1,45 @@
+"""What benches found of a training, kept, and told to whoever plans it next."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from slurmgpu.files.measured import Measured, key_of, recall, remember
+from slurmgpu.models.job import Job
+from slurmgpu.monitoring.benching.results import Results
+from slurmgpu.monitoring.benching.verdict import judge
+from slurmgpu.submission.preparing import Prepared
+
+
+def key_of_training(prepared: Prepared, job: Job | None = None) -> str | None:
+    """What its training is known by; ``job`` is the one that trains, where another is submitted. None where nothing trains."""
+    train = (job or prepared.loaded.job).train
+    return None if train is None else key_of(train, prepared.folder or Path.cwd(), prepared.cluster.name)
+
+
+def remember_verdict(key: str | None, results: Results, folder: Path) -> None:
+    """Keep what follows from a bench that came to its end."""
+    if key is None or not results.whole:
+        return
+    machine = results.machine
+    gpus = machine.get("gpus")
+    names = (
+        [str(one.get("name")) for one in gpus if isinstance(one, Mapping)] if isinstance(gpus, list) else []
+    )
+    found = Measured(
+        device=names[0] if names else str(machine.get("cpu") or "CPU"),
+        when=str(machine.get("when"))[:10],
+        proposals=tuple(f"{one.key}: {one.value}" for one in judge(results).proposals),
+        folder=str(folder.absolute()),
+    )
+    remember(key, found, os.environ)
+
+
+def told_by_benches(prepared: Prepared) -> Iterator[str]:
+    """A sentence for each kind of processor on which the job's training was measured."""
+    key = key_of_training(prepared)
+    for one in recall(key, os.environ) if key is not None else ():
+        what = ", ".join(one.proposals) or "nothing to change"
+        yield f"measured on {one.device} ({one.when}): {what} ({one.folder})"
