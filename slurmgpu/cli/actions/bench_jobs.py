@@ -152,7 +152,11 @@ def _planned(
     prepared, _ = with_image(prepared._replace(plan=with_training_code(prepared.plan)), pull=True, now=True)
     with as_interrupts():
         prepared.pack(note)
-    measured = {**asked(described[0], prepared.plan.nodes), "key": key_of_training(prepared, described[0])}
+    measured = {
+        **asked(described[0], prepared.plan.nodes),
+        "suffix": prepared.plan.address_suffix,
+        "key": key_of_training(prepared, described[0]),
+    }
     return prepared, measured
 
 

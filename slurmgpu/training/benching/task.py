@@ -33,7 +33,9 @@ class _Bench:
         self.processes: list[int] = asked["processes"] or machine.doubled(most)
         each = max(1, machine.cpus() // max(self.processes))
         self.cpus = each
-        self.place = Place(Path(asked["folder"]), 1, threads=each, seconds=asked["seconds"])
+        self.place = Place(
+            Path(asked["folder"]), 1, threads=each, suffix=asked.get("suffix") or "", seconds=asked["seconds"]
+        )
 
     def shapes(self) -> list[tuple[int, int]]:
         """Processes in all, and nodes: what is named on one node, and the most of it on 2, 4, ... nodes."""

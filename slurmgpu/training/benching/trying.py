@@ -48,6 +48,8 @@ class Place(NamedTuple):
     nodes: int = 1
     threads: int = 1
     """CPU threads of each process."""
+    suffix: str = ""
+    """What the cluster appends to the name of a node for its fast network."""
     seconds: float = 8.0
     """How long it is measured, after the steps that do not count."""
     patience: float = 300.0
@@ -100,7 +102,11 @@ def _started(run: str, place: Place, output: int) -> list[subprocess.Popen[bytes
             "--kill-on-bad-exit=1",
             "--overlap",
         ]
-        known = {**os.environ, **known, **_meeting(os.environ.get("SLURMD_NODENAME", "127.0.0.1"))}
+        known = {
+            **os.environ,
+            **known,
+            **_meeting(_address(os.environ.get("SLURMD_NODENAME", ""), place.suffix)),
+        }
         return [
             subprocess.Popen([*srun, *command], env=known, cwd=place.folder, stdout=output, stderr=output)
         ]
@@ -113,6 +119,18 @@ def _started(run: str, place: Place, output: int) -> list[subprocess.Popen[bytes
         )
         for rank in range(place.processes)
     ]  # fmt: skip
+
+
+def _address(node: str, suffix: str) -> str:
+    """By which the other nodes reach this one: its name, or what Slurm calls it where no name service knows that."""
+    try:
+        socket.getaddrinfo(node + suffix, None)
+    except OSError:
+        asked = ["scontrol", "show", "node", node]
+        told = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60).stdout
+        found = re.search(r"NodeAddr=(\S+)", told)
+        return found[1] if found else node + suffix
+    return node + suffix
 
 
 def _cpus(processes: int, threads: int) -> list[str]:
