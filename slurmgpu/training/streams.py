@@ -3,12 +3,14 @@
 Each rank, and each of its workers, reads a stream of its own, again and again until the training ends. With a batch comes
 the state in which its reader was behind it, so that a checkpoint holds the states that belong to the batches trained on,
 whatever the workers have read ahead. The state is that of the iterator or of the data set (``state_dict`` and
-``load_state_dict``, as torchdata's StatefulDataLoader asks for); without one, a resume reads up to where it was.
+``load_state_dict``, as torchdata's StatefulDataLoader asks for); without one, a resume reads up to where it was. Beside the
+state of a data set goes a checksum of the sample that was next: so a state that does not lead there is noticed.
 """
 
 from __future__ import annotations
 
 import itertools
+import marshal
 import pickle
 import time
 import zlib
@@ -39,20 +41,27 @@ _COMPARED = 4  # samples by which two readers are taken for the same
 
 
 class _Note(NamedTuple):
-    """What comes with a batch: whose it is, its samples, the state behind it, a checksum of the reader's first samples."""
+    """What comes with a batch: whose it is, its samples, the state behind it, and checksums.
+
+    ``next`` is of the sample behind that state, ``mark`` of the reader's first samples; ``strays``: its state has led it
+    elsewhere.
+    """
 
     worker: int
     samples: int
     state: Optional[bytes]
+    next: Optional[int]
     mark: Optional[int]
+    strays: bool
 
 
 @dataclass
 class _Place:
-    """Where one reader is: a state, and the samples since."""
+    """Where one reader is: a state, the samples since, and a checksum of the first of these, if it is known."""
 
     state: Optional[bytes] = None
     since: int = 0
+    next: Optional[int] = None
 
 
 class Stream:
@@ -78,7 +87,11 @@ class Stream:
     def state(self) -> dict[str, object]:
         """Where all readers are, as plain values; behind the batch last handed out."""
         readers = [
-            {**(_fresh() if each.state is None else pickle.loads(each.state)), "since": each.since}
+            {
+                **(_fresh() if each.state is None else pickle.loads(each.state)),
+                "since": each.since,
+                "next": each.next,
+            }
             for each in self._places
         ]
         return {"workers": self._workers, "next": self._next, "readers": readers}
@@ -93,8 +106,9 @@ class Stream:
         self._workers, self._next = int(saved["workers"]), int(saved["next"])
         self._places = []
         for reader in saved["readers"]:
-            state = {name: value for name, value in reader.items() if name != "since"}
-            self._places.append(_Place(pickle.dumps(state), int(reader["since"])))
+            state = {name: value for name, value in reader.items() if name not in ("since", "next")}
+            # Earlier versions did not note which sample was next.
+            self._places.append(_Place(pickle.dumps(state), int(reader["since"]), reader.get("next")))
             self._again += int(reader["since"]) if state["of"] else _to_skip(state, self._dataset)
 
     def begin(self) -> Iterator[object]:
@@ -125,17 +139,19 @@ class Stream:
                 f"note: the stream is read again up to where it was: {self._again} samples on each rank, "
                 f"{duration(time.perf_counter() - began)}{_NO_STATE if keeps_none else ''}"
             )
+        if any(self._group.gather(any(note.strays for note in notes))):
+            self._console.say(_strays(self._dataset))
         self._compare(notes)
         return self._handed(ahead(itertools.chain(first, items), self._group.device))
 
     def _handed(self, items: Iterator[Any]) -> Iterator[object]:
         for batch, note in items:
-            worker, samples, state, _ = note
+            worker, samples, state, following, _, _ = note
             place = self._places[worker]
             if state is None:
                 place.since += samples
             else:
-                place.state, place.since = state, 0
+                place.state, place.since, place.next = state, 0, following
             self._next = (worker + 1) % max(1, self._workers)
             yield batch
 
@@ -159,6 +175,15 @@ _NO_STATE = (
     "; with a state_dict and a load_state_dict of the data set this takes no time. It is exact if the stream gives the same "
     "samples each time"
 )
+
+
+def _strays(dataset: object) -> str:
+    return (
+        f"warning: the stream {type(dataset).__name__} does not go on with the sample that was next when the checkpoint was "
+        "written: samples may come again or never, and a resumed training differs from an uninterrupted one. What its "
+        "state_dict() returns must be all that the next sample depends on: an order that is drawn at the beginning of "
+        "__iter__ too, and a place that moves on before the yield, not after it"
+    )
 
 
 class _Reader(IterableDataset[Any]):
@@ -193,16 +218,16 @@ class _Reader(IterableDataset[Any]):
         while True:
             samples = [source.take() for _ in range(self.micro_batch)]
             if not batches:
-                mark = zlib.crc32(repr(digest(samples[:_COMPARED])).encode())
+                mark = _checksum(samples[:_COMPARED])
             batches += 1
-            state = source.state() if batches % every == 0 else None
+            state, following = source.state() if batches % every == 0 else (None, None)
             if state is not None and len(state) > _LARGE:
                 every = min(every * 2, _SELDOM)
             try:
                 batch = collated(samples, self.collate)
             except UnlikeError as error:  # it would not come whole out of a worker
                 raise TrainingError(str(error)) from error.__cause__
-            yield batch, _Note(number, len(samples), state, mark)
+            yield batch, _Note(number, len(samples), state, following, mark, source.strays)
             mark = None
 
 
@@ -210,6 +235,11 @@ def _give_shard(dataset: Any, number: int, of: int) -> None:
     """Tell a data set that has attributes for it which share of the stream is this reader's."""
     if all(hasattr(dataset, name) and not callable(getattr(dataset, name)) for name in ("shard", "shards")):
         dataset.shard, dataset.shards = number, of
+
+
+def _checksum(samples: list[object]) -> int:
+    """The same for the same samples, in any process."""
+    return zlib.crc32(marshal.dumps(digest(samples), 2))  # from 3 on it depends on which objects are the same
 
 
 def _fresh() -> dict[str, Any]:
@@ -229,6 +259,7 @@ class _Source:
     """
 
     own_seed = 0
+    strays = False  # whether the sample that it went on with is not the one that was next
 
     def __init__(self, dataset: Any, seed: int, name: str) -> None:
         self._dataset, self._seed, self._name = dataset, seed, name
@@ -255,8 +286,27 @@ class _Source:
             if saved["of"] == "iterator":
                 iterator: Any = self._iterator
                 iterator.load_state_dict(saved["data"])
+        if saved["of"] == "dataset" and place.next is not None and place.state is not None:
+            self._go_on(place.state, place.next)
         for _ in range(skipped):
             self.take()
+
+    def _go_on(self, state: bytes, mark: int) -> None:
+        """Find the sample that is next: it tells whether the data set's state is all that it depends on.
+
+        The beginning of a generator, where readers may agree on a shuffle, runs when its first sample is asked for. In the
+        pass that was the first of all, and here it is another one: where its seed leads elsewhere, the pass's leads there.
+        """
+        if self._has_more() and _checksum(self._looked_at) == mark:
+            return
+        in_pass = self._in_pass
+        self._looked_at, self._iterator = [], iter(())  # a generator ends before the state is put back once more
+        self._dataset.load_state_dict(pickle.loads(state)["data"])
+        self._begin()
+        self._in_pass = in_pass
+        seed_sample(mix(self._seed, self._pass) >> 32)
+        self._looked_at = list(itertools.islice(self._iterator, 1))
+        self.strays = _checksum(self._looked_at) != mark
 
     def _begin(self) -> None:
         """Begin a pass."""
@@ -292,8 +342,11 @@ class _Source:
             self._in_pass += 1
             return sample
 
-    def state(self) -> bytes:
-        """Where it is, and the state of what it reads; in bytes, because that goes on changing."""
+    def state(self) -> tuple[bytes, Optional[int]]:
+        """Where it is, and the state of what it reads; in bytes, because that goes on changing.
+
+        With the state of a data set comes a checksum of the sample behind it, unless the next pass begins there.
+        """
         place: dict[str, Any] = {
             "given": self._given,
             "pass": self._pass,
@@ -313,12 +366,13 @@ class _Source:
                 f"the state of the stream {type(self._dataset).__name__} cannot be kept ({error}): state_dict() must return "
                 "numbers, strings, tensors, lists, tuples and mappings of these"
             ) from None
-        if place["of"] != "dataset" or self._has_more():
-            return packed
+        if place["of"] != "dataset":
+            return packed, None
+        if self._has_more():
+            return packed, _checksum(self._looked_at)
         # With such a state the data set begins its next pass by itself: so that is where it is.
-        return pickle.dumps(
-            {**place, "pass": self._pass + 1, "in_pass": 0, "data": self._dataset.state_dict()}
-        )
+        place.update({"pass": self._pass + 1, "in_pass": 0, "data": self._dataset.state_dict()})
+        return pickle.dumps(place), None
 
     def _has_more(self) -> bool:
         """Whether this pass has another sample, which is then the next one; random states are as before."""

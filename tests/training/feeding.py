@@ -204,6 +204,43 @@ class Stateful(Stream):
         self.generator.setstate(state["generator"])
 
 
+class Shuffled(Stream):
+    """Draws the order of a pass at its beginning, and has the place in it as its state."""
+
+    place, augments = 0, False
+
+    def __iter__(self):
+        order = torch.randperm(45).tolist()[self.shard :: self.shards]
+        while self.place < len(order):
+            self.place += 1
+            index = order[self.place - 1]
+            x = torch.full((3,), index / 45)
+            yield (x + torch.rand(3) if self.augments else x), x[:1], index
+        self.place = 0
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place = state["place"]
+
+
+class ShuffledAndAugmented(Shuffled):
+    """Which of its numbers were drawn for the order, nobody can tell."""
+
+    augments = True
+
+
+class Behind(Shuffled):
+    """Its place moves on after the sample has been given."""
+
+    def __iter__(self):
+        while self.place < 45:
+            yield self.sample(self.place)
+            self.place += 1
+        self.place = 0
+
+
 class Iterator:
     """An iterator with a state."""
 

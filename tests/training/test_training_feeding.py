@@ -125,6 +125,25 @@ def test_a_stream_goes_on_behind_the_batch_last_trained_on(
     assert sum(seen.values()) == 9 * 12
 
 
+def test_a_stream_with_a_state_keeps_the_order_that_its_pass_began_with(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Drawn from the global generators at the beginning of ``__iter__``, and not in its state."""
+    assert_stops_change_nothing(tmp_path, **streaming("Shuffled"))
+    assert "warning" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("stream", ["Behind", "ShuffledAndAugmented"])
+def test_a_state_that_does_not_lead_to_the_sample_that_was_next_is_said(
+    run: RunFolder, capfd: pytest.CaptureFixture[str], stream: str
+) -> None:
+    write(run, **streaming(stream))
+    start(run, SLURMGPU_MAX_STEPS="3")
+    start(run)
+    said = capfd.readouterr().out
+    assert said.count(f"warning: the stream {stream} does not go on with the sample that was next") == 1
+
+
 def test_a_stream_without_a_state_says_what_reading_it_again_takes(
     run: RunFolder, capfd: pytest.CaptureFixture[str]
 ) -> None:
