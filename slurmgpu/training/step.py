@@ -231,9 +231,29 @@ def put_back(buffers: Iterable[torch.Tensor], before: Iterable[torch.Tensor]) ->
 
 def clipped_norm(parameters: Sequence[torch.nn.Parameter], clip: Optional[float]) -> torch.Tensor:
     """The norm of the parameters' gradients, which are scaled down to ``clip`` if theirs is larger."""
+    if any(each.grad is not None and each.grad.is_sparse for each in parameters):
+        return _clipped_values(parameters, clip)
     if clip is None and hasattr(torch.nn.utils, "get_total_norm"):  # from torch 2.6 on
         return torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
     return torch.nn.utils.clip_grad_norm_(parameters, math.inf if clip is None else clip)
+
+
+def _clipped_values(parameters: Sequence[torch.nn.Parameter], clip: Optional[float]) -> torch.Tensor:
+    """The same where gradients are sparse (an embedding's), of which torch takes no norm: that of the values is theirs."""
+    values: list[torch.Tensor] = []
+    for each in parameters:
+        if each.grad is not None and each.grad.is_sparse:
+            each.grad = each.grad.coalesce()  # a row that comes several times counts as one
+            values.append(each.grad._values())
+        elif each.grad is not None:
+            values.append(each.grad)
+    norms = [torch.linalg.vector_norm(each) for each in values]
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack([each.to(norms[0].device) for each in norms]))
+    if clip is not None:
+        factor = (clip / (norm + 1e-6)).clamp(max=1.0)
+        for value in values:
+            value.mul_(factor.to(value.device))
+    return norm
 
 
 def _own(rounds: list[tuple[float, int]]) -> int:

@@ -239,7 +239,8 @@ def _give_shard(dataset: Any, number: int, of: int) -> None:
 
 def _checksum(samples: list[object]) -> int:
     """The same for the same samples, in any process."""
-    return zlib.crc32(marshal.dumps(digest(samples), 2))  # from 3 on it depends on which objects are the same
+    told: Any = digest(samples)
+    return zlib.crc32(marshal.dumps(told, 2))  # from 3 on it depends on which objects are the same
 
 
 def _fresh() -> dict[str, Any]:
@@ -300,7 +301,8 @@ class _Source:
         if self._has_more() and _checksum(self._looked_at) == mark:
             return
         in_pass = self._in_pass
-        self._looked_at, self._iterator = [], iter(())  # a generator ends before the state is put back once more
+        self._looked_at = []
+        self._iterator = iter(())  # a generator ends before the state is put back once more
         self._dataset.load_state_dict(pickle.loads(state)["data"])
         self._begin()
         self._in_pass = in_pass

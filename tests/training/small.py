@@ -69,6 +69,20 @@ class Weighted(Line):
         return ((model(x) - y).square()[:, 0] * weight).sum(), weight.sum()
 
 
+class Rows(Line):
+    """An embedding, whose gradients are sparse if the settings say so; most rows come several times in a batch."""
+
+    def model(self, cfg):
+        return nn.Sequential(nn.EmbeddingBag(4, 8, sparse=cfg.sparse), nn.Linear(8, 1))
+
+    def optimizer(self, model, cfg):
+        return torch.optim.SGD(model.parameters(), lr=cfg.lr)
+
+    def loss(self, model, batch):
+        _, y, number = batch
+        return super().loss(model, (number[:, None], y, None))
+
+
 class Restless(Line):
     """All that a resume must put back: dropout, Python's random numbers, momentum, a schedule."""
 

@@ -192,7 +192,6 @@ def test_a_stream_goes_on_where_max_steps_is_raised(tmp_path: Path) -> None:
             streaming("Stream", max_steps=None),
             r"max_steps is null, and the training data are a stream \(Stream\)",
         ),
-        (streaming("Short", workers=2), "the stream Short has no sample for rank 0, worker 1: lower workers"),
         (
             streaming("Uncopyable"),
             r"the state of the stream Uncopyable cannot be kept \(cannot pickle 'generator' object\): state_dict\(\) must",
@@ -211,6 +210,14 @@ def test_a_stream_that_cannot_be_trained_on_is_refused_before_the_first_step(
     with pytest.raises((SettingsError, TrainingError), match=message):
         start(run)
     assert run.checkpoints() == []
+
+
+def test_a_stream_without_a_sample_for_a_reader_is_refused(run: RunFolder) -> None:
+    """In a process of its own: in this one, what the error holds on to would keep the workers waiting."""
+    write(run, **streaming("Short", workers=2))
+    ended = run.ranks()
+    assert ended.codes == [1]
+    assert "the stream Short has no sample for rank 0, worker 1: lower workers" in ended.err
 
 
 def test_readers_that_take_no_share_of_their_own_are_noticed(

@@ -110,6 +110,22 @@ def test_an_evaluation_is_the_mean_over_all_samples_not_over_batches(run: RunFol
     assert two["values"]["loss"] == pytest.approx(one["values"]["loss"], rel=1e-5)
 
 
+@pytest.mark.parametrize("clip_norm", [None, 0.1])
+def test_sparse_gradients_are_measured_and_clipped_as_dense_ones(
+    tmp_path: Path, clip_norm: float | None
+) -> None:
+    seen = []
+    for sparse in (False, True):
+        run = new_run(tmp_path, f"sparse-{sparse}")
+        settings = {"batch_size": 20, "lr": 0.1, "log_every": 1, "accumulate": 2, "log_grad_norm": True}
+        run.write("Rows", **settings, clip_norm=clip_norm, nonfinite="skip", config={"sparse": sparse})
+        run.here()
+        seen.append(
+            [[line["values"][name] for name in ("loss", "gradient_norm")] for line in run.metrics("train")]
+        )
+    assert torch.allclose(torch.tensor(seen[0]), torch.tensor(seen[1]), rtol=1e-5)
+
+
 def test_clipping_is_in_force(run: RunFolder, tmp_path: Path) -> None:
     run.write("Restless", batch_size=50, lr=1.0, clip_norm=1e-9)
     run.here()
