@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import signal
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,7 +20,7 @@ from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.saving import randomness
 from slurmgpu.training.saving.lock import Lock
 from slurmgpu.training.saving.snapshot import Snapshot
-from slurmgpu.training.watching import watch
+from slurmgpu.training.watching import signals, watch
 
 from .conftest import RunFolder, new_run
 
@@ -652,6 +653,23 @@ def test_the_time_in_which_a_job_is_suspended_is_no_hang(monkeypatch: pytest.Mon
     now[0] = 9010.0
     with pytest.raises(SystemExit, match=r"10\.2"):
         watched._look_for_hang(hang)
+
+
+@pytest.mark.parametrize(("apart", "ends"), [(False, []), (True, [130])])
+def test_a_second_ctrl_c_ends_a_run_at_once_unless_a_launcher_repeats_the_first(
+    monkeypatch: pytest.MonkeyPatch, apart: bool, ends: list[int]
+) -> None:
+    """torchrun of torch 2.1 leaves its ranks at the terminal, and hands on what they get from there too."""
+    left: list[int] = []
+    monkeypatch.setattr(signals, "_AT_ONCE", 0.0 if apart else 60.0)
+    handler = signals.Signals(left.append)  # type: ignore[arg-type]
+    try:
+        handler.give_to(watch.Watch(Ranks(), 1.0))
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        handler.hand_back()
+    assert left == ends
 
 
 def test_a_second_run_in_the_same_directory_is_refused(run: RunFolder) -> None:

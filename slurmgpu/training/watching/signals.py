@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import signal
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn, Optional
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["SIGNALS", "Signals"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+# Seconds within which a second INT is the same Ctrl-C: from the terminal, and from torchrun (of torch 2.1), which hands it on.
+_AT_ONCE = 0.5
 
 
 class Signals:
@@ -25,6 +29,7 @@ class Signals:
     def __init__(self, leave: Callable[[int], NoReturn]) -> None:
         self._leave = leave
         self._watch: Optional[Watch] = None
+        self._interrupted = -math.inf
         self._farewell: Callable[[str], None] = lambda _name: None
         self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
 
@@ -47,6 +52,8 @@ class Signals:
                 signal.signal(each, signal.SIG_IGN)  # launchers repeat themselves: once is enough
             self._farewell(signal.Signals(number).name)
             self._leave(128 + number)
-        if number == signal.SIGINT and self._watch.wanted:
-            self._leave(128 + number)  # someone at a terminal who will not wait
+        if number == signal.SIGINT:
+            before, self._interrupted = self._interrupted, time.monotonic()
+            if self._watch.wanted and self._interrupted - before > _AT_ONCE:
+                self._leave(128 + number)  # someone at a terminal who will not wait
         self._watch.want(signal.Signals(number).name)
