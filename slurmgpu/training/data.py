@@ -17,6 +17,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from multiprocessing.util import Finalize
 from types import FrameType, ModuleType
 from typing import Any, Generic, Optional, TypeVar, Union
 
@@ -321,7 +322,10 @@ def _as_it_is(batch: object) -> object:
 
 
 class _StartWorker:
-    """Lets a worker ignore its rank's signals, which would end it during a save, until the rank exits and sends TERM."""
+    """Lets a worker ignore its rank's signals, which would end it during a save, until the rank exits and sends TERM.
+
+    And lets it end where the rank was killed, whatever it has still to send: nobody reads that, and it would wait for ever.
+    """
 
     def __init__(self) -> None:
         self._leaving = multiprocessing.RawValue("b", 0)
@@ -334,10 +338,17 @@ class _StartWorker:
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, self._end)
+        # Torch's loop ends with the rank; what a process waits for at its end comes at priorities below 0.
+        Finalize(None, _end_without, (os.getppid(),), exitpriority=1)
 
     def _end(self, _number: int, _frame: Optional[FrameType]) -> None:
         if self._leaving.value:
             os._exit(0)
+
+
+def _end_without(parent: int) -> None:
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def same_length(group: Group, **sets: Data) -> None:

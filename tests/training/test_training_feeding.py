@@ -220,6 +220,13 @@ def test_a_stream_without_a_sample_for_a_reader_is_refused(run: RunFolder) -> No
     assert "the stream Short has no sample for rank 0, worker 1: lower workers" in ended.err
 
 
+@pytest.mark.long
+def test_workers_end_with_a_rank_that_is_killed_whatever_they_have_still_to_send(run: RunFolder) -> None:
+    """More than a pipe holds; and that they have ended is seen by their outputs, which are closed."""
+    write(run, **{**streaming("InIterator", workers=2), "task": "Killed"})
+    assert run.ranks().codes == [-9]
+
+
 def test_readers_that_take_no_share_of_their_own_are_noticed(
     run: RunFolder, capfd: pytest.CaptureFixture[str]
 ) -> None:
