@@ -14,6 +14,7 @@ from slurmgpu.monitoring.reporting.plots import Line, plot
 
 __all__ = ["Figure", "figures", "svg", "write_png"]
 
+_MOST_TICKS = 12
 _THREADS = re.compile(r"(\d+) threads?")
 _OF_TRIES = (
     ("Samples/s by micro-batch", "batch", None, "batch_size", "samples at a time"),
@@ -84,7 +85,10 @@ def write_png(path: Path, of: Sequence[Figure]) -> bool:
             if len(line) > 1:
                 axes.plot(*zip(*line, strict=True), marker="o", label=name)
         axes.set(title=figure.title, xlabel=figure.across, ylabel=figure.down)
-        axes.set_ylim(bottom=0)
+        points = [point for line in figure.lines.values() for point in line]
+        axes.set_ylim(0, 1.08 * max(y for _, y in points))
+        if len(places := sorted({x for x, _ in points})) <= _MOST_TICKS:
+            axes.set_xticks(places, [f"{x:g}" for x in places])
         axes.grid(alpha=0.3)
         if len(figure.lines) > 1:
             axes.legend(fontsize="small")
