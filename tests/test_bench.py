@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.measured import Measured, key_of, recall, remember
 from slurmgpu.models.train import TrainSettings
@@ -154,6 +156,31 @@ def test_the_list_of_jobs_is_read_as_it_was_written_and_another_file_is_refused(
         jobs_in(tmp_path)
     with pytest.raises(InvalidInput, match="cannot be read"):
         jobs_in(tmp_path / "gone")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["node", "--gpus", "1"], "--gpus is for jobs, and without --submit this machine is measured"),
+        (["networks", "--wait"], "--wait is for jobs"),
+        (["node", "--submit", "--nodes", "2"], "--nodes 2: node is measured on one node in each job"),
+        (
+            ["node", "--submit", "--python", "python3"],
+            "--python python3: a job has the Python of its environment",
+        ),
+        (["node", "--submit", "-w", "n1", "-N", "2"], "--nodes 2: node is measured on one node"),
+        (["scaling", "job.yaml", "--apply"], "--apply: job.yaml is no job file"),
+        (["show", "."], "jobs.json cannot be read"),
+    ],
+)
+def test_an_option_that_would_have_no_effect_is_refused(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli, ["bench", *words])
+    assert isinstance(done.exception, (InvalidInput, SystemExit))
+    assert said in f"{done.output}{done.exception}"
+    assert list(tmp_path.iterdir()) == []
 
 
 # What is remembered

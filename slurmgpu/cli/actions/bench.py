@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slurmgpu.cli.actions.bench_apply import apply_verdict, file_to_change
-from slurmgpu.cli.actions.bench_jobs import ASKED, command_alone, submit_bench
+from slurmgpu.cli.actions.bench_jobs import ASKED, check, command_alone, submit_bench
 from slurmgpu.cli.actions.bench_memory import key_of_training, remember_verdict
 from slurmgpu.cli.actions.bench_showing import show
 from slurmgpu.cli.actions.local import LOGIN_NICE, on_login_node
@@ -105,6 +105,7 @@ def act_task(
     where: Where,
     jobs: Jobs,
 ) -> None:
+    check("task", jobs, where.python)
     _check_seconds(seconds, "8 seconds")
     settings = {
         "kind": "task",
@@ -154,6 +155,7 @@ def _of_training(job: Job, folder: str) -> dict[str, object]:
 
 def _measure(asked: Mapping[str, object], where: Where, jobs: Jobs) -> None:
     """What needs no training: here, or in jobs of its own."""
+    check(str(asked["kind"]), jobs, where.python)
     if not jobs.submit:
         _measure_here(asked, where)
         return

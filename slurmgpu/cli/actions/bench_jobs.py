@@ -53,6 +53,39 @@ class _Place(NamedTuple):
     on: str
 
 
+def check(kind: str, jobs: Jobs, python: str | None) -> None:
+    """InvalidInput for options that would have no effect."""
+    if not jobs.submit:
+        given = {
+            "--gpus": jobs.gpus,
+            "--nodes": jobs.nodes,
+            "--nodelist": jobs.nodelists,
+            "--partition": jobs.partition,
+            "--account": jobs.account,
+            "--time": jobs.time,
+            "--wait": jobs.wait,
+            "--set": jobs.sets,
+            "--cluster": jobs.cluster,
+        }
+        for option, value in given.items():
+            if value:
+                raise InvalidInput(
+                    f"{option} is for jobs, and without --submit this machine is measured",
+                    hint=f"add --submit, or leave {option} out",
+                )
+        return
+    if python is not None:
+        raise InvalidInput(
+            f"--python {python}: a job has the Python of its environment",
+            hint="name that: --set environment=NAME",
+        )
+    if kind != "task" and jobs.nodes:
+        raise InvalidInput(
+            f"--nodes {jobs.nodes[0]}: {kind} is measured on one node in each job",
+            hint="name the nodes: --nodelist 'node[1-2]'",
+        )
+
+
 def submit_bench(
     given: Mapping[str, Any],
     asked: Callable[[Job, int], Mapping[str, object]],
