@@ -315,17 +315,18 @@ class Session:
     def stopped(self, step: int) -> None:
         """Leave the marker of a stop in good order, all saved, and say so."""
         reason = self.watch.reason
-        self.mark(reason, step)
+        trouble = self.mark(reason, step)
         self.console.say(
             f"stopped by {reason} at step {step}, saved in checkpoints/step-{step}: start it again to continue"
         )
+        if trouble:
+            self.console.say(f"warning: state/stop.json {trouble}: the job is not started again by itself")
 
-    def mark(self, reason: str, step: int) -> None:
-        """Write ``state/stop.json``: why the run stopped, and whether to start it again (rank 0)."""
-        if self.group.ranks.first:
-            self._mark(reason, step)
+    def mark(self, reason: str, step: int) -> Optional[str]:
+        """Write ``state/stop.json``: why the run stopped, and whether to start it again (rank 0); why it could not."""
+        return self._mark(reason, step) if self.group.ranks.first else None
 
-    def _mark(self, reason: str, step: int) -> None:
+    def _mark(self, reason: str, step: int) -> Optional[str]:
         gained = step - self.first_step
         marker = {
             "schema": STOP_SCHEMA,
@@ -337,9 +338,12 @@ class Session:
             "restart": self.restart,
             "time": time.time(),
         }
-        with contextlib.suppress(OSError):  # without it the run is not started again, which is safe
+        try:
             (self.run_dir / "state").mkdir(exist_ok=True)
             write_json(self.run_dir / "state" / "stop.json", marker)
+        except OSError as error:  # without it the run is not started again, which is safe
+            return f"could not be written ({error.strerror})"
+        return None
 
     def _hang(self, seconds: float) -> NoReturn:
         ranks, step = self.group.ranks, self.watch.step

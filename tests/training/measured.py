@@ -80,7 +80,7 @@ class Gathered(Plain):
         assert place.tolist() == list(range(len(place))), "in the order of the set, each sample once"
         assert outputs["names"] == [f"sample {each}" for each in range(len(place))]
         assert error.shape == (len(place), 1)
-        for number, (own, each) in enumerate(zip(error, outputs["boxes"], strict=True)):
+        for number, (own, each) in enumerate(zip(error, outputs["boxes"])):
             assert torch.equal(each["boxes"], torch.full((number % 4, 4), number)), (
                 "as many as there were, also none"
             )

@@ -133,6 +133,21 @@ def test_a_parameter_without_a_gradient_under_ddp_names_the_setting_for_it(run: 
     assert "hint: this is a setting: find_unused_parameters: true" in ended.err
 
 
+def test_a_stop_that_cannot_leave_its_marker_says_that_nobody_starts_the_job_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(_path: Path, _document: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    found = Session(tmp_path, Group(Ranks(), torch.device("cpu")), {}, Console(True), Saving(), Limits())
+    monkeypatch.setattr(session, "write_json", full)
+    found.stopped(8)
+    found.close()
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "warning: state/stop.json could not be written (No space left on device): the job is not started again by itself"
+    )
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT"])
 def test_a_signal_stops_a_run_in_good_order_and_nothing_is_lost(tmp_path: Path, name: str) -> None:
     settings: dict[str, Any] = {"epochs": 3, "batch_size": 20, "lr": 0.05, "log_every": 1}
