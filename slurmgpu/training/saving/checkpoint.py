@@ -251,8 +251,9 @@ def read(generation: Generation, part: str) -> dict[str, Any]:
     path = generation.path / part
     try:
         with warnings.catch_warnings():
-            # torch 2.1 warns of what its own reading does.
-            warnings.filterwarnings("ignore", "TypedStorage is deprecated", UserWarning)
+            # Of what its own reading does, torch 2.1 warns, and 2.14 where a tensor is sparse.
+            for said in ("TypedStorage is deprecated", "Validating sparse tensor invariants"):
+                warnings.filterwarnings("ignore", said, UserWarning)
             values: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise TrainingError(
