@@ -93,7 +93,7 @@ class Described(NamedTuple):
 
 @click.group()
 def command() -> None:
-    """Measure how fast a machine is."""
+    """Measure how fast a machine is, and what a training gains from more."""
 
 
 @command.command("networks", short_help="Seven networks on CPU threads and GPUs.")
@@ -198,7 +198,7 @@ def task(**options: Any) -> None:
     act_task(**options)
 
 
-@command.command("scaling", short_help="What it gains from more GPUs.")
+@command.command("scaling", short_help="What a training gains from more GPUs.")
 @_of_training
 @_PROCESSES
 @_SECONDS
@@ -212,7 +212,7 @@ def scaling(**options: Any) -> None:
     act_task(parts=["scaling"], **options)
 
 
-@command.command("precision", short_help="What it gains from bf16, fp16, TF32 and compile.")
+@command.command("precision", short_help="What a training gains from bf16, fp16, TF32.")
 @_of_training
 @_SECONDS
 @_APPLY
@@ -225,7 +225,7 @@ def precision(**options: Any) -> None:
     act_task(parts=["precision"], processes=None, **options)
 
 
-@command.command("loader", short_help="How many workers its data needs.")
+@command.command("loader", short_help="How many loader workers a training needs.")
 @_of_training
 @_SECONDS
 @_APPLY

@@ -52,7 +52,7 @@ SECTIONS = {
         "checkpoint": "List, verify and export the checkpoints of a run.",
     },
     "Clusters": {
-        "bench": "Measure how fast a machine is.",
+        "bench": "Measure a machine, and what a training gains.",
         "cluster": "Discover the cluster; list, show and choose profiles.",
         "sandbox": "A real Slurm on this machine, with pretend GPUs.",
     },
