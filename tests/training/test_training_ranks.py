@@ -233,11 +233,11 @@ def test_buffers_are_shared_however_they_lie_in_memory(monkeypatch: pytest.Monke
 
 def test_a_store_that_cannot_be_asked_what_it_has_is_asked_by_numbers() -> None:
     """That of torch 2.1: a rank of it would not learn that another one stops."""
-    # Not a HashStore: that of torch 2.1 dies of compare_set.
     store = meeting._Checked(torch.distributed.TCPStore("127.0.0.1", free_port(), is_master=True))
     assert not store.check(["stop"])
     store.set("stop", "1")
     store.compare_set("step", "", "7")
+    store.compare_set("step", "", "8")
     assert store.check(["stop", "step"])
     assert (store.get("stop"), store.get("step")) == (b"1", b"7")
     store.delete_key("stop")
