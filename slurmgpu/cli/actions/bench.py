@@ -134,7 +134,7 @@ def act_task(
         {**settings, **_of_training(prepared.loaded.job, str(prepared.folder))}, where
     )
     remember_verdict(key_of_training(prepared), results, folder)
-    if file is not None and results.whole:
+    if file is not None:
         apply_verdict(file, judge(results), beside=where.as_json)
 
 

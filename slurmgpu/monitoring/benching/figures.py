@@ -71,12 +71,12 @@ def svg(figure: Figure) -> str:
 
 def write_png(path: Path, of: Sequence[Figure]) -> bool:
     """Draw the plots below each other into one file; False where there are none, or matplotlib is not installed."""
+    if not of:
+        return False
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure as Drawing
     except ImportError:
-        return False
-    if not of:
         return False
     drawing = Drawing(figsize=(7.0, 3.0 * len(of)), dpi=150, layout="constrained")
     FigureCanvasAgg(drawing)
