@@ -89,7 +89,8 @@ def act(tool: Tool, name: str, job: Submitted) -> None:
     if name == "cancelled":
         done = tool.slurm.run(["scancel", str(job.job_id)])
     elif name == "time-limit":
-        done = tool.slurm.run(["scontrol", "update", f"jobid={job.job_id}", "endtime=now"])
+        # scontrol reads the clock, and slurmctld later refuses what is past: it needs time to get there.
+        done = tool.slurm.run(["scontrol", "update", f"jobid={job.job_id}", "endtime=now+10"])
     elif name == "node-failure":
         done = tool.slurm.run(["scontrol", "update", "nodename=node4", "state=down", "reason=broken"])
     elif name == "preempted":
@@ -103,7 +104,7 @@ def act(tool: Tool, name: str, job: Submitted) -> None:
 # What Slurm does to a job: the kind, the options by which it can be done, and what is to be read.
 EVENTS = {
     "cancelled": (("-t", "5"), " by you"),
-    "time-limit": (("-t", "1"), "time limit"),
+    "time-limit": (("-t", "5"), "time limit"),
     "node-failure": (("-t", "5", "--no-requeue", "--sbatch", "nodelist=node4"), "a node of the job failed"),
     "preempted": (("-t", "5", "--no-requeue", "-p", "preempt", "--sbatch", "nodelist=node3"), "comes first"),
     "host-memory": (("-t", "5", "--mem", "100M"), "memory that the job asked for was full"),
