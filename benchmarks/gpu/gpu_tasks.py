@@ -16,6 +16,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
+from slurmgpu.training.tasks import gpt2, resnet
+
 
 class Block(nn.Module):
     """Causal self-attention and a feed-forward network, each behind a LayerNorm.
@@ -159,3 +161,37 @@ class Vectors(Tokens):
     def measure(self, model: nn.Module, batch: Any) -> torch.Tensor:
         (rows,) = batch
         return (model(rows)[:, 0] - rows.mean(1)).square().mean()
+
+
+class Gpt2(gpt2.Task):
+    """The task that comes along; ``measure`` is its loss alone."""
+
+    def measure(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        return super().loss(model, batch)
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        gpu_hook.at_loss()
+        return super().loss(model, batch)
+
+
+class Files(resnet.Task):
+    """The task that comes along, on image files."""
+
+    def measure(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        return super().loss(model, batch)
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        gpu_hook.at_loss()
+        return super().loss(model, batch)
+
+
+class Pictures(Files):
+    """The same, on random bytes in the host's memory."""
+
+    def dataset(self, cfg: Any, split: str) -> Any:
+        if split == "test":
+            return None
+        samples, size = cfg.config["samples"], cfg.config.get("image", 224)
+        made = torch.Generator().manual_seed(0)
+        images = torch.randint(256, (samples, 3, size, size), dtype=torch.uint8, generator=made)
+        return TensorDataset(images, torch.randint(8, (samples,), generator=made))
