@@ -125,7 +125,7 @@ def compare(name: str, folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def measure(tiny: bool, folder: Path) -> dict[str, Any]:
+def measure(_tiny: bool, folder: Path) -> dict[str, Any]:
     if not torch.cuda.is_available():
         return {"left_out": "needs a GPU; on a CPU, benchmarks/batch_finder.py does the same"}
     os.environ["FINDER_FOLDER"] = str(folder)

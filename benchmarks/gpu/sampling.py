@@ -34,7 +34,7 @@ while time.monotonic() < ends:
 QUERY = "utilization.gpu,memory.used,power.draw,clocks.sm"
 
 
-def measure(tiny: bool, folder: Path) -> dict[str, Any]:
+def measure(_tiny: bool, folder: Path) -> dict[str, Any]:
     if not torch.cuda.is_available():
         return {"left_out": "needs an NVIDIA GPU"}
     run_dir = folder / "run"

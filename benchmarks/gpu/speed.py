@@ -208,10 +208,7 @@ def compare(case: Case, folder: Path) -> dict[str, Any]:
 
 def measure(tiny: bool, folder: Path) -> dict[str, Any]:
     images = folder / "images"
-    if tiny:
-        size = draw(images, 2, 8, 64, 1)
-    else:
-        size = draw(images, 100, 40, 500, 14)
+    size = draw(images, 2, 8, 64, 1) if tiny else draw(images, 100, 40, 500, 14)
     result: dict[str, Any] = {"goal": GOAL, "bytes_of_a_jpeg": size}
     for name, case in cases(tiny, images).items():
         try:

@@ -2,9 +2,9 @@
 
     python benchmarks/gpu/verdict.py [--tiny] [--json FILE]
 
-Each training is a process of its own: samples from a slow disk, a large table that each step copies to the GPU, many layers of a few numbers,
-large checkpoints, a large test set, and large products, of which nothing is to be said. What reads the profile is the command
-line's, which needs pydantic: without it, all of this is left out.
+Each training is a process of its own: samples from a slow disk, a large table that each step copies to the GPU, many layers
+of a few numbers, large checkpoints, a large test set, and large products, of which nothing is to be said. What reads the
+profile is the command line's, which needs pydantic: without it, all of this is left out.
 """
 
 from __future__ import annotations
