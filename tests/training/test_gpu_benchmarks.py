@@ -25,7 +25,28 @@ def test_every_gpu_benchmark_runs_on_a_cpu_with_tiny_sizes(tmp_path: Path) -> No
     document = json.loads(file.read_text())
     results = document["results"]
     assert (document["tiny"], document["machine"]["device"]) == (True, "CPU")
-    assert list(results) == ["resume", "overhead", "stall", "parallel", "amp", "own", "edges"]
+    parts = [
+        "resume",
+        "overhead",
+        "stall",
+        "parallel",
+        "amp",
+        "own",
+        "edges",
+        "speed",
+        "verdict",
+        "finder",
+        "sampling",
+    ]
+    assert list(results) == parts
+    rates = (
+        results["speed"]["gpt2"]["tokens_per_second"],
+        results["speed"]["resnet from memory"]["images_per_second"],
+    )
+    assert [each.keys() for each in rates] == [{"bare", "slurmgpu"}] * 2
+    assert {"bare", "slurmgpu"} == results["speed"]["resnet from JPEG files"]["images_per_second"].keys()
+    assert results["verdict"]["many small layers"]["verdict"]["device"] == "cpu"
+    assert ["left_out" in results[name] for name in ("finder", "sampling")] == [True, True]
     assert results["resume"]["exact"] is True
     assert results["resume"]["fp32-SIGKILL"]["steps"] == 24
     if hasattr(torch.amp, "GradScaler"):
