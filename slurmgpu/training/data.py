@@ -36,6 +36,7 @@ from .watching.signals import SIGNALS
 __all__ = [
     "UnlikeError",
     "ahead",
+    "auto_workers",
     "collated",
     "count_workers",
     "eval_batches",
@@ -390,7 +391,12 @@ def count_workers(wanted: Union[int, str], group: Group, dataset: object = None)
         return wanted
     if tensor is not None:
         return 0
-    return min(_MOST_WORKERS, own_cpus(group.ranks) - 1)
+    return auto_workers(own_cpus(group.ranks))
+
+
+def auto_workers(cpus: int) -> int:
+    """Loader processes of a rank with so many CPUs, where nothing speaks against them: all but one."""
+    return min(_MOST_WORKERS, cpus - 1)
 
 
 def _gpu_tensor(value: object, depth: int) -> Optional[torch.Tensor]:

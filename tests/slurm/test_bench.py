@@ -126,7 +126,7 @@ def test_what_follows_goes_into_the_job_file_and_that_job_runs(tool: Tool) -> No
     text = (tool.work / "job.yaml").read_text()
     assert text.startswith("# mine\n")
     assert text.endswith("}  # slow to load\n")
-    assert "workers: 0" not in text
+    assert "workers: 0" not in text, applied
     _, gathered = shown(tool, folder)
     (proposed,) = gathered["jobs"][0]["proposals"]
     planned = tool("plan", "job.yaml").stdout

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 
 from slurmgpu.training.benching.networks import NETWORKS
 from slurmgpu.training.benching.timing import Pace, spread, timed
+from slurmgpu.training.benching.trying import counted, summed
 
 # Weights and biases by hand, from the layers of the code that was measured for the paper.
 PARAMETERS = {
@@ -54,3 +58,31 @@ def test_no_more_than_the_most_is_measured_however_much_time_there_is() -> None:
 
 def test_a_spread_is_the_median_the_least_and_the_most() -> None:
     assert spread([3.0, 1.0, 9.0]) == (3.0, 1.0, 9.0)
+
+
+def line(seconds: float, waited: float = 0.0) -> dict[str, Any]:
+    return {
+        "step_seconds": seconds, "data_wait_seconds": waited, "samples_per_second": 16 / seconds, "peak_memory_bytes": 1,
+    }  # fmt: skip
+
+
+QUICK, WAITS = line(0.25, 0.01), line(3.25, 3.0)  # of four workers: 4 s a round
+
+
+def test_steps_that_wait_for_the_loader_count_in_whole_rounds_of_its_workers() -> None:
+    a_round = [WAITS, QUICK, QUICK, QUICK]
+    assert counted([QUICK, QUICK, QUICK], 4, 8.0) == []  # what lay ready is not what the loader can do
+    for begun in range(4):
+        rows = counted([*a_round[begun:], *a_round, *a_round[:begun]], 4, 8.0)
+        assert len(rows) == 8
+        assert summed(rows)["samples_per_second"] == 16.0
+
+
+def test_steps_that_hardly_wait_all_count() -> None:
+    assert len(counted([QUICK] * 30, 16, 8.0)) == 30
+
+
+def test_the_time_of_a_step_and_the_samples_a_second_are_those_of_the_same_steps() -> None:
+    found = summed([WAITS, QUICK, QUICK, QUICK])
+    assert found["step_seconds"] * found["samples_per_second"] == 16.0
+    assert found["waits_for_data"] == pytest.approx(3.03 / 4)

@@ -188,6 +188,7 @@ def _planned(
     measured = {
         **asked(described[0], prepared.plan.nodes),
         "suffix": prepared.plan.address_suffix,
+        "tasks": tasks,
         "key": key_of_training(prepared, described[0]),
     }
     return prepared, measured

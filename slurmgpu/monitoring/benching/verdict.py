@@ -120,7 +120,8 @@ def _workers(results: Results, base: _Try) -> Verdict:
             f"{percent(waits)} of its time for data"
         )
     proposals = []
-    if enough.rate > WORTH * base.rate or (positive(base.row.get("waits_for_data")) or 0.0) >= WAITS:
+    worth = 1 / ENOUGH if (positive(base.row.get("waits_for_data")) or 0.0) >= WAITS else WORTH
+    if enough.rate > worth * base.rate:
         why = f"{_rate(enough.rate)} samples/s in place of {_rate(base.rate)}"
         proposals.append(Proposal("train.workers", workers, why))
     return Verdict([said], proposals)

@@ -28,7 +28,12 @@ class _Bench:
         self.samples: int = asked["samples"]
         self.batch: int = asked["batch"]
         self.gpu = torch.cuda.is_available() and self.train.get("device") != "cpu"
-        most = torch.cuda.device_count() if self.gpu else min(2, machine.cpus())
+        if self.gpu:
+            most = torch.cuda.device_count()
+        elif "scaling" in asked["parts"]:
+            most = min(2, machine.cpus())
+        else:  # one process is tried, on its share of the CPUs among those that the job will have on a node
+            most = asked.get("tasks") or 1
         self.nodes: int = asked.get("nodes") or 1
         self.processes: list[int] = asked["processes"] or machine.doubled(most)
         each = max(1, machine.cpus() // max(self.processes))

@@ -20,13 +20,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
-from .machine import given_by_slurm
+import torch
 
-__all__ = ["Place", "tried"]
+from ..data import auto_workers
+from .machine import cpus, given_by_slurm
+
+__all__ = ["Place", "counted", "summed", "tried"]
 
 _SCHEMA = "slurmgpu.train/1"
 _LOOK = 0.2
 _PATIENCE_WITH_SRUN = 60.0
+_HARDLY_WAITS = 0.05
 # Not what is measured, or what would end it.
 _WITHOUT: Mapping[str, object] = {
     "epochs": 1 << 40, "max_steps": 1 << 40, "evaluate_every": None, "evaluate_steps": None, "best": None,
@@ -75,13 +79,13 @@ def tried(settings: Mapping[str, Any], place: Place) -> dict[str, Any]:
         with said.open("wb") as file:
             started = _started(run, place, file.fileno())
             try:
-                rows = _watched(started, Path(run, "metrics.jsonl"), place)
+                rows = _watched(started, Path(run, "metrics.jsonl"), place, _round(settings, place))
             finally:
                 _end(started, place)
         found: dict[str, Any] = {"processes": place.processes, "nodes": place.nodes, "threads": place.threads}
         if isinstance(rows, _Ended):
             return {**found, "why": _why(said.read_text(encoding="utf-8", errors="replace"), rows)}
-        return {**found, **_summed(rows)}
+        return {**found, **summed(rows)}
 
 
 def _started(run: str, place: Place, output: int) -> list[subprocess.Popen[bytes]]:
@@ -148,7 +152,7 @@ def _meeting(address: str) -> dict[str, str]:
 
 
 def _watched(
-    started: list[subprocess.Popen[bytes]], metrics: Path, place: Place
+    started: list[subprocess.Popen[bytes]], metrics: Path, place: Place, each_round: int
 ) -> Union[list[dict[str, Any]], _Ended]:
     """The ``train`` lines that count; or how the processes ended before these were there."""
     patience = time.monotonic() + place.patience
@@ -166,8 +170,32 @@ def _watched(
                 first, ends = len(rows), now + place.seconds
             elif now > patience:
                 return _Ended([])
-        elif now >= ends and len(rows) > first:
-            return rows[first:]
+        elif now >= ends:
+            enough = counted(rows[first:], each_round, place.seconds)
+            if enough:
+                return enough
+
+
+def _round(settings: Mapping[str, Any], place: Place) -> int:
+    """Batches that the loader's workers make in one round."""
+    workers = settings.get("workers", "auto")
+    if workers == "auto":
+        on_cpu = settings.get("device") == "cpu" or not torch.cuda.is_available()
+        workers = 0 if on_cpu else auto_workers(cpus() // (place.processes // place.nodes))
+    return max(1, int(workers))
+
+
+def counted(rows: list[dict[str, Any]], each_round: int, seconds: float) -> list[dict[str, Any]]:
+    """Those lines that tell the rate; empty as long as too few are there.
+
+    A step that waits for the loader waits for a whole round of its workers, whose other batches then lie ready: of such steps,
+    whole rounds count.
+    """
+    total = sum(row["step_seconds"] for row in rows)
+    waited = sum(row["data_wait_seconds"] for row in rows)
+    if total >= seconds / 2 and waited < _HARDLY_WAITS * total:
+        return rows
+    return rows[len(rows) % each_round :]
 
 
 def _rows(metrics: Path) -> list[dict[str, Any]]:
@@ -206,13 +234,13 @@ def _error(said: str) -> str:
     return lines[-1][:300] if lines else ""
 
 
-def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the lines come to: rates a second, times in seconds for a mean step, waits as a share of the time."""
     steps = [row["step_seconds"] for row in rows]
     total = sum(steps)
-    ordered = sorted(steps)
     found: dict[str, Any] = {
         "steps": len(steps),
-        "step_seconds": ordered[len(ordered) // 2],
+        "step_seconds": total / len(steps),
         "samples_per_second": sum(row["samples_per_second"] * row["step_seconds"] for row in rows) / total,
         "waits_for_data": sum(row["data_wait_seconds"] for row in rows) / total,
         "peak_bytes": max(row["peak_memory_bytes"] for row in rows),
