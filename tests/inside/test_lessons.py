@@ -43,9 +43,8 @@ def test_mirrored_strategy_learns(lesson: Callable[[str, Path], str], executed: 
     log = lesson("mirrored_strategy", venv)
     assert learned(log)
     assert "1 replicas" in log, "without GPUs there is one"
-    executed(
-        "lesson", "MirroredStrategy", f"TensorFlow {version_of(venv, 'tensorflow-cpu')}", "1 node, on the CPU"
-    )
+    version = version_of(venv, "tensorflow-cpu")
+    executed("launcher", "plain: the lesson on MirroredStrategy", version, "1 node, on the CPU")
 
 
 def test_ray_trains_on_both_nodes(lesson: Callable[[str, Path], str], executed: Callable[..., None]) -> None:
