@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +176,16 @@ def test_a_script_that_starts_a_ray_of_its_own_stays_on_one_node_with_a_warning(
 def test_ray_is_told_what_the_job_has_of_a_node() -> None:
     text = script(launch="ray", resources={**TWO_BY_TWO, "cpus_per_gpu": 4})
     assert '*"--num-cpus=8 --num-gpus=2".split()' in text
+
+
+def test_ray_counts_the_gpus_of_a_job_where_none_are_to_be_used() -> None:
+    text = script(launch="ray", resources=TWO_BY_TWO)
+    (hides,) = re.findall(r'^if os\.environ\.get\("CUDA_VISIBLE_DEVICES"\) == "".*\n    .+', text, re.M)
+    counted = f"import os\n{hides}\nprint(os.environ['CUDA_VISIBLE_DEVICES'].count('no-gpu'))"
+    for visible, found in (("", "2"), ("0,1", "0")):
+        env = {**os.environ, "CUDA_VISIBLE_DEVICES": visible}
+        done = subprocess.run([sys.executable, "-S", "-c", counted], env=env, capture_output=True, text=True)
+        assert done.stdout.strip() == found, done.stderr
 
 
 # all of them

@@ -74,6 +74,23 @@ def test_another_script_in_the_run_directory_is_not_overwritten(tmp_path: Path) 
     assert (request.run_dir / "script.sbatch").read_text() == "false\n"
 
 
+@pytest.mark.parametrize(
+    ("script", "takes_users"),
+    [("python train.py", True), ("python -m slurmgpu_training", False)],
+    ids=["own script", "training"],
+)
+def test_where_no_python_has_torch_a_script_gets_the_users(
+    script: str, takes_users: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = tmp_path / "python3"
+    users.write_text("#!/bin/sh\nexit 1\n")
+    users.chmod(0o755)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    python = users if takes_users else sys.executable
+    told = stand_ins(request_for(tmp_path, script), {"PATH": str(tmp_path)})
+    assert str(told[-1]) == f"python -> {python}"
+
+
 def test_a_login_shell_in_the_first_line_does_not_lose_the_stand_ins(run: Runner) -> None:
     result = run("#!/bin/bash -l\nset -euo pipefail\nmodule load cuda\nsrun --ntasks=1 echo started\n")
     assert (result.code, result.out) == (0, "started\n")

@@ -44,7 +44,7 @@ dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
 try:
     train(find=False)
 except RuntimeError as error:
-    said = str(error).splitlines()[0][:60]
-    print(f"rank {dist.get_rank()}, without find_unused_parameters: {said} ...", flush=True)
+    said = str(error).partition(". ")[0]
+    print(f"rank {dist.get_rank()}, without find_unused_parameters: {said}", flush=True)
 print(f"rank {dist.get_rank()}, with it: loss {train(find=True):.4f}", flush=True)
 dist.destroy_process_group()

@@ -54,7 +54,7 @@ class Ray(Launcher):
 
     def values(self, plan: Plan) -> dict[str, object]:
         cpus = "" if plan.cpus_per_task is None else f"--num-cpus={plan.cpus_per_task} "
-        return {"ray_resources": f"{cpus}--num-gpus={plan.gpus_per_node}"}
+        return {"ray_resources": f"{cpus}--num-gpus={plan.gpus_per_node}", "ray_gpus": plan.gpus_per_node}
 
 
 LAUNCHER = Ray()

@@ -166,8 +166,17 @@ def _conda_is_missing(reading: ScriptReading, environment: Mapping[str, str]) ->
 
 
 def local_python(request: LocalRequest, environment: Mapping[str, str]) -> str:
-    """Return the Python that stands in for the site's: the user's own if it has torch, else slurmgpu's."""
-    return str(request.python.absolute()) if request.python else python_with_torch(environment)
+    """Return the Python that stands in for the site's: the user's own if it has torch, or none has; else slurmgpu's.
+
+    Where none has, the job may be one of TensorFlow's; only the training entrypoint then keeps slurmgpu's.
+    """
+    if request.python is not None:
+        return str(request.python.absolute())
+    found = python_with_torch(environment)
+    on_path = shutil.which("python3", path=environment.get("PATH"))
+    if on_path is None or importlib.util.find_spec("torch") or "slurmgpu_training" in request.script:
+        return found
+    return on_path
 
 
 def python_with_torch(environment: Mapping[str, str]) -> str:

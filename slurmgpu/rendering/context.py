@@ -286,6 +286,7 @@ VARIABLES = {
     "launch.command": "Those lines in one.",
     "launch.accelerate_config": "Of accelerate: the file that may say how the processes train together, quoted.",
     "launch.ray_resources": "Of ray: what a node has, as options of `ray start`.",
+    "launch.ray_gpus": "Of ray: the GPUs of a node.",
     "launch.sets_rank": "Of srun: whether the ranks are exported under torch's names.",
     "launch.own_gpu": "Of srun: whether each task gets one GPU of its own, hidden from the others.",
     "launch.own_stage": "What each task does first where each node has a staging folder of its own; else `none`.",

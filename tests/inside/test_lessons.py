@@ -18,14 +18,21 @@ pytestmark = pytest.mark.heavy
 LESSONS = ROOT / "examples" / "lessons"
 
 
+def activated(venv: Path, tool: Tool) -> dict[str, str]:
+    return {"VIRTUAL_ENV": str(venv), "PATH": f"{venv}/bin:{tool.env['PATH']}"}
+
+
 @pytest.fixture
-def lesson(tool: Tool) -> Callable[[str, Path], str]:
+def lessons(tool: Tool) -> Path:
+    return Path(shutil.copytree(LESSONS, tool.work / "lessons"))
+
+
+@pytest.fixture
+def lesson(tool: Tool, lessons: Path) -> Callable[[str, Path], str]:
     """Submit a lesson with the Python of a venv: what the job printed, once it has COMPLETED."""
 
     def run(name: str, venv: Path) -> str:
-        shutil.copytree(LESSONS, tool.work / "lessons")
-        env = {"PATH": f"{venv}/bin:{tool.env['PATH']}"}
-        job = tool.submit(f"{name}.yaml", "--cpus-per-gpu", "2", env=env, cwd=tool.work / "lessons")
+        job = tool.submit(f"{name}.yaml", env=activated(venv, tool), cwd=lessons)
         state = tool.slurm.wait_for(job.job_id, timeout=500)
         assert state == "COMPLETED", f"{state}\n{job.log}"
         return job.log
@@ -53,3 +60,11 @@ def test_ray_trains_on_both_nodes(lesson: Callable[[str, Path], str], executed: 
     assert len(set(re.findall(r"rate (\S+): loss", log))) == 4
     assert "2 nodes, 4 GPUs" in log
     executed("launcher", "ray: the lesson on Ray", version_of(venv, "ray"), "2 nodes, 4 tasks")
+
+
+def test_ray_trains_on_a_machine_without_gpus(tool: Tool, lessons: Path) -> None:
+    venv = venv_with("ray[train]", beside=True)
+    done = tool("run", "ray_tasks.yaml", "--here", env=activated(venv, tool), cwd=lessons)
+    assert done.returncode == 0, done
+    assert "1 nodes, 2 GPUs" in done.stdout
+    assert len(re.findall(r"rate (\S+): loss", done.stdout)) == 4
