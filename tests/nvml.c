@@ -1,5 +1,6 @@
 /* A stand-in for libnvidia-ml.so.1: NVML_GPUS GPUs (8), each busy for NVML_BUSY % (75) and at 300 W; a sample every 0.2 s.
-   NVML_HANGS: a question for use never returns. NVML_LOST: GPU 0 has fallen off the bus. NVML_OLD: no samples, no counter.
+   NVML_HANGS: a question for use never returns. NVML_LOST: GPU 0 has fallen off the bus. NVML_OLD: no samples, no counter,
+   and memory with the driver's own 1 GB.
    NVML_SMS: % of SMs that are busy (40); GPUs before Hopper, which do not tell: 0. */
 #include <stdint.h>
 #include <stdio.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 typedef struct { uint64_t total, free, used; } memory_t;
+typedef struct { unsigned version; uint64_t total, reserved, free, used; } memory_v2_t;
 typedef struct { unsigned gpu, memory; } rates_t;
 typedef struct { uint64_t time; union { double d; unsigned u; uint64_t l; } value; } sample_t;
 typedef struct { void *device; uint64_t type, data; unsigned instance, compute; } event_t;
@@ -38,7 +40,14 @@ int nvmlDeviceGetUUID(void *device, char *text, unsigned size) {
 int nvmlDeviceGetName(void *device, char *text, unsigned size) { (void)device; strncpy(text, "NVIDIA H100 80GB HBM3", size); return OK; }
 int nvmlDeviceGetMemoryInfo(void *device, memory_t *memory) {
     if (lost(device)) return LOST;
-    memory->total = 80ull << 30; memory->used = 20ull << 30; memory->free = 60ull << 30;
+    memory->total = 80ull << 30; memory->used = 21ull << 30; memory->free = 59ull << 30;
+    return OK;
+}
+int nvmlDeviceGetMemoryInfo_v2(void *device, memory_v2_t *memory) {
+    if (lost(device)) return LOST;
+    if (getenv("NVML_OLD")) return NOT_SUPPORTED;
+    if (memory->version != (sizeof(memory_v2_t) | 2u << 24)) return 25; /* an argument of another version */
+    memory->total = 80ull << 30; memory->reserved = 1ull << 30; memory->used = 20ull << 30; memory->free = 59ull << 30;
     return OK;
 }
 int nvmlDeviceGetUtilizationRates(void *device, rates_t *rates) {

@@ -190,6 +190,7 @@ def test_an_old_driver_and_a_gpu_off_the_bus_are_not_measured_rather_than_zero(j
     assert well.utilisation_mean == pytest.approx(0.75, abs=0.01)
     assert (well.sm_activity_mean, found.sm_activity) == (None, None)  # GPUs before Hopper do not count it
     assert well.power_mean == pytest.approx(300, rel=0.01)  # by power over time
+    assert well.memory_peak == 21 << 30  # with the driver's own, which it does not tell apart
     assert found.energy is None  # of all GPUs together, it is not known
 
 

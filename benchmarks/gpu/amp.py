@@ -69,6 +69,8 @@ def measure(tiny: bool, folder: Path) -> dict[str, Any]:
             document = common.settings(task, config, batch_size=batch, **values, **more)
             common.train_here(document, folder / f"{case}-{name}", clock)
             rates[name] = batch * steps / clock.seconds
+            result[case] = {"batch": batch, "steps": steps, "samples_per_second": rates}
+            common.keep(result)
             gc.collect()
             if on_gpu:
                 torch.cuda.empty_cache()

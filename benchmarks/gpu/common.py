@@ -130,6 +130,15 @@ def _driver() -> str:
     return done.stdout.split("\n")[0].strip() or "unknown"
 
 
+_kept: Path | None = None
+
+
+def keep(result: dict[str, Any]) -> None:
+    """Write down what is known so far: whoever has too little time for all of it has this."""
+    if _kept is not None:
+        _kept.write_text(json.dumps({**result, "cut_short": True}, indent=1) + "\n")
+
+
 def main(doc: str, measure: Callable[[bool, Path], dict[str, Any]]) -> None:
     """The command line of one benchmark: measure in a folder of its own, print, and keep the figures."""
     import shutil
@@ -139,6 +148,8 @@ def main(doc: str, measure: Callable[[bool, Path], dict[str, Any]]) -> None:
     parser.add_argument("--tiny", action="store_true", help="sizes for a CPU: does it start and end?")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to keep the figures")
     given = parser.parse_args()
+    global _kept
+    _kept = given.json
     folder = Path(tempfile.mkdtemp(prefix="gpu-benchmark-"))
     began = time.perf_counter()
     try:

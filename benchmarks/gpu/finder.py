@@ -137,7 +137,11 @@ def measure(_tiny: bool, folder: Path) -> dict[str, Any]:
     try:
         if other.stdout.readline() != "taken\n":
             return {"failed": "the other process could not take the memory"}
-        return {name: compare(name, folder / name.replace(" ", "-")) for name in CASES}
+        result = {}
+        for name in CASES:
+            result[name] = compare(name, folder / name.replace(" ", "-"))
+            common.keep(result)
+        return result
     finally:
         other.stdin.close()
         other.wait(60)

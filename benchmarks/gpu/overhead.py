@@ -117,6 +117,7 @@ def measure(tiny: bool, folder: Path) -> dict[str, Any]:
     result: dict[str, Any] = {"goal": GOAL}
     for name, (config, batch, turns, steps) in cases.items():
         result[name] = compare(name, {**config, "samples": 1024}, batch, turns, steps, folder)
+        common.keep(result)
     return result
 
 

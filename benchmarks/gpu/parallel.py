@@ -38,7 +38,12 @@ def copies_ahead(tiny: bool, folder: Path) -> dict[str, Any]:
     config = {"width": 64, "layers": 1, "samples": 64}
     if not tiny:
         config = {"width": 4096, "layers": 16, "samples": 8192}
-    values = {"batch_size": 16 if tiny else 1024, "max_steps": 6 if tiny else 200, "deterministic": True}
+    values = {
+        "batch_size": 16 if tiny else 1024,
+        "max_steps": 6 if tiny else 200,
+        "deterministic": True,
+        "lr": 1e-5,
+    }
     ahead = train(folder / "ahead", "Vectors", config, **values)
     used = data._Ahead
 

@@ -215,6 +215,7 @@ def measure(tiny: bool, folder: Path) -> dict[str, Any]:
             result[name] = compare(case, folder / name.replace(" ", "-"))
         except Exception as error:
             result[name] = {"failed": f"{type(error).__name__}: {error}"[:500]}
+        common.keep(result)
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

@@ -3,7 +3,8 @@
     python benchmarks/gpu/stall.py [--tiny] [--json FILE]
 
 On a GPU each step's time is taken by events in its stream, on the CPU by the wall clock. The stall of a save is what
-the steps from its beginning to its commit took beyond as many median steps; the goal is less than one such step.
+the steps from its beginning to its commit took beyond as many usual steps; usual is the median of as many steps just before
+and just after these. The goal is less than one such step. The steps around each save are kept, too.
 """
 
 from __future__ import annotations
@@ -57,26 +58,30 @@ def measure(tiny: bool, folder: Path) -> dict[str, Any]:
     seconds = marks.seconds()
     lines = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
     saved = {line["step"]: line["values"] for line in lines if line["kind"] == "checkpoint"}
-    usual = statistics.median(seconds[every // 4 : every])
     found = []
     for number in range(1, saves + 1):
         values = saved[number * every]
-        window = min(every - 1, math.ceil(1.2 * values["seconds"] / usual) + 5)
-        # The save of step n begins after it, so in the time from the mark of step n to that of step n + 1.
-        around = seconds[number * every - 1 : number * every - 1 + window]
+        first = number * every - 1  # the save of step n begins after it, so before the mark of step n + 1
+        before = statistics.median(seconds[first - every // 4 : first])
+        window = min(every // 2, math.ceil(1.2 * values["seconds"] / before) + 5)
+        around = seconds[first : first + window]
+        beside = seconds[first - window : first] + seconds[first + window : first + 2 * window]
+        usual = statistics.median(beside)
         extra = sum(around) - usual * len(around)
         found.append(
             {
                 "step": number * every,
                 "bytes": values["bytes"],
                 "seconds": values["seconds"],
+                "usual_step_seconds": usual,
                 "steps_meanwhile": len(around),
                 "stall_seconds": extra,
                 "stall_steps": extra / usual,
                 "longest_step_seconds": max(around),
+                "step_milliseconds": [round(1e3 * each, 2) for each in around],
             }
         )
-    return {"goal_steps": GOAL_STEPS, "median_step_seconds": usual, "saves": found}
+    return {"goal_steps": GOAL_STEPS, "saves": found}
 
 
 if __name__ == "__main__":

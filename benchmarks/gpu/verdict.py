@@ -113,6 +113,7 @@ def measure(tiny: bool, folder: Path) -> dict[str, Any]:
         first = next((each for each in causes if each != "queued"), None)
         result["right"] += first == known
         result[name] = {"known": known, "found": causes, "right": first == known, "verdict": verdict}
+        common.keep(result)
     result["on"] = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "CPU"
     return result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import byref, c_char, c_int, c_longlong, c_uint, c_ulonglong, c_void_p
-from typing import Optional
+from typing import Optional, Union
 
 from .gpm import Gpm
 from .readings import Reading, throttled_by
@@ -18,6 +18,14 @@ _SM_CLOCK, _TEMPERATURE_OF_GPU, _UNCORRECTED, _SINCE_BOOT, _UTILISATION_SAMPLES,
 
 class _Memory(ctypes.Structure):
     _fields_ = [("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong)]
+
+
+class _MemoryV2(ctypes.Structure):
+    """With what the driver keeps for itself (some 600 MB on an H200) apart from what is used, as nvidia-smi tells it."""
+
+    _fields_ = [
+        ("version", c_uint), ("total", c_ulonglong), ("reserved", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong),
+    ]  # fmt: skip
 
 
 class _Rates(ctypes.Structure):
@@ -99,10 +107,10 @@ class Nvml:
         ]
 
     def _reading(self, index: int, device: c_void_p, xids: tuple[int, ...]) -> Reading:
-        memory, milliwatts, millijoules = _Memory(), c_uint(), c_ulonglong()
+        milliwatts, millijoules = c_uint(), c_ulonglong()
         clock, degrees, bits, errors = c_uint(), c_uint(), c_ulonglong(), c_ulonglong()
         uuid, name = self._names[index]
-        has_memory = self._asked("DeviceGetMemoryInfo", device, byref(memory))
+        memory = self._memory(device)
         has_bits = self._asked("DeviceGetCurrentClocksThrottleReasons", device, byref(bits))
         return Reading(
             number=index,
@@ -110,8 +118,8 @@ class Nvml:
             name=name,
             utilisation=self._utilisation(index, device),
             sm_activity=self._gpm.sm_activity(index) if self._gpm else None,
-            memory=memory.used if has_memory else None,
-            memory_total=memory.total if has_memory else None,
+            memory=None if memory is None else memory.used,
+            memory_total=None if memory is None else memory.total,
             power=milliwatts.value / 1e3
             if self._asked("DeviceGetPowerUsage", device, byref(milliwatts))
             else None,
@@ -132,6 +140,13 @@ class Nvml:
             else None,
             xids=xids,
         )
+
+    def _memory(self, device: c_void_p) -> Union[_MemoryV2, _Memory, None]:
+        """Used and in all, in bytes; drivers before 510 count their own share as used."""
+        new, old = _MemoryV2(version=ctypes.sizeof(_MemoryV2) | 2 << 24), _Memory()
+        if self._asked("DeviceGetMemoryInfo_v2", device, byref(new)):
+            return new
+        return old if self._asked("DeviceGetMemoryInfo", device, byref(old)) else None
 
     def _utilisation(self, index: int, device: c_void_p) -> Optional[float]:
         """The mean of the driver's own samples since the last reading (it keeps some 16 s of them), else its last one."""
