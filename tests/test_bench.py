@@ -75,6 +75,14 @@ def test_what_a_node_reaches_of_the_published_peak_is_measured_over_published(tm
     assert found[2][2] == "not measured: No space left on device"
 
 
+def test_a_sum_over_processes_is_told_with_its_size_and_where_it_ran(tmp_path: Path) -> None:
+    one = {"kind": "node", "what": "reduction", "processes": 8, "nodes": 2, "backend": "nccl"}
+    ran, failed = {**one, "bytes": 25 << 20, "gb_per_s": step(41.0)}, {**one, "nodes": 1, "why": "no route"}
+    told, not_told = lines(read(rows(tmp_path, MACHINE, ran, failed)))
+    assert told == ("all-reduce over 8 processes on 2 nodes, 25M", "nccl", "41 GB/s", "-", "-")
+    assert not_told[:3] == ("all-reduce over 8 processes", "nccl", "not measured: no route")
+
+
 @pytest.mark.parametrize(("kind", "found"), [("networks", NETWORKS), ("node", NODE)])
 def test_the_page_needs_nothing_else_and_takes_no_name_for_html(
     kind: str, found: list[dict[str, object]], tmp_path: Path
@@ -163,7 +171,7 @@ def test_the_list_of_jobs_is_read_as_it_was_written_and_another_file_is_refused(
     [
         (["node", "--gpus", "1"], "--gpus is for jobs, and without --submit this machine is measured"),
         (["networks", "--wait"], "--wait is for jobs"),
-        (["node", "--submit", "--nodes", "2"], "--nodes 2: node is measured on one node in each job"),
+        (["networks", "--submit", "--nodes", "2"], "--nodes 2: networks is measured on one node in each job"),
         (
             ["node", "--submit", "--python", "python3"],
             "--python python3: a job has the Python of its environment",

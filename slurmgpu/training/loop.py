@@ -329,13 +329,13 @@ class Loop:
                 save()
             if watch.step >= watch.line and watch.stop():
                 return False
-            take = self.step.take if profile is None or profile.through else profile.take
+            take, until = self.step.take, min(last, self._next_event())
+            if profile is not None and not profile.through:
+                take, until = profile.take, min(until, position.step + settings.log_every)
             told = self.callbacks.around(take, self.model, lambda: position.step)
-            self._steps(min(last, self._next_event()), told)
+            self._steps(until, told)
             if self.after_first is not None:
                 self._try_out(self.after_first)
-            if position.step % settings.log_every == 0:
-                self._log()
 
     def _close_epochs(self) -> None:
         """What follows the evaluation at the end of each epoch."""
@@ -346,14 +346,13 @@ class Loop:
         self.position.evaluated = self.epoch
 
     def _next_event(self) -> int:
-        """The next step after which something may be due."""
+        """The next step after which something other than a line of metrics may be due."""
         step, batch, settings = self.position.step, self.settings.batch_size, self.settings
         if self.after_first is not None:
             return step + 1
         left_in_epoch = self.samples - self.position.samples % self.samples
-        every = [settings.log_every] + ([settings.evaluate_steps] if settings.evaluate_steps else [])
-        events = [step - step % each + each for each in every]
-        return min(*events, step - (-left_in_epoch // batch), self.session.bound.next(step))
+        evaluated = [step - step % each + each for each in [settings.evaluate_steps] if each]
+        return min(*evaluated, step - (-left_in_epoch // batch), self.session.bound.next(step))
 
     def _try_out(self, act: Callable[[], None]) -> None:
         """What is done once, after the first step; its time is no step's."""
@@ -440,9 +439,9 @@ class Loop:
         return [each.detach().clone() for each in self.model.buffers()]
 
     def _steps(self, until: int, take: Callable[[int], None]) -> None:
-        """Train up to a step, or to the line that the watch has drawn."""
+        """Train up to a step, or to the line that the watch has drawn, with a line of metrics now and then."""
         position, watch, meter = self.position, self.watch, self.meter
-        batch = self.settings.batch_size
+        batch, log_every = self.settings.batch_size, self.settings.log_every
         end = self._end()
         self.step.forget_gradients()
         while position.step < until:
@@ -453,6 +452,8 @@ class Loop:
             position.samples += size
             position.step += 1
             watch.step = position.step
+            if not position.step % log_every:
+                self._log()
             if position.step >= watch.line:
                 return
 

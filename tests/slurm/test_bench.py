@@ -85,12 +85,21 @@ def test_nodes_are_measured_in_jobs_of_their_own_and_the_one_that_was_lost_is_na
     assert (code, [one["whole"] for one in late["jobs"]]) == (1, [True, True, False])
     for one in late["jobs"][:2]:
         assert one["machine"]["node"] == one["on"]
-        assert {row["what"] for row in one["rows"]} == {"product", "copy", "folder"}
+        assert {row["what"] for row in one["rows"]} == {"product", "copy", "reduction", "folder"}
     with Path(folder, "table.csv").open(newline="") as file:
         head, *lines = csv.reader(file)
     assert head[:3] == ["On", "What", "Where"]
     assert {line[0] for line in lines} == {"node1", "node2"}
     assert "node3: nothing was measured" in Path(folder, "page.html").read_text()
+
+
+def test_sums_over_processes_are_measured_within_a_node_and_between_two(tool: Tool) -> None:
+    done = tool("bench", "node", "--submit", "--nodes", "2", "-t", "10:00", "--wait", "--json")
+    assert done.returncode == 0, done
+    (one,) = json.loads(done.stdout)["jobs"]
+    rows = [row for row in one["rows"] if row["what"] == "reduction"]
+    assert [(row["processes"], row["nodes"]) for row in rows] == [(2, 1)] * 2 + [(4, 2)] * 2, rows
+    assert all(row["gb_per_s"]["least"] > 0 for row in rows), rows
 
 
 def test_a_training_is_tried_on_one_node_and_on_two_and_nothing_of_a_try_is_left(tool: Tool) -> None:

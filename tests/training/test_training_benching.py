@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from slurmgpu.training.benching.networks import NETWORKS
+from slurmgpu.training.benching.reduction import measured
+from slurmgpu.training.benching.starting import Place
 from slurmgpu.training.benching.timing import Pace, spread, timed
 from slurmgpu.training.benching.trying import counted, summed
 
@@ -86,3 +89,16 @@ def test_the_time_of_a_step_and_the_samples_a_second_are_those_of_the_same_steps
     found = summed([WAITS, QUICK, QUICK, QUICK])
     assert found["step_seconds"] * found["samples_per_second"] == 16.0
     assert found["waits_for_data"] == pytest.approx(3.03 / 4)
+
+
+@pytest.mark.long
+def test_two_processes_sum_and_one_that_cannot_says_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    small, large = measured(Place(tmp_path, 2))
+    assert (small["bytes"], large["bytes"], small["backend"]) == (25 << 20, 256 << 20, "gloo")
+    assert small["gb_per_s"]["most"] == pytest.approx(small["bytes"] / 1e9 / small["seconds"]["least"])
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch today')")
+    (failed,) = measured(Place(tmp_path, 2))
+    assert failed["why"] == "ImportError: no torch today"

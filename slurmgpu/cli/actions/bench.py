@@ -161,7 +161,7 @@ def _measure(asked: Mapping[str, object], where: Where, jobs: Jobs) -> None:
         return
     submit_bench(
         command_alone(str(asked["kind"]), jobs.sets, jobs.cluster),
-        lambda _job, _nodes: asked,
+        lambda _job, nodes: {**asked, "nodes": nodes},
         jobs,
         lambda: _new_folder(str(asked["kind"]), where.to),
         as_json=where.as_json,

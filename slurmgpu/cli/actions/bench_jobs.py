@@ -79,10 +79,11 @@ def check(kind: str, jobs: Jobs, python: str | None) -> None:
             f"--python {python}: a job has the Python of its environment",
             hint="name that: --set environment=NAME",
         )
-    if kind != "task" and jobs.nodes:
+    if jobs.nodes and (kind == "networks" or (kind == "node" and jobs.nodelists)):
         raise InvalidInput(
-            f"--nodes {jobs.nodes[0]}: {kind} is measured on one node in each job",
-            hint="name the nodes: --nodelist 'node[1-2]'",
+            f"--nodes {jobs.nodes[0]}: {kind} is measured on one node in each job"
+            + (" where --nodelist names them" if kind == "node" else ""),
+            hint="leave one of the two out" if kind == "node" else "name the nodes: --nodelist 'node[1-2]'",
         )
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.regular import open_regular
+from slurmgpu.monitoring.benching.node import over
 from slurmgpu.monitoring.benching.results import SCHEMA, Results, median, read
 from slurmgpu.monitoring.json_rows import Row, positive
 from slurmgpu.monitoring.reporting.wording import percent
@@ -128,7 +129,7 @@ def _rates(row: Row) -> Iterator[tuple[str, float | None]]:
     elif what == "copy":
         yield f"copy from {row.get('from')} to {row.get('to')}", median(row, "gb_per_s")
     elif what == "reduction":
-        yield f"all-reduce over {row.get('gpus')} GPUs", median(row, "gb_per_s")
+        yield over(row), median(row, "gb_per_s")
     elif what == "folder":
         for key, words in (("write_mb_per_s", "writing to"), ("read_mb_per_s", "reading from")):
             yield f"{words} {row.get('folder')}", positive(row.get(key))

@@ -1,4 +1,4 @@
-"""What a node is worth, as lines: products, copies, folders; each beside the published peak where there is one."""
+"""What a node is worth, as lines: products, copies, sums over processes, folders; each beside its published peak."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from slurmgpu.monitoring.benching.results import Results, median
 from slurmgpu.monitoring.json_rows import Row, positive
-from slurmgpu.monitoring.reporting.wording import amount, percent
+from slurmgpu.monitoring.reporting.wording import amount, percent, short
 
-__all__ = ["HEAD", "lines"]
+__all__ = ["HEAD", "lines", "over"]
 
 HEAD = ("What", "Where", "Measured", "Published peak", "Reached")
 
@@ -22,6 +22,8 @@ def lines(results: Results) -> Iterator[tuple[str, str, str, str, str]]:
         elif what == "copy":
             rate = median(row, "gb_per_s")
             yield ("copy", f"{row.get('from')} to {row.get('to')}", _rate(rate, "GB/s"), "-", "-")
+        elif what == "reduction":
+            yield _reduction(row)
         elif what == "folder":
             yield from _folder(row)
 
@@ -32,6 +34,24 @@ def _product(row: Row) -> tuple[str, str, str, str, str]:
     what = f"matrix product, {row.get('type')}"
     published = "-" if peak is None else _rate(peak, "TFLOP/s")
     return (what, str(row.get("device")), _rate(rate, "TFLOP/s"), published, reached)
+
+
+def _reduction(row: Row) -> tuple[str, str, str, str, str]:
+    rate = _rate(median(row, "gb_per_s"), "GB/s")
+    return (
+        over(row),
+        str(row.get("backend", "-")),
+        f"not measured: {row['why']}" if "why" in row else rate,
+        "-",
+        "-",
+    )
+
+
+def over(row: Row) -> str:
+    """Which sum over processes it is, in words."""
+    nodes, size = row.get("nodes"), positive(row.get("bytes"))
+    on = "" if nodes == 1 else f" on {nodes} nodes"
+    return f"all-reduce over {row.get('processes')} processes{on}" + (f", {short(size)}" if size else "")
 
 
 def _folder(row: Row) -> Iterator[tuple[str, str, str, str, str]]:

@@ -6,7 +6,7 @@ The first row says what machine it is, the last one ``{"kind": "end"}``: without
 
     {"kind": "networks", "networks": ["FCN-S"], "threads": [1, 2], "gpus": [0], "precisions": ["fp32", "tf32"],
      "seconds": 5.0}
-    {"kind": "node", "folders": ["/scratch/me"]}
+    {"kind": "node", "folders": ["/scratch/me"], "nodes": 1}
     {"kind": "task", "train": {"task": "task.py:Digits"}, "folder": "/home/me", "samples": 32, "batch": 64, "processes": [1, 2],
      "parts": ["batch", "workers", "precision", "scaling"], "seconds": 8.0, "nodes": 1}
 
@@ -27,8 +27,9 @@ from typing import Any
 import torch
 
 from ..precision import can_bf16
-from . import machine, node
+from . import machine, node, reduction
 from .networks import NETWORKS
+from .starting import Place
 from .stepping import step_times
 from .task import tries
 from .timing import Pace
@@ -101,6 +102,14 @@ def _node(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         _say(f"matrix products and copies of {device}")
         yield from node.products(device)
         yield from node.copies(device, [each for each in gpus if each != device])
+    nodes: int = asked.get("nodes") or 1
+    each = len(gpus) or min(2, machine.cpus())
+    places = [Place(Path.cwd(), each)] if each > 1 else []
+    if nodes > 1:
+        places += [Place(Path.cwd(), each * nodes, nodes, suffix=asked.get("suffix") or "")]
+    for place in places:
+        _say(f"sums over {place.processes} processes{'' if place.nodes == 1 else f' on {nodes} nodes'}")
+        yield from reduction.measured(place)
     for folder in asked["folders"]:
         _say(folder)
         yield node.folder(folder)

@@ -1,4 +1,4 @@
-"""What a node is worth: matrix products, copies, reductions among its processors, its folders."""
+"""What a node is worth: matrix products, copies, its folders."""
 
 from __future__ import annotations
 

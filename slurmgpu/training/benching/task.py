@@ -10,7 +10,8 @@ import torch
 
 from ..precision import can_bf16
 from . import machine
-from .trying import Place, tried
+from .starting import Place
+from .trying import tried
 
 __all__ = ["tries"]
 

@@ -1,17 +1,14 @@
 """One setting of a training, tried: the training itself, in processes of its own, for some seconds.
 
-What is measured is what a job would do. The processes are killed as soon as enough is known: nothing of a try is kept. They meet
-as those of ``srun`` do; in a job of several nodes it is ``srun`` that starts them.
+What is measured is what a job would do. The processes are killed as soon as enough is known: nothing of a try is kept.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,13 +20,13 @@ from typing import Any, NamedTuple, Optional, Union
 import torch
 
 from ..data import auto_workers
-from .machine import cpus, given_by_slurm
+from .machine import cpus
+from .starting import Place, end, start
 
-__all__ = ["Place", "counted", "summed", "tried"]
+__all__ = ["counted", "summed", "tried"]
 
 _SCHEMA = "slurmgpu.train/1"
 _LOOK = 0.2
-_PATIENCE_WITH_SRUN = 60.0
 _HARDLY_WAITS = 0.05
 # Not what is measured, or what would end it.
 _WITHOUT: Mapping[str, object] = {
@@ -41,23 +38,6 @@ _FULL = re.compile(
     r"out of memory|can't allocate memory|not enough memory|bad_alloc|Cannot allocate memory|MemoryError"
 )
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-
-
-class Place(NamedTuple):
-    """Where the processes run."""
-
-    folder: Path
-    """In which the task's file is: what the training calls its work folder."""
-    processes: int
-    nodes: int = 1
-    threads: int = 1
-    """CPU threads of each process."""
-    suffix: str = ""
-    """What the cluster appends to the name of a node for its fast network."""
-    seconds: float = 8.0
-    """How long it is measured, after the steps that do not count."""
-    patience: float = 300.0
-    """Seconds until the first step has to be done."""
 
 
 class _Ended(NamedTuple):
@@ -76,79 +56,17 @@ def tried(settings: Mapping[str, Any], place: Place) -> dict[str, Any]:
         document = {"schema": _SCHEMA, **settings, **_WITHOUT}
         Path(run, "train.json").write_text(json.dumps(document), encoding="utf-8")
         said = Path(run, "said")
+        module = __package__.rpartition(".")[0]
         with said.open("wb") as file:
-            started = _started(run, place, file.fileno())
+            started = start([sys.executable, "-m", module], run, place, file.fileno())
             try:
                 rows = _watched(started, Path(run, "metrics.jsonl"), place, _round(settings, place))
             finally:
-                _end(started, place)
+                end(started, place)
         found: dict[str, Any] = {"processes": place.processes, "nodes": place.nodes, "threads": place.threads}
         if isinstance(rows, _Ended):
             return {**found, "why": _why(said.read_text(encoding="utf-8", errors="replace"), rows)}
         return {**found, **summed(rows)}
-
-
-def _started(run: str, place: Place, output: int) -> list[subprocess.Popen[bytes]]:
-    known = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("SLURM_")},
-        "SLURMGPU_RUN_DIR": run, "OMP_NUM_THREADS": str(place.threads),
-    }  # fmt: skip
-    module = f"{__package__.rpartition('.')[0]}"
-    command = [sys.executable, "-m", module]
-    if place.nodes > 1:
-        each = place.processes // place.nodes
-        srun = [
-            "srun",
-            f"--nodes={place.nodes}",
-            f"--ntasks={place.processes}",
-            f"--ntasks-per-node={each}",
-            *_cpus(each, place.threads),
-            "--kill-on-bad-exit=1",
-            "--overlap",
-        ]
-        known = {
-            **os.environ,
-            **known,
-            **_meeting(_address(os.environ.get("SLURMD_NODENAME", ""), place.suffix)),
-        }
-        return [
-            subprocess.Popen([*srun, *command], env=known, cwd=place.folder, stdout=output, stderr=output)
-        ]
-    known.update(_meeting("127.0.0.1"), SLURM_NTASKS=str(place.processes))
-    return [
-        subprocess.Popen(
-            command,
-            env={**known, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
-            cwd=place.folder, stdout=output, stderr=output,
-        )
-        for rank in range(place.processes)
-    ]  # fmt: skip
-
-
-def _address(node: str, suffix: str) -> str:
-    """By which the other nodes reach this one: its name, or what Slurm calls it where no name service knows that."""
-    try:
-        socket.getaddrinfo(node + suffix, None)
-    except OSError:
-        asked = ["scontrol", "show", "node", node]
-        told = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60).stdout
-        found = re.search(r"NodeAddr=(\S+)", told)
-        return found[1] if found else node + suffix
-    return node + suffix
-
-
-def _cpus(processes: int, threads: int) -> list[str]:
-    """Where the job has fewer CPUs on a node than processes, they share them, as those that torchrun starts would."""
-    given = given_by_slurm()
-    return (
-        [f"--cpus-per-task={threads}"] if given is None or processes * threads <= given else ["--overcommit"]
-    )
-
-
-def _meeting(address: str) -> dict[str, str]:
-    with socket.socket() as free:
-        free.bind(("", 0))
-        return {"MASTER_ADDR": address, "MASTER_PORT": str(free.getsockname()[1])}
 
 
 def _watched(
@@ -205,18 +123,6 @@ def _rows(metrics: Path) -> list[dict[str, Any]]:
         return []
     rows = (json.loads(line) for line in lines)
     return [row["values"] for row in rows if row["kind"] == "train"]
-
-
-def _end(started: list[subprocess.Popen[bytes]], place: Place) -> None:
-    for each in started:
-        if each.poll() is None and place.nodes > 1:
-            each.terminate()  # srun ends its processes on all nodes; killed, it would leave them
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                each.wait(_PATIENCE_WITH_SRUN)
-        if each.poll() is None:
-            each.kill()
-    for each in started:
-        each.wait()
 
 
 def _why(said: str, ended: _Ended) -> str:

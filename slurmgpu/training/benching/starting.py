@@ -1,0 +1,110 @@
+"""Starts processes that meet as those of ``srun`` do; in a job of several nodes it is ``srun`` that starts them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from .machine import given_by_slurm
+
+__all__ = ["Place", "end", "start"]
+
+_PATIENCE_WITH_SRUN = 60.0
+
+
+class Place(NamedTuple):
+    """Where the processes run; ``seconds`` and ``patience`` are for whoever watches them."""
+
+    folder: Path
+    """In which the task's file is: what the training calls its work folder."""
+    processes: int
+    nodes: int = 1
+    threads: int = 1
+    """CPU threads of each process."""
+    suffix: str = ""
+    """What the cluster appends to the name of a node for its fast network."""
+    seconds: float = 8.0
+    """How long it is measured, after the steps that do not count."""
+    patience: float = 300.0
+    """Seconds until the first step has to be done."""
+
+
+def start(command: Sequence[str], run: str, place: Place, output: int) -> list[subprocess.Popen[bytes]]:
+    """Start the command once for each process, with ``run`` as its run directory and its output in the open file."""
+    known = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("SLURM_")},
+        "SLURMGPU_RUN_DIR": run, "OMP_NUM_THREADS": str(place.threads),
+    }  # fmt: skip
+    if place.nodes > 1:
+        each = place.processes // place.nodes
+        srun = [
+            "srun",
+            f"--nodes={place.nodes}",
+            f"--ntasks={place.processes}",
+            f"--ntasks-per-node={each}",
+            *_cpus(each, place.threads),
+            "--kill-on-bad-exit=1",
+            "--overlap",
+        ]
+        known = {
+            **os.environ,
+            **known,
+            **_meeting(_address(os.environ.get("SLURMD_NODENAME", ""), place.suffix)),
+        }
+        return [
+            subprocess.Popen([*srun, *command], env=known, cwd=place.folder, stdout=output, stderr=output)
+        ]
+    known.update(_meeting("127.0.0.1"), SLURM_NTASKS=str(place.processes))
+    return [
+        subprocess.Popen(
+            command,
+            env={**known, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
+            cwd=place.folder, stdout=output, stderr=output,
+        )
+        for rank in range(place.processes)
+    ]  # fmt: skip
+
+
+def _address(node: str, suffix: str) -> str:
+    """By which the other nodes reach this one: its name, or what Slurm calls it where no name service knows that."""
+    try:
+        socket.getaddrinfo(node + suffix, None)
+    except OSError:
+        asked = ["scontrol", "show", "node", node]
+        told = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60).stdout
+        found = re.search(r"NodeAddr=(\S+)", told)
+        return found[1] if found else node + suffix
+    return node + suffix
+
+
+def _cpus(processes: int, threads: int) -> list[str]:
+    """Where the job has fewer CPUs on a node than processes, they share them, as those that torchrun starts would."""
+    given = given_by_slurm()
+    return (
+        [f"--cpus-per-task={threads}"] if given is None or processes * threads <= given else ["--overcommit"]
+    )
+
+
+def _meeting(address: str) -> dict[str, str]:
+    with socket.socket() as free:
+        free.bind(("", 0))
+        return {"MASTER_ADDR": address, "MASTER_PORT": str(free.getsockname()[1])}
+
+
+def end(started: list[subprocess.Popen[bytes]], place: Place) -> None:
+    """End them, and wait for that."""
+    for each in started:
+        if each.poll() is None and place.nodes > 1:
+            each.terminate()  # srun ends its processes on all nodes; killed, it would leave them
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                each.wait(_PATIENCE_WITH_SRUN)
+        if each.poll() is None:
+            each.kill()
+    for each in started:
+        each.wait()
