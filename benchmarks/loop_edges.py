@@ -2,13 +2,13 @@
 
     python benchmarks/loop_edges.py [--rounds N] [--seconds S] [--json FILE]
 
-Two processes train one model by DDP over gloo in three ways: without an average of its weights, with one as ``ema`` keeps it, and
-with one in the model's buffers, which DDP sends before each forward pass. The ways take turns in the same processes, so that a
-machine that others use too disturbs all alike; what is compared are the medians of a step. Then the entrypoint trains a model of
-500 MB in epochs of 64 short steps, each of which wants a checkpoint, and the share of its time that these take is held against
-``checkpoint_share`` (and a second that is free); the last checkpoint, at the end, is not in it. At last, what a checkpoint costs a training of
-42 million parameters with AdamW, which is 500 MB, on one CPU with another one free: the time of the steps from its beginning to
-its commit, beyond as many usual ones (the median of the steps far from a save).
+Two processes train one model by DDP over gloo in three ways: without an average of its weights, with one as ``ema`` keeps it,
+and with one in the model's buffers, which DDP sends before each forward pass. The ways take turns in the same processes, so
+that a machine that others use too disturbs all alike; what is compared are the medians of a step. Then the entrypoint trains
+a model of 500 MB in epochs of 64 short steps, each of which wants a checkpoint, and the share of its time that these take is
+held against ``checkpoint_share`` (and a second that is free); the last checkpoint, at the end, is not in it. At last, what a
+checkpoint costs a training of 42 million parameters with AdamW, which is 500 MB, on one CPU with another one free: the time
+of the steps from its beginning to its commit, beyond as many usual ones (the median of the steps far from a save).
 """
 
 from __future__ import annotations
