@@ -35,6 +35,7 @@ SECTIONS = {
     "Watch": {
         "status": "Show queued, running and finished jobs.",
         "top": "Watch jobs, logs and free GPUs on the whole terminal.",
+        "web": "Make scripts and watch runs in a browser.",
         "why": "Say why a job waits, or why it failed.",
         "logs": "Show the log of a job.",
         "report": "Show what jobs used of what they asked for; what to ask for next.",

@@ -41,7 +41,7 @@ def act(ctx: click.Context, all_users: bool, since: str | None) -> None:
     from slurmgpu.screen.source import Source
 
     settings = load_settings(Path.cwd(), os.environ).settings
-    runs = _Runs()
+    runs = KnownRuns()
     source = Source(
         looking=ctx.obj if isinstance(ctx.obj, Slurm) else shared(settings),
         acting=ctx.obj if isinstance(ctx.obj, Slurm) else Slurm(),
@@ -49,7 +49,7 @@ def act(ctx: click.Context, all_users: bool, since: str | None) -> None:
         quick_run=runs.quick,
         find_run=runs.find,
         environ=os.environ,
-        resume=_resume,
+        resume=resume,
         all_users=all_users,
         since=lambda: since_moment(since, datetime.now(timezone.utc)) if since else None,
     )
@@ -57,7 +57,7 @@ def act(ctx: click.Context, all_users: bool, since: str | None) -> None:
     Top(source).run(mouse=False)
 
 
-class _Runs:
+class KnownRuns:
     """Finds the runs of jobs; of one that was looked for once, what was found then."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class _Runs:
         return run_of_job(job, self._runs_of)
 
 
-def _resume(word: str) -> tuple[bool, str]:
+def resume(word: str) -> tuple[bool, str]:
     """Submit a run again, as ``slurmgpu resume`` does: a process of its own, for it handles signals and prints."""
     done = subprocess.run(
         [sys.executable, "-m", "slurmgpu", "resume", word],

@@ -1,0 +1,135 @@
+"""What ``slurmgpu web`` does before and after the server."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from slurmgpu.cli.actions.asking import shared
+from slurmgpu.cli.actions.top import KnownRuns, resume
+from slurmgpu.cli.interrupting import as_interrupts
+from slurmgpu.cli.preparing import note
+from slurmgpu.errors import SlurmGpuError
+from slurmgpu.files.clusters import choose_cluster
+from slurmgpu.files.settings import load_settings
+from slurmgpu.models.run import JobStatus
+from slurmgpu.monitoring.select import current_user, select, since_moment
+from slurmgpu.slurm import Slurm
+
+if TYPE_CHECKING:
+    from slurmgpu.screen.source import Source
+    from slurmgpu.web.generator import Submitted
+    from slurmgpu.web.guard import Guard
+
+
+def act(
+    ctx: click.Context,
+    port: int,
+    unix_socket: Path | None,
+    idle: float,
+    since: str | None,
+    login_node: str | None,
+) -> None:
+    if since:
+        since_moment(since, datetime.now(timezone.utc))  # a mistake is said before the server starts
+    if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
+        raise SlurmGpuError(
+            "web needs Starlette and uvicorn, which are not installed here",
+            hint="pip install 'slurmgpu[web]', or use: slurmgpu render, slurmgpu top",
+        )
+    from slurmgpu.web.server import addresses, listen_on_port, listen_on_socket, serve
+
+    token = secrets.token_urlsafe(32)
+    guard = made(source(since, ctx.obj if isinstance(ctx.obj, Slurm) else None), Path.cwd(), token)
+    listening = listen_on_socket(unix_socket) if unix_socket else listen_on_port(port)
+    address, ssh = addresses(listening, token, current_user(), login_node or socket.getfqdn())
+    if unix_socket is None:
+        note("open this address in a browser on this machine:")
+    else:
+        note("open this address, once the line of ssh below runs on your computer:")
+    click.echo(address)
+    note(f"from your own computer first: {ssh}")
+    note("Ctrl-C ends it")
+    sys.stdout.flush()
+    try:
+        with as_interrupts():
+            was_idle = serve(guard, listening, idle * 60)
+    except KeyboardInterrupt as error:
+        if type(error) is not KeyboardInterrupt:
+            raise
+        was_idle = False
+    note(f"ended: nobody has asked anything for {idle:g} minutes (--idle)" if was_idle else "ended")
+
+
+def made(source: Source, folder: Path, token: str) -> Guard:
+    """The pages for a folder."""
+    from slurmgpu.web.app import guarded
+    from slurmgpu.web.generator import Generator
+    from slurmgpu.web.runs import Runs
+
+    return guarded(Generator(folder, submit), Runs(source, lambda job: report(source, job)), token)
+
+
+def source(since: str | None, slurm: Slurm | None = None) -> Source:
+    """What `top` looks at, too."""
+    from slurmgpu.screen.source import Source
+
+    runs = KnownRuns()
+    return Source(
+        looking=slurm or shared(load_settings(Path.cwd(), os.environ).settings),
+        acting=slurm or Slurm(),
+        user=current_user(),
+        quick_run=runs.quick,
+        find_run=runs.find,
+        environ=os.environ,
+        resume=resume,
+        since=lambda: since_moment(since, datetime.now(timezone.utc)) if since else None,
+    )
+
+
+def submit(path: Path, cluster: str) -> Submitted:
+    """Submit a job file as ``slurmgpu submit`` does: a process of its own, for it handles signals and prints."""
+    from slurmgpu.web.generator import Submitted
+
+    done = subprocess.run(
+        [sys.executable, "-m", "slurmgpu", "submit", str(path), *(["--cluster", cluster] if cluster else [])],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        cwd=path.parent,
+        start_new_session=True,
+    )
+    job_id = done.stdout.strip() if done.returncode == 0 else ""
+    return Submitted(job_id, done.stderr.strip())
+
+
+def report(source: Source, job: JobStatus) -> list[str]:
+    """The lines of ``slurmgpu report JOB``."""
+    from slurmgpu.monitoring.reporting import text
+    from slurmgpu.monitoring.reporting.gathering import report_on_jobs
+
+    try:
+        cluster = choose_cluster(None, load_settings(Path.cwd()), os.environ)[0]
+    except SlurmGpuError:
+        cluster = None  # a report needs none
+    found = report_on_jobs(
+        source.looking,
+        select([job.job_id]),
+        user=source.user,
+        since=None,
+        run_for=source.run_of,
+        cluster=cluster,
+    )
+    carbon = cluster.carbon if cluster else None
+    lines = [line for one in found.jobs for line in text.job_lines(one, carbon, bars=True)]
+    return lines or [*found.notes, "Nothing is known yet of what it used."]

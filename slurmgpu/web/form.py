@@ -1,0 +1,273 @@
+"""The form: its fields, what each offers on a cluster, and the way from its values to a job file and back."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from slurmgpu.errors import InvalidInput
+from slurmgpu.files.job_text import job_text
+from slurmgpu.files.layered import Layered, dotted
+from slurmgpu.files.yaml import read_yaml
+from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.environment import Environment
+from slurmgpu.models.kinds import LAUNCHERS
+from slurmgpu.models.options import ROWS
+
+__all__ = ["FIELDS", "JOB_FILE", "MORE", "Choice", "Field", "choices", "command_line", "read_form", "to_form"]
+
+JOB_FILE = "job.yaml"
+"""What the job file is called in messages, and when it is saved."""
+MORE = "more"
+"""The field with further lines of the job file."""
+
+Kind = Literal["text", "amount", "flag", "line", "lines"]
+
+
+class Field(NamedTuple):
+    """One field of the form; its name is the job file's."""
+
+    name: str
+    label: str
+    kind: Kind = "text"
+    example: str = ""
+    fold: bool = False
+    """Whether it is among those that most jobs leave out."""
+    about: str = ""
+
+    @property
+    def id(self) -> str:
+        """Its name where a dot would mean something else."""
+        return self.name.replace(".", "-").replace("_", "-")
+
+    @property
+    def help(self) -> str:
+        """What it is, in the words of the command line's help."""
+        return self.about or _HELP.get(self.name, "")
+
+
+_HELP = {row.key: row.help for row in ROWS} | {
+    row.key.partition(".")[0]: row.help for row in ROWS if row.key == "launch.launcher"
+}
+_FLAGS = {row.key: row.flags for row in ROWS if row.flags and row.kind != "list"}
+
+FIELDS = (
+    Field("command", "Command", "line", "python train.py --epochs 10", about="What runs; no shell reads it."),
+    Field("name", "Name", about="The job's name; left out, that of the script."),
+    Field("resources.gpus", "GPUs", "amount", "2"),
+    Field("resources.gpu_type", "Type of GPU"),
+    Field("resources.time", "Time limit", "amount", "12:00:00"),
+    Field("resources.nodes", "Nodes", "amount", about="Left out, as few as hold the GPUs."),
+    Field("resources.partition", "Partition"),
+    Field("resources.account", "Account"),
+    Field("resources.qos", "QOS"),
+    Field("environment", "Environment", about="Modules, container and Python."),
+    Field("resources.gpus_per_node", "GPUs on each node", "amount", "4", fold=True),
+    Field("resources.gpu_memory", "Memory of a GPU", "amount", "40G", fold=True),
+    Field("resources.cpus_per_task", "CPUs of each task", "amount", fold=True),
+    Field("resources.cpus_per_gpu", "CPUs for each GPU", "amount", fold=True),
+    Field("resources.memory", "Memory on each node", "amount", "64G", fold=True),
+    Field("resources.constraint", "Constraint", fold=True),
+    Field("resources.reservation", "Reservation", fold=True),
+    Field("resources.exclusive", "Whole nodes", "flag", fold=True, about="Ask for whole nodes."),
+    Field("launch", "Launcher", fold=True),
+    Field("array", "Array", example="0-9%4", fold=True),
+    Field("dependency", "Dependency", example="afterok:123", fold=True),
+    Field("comment", "Comment", fold=True),
+    Field("work_dir", "Work folder", fold=True, about="Left out, the folder that slurmgpu web was started in."),
+    Field("output", "Log file", example="logs/%x-%j.log", fold=True),
+    Field("debug", "Tell more", "flag", fold=True),
+    Field(MORE, "Further lines of the job file", "lines", "variables:\n  HF_HOME: $SCRATCH/hf", fold=True,
+          about="Anything else that a job file can say, as YAML."),
+)  # fmt: skip
+_BY_NAME = {field.name: field for field in FIELDS}
+# The order of a job file that a person writes.
+_ORDER = (
+    "name", "exact", "resources", "components", "environment", "secrets", "variables", "command", "train", "script",
+)  # fmt: skip
+
+
+class Choice(NamedTuple):
+    """One of the values that a field offers."""
+
+    value: str
+    label: str
+
+
+def choices(cluster: Cluster, environments: Mapping[str, Environment]) -> dict[str, list[Choice]]:
+    """What fields offer on a cluster; a field that is not among them takes any text, for the profile does not know."""
+    names = list(dict.fromkeys([*environments, *cluster.environments]))
+    found = {
+        "environment": [Choice("", _default_environment(cluster)), *(Choice(name, name) for name in names)],
+        "launch": [Choice("", "chosen by the planner"), *(Choice(name, name) for name in LAUNCHERS.names())],
+    }
+    if cluster.partitions:
+        by = "the cluster" if cluster.dialect.partition == "never" else "the planner"
+        offered = () if cluster.dialect.partition == "never" else cluster.partitions
+        found["resources.partition"] = [
+            Choice("", f"chosen by {by}"),
+            *(Choice(one, _partition(cluster, one)) for one in offered),
+        ]
+        found["resources.gpu_type"] = [Choice("", "any that fits"), *_gpu_types(cluster)]
+    if cluster.associations:
+        accounts = dict.fromkeys(row.account for row in cluster.associations)
+        found["resources.account"] = [Choice("", "the usual one"), *(Choice(one, one) for one in accounts)]
+    if cluster.qos:
+        found["resources.qos"] = [Choice("", "the usual one"), *(Choice(one, one) for one in cluster.qos)]
+    if cluster.reservations:
+        found["resources.reservation"] = [
+            Choice("", "none"),
+            *(Choice(one, one) for one in cluster.reservations),
+        ]
+    return found
+
+
+def _default_environment(cluster: Cluster) -> str:
+    if cluster.default_environment:
+        return f"the cluster's ({cluster.default_environment})"
+    return "that of the shell that submits"
+
+
+def _partition(cluster: Cluster, name: str) -> str:
+    one = cluster.partitions[name]
+    said = []
+    if one.limits.max_time is not None:
+        said.append(f"up to {one.limits.max_time}")
+    if one.preemptible:
+        said.append("can be stopped for others")
+    if one.state != "up":
+        said.append(one.state)
+    return f"{name} ({', '.join(said)})" if said else name
+
+
+def _gpu_types(cluster: Cluster) -> Iterator[Choice]:
+    kinds = [kind for one in cluster.partitions.values() for kind in one.kinds if kind.gpu_count != 0]
+    used = {kind.gpu_type for kind in kinds if kind.gpu_type}
+    for name in dict.fromkeys([*(name for name in cluster.gpu_types if name in used), *sorted(used)]):
+        known = cluster.gpu_types.get(name)
+        yield Choice(name, f"{name} ({known.memory})" if known and known.memory else name)
+
+
+def read_form(values: Mapping[str, str]) -> tuple[dict[str, Any], str]:
+    """The job's data and its job file by what the fields hold; InvalidInput for further lines that are no YAML."""
+    more = (
+        read_yaml(_plain_lines(values.get(MORE, "")), "further lines")
+        if values.get(MORE, "").strip()
+        else None
+    )
+    data = Layered(more.data if more else {}, {})
+    for field in FIELDS:
+        text = values.get(field.name, "").strip()
+        if text and field.kind != "lines":
+            value = _value(field, text)
+            if value is not None:
+                _put(data.data, field.name, value)
+    ordered = {name: data.data[name] for name in (*_ORDER, *data.data) if name in data.data}
+    return ordered, job_text(ordered) if ordered else ""
+
+
+def _put(data: dict[str, Any], name: str, value: object) -> None:
+    first, _, rest = name.partition(".")
+    if not rest:
+        data[first] = value
+    elif not isinstance(data.get(first), dict):
+        data[first] = {rest: value}
+    else:
+        data[first][rest] = value
+
+
+def _plain_lines(text: str) -> str:
+    """A browser ends lines as Windows does."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _value(field: Field, text: str) -> object:
+    if field.kind == "flag":
+        return True if text == "true" else None
+    if field.kind == "amount" and re.fullmatch(r"\d{1,18}", text, re.ASCII):
+        return int(text)
+    return text
+
+
+def to_form(data: Mapping[str, Any]) -> dict[str, str]:
+    """What the fields hold for a job's data; what no field has goes into the further lines."""
+    rest = json.loads(json.dumps(data))
+    values: dict[str, str] = {}
+    for field in FIELDS:
+        first, _, inner = field.name.partition(".")
+        holder = rest.get(first) if inner else rest
+        key = inner or first
+        if not isinstance(holder, dict) or key not in holder:
+            continue
+        text = _text(field, holder[key])
+        if text is not None and _value(field, text) is not None:
+            values[field.name] = text
+            del holder[key]
+            if inner and not holder:
+                del rest[first]
+    if rest:
+        values[MORE] = job_text(rest)
+    return values
+
+
+def _text(field: Field, value: object) -> str | None:
+    """A value as its field would hold it; None where it holds no such value."""
+    if field.kind == "flag":
+        return "true" if value is True else None
+    if field.kind == "line" and isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return shlex.join(value) if all(one.isprintable() for one in value) else None
+    if field.kind == "lines" or isinstance(value, bool) or not isinstance(value, (str, int)):
+        return None
+    text = str(value)
+    same = text == text.strip() and text.isprintable() and text != ""
+    return text if same and _value(field, text) == value else None
+
+
+def command_line(data: Mapping[str, Any], cluster: str, command: Iterable[str] | None) -> str:
+    """The command that renders the same script without a job file; ``command``: the words that run.
+
+    An empty ``cluster`` is the one in use.
+    """
+    words = ["slurmgpu", "render", *(["--cluster", cluster] if cluster else [])]
+    for key, value in _leaves({name: value for name, value in data.items() if name != "command"}):
+        name = "launch.launcher" if key == ("launch",) else dotted(key)
+        flags = _FLAGS.get(name)
+        if flags and value is True:
+            words.append(flags[-1].partition("/")[0])
+        elif flags and isinstance(value, (str, int)) and not isinstance(value, bool):
+            words += [flags[-1], str(value)]
+        else:
+            words += ["--set", f"{dotted(key)}={json.dumps(value, ensure_ascii=False)}"]
+    if command:
+        words += ["--", *command]
+    return shlex.join(words)
+
+
+def _leaves(data: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, value in data.items():
+        key = (*above, str(name))
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, key)
+        else:
+            yield key, value
+
+
+def known_field(name: str) -> str | None:
+    """The field that a key of the job file belongs to, if one does."""
+    if name in _BY_NAME:
+        return name
+    first = name.partition(".")[0]
+    return first if first in _BY_NAME else None
+
+
+def raise_unknown(values: Mapping[str, str]) -> None:
+    """InvalidInput for a name that is none of the form's: a link that was cut, or made by hand."""
+    strange = [name for name in values if name not in _BY_NAME and name != "cluster"]
+    if strange:
+        raise InvalidInput(
+            f"{strange[0]!r} is no field of this form",
+            hint="a job file's other keys go into the further lines",
+        )

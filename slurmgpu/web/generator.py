@@ -1,0 +1,211 @@
+"""The generator's pages: the form, the script beside it, import, and submission."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from slurmgpu.errors import InvalidInput, SlurmGpuError
+from slurmgpu.files.job_text import job_text
+from slurmgpu.scripts.batch_script import parse_batch_script
+from slurmgpu.scripts.checking import check_script
+from slurmgpu.scripts.importing import import_script
+from slurmgpu.submission.judging import facts_here
+from slurmgpu.web.form import FIELDS, JOB_FILE, Choice, choices, raise_unknown, to_form
+from slurmgpu.web.html import form_of, page, query_of
+from slurmgpu.web.once import Questions
+from slurmgpu.web.planned import Planned, Site, planned, site
+from slurmgpu.web.saving import save_job
+
+__all__ = ["Generator", "Submitted"]
+
+
+class Submitted(NamedTuple):
+    """What became of a submission."""
+
+    job_id: str
+    """Empty: there is none."""
+    said: str
+
+
+class _Wanted(NamedTuple):
+    text: str
+    name: str
+    cluster: str
+
+
+class Generator:
+    """The pages around the form; ``submit`` submits a job file for a cluster as ``slurmgpu submit`` does."""
+
+    def __init__(self, folder: Path, submit: Callable[[Path, str], Submitted]) -> None:
+        self.folder = folder
+        self._submit = submit
+        self._questions: Questions[_Wanted] = Questions()
+
+    @property
+    def routes(self) -> list[Route]:
+        """Where the pages are."""
+        return [
+            Route("/", self.form),
+            Route("/plan", self.plan, methods=["POST"]),
+            Route("/script", self.script),
+            Route("/job-file", self.job_file),
+            Route("/import", self.import_page),
+            Route("/import", self.imported, methods=["POST"]),
+            Route("/ask-submit", self.ask, methods=["POST"]),
+            Route("/submit", self.submit, methods=["POST"]),
+        ]
+
+    def form(self, request: Request) -> Response:
+        """The form, filled in as the address says."""
+        values = query_of(request)
+        asked = values.pop("cluster", None)
+        trouble = ""
+        try:
+            raise_unknown(values)
+            at = site(asked, self.folder)
+        except SlurmGpuError as error:
+            trouble = f"{error.message}; {error.hint}" if error.hint else error.message
+            at = site("generic", self.folder)
+        made = planned(values, at.chosen, self.folder) if _begun(values) else None
+        return page(
+            "generator.html",
+            page="generator",
+            trouble=trouble,
+            **_form(values, at),
+            **_answer(made, values, at.chosen),
+        )
+
+    async def plan(self, request: Request) -> Response:
+        """What the planner says of the form as it is now: a part of the page, and the errors at their fields."""
+        values, chosen = await self._form(request)
+        made = await run_in_threadpool(planned, values, chosen, self.folder)
+        return page("answer.html", fields=FIELDS, part=True, **_answer(made, values, chosen))
+
+    def script(self, request: Request) -> Response:
+        """The script as a file."""
+        return self._download(request, lambda made: made.script, "script.sbatch")
+
+    def job_file(self, request: Request) -> Response:
+        """The job file as a file."""
+        return self._download(request, lambda made: made.job_file, JOB_FILE)
+
+    def _download(self, request: Request, of: Callable[[Planned], str], name: str) -> Response:
+        values = query_of(request)
+        made = planned(values, site(values.pop("cluster", None), self.folder).chosen, self.folder)
+        if made.problems and not (name == JOB_FILE and made.job_file):
+            return PlainTextResponse("\n".join(one.text for one in made.problems) + "\n", 422)
+        headers = {"content-disposition": f'attachment; filename="{name}"'}
+        return Response(of(made).encode(), media_type="text/plain; charset=utf-8", headers=headers)
+
+    def import_page(self, request: Request) -> Response:
+        """Where a script is dropped."""
+        return page("import.html", page="import", clusters=site(None, self.folder).known, chosen="")
+
+    async def imported(self, request: Request) -> Response:
+        """What ``check`` says of a script, and the job file that ``import`` makes of it."""
+        given = await form_of(request)
+        text = given.get("script", "").replace("\r\n", "\n")
+        return await run_in_threadpool(self._imported, text, given.get("cluster") or None)
+
+    def _imported(self, text: str, cluster: str | None) -> Response:
+        if not text.strip():
+            raise InvalidInput("no script is here yet", hint="drop one on the field, or paste it")
+        at = site(cluster, self.folder) if cluster else None
+        read = parse_batch_script(text)
+        findings = check_script(
+            read, facts_here(read, self.folder, at.cluster if at else None), ignore=(), least="hint"
+        )
+        try:
+            made = import_script(text, "the script")
+        except SlurmGpuError as error:
+            return page("imported.html", findings=findings, error=error, job_file="", notes=(), link="")
+        values = to_form(made.data) | ({"cluster": cluster} if cluster else {})
+        return page(
+            "imported.html",
+            findings=findings,
+            error=None,
+            job_file=job_text(made.data, head=made.head, before=made.before, beside=made.beside),
+            notes=made.notes,
+            link="/?" + urlencode(values),
+        )
+
+    async def ask(self, request: Request) -> Response:
+        """Whether the job is really to be submitted."""
+        values, chosen = await self._form(request)
+        name = values.pop("file", "").strip() or JOB_FILE
+        return await run_in_threadpool(self._ask, values, chosen, name)
+
+    def _ask(self, values: dict[str, str], chosen: str, name: str) -> Response:
+        made = planned(values, chosen, self.folder)
+        if made.problems or made.plan is None:
+            raise InvalidInput("the job does not fit yet", hint="mend what is said at the fields first")
+        path = save_job(self.folder, name, made.job_file, write=False)
+        key = self._questions.ask(_Wanted(made.job_file, name, chosen))
+        return page("ask_submit.html", key=key, plan=made.plan, path=path, cluster=chosen, notes=made.notes)
+
+    async def submit(self, request: Request) -> Response:
+        """Submit what was asked about, once."""
+        given = await form_of(request)
+        wanted = self._questions.answered(given.get("key", ""))
+        if wanted is None:
+            raise InvalidInput("this was answered before, or long ago", hint="ask for it again")
+
+        def do() -> Submitted:
+            path = save_job(self.folder, wanted.name, wanted.text)
+            return self._submit(path, wanted.cluster)
+
+        return page("submitted.html", submitted=await run_in_threadpool(do))
+
+    async def _form(self, request: Request) -> tuple[dict[str, str], str]:
+        values = await form_of(request)
+        chosen = values.pop("cluster", "")
+        file = values.pop("file", None)
+        raise_unknown(values)
+        at = await run_in_threadpool(site, chosen or None, self.folder)
+        return values | ({"file": file} if file is not None else {}), at.chosen
+
+
+def _begun(values: Mapping[str, str]) -> bool:
+    return any(value.strip() for value in values.values())
+
+
+def _form(values: Mapping[str, str], at: Site) -> dict[str, object]:
+    """What the form shows; a value that the cluster does not have stays, so that the planner says what is wrong with it."""
+    offered = choices(at.cluster, at.environments)
+    for name, known in offered.items():
+        value = values.get(name, "")
+        if value and value not in {one.value for one in known}:
+            known.append(Choice(value, f"{value} (not on this cluster)"))
+    features = {
+        feature for one in at.cluster.partitions.values() for kind in one.nodes for feature in kind.features
+    }
+    return {
+        "fields": FIELDS,
+        "values": values,
+        "choices": offered,
+        "suggested": {"resources.constraint": sorted(features)} if features else {},
+        "clusters": at.known,
+        "in_use": at.cluster.name,
+        "description": at.cluster.description or "",
+        "unfold": any(field.fold and values.get(field.name, "").strip() for field in FIELDS),
+    }
+
+
+def _answer(made: Planned | None, values: Mapping[str, str], chosen: str) -> dict[str, object]:
+    given = {name: value for name, value in values.items() if value.strip() and name != "file"}
+    link = urlencode({"cluster": chosen, **given})
+    errors: dict[str, list[str]] = {}
+    for problem in made.problems if made else ():
+        errors.setdefault(problem.field, []).append(
+            re.sub(rf"\A{re.escape(JOB_FILE)}:\d+: ", "", problem.text)
+        )
+    return {"made": made, "errors": errors, "link": link, "chosen": chosen}

@@ -1,0 +1,185 @@
+"""Who may ask the server anything: whoever has its token, from a page of its own, by a name of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from html import escape
+from typing import Any
+from urllib.parse import parse_qs, urlencode
+
+__all__ = ["LARGEST", "Guard"]
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+LARGEST = 1 << 20
+"""Bytes of a request's body: a form, or a batch script."""
+_PATIENCE = 30.0
+"""Seconds within which a body has to be there."""
+# A page of somebody else's may let its own name lead to this machine; it has no other name than these then.
+_HOST = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?", re.ASCII)
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+_NO_TOKEN = (
+    "This address needs the token of this server: open the whole address that `slurmgpu web` has printed.\n"
+)
+_WELCOME = """<!doctype html><html lang="en"><meta charset="utf-8"><title>slurmgpu</title>
+<meta http-equiv="refresh" content="0; url={url}"><p><a href="{url}">Go on to slurmgpu</a></p></html>"""
+
+
+class Guard:
+    """An application in front of another: what is refused here never reaches the other.
+
+    The token comes once in the address, and from then on in a cookie that no other site's page can send. ``last`` is when
+    somebody who has it has asked for something, on the clock of ``time.monotonic``.
+    """
+
+    def __init__(self, app: App, token: str) -> None:
+        self.app = app
+        self.token = token
+        # Cookies are one for all ports of a machine, and two servers must not take each other's away.
+        self.cookie = f"slurmgpu-{secrets.token_hex(4)}"
+        self.last = time.monotonic()
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return  # nothing here uses another protocol
+        send = _with_headers(send)
+        headers = scope["headers"]
+        status, why = self._refused(scope)
+        if status:
+            await _answer(send, status, why)
+            return
+        if scope["method"] in ("GET", "HEAD") and self._has_token_in_address(scope):
+            self.last = time.monotonic()
+            await self._welcome(scope, send)
+            return
+        if not self._has_cookie(headers):
+            await _answer(send, 403, _NO_TOKEN)
+            return
+        self.last = time.monotonic()
+        if scope["method"] == "POST":
+            body, status = await _body(headers, receive)
+            if status:
+                await _answer(send, status, f"A form may have {LARGEST >> 20} MiB.\n")
+                return
+            receive = _replayed(body)
+        await self.app(scope, receive, send)
+
+    def _refused(self, scope: MutableMapping[str, Any]) -> tuple[int, str]:
+        """A status and why, for what is refused whoever asks; 0: nothing is wrong."""
+        headers, method = scope["headers"], scope["method"]
+        if method not in ("GET", "HEAD", "POST"):
+            return 405, "This server answers GET and POST.\n"
+        hosts, origins = _all(headers, b"host"), _all(headers, b"origin")
+        if len(hosts) != 1 or not _HOST.fullmatch(hosts[0]):
+            return 403, "This server is asked by a name of this machine, such as localhost.\n"
+        foreign = [one for one in origins if one != f"http://{hosts[0]}"]
+        crossing = [one for one in _all(headers, b"sec-fetch-site") if one not in ("same-origin", "none")]
+        if foreign or (crossing and not self._has_token_in_address(scope)):
+            return 403, "This was asked by a page of another site.\n"
+        if method == "POST" and len(origins) != 1:
+            return 403, "A form is sent by a page of this server, and its sender says so.\n"
+        return 0, ""
+
+    def _has_token_in_address(self, scope: MutableMapping[str, Any]) -> bool:
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
+        return len(given) == 1 and hmac.compare_digest(given[0].encode(), self.token.encode())
+
+    def _has_cookie(self, headers: list[tuple[bytes, bytes]]) -> bool:
+        pairs = (pair.strip().partition("=") for line in _all(headers, b"cookie") for pair in line.split(";"))
+        given = [value for name, _, value in pairs if name == self.cookie]
+        return len(given) == 1 and hmac.compare_digest(given[0].encode(), self.token.encode())
+
+    async def _welcome(self, scope: MutableMapping[str, Any], send: Send) -> None:
+        """Keep the token in a cookie, and lead to the same page without it: it stays in no history.
+
+        A page, and not a redirect: browsers send such a cookie only where one of our own pages leads.
+        """
+        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        query.pop("token")
+        # One slash: two would name another machine.
+        path = "/" + scope["path"].lstrip("/\\")
+        url = escape(path + (f"?{urlencode(query, doseq=True)}" if query else ""))
+        cookie = f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/"
+        page = _WELCOME.format(url=url)
+        await _answer(send, 200, page, {"content-type": "text/html; charset=utf-8", "set-cookie": cookie})
+
+
+def _all(headers: list[tuple[bytes, bytes]], name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in headers if key.lower() == name]
+
+
+async def _answer(send: Send, status: int, text: str, headers: dict[str, str] | None = None) -> None:
+    named = {"content-type": "text/plain; charset=utf-8", **(headers or {})}
+    body = text.encode()
+    pairs = [
+        (key.encode(), value.encode()) for key, value in {**named, "content-length": str(len(body))}.items()
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": pairs})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _with_headers(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            named = {key.lower() for key, _ in message["headers"]}
+            own = {**_HEADERS, "cache-control": "no-store"}
+            more = [(key.encode(), value.encode()) for key, value in own.items() if key.encode() not in named]
+            message = {**message, "headers": [*message["headers"], *more]}
+        await send(message)
+
+    return sending
+
+
+async def _body(headers: list[tuple[bytes, bytes]], receive: Receive) -> tuple[bytes, int]:
+    """The body, or the status with which it is refused."""
+    said = _all(headers, b"content-length")
+    if said and (not said[0].isdecimal() or int(said[0]) > LARGEST):
+        return b"", 413
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        while True:
+            message = await asyncio.wait_for(receive(), _PATIENCE)
+            if message["type"] != "http.request":
+                return b"", 400
+            pieces.append(message.get("body", b""))
+            size += len(pieces[-1])
+            if size > LARGEST:
+                return b"", 413
+            if not message.get("more_body"):
+                return b"".join(pieces), 0
+    except asyncio.TimeoutError:
+        return b"", 408
+
+
+def _replayed(body: bytes) -> Receive:
+    told = False
+
+    async def receive() -> Message:
+        nonlocal told
+        if told:
+            return {"type": "http.disconnect"}
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive

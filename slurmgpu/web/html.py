@@ -1,0 +1,77 @@
+"""Pages from templates, and the files that they need: all of them are in the package, none comes from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+
+from slurmgpu.errors import InvalidInput
+from slurmgpu.printable import printable, printable_lines
+
+__all__ = ["form_of", "page", "query_of", "static"]
+
+_HERE = Path(__file__).parent
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".txt": "text/plain", ".svg": "image/svg+xml"}
+_MOST_FIELDS = 100
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["printable"] = printable
+    made.filters["printable_lines"] = printable_lines
+    return made
+
+
+def page(name: str, status: int = 200, **values: object) -> HTMLResponse:
+    """A page, or a part of one, by its template."""
+    return HTMLResponse(_environment().get_template(name).render(values), status_code=status)
+
+
+@cache
+def _files() -> Mapping[str, tuple[bytes, str]]:
+    """What there is, by name: nothing that a browser sends becomes a path."""
+    found = sorted((_HERE / "static").iterdir())
+    return {one.name: (one.read_bytes(), _TYPES[one.suffix]) for one in found if one.suffix in _TYPES}
+
+
+def static(request: Request) -> Response:
+    """A script, a style sheet or a licence."""
+    found = _files().get(request.path_params["name"])
+    if found is None:
+        return PlainTextResponse("There is no such file.\n", 404)
+    return Response(found[0], media_type=found[1], headers={"cache-control": "private, max-age=300"})
+
+
+def query_of(request: Request) -> dict[str, str]:
+    """The fields in an address."""
+    return _fields(request.url.query)
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form that was sent; InvalidInput where they are not UTF-8."""
+    body = await request.body()
+    try:
+        return _fields(body.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise InvalidInput("the form is not UTF-8") from None
+
+
+def _fields(text: str) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="strict")
+    except (ValueError, UnicodeError) as error:
+        raise InvalidInput(f"the form cannot be read: {error}") from None
+    return dict(pairs)

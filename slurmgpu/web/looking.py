@@ -1,0 +1,173 @@
+"""What all open pages see of the jobs: one look for as many as there are, at the pace of ``status --watch``."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from slurmgpu.files.regular import open_regular
+from slurmgpu.models.run import JobStatus
+from slurmgpu.monitoring.arrays import Among, Line
+from slurmgpu.monitoring.arrays import lines as lines_of
+from slurmgpu.monitoring.json_rows import number
+from slurmgpu.monitoring.log_files import Log, absence, last_lines_from, size_of
+from slurmgpu.monitoring.metrics import end_of, folder_of
+from slurmgpu.monitoring.series import gpu_series
+from slurmgpu.printable import Harmless
+from slurmgpu.screen.source import Seen, Source
+from slurmgpu.slurm import JobId
+
+__all__ = ["Looker", "Piece", "metrics_of", "next_piece"]
+
+_FLOOR = 2.0
+_MOST_KEPT = 500
+_LAST_LINES = 300
+_MOST_READ = 1 << 18
+"""Bytes of a log in one answer."""
+_MOST_POINTS = 2000
+
+
+class Looker:
+    """Asks for the jobs as often as one watcher would, however many pages are open."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._lock = threading.Lock()
+        self._seen: Seen | None = None
+        self._at = 0.0
+        self._told: dict[str, list[str]] = {}
+
+    def jobs(self, *, anew: bool = False) -> Seen:
+        """The jobs, at most as old as the pace, or as the least pause where a person asks ``anew``.
+
+        While one page waits for Slurm, the others get what was seen before. Raises SlurmUnreachable where nothing was.
+        """
+        known = self._seen
+        if known is not None and not self._due(anew):
+            return known
+        if not self._lock.acquire(blocking=known is None or anew):
+            assert known is not None
+            return known
+        try:
+            if self._seen is None or self._due(anew):
+                self._seen = self._own(self.source.jobs(anew=anew))
+                self._at = time.monotonic()
+            return self._seen
+        finally:
+            self._lock.release()
+
+    def _due(self, anew: bool) -> bool:
+        return time.monotonic() - self._at >= (_FLOOR if anew else self.source.pace)
+
+    def _own(self, seen: Seen) -> Seen:
+        """Without jobs of others, whoever has sent them."""
+        own = [job for job in seen.report.jobs if job.user == self.source.user]
+        return seen._replace(report=replace(seen.report, jobs=own))
+
+    def line(self, job_id: str) -> Line | None:
+        """The line of a job, of a task or of an array; None where none of one's own has this id."""
+        known = self._line(self.jobs(), job_id)
+        if known is None and JobId.parse(job_id) is not None:
+            known = self._line(self.jobs(anew=True), job_id)  # it may have been submitted since
+        return known
+
+    def _line(self, seen: Seen, job_id: str) -> Line | None:
+        report = seen.report
+        among = Among(report.since)
+        for each_task in (False, True):
+            found = lines_of(report.jobs, each_task=each_task, among=among)
+            line = next((one for one in found if one.job.job_id == job_id), None)
+            if line is not None:
+                return line
+        return None
+
+    def cause(self, job: JobStatus) -> list[str]:
+        """The first cause of a job that failed; read once."""
+        key = f"{job.cluster} {job.job_id} {job.state.value} {job.restarts}"
+        if key not in self._told:
+            if len(self._told) >= _MOST_KEPT:
+                self._told.clear()
+            self._told[key] = self.source.cause(job)
+        return self._told[key]
+
+
+class Piece(NamedTuple):
+    """What has come to a log since the last look."""
+
+    text: str
+    position: int
+    """Where to go on."""
+    anew: bool
+    """Whether the log has begun again, and what was shown before is gone."""
+    absent: str
+    """Why there is no log."""
+
+
+def next_piece(log: Log, position: int | None) -> Piece:
+    """What a log holds from a position on; without one, its last lines."""
+    if log.path is None or not log.path.is_file():
+        return Piece("", position or 0, False, absence(log) or "there is no log yet")
+    try:
+        size = size_of(log.path)
+        anew = position is not None and position > size
+        if position is None or anew:
+            position = last_lines_from(log.path, _LAST_LINES, size)
+            position = max(position, size - _MOST_READ)
+        with open_regular(log.path) as file:
+            file.seek(position)
+            data = file.read(_MOST_READ)
+    except OSError as error:
+        return Piece("", position or 0, False, f"{log.path} cannot be read: {error.strerror}")
+    data = _whole_letters(data)
+    harmless = Harmless(redraws=False)
+    text = harmless.text(data.decode("utf-8", "replace"))
+    return Piece(_without_colours(text), position + len(data), anew, "")
+
+
+def _whole_letters(data: bytes) -> bytes:
+    """Without the beginning of a letter whose rest has not come yet."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte < 0x80:
+            break
+        if byte >= 0xC0:
+            whole = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return data[:-back] if back < whole else data
+    return data
+
+
+def _without_colours(text: str) -> str:
+    """A browser draws no colours of a terminal; of a line that was drawn again, the last."""
+    plain = re.sub(r"\x1b\[[0-9;:]*m", "", text).replace("\r\n", "\n")
+    return "\n".join(
+        line.rstrip("\r").rpartition("\r")[2] if "\r" in line else line for line in plain.split("\n")
+    )
+
+
+def metrics_of(source: Source, job: JobStatus) -> dict[str, object]:
+    """What a page draws: loss and samples per second by step, and each GPU's use, sample by sample."""
+    run = source.run_of(job)
+    if run is None:
+        return {"steps": [], "loss": [], "speed": [], "evals": [], "gpus": []}
+    folder = Path(run.run_dir)
+    trained: dict[int, tuple[float | None, float | None]] = {}
+    evaluated: dict[int, float] = {}
+    for row in end_of(folder_of(folder, job)):
+        loss = number(row.values.get("loss"))
+        if row.kind == "train":
+            trained[row.step] = (loss, number(row.values.get("samples_per_second")))
+        elif row.kind == "eval" and loss is not None:
+            evaluated[row.step] = loss
+    steps = sorted(trained)[-_MOST_POINTS:]
+    series = gpu_series(folder, job.raw_id) if job.raw_id is not None else []
+    return {
+        "steps": steps,
+        "loss": [trained[step][0] for step in steps],
+        "speed": [trained[step][1] for step in steps],
+        "evals": sorted(evaluated.items()),
+        "gpus": [{"name": f"{one.host}:{one.gpu}", "use": one.use[-_MOST_POINTS:]} for one in series[:16]],
+    }

@@ -1,0 +1,215 @@
+"""What the planner says of a job file that is typed at this moment: the script, its reasons, or what does not fit."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from slurmgpu.errors import InvalidInput, SlurmGpuError
+from slurmgpu.files.clusters import choose_cluster, profiles
+from slurmgpu.files.jobs import load_job, read_scripts_of_steps, read_user_script, words_as_spelled
+from slurmgpu.files.layered import Layered
+from slurmgpu.files.settings import load_settings
+from slurmgpu.files.yaml import read_yaml
+from slurmgpu.models.cluster import GENERIC, Cluster
+from slurmgpu.models.environment import Environment
+from slurmgpu.models.plan import Plan
+from slurmgpu.submission import preparing
+from slurmgpu.submission.judging import judge
+from slurmgpu.submission.preflight import command_of
+from slurmgpu.submission.preparing import Prepared
+from slurmgpu.submission.slips.judging import slips
+from slurmgpu.web.form import JOB_FILE, MORE, command_line, known_field, read_form
+
+__all__ = ["Line", "Planned", "Problem", "Site", "Way", "planned", "site"]
+
+# The models are built when they are first used, which two threads must not do at once.
+_ONE_AT_A_TIME = threading.Lock()
+
+
+class Site(NamedTuple):
+    """The cluster that the form is for, and the others that there are."""
+
+    cluster: Cluster
+    known: tuple[str, ...]
+    environments: Mapping[str, Environment]
+    chosen: str
+    """Its name, as ``--cluster`` takes it; empty: the one that the settings name by its file."""
+
+
+class Problem(NamedTuple):
+    """What is wrong, and at which field."""
+
+    field: str
+    """Empty: at none that is known."""
+    text: str
+
+
+class Way(NamedTuple):
+    """A request near this one that fits: what to write, and into which fields."""
+
+    text: str
+    values: Mapping[str, str]
+
+
+class Line(NamedTuple):
+    """A line of the script, and why it is there."""
+
+    text: str
+    why: str
+
+
+class Planned(NamedTuple):
+    """One answer."""
+
+    job_file: str
+    script: str = ""
+    command: str = ""
+    plan: Plan | None = None
+    lines: tuple[Line, ...] = ()
+    notes: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    hint: str = ""
+    ways: tuple[Way, ...] = ()
+
+
+def site(name: str | None, folder: Path) -> Site:
+    """The cluster of this name, or the one that is in use in a folder; InvalidInput where there is none of that name."""
+    with _ONE_AT_A_TIME:
+        settings = load_settings(folder)
+        # A name alone: a path would read any file.
+        if name is not None and ("/" in name or name.endswith((".yaml", ".yml"))):
+            raise InvalidInput(f"cluster {name!r}: a profile's name is expected here, without a folder")
+        cluster, _ = choose_cluster(name or None, settings, os.environ)
+        known = tuple(sorted({*profiles(settings), GENERIC.name}))
+        chosen = name or (cluster.name if cluster.name in known else "")
+        return Site(cluster, known, settings.settings.environments, chosen)
+
+
+def planned(values: Mapping[str, str], chosen: str, folder: Path) -> Planned:
+    """Plan what the form holds, as ``slurmgpu render job.yaml --cluster NAME`` does in the same folder."""
+    text = ""
+    try:
+        data, text = read_form(values)
+        with _ONE_AT_A_TIME:
+            return _planned(text, data, chosen, folder)
+    except SlurmGpuError as error:
+        return _refused(error, text)
+
+
+def prepare_text(text: str, cluster: str | None, folder: Path) -> Prepared:
+    """The job of a job file's text, as if the file were in the folder; raises what ``slurmgpu render`` would."""
+    layer = read_yaml(text, JOB_FILE)
+    words_as_spelled(layer, text)
+    loaded = load_job(None, Layered({}, {}), cwd=folder, environ=os.environ, script=layer)
+    script = read_user_script(loaded.job, loaded.work_dir, folder)
+    scripts = read_scripts_of_steps(loaded.job, loaded.work_dir, folder)
+    return preparing.prepare(loaded, cluster, script, scripts=scripts)
+
+
+def _planned(text: str, data: dict[str, Any], chosen: str, folder: Path) -> Planned:
+    prepared = prepare_text(text, chosen or None, folder)
+    script = prepared.render()
+    return Planned(
+        text,
+        script,
+        command_line(data, chosen, prepared.loaded.job.command),
+        prepared.plan,
+        tuple(_lines(script, prepared.plan)),
+        tuple(dict.fromkeys(_notes(prepared, script, folder))),
+    )
+
+
+def _lines(script: str, plan: Plan) -> Iterator[Line]:
+    """The script line by line, each option with the planner's reason."""
+    whys = {str(option): option.why for option in plan.options}
+    for line in script.splitlines(keepends=True):
+        option = line.removeprefix("#SBATCH ").rstrip("\n") if line.startswith("#SBATCH ") else ""
+        name = option.removeprefix("--").partition("=")[0]
+        why = whys.get(option) or next((one.why for one in plan.options if option and one.name == name), "")
+        yield Line(line, why)
+
+
+def _notes(prepared: Prepared, script: str, folder: Path) -> Iterator[str]:
+    """What ``slurmgpu render`` says beside the script."""
+    yield from filter(None, [prepared.unchosen])
+    yield from prepared.plan.warnings
+    loaded, plan = prepared.loaded, prepared.plan
+    command = command_of(plan, loaded.job, loaded.work_dir, folder, os.environ, in_file=True)
+    judged = [("", command)]
+    if plan.steps:
+        judged = [
+            (f"steps.{step.name}: ", command._replace(words=step.command, plan=plan.of_step(step)))
+            for step in plan.steps
+        ]
+    for of, one in judged:
+        for slip in slips(one):
+            yield f"{of}{slip.message}; {slip.hint}"
+    verdict = judge(prepared, script, folder)
+    for remark in (*verdict.errors, *verdict.warnings):
+        yield f"{remark.message}; {remark.hint}"
+
+
+def _refused(error: SlurmGpuError, text: str) -> Planned:
+    ways = tuple(_ways(error.hint or ""))
+    problems = [Problem(_field(line), line) for line in error.message.split("\n")]
+    if ways and not any(one.field for one in problems):
+        # What does not fit is shown where it can be mended: at the fields that the nearest requests change.
+        fields = dict.fromkeys(name for way in ways for name in way.values if name not in _beside(way.text))
+        problems = [Problem(name, error.message) for name in fields]
+    return Planned(text, problems=tuple(problems), hint=error.hint or "", ways=ways)
+
+
+def _field(line: str) -> str:
+    """The field that a message begins with, behind the place in the file."""
+    if line.startswith("further lines"):
+        return MORE
+    match = re.match(
+        rf"(?:{re.escape(JOB_FILE)}:\d+: )?([a-z][a-z_]*(?:\.[a-z_]+)*)(?=:| is missing| )", line
+    )
+    if match is not None and (field := known_field(match[1])):
+        return field
+    if "neither command nor train" in line:
+        return "command"
+    return MORE if line.startswith(f"{JOB_FILE}:") else ""
+
+
+def _beside(way: str) -> tuple[str, ...]:
+    """What a way only mentions: ``time: 20:00:00 (partition 'gpu')`` changes the time."""
+    return () if way.startswith("partition ") or "(partition " not in way else ("resources.partition",)
+
+
+_FIELD = r"(?:\A|, )(time|nodes|gpus_per_node|gpus|gpu_type|gpu_memory|qos|account): ([^\s,]+)"
+_CLEARED = {
+    "no qos": "resources.qos", "no constraint": "resources.constraint", "no gpu_memory": "resources.gpu_memory",
+    "any type of GPU": "resources.gpu_type",
+}  # fmt: skip
+
+
+def _ways(hint: str) -> Iterator[Way]:
+    """The nearest requests that fit, as the planner names them."""
+    head, found, rest = hint.partition("what would fit: ")
+    if not found or head:
+        return
+    for text in rest.split("; or "):
+        values = {f"resources.{name}": value for name, value in re.findall(_FIELD, text)}
+        for words, name in _CLEARED.items():
+            if text.startswith(words):
+                values[name] = ""
+        if text.startswith("fewer CPUs"):
+            values |= {"resources.cpus_per_task": "", "resources.cpus_per_gpu": ""}
+        if text.startswith("less memory"):
+            values["resources.memory"] = ""
+        if match := re.search(r" without ([a-z_]+(?:, [a-z_]+)*)", text):
+            values |= {
+                f"resources.{name}": "" for name in match[1].split(", ") if known_field(f"resources.{name}")
+            }
+        if match := re.search(r"partition '([^']+)'", text):
+            values["resources.partition"] = match[1]
+        if "resources.gpus_per_node" in values:
+            values["resources.gpus"] = ""
+        yield Way(text, values)

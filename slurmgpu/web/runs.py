@@ -1,0 +1,238 @@
+"""The pages of the jobs: the list, and one job with its plots, its log and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
+from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.monitoring.arrays import Line
+from slurmgpu.monitoring.reasons import reason
+from slurmgpu.monitoring.seen import progress_text
+from slurmgpu.screen.acting import ACTS, Act, perform, question, refusal
+from slurmgpu.screen.source import Seen, Source, said_of
+from slurmgpu.screen.table import MOST, How, shown
+from slurmgpu.screen.text import cell, doing, moment
+from slurmgpu.web.html import form_of, page, query_of
+from slurmgpu.web.looking import Looker, metrics_of, next_piece
+from slurmgpu.web.once import Questions
+
+__all__ = ["Runs"]
+
+_COLUMNS = ("job", "name", "state", "partition", "gpus", "elapsed", "when")
+_TITLES = {"job": "Job", "name": "Name", "state": "State", "partition": "Partition", "gpus": "GPUs",
+           "elapsed": "Elapsed", "when": "When"}  # fmt: skip
+_FACTS = ("partition", "nodes", "account", "gpus", "qos", "cpus", "submitted", "limit", "when", "elapsed", "restarts",
+          "exit", "max-rss")  # fmt: skip
+_FACT_TITLES = {"gpus": "GPUs", "cpus": "CPUs", "qos": "QOS", "max-rss": "memory"}
+_VERBS = {act.verb: act for act in ACTS}
+_BUTTONS = {"resume": "Submit again"}
+
+
+class _Asked(NamedTuple):
+    verb: str
+    job_id: str
+
+
+class Runs:
+    """The pages around the jobs; ``report`` makes the lines of a job's report."""
+
+    def __init__(self, source: Source, report: Callable[[JobStatus], list[str]]) -> None:
+        self.looker = Looker(source)
+        self._report = report
+        self._questions: Questions[_Asked] = Questions()
+
+    @property
+    def source(self) -> Source:
+        """Where everything comes from."""
+        return self.looker.source
+
+    @property
+    def routes(self) -> list[Route]:
+        """Where the pages are."""
+        return [
+            Route("/runs", self.list),
+            Route("/runs/rows", self.rows),
+            Route("/run", self.one),
+            Route("/run/now", self.now),
+            Route("/run/metrics", self.metrics),
+            Route("/run/log", self.log),
+            Route("/run/report", self.report),
+            Route("/run/why", self.why),
+            Route("/run/ask", self.ask),
+            Route("/run/do", self.do, methods=["POST"]),
+        ]
+
+    def list(self, request: Request) -> Response:
+        """The jobs of today and those that wait."""
+        return page("runs.html", page="runs", **self._rows(query_of(request)))
+
+    def rows(self, request: Request) -> Response:
+        """The same as a part of the page, which asks for it again and again."""
+        return page("rows.html", **self._rows(query_of(request)))
+
+    def _rows(self, asked: dict[str, str]) -> dict[str, object]:
+        words, each_task = asked.get("words", ""), asked.get("tasks") == "true"
+        base: dict[str, object] = {
+            "words": words,
+            "tasks": each_task,
+            "titles": _TITLES,
+            "trouble": "",
+            "most": MOST,
+        }
+        try:
+            seen = self.looker.jobs(anew=asked.get("anew") == "true")
+        except SlurmUnreachable as error:
+            return {**base, "trouble": said_of(error), "rows": [], "count": 0, "more": 0, "age": ""}
+        now = moment()
+        found = shown(seen.report.jobs, How(each_task, words=words), now, seen.report.since)
+        rows = [
+            {
+                "id": line.job.job_id,
+                "cells": {key: cell(key, line, now) or "-" for key in _COLUMNS},
+                "kind": _kind(line.job),
+                "doing": doing(line) or "-",
+            }
+            for line in found[:MOST]
+        ]
+        return {
+            **base,
+            "rows": rows,
+            "count": len(found),
+            "more": max(0, len(found) - MOST),
+            "age": _age(seen),
+        }
+
+    def one(self, request: Request) -> Response:
+        """One job."""
+        line = self._line(request)
+        logs = self.source.logs(line.job)
+        return page("run.html", page="runs", logs=logs[:64], **self._facts(line))
+
+    def now(self, request: Request) -> Response:
+        """What may have changed of it."""
+        return page("now.html", **self._facts(self._line(request)))
+
+    def _facts(self, line: Line) -> dict[str, object]:
+        now, job = moment(), line.job
+        detail = self.source.detail(job)
+        failed = job.state.is_final and job.state is not JobState.COMPLETED
+        facts = [
+            (_FACT_TITLES.get(key, key), text)
+            for key in _FACTS
+            if (text := cell(key, line, now)) and text != "n/a"
+        ]
+        seen = detail.job
+        return {
+            "job": job,
+            "kind": _kind(job),
+            "facts": facts,
+            "told": self.looker.cause(job) if failed else [],
+            "reason": reason(job) or "",
+            "tasks": line.tasks or "",
+            "run_dir": detail.run.run_dir if detail.run else "",
+            "plan": detail.plan,
+            "progress": progress_text(seen.progress, running=not job.state.is_final) if seen.progress else "",
+            "figures": seen.progress,
+            "sampled": seen.sampled,
+            "acts": [
+                (act.verb, _BUTTONS.get(act.verb, act.verb.capitalize()))
+                for act in ACTS
+                if self._may(act, job)
+            ],
+            "final": job.state.is_final,
+            "waiting": job.state.is_waiting,
+        }
+
+    def _may(self, act: Act, job: JobStatus) -> bool:
+        return not refusal(act, job, self.source.user)
+
+    def metrics(self, request: Request) -> Response:
+        """The numbers of the plots."""
+        line = self._line(request)
+        return JSONResponse({**metrics_of(self.source, line.job), "final": line.job.state.is_final})
+
+    def log(self, request: Request) -> Response:
+        """What has come to one of its logs."""
+        line, asked = self._line(request), query_of(request)
+        logs = self.source.logs(line.job)
+        number, position = asked.get("log", "0"), asked.get("position", "")
+        if not number.isdecimal() or int(number) >= len(logs) or (position and not position.isdecimal()):
+            raise InvalidInput("there is no such log of this job", hint="load the page of the job again")
+        piece = next_piece(logs[int(number)], int(position) if position else None)
+        return JSONResponse({**piece._asdict(), "final": line.job.state.is_final})
+
+    def report(self, request: Request) -> Response:
+        """What the job used of what it asked for."""
+        job = self._line(request).job
+        return page("report.html", lines=self._report(job))
+
+    def why(self, request: Request) -> Response:
+        """Why it waits, in the figures of this moment."""
+        job = self._line(request).job
+        lines = self.source.why(job) if job.state.is_waiting else ["It does not wait."]
+        return page("report.html", lines=lines)
+
+    def ask(self, request: Request) -> Response:
+        """Whether something is really to be done with it."""
+        line, verb = self._line(request), query_of(request).get("verb", "")
+        act = _VERBS.get(verb)
+        if act is None:
+            raise InvalidInput(f"{verb!r} is nothing that can be done with a job")
+        told = refusal(act, line.job, self.source.user)
+        if told:
+            raise InvalidInput(told)
+        key = self._questions.ask(_Asked(verb, line.job.job_id))
+        words = _BUTTONS.get(verb, verb.capitalize())
+        return page("ask_act.html", question=question(act, line).split("\n"), key=key, words=words)
+
+    async def do(self, request: Request) -> Response:
+        """Do what was asked about, once."""
+        given = await form_of(request)
+        asked = self._questions.answered(given.get("key", ""))
+        if asked is None:
+            raise InvalidInput("this was answered before, or long ago", hint="ask for it again")
+        return await run_in_threadpool(self._do, asked)
+
+    def _do(self, asked: _Asked) -> Response:
+        line = self._known(asked.job_id)
+        outcome = perform(_VERBS[asked.verb], line.job, self.source)
+        with suppress(SlurmGpuError):  # the next look says so
+            self.looker.jobs(anew=True)
+        return page("done.html", outcome=outcome, job=line.job)
+
+    def _line(self, request: Request) -> Line:
+        return self._known(query_of(request).get("job", ""))
+
+    def _known(self, job_id: str) -> Line:
+        line = self.looker.line(job_id)
+        if line is None:
+            raise InvalidInput(
+                f"job {job_id!r} is not among your jobs here",
+                hint="the list has those that wait or run, and those that ended within --since (default: a day)",
+            )
+        return line
+
+
+def _kind(job: JobStatus) -> str:
+    """The state as a style knows it."""
+    if job.state in (JobState.RUNNING, JobState.COMPLETING, JobState.CONFIGURING):
+        return "runs"
+    if job.state.is_waiting:
+        return "waits"
+    if job.state is JobState.COMPLETED:
+        return "good"
+    return "stopped" if job.state in (JobState.CANCELLED, JobState.PREEMPTED) else "bad"
+
+
+def _age(seen: Seen) -> str:
+    if seen.why_old:
+        return f"as it was {seen.report.age:.0f} s ago: {seen.why_old}"
+    return f"{seen.report.time.astimezone():%H:%M:%S}"

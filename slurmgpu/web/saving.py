@@ -1,0 +1,40 @@
+"""A job file that a page writes: in the folder of the server and under a plain name, never over something else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from slurmgpu.errors import InvalidInput
+from slurmgpu.files.run_record import write_atomically
+
+__all__ = ["save_job"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.ya?ml", re.ASCII)
+
+
+def save_job(folder: Path, name: str, text: str, *, write: bool = True) -> Path:
+    """The file of a job, written unless the same is there already; InvalidInput where it may not be written.
+
+    Without ``write`` only what would be in the way is said.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(
+            f"file: {name!r} is not a name for a job file",
+            hint="write letters, digits, . _ and -, without a folder, ending in .yaml, such as job.yaml",
+        )
+    path = folder / name
+    try:
+        there = path.read_text(encoding="utf-8") if path.exists() or path.is_symlink() else None
+        if there is not None and there != text:
+            raise InvalidInput(
+                f"file: {path} is there, and has other lines", hint="give the job file another name"
+            )
+        if write and there is None:
+            write_atomically(path, text)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise InvalidInput(
+            f"file: {path} cannot be written: {why}", hint="give the job file another name"
+        ) from None
+    return path

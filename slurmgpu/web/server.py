@@ -1,0 +1,123 @@
+"""Where the server listens, and until when."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import stat
+import threading
+import time
+from pathlib import Path
+
+import uvicorn
+
+from slurmgpu.errors import InvalidInput
+from slurmgpu.web.guard import Guard
+
+__all__ = ["addresses", "listen_on_port", "listen_on_socket", "serve"]
+
+_LOOK = 1.0
+_LONGEST_SOCKET = 100
+_FORWARDED = 8765
+"""The port of one's own computer, in the printed line, where the server itself has none."""
+
+
+def listen_on_port(port: int) -> socket.socket:
+    """Listen on a port of this machine's loopback, which no other machine reaches; 0: any that is free."""
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind(("127.0.0.1", port))
+    except OSError as error:
+        made.close()
+        raise InvalidInput(
+            f"--port {port}: cannot be listened on: {error.strerror}",
+            hint="give another one, or leave --port out: a free one is taken",
+        ) from None
+    return made
+
+
+def listen_on_socket(path: Path) -> socket.socket:
+    """Listen on a Unix socket that its owner alone can reach."""
+    path = path.expanduser().absolute()
+    if len(os.fsencode(path)) > _LONGEST_SOCKET:
+        raise InvalidInput(
+            f"--socket {path}: has {len(os.fsencode(path))} letters, and a socket's path at most {_LONGEST_SOCKET}",
+            hint="give a shorter one, such as --socket ~/.slurmgpu/web",
+        )
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _take_away_old(path)
+        before = os.umask(0o177)
+        try:
+            made.bind(str(path))
+        finally:
+            os.umask(before)
+    except OSError as error:
+        made.close()
+        raise InvalidInput(
+            f"--socket {path}: cannot be listened on: {error.strerror}",
+            hint="give the path of a file that is not there yet, in a folder of your own on this machine's own disk",
+        ) from None
+    return made
+
+
+def _take_away_old(path: Path) -> None:
+    """Remove the socket of a server that is gone; what answers, or is no socket, stays, and cannot be taken."""
+    if not path.exists() or not stat.S_ISSOCK(path.lstat().st_mode):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        try:
+            asking.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+
+
+def addresses(listening: socket.socket, token: str, user: str, host: str) -> tuple[str, str]:
+    """The address for a browser, and the line of ssh that leads there from another computer."""
+    name = listening.getsockname()
+    if listening.family == socket.AF_UNIX:
+        port, target = _FORWARDED, shlex.quote(str(name))
+    else:
+        port, target = name[1], f"127.0.0.1:{name[1]}"
+    return f"http://127.0.0.1:{port}/?token={token}", f"ssh -N -L {port}:{target} {user}@{host}"
+
+
+def serve(guard: Guard, listening: socket.socket, idle: float) -> bool:
+    """Answer until a signal comes, or until nobody has asked anything for ``idle`` seconds (0: for ever); whether it was that."""
+    config = uvicorn.Config(
+        guard,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_level="warning",
+        access_log=False,  # addresses have the token
+        server_header=False,
+        limit_concurrency=128,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=2,
+        h11_max_incomplete_event_size=1 << 16,
+    )
+    server = uvicorn.Server(config)
+    was_idle = threading.Event()
+
+    def watch() -> None:
+        while not server.should_exit:
+            time.sleep(_LOOK)
+            if time.monotonic() - guard.last > idle:
+                was_idle.set()
+                server.should_exit = True
+
+    guard.last = time.monotonic()
+    if idle:
+        threading.Thread(target=watch, daemon=True).start()
+    try:
+        server.run(sockets=[listening])
+    finally:
+        if listening.family == socket.AF_UNIX:
+            Path(listening.getsockname()).unlink(missing_ok=True)
+        listening.close()
+    return was_idle.is_set()
