@@ -131,9 +131,8 @@ def guard(fake: Fake, here: Path) -> Guard:
 
 
 @pytest.fixture
-def outside(guard: Guard) -> Iterator[TestClient]:
-    with TestClient(guard, base_url=HERE, raise_server_exceptions=False) as client:
-        yield client
+def outside(guard: Guard) -> TestClient:
+    return TestClient(guard, base_url=HERE, raise_server_exceptions=False)
 
 
 @pytest.fixture
@@ -177,10 +176,9 @@ def test_a_token_of_a_server_that_has_ended_opens_none_that_comes_after_it(
     guard: Guard, inside: TestClient
 ) -> None:
     after = Guard(guard.app, "the-next-token")
-    with TestClient(after, base_url=HERE) as client:
-        client.cookies = inside.cookies
-        assert client.get("/").status_code == 403
-        assert client.get(f"/?token={TOKEN}").status_code == 403
+    client = TestClient(after, base_url=HERE, cookies=inside.cookies)
+    assert client.get("/").status_code == 403
+    assert client.get(f"/?token={TOKEN}").status_code == 403
 
 
 def test_the_token_leaves_the_address_at_once_and_no_other_site_can_send_its_cookie(
@@ -196,8 +194,8 @@ def test_the_token_leaves_the_address_at_once_and_no_other_site_can_send_its_coo
 
 
 def test_the_way_on_from_the_token_stays_on_this_server(outside: TestClient) -> None:
-    answer = outside.get(f"//evil.example/x?token={TOKEN}")
-    assert "url=/evil.example/x" in answer.text or answer.status_code != 200
+    answer = outside.get(f"{HERE}//evil.example/x?token={TOKEN}")
+    assert "url=/evil.example/x" in answer.text
 
 
 @pytest.mark.parametrize(
@@ -279,7 +277,10 @@ def test_ten_megabytes_are_refused_and_never_held(inside: TestClient, place: str
 
     assert inside.post(place, content=b"x" * (10 << 20), headers=OWN).status_code == 413
     assert inside.post(place, content=pieces(), headers=OWN).status_code == 413
-    assert inside.post(place, content=b"command=" + b"x" * (LARGEST - 8), headers=OWN).status_code != 413
+    # What is just let through is not planned, nor checked: that would take minutes.
+    for name in (b"command", b"more", b"script"):
+        body = name + b"=" + b"x" * (LARGEST - 1 - len(name))
+        assert inside.post(place, content=body, headers=OWN).status_code in (404, 422)
 
 
 @pytest.mark.parametrize("body", [b"\xff\xfe", b"a=%ff%fe", b"a=1&" * 5000, b"&&&===;;;%%%", b"command=%00"])
@@ -375,14 +376,14 @@ def a_form(cluster_name: str, chance: random.Random) -> dict[str, str]:
     offered = choices(cluster, {})
     values = {
         "command": chance.choice(
-            ["python train.py", "python train.py --lr 0.1 'two words'", "./prog $HOME", "bash run.sh"]
+            ["python train.py", "python train.py --lr 0.1 'two words'", "./prog --x=1", "bash run.sh"]
         ),
-        "resources.gpus": str(chance.choice([1, 1, 2, 4, 8])),
+        "resources.gpus": str(chance.choice([1, 1, 1, 2, 4])),
         "resources.time": chance.choice(["90", "1:00:00", "12:00:00", "2-12:30"]),
-        "resources.account": "abc",
+        "resources.account": (cluster.dialect.account and cluster.dialect.account.example) or "abc",
     }
     for name, known in offered.items():
-        if chance.random() < 0.25:
+        if chance.random() < 0.15:
             values[name] = chance.choice(known).value
     some = {
         "name": ["a run", "123", "yes", "größer"], "resources.nodes": ["1", "2"], "resources.cpus_per_gpu": ["2", "4"],
@@ -426,7 +427,7 @@ def test_the_script_is_renders_byte_for_byte_by_job_file_and_by_command_line(
 
 
 def test_the_page_and_the_download_hold_the_same_script(inside: TestClient, here: Path) -> None:
-    values = {"cluster": "uva-afton", "command": "python train.py 'a  b' <x>&amp;", "resources.gpus": "2",
+    values = {"cluster": "uva-afton", "command": "python train.py 'a  b' '<x>&amp;'", "resources.gpus": "2",
               "resources.account": "mine", "resources.time": "1:00:00"}  # fmt: skip
     shown = inside.post("/plan", data=values, headers=OWN).text
     loaded = inside.get("/", params=values).text

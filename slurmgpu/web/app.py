@@ -23,7 +23,7 @@ def guarded(generator: Generator, runs: Runs, token: str) -> Guard:
         routes=routes,
         exception_handlers={SlurmGpuError: _said, 404: _nowhere, 405: _nowhere, Exception: _broken},
     )
-    return Guard(app, token)  # type: ignore[arg-type]
+    return Guard(app, token)
 
 
 def _said(request: Request, error: Exception) -> Response:

@@ -17,7 +17,19 @@ from slurmgpu.models.environment import Environment
 from slurmgpu.models.kinds import LAUNCHERS
 from slurmgpu.models.options import ROWS
 
-__all__ = ["FIELDS", "JOB_FILE", "MORE", "Choice", "Field", "choices", "command_line", "read_form", "to_form"]
+__all__ = [
+    "FIELDS",
+    "JOB_FILE",
+    "MORE",
+    "Choice",
+    "Field",
+    "check_form",
+    "choices",
+    "command_line",
+    "known_field",
+    "read_form",
+    "to_form",
+]
 
 JOB_FILE = "job.yaml"
 """What the job file is called in messages, and when it is saved."""
@@ -263,11 +275,22 @@ def known_field(name: str) -> str | None:
     return first if first in _BY_NAME else None
 
 
-def raise_unknown(values: Mapping[str, str]) -> None:
-    """InvalidInput for a name that is none of the form's: a link that was cut, or made by hand."""
+_LONGEST, _LONGEST_MORE = 4096, 1 << 16
+"""Letters of a field, and of the further lines: with as many, the planner is still quick."""
+
+
+def check_form(values: Mapping[str, str]) -> None:
+    """InvalidInput for a name that is none of the form's, as in a link that was cut, and for what no field can hold."""
     strange = [name for name in values if name not in _BY_NAME and name != "cluster"]
     if strange:
         raise InvalidInput(
             f"{strange[0]!r} is no field of this form",
             hint="a job file's other keys go into the further lines",
         )
+    for name, value in values.items():
+        most = _LONGEST_MORE if name == MORE else _LONGEST
+        if len(value) > most:
+            raise InvalidInput(
+                f"{name}: has {len(value)} letters, and a field holds {most}",
+                hint="write such a job file in an editor, and submit it with slurmgpu submit",
+            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
@@ -19,13 +19,17 @@ from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.checking import check_script
 from slurmgpu.scripts.importing import import_script
 from slurmgpu.submission.judging import facts_here
-from slurmgpu.web.form import FIELDS, JOB_FILE, Choice, choices, raise_unknown, to_form
+from slurmgpu.web.form import FIELDS, JOB_FILE, Choice, check_form, choices, to_form
 from slurmgpu.web.html import form_of, page, query_of
 from slurmgpu.web.once import Questions
 from slurmgpu.web.planned import Planned, Site, planned, site
 from slurmgpu.web.saving import save_job
 
 __all__ = ["Generator", "Submitted"]
+
+
+_LONGEST_SCRIPT = 1 << 16
+"""Letters: what is looked at within a second or two."""
 
 
 class Submitted(NamedTuple):
@@ -70,7 +74,7 @@ class Generator:
         asked = values.pop("cluster", None)
         trouble = ""
         try:
-            raise_unknown(values)
+            check_form(values)
             at = site(asked, self.folder)
         except SlurmGpuError as error:
             trouble = f"{error.message}; {error.hint}" if error.hint else error.message
@@ -100,6 +104,7 @@ class Generator:
 
     def _download(self, request: Request, of: Callable[[Planned], str], name: str) -> Response:
         values = query_of(request)
+        check_form(values)
         made = planned(values, site(values.pop("cluster", None), self.folder).chosen, self.folder)
         if made.problems and not (name == JOB_FILE and made.job_file):
             return PlainTextResponse("\n".join(one.text for one in made.problems) + "\n", 422)
@@ -119,6 +124,11 @@ class Generator:
     def _imported(self, text: str, cluster: str | None) -> Response:
         if not text.strip():
             raise InvalidInput("no script is here yet", hint="drop one on the field, or paste it")
+        if len(text) > _LONGEST_SCRIPT:
+            raise InvalidInput(
+                f"the script has {len(text)} letters, and this page takes {_LONGEST_SCRIPT}",
+                hint="slurmgpu check FILE and slurmgpu import FILE take larger ones",
+            )
         at = site(cluster, self.folder) if cluster else None
         read = parse_batch_script(text)
         findings = check_script(
@@ -169,7 +179,7 @@ class Generator:
         values = await form_of(request)
         chosen = values.pop("cluster", "")
         file = values.pop("file", None)
-        raise_unknown(values)
+        check_form(values)
         at = await run_in_threadpool(site, chosen or None, self.folder)
         return values | ({"file": file} if file is not None else {}), at.chosen
 
@@ -178,7 +188,7 @@ def _begun(values: Mapping[str, str]) -> bool:
     return any(value.strip() for value in values.values())
 
 
-def _form(values: Mapping[str, str], at: Site) -> dict[str, object]:
+def _form(values: Mapping[str, str], at: Site) -> dict[str, Any]:
     """What the form shows; a value that the cluster does not have stays, so that the planner says what is wrong with it."""
     offered = choices(at.cluster, at.environments)
     for name, known in offered.items():
@@ -200,7 +210,7 @@ def _form(values: Mapping[str, str], at: Site) -> dict[str, object]:
     }
 
 
-def _answer(made: Planned | None, values: Mapping[str, str], chosen: str) -> dict[str, object]:
+def _answer(made: Planned | None, values: Mapping[str, str], chosen: str) -> dict[str, Any]:
     given = {name: value for name, value in values.items() if value.strip() and name != "file"}
     link = urlencode({"cluster": chosen, **given})
     errors: dict[str, list[str]] = {}

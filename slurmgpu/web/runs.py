@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -78,9 +78,9 @@ class Runs:
         """The same as a part of the page, which asks for it again and again."""
         return page("rows.html", **self._rows(query_of(request)))
 
-    def _rows(self, asked: dict[str, str]) -> dict[str, object]:
+    def _rows(self, asked: dict[str, str]) -> dict[str, Any]:
         words, each_task = asked.get("words", ""), asked.get("tasks") == "true"
-        base: dict[str, object] = {
+        base: dict[str, Any] = {
             "words": words,
             "tasks": each_task,
             "titles": _TITLES,
@@ -120,7 +120,7 @@ class Runs:
         """What may have changed of it."""
         return page("now.html", **self._facts(self._line(request)))
 
-    def _facts(self, line: Line) -> dict[str, object]:
+    def _facts(self, line: Line) -> dict[str, Any]:
         now, job = moment(), line.job
         detail = self.source.detail(job)
         failed = job.state.is_final and job.state is not JobState.COMPLETED

@@ -114,10 +114,11 @@ def serve(guard: Guard, listening: socket.socket, idle: float) -> bool:
     guard.last = time.monotonic()
     if idle:
         threading.Thread(target=watch, daemon=True).start()
+    path = listening.getsockname() if listening.family == socket.AF_UNIX else None
     try:
         server.run(sockets=[listening])
     finally:
-        if listening.family == socket.AF_UNIX:
-            Path(listening.getsockname()).unlink(missing_ok=True)
+        if path is not None:
+            Path(path).unlink(missing_ok=True)
         listening.close()
     return was_idle.is_set()
