@@ -58,6 +58,7 @@ SECTIONS = {
         "sandbox": "A real Slurm on this machine, with pretend GPUs.",
     },
     "Other": {
+        "mcp": "Let an assistant read of jobs and clusters, by MCP.",
         "config": "Show the settings and where each value comes from.",
         "schema": "Print the JSON Schema of job, cluster or settings files.",
     },

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
+from slurmgpu.cli.asked import Lines
 from slurmgpu.cli.completing import jobs as jobs_by_tab
 from slurmgpu.cli.gathering import gathered
 from slurmgpu.cli.interrupting import as_interrupts
-
-
-class Lines(NamedTuple):
-    """Which lines are shown."""
-
-    last: int | None
-    rank: int | None
-    since: str | None
-    pattern: str | None
-    context: int | None
 
 
 @click.command("logs")

@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
+from slurmgpu.cli.asked import Reported
 from slurmgpu.cli.completing import jobs as jobs_by_tab
 from slurmgpu.cli.filtering import FILTERS
 from slurmgpu.cli.gathering import gathered
-
-
-class Which(NamedTuple):
-    """Which jobs are reported on."""
-
-    user: str | None
-    all_users: bool
-    since: str | None
-    states: str | None
-    partitions: str | None
-    accounts: str | None
-    name: str | None
 
 
 @click.command("report")
 @click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=jobs_by_tab)
 @gathered(
     "which",
-    Which,
+    Reported,
     click.option("--user", metavar="NAME", help="That user's jobs, as far as the site shows them."),
     click.option("--all-users", is_flag=True, help="Everybody's jobs, as far as the site shows them."),
     click.option(

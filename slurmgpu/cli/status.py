@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
+from slurmgpu.cli.asked import How, Which
 from slurmgpu.cli.completing import jobs as jobs_by_tab
 from slurmgpu.cli.filtering import FILTERS
 from slurmgpu.cli.gathering import gathered
 from slurmgpu.cli.interrupting import as_interrupts
-
-
-class Which(NamedTuple):
-    """Which of the jobs are shown."""
-
-    all_users: bool
-    since: str | None
-    states: str | None
-    partitions: str | None
-    accounts: str | None
-    name: str | None
-
-
-class How(NamedTuple):
-    """How they are shown."""
-
-    each_task: bool
-    columns: str | None
-    sort: str | None
-    as_json: bool
 
 
 @click.command("status")

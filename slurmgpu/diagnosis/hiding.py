@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from .facts import Cause
 
-__all__ = ["secrets_here", "without_secrets"]
+__all__ = ["hide", "secrets_here", "without_secrets"]
 
 _INSTEAD = "***"
 _NAMES = re.compile(
@@ -51,20 +51,22 @@ def secrets_here(environment: Mapping[str, str], named: Iterable[str]) -> list[s
 def without_secrets(cause: Cause, values: Iterable[str] = ()) -> Cause:
     """The same cause with asterisks for these values, and for what has a secret's form."""
     secrets = tuple(values)
-    known = [re.compile(f"(){re.escape(value)}") for value in secrets]
+    evidence = tuple(hide(line, secrets) for line in cause.evidence)
+    return cause._replace(what=hide(cause.what, secrets), fix=hide(cause.fix, secrets), evidence=evidence)
 
-    def hidden(text: str) -> str:
-        for pattern in (*known, *_FORMS):
-            text = pattern.sub(lambda match: (match[1] if match.re.groups else "") + _INSTEAD, text)
-        if "..." in text:
-            for value in secrets:
-                text = _without_parts(text, value)
-            for pattern in _CUT_FORMS:
-                text = pattern.sub(_INSTEAD, text)
-        return text
 
-    evidence = tuple(map(hidden, cause.evidence))
-    return cause._replace(what=hidden(cause.what), fix=hidden(cause.fix), evidence=evidence)
+def hide(text: str, secrets: Sequence[str]) -> str:
+    """The same text with asterisks for these values, and for what has a secret's form."""
+    for value in secrets:
+        text = text.replace(value, _INSTEAD)
+    for pattern in _FORMS:
+        text = pattern.sub(lambda match: (match[1] if match.re.groups else "") + _INSTEAD, text)
+    if "..." in text:
+        for value in secrets:
+            text = _without_parts(text, value)
+        for pattern in _CUT_FORMS:
+            text = pattern.sub(_INSTEAD, text)
+    return text
 
 
 def _without_parts(text: str, value: str) -> str:

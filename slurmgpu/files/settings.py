@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, Strict
 
@@ -21,6 +21,7 @@ from slurmgpu.models.sample import SamplerPolicy, WhenSampled
 
 __all__ = [
     "EXCLUSIVE_JOB_KEYS",
+    "Assistants",
     "LoadedSettings",
     "Settings",
     "expand_here",
@@ -73,6 +74,15 @@ class Policy(Model):
         return SamplerPolicy(self.sampler, self.sampler_seconds)
 
 
+class Assistants(Model):
+    """What assistants may do through `slurmgpu mcp` besides reading; only the user's own settings may say so."""
+
+    allow: Annotated[tuple[Literal["submit", "cancel"], ...], Strict(False)] = ()
+    """What they may do with jobs: submit, cancel; left out, neither."""
+    gpu_hours: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
+    """The budget in GPU-hours: what all jobs that assistants ever submitted may use together, each until its time limit."""
+
+
 class Settings(Model):
     """What a settings file may hold."""
 
@@ -107,6 +117,8 @@ class Settings(Model):
     trusted: Annotated[tuple[Text, ...], Strict(False)] = ()
     """Folders whose settings, profiles, templates and job files count although somebody else wrote them, or may; in the
     user's own settings and the site's only."""
+    mcp: Assistants = Assistants.model_construct()
+    """What assistants may do through `slurmgpu mcp` besides reading; in the user's own settings only."""
     policy: Policy = Policy.model_construct()
     """What the site allows; in the site's own settings only."""
 
@@ -229,6 +241,11 @@ def load_settings(start: Path, environ: Mapping[str, str] | None = None) -> Load
             raise InvalidInput(
                 f"{layer.origin(('trusted',))}: whom to trust is the user's to say, in {user / LAYER_FILE}",
                 hint="take it out of this file; slurmgpu config trust FOLDER adds a folder",
+            )
+        if "mcp" in layer.data and layer is not user_layer:
+            raise InvalidInput(
+                f"{layer.origin(('mcp',))}: what assistants may do is the user's to say, in {user / LAYER_FILE}",
+                hint="take it out of this file",
             )
         if "policy" in layer.data and layer is not site_layer:
             raise InvalidInput(

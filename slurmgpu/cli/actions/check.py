@@ -41,16 +41,27 @@ def act(
             f"{script}: is not a batch script; its ending says that it is a job file",
             hint=f"slurmgpu plan {script} checks a job file; slurmgpu render {script} prints its batch script",
         )
-    read = parse_batch_script(read_batch_script(Path(script), any_bytes=True))
-    facts = facts_here(read, Path.cwd(), _cluster(cluster_name))
-    found = check_script(read, facts, ignore=ignore, least=severity)
+    text = read_batch_script(Path(script), any_bytes=True)
+    found = findings(text, cluster_name, severity, ignore)
     shown = "<stdin>" if script == "-" else script
     if as_json:
         _print_json(shown, found)
     else:
-        _print(shown, found)
+        show(shown, found)
     if any(one.severity == "error" for one in found):
         raise click.exceptions.Exit(1)
+
+
+def findings(
+    text: str,
+    cluster_name: str | None,
+    severity: Literal["error", "warning", "hint"] = "hint",
+    ignore: tuple[str, ...] = (),
+) -> list[Finding]:
+    """What is wrong with the text of a batch script, with the rules of a cluster where one is named."""
+    read = parse_batch_script(text)
+    facts = facts_here(read, Path.cwd(), _cluster(cluster_name))
+    return check_script(read, facts, ignore=ignore, least=severity)
 
 
 def _cluster(name: str | None) -> Cluster | None:
@@ -64,7 +75,8 @@ def _counts(found: list[Finding]) -> dict[str, int]:
     return {severity: sum(one.severity == severity for one in found) for severity in _COLOURS}
 
 
-def _print(shown: str, found: list[Finding]) -> None:
+def show(shown: str, found: list[Finding]) -> None:
+    """Print what was found in the script of this name, for people."""
     for one in found:
         severity = click.style(f"{one.severity}: ", fg=_COLOURS[one.severity], bold=one.severity == "error")
         click.echo(f"{shown}:{one.line}: {severity}{one.rule}: {_plain(one.message)}")

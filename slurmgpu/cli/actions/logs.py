@@ -40,7 +40,7 @@ from slurmgpu.monitoring.waiting import SLOWEST_POLL
 from slurmgpu.slurm import Slurm
 
 if TYPE_CHECKING:
-    from slurmgpu.cli.logs import Lines
+    from slurmgpu.cli.asked import Lines
 
 _EMPTY_NAMED, _EMPTY = 3, " is empty"
 # Within so many lines one with a time in it says when those before it were written.

@@ -30,7 +30,7 @@ from slurmgpu.printable import printable
 from slurmgpu.slurm import Slurm
 
 if TYPE_CHECKING:
-    from slurmgpu.cli.report import Which
+    from slurmgpu.cli.asked import Reported
 
 _LISTED = 25
 """So few jobs get a line each without being asked for."""
@@ -39,7 +39,7 @@ _LISTED = 25
 def act(
     ctx: click.Context,
     jobs: tuple[str, ...],
-    which: Which,
+    which: Reported,
     each: bool,
     apply: bool,
     html: Path | None,
@@ -79,7 +79,7 @@ def act(
         ctx.exit(OutcomeUnknown.exit_code)
 
 
-def _whose(which: Which) -> str | None:
+def _whose(which: Reported) -> str | None:
     if which.user is not None and which.all_users:
         raise InvalidInput("--user and --all-users are both given", hint="keep one of the two")
     if which.user is not None and not which.user.strip():

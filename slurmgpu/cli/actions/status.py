@@ -29,7 +29,7 @@ from slurmgpu.monitoring.table import COLUMNS, Column, columns_of, in_order
 from slurmgpu.slurm import Slurm
 
 if TYPE_CHECKING:
-    from slurmgpu.cli.status import How, Which
+    from slurmgpu.cli.asked import How, Which
 
 # What many users' watches may cost a controller together sets the pace, not what one would like to see.
 WATCH_SECONDS = 30.0

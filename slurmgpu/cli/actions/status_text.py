@@ -21,7 +21,7 @@ from slurmgpu.printable import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from slurmgpu.cli.status import How
+    from slurmgpu.cli.asked import How
 
 _COLOURS = {
     "RUNNING": "green",

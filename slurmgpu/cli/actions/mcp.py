@@ -1,0 +1,52 @@
+"""What ``slurmgpu mcp`` does before it serves."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from slurmgpu.assistants.budget import Budget, hours
+from slurmgpu.cli.actions.mcp_allowed import allowed, limit_of
+from slurmgpu.errors import SlurmGpuError
+from slurmgpu.printable import printable
+
+
+def act(folder: Path | None, read_only: bool, budget: bool) -> None:
+    if budget:
+        _show_budget()
+        return
+    if importlib.util.find_spec("mcp") is None:
+        raise SlurmGpuError(
+            "mcp needs the library mcp, which is not installed here", hint="pip install 'slurmgpu[mcp]'"
+        )
+    if sys.stdin is None or sys.stdin.isatty():
+        raise SlurmGpuError(
+            "mcp speaks with a client on stdin and stdout, and this is a terminal",
+            hint="enter `slurmgpu mcp` as a command in the client's settings; slurmgpu mcp --budget shows what was submitted",
+        )
+    try:
+        from slurmgpu.cli.actions.mcp_server import serve
+    except ImportError as error:
+        raise SlurmGpuError(
+            f"mcp needs release 2.3 or newer of the library mcp: {error}", hint="pip install 'slurmgpu[mcp]'"
+        ) from None
+    if folder is not None:
+        os.chdir(folder)
+    serve(read_only=read_only)
+
+
+def _show_budget() -> None:
+    """What may be spent, what is reserved, and for which jobs."""
+    rules, book = allowed(), Budget(os.environ)
+    entries, spent, limit = book.entries(), book.spent(), limit_of(rules)
+    click.echo(f"allowed (mcp.allow): {', '.join(rules.allow) or 'nothing besides reading'}")
+    click.echo(f"GPU-hours: {hours(spent)} reserved of {hours(limit)} (mcp.gpu_hours)")
+    for once, entry in entries.items():
+        job = f"job {entry.job_id}" if entry.job_id is not None else entry.state
+        spent_on = "given back" if entry.state == "refused" else hours(entry.seconds)
+        click.echo(printable(f"  {entry.time}  {spent_on}  {job}  {entry.name}  {once}"))
+    click.echo(f"kept in {printable(str(book.path.parent))}", err=True)

@@ -1,0 +1,326 @@
+"""The tools that only read: what the commands of the same name print, of the user's own jobs and of files below one folder."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from slurmgpu.cli.actions import mcp_fields as fields
+from slurmgpu.cli.actions.asking import shared
+from slurmgpu.cli.asked import How, Lines, Reported, Which
+from slurmgpu.errors import InvalidInput, SlurmGpuError
+from slurmgpu.files.data import example_names
+from slurmgpu.monitoring.select import current_user, select, since_moment
+from slurmgpu.monitoring.status import status
+from slurmgpu.slurm import JobId, Slurm
+
+__all__ = [
+    "Said",
+    "check",
+    "gpus",
+    "heard",
+    "inside",
+    "job_of",
+    "logs",
+    "plan",
+    "render",
+    "report",
+    "show_status",
+    "why",
+]
+
+_LARGEST_FILE = 1 << 20
+_LARGEST_OUTPUT = 1 << 20
+_LONGEST_SECRET = 64 << 10
+_OLDEST = timedelta(days=31)
+_SUFFIXES = {".yaml", ".yml"}
+
+
+class Said(NamedTuple):
+    """What a command printed."""
+
+    out: str
+    notes: str
+    """What it said besides, on standard error."""
+    code: int = 0
+
+
+class _Enough(BaseException):
+    """More has been printed than is shown of it."""
+
+
+class _Bounded(io.StringIO):
+    """Keeps the first so many characters; then it ends who writes, or hears no more."""
+
+    def __init__(self, *, ends: bool) -> None:
+        super().__init__()
+        self._ends, self.cut = ends, False
+
+    def write(self, text: str) -> int:
+        room = _LARGEST_OUTPUT - self.tell()
+        super().write(text[: max(room, 0)])
+        self.cut = self.cut or len(text) > room
+        if self.cut and self._ends:
+            raise _Enough
+        return len(text)
+
+    def whole(self) -> str:
+        """What was kept, without a last line that is not whole: half a secret is not known for one."""
+        text = self.getvalue()
+        return (text.rpartition("\n")[0] or text[:-_LONGEST_SECRET]) if self.cut else text
+
+
+class Heard:
+    """What is printed while `heard` listens."""
+
+    def __init__(self, *, ends: bool) -> None:
+        self.out, self.err = _Bounded(ends=ends), _Bounded(ends=False)
+        self.code = 0
+
+    def said(self) -> Said:
+        """All of it."""
+        return Said(self.out.whole(), self.err.whole(), self.code)
+
+
+@contextmanager
+def heard(*, ends: bool = False) -> Iterator[Heard]:
+    """Keep what a command prints, and the code with which it ends itself; ``ends`` it where it prints too much."""
+    told = Heard(ends=ends)
+    with redirect_stdout(told.out), redirect_stderr(told.err):
+        try:
+            yield told
+        except click.exceptions.Exit as error:
+            told.code = error.exit_code
+        except _Enough:
+            told.err.write("\nthere is more than is shown here; ask for less at a time\n")
+
+
+# Files
+
+
+def inside(word: str, field: str = "file") -> str:
+    """The path of a file below this folder, as it was given; InvalidInput for any other.
+
+    Hidden files and folders are none of an assistant's business: keys and passwords lie there.
+    """
+    here = Path.cwd().resolve()
+    try:
+        real = (here / word).resolve()
+        below = real.relative_to(here) if real.is_relative_to(here) else None
+        if below is None or any(part.startswith(".") for part in below.parts):
+            raise InvalidInput(
+                f"{field}: {word!r} does not lie below the folder of this server, or is hidden",
+                hint=f"name a file below {here}, by its path against that folder",
+            )
+        if not real.is_file():
+            what = "is a folder or a device" if real.exists() else "is not there"
+            raise InvalidInput(f"{field}: {word!r} {what}", hint=f"name a file below {here}")
+        if real.stat().st_size > _LARGEST_FILE:
+            raise InvalidInput(
+                f"{field}: {word!r} is larger than {_LARGEST_FILE:,} bytes",
+                hint="name a job file or a batch script",
+            )
+    except (OSError, RuntimeError, ValueError) as error:  # a name too long, a circle of links
+        raise InvalidInput(f"{field}: {word!r} cannot be looked at: {error}") from None
+    return str(below)
+
+
+def job_of(asked: fields.JobFields) -> dict[str, Any]:
+    """What describes the job, as the command line hands it on; InvalidInput for files that may not be read."""
+    given, file = asked.given(), asked.file
+    if file is not None:
+        if file in example_names() and not Path(file).exists():
+            return given  # one that ships with slurmgpu
+        given["job__file"] = file = inside(file)
+        if Path(file).suffix not in _SUFFIXES:
+            _check_is_script(file)
+        return given
+    from slurmgpu.cli.job_source import find_source
+
+    found = find_source(given, Path.cwd(), {})
+    if found.batch is not None:
+        raise InvalidInput(
+            f"command: {found.batch.name!r} is a batch script", hint="name it as file, without command"
+        )
+    if found.path is not None:
+        inside(str(found.path), "job.yaml")
+    return given
+
+
+def _check_is_script(file: str, field: str = "file") -> str:
+    """The text of a batch script; InvalidInput for a file that is none: its lines would stand in what is said of it."""
+    from slurmgpu.files.batch import read_batch_script
+
+    text = read_batch_script(Path(file), any_bytes=True)
+    if not text.startswith("#!") and "#SBATCH" not in text:
+        raise InvalidInput(
+            f"{field}: {file!r} is no batch script: it has no first line with #! and no #SBATCH",
+            hint="name a job file (.yaml) or a batch script",
+        )
+    return text
+
+
+def plan(asked: fields.PlanFields) -> Said:
+    """The plan of a job with its reasons."""
+    from slurmgpu.cli.actions.plan import act
+
+    with heard() as told:
+        act(job_of(asked), when=False, as_json=False)
+    return told.said()
+
+
+def render(asked: fields.PlanFields) -> Said:
+    """The batch script of a job."""
+    from slurmgpu.cli.preparing import prepare, tell_of_image
+
+    with heard() as told:
+        prepared = prepare(job_of(asked))
+        tell_of_image(prepared)
+        click.echo(prepared.render(), nl=False)
+    return told.said()
+
+
+def check(asked: fields.CheckFields) -> Said:
+    """What is wrong with a batch script."""
+    from slurmgpu.cli.actions.check import findings, show
+
+    with heard() as told:
+        if asked.file is not None:
+            shown = inside(asked.file)
+            text = _check_is_script(shown)
+        else:
+            shown, text = "<text>", asked.text or ""
+        show(shown, findings(text, asked.cluster))
+    return told.said()
+
+
+# Jobs
+
+
+def own_jobs(words: Sequence[str], slurm: Slurm) -> None:
+    """InvalidInput where a word means a job of somebody else's, or a folder.
+
+    Of others the log's path alone could lead to a file of the user's that they cannot read themselves.
+    """
+    for word in words:
+        if "/" in word or word.startswith((".", "-", "~")) or (not JobId.parse(word) and Path(word).exists()):
+            raise InvalidInput(
+                f"jobs: {word!r} is the name of a file or folder, where a job's id or name is expected",
+                hint="name the job by its id, as status shows it",
+            )
+    me = current_user()
+    report = status(slurm, user=me, selections=select(words))
+    for job in report.jobs:
+        if job.source not in ("none", "run.json") and job.user != me:
+            raise InvalidInput(
+                f"jobs: {job.job_id} is not a job of {me}, and only the user's own are shown",
+                hint="status without jobs lists them",
+            )
+
+
+def why(asked: fields.WhyFields) -> Said:
+    """Why jobs wait, or why they failed."""
+    from slurmgpu.cli.actions.why import act
+
+    own_jobs(asked.jobs, shared())
+    with heard(ends=True) as told:
+        act(_context("why"), tuple(asked.jobs), shapes=False, all_users=False, as_json=False)
+    return told.said()
+
+
+def show_status(asked: fields.StatusFields) -> Said:
+    """The user's jobs."""
+    from slurmgpu.cli.actions.status import act
+
+    _check_since(asked.since)
+    if asked.jobs:
+        own_jobs(asked.jobs, shared())
+    which = Which(False, asked.since, asked.state, asked.partition, None, asked.name)
+    with heard(ends=True) as told:
+        act(
+            _context("status"),
+            tuple(asked.jobs),
+            which,
+            How(False, None, None, False),
+            live=False,
+            watch=False,
+        )
+    return told.said()
+
+
+def report(asked: fields.ReportFields) -> Said:
+    """What jobs used of what they asked for."""
+    from slurmgpu.cli.actions.report import act
+
+    _check_since(asked.since)
+    if asked.jobs:
+        own_jobs(asked.jobs, shared())
+    which = Reported(None, False, asked.since, asked.state, asked.partition, None, asked.name)
+    with heard(ends=True) as told:
+        act(
+            _context("report"),
+            tuple(asked.jobs),
+            which,
+            each=asked.each,
+            apply=False,
+            html=None,
+            as_json=False,
+        )
+    return told.said()
+
+
+def gpus() -> Said:
+    """Which GPUs are free."""
+    from slurmgpu.cli.actions.cluster_gpus import act
+
+    with heard() as told:
+        act(_context("gpus"), as_json=False)
+    return told.said()
+
+
+def logs(asked: fields.LogsFields) -> Said:
+    """The last lines of a job's logs."""
+    from slurmgpu.cli.actions.logs import act
+
+    own_jobs([asked.job], shared())
+    # A text, not a pattern: some patterns take for ever, and nothing else is answered meanwhile.
+    found = re.escape(asked.find) if asked.find is not None else None
+    lines = Lines(asked.lines, asked.rank, None, found, asked.around if found else None)
+    with heard(ends=True) as told:
+        act(
+            _context("logs"),
+            (asked.job,),
+            lines,
+            follow=False,
+            prefix=False,
+            stream=asked.stream,
+            paths=False,
+        )
+    return told.said()
+
+
+def _check_since(text: str | None) -> None:
+    """InvalidInput for a time so long ago that accounting would be busy for minutes."""
+    now = datetime.now(timezone.utc)
+    if text is not None and now - since_moment(text, now) > _OLDEST:
+        raise InvalidInput(
+            f"since: {text!r} is more than {_OLDEST.days} days ago", hint="ask for less, such as '7d'"
+        )
+
+
+def _context(name: str) -> click.Context:
+    """What a command ends itself by."""
+    return click.Context(click.Command(name), info_name=name)
+
+
+def failed(error: SlurmGpuError) -> Said:
+    """An error as the command line prints it."""
+    hint = f"\nhint: {error.hint}" if error.hint else ""
+    return Said(f"error: {error.message}{hint}", "", error.exit_code)
