@@ -24,12 +24,9 @@ _DRAWN = re.compile(r"(?=.*\d)(?=.*[a-z])(?=.*[A-Z])[A-Za-z0-9_+=-]{20,}")
 _KEY_BLOCK = re.compile(
     r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,30}PRIVATE KEY-----|\Z)", re.DOTALL
 )
-_ASSIGNED = re.compile(
-    r"(?P<name>[A-Za-z_][\w-]{0,80})(?P<between>[\"']?\s{0,3}[=:]\s{0,3}[\"']?)(?P<value>[^\s\"',;]{1,4096})"
-)
-_OPTION = re.compile(
-    r"--(?P<name>[A-Za-z][\w-]{0,80})(?P<between>[\"']?,?\s+[\"']?)(?P<value>[^\s\"',;]{1,4096})"
-)
+_VALUE = r"(?P<value>\"[^\"\n]{1,4096}\"|'[^'\n]{1,4096}'|[^\s\"',;]{1,4096})"
+_ASSIGNED = re.compile(rf"(?<![\w-])(?P<name>[A-Za-z_][\w-]{{0,80}})[\"']?\s{{0,3}}[=:]\s{{0,3}}{_VALUE}")
+_OPTION = re.compile(rf"--(?P<name>[A-Za-z][\w-]{{0,80}})[\"']?,?\s+{_VALUE}")
 
 
 class Secrets:
@@ -53,7 +50,7 @@ class Secrets:
 
 
 def _without_value(match: re.Match[str]) -> str:
-    name, value = match["name"], match["value"]
+    name, value = match["name"], match["value"].strip("\"'")
     known = value.startswith(("$", _INSTEAD))
     if known or not (surely_names_secret(name) or (names_secret(name) and looks_random(value))):
         return match[0]

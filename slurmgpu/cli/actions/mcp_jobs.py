@@ -50,7 +50,7 @@ def submit(asked: fields.SubmitFields) -> Said:
         else:
             note(f"it was submitted before, at {entry.time}; nothing was submitted now")
         click.echo(f"job {entry.job_id} ({entry.name}), run directory {entry.run_dir}")
-        left = hours(max(limit - book.spent(), 0))
+        left = f"{max(limit - book.spent(), 0) // 36 / 100:g}"
         click.echo(f"{hours(entry.seconds)} GPU-hours are reserved for it; {left} of {hours(limit)} are left")
     return told.said()
 

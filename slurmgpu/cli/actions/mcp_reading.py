@@ -135,6 +135,7 @@ def inside(word: str, field: str = "file") -> str:
 def job_of(asked: fields.JobFields) -> dict[str, Any]:
     """What describes the job, as the command line hands it on; InvalidInput for files that may not be read."""
     given, file = asked.given(), asked.file
+    named_profile(given.get("job__cluster"))
     if file is not None:
         if file in example_names() and not Path(file).exists():
             return given  # one that ships with slurmgpu
@@ -152,6 +153,13 @@ def job_of(asked: fields.JobFields) -> dict[str, Any]:
     if found.path is not None:
         inside(str(found.path), "job.yaml")
     return given
+
+
+def named_profile(name: str | None) -> str | None:
+    """The name of a cluster profile; InvalidInput where it is that of a file which may not be read."""
+    if name is not None and Path(name).exists():
+        inside(name, "cluster")
+    return name
 
 
 def _check_is_script(file: str, field: str = "file") -> str:
@@ -197,7 +205,7 @@ def check(asked: fields.CheckFields) -> Said:
             text = _check_is_script(shown)
         else:
             shown, text = "<text>", asked.text or ""
-        show(shown, findings(text, asked.cluster))
+        show(shown, findings(text, named_profile(asked.cluster)))
     return told.said()
 
 
