@@ -101,7 +101,7 @@ class Bench:
     answers: Counter[str] = field(default_factory=Counter)
     leaks: list[str] = field(default_factory=list)
     restarts: int = 0
-    silent: int = 0
+    silent: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.work, self.state, self.home = self.folder / "work", self.folder / "wrapped", self.folder / "home"
@@ -131,6 +131,11 @@ class Bench:
     def prepare(self) -> None:
         """Files to find, settings, and jobs of one's own and of somebody else's."""
         self.settings("[submit, cancel]")
+        made = self.slurm.run(
+            [sys.executable, "-m", "slurmgpu", "cluster", "discover", "--save", "--name", "here"],
+            env=self.env,
+        )
+        assert made.returncode == 0, made.stderr
         (self.home / ".config/slurmgpu/secrets/WANDB_API_KEY").write_text(f"{IN_FILES[0]}\n")
         private = self.home / "private"
         private.write_text(f"{IN_FILES[1]}\n")
@@ -174,6 +179,7 @@ class Bench:
                 )
             )
         if os.geteuid() == 0:
+            self.slurm.run(["sacctmgr", "-i", "add", "user", PERSON, "account=mygroup"])
             for number in range(4):
                 self.foreign.append(
                     self.submit(
@@ -193,7 +199,7 @@ class Bench:
 
     def settings(self, allow: str) -> None:
         (self.home / "config/slurmgpu/config.yaml").write_text(
-            f"mcp: {{allow: {allow}, gpu_hours: {BUDGET}}}\njob: {{secrets: [LAB_ADDRESS]}}\n"
+            f"cluster: here\nmcp: {{allow: {allow}, gpu_hours: {BUDGET}}}\njob: {{secrets: [LAB_ADDRESS]}}\n"
         )
 
     def submit(self, *options: str) -> str:
@@ -285,7 +291,7 @@ def reading(random_: random.Random, bench: Bench) -> tuple[str, dict[str, Any]]:
 
 def broken(random_: random.Random) -> tuple[str, Any]:
     deep: Any = 1
-    for _ in range(200):
+    for _ in range(150):
         deep = [deep]
     tool = random_.choice(
         ("plan", "render", "check", "why", "report", "status", "gpus", "logs", "submit", "cancel")
@@ -331,7 +337,7 @@ async def serve_and_call(bench: Bench, calls: list[tuple[str, str, Any]], number
                 async with Client(stdio_client(parameters, errlog=errors)) as client:
                     while left:
                         kind, tool, arguments = left[0]
-                        with anyio.fail_after(120):
+                        with anyio.fail_after(60):
                             result = await client.call_tool(tool, arguments)
                         left.pop(0)
                         text = "".join(one.text for one in result.content if one.type == "text")
@@ -341,9 +347,16 @@ async def serve_and_call(bench: Bench, calls: list[tuple[str, str, Any]], number
                 bench.leaks += leaked(repr(error))
                 bench.restarts += 1
                 kind, tool, arguments = left.pop(0)
-                bench.silent += 1
+                bench.silent[f"{kind}: {_why(error)}"] += 1
                 if tool == "submit":
                     left.insert(0, ("submit again", tool, arguments))
+
+
+def _why(error: BaseException) -> str:
+    """What kind of an error it was, within the groups of tasks that it has ended."""
+    while getattr(error, "exceptions", ()):
+        error = error.exceptions[0]  # type: ignore[attr-defined]
+    return type(error).__name__
 
 
 async def call_all(bench: Bench, calls: int, servers: int, seed: int) -> None:
@@ -400,7 +413,7 @@ def judged(bench: Bench) -> dict[str, Any]:
         "jobs_submitted": len(jobs),
         "faults_of_sbatch": dict(Counter(bench.lines("faults"))),
         "servers_started_again": bench.restarts,
-        "calls_without_an_answer": bench.silent,
+        "calls_without_an_answer": dict(bench.silent),
         "calls_of_scancel": len(bench.lines("cancelled")),
         "foreign_jobs": len(bench.foreign),
         "answers": dict(sorted(bench.answers.items())),

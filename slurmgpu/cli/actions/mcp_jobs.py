@@ -127,10 +127,20 @@ def gpu_seconds(prepared: Prepared) -> int:
             f"sbatch.{name}: an option with which assistants submit nothing: what the job then gets is not worked out here",
             hint=f"leave it out; these may stand there: {', '.join(sorted(_HARMLESS))}",
         )
+    if prepared.unchosen is not None:
+        raise PlanError(
+            "budget: no cluster profile is chosen, and without one nobody knows whether a job gets whole nodes",
+            hint="the user makes one, or chooses one: slurmgpu init, slurmgpu cluster use NAME",
+        )
+    if not plan.exact and plan.option("time") is None:
+        raise PlanError(
+            "budget: the job names no time limit, and Slurm's default is not the job's to rely on",
+            hint="say time, such as '2:00:00'",
+        )
     if plan.gpu_hours is None:
         raise PlanError(
-            "budget: how many GPU-hours the job may use is not known: it names no time limit, gets whole nodes of unknown size, "
-            "or is taken as it stands (a batch script, exact: true)",
+            "budget: how many GPU-hours the job may use is not known: its time has no limit, it gets whole nodes of unknown "
+            "size, or is taken as it stands (a batch script, exact: true)",
             hint="say gpus and time in a planned job; the user submits others: slurmgpu submit",
         )
     if not plan.gpu_hours:

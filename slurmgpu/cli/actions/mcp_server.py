@@ -184,8 +184,9 @@ def _noted(arguments: object, secrets: Secrets) -> str:
 def _result(
     name: str, said: Said, secrets: Secrets, *, is_error: bool, keep_end: bool = False
 ) -> CallToolResult:
-    notes = f"\n\nsaid besides:\n{said.notes}" if said.notes.strip() else ""
-    body = shortened(secrets.hidden(plain(said.out + notes)), keep_end=keep_end) or "(nothing)"
+    notes = f"said besides:\n{said.notes}" if said.notes.strip() else ""
+    text = "\n\n".join(part.strip("\n") for part in (said.out, notes) if part.strip())
+    body = shortened(secrets.hidden(plain(text)), keep_end=keep_end) or "(nothing)"
     ended = f"failed with exit code {said.code}" if is_error else "done"
     head = f"slurmgpu {name if name in _TOOLS else 'call'}: {ended}. {_DATA}"
     return CallToolResult(
