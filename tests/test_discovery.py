@@ -96,6 +96,30 @@ def test_a_partition_without_nodes_is_left_out_and_said(release: str) -> None:
     assert cluster.hidden == {"partitions.empty": "left out: it has no nodes, or none is shown to you"}
 
 
+def test_a_cluster_whose_accounting_has_no_command_here_is_described_without_it() -> None:
+    answers = Recorded("24.11")
+
+    def only_scontrol(argv: Sequence[str], **_: object) -> Answer:
+        if argv[0] == "sacctmgr":
+            raise SlurmUnreachable("sacctmgr is not on PATH: it is not installed on this machine.")
+        return answers(argv)
+
+    told = ask(Slurm(run=only_scontrol, env={}), "root")
+    cluster = build(told, LoginNode(), date=DAY).cluster
+    assert {"gpu", "cpu"} <= set(cluster.partitions)
+    assert cluster.hidden["qos"].startswith("sacctmgr is not on PATH")
+    assert (cluster.qos, cluster.associations) == ({}, ())
+
+
+def test_the_users_groups_are_noted_where_a_partition_is_for_some() -> None:
+    told = ask(slurm_of("24.11"), "root")
+    assert told.partitions is not None
+    assert build(told, LoginNode(), date=DAY, groups=("lab",)).cluster.user_groups == ("lab",)
+    for record in told.partitions:
+        record.update(AllowGroups="ALL", RootOnly="NO")
+    assert build(told, LoginNode(), date=DAY, groups=("lab",)).cluster.user_groups == ()
+
+
 # PrivateData
 
 

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from ruamel.yaml import YAML
 
-from slurmgpu.cli.actions.init_choices import EnvironmentQuestion
+from slurmgpu.cli.actions.init_choices import EnvironmentQuestion, choose_account, choose_qos
 from slurmgpu.cli.actions.init_terminal import Questions
 from slurmgpu.cli.cluster import command as cluster_command
 from slurmgpu.cli.init import command as init
@@ -620,3 +620,29 @@ def test_the_interpreter_of_these_tests_is_what_a_real_try_finds(tmp_path: Path)
     (one,) = [one for one in found(environ, tmp_path) if one.name.startswith(sys.prefix)][:1]
     done = try_environment(one.environment, GENERIC, read_templates(), tmp_path, environ)
     assert done.version == torch.__version__
+
+
+# Account and QOS
+
+
+BY_PARTITION = Cluster.model_validate(
+    {
+        "name": "here",
+        "partitions": {"gpu": {"qos": ["gpu"], "nodes": [{"gpus": 4}]}},
+        "qos": {"normal": {}, "gpu": {}},
+        "associations": [{"account": "euhpc_e03_068", "qos": ["normal", "gpu"], "default_qos": "normal"}],
+        "dialect": {"required": ["qos"]},
+    }
+)
+ASKS = Questions(yes=True, asker="slurmgpu init")
+
+
+def test_an_account_in_capitals_is_taken_as_slurm_takes_it() -> None:
+    assert choose_account("EUHPC_E03_068", BY_PARTITION, BY_PARTITION, None, ASKS) == "euhpc_e03_068"
+
+
+def test_no_qos_is_written_for_all_jobs_where_the_planner_can_choose_one_for_each() -> None:
+    assert choose_qos(None, BY_PARTITION, BY_PARTITION, "euhpc_e03_068", ASKS) is None
+    assert choose_qos("none", BY_PARTITION, BY_PARTITION, "euhpc_e03_068", ASKS) is None
+    unknown = BY_PARTITION.model_copy(update={"qos": {}})
+    assert choose_qos(None, unknown, unknown, "euhpc_e03_068", ASKS) == "normal"

@@ -23,7 +23,10 @@ from slurmgpu.cli.completing import clusters
     "-p", "--partition", metavar="NAME", help="The partition of your jobs.  [default: each job's best]"
 )
 @click.option(
-    "-q", "--qos", metavar="NAME", help="The QOS of your jobs.  [default: only where one is required]"
+    "-q",
+    "--qos",
+    metavar="NAME",
+    help="The QOS of your jobs.  [default: each job's best, where one is required]",
 )
 @click.option(
     "--environment",

@@ -20,9 +20,9 @@ HEAD = """\
 """
 
 _ORDER = (
-    "name", "description", "based_on", "source", "slurm_name", "default_partition", "default_account", "partitions",
-    "gpu_types", "qos", "associations", "licenses", "reservations", "carbon", "dialect", "slurm", "software", "environments",
-    "default_environment", "guessed", "hidden",
+    "name", "description", "based_on", "source", "slurm_name", "default_partition", "default_account", "user_groups",
+    "partitions", "gpu_types", "qos", "associations", "licenses", "reservations", "carbon", "dialect", "slurm",
+    "software", "environments", "default_environment", "guessed", "hidden",
 )  # fmt: skip
 _NAMED = ("partitions", "gpu_types", "qos", "environments")
 # What is on a line of its own, down to which depth; everything below is written in one line.

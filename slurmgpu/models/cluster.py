@@ -203,6 +203,8 @@ class Cluster(Model):
     """Its QOS by name; none: not known and not checked."""
     associations: tuple[Association, ...] = ()
     """The accounts that the user may charge; none: not known and not checked."""
+    user_groups: tuple[Word, ...] = ()
+    """The user's Unix groups, which the partitions' `groups` are held against; none: not known and not checked."""
     default_account: LowerWord | None = None
     """The account of a job that names none."""
     licenses: dict[Word, _Least] = Field(default_factory=dict)

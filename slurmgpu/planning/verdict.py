@@ -286,6 +286,7 @@ def _of_partition(partition: Partition, ask: Ask) -> Iterator[Clause]:
 def _access(cluster: Cluster, ask: Ask) -> Iterator[Problem]:
     partition = cluster.partitions.get(ask.partition or "", Partition.model_construct())
     subject = f"partition {ask.partition!r}"
+    yield from _groups(cluster, partition, subject)
     yield from _account(cluster, ask, partition, subject)
     qos = effective_qos(cluster, ask.qos, ask.account, ask.partition)
     if qos is None:
@@ -302,6 +303,14 @@ def _access(cluster: Cluster, ask: Ask) -> Iterator[Problem]:
         yield Problem(subject, f"takes only QOS {', '.join(partition.qos)}, not {qos!r}", "qos")
     elif qos in partition.denied_qos:
         yield Problem(subject, f"does not take QOS {qos!r}", "qos")
+
+
+def _groups(cluster: Cluster, partition: Partition, subject: str) -> Iterator[Problem]:
+    own = {*cluster.user_groups}
+    if partition.groups and own and "root" not in own and not own & {*partition.groups}:
+        yield Problem(
+            subject, f"takes only the groups {', '.join(partition.groups)}, and you are in none", "partition"
+        )
 
 
 def _account(cluster: Cluster, ask: Ask, partition: Partition, subject: str) -> Iterator[Problem]:

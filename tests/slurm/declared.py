@@ -228,6 +228,7 @@ def discovered_profile(found: Discovered) -> dict[str, Any]:
     profile = plain(found.cluster)
     for key in ("source", "description", "guessed", "hidden", "software", "dialect"):
         profile.pop(key, None)
+    profile.pop("user_groups", None)
     profile["slurm"].pop("release")
     # The administrator of a sandbox has an account of that name.
     profile["associations"] = [one for one in profile["associations"] if one["account"] != "root"]

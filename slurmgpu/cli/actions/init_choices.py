@@ -48,6 +48,7 @@ def choose_account(
 ) -> str | None:
     """The account to charge; None: none is named, and Slurm takes the user's default one."""
     legal = accounts_here(found, partition)
+    given = None if given is None else given.lower()  # as Slurm keeps them
 
     def check(name: str) -> None:
         if legal and name not in legal:
@@ -104,10 +105,15 @@ def choose_partition(given: str | None, found: Cluster, questions: Questions) ->
 def choose_qos(
     given: str | None, found: Cluster, rules: Cluster, account: str | None, questions: Questions
 ) -> str | None:
-    """The QOS of all jobs, asked for only where one must be named and the profile names none."""
+    """The QOS of all jobs, asked for only where one must be named and the profile names none; None: none for all.
+
+    Where the QOS are known, the planner takes one for each job that starts it: one for all may be legal in no partition.
+    """
     rows = [row for row in found.associations if account in (None, row.account)]
     legal = list(dict.fromkeys(name for row in rows for name in row.qos))
     if given is not None:
+        if given == NONE and NONE not in legal:
+            return None
         if legal and given not in legal:
             raise InvalidInput(
                 f"QOS {given!r} is not one that you may use here", hint=f"one of: {', '.join(legal)}"
@@ -115,8 +121,13 @@ def choose_qos(
         return given
     if "qos" not in rules.dialect.required or rules.dialect.qos is not None or not legal:
         return None
+    question = "Which QOS do your jobs have?"
+    if found.qos:
+        entries = ["the one that starts each job, chosen by the planner", *legal]
+        number = questions.choose(question, entries)
+        return legal[number - 1] if number else None
     own = next((row.default_qos for row in rows if row.default_qos in legal), None)
-    return legal[questions.choose("Which QOS do your jobs have?", legal, legal.index(own) if own else 0)]
+    return legal[questions.choose(question, legal, legal.index(own) if own else 0)]
 
 
 @dataclass

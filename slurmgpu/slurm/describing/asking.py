@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from slurmgpu.errors import SlurmRefused
+from slurmgpu.errors import SlurmRefused, SlurmUnreachable
 from slurmgpu.slurm import sacctmgr, scontrol
 from slurmgpu.slurm.answers import meaning_of
 from slurmgpu.slurm.commands import Answer, Commands, unreachable
@@ -111,7 +111,11 @@ class _Asking:
         if self.most is not None and len(self.slurm.asked) >= self.most:
             self.told.hidden[what] = "not asked: the site's policy allows no more commands (max_slurm_calls)"
             return None
-        answer = self.slurm.ask(argv, timeout=TIMEOUT)
+        try:
+            answer = self.slurm.ask(argv, timeout=TIMEOUT)
+        except SlurmUnreachable as error:  # the controller has answered: this command alone is not here
+            self.told.hidden[what] = error.message.rstrip(".")
+            return None
         if answer.ok:
             return parse(clean(answer.stdout))
         command = " ".join(word for word in argv if not word.startswith("format="))

@@ -43,6 +43,7 @@ class _Build:
         self.told = told
         self.config = told.config
         self.around = around
+        self.groups = tuple(one for one in groups if sound(one))
         self.hidden = dict(told.hidden) | around.hidden
         self.guessed: dict[str, str] = {}
         self.remarks: dict[tuple[str | int, ...], str] = {}
@@ -81,6 +82,7 @@ class _Build:
             gpu_types=self.gpu_types.types,
             qos=qos,
             associations=associations,
+            user_groups=self.groups if any(one.groups for one in partitions.values()) else (),
             default_account=default_account,
             licenses=_licenses(self._sound("licenses", "LicenseName", told.licenses)),
             reservations=_reservations(self._sound("reservations", "ReservationName", told.reservations)),
