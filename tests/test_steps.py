@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -67,6 +68,24 @@ def test_a_step_beside_others_has_what_it_says_and_one_cpu_without_a_word() -> N
         (1, 1, 3),
         (1, 0, 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "asked"),
+    [
+        ({"work": {**ONE, "launch": {"launcher": "srun"}}}, "--gpus-per-task=1"),
+        ({"work": ONE}, "--gpus-per-task=4"),
+        ({"work": {**ONE, "gpus": 2}, "b": ONE}, "--gpus-per-task=2"),
+        ({"b": {**ONE, "gpus": 4}, "work": {**ONE, "overlap": True}}, "--gres=gpu:4"),
+    ],
+)
+def test_where_the_job_names_no_gpus_each_step_asks_for_its_own(steps: dict[str, Any], asked: str) -> None:
+    site = NODES.model_copy(update={"dialect": NODES.dialect.model_copy(update={"gpus": "srun"})})
+    made = plan(steps, site, resources={"gpus_per_node": 4})
+    assert made.option("gres") is None
+    (step,) = [one for one in made.steps if one.name == "work"]
+    given = [*step.srun_options, f"--gres={step.gres}"]
+    assert [one for one in given if re.match("--gpus|--gres=gpu", one)] == [asked]
 
 
 def test_cpus_come_with_the_gpus_of_a_step_as_far_as_the_others_leave_them() -> None:

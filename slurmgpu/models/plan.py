@@ -63,6 +63,8 @@ class PlannedStep(Model):
     srun_options: tuple[str, ...]
     gres: str | None = None
     """The GPUs that srun asks for on each node; None: it has all that the job has there."""
+    own_gpus: int | None = None
+    """GPUs of each task, which Slurm hides from the others; None: each task sees all of its step's on the node."""
     background: bool = False
     exact: bool = False
     """Whether it has a share of its nodes beside others; if not, all of it."""
@@ -187,7 +189,7 @@ class Plan(Model):
                 "processes_per_node",
                 "spawned_per_node",
             ),
-            *("cpus_per_task", "memory", "launcher", "srun_options"),
+            *("cpus_per_task", "memory", "launcher", "srun_options", "own_gpus"),
         )
-        update = {name: getattr(step, name) for name in same} | {"steps": (), "own_gpus": None}
+        update = {name: getattr(step, name) for name in same} | {"steps": ()}
         return self.model_copy(update=update)

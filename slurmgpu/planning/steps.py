@@ -357,6 +357,11 @@ def _planned(
     all_of_it = one.alone and (one.cpus is None or (one.nodes, one.gpus) == (size.nodes, size.gpus_per_node))
     exact = not all_of_it and not step.overlap
     gres = (f"{gpu_word}:{one.gpus}" if one.gpus else "none") if exact and gpu_word else None
+    own_gpus = None
+    if cluster.dialect.gpus == "srun":  # a step that asks for none has none there, also where it is alone
+        gpus = size.gpus_per_node if step.overlap else one.gpus
+        own_gpus = gpus // one.tasks if gpus and not step.overlap and gpus % one.tasks == 0 else None
+        gres = f"{gpu_word}:{gpus}" if gpus and own_gpus is None else None if gpus else gres
     pmi = [f"--mpi={cluster.dialect.mpi}"] if starter.needs_pmi and cluster.dialect.mpi else []
     return PlannedStep.model_construct(
         name=one.name,
@@ -372,12 +377,14 @@ def _planned(
         memory=step.memory,
         launcher=one.launching.launcher,
         srun_options=(
+            *([f"--gpus-per-task={own_gpus}"] if own_gpus else []),
             *pmi,
             *cluster.dialect.srun_options,
             *made.environment.srun_options,
             *step.launch.srun_options,
         ),
         gres=gres,
+        own_gpus=own_gpus,
         exact=exact,
         background=step.background,
         overlap=step.overlap,

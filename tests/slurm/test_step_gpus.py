@@ -52,7 +52,9 @@ def environments(slurm: ThrowawaySlurm, folder: Path, **job: Any) -> tuple[list[
     (folder / "torch").mkdir()
     (folder / "torch" / "__init__.py").touch()
     (folder / "torch" / "distributed.py").touch()
-    document = {"command": ["python3", "show.py"], "resources": {"time": "5", **job.pop("resources")}, **job}
+    document = {"resources": {"time": "5", **job.pop("resources")}, **job}
+    if "steps" not in document:
+        document["command"] = ["python3", "show.py"]
     plan = make_plan(
         validate(Job, Layered(document, {}), "job"),
         validate(Cluster, Layered(SITE, {}), "cluster"),
@@ -102,3 +104,18 @@ def test_a_command_without_srun_sees_the_gpus_of_its_node(
 ) -> None:
     (only,), _ = environments(whole_nodes, tmp_path, resources={"gpus": 1})
     assert only["CUDA_VISIBLE_DEVICES"] == "0,1,2,3"
+
+
+def test_steps_side_by_side_have_the_gpus_that_they_ask_for(
+    whole_nodes: ThrowawaySlurm, tmp_path: Path
+) -> None:
+    show = {"command": ["python3", "show.py"]}
+    steps = {"many": {**show, "gpus": 3, "launch": "srun"}, "one": {**show, "gpus": 1}}
+    found, _ = environments(whole_nodes, tmp_path, steps=steps, resources={"gpus": 4})
+    many = {
+        gpu for one in found if one["SLURM_NTASKS"] == "3" for gpu in one["CUDA_VISIBLE_DEVICES"].split(",")
+    }
+    alone = {
+        gpu for one in found if one["SLURM_NTASKS"] == "1" for gpu in one["CUDA_VISIBLE_DEVICES"].split(",")
+    }
+    assert (len(many), len(alone), len(many | alone)) == (3, 1, 4)
