@@ -610,3 +610,144 @@ def test_an_account_in_capitals_is_the_one_that_slurm_keeps_in_lower_case(field:
     assert plan(on, gpus=1, account="EUHPC_E03_068").option("account") == "euhpc_e03_068"
     with pytest.raises(PlanError):
         plan(on, gpus=1, account="EUHPD_E03_068")
+
+
+# Who may go where
+
+
+def test_a_partition_of_other_groups_is_refused_and_not_chosen() -> None:
+    parts = {"theirs": {"nodes": [A100], "groups": ["physics"]}, "ours": {"nodes": [A100]}}
+    on = cluster(partitions=parts, user_groups=["chemistry"])
+    assert plan(on, gpus=1).partition == "ours"
+    said = refusal(on, gpus=1, partition="theirs")
+    assert "partition 'theirs' takes only the groups physics, and you are in none" in said
+    for groups in (["chemistry", "physics"], ["root"], []):
+        assert plan(cluster(partitions=parts, user_groups=groups), gpus=1, partition="theirs").partition
+
+
+RESERVED = {"workshop": {"partition": "big", "nodes": 2, "accounts": ["alpha"]}}
+
+
+def reserved(**rest: Any) -> Cluster:
+    parts = {"gpu": {"nodes": [A100]}, "big": {"nodes": [A100]}}
+    return cluster(partitions=parts, slurm={"release": "24.11.5"}, reservations=RESERVED, **rest)
+
+
+def test_a_job_in_a_reservation_goes_to_its_partition_as_slurm_sends_it() -> None:
+    made = plan(reserved(), gpus=1, reservation="workshop", account="alpha")
+    assert made.partition == "big"
+    assert why(made, "partition") == "the partition of reservation workshop"
+    assert not [one for one in made.warnings if "reservation" in one]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"reservation": "workshpo"}, "is none of those that the profile of 'here' lists (workshop)"),
+        ({"account": "beta"}, "is for accounts alpha, and the job charges 'beta'"),
+        ({"partition": "gpu"}, "is in partition 'big', and the job goes to 'gpu'"),
+        ({"gpus": 12}, "has 2 nodes, 3 are needed"),
+    ],
+)
+def test_what_does_not_go_with_a_reservation_is_warned_of(asked: dict[str, Any], said: str) -> None:
+    made = plan(reserved(), **{"gpus": 1, "reservation": "workshop", "account": "alpha", **asked})
+    assert [said in one for one in made.warnings if "reservation" in one] == [True]
+
+
+# Guesses
+
+
+GUESSES = {
+    "gpu_types.a100.memory": "what is known of this model; it is also sold with 80 GB",
+    "partitions.gpu.nodes": "16 CPUs for each GPU",
+    "partitions.gpu.limits": "as of the queue before",
+    "qos.normal.limits": "as of published scripts",
+}
+
+
+@pytest.mark.parametrize(
+    ("asked", "said", "guess"),
+    [
+        ({"gpu_memory": "80G"}, "has GPUs of 40 GiB, 80 GiB are asked for", "gpu_types.a100.memory"),
+        ({"cpus_per_task": 96}, "has 64 CPUs a node, 96 are asked for", "partitions.gpu.nodes"),
+        ({"memory": "900G"}, "has 512 GiB of memory a node", "partitions.gpu.nodes"),
+        ({"time": "2-0"}, "allows at most 1-00:00:00, 2-00:00:00 is asked for", "partitions.gpu.limits"),
+        ({"gpus": 12, "qos": "normal"}, "allows at most 8 GPUs a job", "qos.normal.limits"),
+    ],
+)
+def test_a_guess_warns_and_does_not_refuse(asked: dict[str, Any], said: str, guess: str) -> None:
+    described: dict[str, Any] = {
+        "partition": {"limits": {"max_time": "1-0"}},
+        "gpu_types": {"a100": {"memory": "40G"}},
+        "qos": {"normal": {"limits": {"max_gpus": 8}}},
+    }
+    request = {"gpus": 1, **asked}
+    assert said in refusal(cluster(**described), **request)
+    (warning,) = plan(cluster(**described, guessed={guess: GUESSES[guess]}), **request).warnings
+    assert said in warning
+    assert f"that is a guess of the profile ({guess}: {GUESSES[guess]})" in warning
+
+
+def test_what_is_read_goes_before_what_is_guessed() -> None:
+    nodes = [A100, {**A100, "gpu_type": "h100"}]
+    types = {"a100": {"memory": "40G"}, "h100": {"memory": "80G"}}
+    made = plan(cluster(nodes, gpu_types=types, guessed=GUESSES), gpus=1, gpu_memory="80G")
+    assert (made.gpu_type, made.warnings) == ("h100", ())
+
+
+def test_a_gpu_that_is_not_sold_with_so_much_memory_is_no_guess() -> None:
+    guessed = {"gpu_types.v100.memory": "what is known of this model; it is also sold with 32 GB"}
+    nodes = [{**A100, "gpu_type": "v100"}]
+    on = cluster(nodes, gpu_types={"v100": {"memory": "16G"}}, guessed=guessed)
+    assert "has GPUs of 16 GiB, 40 GiB are asked for" in refusal(on, gpus=1, gpu_memory="40G")
+    assert plan(on, gpus=1, gpu_memory="32G").option("gres") == "gpu:1"
+
+
+def test_an_exact_job_is_not_refused_for_a_guess() -> None:
+    on = cluster(guessed=GUESSES)
+    job = {"command": ["x"], "exact": True, "launch": "plain"}
+    job["resources"] = {"partition": "gpu", "gpus_per_node": 1, "cpus_per_task": 96}
+    made = make_plan(validate(Job, Layered(job, {}), "job"), on, Surroundings(work_dir="/w"))
+    assert any("96 are asked for; that is a guess" in one for one in made.warnings)
+
+
+# Memory by the CPU
+
+
+def test_memory_by_the_cpu_counts_one_cpu_a_task_where_none_is_asked_for() -> None:
+    assert plan(cluster(), memory_per_cpu="2G", tasks_per_node=3, launch="srun").option("mem") == "6G"
+    on = cluster([{"count": 2, "gpus": 4}])
+    assert plan(on, gpus=1, memory_per_cpu="2G").option("mem") == "2G"
+
+
+def test_memory_by_the_cpu_is_left_to_slurm_where_the_site_gives_cpus_with_the_gpus() -> None:
+    made = plan(cluster(dialect={"cpus": "none"}), gpus=2, memory_per_cpu="2G")
+    assert (made.option("mem-per-cpu"), made.option("mem")) == ("2G", None)
+    assert "memory" not in [one.what for one in made.reasons]  # it would say that none is asked for
+
+
+# Totals that nodes cannot share
+
+
+def test_a_total_without_equal_shares_says_what_it_costs_and_its_neighbours() -> None:
+    whole = cluster(partition={"whole_nodes": True})
+    said = "7 GPUs in equal shares take 7 nodes with 1 each"
+    neighbours = "; --gpus 8 takes 2; --gpus 4 takes 1"
+    assert (
+        f"{said}, and nodes are given whole: the job pays for 28 GPUs{neighbours}"
+        in plan(whole, gpus=7).warnings
+    )
+    assert f"{said}{neighbours}" in plan(cluster(), gpus=7).warnings
+    for even in ({"gpus": 6}, {"gpus": 8}, {"gpus": 7, "nodes": 7}, {"nodes": 7, "gpus_per_node": 1}):
+        assert not [one for one in plan(whole, **even).warnings if "equal shares" in one]
+
+
+def test_a_total_that_its_nodes_cannot_share_is_asked_for_where_it_is_forced() -> None:
+    assert "gpus: 6, nodes: 3 (partition 'gpu')" in refusal(cluster(), gpus=7, nodes=3)
+    made = plan(cluster(), force=True, gpus=7, nodes=3, time=60)
+    assert (made.option("nodes"), made.option("gpus"), made.option("gres")) == ("3", "7", None)
+    assert (made.gpus_per_node, made.gpu_hours) == (2, 7)
+    assert any(
+        "7 GPUs cannot be split evenly over 3 nodes: processes are started for 2" in one
+        for one in made.warnings
+    )

@@ -59,9 +59,15 @@ def planned(name: str, partition: str | None = None, **resources: Any) -> Plan:
 
 
 def refused(name: str, partition: str | None = None, **resources: Any) -> PlanError:
-    with pytest.raises(PlanError) as caught:
-        planned(name, partition, **resources)
-    return caught.value
+    """The refusal; the warning in its place where the profile only guesses what is against the job."""
+    try:
+        made = planned(name, partition, **resources)
+    except PlanError as error:
+        return error
+    (doubt,) = [one for one in made.warnings if "that is a guess of the profile" in one]
+    assert profile(name).guessed
+    said, _, ways = doubt.partition("what would fit by it: ")
+    return PlanError(said, hint=f"what would fit: {ways}")
 
 
 def partitions() -> list[tuple[str, str, Partition]]:

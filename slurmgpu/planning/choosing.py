@@ -8,8 +8,9 @@ from typing import NamedTuple
 from slurmgpu.errors import PlanError
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.resources import Resources
-from slurmgpu.models.units import Duration
+from slurmgpu.models.units import Duration, GpuRequest
 from slurmgpu.planning.drafting import Draft, Tasks, draft
+from slurmgpu.planning.guesses import Doubted, without_guesses
 from slurmgpu.planning.nodes import gpu_type_matches, is_slice, names_of, selectable
 from slurmgpu.planning.request import Misfit, Problem, Request
 
@@ -17,7 +18,7 @@ __all__ = ["Candidates", "Chosen", "by_preference", "candidates", "choose", "pre
 
 
 class Chosen(NamedTuple):
-    """The draft that is taken, why its partition is, and what was overruled."""
+    """The draft that is taken, why its partition is, and what was overruled or is likely not meant."""
 
     draft: Draft
     why: str
@@ -110,6 +111,16 @@ def choose(
     ``force`` takes the nearest draft all the same, and says what was overruled.
     """
     _check_names(cluster, resources, force)
+    reserved = cluster.reservations.get(resources.reservation or "")
+    names_none = resources.partition is None and cluster.dialect.partition != "never"
+    if reserved and names_none and reserved.partition in cluster.partitions:
+        # As Slurm does where a job names none.
+        there = resources.model_copy(update={"partition": reserved.partition})
+        chosen = choose(cluster, there, tasks, force=force, ways_out=ways_out)
+        return chosen._replace(why=f"the partition of reservation {resources.reservation}")
+    even = _rounded_down(resources) if force else None
+    if even is not None:
+        return _uneven(cluster, resources, choose(cluster, even, tasks, force=force, ways_out=ways_out))
     if not cluster.known:
         return _undescribed(cluster, resources, tasks)
     known = [name for name in _named(resources) if name in cluster.partitions]
@@ -119,11 +130,16 @@ def choose(
         )
         return _undescribed(cluster, resources, tasks)._replace(overruled=(overruled,))
     found = candidates(cluster, resources, tasks)
+    if not found.fitting and (doubted := without_guesses(cluster, resources)) is not None:
+        sure = candidates(doubted.cluster, resources, tasks)
+        if sure.fitting:
+            return _by_facts(doubted, resources, sure.fitting, found.failing, ways_out)
     if found.fitting:
         best = preferred(cluster, found.fitting)
         if resources.partition and len(_named(resources)) > 1:
             return _several(cluster, resources, best, found)
-        return Chosen(best, _why(cluster, resources, best, found.fitting))
+        costly = _costly_total(cluster, resources, best, tasks)
+        return Chosen(best, _why(cluster, resources, best, found.fitting), (costly,) if costly else ())
     reasons = _merged(found.failing)
     if force and found.nearest:
         return Chosen(found.nearest[0], "as asked" if resources.partition else "forced", tuple(reasons))
@@ -140,6 +156,76 @@ def choose(
         if ways
         else "no smaller request of this kind fits either",
     )
+
+
+def _rounded_down(resources: Resources) -> Resources | None:
+    """A total of GPUs that its nodes cannot share equally, rounded down to one that they can; None: it is no such one."""
+    total, nodes = resources.gpus, resources.nodes
+    if total is None or nodes is None or resources.gpus_per_node or total.count <= nodes:
+        return None
+    over = total.count % nodes
+    even = GpuRequest(total.count - over, total.type)
+    return resources.model_copy(update={"gpus": even}) if over else None
+
+
+def _uneven(cluster: Cluster, resources: Resources, chosen: Chosen) -> Chosen:
+    """A draft of equal shares that asks for the total all the same: Slurm starts it."""
+    assert resources.gpus is not None
+    total, layout = resources.gpus.count, chosen.draft.layout
+    splits = (
+        "each node gives all its GPUs"
+        if cluster.dialect.gpus in ("srun", "none")
+        else "Slurm splits them as it likes, and where a node gets fewer, processes fail"
+    )
+    said = (
+        f"{total} GPUs cannot be split evenly over {layout.nodes} nodes: processes are started for "
+        f"{layout.gpus_per_node} on each; {splits}"
+    )
+    layout = layout._replace(gpus=total, why=f"{total} GPUs over {layout.nodes} nodes, as Slurm splits them")
+    return chosen._replace(draft=chosen.draft._replace(layout=layout), overruled=(said, *chosen.overruled))
+
+
+def _costly_total(cluster: Cluster, resources: Resources, made: Draft, tasks: Tasks) -> str | None:
+    """That a total of GPUs takes more nodes than would hold it, since it has no larger equal shares; and what would not."""
+    layout, sizes = made.layout, [group.gpu_count for group in made.groups]
+    if resources.gpus is None or resources.nodes is not None or not sizes or None in sizes:
+        return None
+    total, most = resources.gpus.count, max(size or 0 for size in sizes)
+    fewest = -(-total // most)
+    if layout.nodes <= fewest:
+        return None
+    partition = cluster.partitions.get(made.partition or "")
+    whole = made.ask.whole or (partition is not None and partition.whole_nodes)
+    pays = f", and nodes are given whole: the job pays for {layout.nodes * most} GPUs" if whole else ""
+    better = [
+        f"--gpus {number * most} takes {number}"
+        for number in (fewest, fewest - 1)
+        if number
+        and candidates(
+            cluster,
+            resources.model_copy(update={"gpus": GpuRequest(number * most, resources.gpus.type)}),
+            tasks,
+        ).fitting
+    ]
+    said = f"{total} GPUs in equal shares take {layout.nodes} nodes with {layout.gpus_per_node} each{pays}"
+    return "; ".join([said, *better])
+
+
+def _by_facts(
+    doubted: Doubted,
+    resources: Resources,
+    fitting: list[Draft],
+    failing: dict[str, list[Clause]],
+    ways_out: Callable[[], list[str]],
+) -> Chosen:
+    """The draft that only guesses of the profile are against, which are said."""
+    best = preferred(doubted.cluster, fitting)
+    name = best.partition or ""
+    against = "; ".join(_merged({name: failing[name]}))
+    ways = ways_out()
+    nearby = f"; what would fit by it: {'; or '.join(ways)}" if ways else ""
+    warning = f"{against}; that is a guess of the profile ({doubted.of(name)}){nearby}"
+    return Chosen(best, _why(doubted.cluster, resources, best, fitting), (warning,))
 
 
 def _check_names(cluster: Cluster, resources: Resources, force: bool) -> None:

@@ -48,11 +48,15 @@ def cost_of(cluster: Cluster, draft: Draft, time: Duration | None, *, tasks: int
         if gpus is None
         else f"{each}{count(layout.nodes, 'node')} x {count(gpus, 'GPU')} x {time}{rounded}"
     )
+    if layout.gpus is not None and not rounded:
+        gpu_hours, why = layout.gpus * hours, f"{each}{count(layout.gpus, 'GPU')} x {time}"
     if partition is None or partition.billing is None:
         return Cost(gpu_hours, why, None, "", "")
     billing = partition.billing
     qos = cluster.qos.get(draft.qos.value or "")
     factor = 1.0 if qos is None or qos.usage_factor is None else qos.usage_factor
+    if layout.gpus is not None and not rounded:
+        return Cost(gpu_hours, why, None, billing.unit, "it depends on how Slurm splits the GPUs")
     by_gpu = billing.gpu or billing.gpu_by_type
     if (by_gpu and gpus is None) or (billing.cpu and cpus is None) or (billing.memory and memory is None):
         return Cost(gpu_hours, why, None, billing.unit, "it depends on what the site gives")

@@ -20,7 +20,15 @@ from slurmgpu.planning.nodes import (
     suits,
 )
 from slurmgpu.planning.request import Ask, Layout, Misfit, Problem, Request, spread
-from slurmgpu.planning.sizing import Setting, Sized, cpus_asked, cpus_per_node, memory_asked, memory_per_node
+from slurmgpu.planning.sizing import (
+    Setting,
+    Sized,
+    cpus_asked,
+    cpus_counted,
+    cpus_per_node,
+    memory_asked,
+    memory_per_node,
+)
 from slurmgpu.planning.verdict import limits_for, problems
 
 __all__ = ["Draft", "draft"]
@@ -224,7 +232,7 @@ def _sized(
     account = Chosen(resources.account, "as asked", asked=True)
     place = Setting(layout, groups, _tightest(cluster, name, qos.value, account.value))
     cpus = cpus_per_node(cluster, resources, place, tasks)
-    memory = memory_per_node(cluster, resources, place, cpus.amount)
+    memory = memory_per_node(cluster, resources, place, cpus_counted(cluster, place, cpus, tasks))
     made = Draft(
         name, layout, groups, tasks, cpus, memory, account, qos, asked.constraint, asked, pinned, pin.why
     )

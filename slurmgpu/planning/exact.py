@@ -17,6 +17,7 @@ from slurmgpu.models.plan import Option
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration, GpuRequest, Memory
 from slurmgpu.planning.binding import Starting, binding_words, check_starts
+from slurmgpu.planning.guesses import without_guesses
 from slurmgpu.planning.judging_options import judge_options
 from slurmgpu.planning.launcher_choice import Launching, choose_launcher, outside_the_container, own_loop
 from slurmgpu.planning.settled import (
@@ -58,7 +59,7 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
             refuse_timeout(job, field)
     options = tuple(exact_options(job))
     components = tuple(tuple(component_options(one)) for one in job.components)
-    overruled = _never_starts(cluster, (options, *components), around.force)
+    overruled = _never_starts(cluster, job.resources, (options, *components), around.force)
     name, environment = resolve_environment(job, cluster, around.environments)
     size = ExactSize(job.resources)
     launching = _launching(job, environment, size, around)
@@ -94,14 +95,22 @@ def _check_binding(job: Job, environment: Environment, launching: Launching, siz
 
 
 def _never_starts(
-    cluster: Cluster, components: tuple[tuple[Option, ...], ...], force: bool
+    cluster: Cluster, resources: Resources, components: tuple[tuple[Option, ...], ...], force: bool
 ) -> tuple[str, ...]:
     """Why it would never start, when that is overruled; PlanError when it is not."""
-    found: list[str] = []
-    for number, options in enumerate(components):
-        of = f"component {number}: " if len(components) > 1 else ""
-        judged = judge_options(cluster, {option.name: option.value for option in options})
-        found += [f"{of}{problem}" for problem in judged]
+
+    def judged(on: Cluster) -> list[str]:
+        found: list[str] = []
+        for number, options in enumerate(components):
+            of = f"component {number}: " if len(components) > 1 else ""
+            given = {option.name: option.value for option in options}
+            found += [f"{of}{problem}" for problem in judge_options(on, given)]
+        return found
+
+    found = judged(cluster)
+    if found and (doubted := without_guesses(cluster, resources)) and not judged(doubted.cluster):
+        why = "; ".join(f"{key}: {why}" for key, why in doubted.guesses.items())
+        return tuple(f"{one}; that is a guess of the profile ({why})" for one in found)
     if found and not force:
         raise PlanError(
             f"the job as it is would never start on {cluster.name!r}: {'; '.join(found)}",

@@ -95,7 +95,7 @@ def _size(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     yield from _segment(job, cluster, made)
     yield from _gpus(job, cluster, made)
     yield from _cpus(cluster, made)
-    yield from _memory(cluster, made)
+    yield from _memory(job, cluster, made)
     qos = cluster.qos.get(made.draft.qos.value or "")
     if job.resources.exclusive:
         yield Option.of("exclusive", None, _AS_ASKED)
@@ -139,6 +139,11 @@ def _gpus(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     def typed(count: int) -> str:
         return f"{kind}:{count}" if kind else str(count)
 
+    if layout.gpus is not None and style not in ("srun", "none"):
+        yield Option.of("gpus", typed(layout.gpus), layout.why)
+        if others:
+            yield Option.of("gres", ",".join(others), _AS_ASKED)
+        return
     per_node = f"{layout.gpus_per_node} on each node"
     if layout.gpus_per_node and style == "gres":
         value = ",".join([f"gpu:{typed(layout.gpus_per_node)}", *others])
@@ -181,9 +186,11 @@ def _share(memory: Sized, parts: int) -> Memory:
     return Memory(-(-mib // parts) if memory.asked else mib // parts)
 
 
-def _memory(cluster: Cluster, made: Layouted) -> Iterator[Option]:
+def _memory(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
     mib, style = made.draft.memory.amount, cluster.dialect.memory
     if mib is None:
+        if made.draft.memory.asked:
+            yield Option.of("mem-per-cpu", str(job.resources.memory_per_cpu), made.draft.memory.why)
         return
     if style == "mem" or mib == 0:
         yield Option.of("mem", str(Memory(mib)), made.draft.memory.why)

@@ -86,7 +86,7 @@ def _left_out(job: Job, cluster: Cluster, draft: Draft) -> tuple[Reason, ...]:
     left: list[Reason] = []
     if draft.cpus.amount is None:
         left.append(Reason.of("CPUs", "not asked for", draft.cpus.why))
-    if draft.memory.amount is None:
+    if draft.memory.amount is None and not draft.memory.asked:
         left.append(Reason.of("memory", "not asked for", draft.memory.why))
     if job.resources.time is None:
         partition = cluster.partitions.get(draft.partition or "")
@@ -116,7 +116,30 @@ def warnings(cluster: Cluster, chosen: Chosen, resources: Resources) -> tuple[st
         found.append(
             "no CPUs are asked for, and Slurm's usual default is 1 a task; --cpus-per-gpu asks for more"
         )
-    return (*found, *_loose_types(cluster, draft))
+    return (*found, *_loose_types(cluster, draft), *_reserved(cluster, draft, resources.reservation))
+
+
+def _reserved(cluster: Cluster, draft: Draft, name: str | None) -> Iterator[str]:
+    """Why a job may not start in the reservation that it names. They come and go, so nothing is refused for it."""
+    if name is None or "," in name or cluster.slurm.release is None or "reservations" in cluster.hidden:
+        return
+    look = f"scontrol show reservation {name} shows it as it is now"
+    reserved = cluster.reservations.get(name)
+    if reserved is None:
+        known = ", ".join(cluster.reservations) or "none"
+        yield f"reservation {name!r} is none of those that the profile of {cluster.name!r} lists ({known}); {look}"
+        return
+    account = draft.account.value or cluster.default_account
+    barred = {one[1:] for one in reserved.accounts if one.startswith("-")}
+    let_in = {one for one in reserved.accounts if not one.startswith("-")}
+    if account is not None and (account in barred or (let_in and account not in let_in)):
+        yield (
+            f"reservation {name!r} is for accounts {', '.join(reserved.accounts)}, and the job charges {account!r}; {look}"
+        )
+    if draft.partition is not None and reserved.partition not in (None, draft.partition):
+        yield f"reservation {name!r} is in partition {reserved.partition!r}, and the job goes to {draft.partition!r}"
+    if reserved.nodes is not None and draft.layout.nodes > reserved.nodes:
+        yield f"reservation {name!r} has {count(reserved.nodes, 'node')}, {draft.layout.nodes} are needed; {look}"
 
 
 def _loose_types(cluster: Cluster, draft: Draft) -> list[str]:

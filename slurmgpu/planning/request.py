@@ -65,6 +65,8 @@ class Layout(NamedTuple):
     nodes: int
     gpus_per_node: int
     why: str
+    gpus: int | None = None
+    """GPUs in all, where nodes get different numbers of them, and ``gpus_per_node`` is the least that can be counted on."""
 
 
 class Misfit(Exception):

@@ -11,7 +11,15 @@ from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Memory
 from slurmgpu.planning.request import Layout, count
 
-__all__ = ["Setting", "Sized", "cpus_asked", "cpus_per_node", "memory_asked", "memory_per_node"]
+__all__ = [
+    "Setting",
+    "Sized",
+    "cpus_asked",
+    "cpus_counted",
+    "cpus_per_node",
+    "memory_asked",
+    "memory_per_node",
+]
 
 
 class Setting(NamedTuple):
@@ -124,8 +132,19 @@ def _cpus_share(cluster: Cluster, place: Setting) -> Sized:
     return Sized(cpus, _describe(place, group, f"{group.cpus} CPUs", own))
 
 
+def cpus_counted(cluster: Cluster, place: Setting, cpus: Sized, tasks_per_node: int) -> int | None:
+    """The CPUs that a node gives, by which memory is counted; None: the site gives them with the GPUs, and how many is not
+    known. A task that asks for none gets one."""
+    given_by_site = not cluster.dialect.cpu_share or cluster.dialect.cpus == "none"
+    if cpus.amount is None and not (place.layout.gpus_per_node and given_by_site):
+        return tasks_per_node
+    return cpus.amount
+
+
 def memory_asked(resources: Resources, layout: Layout, cpus: int | None) -> Sized | None:
-    """Memory on each node as the job asks for it, in MiB (0: all of it); None when it does not."""
+    """Memory on each node as the job asks for it, in MiB (0: all of it; its amount None: by the CPU, and there are
+    ``cpus`` None: not known how many); None when it does not.
+    """
     gpus = layout.gpus_per_node
     if resources.memory is not None:
         return Sized(resources.memory.mib, "as asked", asked=True)
@@ -137,11 +156,9 @@ def memory_asked(resources: Resources, layout: Layout, cpus: int | None) -> Size
         each = resources.memory_per_gpu
         return Sized(each.mib * gpus, f"{count(gpus, 'GPU')} x {each}", asked=True)
     if resources.memory_per_cpu is not None:
-        if cpus is None:
-            raise PlanError(
-                "resources.memory_per_cpu is given, and the CPUs are not known", hint="set cpus_per_task too"
-            )
         per_cpu = resources.memory_per_cpu
+        if cpus is None:
+            return Sized(None, f"{per_cpu} for each CPU that the site gives with the GPUs", asked=True)
         return Sized(per_cpu.mib * cpus, f"{count(cpus, 'CPU')} x {per_cpu}", asked=True)
     return None
 

@@ -109,6 +109,14 @@ def _total(resources: Resources) -> int:
 
 def _other_gpus(cluster: Cluster, resources: Resources, tasks: Tasks) -> Ways:
     per_node, total = resources.gpus_per_node, _total(resources)
+    if resources.gpus and resources.nodes and total % resources.nodes:
+        down = total - total % resources.nodes
+        for even in (down, down + resources.nodes):
+            request = GpuRequest(even, resources.wanted_gpu_type)
+            if even:
+                yield Way(
+                    f"gpus: {even}, nodes: {resources.nodes}", resources.model_copy(update={"gpus": request})
+                )
     same = reshaped(resources, total)
     shaped = resources.nodes is not None or per_node is not None
     even = total < _whole_node(cluster) or total % _whole_node(cluster) == 0

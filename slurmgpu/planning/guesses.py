@@ -1,0 +1,104 @@
+"""Figures of a profile that were guessed: a request is sized and placed by them, and never refused for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
+from slurmgpu.models.gpu_models import well_known
+from slurmgpu.models.limits import Limits
+from slurmgpu.models.resources import Resources
+from slurmgpu.models.units import Memory
+
+__all__ = ["Doubted", "without_guesses"]
+
+
+class Doubted(NamedTuple):
+    """A cluster without the guessed figures that a request may be over, and what was left out of it."""
+
+    cluster: Cluster
+    guesses: dict[str, str]
+    """A key of the profile, and why it was guessed so."""
+
+    def of(self, partition: str | None) -> str:
+        """The guesses that count on a partition, in words."""
+        there = f"partitions.{partition}"
+        kept = {
+            key: why
+            for key, why in self.guesses.items()
+            if not key.startswith("partitions.") or f"{key}.".startswith(f"{there}.")
+        }
+        return "; ".join(f"{key}: {why}" for key, why in kept.items())
+
+
+def without_guesses(cluster: Cluster, resources: Resources) -> Doubted | None:
+    """What is known for sure of a cluster, as far as the request's own amounts are held against it.
+
+    None where nothing was guessed that they are held against.
+    """
+    if not cluster.guessed:
+        return None
+    left_out: dict[str, str] = {}
+
+    def guessed(*keys: str) -> bool:
+        found = [key for key in keys if key in cluster.guessed]
+        left_out.update({key: cluster.guessed[key] for key in found})
+        return bool(found)
+
+    types = dict(cluster.gpu_types)
+    if resources.gpu_memory is not None:
+        for name, known in types.items():
+            keys = ("gpu_types", f"gpu_types.{name}", f"gpu_types.{name}.memory")
+            if known.memory is None or not known.memory < resources.gpu_memory:
+                continue
+            if _is_sold_with(known.gres or name, resources.gpu_memory) and guessed(*keys):
+                types[name] = known.model_copy(update={"memory": resources.gpu_memory})
+    partitions = {
+        name: _sure_of(name, partition, resources, guessed) for name, partition in cluster.partitions.items()
+    }
+    qos = {
+        name: rule.model_copy(update={"limits": Limits.model_construct()})
+        if rule.limits.model_fields_set and guessed("qos", f"qos.{name}", f"qos.{name}.limits")
+        else rule
+        for name, rule in cluster.qos.items()
+    }
+    sure = cluster.model_copy(update={"gpu_types": types, "partitions": partitions, "qos": qos})
+    return Doubted(sure, left_out) if left_out else None
+
+
+def _is_sold_with(name: str, memory: Memory) -> bool:
+    """Whether GPUs of a type may have as much memory: no V100 was ever sold with 80 GB."""
+    model = well_known(name)
+    return model is None or memory.mib <= max(model.memory, *model.other_sizes, 0) * 1024
+
+
+def _sure_of(
+    name: str, partition: Partition, resources: Resources, guessed: Callable[..., bool]
+) -> Partition:
+    there = f"partitions.{name}"
+    nodes = tuple(
+        _sure_of_nodes(
+            group, resources, guessed, ("partitions", there, f"{there}.nodes"), f"{there}.nodes.{number}"
+        )
+        for number, group in enumerate(partition.nodes)
+    )
+    limits = partition.limits
+    if limits.model_fields_set and guessed(f"{there}.limits"):
+        limits = Limits.model_construct(default_time=limits.default_time)
+    return partition.model_copy(update={"nodes": nodes, "limits": limits})
+
+
+def _sure_of_nodes(
+    group: NodeGroup, resources: Resources, guessed: Callable[..., bool], above: tuple[str, ...], place: str
+) -> NodeGroup:
+    cpus = resources.cpus_per_task or resources.cpus_per_gpu or resources.tasks_per_node
+    memory = resources.memory or resources.memory_per_gpu or resources.memory_per_cpu
+    update: dict[str, object] = {}
+    if cpus and group.cpus and guessed(*above, f"{place}.cpus"):
+        update["cpus"] = None
+    if memory and group.memory and guessed(*above, f"{place}.memory"):
+        update["memory"] = None
+    if (resources.gpus or resources.gpus_per_node) and group.gpus is not None and guessed(f"{place}.gpus"):
+        update["gpus"] = None
+    return group.model_copy(update=update)
