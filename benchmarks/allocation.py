@@ -1,0 +1,519 @@
+"""Is what the plan says what Slurm gives? Random requests, started on real twins of described clusters.
+
+For each profile: a Slurm of the same partitions, limits and kinds of node is started, with at most three nodes of a
+kind, and nodes that run jobs on pretend GPUs. Random jobs that the planner takes are submitted, one after the other.
+While a job runs, what slurmctld gave it (nodes, GPUs by type and index, CPUs, memory) and what each process saw (its
+node, its GPUs, its CPUs) are compared with what the plan said.
+
+    python benchmarks/allocation.py --requests 40 --seed 1 csc-mahti mixed
+    python benchmarks/allocation.py --requests 40 --discovered          # planned on what discovery writes of the twin
+    python benchmarks/allocation.py --requests 40 --write               # all profiles; results/allocation.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from agreement import effective, tool
+
+from slurmgpu.errors import PlanError
+from slurmgpu.files.clusters import load_cluster
+from slurmgpu.files.data import data_folder, read_templates
+from slurmgpu.files.layered import Layered
+from slurmgpu.files.yaml import validate
+from slurmgpu.models.cluster import Cluster, NodeGroup
+from slurmgpu.models.gpu_models import names_a_slice
+from slurmgpu.models.job import Job
+from slurmgpu.models.plan import Plan
+from slurmgpu.models.units import Memory
+from slurmgpu.planning.planner import make_plan
+from slurmgpu.planning.settled import Surroundings
+from slurmgpu.rendering.render import render_script
+from slurmgpu.sandbox.shape import Shape
+from slurmgpu.sandbox.starting import Started, client_env, start
+from slurmgpu.sandbox.twin import GPUS, twin_of
+
+PROFILES = [
+    "mixed", "csc-mahti", "drac-narval", "uq-bunya", "nhr-grete", "uva-afton", "mila", "lumi-g", "ncsa-delta",
+    "nih-biowulf", "surf-snellius", "mit-engaging", "olcf-frontier", "cines-adastra", "psc-bridges2", "cscs-daint",
+]  # fmt: skip
+MOST_NODES = 3
+"""Nodes of a kind: as many as show whether types are mixed."""
+MOST_PROCESSES = 24
+PATIENCE_S = 60.0
+
+# What untyped requests get mixed: two types on a node, whole GPUs beside slices of two sizes, two types side by side.
+MIXED: dict[str, Any] = {
+    "name": "mixed",
+    "partitions": {
+        "mixed": {"nodes": [{"count": 3, "gpus": {"a100": 2, "a30": 2}, "cpus": 32, "memory": "100G"}]},
+        "sliced": {
+            "nodes": [
+                {"count": 2, "gpus": {"a100_2g.10gb": 4, "a100_3g.20gb": 4}, "cpus": 32, "memory": "100G"},
+                {"count": 2, "gpus": {"a100": 3, "a100_1g.5gb": 7}, "cpus": 32, "memory": "100G"},
+                {
+                    "count": 2,
+                    "gpus": 4,
+                    "gpu_type": "a100",
+                    "cpus": 32,
+                    "memory": "100G",
+                    "threads_per_core": 2,
+                },
+            ]
+        },
+        "apart": {
+            "nodes": [
+                {"count": 2, "gpus": 4, "gpu_type": "v100", "cpus": 32, "memory": "100G"},
+                {"count": 3, "gpus": 8, "gpu_type": "h100", "cpus": 96, "memory": "1000G"},
+            ]
+        },
+        "whole": {
+            "whole_nodes": True,
+            "nodes": [
+                {"count": 2, "gpus": 4, "gpu_type": "mi250x", "cpus": 32, "memory": "100G"},
+                {"count": 2, "gpus": {"a100": 2, "a30": 2}, "cpus": 32, "memory": "100G"},
+            ],
+        },
+    },
+}
+# Each process leaves its environment where the benchmark looks, and stays until it was seen.
+SHOW = """\
+out=$1/$SLURM_JOB_ID
+env >"$out.${SLURM_STEP_ID-batch}.${SLURM_PROCID-0}.part"
+mv "$out.${SLURM_STEP_ID-batch}.${SLURM_PROCID-0}.part" "$out.${SLURM_STEP_ID-batch}.${SLURM_PROCID-0}.env"
+for n in $(seq 120); do [ -e "$out.seen" ] && exit; sleep 0.5; done
+"""
+
+
+def described(name: str) -> Cluster:
+    """A profile with few nodes of each kind."""
+    if name == MIXED["name"]:
+        cluster = validate(Cluster, Layered(MIXED, {}), "cluster")
+    else:
+        cluster = load_cluster(data_folder("clusters") / f"{name}.yaml")
+
+    def few(group: NodeGroup) -> NodeGroup:
+        gpus = GPUS if group.gpus is None else group.gpus  # as many as the twin assumes
+        count = min(group.count or MOST_NODES, MOST_NODES)
+        return group.model_copy(update={"count": count, "names": None, "gpus": gpus})
+
+    partitions = {
+        key: one.model_copy(update={"nodes": tuple(map(few, one.nodes))})
+        for key, one in cluster.partitions.items()
+    }
+    return cluster.model_copy(update={"partitions": partitions})
+
+
+class Live:
+    """A Slurm like a described cluster whose nodes run jobs."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.shape: Shape = twin_of(cluster)[0].model_copy(update={"live": True})
+        self.folder = Path(tempfile.mkdtemp(prefix="allocation-", dir="/tmp")).resolve()
+        self.env = client_env(self.folder)
+        self.seen = self.folder / "seen"
+        self.started: Started | None = None
+
+    def __enter__(self) -> Live:
+        self.started = start(
+            self.folder, name="allocation", cluster="allocation", shape=self.shape, accounting=True, seconds=300,
+            on={"configured": self._configured},
+        )  # fmt: skip
+        self.seen.mkdir()
+        (self.seen / "show.sh").write_text(SHOW)
+        return self
+
+    def _configured(self) -> None:
+        with (self.folder / "slurm.conf").open("a") as conf:  # the machine is slow for so many nodes
+            conf.write("MessageTimeout=60\nBatchStartTimeout=120\n")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.started is not None:
+            self.started.end()
+
+    def run(self, *words: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+        """One of Slurm's commands there."""
+        return subprocess.run(words, input=text, env=self.env, capture_output=True, text=True, timeout=120)
+
+    def learned(self) -> Cluster:
+        """The twin as discovery writes it."""
+        path = self.folder / "learned.yaml"
+        tool("cluster", "discover", "--name", "learned", "--to", str(path), env=self.env)
+        return load_cluster(path)
+
+
+# Requests
+
+
+def request(rng: random.Random, cluster: Cluster, account: str) -> dict[str, Any]:
+    """A random job, as in a job file: of one node or several, with a type, a slice, a memory, or none named."""
+    name = rng.choice(list(cluster.partitions))
+    partition = cluster.partitions[name]
+    kind = rng.choice(partition.kinds)
+    limits = effective(cluster, partition)
+    most = [one for one in (kind.gpu_count or 4, limits.max_gpus, limits.per_user.gpus) if one]
+    gpus = rng.choice([1, 1, 2, rng.randint(1, min(most)), min(most)])
+    resources: dict[str, Any] = {"time": "5"}
+    if cluster.dialect.partition != "never" and (
+        rng.random() < 0.7 or partition.by_name or partition.preemptible
+    ):
+        resources["partition"] = name
+    if not cluster.associations or "account" in cluster.dialect.required:
+        resources["account"] = account
+    if rng.random() < 0.4:
+        resources["gpus"] = gpus * rng.choice([1, 1, 2, 3])
+        if rng.random() < 0.3:
+            resources["nodes"] = rng.choice([1, 2])
+    else:
+        resources["gpus_per_node"] = gpus
+        if rng.random() < 0.4:
+            resources["nodes"] = rng.choice([2, 3])
+    if kind.gpu_type and rng.random() < 0.4:
+        resources["gpu_type"] = kind.gpu_type
+    known = cluster.gpu_types.get(kind.gpu_type or "")
+    if known and known.memory and rng.random() < 0.2:
+        resources["gpu_memory"] = str(known.memory)
+    if rng.random() < 0.3:
+        resources["cpus_per_task"] = rng.choice([1, 2, 3, 4])
+    elif rng.random() < 0.2:
+        resources["cpus_per_gpu"] = rng.choice([1, 2, 4])
+    if rng.random() < 0.3:
+        resources |= rng.choice(
+            [{"memory": "9G"}, {"memory_per_gpu": "3G"}, {"memory_per_cpu": "700M"}, {"memory": "0"}]
+        )
+    if rng.random() < 0.1:
+        resources["exclusive"] = True
+    launch = rng.choice(["srun", "srun", "plain"])
+    if launch == "srun" and rng.random() < 0.3:
+        resources["tasks_per_node"] = rng.choice([1, gpus])
+    return {"resources": resources, "launch": launch, "name": "allocation"}
+
+
+def taken(
+    rng: random.Random, cluster: Cluster, account: str, folder: Path, number: int
+) -> Iterator[tuple[dict[str, Any], Plan]]:
+    """So many random jobs that the planner takes, with their plans."""
+    made = tries = 0
+    while made < number and tries < 200 * number:
+        tries += 1
+        job = request(rng, cluster, account)
+        whole = {**job, "command": ["sh", f"{folder}/show.sh", str(folder)], "environment": {}}
+        whole["output"] = f"{folder}/%j.out"
+        try:
+            plan = make_plan(
+                validate(Job, Layered(whole, {}), "job"), cluster, Surroundings(work_dir=str(folder))
+            )
+        except PlanError:
+            continue
+        if plan.nodes * plan.processes_per_node <= MOST_PROCESSES:
+            made += 1
+            yield job, plan
+
+
+# What was given
+
+
+class Part(NamedTuple):
+    """What a job was given on a node."""
+
+    cpus: int
+    memory: int
+    gpus: dict[str, frozenset[int]]
+    """The indices of its GPUs, by type."""
+
+
+def ranges(text: str) -> set[int]:
+    """``0-3,6`` as numbers."""
+    found: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def parts_of(twin: Live, shown: str) -> dict[str, Part]:
+    """Nodes -> what `scontrol show job -d` says was given there."""
+    found: dict[str, Part] = {}
+    for match in re.finditer(r"^\s+Nodes=(\S+) CPU_IDs=(\S*) Mem=(\d+) GRES=(.*)$", shown, re.MULTILINE):
+        hosts, cpus, memory, gres = match.groups()
+        gpus: dict[str, frozenset[int]] = {}
+        for one in re.finditer(r"gpu(?::([^:(,]+))?:\d+\(IDX:([0-9,-]*)\)", gres):
+            gpus[one[1] or ""] = frozenset(ranges(one[2]))
+        for host in twin.run("scontrol", "show", "hostnames", hosts).stdout.split():
+            found[host] = Part(len(ranges(cpus)), int(memory), gpus)
+    return found
+
+
+class Given(NamedTuple):
+    """What a job got: its record, its parts of nodes, the environment of each process."""
+
+    record: dict[str, str]
+    parts: dict[str, Part]
+    ranks: list[dict[str, str]]
+
+
+class Failed(Exception):
+    """Why a job was not seen running."""
+
+
+def given(twin: Live, plan: Plan) -> Given:
+    """Submit a plan's script, look at the job while it runs, and wait until it has ended."""
+    sent = twin.run("sbatch", "--parsable", text=render_script(plan, read_templates()))
+    if sent.returncode:
+        raise Failed(f"rejected: {sent.stderr.strip()}")
+    job = sent.stdout.strip().split(";")[0]
+    processes = plan.processes_per_node * (plan.nodes if plan.launcher == "srun" else 1)
+    deadline = time.monotonic() + PATIENCE_S
+    try:
+        while len(files := list(twin.seen.glob(f"{job}.*.env"))) < processes:
+            shown = twin.run("scontrol", "show", "job", "-d", job).stdout
+            state = re.search(r"JobState=(\S+) Reason=(\S+)", shown)
+            if state and state[1] not in {"PENDING", "CONFIGURING", "RUNNING"}:
+                log = twin.seen / f"{job}.out"
+                raise Failed(
+                    f"ended: {state[1]} {state[2]}: {log.read_text()[-600:] if log.exists() else ''}"
+                )
+            if time.monotonic() > deadline:
+                raise Failed(f"{state and state.groups()}, {len(files)} of {processes} processes seen")
+            time.sleep(0.1)
+        shown = twin.run("scontrol", "show", "job", "-d", job).stdout
+        record = dict(re.findall(r"(\S+?)=(\S*)", shown))
+        environments = [
+            dict(line.split("=", 1) for line in file.read_text().splitlines() if "=" in line)
+            for file in files
+        ]
+        return Given(record, parts_of(twin, shown), environments)
+    finally:
+        (twin.seen / f"{job}.seen").touch()
+        ended = time.monotonic() + PATIENCE_S
+        while time.monotonic() < ended:
+            if not twin.run("squeue", "-h", "-j", job).stdout.strip():
+                break
+            time.sleep(0.1)
+        else:
+            twin.run("scancel", job)
+
+
+# What was said
+
+
+def kinds_in(cluster: Cluster, plan: Plan) -> list[NodeGroup]:
+    """The kinds of node of the plan's partition; of all, where it names none."""
+    named = [cluster.partitions[plan.partition]] if plan.partition in cluster.partitions else []
+    return [kind for one in named or cluster.partitions.values() for kind in one.kinds]
+
+
+def differences(cluster: Cluster, twin: Live, job: dict[str, Any], plan: Plan, got: Given) -> list[str]:
+    """What was given and not said, in words."""
+    return [
+        *_of_the_job(cluster, twin, job, plan, got),
+        *(_of_ranks(plan, got) if plan.gpus_per_node else []),
+    ]
+
+
+def _whole(cluster: Cluster, plan: Plan) -> bool:
+    partition = cluster.partitions.get(plan.partition or cluster.default_partition or "")
+    stated = None if partition is None else partition.whole_nodes
+    return any(one.name == "exclusive" for one in plan.options) or bool(
+        cluster.dialect.whole_nodes if stated is None else stated
+    )
+
+
+def _of_the_job(cluster: Cluster, twin: Live, job: dict[str, Any], plan: Plan, got: Given) -> Iterator[str]:
+    if len(got.parts) != plan.nodes:
+        yield f"nodes: said {plan.nodes}, given {len(got.parts)}"
+    if plan.partition and got.record["Partition"] != plan.partition:
+        yield f"partition: said {plan.partition}, given {got.record['Partition']}"
+    for name in ("account", "qos"):
+        said, has = plan.option(name), got.record["Account" if name == "account" else "QOS"]
+        if said and said.lower() != has:
+            yield f"{name}: said {said}, given {has}"
+    whole, asks = _whole(cluster, plan), cluster.dialect.gpus not in ("srun", "none")
+    nodes = {name: kind for kind in twin.shape.kinds for name in kind.names}
+    gres = {name: one.gres or name for name, one in cluster.gpu_types.items()}
+    types: set[str] = set()
+    for host, part in got.parts.items():
+        node = nodes[host]
+        number = sum(map(len, part.gpus.values()))
+        types |= {one for one, indices in part.gpus.items() if indices}
+        if (
+            plan.gpus_per_node
+            and asks
+            and number != plan.gpus_per_node
+            and not (whole and number == sum(one.count for one in node.gpus))
+        ):
+            yield f"GPUs of {host}: said {plan.gpus_per_node}, given {number}"
+        if not plan.gpus_per_node and number and not whole:
+            yield f"GPUs of {host}: said none, given {number}"
+        cpus = (plan.cpus_per_task or 1) * plan.tasks_per_node
+        threads = node.threads
+        if (
+            cluster.dialect.cpus not in ("srun", "none")
+            and part.cpus != -(-cpus // threads) * threads
+            and not (whole and part.cpus == node.cpus)
+        ):
+            yield f"CPUs of {host}: said {cpus}, given {part.cpus}"
+        memory = plan.memory.mib if plan.memory else None
+        if memory is not None and part.memory != (memory or node.memory_mib):
+            yield f"memory of {host}: said {memory} MiB, given {part.memory}"
+    types.discard("")
+    if plan.gpu_type and types and types != {gres.get(plan.gpu_type, plan.gpu_type)}:
+        yield f"type: said {plan.gpu_type}, given {sorted(types)}"
+    listed = next((one.value for one in plan.reasons if one.what == "GPU type"), "")
+    if listed.startswith("any of "):
+        may = {gres.get(one, one) for one in listed.removeprefix("any of ").split(", ")}
+        if not types <= may:
+            yield f"type: said {listed}, given {sorted(types)}"
+    warned = any("may mix" in one or "may give a slice" in one for one in plan.warnings)
+    if len(types) > 1 and not warned and not whole:
+        yield f"type: mixed {sorted(types)} without a word"
+    slices = sorted(filter(names_a_slice, types))
+    asked = job["resources"].get("gpu_type") or ""
+    only = all(
+        names_a_slice(gres.get(kind.gpu_type or "", kind.gpu_type or "")) for kind in kinds_in(cluster, plan)
+    )
+    if slices and not names_a_slice(asked) and not only and not warned:
+        yield f"type: slices {slices} for whole GPUs"
+    wanted = job["resources"].get("gpu_memory")
+    if wanted and not any("guess" in one for one in plan.warnings):
+        sizes: dict[str, list[int]] = {}  # several sizes may share a gres type, told apart by a constraint
+        for name, known in cluster.gpu_types.items():
+            if known.memory is not None:
+                sizes.setdefault(gres[name], []).append(known.memory.mib)
+        small = [one for one in types if one in sizes and max(sizes[one]) < Memory.parse(wanted).mib]
+        if small:
+            yield f"GPU memory: asked for {wanted}, given {small}"
+
+
+def _of_ranks(plan: Plan, got: Given) -> Iterator[str]:
+    by_node: dict[str, list[dict[str, str]]] = {}
+    for one in got.ranks:
+        by_node.setdefault(one["SLURMD_NODENAME"], []).append(one)
+    if plan.launcher == "srun" and set(by_node) != set(got.parts):
+        yield f"nodes of the processes: {sorted(by_node)}, of the job: {sorted(got.parts)}"
+    for host, ranks in by_node.items():
+        if len(ranks) != plan.processes_per_node:
+            yield f"processes on {host}: said {plan.processes_per_node}, seen {len(ranks)}"
+        on_node = got.parts[host].gpus.values() if host in got.parts else []
+        given_here = {index for indices in on_node for index in indices}
+        visible = [
+            [int(index) for index in one.get("CUDA_VISIBLE_DEVICES", "").split(",") if index.isdigit()]
+            for one in ranks
+        ]
+        each = plan.own_gpus or plan.gpus_per_node
+        for sees in visible:
+            if len(sees) < each or (len(sees) > each and plan.own_gpus is None and set(sees) != given_here):
+                yield f"a process on {host} sees GPUs {sees}, said {each}"
+        if given_here and not set().union(*visible) <= given_here:
+            yield f"processes on {host} see {visible}, given {sorted(given_here)}"
+        if plan.launcher == "srun" and len(ranks) == plan.gpus_per_node:
+            used = [
+                sees[min(int(one.get("LOCAL_RANK") or one["SLURM_LOCALID"]), len(sees) - 1)]
+                for one, sees in zip(ranks, visible, strict=True)
+                if sees
+            ]
+            if len(set(used)) != len(ranks):
+                yield f"processes on {host} share GPUs: {used}"
+        for one in ranks:
+            cpus = one.get("SLURM_CPUS_PER_TASK")
+            if plan.launcher == "srun" and plan.cpus_per_task and cpus != str(plan.cpus_per_task):
+                yield f"CPUs of a process on {host}: said {plan.cpus_per_task}, seen {cpus}"
+
+
+# All of it
+
+
+def compare(profile: str, number: int, seed: int, *, discovered: bool) -> dict[str, Any]:
+    """What differed on one twin, and what could not be seen."""
+    rng = random.Random(f"{seed}-{profile}-{discovered}")
+    cluster = described(profile)
+    differing: list[dict[str, Any]] = []
+    failed: list[dict[str, Any]] = []
+    types: Counter[str] = Counter()
+    agreeing = 0
+    with Live(cluster) as twin:
+        if discovered:
+            cluster = twin.learned()
+        release = twin.run("sbatch", "--version").stdout.split()[-1]
+        account = next((one for one in twin.shape.accounts), "mygroup")
+        for job, plan in taken(rng, cluster, account, twin.seen, number):
+            options = [f"--{one.name}" + (f"={one.value}" if one.value else "") for one in plan.options]
+            about = {"job": job, "options": options, "srun": list(plan.srun_options)}
+            try:
+                got = given(twin, plan)
+            except Failed as error:
+                failed.append({**about, "because": str(error)})
+                continue
+            for part in got.parts.values():
+                types.update(name for name, indices in part.gpus.items() if indices)
+            found = list(dict.fromkeys(differences(cluster, twin, job, plan, got)))
+            if found:
+                shown = {
+                    host: [part.cpus, part.memory, {k: sorted(v) for k, v in part.gpus.items()}]
+                    for host, part in got.parts.items()
+                }
+                differing.append({**about, "differences": found, "given": shown})
+            else:
+                agreeing += 1
+    return {
+        "profile": profile, "discovered": discovered, "slurm": release, "agree": agreeing,
+        "types": dict(sorted(types.items())), "differing": differing, "failed": failed,
+    }  # fmt: skip
+
+
+def show(results: list[dict[str, Any]]) -> str:
+    """A line for each twin."""
+    lines = [
+        f"{'twin':<18}{'profile':<12}{'Slurm':<10}{'agree':>7}{'differ':>8}{'failed':>8}  types given on nodes"
+    ]
+    for row in results:
+        made = "discovered" if row["discovered"] else "shipped"
+        types = ", ".join(f"{name or 'untyped'} {count}" for name, count in row["types"].items())
+        counts = f"{row['agree']:>7}{len(row['differing']):>8}{len(row['failed']):>8}"
+        lines.append(f"{row['profile']:<18}{made:<12}{row['slurm']:<10}{counts}  {types}")
+    agree, differ = sum(row["agree"] for row in results), sum(len(row["differing"]) for row in results)
+    lines.append(f"{agree + differ} started, {agree} as the plan said")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("profiles", nargs="*", default=PROFILES)
+    parser.add_argument("--requests", type=int, default=40, help="so many jobs on each twin")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--discovered", action="store_true", help="plan on what discovery writes of the twin")
+    parser.add_argument("--write", action="store_true", help="write results/allocation.json")
+    options = parser.parse_args()
+    results = []
+    for profile in options.profiles:
+        results.append(compare(profile, options.requests, options.seed, discovered=options.discovered))
+        for one in (*results[-1]["differing"], *results[-1]["failed"]):
+            print(json.dumps(one), file=sys.stderr)
+        print(show(results[-1:]), file=sys.stderr)
+    print(f"seed {options.seed}\n{show(results)}")
+    if options.write:
+        path = Path(__file__).parent / "results" / "allocation.json"
+        machine = f"{platform.machine()}, {os.cpu_count()} CPUs"
+        path.write_text(
+            json.dumps({"seed": options.seed, "machine": machine, "twins": results}, indent=1) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
