@@ -628,10 +628,10 @@ def test_the_interpreter_of_these_tests_is_what_a_real_try_finds(tmp_path: Path)
 BY_PARTITION = Cluster.model_validate(
     {
         "name": "here",
-        "partitions": {"gpu": {"qos": ["gpu"], "nodes": [{"gpus": 4}]}},
+        "partitions": {"gpu": {"qos": ("gpu",), "nodes": ({"gpus": 4},)}},
         "qos": {"normal": {}, "gpu": {}},
-        "associations": [{"account": "euhpc_e03_068", "qos": ["normal", "gpu"], "default_qos": "normal"}],
-        "dialect": {"required": ["qos"]},
+        "associations": ({"account": "euhpc_e03_068", "qos": ("normal", "gpu"), "default_qos": "normal"},),
+        "dialect": {"required": ("qos",)},
     }
 )
 ASKS = Questions(yes=True, asker="slurmgpu init")
