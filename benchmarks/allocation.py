@@ -323,7 +323,7 @@ def differences(cluster: Cluster, twin: Live, job: dict[str, Any], plan: Plan, g
     """What was given and not said, in words."""
     return [
         *_of_the_job(cluster, twin, job, plan, got),
-        *(_of_ranks(plan, got) if plan.gpus_per_node else []),
+        *(_of_ranks(cluster, plan, got) if plan.gpus_per_node else []),
     ]
 
 
@@ -373,8 +373,9 @@ def _of_the_job(cluster: Cluster, twin: Live, job: dict[str, Any], plan: Plan, g
         if memory is not None and part.memory != (memory or node.memory_mib):
             yield f"memory of {host}: said {memory} MiB, given {part.memory}"
     types.discard("")
-    if plan.gpu_type and types and types != {gres.get(plan.gpu_type, plan.gpu_type)}:
-        yield f"type: said {plan.gpu_type}, given {sorted(types)}"
+    said = gres.get(plan.gpu_type or "", plan.gpu_type)
+    if said and types and (said not in types if whole else types != {said}):
+        yield f"type: said {said}, given {sorted(types)}"
     listed = next((one.value for one in plan.reasons if one.what == "GPU type"), "")
     if listed.startswith("any of "):
         may = {gres.get(one, one) for one in listed.removeprefix("any of ").split(", ")}
@@ -401,7 +402,10 @@ def _of_the_job(cluster: Cluster, twin: Live, job: dict[str, Any], plan: Plan, g
             yield f"GPU memory: asked for {wanted}, given {small}"
 
 
-def _of_ranks(plan: Plan, got: Given) -> Iterator[str]:
+def _of_ranks(cluster: Cluster, plan: Plan, got: Given) -> Iterator[str]:
+    known = cluster.gpu_types.get(plan.gpu_type or "")
+    said = (known.gres if known else None) or plan.gpu_type
+    told = any("the command sees all of them" in one for one in plan.warnings)
     by_node: dict[str, list[dict[str, str]]] = {}
     for one in got.ranks:
         by_node.setdefault(one["SLURMD_NODENAME"], []).append(one)
@@ -416,6 +420,10 @@ def _of_ranks(plan: Plan, got: Given) -> Iterator[str]:
             [int(index) for index in one.get("CUDA_VISIBLE_DEVICES", "").split(",") if index.isdigit()]
             for one in ranks
         ]
+        typed = {index: name for name, here in got.parts[host].gpus.items() for index in here}
+        strange = {typed.get(index, "") for sees in visible for index in sees} - {said, ""}
+        if said and strange and not told:
+            yield f"processes on {host} see {sorted(strange)}, said {said}"
         each = plan.own_gpus or plan.gpus_per_node
         for sees in visible:
             if len(sees) < each or (len(sees) > each and plan.own_gpus is None and set(sees) != given_here):

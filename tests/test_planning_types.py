@@ -126,3 +126,11 @@ def test_more_nodes_than_any_type_has_are_mixed_with_a_warning() -> None:
         "Slurm may mix a100, h100 over the 3 nodes, and no type alone has as many" in one
         for one in made.warnings
     )
+
+
+def test_a_whole_node_of_two_types_is_said_to_show_both_to_a_command_without_srun() -> None:
+    on = cluster(BOTH_ON_A_NODE)
+    said = "have a100 too: the command sees all of them"
+    assert any(said in one for one in plan(on, gpus="a30:2", exclusive=True).warnings)
+    assert not any(said in one for one in plan(on, gpus="a30:2").warnings)
+    assert not any(said in one for one in plan(cluster(WHOLE), gpus="a100:2", exclusive=True).warnings)

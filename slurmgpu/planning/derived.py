@@ -18,7 +18,7 @@ from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.launcher_choice import Launching, choose_launcher, outside_the_container, own_loop
 from slurmgpu.planning.nodes import as_spelled
 from slurmgpu.planning.options import Layouted, options_of
-from slurmgpu.planning.remarks import reasons, same_in_all_tasks, warnings
+from slurmgpu.planning.remarks import other_types_seen, reasons, same_in_all_tasks, warnings
 from slurmgpu.planning.request import SHARED, Layout, count
 from slurmgpu.planning.settled import (
     Settled,
@@ -96,6 +96,7 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
             *launching.warnings,
             *binding.warnings,
             *_likely_not_meant(job, cluster, around, environment, chosen),
+            *other_types_seen(cluster, draft, by_srun=starting.by_srun),
         ),
     )
 

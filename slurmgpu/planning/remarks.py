@@ -14,13 +14,13 @@ from slurmgpu.models.resources import Resources
 from slurmgpu.planning.choosing import Chosen
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.launcher_choice import Launching
-from slurmgpu.planning.nodes import is_slice, names_of, selectable
+from slurmgpu.planning.nodes import gpu_type_matches, is_slice, names_of, selectable
 from slurmgpu.planning.request import SHARED, Layout, count
 
 if TYPE_CHECKING:
     from slurmgpu.planning.python_script import ScriptFacts
 
-__all__ = ["reasons", "same_in_all_tasks", "warnings"]
+__all__ = ["other_types_seen", "reasons", "same_in_all_tasks", "warnings"]
 
 
 def reasons(
@@ -140,6 +140,28 @@ def _reserved(cluster: Cluster, draft: Draft, name: str | None) -> Iterator[str]
         yield f"reservation {name!r} is in partition {reserved.partition!r}, and the job goes to {draft.partition!r}"
     if reserved.nodes is not None and draft.layout.nodes > reserved.nodes:
         yield f"reservation {name!r} has {count(reserved.nodes, 'node')}, {draft.layout.nodes} are needed; {look}"
+
+
+def other_types_seen(cluster: Cluster, draft: Draft, *, by_srun: bool) -> tuple[str, ...]:
+    """That a command of the batch shell sees GPUs that were not asked for: a node that is given whole gives those of all
+    types. A step of srun has the job's own (seen on 22.05)."""
+    partition = cluster.partitions.get(draft.partition or "")
+    if by_srun or partition is None or not draft.gpu_type:
+        return ()
+    whole = draft.ask.whole or partition.whole_nodes
+    others = {
+        kind.gpu_type or "unnamed"
+        for group in partition.nodes
+        if any(gpu_type_matches(cluster, draft.gpu_type, kind.gpu_type) for kind in group.kinds)
+        for kind in group.kinds
+        if not gpu_type_matches(cluster, draft.gpu_type, kind.gpu_type)
+    }
+    if not whole or not others:
+        return ()
+    return (
+        f"nodes are given whole, and those with {draft.gpu_type} have {', '.join(sorted(others))} too: the command sees "
+        "all of them, in the node's order; launch: srun keeps to those asked for",
+    )
 
 
 def _loose_types(cluster: Cluster, draft: Draft) -> list[str]:
