@@ -95,20 +95,20 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
         warnings=(
             *launching.warnings,
             *binding.warnings,
-            *_likely_not_meant(job, cluster, around, environment, chosen),
-            *other_types_seen(cluster, draft, by_srun=starting.by_srun),
+            *_likely_not_meant(job, cluster, around, starting, chosen),
         ),
     )
 
 
 def _likely_not_meant(
-    job: Job, cluster: Cluster, around: Surroundings, environment: Environment, chosen: Chosen
+    job: Job, cluster: Cluster, around: Surroundings, starting: Starting, chosen: Chosen
 ) -> tuple[str, ...]:
     return (
         *same_in_all_tasks(job, around.script),
-        *outside_the_container(environment),
+        *outside_the_container(starting.environment),
         *_judged_precision(job, chosen.draft, around.force),
         *warnings(cluster, chosen, job.resources),
+        *other_types_seen(cluster, chosen.draft, by_srun=starting.by_srun),
     )
 
 
