@@ -726,6 +726,14 @@ def test_memory_by_the_cpu_is_left_to_slurm_where_the_site_gives_cpus_with_the_g
     assert "memory" not in [one.what for one in made.reasons]  # it would say that none is asked for
 
 
+@pytest.mark.parametrize("style", ["mem-per-gpu", "mem-per-cpu"])
+def test_memory_of_a_whole_node_is_asked_for_by_the_node(style: str) -> None:
+    on = cluster(dialect={"memory": style})
+    made = plan(on, gpus=1, memory="100G", exclusive=True)
+    assert (made.option("mem"), made.option(style)) == ("100G", None)
+    assert plan(on, gpus=1, memory="100G").option("mem") is None
+
+
 # Totals that nodes cannot share
 
 

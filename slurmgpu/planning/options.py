@@ -192,16 +192,16 @@ def _memory(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
         if made.draft.memory.asked:
             yield Option.of("mem-per-cpu", str(job.resources.memory_per_cpu), made.draft.memory.why)
         return
-    if style == "mem" or mib == 0:
-        yield Option.of("mem", str(Memory(mib)), made.draft.memory.why)
-    elif style == "mem-per-gpu" and made.draft.layout.gpus_per_node:
+    # Of a node that is given whole, GPUs and CPUs that were not asked for would count, too (seen on 22.05).
+    shared = mib > 0 and not made.draft.ask.whole
+    if shared and style == "mem-per-gpu" and made.draft.layout.gpus_per_node:
         share = _share(made.draft.memory, made.draft.layout.gpus_per_node)
         yield Option.of("mem-per-gpu", str(share), made.draft.memory.why)
-    elif style == "mem-per-cpu" and made.draft.cpus.amount:
+    elif shared and style == "mem-per-cpu" and made.draft.cpus.amount:
         yield Option.of(
             "mem-per-cpu", str(_share(made.draft.memory, made.draft.cpus.amount)), made.draft.memory.why
         )
-    elif style != "none":
+    elif style != "none" or mib == 0:
         yield Option.of("mem", str(Memory(mib)), made.draft.memory.why)
 
 
