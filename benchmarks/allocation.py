@@ -416,8 +416,10 @@ def _of_ranks(cluster: Cluster, plan: Plan, got: Given) -> Iterator[str]:
             yield f"processes on {host}: said {plan.processes_per_node}, seen {len(ranks)}"
         on_node = got.parts[host].gpus.values() if host in got.parts else []
         given_here = {index for indices in on_node for index in indices}
+        # Where a site gives whole nodes and no step asks for GPUs, the variable is unset, and no cgroup hides any.
+        unset = ",".join(map(str, sorted(given_here))) if cluster.dialect.gpus == "none" else ""
         visible = [
-            [int(index) for index in one.get("CUDA_VISIBLE_DEVICES", "").split(",") if index.isdigit()]
+            [int(index) for index in one.get("CUDA_VISIBLE_DEVICES", unset).split(",") if index.isdigit()]
             for one in ranks
         ]
         typed = {index: name for name, here in got.parts[host].gpus.items() for index in here}
