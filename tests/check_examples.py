@@ -40,7 +40,8 @@ partitions:
   old: {nodes: [{count: 2, cpus: 16, features: [hdd]}], state: drain}
 qos: {normal: {}, long: {}}
 associations: [{account: mine, qos: [normal]}]
-dialect: {required: [account], login_shell: true}
+dialect: {required: [account, time], forbidden: [mincpus], login_shell: true, account: {pattern: "theirs|lab_.+", example: lab_a}}
+slurm: {release: 24.11.5, enforces: [associations, limits, qos]}
 """,
         "the examples' cluster",
     ),
@@ -63,6 +64,9 @@ PATHS = {
 }  # fmt: skip
 """What is on disk where the examples are submitted, /data."""
 
+MODULES = frozenset({"cuda", "cuda/12.4", "cuda/11.8", "openmpi", "openmpi/5.0"})
+"""What `module avail` lists there."""
+
 GPU = "#SBATCH --gres=gpu:1\n"
 TWO_NODES = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=4\n\n"
 
@@ -83,6 +87,7 @@ EXAMPLES: dict[str, Example] = {
     ),
     # What sbatch refuses
     "no-shebang": Example("# (submit.sh)\n#!/bin/bash\n#SBATCH --nodes=1\n", "#SBATCH --nodes=1"),
+    "bad-shebang": Example("#!bash\n#SBATCH --nodes=1\n", "#!/usr/bin/env -S bash -l\n#SBATCH --nodes=1\n"),
     "crlf": Example("#!/bin/bash\r\n#SBATCH --nodes=1\r\n", "#SBATCH --nodes=1"),
     "open-quote": Example("#SBATCH --comment=don't", '#SBATCH --comment="don\'t"'),
     "stray-word": Example("#SBATCH --comment=two words", '#SBATCH --comment="two words"'),
@@ -148,6 +153,14 @@ EXAMPLES: dict[str, Example] = {
     "few-cpus": Example(
         GPU + "#SBATCH --cpus-per-task=1\n\npython train.py", GPU + "#SBATCH --cpus-per-task=8\n\npython train.py"
     ),
+    "no-cpus": Example(
+        "#SBATCH --nodes=1\n#SBATCH --gpus-per-node=4\n\ntorchrun --standalone --nproc-per-node=4 train.py",
+        "#SBATCH --nodes=1\n#SBATCH --gpus-per-node=4\n#SBATCH --cpus-per-gpu=8\n\n"
+        "torchrun --standalone --nproc-per-node=4 train.py",
+    ),
+    "exclusive-with-one-gpu": Example(
+        "#SBATCH --exclusive\n#SBATCH --gres=gpu:1", "#SBATCH --exclusive=user\n#SBATCH --gres=gpu:1"
+    ),
     "no-time": Example("#SBATCH --nodes=1", "#SBATCH --nodes=1\n#SBATCH --time=10:00:00"),
     "no-gpu": Example("#SBATCH --partition=gpu", "#SBATCH --partition=gpu\n#SBATCH --gpus=1"),
     # Logs and folders
@@ -163,6 +176,11 @@ EXAMPLES: dict[str, Example] = {
     "source-activate": Example("source activate torch", "source ~/venv/bin/activate torch"),
     "conda-not-ready": Example("conda activate torch", 'eval "$(conda shell.bash hook)"\nconda activate torch'),
     "module-in-sh": Example("#!/bin/sh\nmodule load cuda\n", "module load cuda"),
+    "unknown-module": Example("module load cudda/12.4", "module load cuda/12.4 openmpi"),
+    "bash-in-sh": Example(
+        "#!/bin/sh\n#SBATCH --nodes=1\n\nif [[ -d data ]]; then ls data; fi\n",
+        "#!/bin/sh\n#SBATCH --nodes=1\n\nif [ -d data ]; then echo '[[ ]]'; fi\n",
+    ),
     "module-without-login": Example(
         "#SBATCH --export=NONE\n\nmodule load cuda", "#!/bin/bash -l\n#SBATCH --export=NONE\n\nmodule load cuda\n"
     ),
@@ -176,6 +194,14 @@ EXAMPLES: dict[str, Example] = {
     "visible-devices": Example(
         GPU + "\nexport CUDA_VISIBLE_DEVICES=0,1\npython train.py",
         GPU + "\nexport CUDA_VISIBLE_DEVICES=$SLURM_LOCALID\npython train.py",
+    ),
+    "unset-variable": Example(
+        "#SBATCH --nodes=1\n#SBATCH --gres=gpu:4\n\necho $SLURM_GPUS_PER_NODE",
+        "#SBATCH --nodes=1\n#SBATCH --gpus-per-node=4\n\necho $SLURM_GPUS_PER_NODE ${SLURM_CPUS_PER_TASK:-1}",
+    ),
+    "container-without-gpus": Example(
+        GPU + "#SBATCH --cpus-per-task=8\n\napptainer exec image.sif python train.py",
+        GPU + "#SBATCH --cpus-per-task=8\n\napptainer exec --nv image.sif python train.py",
     ),
     "fixed-interface": Example(
         "export NCCL_SOCKET_IFNAME=eth0\nsrun python train.py",
@@ -241,6 +267,24 @@ EXAMPLES: dict[str, Example] = {
     "dead-rank": Example(
         "#SBATCH --ntasks=4\n\nsrun python train.py", "#SBATCH --ntasks=4\n\nsrun -K python train.py"
     ),
+    # Numbers that must agree
+    "step-over-job": Example(
+        "#SBATCH --nodes=1\n#SBATCH --ntasks=4\n\nsrun --ntasks=8 ./app",
+        "#SBATCH --nodes=1\n#SBATCH --cpus-per-task=8\n\nsrun --ntasks=8 --cpus-per-task=1 ./app",
+    ),
+    "steps-in-turn": Example(
+        "#SBATCH --nodes=1\n#SBATCH --ntasks=2\n\nsrun --ntasks=1 ./one &\nsrun --ntasks=1 ./other &\nwait",
+        "#SBATCH --nodes=1\n#SBATCH --ntasks=2\n\nsrun --ntasks=1 --exact ./one &\nsrun --ntasks=1 --exact ./other &\nwait",
+    ),
+    "more-processes-than-gpus": Example(
+        "#SBATCH --nodes=1\n#SBATCH --gpus-per-node=4\n#SBATCH -c 32\n\ntorchrun --standalone --nproc-per-node=8 train.py",
+        "#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4\n#SBATCH -c 32\n\n"
+        "srun accelerate launch --num_machines 2 --num_processes 8 --main_process_ip $HEAD train.py",
+    ),
+    "nnodes-disagree": Example(
+        TWO_NODES + "torchrun --nnodes=4 --nproc-per-node=4 --rdzv-endpoint=$HEAD:$PORT train.py",
+        TWO_NODES + "srun torchrun --nnodes=1:4 --nproc-per-node=4 --rdzv-endpoint=$HEAD:$PORT train.py",
+    ),
     # The end
     "trap-waits": Example(
         "trap 'touch stop' USR1\nsrun python train.py", "trap 'touch stop' USR1\nsrun python train.py &\nwait"
@@ -294,6 +338,8 @@ EXAMPLES: dict[str, Example] = {
         "#SBATCH --partition=gpu\n#SBATCH --gres=gpu:1\n#SBATCH --cpus-per-task=64",
         "#SBATCH --partition=gpu\n#SBATCH --gres=gpu:4\n#SBATCH --cpus-per-task=64",
     ),
-    "option-required": Example("#SBATCH --nodes=1", "#SBATCH --nodes=1\n#SBATCH -A mine"),
+    "option-refused": Example("#SBATCH -A mine\n#SBATCH --mincpus=8", "#SBATCH -A mine\n#SBATCH -n8"),
+    "option-required": Example("#SBATCH -A mine", "#SBATCH --time=1:00:00\n#SBATCH -A mine"),
+    "account-name": Example("#SBATCH -A physics", "#SBATCH -A mine"),
     "login-shell-required": Example("module load cuda", "#!/bin/bash -l\nmodule load cuda\n"),
 }  # fmt: skip

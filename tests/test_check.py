@@ -344,23 +344,86 @@ def test_a_comment_silences_no_other_rule_and_no_other_line() -> None:
     assert findings(text.replace("ignore few-cpus\n\n", "ignore no-time\n")) == ["4: few-cpus"]
 
 
+WRONG = "#!/bin/bash\n#SBATCH --time=24h\n\nhostname\n"
+RIGHT = "#!/bin/bash\n#SBATCH --time=24:00:00\n#SBATCH --output=%x-%j.out\n\nhostname\n"
+
+
+def _folder(tmp_path: Path) -> Path:
+    """A folder with two batch scripts, and other files."""
+    folder = tmp_path / "jobs"
+    (folder / "more").mkdir(parents=True)
+    (folder / ".old").mkdir()
+    for name, text in {
+        "wrong.sh": WRONG,
+        "more/right": RIGHT,
+        ".old/wrong.sh": WRONG,
+        "tool.sh": "#!/bin/bash\nhostname\n",
+        "notes.md": "    #SBATCH --time=24h\n",
+    }.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_of_a_folder_all_batch_scripts_are_checked_with_one_summary(tmp_path: Path) -> None:
+    _folder(tmp_path)
+    answer = run("jobs", cwd=tmp_path)
+    assert answer.returncode == 1
+    assert [line for line in answer.stdout.splitlines() if not line.startswith(" ")] == [
+        "jobs/wrong.sh:2: error: bad-time: '24h' is not a time for sbatch"
+    ]
+    assert answer.stderr == "2 scripts: 1 error, 0 warnings, 0 hints\n"
+
+
+def test_files_and_folders_together_are_checked_each_once(tmp_path: Path) -> None:
+    _folder(tmp_path)
+    answer = run("jobs/more", "jobs/more/right", "jobs/tool.sh", cwd=tmp_path)
+    assert (answer.returncode, answer.stdout) == (0, "")
+    assert answer.stderr == "2 scripts: 0 errors, 0 warnings, 0 hints\n"
+
+
+def test_a_file_that_cannot_be_read_is_named_after_the_findings_of_the_others(tmp_path: Path) -> None:
+    _folder(tmp_path)
+    answer = run("no-such.sh", "jobs/wrong.sh", cwd=tmp_path)
+    assert answer.returncode == 2
+    assert "jobs/wrong.sh:2: error: bad-time" in answer.stdout
+    assert "no-such.sh: there is no such file" in answer.stderr
+
+
+def test_json_of_several_scripts_has_each_and_the_sum(tmp_path: Path) -> None:
+    _folder(tmp_path)
+    data = json.loads(run("jobs", "--json", cwd=tmp_path).stdout)
+    assert data["schema"] == "slurmgpu.checks/1"
+    assert data["counts"] == {"error": 1, "warning": 0, "hint": 0}
+    assert {one["script"]: one["counts"]["error"] for one in data["scripts"]} == {
+        "jobs/more/right": 0,
+        "jobs/wrong.sh": 1,
+    }
+
+
 def test_a_cluster_adds_its_rules(tmp_path: Path) -> None:
     text = "#!/bin/bash\n#SBATCH --partition=gpux\n#SBATCH --time=01:00:00\n\nhostname\n"
     assert run("-", cwd=tmp_path, text=text).returncode == 0
-    answer = run("-", "--cluster", "uva-afton", cwd=tmp_path, text=text)
+    answer = run("-", "--cluster", "uva-afton", cwd=tmp_path, text=text.replace("gpux", "gpu"))
     assert answer.returncode == 1
-    assert "error: unknown-partition: uva-afton has no partition 'gpux'" in answer.stdout
+    assert "error: gpus-not-there: partition 'gpu' refuses jobs without a GPU" in answer.stdout
+
+
+def test_what_a_typed_profile_does_not_describe_is_a_hint(tmp_path: Path) -> None:
+    text = "#!/bin/bash\n#SBATCH --partition=gpux\n#SBATCH --time=01:00:00\n\nhostname\n"
+    answer = run("-", "--cluster", "uva-afton", cwd=tmp_path, text=text)
+    assert answer.returncode == 0
+    assert "hint: unknown-partition: the profile uva-afton describes no partition 'gpux'" in answer.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["no-such.sh"], "no-such.sh: there is no such file"),
-        (["."], ".: Is a directory"),
+        (["."], ".: no batch script is in this folder"),
         (["-", "--ignore", "few-cpu"], "there is no rule 'few-cpu'"),
         (["-", "--cluster", "no-such"], "cluster 'no-such' (--cluster): no such profile"),
         (["-", "--severity", "fatal"], "'fatal' is not one of"),
-        ([], "Missing argument 'SCRIPT'"),
+        ([], "Missing argument 'SCRIPT...'"),
     ],
 )
 def test_bad_usage_ends_with_2_and_says_why(tmp_path: Path, arguments: list[str], said: str) -> None:

@@ -14,13 +14,13 @@ from slurmgpu.scripts.nccl import FORMER, READ
 from slurmgpu.scripts.rules import RULES
 from slurmgpu.scripts.rules.base import Facts, Finding
 from slurmgpu.scripts.rules.calls import calls_of
-from tests.check_examples import CLUSTER, EXAMPLES, PATHS, PYTHON, script
+from tests.check_examples import CLUSTER, EXAMPLES, MODULES, PATHS, PYTHON, script
 
 ROOT = Path(__file__).parent.parent
 
 
 def found(text: str, *, cluster: bool = False) -> list[Finding]:
-    facts = Facts("/data", PATHS, PYTHON, CLUSTER if cluster else None)
+    facts = Facts("/data", PATHS, PYTHON, CLUSTER if cluster else None, modules=MODULES)
     return check_script(parse_batch_script(script(text)), facts)
 
 

@@ -9,7 +9,7 @@ import pytest
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.yaml import validate
 from slurmgpu.models.cluster import GENERIC, Cluster
-from slurmgpu.planning.judging_options import ask_of, judge_options
+from slurmgpu.planning.judging_options import ask_of, judge_options, judge_script
 
 HERE: dict[str, Any] = {
     "name": "here",
@@ -38,7 +38,7 @@ def cluster() -> Cluster:
         ({"ntasks": "8", "ntasks-per-node": "4", "gpus-per-task": "1", "cpus-per-task": "8"}, 2, 4, 32, None),
         ({"gpus-per-node": "2", "cpus-per-gpu": "8", "mem-per-gpu": "60G"}, 1, 2, 16, 2 * 60 * 1024),
         ({"ntasks-per-node": "2", "cpus-per-task": "4", "mem-per-cpu": "2G"}, 1, 0, 8, 8 * 2048),
-        ({"nodes": "$N", "gres": "gpu:$G", "mem": "<memory>", "time": "{{ time }}"}, 1, 0, 1, None),
+        ({"nodes": "$N", "gres": "gpu:$G", "mem": "<memory>", "time": "{{ time }}"}, 1, 1, 1, None),
     ],
 )
 def test_options_are_numbers_per_node(
@@ -52,8 +52,6 @@ def test_options_are_numbers_per_node(
     ("options", "said"),
     [
         ({"gres": "gpu:5"}, "has 4 GPUs a node"),
-        ({"gres": "gpu:h100:1"}, "has no h100"),
-        ({"partition": "gpux"}, "has no partition 'gpux'; it has gpu, cpu"),
         ({"time": "2-0"}, "allows at most 1-00:00:00"),
         ({"nodes": "5"}, "has 4 such nodes, 5 are needed"),
         ({"partition": "cpu", "gres": "gpu:1"}, "has no GPUs"),
@@ -76,3 +74,60 @@ def test_what_would_never_start_is_said(options: dict[str, str], said: str) -> N
 def test_what_starts_somewhere_or_cannot_be_read_is_let_be(options: dict[str, str | None]) -> None:
     assert judge_options(cluster(), options) == []
     assert judge_options(GENERIC, options) == []
+
+
+def complete() -> Cluster:
+    """The same cluster, as Slurm told of it."""
+    asked = {"slurm": {"release": "24.11.5"}}
+    return validate(Cluster, Layered(HERE | asked, {}), "cluster")
+
+
+def test_a_partition_that_is_not_described_is_missing_only_where_slurm_was_asked() -> None:
+    options = {"partition": "gpux", "gres": "gpu:9", "time": "9-0"}
+    assert judge_options(cluster(), options) == []
+    assert [str(one) for one in judge_options(complete(), options)] == [
+        "cluster 'here' has no partition 'gpux'; it has gpu, cpu"
+    ]
+
+
+def test_a_job_without_a_partition_goes_where_the_site_routes_it() -> None:
+    routed = {"default_partition": "cpu", "dialect": {"partition": "optional"}}
+    site = validate(Cluster, Layered(HERE | routed, {}), "cluster")
+    assert judge_options(site, {"gres": "gpu:a100:1"}) == []
+    assert [one.about for one in judge_options(site, {"gres": "gpu:a100:5"})] == ["gpus"]
+    assert judge_options(
+        validate(Cluster, Layered(HERE | {"default_partition": "cpu"}, {}), "c"), {"gres": "gpu:1"}
+    )
+
+
+def test_a_total_of_gpus_may_be_split_over_nodes() -> None:
+    assert judge_options(cluster(), {"gpus": "4", "cpus-per-gpu": "32"}) == []
+    assert judge_options(cluster(), {"gpus": "4", "cpus-per-gpu": "32", "nodes": "1"}) != []
+
+
+def test_a_type_that_is_not_described_is_missing_only_where_slurm_was_asked() -> None:
+    assert judge_options(cluster(), {"gres": "gpu:h100:1"}) == []
+    assert [one.about for one in judge_options(complete(), {"gres": "gpu:h100:1"})] == ["gpu_type"]
+    elsewhere = {"partitions": {**HERE["partitions"], "new": {"nodes": [{"gpus": 8, "gpu_type": "h100"}]}}}
+    site = validate(Cluster, Layered(HERE | elsewhere, {}), "cluster")
+    assert [one.about for one in judge_options(site, {"partition": "gpu", "gres": "gpu:h100:1"})] == [
+        "gpu_type"
+    ]
+
+
+def test_letters_of_a_type_count_only_where_slurm_was_asked() -> None:
+    assert judge_options(cluster(), {"gres": "gpu:A100:1"}) == []
+    assert judge_options(complete(), {"gres": "gpu:A100:1"}) != []
+
+
+def test_a_site_s_own_rules_are_judged_where_it_is_described() -> None:
+    rules = {"dialect": {"forbidden": ["ntasks"], "memory": "none", "required": ["qos", "gpu_type"]}}
+    site = validate(Cluster, Layered(HERE | rules, {}), "cluster")
+    options = {"partition": "gpu", "gres": "gpu:1", "ntasks": "2", "mem": "4G"}
+    assert {(one.about, one.option) for one in judge_script(site, options)} == {
+        ("refused", "ntasks"),
+        ("refused", "mem"),
+        ("required", "qos"),
+        ("required", "gpu_type"),
+    }
+    assert judge_script(site, {**options, "partition": "other"}) == []

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from slurmgpu.errors import InvalidInput
 
-__all__ = ["LARGEST_SCRIPT", "read_batch_script"]
+__all__ = ["LARGEST_SCRIPT", "batch_scripts_in", "read_batch_script"]
 
 LARGEST_SCRIPT = 4 << 20
 """Bytes: more than sbatch takes where the site has not raised it (slurm.conf(5), max_script_size)."""
@@ -47,3 +50,30 @@ def read_batch_script(script: Path, *, any_bytes: bool = False) -> str:
             f"{shown}: is not UTF-8 (byte {error.start + 1})",
             hint=f"convert it first: iconv -f latin1 -t utf-8 {script}",
         ) from None
+
+
+def batch_scripts_in(folder: Path) -> list[Path]:
+    """The batch scripts in a folder and its folders, by path: they start with ``#!`` and have an ``#SBATCH`` line.
+
+    Hidden files and folders, and links to folders, are left out.
+    """
+    return sorted(path for path in _files(folder) if _is_batch_script(path))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for where, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(where, name) for name in names if not name.startswith("."))
+
+
+def _is_batch_script(path: Path) -> bool:
+    try:
+        # A pipe would be waited for.
+        if not path.is_file() or path.stat().st_size > LARGEST_SCRIPT:
+            return False
+        with path.open("rb") as file:
+            if file.read(2) != b"#!":
+                return False
+            return re.search(rb"^\s*#\s*SBATCH\s", file.read(), re.MULTILINE | re.IGNORECASE) is not None
+    except OSError:
+        return False

@@ -168,6 +168,14 @@ class Partition(Model):
     source: Source | None = None
     """Where these figures come from, when it is not the profile's source."""
 
+    def takes_account(self, account: str | None) -> bool:
+        """Whether an account may be charged here (AllowAccounts, or DenyAccounts where that is not set)."""
+        return account in self.accounts if self.accounts else account not in self.denied_accounts
+
+    def takes_qos(self, qos: str | None) -> bool:
+        """Whether a QOS is legal here (AllowQos, or DenyQos where that is not set)."""
+        return qos in self.qos if self.qos else qos not in self.denied_qos
+
     @property
     def kinds(self) -> tuple[NodeGroup, ...]:
         """Its kinds of node, with one type of GPU each."""
@@ -254,6 +262,12 @@ class Cluster(Model):
     def known(self) -> bool:
         """Whether any partition is described; otherwise nothing can be checked against limits."""
         return bool(self.partitions)
+
+    @property
+    def complete(self) -> bool:
+        """Whether Slurm itself was asked: what is not listed is not there. A profile that was typed from documentation may
+        describe a part of its site, and leave out QOS and features."""
+        return self.slurm.release is not None
 
     @property
     def judges(self) -> bool:

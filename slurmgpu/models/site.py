@@ -165,7 +165,9 @@ class Dialect(Model):
     required: tuple[
         Literal["account", "partition", "qos", "time", "constraint", "reservation", "gpu_type"], ...
     ] = ()
-    """What every job must name: without it the site refuses the job, or gives something else than its documentation advises."""
+    """What every job must name: without it the site refuses the job, or gives it no GPU."""
+    advised: tuple[Literal["gpu_type"], ...] = ()
+    """What the site's documentation advises every job to name: without it a job may get other GPUs than are meant."""
     forbidden: tuple[Word, ...] = ()
     """sbatch options that the site refuses, by their long names, as in `forbidden: [ntasks, cpus-per-task]`."""
     account: AccountRule | None = None

@@ -170,14 +170,10 @@ class _Limits:
             return f"the partition is {partition.state}"
         if rules.by_name:
             return "only for jobs in a reservation"
-        if self.account and rules.accounts and self.account not in rules.accounts:
-            return f"not open to account {self.account}"
-        if self.account and self.account in rules.denied_accounts:
-            return f"closed to account {self.account}"
-        if self.qos and rules.qos and self.qos not in rules.qos:
-            return f"not open to QOS {self.qos}"
-        if self.qos and self.qos in rules.denied_qos:
-            return f"closed to QOS {self.qos}"
+        if self.account and not rules.takes_account(self.account):
+            return f"{'not open' if rules.accounts else 'closed'} to account {self.account}"
+        if self.qos and not rules.takes_qos(self.qos):
+            return f"{'not open' if rules.qos else 'closed'} to QOS {self.qos}"
         return ""
 
     def _free(self, partition: PartitionNow, row: Row, nodes: Sequence[NodeNow]) -> int:

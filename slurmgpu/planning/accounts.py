@@ -10,6 +10,7 @@ from slurmgpu.models.cluster import Cluster, Partition
 from slurmgpu.models.limits import QosRule
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.site import AccountRule
+from slurmgpu.planning.site_rules import account_fits, account_rule, looks_of_accounts
 from slurmgpu.planning.verdict import effective_qos
 
 __all__ = ["Chosen", "account_of", "qos_candidates"]
@@ -32,7 +33,7 @@ def account_of(
     cluster: Cluster, resources: Resources, partition: Partition | None, gpu_types: frozenset[str]
 ) -> Chosen:
     """The account as the site writes it; PlanError when it is none that could exist there."""
-    rule = (partition.account if partition else None) or cluster.dialect.account
+    rule = account_rule(cluster, partition)
     chosen = Chosen(resources.account, "as asked", asked=True)
     names = sorted({row.account for row in cluster.associations})
     if chosen.value is None and "account" in cluster.dialect.required:
@@ -42,21 +43,9 @@ def account_of(
             chosen = Chosen(names[0], "your only account")
     if rule is None or chosen.value is None or chosen.value in names:
         return chosen
-    if (
-        rule.pattern
-        and re.fullmatch(rule.pattern, chosen.value, re.IGNORECASE)
-        and not _wrong_type(rule, chosen.value, gpu_types)
-    ):
+    if account_fits(rule, chosen.value, gpu_types):
         return chosen
     return _by_rule(cluster, chosen, rule, gpu_types)
-
-
-def _wrong_type(rule: AccountRule, account: str, gpu_types: frozenset[str]) -> bool:
-    """Whether an account is for another type of GPU."""
-    own = {rule.suffix_by_gpu_type.get(gpu_type) for gpu_type in gpu_types} - {None}
-    return bool(own) and any(
-        account.endswith(end) for end in rule.suffix_by_gpu_type.values() if end not in own
-    )
 
 
 def _by_rule(cluster: Cluster, chosen: Chosen, rule: AccountRule, gpu_types: frozenset[str]) -> Chosen:
@@ -78,9 +67,9 @@ def _by_rule(cluster: Cluster, chosen: Chosen, rule: AccountRule, gpu_types: fro
         ending = f", with the {suffix} that accounts end in {reason}"
         chosen = chosen._replace(value=account, ending=ending, instead=chosen.value if wrong else None)
     if rule.pattern and not re.fullmatch(rule.pattern, account, re.IGNORECASE):
-        example = f" such as {rule.example}" if rule.example else f" that match {rule.pattern}"
         raise PlanError(
-            f"resources.account: {account!r} is not an account of {cluster.name!r}, which has names{example}",
+            f"resources.account: {account!r} is not an account of {cluster.name!r}, which has names "
+            f"{looks_of_accounts(rule)}",
             hint="ask the site which accounts you have: sacctmgr -P show associations user=$USER format=account",
         )
     return chosen

@@ -20,6 +20,7 @@ from slurmgpu.planning.nodes import (
     suits,
 )
 from slurmgpu.planning.request import Ask, Layout, Misfit, Problem, Request, spread
+from slurmgpu.planning.site_rules import wants_gpu_type
 from slurmgpu.planning.sizing import (
     Setting,
     Sized,
@@ -176,7 +177,7 @@ def _pool(cluster: Cluster, partition: Partition, asked: Ask) -> list[NodeGroup]
 
 def _why(cluster: Cluster, layout: Layout, groups: tuple[NodeGroup, ...], pool: list[NodeGroup]) -> str:
     """Why a type must be named; nothing: need not."""
-    if "gpu_type" in cluster.dialect.required:
+    if wants_gpu_type(cluster):
         return f"{cluster.name} wants a type in every request"
     kinds = tuple(kind for group in pool for kind in group.kinds)
     meant = set(names_of(groups))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.units import Duration, GpuRequest, Gres, Memory
 from slurmgpu.planning.request import Ask, Problem
+from slurmgpu.planning.site_rules import against_the_rules
 from slurmgpu.planning.verdict import problems
 
-__all__ = ["ask_of", "judge_options"]
+__all__ = ["ask_of", "judge_options", "judge_script", "not_described", "places_of"]
 
 _T = TypeVar("_T")
 Options = Mapping[str, "str | None"]
@@ -22,28 +23,129 @@ def judge_options(cluster: Cluster, options: Options) -> list[Problem]:
     """Why options would never start on a cluster; none: they would, or it cannot be told.
 
     Of several partitions one that starts them is enough (sbatch(1), --partition). Values that cannot be read, such
-    as variables, are not held against them.
+    as variables, are not held against them. A profile that was typed from documentation may describe a part of its
+    site: what is asked of a partition or QOS that it does not have is not judged; ``not_described`` tells of those.
     """
     if not cluster.known:
         return []
-    asked = options.get("partition")
-    names = (
-        (asked or cluster.default_partition or "").split(",") if asked or cluster.default_partition else []
-    )
-    unknown = [name for name in names if name not in cluster.partitions]
-    if unknown and asked and not re.search(r"[$<{\[]", asked):
-        known = ", ".join(cluster.partitions)
-        return [
-            Problem(
-                f"cluster {cluster.name!r}", f"has no partition {unknown[0]!r}; it has {known}", "partition"
-            )
-        ]
+    if cluster.complete:
+        missing = [one for one in not_described(cluster, options) if one.about == "partition"]
+        if missing:
+            return [missing[0]._replace(text=f"{missing[0].text}; it has {', '.join(cluster.partitions)}")]
+    names = places_of(cluster, options)
+    if not names:
+        return []
+    found = min((_least(cluster, one, names) for one in _spread(cluster, options)), key=len)
+    return found if cluster.complete else [one for one in found if _is_known(cluster, options, names, one)]
+
+
+def _is_known(cluster: Cluster, options: Options, names: list[str], problem: Problem) -> bool:
+    """Whether a profile that may describe a part of its site knows enough for a problem to count."""
+    if problem.about == "qos" and options.get("qos") not in (None, *cluster.qos):
+        return not problem.subject.startswith("cluster ")  # a QOS that it does not describe
+    if problem.about == "gpu_type":
+        known = {name.lower() for name in _types_of(cluster)}
+        wanted = {name for name in (_gpus(options, 1, 1)[1],) if name}
+        return all(name.lower() in known for name in wanted)
+    if _asks_for_gpus(cluster, options) or any(cluster.partitions[name].requires_gpu for name in names):
+        return True
+    # Beside the nodes with GPUs there may be others that were not described.
+    bare = any(kind.gpu_count == 0 for name in names for kind in cluster.partitions[name].kinds)
+    return bare or problem.about not in ("nodes", "cpus", "memory", "gres", "constraint", "gpus")
+
+
+def judge_script(cluster: Cluster, options: Options) -> list[Problem]:
+    """The same, with the site's own rules of options: which it refuses, which it requires."""
+    described = cluster.known and places_of(cluster, options)
+    return [*(against_the_rules(cluster, options) if described else ()), *judge_options(cluster, options)]
+
+
+def _least(cluster: Cluster, options: Options, names: list[str]) -> list[Problem]:
+    """What keeps them from the partition that is nearest to taking them."""
     found: list[list[Problem]] = []
-    for name in [name for name in names if name in cluster.partitions] or list(cluster.partitions):
+    for name in names:
         found.append(problems(cluster, ask_of(cluster, options, name)))
         if not found[-1]:
             return []
     return min(found, key=len, default=[])
+
+
+def _spread(cluster: Cluster, options: Options) -> Iterator[Options]:
+    """The options as they are, and a total of GPUs on more nodes, as Slurm may split it where no number is given.
+
+    Documentation writes types of GPU in capitals or not; of a profile that was typed from it, neither is wrong.
+    """
+    if not cluster.complete:
+        options = _in_letters_of(cluster, options)
+    yield options
+    total = _read(GpuRequest.parse, options.get("gpus"))
+    if total is not None and "nodes" not in options:
+        shares = [nodes for nodes in range(2, min(total.count, 64) + 1) if total.count % nodes == 0]
+        yield from ({**options, "nodes": str(nodes)} for nodes in shares)
+
+
+def _types_of(cluster: Cluster) -> list[str]:
+    """All names of types of GPU that a profile knows."""
+    kinds = [kind.gpu_type for partition in cluster.partitions.values() for kind in partition.kinds]
+    gres = [one.gres for one in cluster.gpu_types.values()]
+    return [name for name in (*cluster.gpu_types, *kinds, *gres) if name]
+
+
+def _in_letters_of(cluster: Cluster, options: Options) -> Options:
+    known = {name.lower(): name for name in _types_of(cluster)}
+
+    def spelled(text: str) -> str:
+        return re.sub(r"[^:,]+", lambda match: known.get(match[0].lower(), match[0]), text)
+
+    return {
+        name: spelled(value)
+        if value and name in ("gres", "gpus", "gpus-per-node", "gpus-per-task")
+        else value
+        for name, value in options.items()
+    }
+
+
+def not_described(cluster: Cluster, options: Options) -> Iterator[Problem]:
+    """The partitions, the QOS and the type of GPU that a profile does not have, though it describes others."""
+    kind = _gpus(options, 1, 1)[1]
+    if kind and kind.lower() not in {name.lower() for name in _types_of(cluster)} and not cluster.complete:
+        yield Problem(f"cluster {cluster.name!r}", f"has no GPUs of type {kind!r}", "gpu_type", kind)
+    for what, known in (("partition", cluster.partitions), ("qos", cluster.qos)):
+        for name in (options.get(what) or "").split(","):
+            if name and known and name not in known and re.fullmatch(r"[\w.@+-]+", name):
+                word = "QOS" if what == "qos" else what
+                yield Problem(
+                    f"cluster {cluster.name!r}",
+                    f"has no {word} {name!r}",
+                    "qos" if what == "qos" else "partition",
+                    name,
+                )
+
+
+def places_of(cluster: Cluster, options: Options) -> list[str]:
+    """The described partitions where a job could go; none: it may be one that is not described."""
+    asked = options.get("partition")
+    if asked or "partition" in options:
+        names = (asked or "").split(",")
+        return names if all(name in cluster.partitions for name in names) else []
+    default = cluster.default_partition
+    if default and (cluster.complete or cluster.dialect.partition == "named"):
+        return [default]
+    # The site's own routing takes a partition that fits; where no GPU is asked for, perhaps one that has none.
+    return list(cluster.partitions) if cluster.complete or _asks_for_gpus(cluster, options) else []
+
+
+def _asks_for_gpus(cluster: Cluster, options: Options) -> bool:
+    """Whether a job is for GPUs: it asks for them, or there only srun does."""
+    return asks_for_gpus(options) or cluster.dialect.gpus in ("srun", "none")
+
+
+def asks_for_gpus(options: Options) -> bool:
+    """Whether any option asks for GPUs."""
+    return (
+        any(name.startswith("gpus") for name in options)
+        or re.search(r"(?:\A|,)(?:gres/)?gpu(?::|,|\Z)", options.get("gres") or "") is not None
+    )
 
 
 def ask_of(cluster: Cluster, options: Options, partition: str | None) -> Ask:
@@ -117,7 +219,7 @@ def _gpus(options: Options, nodes: int, tasks: int) -> tuple[int, str | None]:
             return request.count * times, request.type
     total = _read(GpuRequest.parse, options.get("gpus"))
     if total is None:
-        return 0, None
+        return int(asks_for_gpus(options)), None  # a number that is not written out is at least 1
     return (-(-total.count // nodes), total.type) if options.get("nodes") else (total.count, total.type)
 
 

@@ -150,10 +150,9 @@ def matches(cluster: Cluster, expression: str, kind: NodeGroup) -> bool | None:
     (``a*2``) and a mix of & and | without parentheses are not judged.
     """
     everywhere, here = _known_features(cluster), features_of(cluster, kind)
-    complete = cluster.slurm.release is not None  # read from Slurm itself: there are no others
 
     def holds(feature: str) -> bool | None:
-        return feature in here if complete or feature in everywhere else None
+        return feature in here if cluster.complete or feature in everywhere else None
 
     read = _read(expression)
     return read and _holds(read, holds)
@@ -255,7 +254,7 @@ def _too_much_memory(kind: NodeGroup, ask: Ask) -> Clause | None:
 def _other_gres(cluster: Cluster, kind: NodeGroup, ask: Ask) -> Clause | None:
     for gres in ask.gres:
         has = kind.shards if gres.name == "shard" else kind.gres.get(gres.name)
-        if has is None and cluster.slurm.release is not None:  # read from Slurm itself: there is none
+        if has is None and cluster.complete:  # read from Slurm itself: there is none
             return Clause("gres", f"has no {gres.name}")
         wanted = _whole(gres.count)
         if has is not None and wanted is not None and wanted > has:

@@ -16,6 +16,7 @@ from slurmgpu.models.units import Memory
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.nodes import entry_of, gres_type, joined
 from slurmgpu.planning.request import count
+from slurmgpu.planning.site_rules import missing_options, refused_options
 from slurmgpu.planning.sizing import Sized
 
 __all__ = ["Layouted", "options_of", "partition_named"]
@@ -258,23 +259,17 @@ def _others(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
             yield Option.of(name, None if value is True else str(value), why)
 
 
-def _not_needed(name: str, cluster: Cluster) -> bool:
-    """Whether a required option cannot be given at all: a partition where none is named."""
-    return name == "partition" and cluster.dialect.partition == "never"
-
-
 def _is_forbidden(option: Option, job: Job, cluster: Cluster) -> bool:
     """Whether the site refuses an option: one that was derived is left out, one that was asked for is an error."""
-    if option.name not in cluster.dialect.forbidden:
+    why = refused_options(cluster).get(option.name)
+    if why is None:
         return False
     field = OWN_OPTIONS.get(option.name, f"sbatch.{option.name}")
     value: object = job
     for part in field.split("."):
         value = value.get(part) if isinstance(value, dict) else getattr(value, part, None)
     if value:
-        raise PlanError(
-            f"{field}: {value}: {cluster.name!r} refuses jobs with --{option.name}", hint=f"leave {field} out"
-        )
+        raise PlanError(f"{field}: {value}: {cluster.name!r} {why}", hint=f"leave {field} out")
     return True
 
 
@@ -295,19 +290,17 @@ def options_of(job: Job, cluster: Cluster, made: Layouted) -> tuple[Option, ...]
             raise PlanError(
                 f"--{option.name}: its value has more than {LONGEST_OPTION} bytes, which sbatch refuses; shorten it"
             )
-    given = {option.name for option in options}
-    for name in cluster.dialect.required:
-        if name not in given and name != "gpu_type" and not _not_needed(name, cluster):
-            short = {
-                "account": "-A/",
-                "partition": "-p/",
-                "qos": "-q/",
-                "time": "-t/",
-                "constraint": "-C/",
-            }.get(name, "")
-            raise PlanError(
-                f"resources.{name} is missing: cluster {cluster.name!r} refuses jobs without it",
-                hint=f"give {short}--{name}, or resources.{name} in the job file, or set it once for all jobs: "
-                f"`job: {{resources: {{{name}: ...}}}}` in the settings (slurmgpu config show says where)",
-            )
+    for name in missing_options(cluster, {option.name for option in options}):
+        short = {
+            "account": "-A/",
+            "partition": "-p/",
+            "qos": "-q/",
+            "time": "-t/",
+            "constraint": "-C/",
+        }.get(name, "")
+        raise PlanError(
+            f"resources.{name} is missing: cluster {cluster.name!r} refuses jobs without it",
+            hint=f"give {short}--{name}, or resources.{name} in the job file, or set it once for all jobs: "
+            f"`job: {{resources: {{{name}: ...}}}}` in the settings (slurmgpu config show says where)",
+        )
     return options

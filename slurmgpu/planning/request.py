@@ -153,8 +153,9 @@ class Ask(NamedTuple):
 
 
 About = Literal[
-    "partition", "account", "qos", "time", "nodes", "gpus", "gpu_type", "cpus", "memory", "gres", "constraint"
-]
+    "partition", "account", "qos", "time", "nodes", "gpus", "gpu_type", "cpus", "memory", "gres", "constraint",
+    "refused", "required", "advised",
+]  # fmt: skip
 """What of a request something is about."""
 
 
@@ -172,6 +173,8 @@ class Problem(NamedTuple):
     text: str
     """A clause whose subject is ``subject``."""
     about: About
+    option: str | None = None
+    """The option of sbatch that is refused, or missing, where it is one of these."""
 
     def __str__(self) -> str:
         return f"{self.subject} {self.text}"

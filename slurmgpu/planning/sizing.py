@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurmgpu.errors import PlanError
@@ -10,6 +11,7 @@ from slurmgpu.models.limits import Limits
 from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Memory
 from slurmgpu.planning.request import Layout, count
+from slurmgpu.planning.site_rules import given_by_site
 
 __all__ = [
     "Setting",
@@ -88,14 +90,20 @@ def cpus_asked(resources: Resources, layout: Layout, tasks_per_node: int) -> Siz
     return None
 
 
+def _check_taken(cluster: Cluster, resources: Resources, fields: Mapping[str, str]) -> None:
+    """PlanError where a field asks for what the site gives by itself."""
+    refused = given_by_site(cluster)
+    for name, option in fields.items():
+        if getattr(resources, name) is not None and option in refused:
+            raise PlanError(
+                f"resources.{name}: {getattr(resources, name)}: {cluster.name!r} {refused[option]}",
+                hint=f"leave {name} out",
+            )
+
+
 def cpus_per_node(cluster: Cluster, resources: Resources, place: Setting, tasks_per_node: int) -> Sized:
     """CPUs on each node, over all tasks there: as many for each task, or for each GPU where CPUs are asked by GPU."""
-    if cluster.dialect.cpus == "none" and (resources.cpus_per_task or resources.cpus_per_gpu):
-        name = "cpus_per_task" if resources.cpus_per_task else "cpus_per_gpu"
-        raise PlanError(
-            f"resources.{name}: {getattr(resources, name)}: {cluster.name!r} gives CPUs with the GPUs and refuses a request",
-            hint=f"leave {name} out",
-        )
+    _check_taken(cluster, resources, {"cpus_per_task": "cpus-per-task", "cpus_per_gpu": "cpus-per-gpu"})
     sized = cpus_asked(resources, place.layout, tasks_per_node) or _cpus_share(cluster, place)
     if sized.amount is None:
         return sized
@@ -165,12 +173,8 @@ def memory_asked(resources: Resources, layout: Layout, cpus: int | None) -> Size
 
 def memory_per_node(cluster: Cluster, resources: Resources, place: Setting, cpus: int | None) -> Sized:
     """Memory on each node, in MiB; 0 is all of it."""
-    for name in ("memory", "memory_per_cpu", "memory_per_gpu"):
-        if getattr(resources, name) is not None and cluster.dialect.memory == "none":
-            raise PlanError(
-                f"resources.{name}: {getattr(resources, name)}: {cluster.name!r} gives memory by itself",
-                hint=f"leave {name} out",
-            )
+    fields = {"memory": "mem", "memory_per_cpu": "mem-per-cpu", "memory_per_gpu": "mem-per-gpu"}
+    _check_taken(cluster, resources, fields)
     return memory_asked(resources, place.layout, cpus) or _memory_share(cluster, place, cpus)
 
 

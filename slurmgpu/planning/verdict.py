@@ -299,10 +299,9 @@ def _access(cluster: Cluster, ask: Ask) -> Iterator[Problem]:
         legal = cluster.qos[qos].partitions
         if ask.partition is not None and ask.partition not in legal:
             yield Problem(f"QOS {qos!r}", f"is legal only in {_list('partition', legal)}", "qos")
-    if partition.qos and qos not in partition.qos:
-        yield Problem(subject, f"takes only QOS {', '.join(partition.qos)}, not {qos!r}", "qos")
-    elif qos in partition.denied_qos:
-        yield Problem(subject, f"does not take QOS {qos!r}", "qos")
+    if not partition.takes_qos(qos):
+        only = f"takes only QOS {', '.join(partition.qos)}, not" if partition.qos else "does not take QOS"
+        yield Problem(subject, f"{only} {qos!r}", "qos")
 
 
 def _groups(cluster: Cluster, partition: Partition, subject: str) -> Iterator[Problem]:
@@ -315,12 +314,11 @@ def _groups(cluster: Cluster, partition: Partition, subject: str) -> Iterator[Pr
 
 def _account(cluster: Cluster, ask: Ask, partition: Partition, subject: str) -> Iterator[Problem]:
     account = ask.account or cluster.default_account
-    if account is not None and partition.accounts and account not in partition.accounts:
+    if account is not None and not partition.takes_account(account):
+        only = f"takes only accounts {', '.join(partition.accounts)}, not"
         yield Problem(
-            subject, f"takes only accounts {', '.join(partition.accounts)}, not {account!r}", "account"
+            subject, f"{only if partition.accounts else 'does not take account'} {account!r}", "account"
         )
-    elif account in partition.denied_accounts:
-        yield Problem(subject, f"does not take account {account!r}", "account")
     if not cluster.associations or not enforced(cluster, "associations"):
         return
     names = sorted({row.account for row in cluster.associations})

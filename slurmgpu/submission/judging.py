@@ -53,7 +53,7 @@ def judge(request: Prepared, text: str, cwd: Path) -> Verdict:
     folder = folder_here(request.loaded.work_dir, cwd) or cwd
     python = request.around.script
     known = {python.path: python} if python else {}
-    facts = facts_here(script, folder, request.cluster, known)
+    facts = facts_here(script, folder, request.cluster, known)._replace(submitted=True)
     found = check_script(script, facts, ignore=_judged_before(request), least="warning")
     if request.batch is not None:
         found = [_of_ones_own(one) for one in found]
@@ -73,11 +73,15 @@ def judge(request: Prepared, text: str, cwd: Path) -> Verdict:
 
 
 def facts_here(
-    script: Script, folder: Path, cluster: Cluster | None, known: Mapping[str, ScriptFacts] | None = None
+    script: Script,
+    folder: Path,
+    cluster: Cluster | None,
+    known: Mapping[str, ScriptFacts] | None = None,
+    modules: frozenset[str] = frozenset(),
 ) -> Facts:
     """What the rules want to know of this machine, for a script that is submitted from ``folder`` now.
 
-    ``known`` are Python scripts that were read already.
+    ``known`` are Python scripts that were read already, ``modules`` those of this machine.
     """
     paths = {path: _kind(Path(path)) for path in paths_of(script, str(folder))}
     python = dict(known or {})
@@ -85,7 +89,7 @@ def facts_here(
         facts = read_python([name], folder)
         if facts is not None:
             python[name] = facts
-    return Facts(str(folder), paths, python, cluster)
+    return Facts(str(folder), paths, python, cluster, modules=modules)
 
 
 def _kind(path: Path) -> Literal["folder", "file", "missing"]:

@@ -4,29 +4,45 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import NamedTuple
 
 import click
 
 from slurmgpu.errors import InvalidInput, did_you_mean
-from slurmgpu.files.batch import read_batch_script
+from slurmgpu.files.batch import batch_scripts_in, read_batch_script
 from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.settings import load_settings
 from slurmgpu.models.cluster import Cluster
+from slurmgpu.printable import printable
 from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.checking import check_script
 from slurmgpu.scripts.rules import RULES
-from slurmgpu.scripts.rules.base import Finding
+from slurmgpu.scripts.rules.base import Finding, Severity
 from slurmgpu.submission.judging import facts_here
+from slurmgpu.submission.slips.modules import known_modules
 
+_MODULE = re.compile(r"^\s*(?:module|ml)\s", re.MULTILINE)
 _COLOURS = {"error": "red", "warning": "yellow", "hint": "cyan"}
 
 
+class _Checked(NamedTuple):
+    """A script, and what was found in it."""
+
+    shown: str
+    found: list[Finding]
+
+    def document(self) -> dict[str, object]:
+        findings = [one._asdict() for one in self.found]
+        return {"script": self.shown, "counts": _counts(self.found), "findings": findings}
+
+
 def act(
-    script: str,
+    scripts: tuple[str, ...],
     cluster_name: str | None,
-    severity: Literal["error", "warning", "hint"],
+    severity: Severity,
     ignore: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -36,32 +52,75 @@ def act(
                 f"option --ignore: there is no rule {name!r}",
                 hint=f"{did_you_mean(name, RULES)}docs/check.md has the rules, and each finding names its rule",
             )
+    cluster = _cluster(cluster_name)
+    one = len(scripts) == 1 and not Path(scripts[0]).is_dir()
+    checked: list[_Checked] = []
+    unread: list[InvalidInput] = []
+    modules: frozenset[str] | None = None
+    for script in _each(scripts, unread):
+        try:
+            text = _text(script)
+        except InvalidInput as fault:
+            unread.append(fault)
+            continue
+        # Asked once, where a script wants it; of another machine this one's modules say nothing.
+        if modules is None and cluster is None and _MODULE.search(text):
+            modules = known_modules(os.environ)
+        found = _findings(text, cluster, severity, ignore, modules or frozenset())
+        checked.append(_Checked("<stdin>" if script == "-" else printable(script), found))
+    if checked:
+        _show(checked, as_json=as_json, one=one)
+    if unread:  # said last, so that it is not overlooked
+        hints = list(dict.fromkeys(fault.hint for fault in unread if fault.hint))
+        raise InvalidInput("; ".join(fault.message for fault in unread), hint="; ".join(hints) or None)
+    if any(finding.severity == "error" for each in checked for finding in each.found):
+        raise click.exceptions.Exit(1)
+
+
+def findings(text: str, cluster_name: str | None) -> list[Finding]:
+    """What is wrong with the text of a batch script, with the rules of a cluster where one is named."""
+    return _findings(text, _cluster(cluster_name))
+
+
+def _findings(
+    text: str,
+    cluster: Cluster | None,
+    severity: Severity = "hint",
+    ignore: tuple[str, ...] = (),
+    modules: frozenset[str] = frozenset(),
+) -> list[Finding]:
+    read = parse_batch_script(text)
+    facts = facts_here(read, Path.cwd(), cluster, modules=modules)
+    return check_script(read, facts, ignore=ignore, least=severity)
+
+
+def _each(scripts: tuple[str, ...], unread: list[InvalidInput]) -> Iterator[str]:
+    """The scripts that are named, and those of folders, each once."""
+    seen: set[str] = set()
+    for script in scripts:
+        names = [script]
+        if Path(script).is_dir():
+            names = [str(path) for path in batch_scripts_in(Path(script))]
+            if not names:
+                unread.append(
+                    InvalidInput(
+                        f"{script}: no batch script is in this folder",
+                        hint="a file that starts with #! and has an #SBATCH line counts; name any other file itself",
+                    )
+                )
+        for name in names:
+            if name not in seen:
+                seen.add(name)
+                yield name
+
+
+def _text(script: str) -> str:
     if Path(script).suffix in {".yaml", ".yml"}:
         raise InvalidInput(
             f"{script}: is not a batch script; its ending says that it is a job file",
             hint=f"slurmgpu plan {script} checks a job file; slurmgpu render {script} prints its batch script",
         )
-    text = read_batch_script(Path(script), any_bytes=True)
-    found = findings(text, cluster_name, severity, ignore)
-    shown = "<stdin>" if script == "-" else script
-    if as_json:
-        _print_json(shown, found)
-    else:
-        show(shown, found)
-    if any(one.severity == "error" for one in found):
-        raise click.exceptions.Exit(1)
-
-
-def findings(
-    text: str,
-    cluster_name: str | None,
-    severity: Literal["error", "warning", "hint"] = "hint",
-    ignore: tuple[str, ...] = (),
-) -> list[Finding]:
-    """What is wrong with the text of a batch script, with the rules of a cluster where one is named."""
-    read = parse_batch_script(text)
-    facts = facts_here(read, Path.cwd(), _cluster(cluster_name))
-    return check_script(read, facts, ignore=ignore, least=severity)
+    return read_batch_script(Path(script), any_bytes=True)
 
 
 def _cluster(name: str | None) -> Cluster | None:
@@ -75,22 +134,39 @@ def _counts(found: list[Finding]) -> dict[str, int]:
     return {severity: sum(one.severity == severity for one in found) for severity in _COLOURS}
 
 
+def _show(checked: list[_Checked], *, as_json: bool, one: bool) -> None:
+    everything = [finding for each in checked for finding in each.found]
+    if as_json and one:
+        data = {"schema": "slurmgpu.check/1", **checked[0].document()}
+    elif as_json:
+        documents = [each.document() for each in checked]
+        data = {"schema": "slurmgpu.checks/1", "counts": _counts(everything), "scripts": documents}
+    if as_json:
+        click.echo(json.dumps(data, indent=2))
+        return
+    for each in checked:
+        _print(each.shown, each.found)
+    _sum_up(checked[0].shown if one else f"{len(checked)} script{'s' * (len(checked) != 1)}", everything)
+
+
 def show(shown: str, found: list[Finding]) -> None:
     """Print what was found in the script of this name, for people."""
+    _print(shown, found)
+    _sum_up(shown, found)
+
+
+def _print(shown: str, found: list[Finding]) -> None:
     for one in found:
         severity = click.style(f"{one.severity}: ", fg=_COLOURS[one.severity], bold=one.severity == "error")
         click.echo(f"{shown}:{one.line}: {severity}{one.rule}: {_plain(one.message)}")
         click.echo(f"    fix: {_plain(one.fix)}")
+
+
+def _sum_up(what: str, found: list[Finding]) -> None:
     counts = ", ".join(f"{count} {name}{'s' * (count != 1)}" for name, count in _counts(found).items())
-    click.echo(f"{shown}: {counts}", err=True)
+    click.echo(f"{what}: {counts}", err=True)
 
 
 def _plain(text: str) -> str:
     """Text of the script, in a message, on one line and fit for any terminal."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
-def _print_json(shown: str, found: list[Finding]) -> None:
-    findings = [one._asdict() for one in found]
-    data = {"schema": "slurmgpu.check/1", "script": shown, "counts": _counts(found), "findings": findings}
-    click.echo(json.dumps(data, indent=2))

@@ -6,8 +6,7 @@ reason that it had (24.11, 26.05), so that a job that waits for its turn is held
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from slurmgpu.models.cluster import Partition
 from slurmgpu.monitoring.why.answer import Fact, Mend
 from slurmgpu.monitoring.why.case import Case, Told
 from slurmgpu.monitoring.why.words import listed
@@ -54,31 +53,25 @@ def barred(case: Case) -> Told:
             yield from subject(case)
 
 
-def _rules(case: Case, what: str) -> list[tuple[str, Sequence[str], Sequence[str]]]:
-    """Each partition of the job's, what it takes alone (nothing: all), and what it does not take."""
-    return [
-        (one.name, one.rules.accounts, one.rules.denied_accounts)
-        if what == "account"
-        else (one.name, one.rules.qos, one.rules.denied_qos)
-        for one in case.partitions
-    ]
-
-
-def _takes(allowed: Sequence[str], denied: Sequence[str], name: str) -> bool:
-    return name in allowed if allowed else name not in denied
+def _takes(rules: Partition, what: str, name: str) -> bool:
+    return rules.takes_account(name) if what == "account" else rules.takes_qos(name)
 
 
 def _taken(case: Case, what: str, name: str) -> bool:
     """Whether one of its partitions takes a name."""
-    return any(_takes(allowed, denied, name) for _, allowed, denied in _rules(case, what))
+    return any(_takes(one.rules, what, name) for one in case.partitions)
 
 
 def _not_taken(case: Case, what: str) -> Told:
     name = (case.job.account if what == "account" else case.job.qos) or "none"
     word = "account" if what == "account" else "QOS"
-    for partition, allowed, denied in _rules(case, what):
-        if _takes(allowed, denied, name):
+    for one in case.partitions:
+        if _takes(one.rules, what, name):
             continue
+        rules, partition = one.rules, one.name
+        allowed, denied = (
+            (rules.accounts, rules.denied_accounts) if what == "account" else (rules.qos, rules.denied_qos)
+        )
         rule = f"takes {word} {listed(allowed)}, not" if allowed else f"does not take {word}"
         figures = {"partition": partition, "allowed": list(allowed), "denied": list(denied), what: name}
         yield Fact(what, f"partition {partition} {rule} {printable(name)}", figures)

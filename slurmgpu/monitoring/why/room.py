@@ -226,9 +226,7 @@ def elsewhere(job: JobStatus, asked: Asked, present: Present) -> Iterator[Partit
         rules = one.rules
         if one.name in asked.partitions or one.state != "UP" or rules.by_name or rules.groups:
             continue
-        if (rules.accounts and job.account not in rules.accounts) or job.account in rules.denied_accounts:
-            continue
-        if (rules.qos and job.qos not in rules.qos) or job.qos in rules.denied_qos:
+        if not rules.takes_account(job.account) or not rules.takes_qos(job.qos):
             continue
         most = rules.limits.max_time
         if (

@@ -7,6 +7,7 @@ from types import ModuleType
 
 from slurmgpu.scripts.rules import (
     cluster,
+    counting,
     ending,
     environment,
     launching,
@@ -27,6 +28,6 @@ def _rules(module: ModuleType) -> Iterator[Rule]:
         yield from (each for each in (one if isinstance(one, list) else [one]) if isinstance(each, Rule))
 
 
-_MODULES = (reading, spelling, values, resources, logs, environment, launching, ending, cluster)
+_MODULES = (reading, spelling, values, resources, logs, environment, launching, counting, ending, cluster)
 RULES = {rule.name: rule for module in _MODULES for rule in _rules(module)}
 """By name, in the order of the documentation."""

@@ -144,9 +144,12 @@ def gpu_entries(value: str, *, typed: bool = False) -> list[tuple[str | None, in
 
 
 def is_placeholder(value: str) -> bool:
-    """Whether a value still waits to be filled in: ``<project>``, ``{{ name }}``, ``{name}``, ``!NAME``."""
-    return not set("<{!#.").isdisjoint(value) and (
-        re.search(r"<[A-Za-z][\w .@/-]*>|\{\{.*\}\}|(?<!\$)\{[A-Za-z_]\w*\}|^!\w+$|^#+$|^\.\.\.$", value)
+    """Whether a value still waits to be filled in: ``<project>``, ``[project]``, ``{{ name }}``, ``{name}``, ``!NAME``."""
+    return not set("<[{!#.").isdisjoint(value) and (
+        re.search(
+            r"<[A-Za-z][\w .@/-]*>|\{\{.*\}\}|(?<!\$)\{[A-Za-z_]\w*\}|^!\w+$|^#+$|^\.\.\.$|\[[A-Za-z][A-Za-z_ ]+\]",
+            value,
+        )
         is not None
     )
 
@@ -166,6 +169,10 @@ class Facts(NamedTuple):
     python: Mapping[str, ScriptFacts] = MappingProxyType({})
     """What the Python scripts show that the script starts, by the words that it starts them with."""
     cluster: Cluster | None = None
+    submitted: bool = False
+    """Whether the script is all that sbatch will be told: no environment, no command line adds to it."""
+    modules: frozenset[str] = frozenset()
+    """The modules of this machine, with their versions and without; none: not asked, or none that are known."""
 
 
 class Hit(NamedTuple):

@@ -131,7 +131,8 @@ def _call(simple: Simple, outer: Call | None) -> Call:
         line, hidden = SRUN.read_unexpanded(words, 1)
         options, words, raw = line.given, words[line.end :], raw[line.end :]
     if outer is not None:
-        return Call(simple.line, words, raw, simple, outer.srun or options, outer.open_options, nested=True)
+        srun = options if outer.srun is None else outer.srun  # of an srun without options {}
+        return Call(simple.line, words, raw, simple, srun, outer.open_options, nested=True)
     return Call(simple.line, words, raw, simple, options, hidden)
 
 

@@ -6,6 +6,7 @@ of one part of a request.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import starmap
 from typing import NamedTuple
@@ -13,19 +14,14 @@ from typing import NamedTuple
 from slurmgpu.errors import nearest
 from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
 from slurmgpu.planning.request import About, Problem
-from slurmgpu.scripts.rules.base import Asked, Hit, Rule, View, is_placeholder, rule
+from slurmgpu.scripts.rules.base import Asked, Hit, Rule, Severity, View, is_placeholder, rule
 
 
 class _Place(NamedTuple):
     """Partitions that a component names (or gets), as the profile describes them."""
 
     asked: Asked
-    names: list[str]
     partitions: list[Partition]
-
-    @property
-    def spelled(self) -> str:
-        return f"partition{'s' * (len(self.names) > 1)} {', '.join(self.names)}"
 
     @property
     def groups(self) -> list[NodeGroup] | None:
@@ -35,60 +31,83 @@ class _Place(NamedTuple):
         return [kind for partition in self.partitions for kind in partition.kinds]
 
 
-def _cluster(view: View) -> Cluster | None:
+def _components(view: View) -> Iterator[tuple[Cluster, Asked, dict[str, str | None]]]:
+    """Each component with its options, where the cluster is described."""
     cluster = view.facts.cluster
-    return cluster if cluster is not None and cluster.known else None
-
-
-def _named(asked: Asked) -> list[str]:
-    value = asked.value("partition") or ""
-    return [name for name in value.split(",") if name and "$" not in name and not is_placeholder(name)]
+    if cluster is None or not cluster.known:
+        return
+    for asked in view.components:
+        yield cluster, asked, {name: asked.value(name) for name in asked.options}
 
 
 def _places(view: View) -> Iterator[_Place]:
     """The components whose partitions are all described."""
-    cluster = _cluster(view)
-    if cluster is None:
-        return
-    for asked in view.components:
-        names = _named(asked)
-        if not names and "partition" not in asked.options and cluster.default_partition:
-            names = [cluster.default_partition]
-        if names and all(name in cluster.partitions for name in names):
-            yield _Place(asked, names, [cluster.partitions[name] for name in names])
+    from slurmgpu.planning.judging_options import places_of
+
+    for cluster, asked, options in _components(view):
+        names = places_of(cluster, options)
+        if names:
+            yield _Place(asked, [cluster.partitions[name] for name in names])
 
 
 @rule("error", needs_cluster=True, judged_before=True)
 def unknown_partition(view: View) -> Iterator[Hit]:
-    """A partition that the cluster does not have."""
-    cluster = _cluster(view)
-    for asked in view.components if cluster else ():
-        for name in _named(asked):
-            assert cluster is not None
-            if name not in cluster.partitions:
-                near = nearest(name, cluster.partitions)
-                known = ", ".join(sorted(cluster.partitions))
-                fix = f"did you mean {near}?" if near else f"use one of: {known}"
-                yield Hit(asked.line("partition"), f"{cluster.name} has no partition {name!r}", fix)
+    """A partition that the cluster does not have, or that its profile does not describe."""
+    yield from _not_described(view, "partition")
+
+
+def _not_described(view: View, about: About) -> Iterator[Hit]:
+    """An error where Slurm itself was asked which there are, else a hint."""
+    from slurmgpu.planning.judging_options import not_described
+
+    words: dict[About, tuple[str, str]] = {
+        "partition": ("partition", "partition"),
+        "qos": ("QOS", "qos"),
+        "gpu_type": ("type of GPU", "gres gpus-per-node gpus gpus-per-task"),
+    }
+    for cluster, asked, options in _components(view):
+        names_of: dict[About, list[str]] = {
+            "partition": list(cluster.partitions),
+            "qos": list(cluster.qos),
+            "gpu_type": list(cluster.gpu_types),
+        }
+        known = names_of[about]
+        for problem in not_described(cluster, options):
+            name, (word, names) = problem.option or "", words[about]
+            if problem.about != about or is_placeholder(name):
+                continue
+            near, line = nearest(name, known), asked.line(*names.split())
+            listed = ", ".join(sorted(known))
+            if cluster.complete:
+                fix = f"did you mean {near}?" if near else f"use one of: {listed}"
+                yield Hit(line, f"{cluster.name} {problem.text}", fix)
+                continue
+            yield Hit(
+                line,
+                f"the profile {cluster.name} describes no {word} {name!r}, so nothing is checked of it"
+                + (f"; it has {listed}" if listed else ""),
+                f"leave it, if your site has it{f'; or did you mean {near}?' if near else ''}",
+                "hint",
+            )
 
 
 def _judged(view: View, about: About) -> Iterator[tuple[Asked, Problem]]:
     """What is wrong with a part of each component that could start nowhere else."""
-    cluster = _cluster(view)
-    if cluster is None:
-        return
-    from slurmgpu.planning.judging_options import judge_options  # only a described cluster pays for it
+    from slurmgpu.planning.judging_options import judge_script  # only a described cluster pays for it
 
-    for place in _places(view):
-        options = {name: place.asked.value(name) for name in place.asked.options}
-        for problem in judge_options(cluster, options):
+    for cluster, asked, options in _components(view):
+        for problem in judge_script(cluster, options):
             if problem.about == about:
-                yield place.asked, problem
+                yield asked, problem
 
 
 def _rule_about(name: str, about: About, options: str, says: str, fix: str) -> Rule:
     def find(view: View) -> Iterator[Hit]:
+        if about in {"qos", "gpu_type"}:
+            yield from _not_described(view, about)
         for asked, problem in _judged(view, about):
+            if about == "qos" and problem.subject.startswith("cluster "):
+                continue  # told above
             line = asked.line(*options.split())
             yield Hit(line, f"{problem}; such a job is refused, or waits for ever", fix)
 
@@ -145,21 +164,69 @@ def cpu_share(view: View) -> Iterator[Hit]:
             )
 
 
+def _said(view: View, problem: Problem) -> str:
+    return f"{view.facts.cluster.name if view.facts.cluster else ''} {problem.text}"
+
+
+@rule("error", needs_cluster=True)
+def option_refused(view: View) -> Iterator[Hit]:
+    """An option with which the site refuses every job."""
+    for asked, problem in _judged(view, "refused"):
+        yield Hit(
+            asked.line(problem.option or ""),
+            _said(view, problem),
+            f"remove --{problem.option}; what belongs to srun goes on its own line",
+        )
+
+
 @rule("error", needs_cluster=True)
 def option_required(view: View) -> Iterator[Hit]:
-    """An option without which the site refuses every job."""
-    cluster = view.facts.cluster
-    if cluster is None:
-        return
-    for name in cluster.dialect.required:
-        if name == "gpu_type" or (name == "partition" and cluster.dialect.partition == "never"):
+    """An option without which the site refuses every job, or gives it no GPU."""
+    first = view.script.directives[0].line if view.script.directives else 1
+    severities: tuple[tuple[About, Severity | None], ...] = (("required", None), ("advised", "hint"))
+    for about, severity in severities:
+        for asked, problem in _judged(view, about):
+            if problem.option == "gpu_type":
+                fix, line = "write the type: --gres=gpu:TYPE:COUNT", asked.line(*asked.gpu_options)
+            else:
+                fix, line = f"add #SBATCH --{problem.option}=...", first
+            # An account may also come from the environment (SBATCH_ACCOUNT), or be the user's default one.
+            elsewhere = problem.option == "account" and not view.facts.submitted
+            yield Hit(line, _said(view, problem), fix, "hint" if elsewhere else severity)
+
+
+@rule("hint", needs_cluster=True)
+def account_name(view: View) -> Iterator[Hit]:
+    """An account that does not look like the site's, or pays for another type of GPU."""
+    from slurmgpu.planning.site_rules import account_fits, account_rule, looks_of_accounts
+
+    for cluster, asked, options in _components(view):
+        account = options.get("account") or ""
+        if not re.fullmatch(r"[\w.@+-]+", account) or is_placeholder(account):
             continue
-        if name not in view.asked.options:
-            yield Hit(
-                view.script.directives[0].line if view.script.directives else 1,
-                f"{cluster.name} refuses jobs without --{name}",
-                f"add #SBATCH --{name}=...",
-            )
+        names = (options.get("partition") or "").split(",")
+        places = [cluster.partitions[name] for name in names if name in cluster.partitions]
+        rules = [account_rule(cluster, one) for one in places] or [account_rule(cluster, None)]
+        features = set(re.split(r"[&|()\[\]]", options.get("constraint") or ""))
+        types = asked.gpu_types | {
+            name
+            for name, known in cluster.gpu_types.items()
+            if known.constraint and known.constraint in features
+        }
+        faulty = [
+            one for one in rules if one is not None and one.pattern and not account_fits(one, account, types)
+        ]
+        if not faulty or len(faulty) < len(rules) or account in {row.account for row in cluster.associations}:
+            continue
+        ends = {faulty[0].suffix_by_gpu_type.get(name) for name in types} - {None}
+        yield Hit(
+            asked.line("account"),
+            f"accounts of {cluster.name} have names {looks_of_accounts(faulty[0])}"
+            + (f", and end in {', '.join(sorted(map(str, ends)))} for these GPUs" if ends else "")
+            + f"; {account!r} has not",
+            "`sacctmgr -P show associations user=$USER format=account` lists yours",
+            "warning" if ends else None,
+        )
 
 
 @rule("warning", needs_cluster=True)

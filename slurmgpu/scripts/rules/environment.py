@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from itertools import takewhile
 
 from slurmgpu.errors import nearest
+from slurmgpu.lines.container import PROGRAMS, read_container
 from slurmgpu.scripts.nccl import FORMER, READ
 from slurmgpu.scripts.rules.base import Hit, View, is_placeholder, rule
+from slurmgpu.scripts.rules.calls import expanded
 from slurmgpu.scripts.secret_words import in_address, is_known_key, looks_random, names_secret
+from slurmgpu.scripts.shell import Simple
 
 # One of these stands in every line in which a secret is found: most scripts have none, and need no pattern.
 _OF_SECRETS = ("_KEY=", "APIKEY=", "TOKEN=", "SECRET=", "PASSWORD=", "PASSWD=", "_PAT=", "wandb login", "hf_", "sk-",
@@ -67,6 +70,75 @@ def module_in_sh(view: View) -> Iterator[Hit]:
                 "start the script with #!/bin/bash",
             )
             return
+
+
+@rule("warning")
+def unknown_module(view: View) -> Iterator[Hit]:
+    """A module that this machine does not have."""
+    known = view.facts.modules
+    if not known or re.search(r"\b(?:module|ml)\s+(?:--\S+\s+)*use\b|\bMODULEPATH\b", view.body):
+        return
+    for simple in view.simple:
+        if simple.name in {"source", ".", "eval"}:
+            return  # which may know further folders of modules
+        for name in _loaded(simple):
+            if name in known or re.search(r"[$`*]", name) or is_placeholder(name):
+                continue
+            near = nearest(name, known, cutoff=0.75)
+            yield Hit(
+                simple.line,
+                f"there is no module {name!r} on this machine",
+                f"did you mean {near}?"
+                if near
+                else f"`module avail {name.partition('/')[0]}` lists what is here; "
+                "compute nodes may have other modules",
+            )
+
+
+def _loaded(simple: Simple) -> tuple[str, ...]:
+    words = tuple(word for word in simple.words[1:] if not word.startswith("-"))
+    if simple.name == "module" and words[:1] in {("load",), ("add",), ("switch",), ("swap",)}:
+        return words[-1:] if words[0] in {"switch", "swap"} else words[1:]
+    if simple.name == "ml" and words[:1] == ("load",):
+        return words[1:]
+    return ()
+
+
+# What dash, the sh of Debian and Ubuntu, does not have: a pattern of a word as written, and what it is called.
+_OF_BASH = tuple((re.compile(pattern), name) for pattern, name in (
+    (r"\[\[(?:\s|\Z)", "[[ ]]"),
+    (r"\(\(", "(( ))"),
+    (r"[A-Za-z_]\w*\+?=\(", "arrays"),
+    (r"[^']*\$\{[A-Za-z_]\w*\[", "arrays"),
+    (r"[^']*\$\{[A-Za-z_]\w*(?:/|:\d)", "${name/a/b} and ${name:1}"),
+    (r"<<<\Z", "<<<"),
+    (r"&>>?\Z", "&>"),
+    (r"[<>]\(", "<( )"),
+))  # fmt: skip
+
+
+@rule("hint")
+def bash_in_sh(view: View) -> Iterator[Hit]:
+    """What only bash understands, in a #!/bin/sh script."""
+    if view.script.interpreter not in {"sh", "dash"}:
+        return
+    found: dict[str, int] = {}
+    for command in view.script.commands():
+        for word, line in zip(command.words or (), command.word_lines, strict=False):
+            for pattern, name in _OF_BASH:
+                if pattern.match(word):
+                    found.setdefault(name, line)
+    for simple in view.simple:
+        if simple.name in {"source", "function", "shopt"} or simple.words[:3] == ("set", "-o", "pipefail"):
+            found.setdefault("pipefail" if simple.name == "set" else simple.name, simple.line)
+    if found:
+        yield Hit(
+            min(found.values()),
+            f"{', '.join(sorted(found, key=lambda name: found[name]))}: sh is dash on Debian and Ubuntu, which has no such "
+            "thing: there the script fails, or goes on without it",
+            "start the script with #!/bin/bash",
+            "error" if view.script.interpreter == "dash" else None,
+        )
 
 
 @rule("hint")
@@ -159,6 +231,67 @@ def visible_devices(view: View) -> Iterator[Hit]:
                     f"{word}: Slurm has set this to the job's GPUs; these may be another job's",
                     "remove it",
                 )
+
+
+# Variables that Slurm sets only for a request with their option (sbatch(1), OUTPUT ENVIRONMENT VARIABLES; seen on
+# 20.11 to 26.05), and what is there instead.
+_SET_BY = {
+    "SLURM_GPUS": ("gpus", "SLURM_GPUS_ON_NODE has the GPUs of a node"),
+    "SLURM_GPUS_PER_NODE": ("gpus-per-node", "SLURM_GPUS_ON_NODE has the GPUs of a node"),
+    "SLURM_GPUS_PER_TASK": ("gpus-per-task", "SLURM_GPUS_ON_NODE has the GPUs of a node"),
+    "SLURM_NTASKS_PER_NODE": ("ntasks-per-node", "add #SBATCH --ntasks-per-node=N"),
+    "SLURM_CPUS_PER_TASK": ("cpus-per-task", "add #SBATCH --cpus-per-task=N; SLURM_CPUS_ON_NODE has the CPUs of a node"),
+    "SLURM_CPUS_PER_GPU": ("cpus-per-gpu", "add #SBATCH --cpus-per-gpu=N; SLURM_CPUS_ON_NODE has the CPUs of a node"),
+    "SLURM_MEM_PER_GPU": ("mem-per-gpu", "add #SBATCH --mem-per-gpu=SIZE"),
+}  # fmt: skip
+_ASKED_FIRST = r"\$\{{{name}[:+=?-]|-[nzv] +\"?\$?\{{?{name}\b|\b{name}="
+
+
+@rule("warning")
+def unset_variable(view: View) -> Iterator[Hit]:
+    """A variable of Slurm's that this request leaves unset."""
+    if view.script.components > 1 or "SLURM_" not in view.body:
+        return
+    seen: set[str] = set()
+    for simple in view.simple:
+        for word in (*simple.assignments, *simple.raw):
+            for name in sorted(expanded(word) & set(_SET_BY) - seen):
+                option, instead = _SET_BY[name]
+                if not re.search(rf"\$\{{?{name}\b", word):
+                    continue  # "${!SLURM_GPUS@}" lists names
+                seen.add(name)
+                if option in view.asked.options or re.search(_ASKED_FIRST.format(name=name), view.body):
+                    continue
+                asks = next((f", and this one asks by --{one}" for one in view.asked.gpu_options), "")
+                yield Hit(
+                    simple.line,
+                    f"Slurm sets {name} only in a job with --{option}"
+                    + (asks if "GPUS" in name else ", and this one has none")
+                    + ": it is empty here",
+                    instead if instead.startswith("add") else f"{instead}; or ask by --{option}",
+                )
+
+
+@rule("warning")
+def container_without_gpus(view: View) -> Iterator[Hit]:
+    """Apptainer without --nv (or --rocm) in a job with GPUs: the programs in the image find none."""
+    if not view.asked.gpu_options or re.search(r"--nv\b|--rocm\b|--nvccli\b|_(?:NV|ROCM|NVCCLI)=", view.body):
+        return
+    for call in view.calls:
+        if call.name not in PROGRAMS or call.nested or not call.trains:
+            continue
+        line = read_container(call.words[1:])
+        if line.action not in {"exec", "run", "shell"} or "device" in line.line.given:
+            continue
+        if line.image.startswith("$") and line.command[:1] and line.command[0].startswith("$"):
+            continue  # options may stand in the first of them
+        yield Hit(
+            call.line,
+            f"{call.name} {line.action} without --nv: the image has no driver, so that programs in it find no GPU "
+            "unless the site binds it by itself",
+            f"{call.name} {line.action} --nv ... for NVIDIA's GPUs, --rocm for AMD's",
+        )
+        return
 
 
 def _settings(view: View, name: str) -> Iterator[tuple[int, str, str]]:

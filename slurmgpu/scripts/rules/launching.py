@@ -282,24 +282,36 @@ def spawns_itself(view: View) -> Iterator[Hit]:
 
 @rule("hint")
 def one_process(view: View) -> Iterator[Hit]:
-    """Several GPUs and one Python process."""
+    """Several GPUs of a node and one Python process there, started as it is or by srun."""
     gpus = view.asked.gpus_per_node
-    if view.script.components > 1 or not gpus or gpus < 2 or not view.sure or view.launches:
+    if view.script.components > 1 or not gpus or gpus < 2 or not view.sure:
         return
+    # Each of several sruns may be a process of its own, beside the others.
+    sruns = [call for call in view.calls if call.srun is not None]
+    if any(call.by_launcher for call in view.calls) or len(sruns) > 1:
+        return
+    if sruns and (sruns[0].nested or sruns[0].simple.ender == "&" or _tasks_on_a_node(view, sruns[0]) != 1):
+        return
+    if sruns and {"gres", "gpus", "gpus-per-node", "gpus-per-task"} & set(sruns[0].srun or ()):
+        return  # it says itself which it uses
     for call in _trainings(view):
         facts = view.facts.python.get(call.script or "")
-        if facts is not None and (facts.one_process or facts.framework or facts.distributed or facts.joins):
+        if facts is not None and (facts.one_process or facts.framework or facts.joins):
+            return
+        if facts is not None and facts.distributed and call.srun is None:
             return
         unused = facts is not None and facts.parsed and not facts.trains_elsewhere
         yield Hit(
             call.line,
-            f"one process, and {gpus} GPUs"
+            f"one process{' on each node' if (view.asked.nodes or 1) > 1 else ''}, and {gpus} GPUs"
             + (
                 f": nothing in {call.script} uses more than one"
                 if unused
                 else ": it uses one of them, unless the program starts more processes"
             ),
-            f"torchrun --standalone --nproc-per-node={gpus} {call.script or 'SCRIPT'}, or ask for 1 GPU",
+            f"torchrun --standalone --nproc-per-node={gpus} {call.script or 'SCRIPT'}, or ask for 1 GPU"
+            if call.srun is None
+            else f"ask for --ntasks-per-node={gpus}, a process for each GPU, or for 1 GPU",
             "warning" if unused else None,
         )
         return

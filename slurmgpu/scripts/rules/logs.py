@@ -23,6 +23,8 @@ def paths_to_look_at(view: View) -> set[str]:
     found = {_work_folder(view, asked) for asked in view.components}
     for asked in view.components:
         found |= {one for _, path in _logs(view, asked) for one in (path, _folder_of(path))}
+    interpreter = (view.script.shebang or "#!").removeprefix("#!").split()[:1]
+    found.update(path for path in interpreter if path.startswith("/") and _written_out(path))
     return {one for path in found for one in (path, _early(path)) if one and "%" not in one}
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from slurmgpu.errors import nearest
 from slurmgpu.lines.slurm import SBATCH
-from slurmgpu.scripts.batch_script import Passed, Refused
-from slurmgpu.scripts.rules.base import Hit, Severity, View, rule
+from slurmgpu.scripts.batch_script import SHELLS, Passed, Refused
+from slurmgpu.scripts.rules.base import Hit, Severity, View, is_placeholder, rule
 
 
 def _passed(view: View, *why: Passed) -> Iterator[tuple[int, str, Passed]]:
@@ -177,6 +177,34 @@ def no_shebang(view: View) -> Iterator[Hit]:
         if text.startswith("\ufeff"):
             where = "save the file without a byte order mark"
         yield Hit(line, "sbatch refuses a script whose first line does not start with #!", where)
+
+
+@rule("error", judged_before=True, taken=True)
+def bad_shebang(view: View) -> Iterator[Hit]:
+    """The interpreter of the first line is no path, or none that is there: sbatch takes the script, and the job fails."""
+    words = (view.script.shebang or "#!").removeprefix("#!").split()
+    if not words or is_placeholder(words[0]) or "$" in words[0] or "{" in words[0]:
+        return
+    fails = "sbatch takes the script, and the job fails when it starts"
+    path, *rest = words
+    name = path.rsplit("/", 1)[-1]
+    if not path.startswith("/"):
+        right = f"#!/bin/{name}" if name in SHELLS else f"#!/usr/bin/env {name}"
+        yield Hit(1, f"#!{path} is no path, and nobody looks on PATH for it: {fails}", f"write {right}")
+    elif name == "env" and len(rest) > 1 and not rest[0].startswith(("-", "_")) and "=" not in rest[0]:
+        said = " ".join(rest)
+        yield Hit(
+            1,
+            f"Linux hands env all behind it as one word, so that it looks for a program called {said!r}: {fails}",
+            f"write #!/bin/{said}" if rest[0] in SHELLS else f"write #!/usr/bin/env -S {said}",
+        )
+    elif view.facts.paths.get(path) == "missing":
+        yield Hit(
+            1,
+            f"there is no {path} on this machine, and where there is none on the nodes the job fails when it starts",
+            "write #!/bin/bash, or the path that `command -v` prints on a node",
+            "warning",
+        )
 
 
 @rule("error")

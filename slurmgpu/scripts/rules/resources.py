@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from slurmgpu.models.gpu_models import names_a_slice
 from slurmgpu.scripts.rules.base import Asked, Hit, Severity, View, rule
@@ -181,6 +182,83 @@ def few_cpus(view: View) -> Iterator[Hit]:
             "one process for each loads and prepares all data beside the training",
             "ask for a GPU's share of the node, often 8 to 16 CPUs each (`scontrol show node` tells)",
             "hint" if meant else None,
+        )
+
+
+@rule("hint")
+def no_cpus(view: View) -> Iterator[Hit]:
+    """GPUs, and no CPUs are asked for: Slurm gives one for each task."""
+    if not any(call.trains for call in view.calls):
+        return
+    says = {"cpus-per-task", "cpus-per-gpu", "mincpus", "exclusive", "cores-per-socket", "extra-node-info"}
+    for asked in view.components:
+        gpus, tasks = asked.gpus_per_node, asked.tasks_per_node or 1
+        if (
+            not gpus
+            or says & set(asked.options)
+            or tasks >= 2 * gpus
+            or any(map(names_a_slice, asked.gpu_types))
+        ):
+            continue
+        given = _cpus_given(view, asked)
+        if given == "some":
+            continue
+        yield Hit(
+            asked.line(*asked.gpu_options),
+            f"no CPUs are asked for: Slurm gives {tasks} for the {tasks} task{'s' * (tasks != 1)} on each node, "
+            f"and {gpus} GPU{'s need' if gpus != 1 else ' needs'} more to be fed"
+            + ("" if given == "none" else "; only some sites give CPUs with the GPUs"),
+            "add #SBATCH --cpus-per-task=N, often 8 to 16 for each GPU",
+            "warning" if given == "none" else None,
+        )
+
+
+def _cpus_given(view: View, asked: Asked) -> Literal["some", "none", "unknown"]:
+    """Whether the site gives CPUs with the GPUs, or whole nodes: only Slurm itself says that it does not (no DefCpuPerGPU)."""
+    cluster = view.facts.cluster
+    if cluster is None or not cluster.known:
+        return "unknown"
+    dialect = cluster.dialect
+    if (
+        not cluster.complete
+        or dialect.cpus in {"none", "srun"}
+        or dialect.whole_nodes
+        or not dialect.cpu_share
+    ):
+        return "some"
+    names = (asked.value("partition") or cluster.default_partition or "").split(",")
+    described = [cluster.partitions[name] for name in names if name in cluster.partitions]
+    given = any(
+        partition.whole_nodes
+        or partition.default_cpus_per_gpu
+        or any(kind.unit and kind.unit.cpus for kind in partition.kinds)
+        for partition in described
+    )
+    return "none" if described and not given else "some"
+
+
+@rule("hint")
+def exclusive_with_one_gpu(view: View) -> Iterator[Hit]:
+    """A whole node, and one of its GPUs."""
+    cluster = view.facts.cluster
+    for asked in view.components:
+        if "exclusive" not in asked.options or asked.value("exclusive") or asked.gpus_per_node != 1:
+            continue
+        names = (asked.value("partition") or "").split(",")
+        kinds = [
+            kind
+            for name in names
+            if cluster and name in cluster.partitions
+            for kind in cluster.partitions[name].kinds
+        ]
+        least = min((kind.gpu_count or 1 for kind in kinds), default=None)
+        if least == 1:
+            continue
+        yield Hit(
+            asked.line("exclusive"),
+            "--exclusive takes the whole node with all its GPUs, and 1 is asked for"
+            + (f": the others, {least - 1} or more, stand idle" if least else ""),
+            "leave --exclusive out, or ask for all GPUs of the node",
         )
 
 

@@ -13,6 +13,8 @@ from slurmgpu.scripts.batch_script import Directive
 from slurmgpu.scripts.rules.base import Asked, Hit, View, is_placeholder, rule
 
 _TIME = r"\d+|\d+:\d+|\d+:\d+:\d+|\d+-\d*(:\d+){0,2}|(?i:unlimited|infinite)"
+# Where the site has not raised MaxArraySize (slurm.conf(5)).
+_USUAL_INDEX = 1000
 # MiB that a Python process takes that has imported torch: 223 seen of 2.13 for CPUs, and those for GPUs take more.
 _TORCH = 200
 _MEMORY = r"\d+(?i:[kmgtp]b?)?"
@@ -245,6 +247,13 @@ def bad_array(view: View) -> Iterator[Hit]:
                     one.line, f"{part!r} goes beyond {LARGEST_INDEX}, the largest index that any Slurm has",
                     "write several arrays",
                 )  # fmt: skip
+            elif most is None and last > _USUAL_INDEX:
+                yield Hit(
+                    one.line,
+                    f"{part!r} goes beyond {_USUAL_INDEX}, the largest index of Slurm's own default (MaxArraySize 1001)",
+                    "`scontrol show config | grep MaxArraySize` tells your site's; if it is less, write several arrays",
+                    "hint",
+                )
 
 
 _HINT = "compute_bound|memory_bound|multithread|nomultithread"

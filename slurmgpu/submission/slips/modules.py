@@ -13,7 +13,7 @@ from slurmgpu.models.plan import Plan
 from slurmgpu.slurm import Runner, call, submission_env
 from slurmgpu.submission.slips.command import Slip
 
-__all__ = ["missing_module"]
+__all__ = ["known_modules", "missing_module"]
 
 TIMEOUT = 5.0
 """Seconds after which nothing is said: some sites' module trees are slow."""
@@ -57,3 +57,23 @@ def missing_module(
         f"`module avail {found[1].partition('/')[0]}` lists what is here; compute nodes may have other modules",
         sure=False,
     )
+
+
+# Lmod's spider also knows the modules that appear when another is loaded.
+_ASK = 'if [ -n "$LMOD_CMD" ]; then module -t spider; else module -t avail; fi 2>&1'
+
+
+def known_modules(environ: Mapping[str, str], run: Runner = call) -> frozenset[str]:
+    """The modules of this machine, as `intel/2024.1` and as `intel`; none where they cannot be asked for in time."""
+    if not any(name in environ for name in _SIGNS_OF_MODULES):
+        return frozenset()
+    try:
+        answer = run(["bash", "-l", "-c", _ASK], timeout=TIMEOUT, env=submission_env(environ))
+    except SlurmUnreachable:  # no bash
+        return frozenset()
+    if answer.rc is None:
+        return frozenset()
+    lines = (re.sub(r"\(.*\)\Z|/\Z", "", line.strip()) for line in answer.stdout.splitlines())
+    names = {line for line in lines if re.fullmatch(r"[A-Za-z0-9][\w.+@/-]*", line)}
+    shorter = {"/".join(name.split("/")[:parts]) for name in names for parts in range(1, name.count("/") + 1)}
+    return frozenset(names | shorter)

@@ -1,0 +1,287 @@
+"""Rules about numbers: what steps and launchers start, against what the job has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from slurmgpu.lines.launch_line import LaunchLine, read_launch_line
+from slurmgpu.lines.torchrun import TORCHRUN
+from slurmgpu.scripts.rules.base import Hit, Severity, View, rule
+from slurmgpu.scripts.rules.calls import Call
+
+# An srun with one of these is told where it runs, or that it may share.
+_OF_ANOTHER_PLACE = {"jobid", "het-group", "pack-group", "overcommit"}
+# A step without any of these takes all CPUs of the job on its nodes (srun(1), --exact; --cpus-per-task implies it).
+_SHARES = {
+    "exact",
+    "exclusive",
+    "overlap",
+    "cpus-per-task",
+    "threads-per-core",
+    "whole",
+    "nodelist",
+    "relative",
+}
+
+
+def _whole(view: View) -> bool:
+    """Whether the job has whole nodes, as far as is known: with more CPUs and GPUs than it asks for."""
+    if "exclusive" in view.asked.options:
+        return True
+    cluster = view.facts.cluster
+    if cluster is None:
+        return False
+    names = (view.asked.value("partition") or cluster.default_partition or "").split(",")
+    described = [cluster.partitions[name] for name in names if name in cluster.partitions]
+    if any(partition.whole_nodes for partition in described):
+        return True
+    return cluster.dialect.whole_nodes or cluster.dialect.gpus in {"srun", "none"}
+
+
+def _count(value: str | None) -> int | None:
+    """A whole number; of a range the first."""
+    match = re.match(r"(\d+)(?:[-:]\d+)?\Z", value or "")
+    return int(match[1]) if match else None
+
+
+def _most(value: str | None) -> int | None:
+    """A whole number; of a range the last."""
+    match = re.match(r"(?:\d+[-:])?(\d+)\Z", value or "")
+    return int(match[1]) if match else None
+
+
+def _loops(view: View) -> list[range]:
+    """The lines of the body that are in loops."""
+    found: list[range] = []
+    starts: list[int] = []
+    for number, text in enumerate(view.script.lines[view.script.body_start - 1 :], view.script.body_start):
+        code = text.strip()
+        if re.match(r"(?:for|while|until)\b", code):
+            starts.append(number)
+        if starts and re.search(r"(?:^|;\s*)done\b", code):
+            found.append(range(starts.pop(), number + 1))
+    return found
+
+
+def _repeated(view: View, call: Call) -> bool:
+    return any(call.line in loop for loop in _loops(view))
+
+
+# Steps
+
+
+@rule("warning")
+def step_over_job(view: View) -> Iterator[Hit]:
+    """srun asks for more nodes or tasks than the job has."""
+    asked = view.asked
+    if view.script.components > 1:
+        return
+    for call in view.calls:
+        own = call.srun
+        if own is None or call.nested or call.open_options or _OF_ANOTHER_PLACE & set(own):
+            continue
+        nodes, most = _count(own.get("nodes")), _most(asked.value("nodes"))
+        if nodes and most and nodes > most:
+            yield Hit(
+                call.line,
+                f"srun --nodes={nodes} in a job of {most} node{'s' * (most != 1)}: Slurm refuses the step",
+                f"ask for #SBATCH --nodes={nodes}, or start it on {most}",
+                "error",
+            )
+            continue
+        tasks, has = _tasks(view, own), asked.tasks
+        if not tasks or not has or tasks <= has or not _said(view) or _whole(view):
+            continue
+        # From 22.05 to 23.02 a step does not take the job's --cpus-per-task; more tasks than asked for are a slip there, too.
+        cpus = tasks * (_count(own.get("cpus-per-task")) or asked.number("cpus-per-task") or 1)
+        if cpus > _cpus(view, has):
+            yield Hit(
+                call.line,
+                f"srun starts {tasks} tasks in a job of {has}, whose {_cpus(view, has)} CPUs are too few for them: "
+                "Slurm refuses the step, or lets it wait",
+                f"ask for #SBATCH --ntasks={tasks}, or start {has}",
+            )
+
+
+def _said(view: View) -> bool:
+    """Whether the options say how many CPUs there are, and nothing gives further ones."""
+    options = set(view.asked.options)
+    more = {"cpus-per-gpu", "mincpus", "overcommit", "ntasks-per-gpu", "hint", "threads-per-core"}
+    return bool({"ntasks", "ntasks-per-node", "cpus-per-task"} & options) and not more & options
+
+
+def _cpus(view: View, tasks: int) -> int:
+    """The CPUs of the job; Slurm gives whole cores, of two CPUs at most sites."""
+    nodes = view.asked.nodes or 1
+    each = -(-tasks // nodes) * (view.asked.number("cpus-per-task") or 1)
+    return nodes * (each + each % 2)
+
+
+def _tasks(view: View, own: Mapping[str, str | None]) -> int | None:
+    if "ntasks" in own:
+        return _count(own["ntasks"])
+    each = _count(own.get("ntasks-per-node"))
+    nodes = _count(own.get("nodes")) or view.asked.nodes or 1
+    return each * nodes if each else None
+
+
+@rule("warning")
+def steps_in_turn(view: View) -> Iterator[Hit]:
+    """Steps side by side on a node, each of which takes all CPUs: one waits for the other."""
+    if view.script.components > 1 or (view.asked.nodes or 1) > 1:
+        return
+    if re.search(r"\bSLURM_(?:EXACT|OVERLAP|EXCLUSIVE)=|\bSRUN_CPUS_PER_TASK=", view.body):
+        return
+    steps = [call for call in view.calls if call.srun is not None and not call.nested]
+    alone = [call for call in steps if not call.open_options and not _SHARES & set(call.srun or ())]
+    for call in alone:
+        if call.simple.ender != "&":
+            continue
+        waits = next((one.line for one in view.simple if one.name == "wait" and one.line > call.line), None)
+        beside = [one for one in alone if one.line > call.line and (waits is None or one.line < waits)]
+        if beside or (_repeated(view, call) and not _waits_within(view, call)):
+            which = f"that of line {beside[0].line}" if beside else "the next one"
+            yield Hit(
+                call.line,
+                f"a step without --exact takes all CPUs that the job has on its node: {which} waits until it has ended",
+                "srun --exact, with the step's own share: --ntasks=1 --cpus-per-task=N --gpus=1 --mem=SIZE",
+            )
+            return
+
+
+def _waits_within(view: View, call: Call) -> bool:
+    """Whether the loop itself waits, for one step after the other."""
+    loop = next(loop for loop in _loops(view) if call.line in loop)
+    return any(one.name == "wait" and one.line in loop for one in view.simple)
+
+
+# Launchers
+
+
+class _Told(NamedTuple):
+    """What a launcher is told in figures."""
+
+    call: Call
+    name: str
+    processes: tuple[int, str] | None = None
+    """On each node, and the option that says so."""
+    nodes: tuple[int, int, str] | None = None
+    """The fewest and the most, and the option."""
+    own_nodes: bool = False
+    """Whether it starts itself on all nodes."""
+
+
+def _launchers(view: View) -> list[_Told]:
+    told = (_told(view, call) for call in view.calls)
+    return [one for one in told if one is not None]
+
+
+def _told(view: View, call: Call) -> _Told | None:
+    if call.torchrun is not None:
+        given = TORCHRUN.read_unexpanded(call.words, call.torchrun)[0].given
+        each, nodes = given.get("nproc-per-node") or "", given.get("nnodes") or ""
+        return _Told(
+            call,
+            "torchrun",
+            (int(each), f"--nproc-per-node={each}") if each.isdigit() else None,
+            None if "standalone" in given else _nodes(nodes, f"--nnodes={nodes}"),
+        )
+    line = _launch_line(call)
+    if line is None:
+        return None
+    given = line.line.given
+    if line.name == "deepspeed":
+        each, nodes = given.get("num-gpus") or "", given.get("num-nodes") or ""
+        processes = (int(each), f"--num_gpus={each}") if each.isdigit() else None
+        return _Told(call, line.name, processes, _nodes(nodes, f"--num_nodes={nodes}"), own_nodes=True)
+    total, machines = given.get("num-processes") or "", given.get("num-machines") or ""
+    over = _count(machines) or (None if machines or "config-file" in given else 1)
+    if machines.startswith("$"):
+        over = view.asked.nodes
+    if not total.isdigit() or over is None or "cpu" in given:
+        processes = None
+    else:
+        processes = (-(-int(total) // over), f"--num_processes={total}")
+    return _Told(call, line.name, processes, _nodes(machines, f"--num_machines={machines}"))
+
+
+def _nodes(text: str, option: str) -> tuple[int, int, str] | None:
+    fewest, most = _count(text), _most(text)
+    return (fewest, most, option) if fewest and most else None
+
+
+def _launch_line(call: Call) -> LaunchLine | None:
+    """Accelerate's or deepspeed's line, within a container's as well."""
+    at = next(
+        (at for at, word in enumerate(call.words) if word.rsplit("/", 1)[-1] in {"accelerate", "deepspeed"}),
+        0,
+    )
+    return read_launch_line(call.words[at:]) if call.words else None
+
+
+@rule("warning")
+def more_processes_than_gpus(view: View) -> Iterator[Hit]:
+    """A launcher starts more processes on a node than the job has GPUs there."""
+    gpus = view.asked.gpus_per_node
+    if view.script.components > 1 or not gpus or _whole(view):
+        return
+    for told in _launchers(view):
+        if told.processes is None or told.processes[0] <= gpus:
+            continue
+        number, option = told.processes
+        has = f"{gpus} GPU{'s' * (gpus != 1)}"
+        yield Hit(
+            told.call.line,
+            f"{told.name} {option} makes {number} processes on a node, and the job has {has} there: the others find none",
+            f"start {gpus}, or ask for {number} GPUs on each node",
+        )
+
+
+@rule("warning")
+def nnodes_disagree(view: View) -> Iterator[Hit]:
+    """A launcher is told another number of nodes than the job starts it on."""
+    nodes = view.asked.number("nodes")
+    launchers = [told for told in _launchers(view) if told.nodes is not None]
+    if view.script.components > 1 or not nodes or len(launchers) != 1 or _repeated(view, launchers[0].call):
+        return
+    (told,) = launchers
+    assert told.nodes is not None
+    fewest, most, option = told.nodes
+    started = nodes if told.own_nodes else _starts(view, told.call)
+    if started is None:
+        return
+    severity: Severity | None = "error" if told.call.srun is not None and not told.call.open_options else None
+    times = f"{started} time{'s' * (started != 1)}"
+    if fewest > started:
+        yield Hit(
+            told.call.line,
+            f"{told.name} {option} waits for {fewest} nodes, and this job, with {nodes}, starts it {times}: they never meet",
+            f"write {option.partition('=')[0]}=$SLURM_NNODES, and start it once on each node (srun --ntasks-per-node=1)",
+            severity,
+        )
+    elif (
+        most < started == nodes
+        and not told.own_nodes
+        and re.search(r"rdzv|main_process_ip|master", view.body)
+    ):
+        yield Hit(
+            told.call.line,
+            f"{told.name} {option} on {nodes} nodes: those beyond {most} take no part, or train for themselves",
+            f"write {option.partition('=')[0]}=$SLURM_NNODES",
+        )
+
+
+def _starts(view: View, call: Call) -> int | None:
+    """How many times a launcher is started."""
+    if call.srun is None:
+        return 1
+    if call.open_options:
+        return None
+    if {"ntasks", "ntasks-per-node"} & set(call.srun):
+        return _tasks(view, call.srun)
+    nodes = _count(call.srun.get("nodes"))
+    if nodes and nodes != view.asked.nodes:
+        return nodes
+    return view.asked.tasks
