@@ -53,9 +53,9 @@ def test_options_are_numbers_per_node(
     [
         ({"gres": "gpu:5"}, "has 4 GPUs a node"),
         ({"time": "2-0"}, "allows at most 1-00:00:00"),
-        ({"nodes": "5"}, "has 4 such nodes, 5 are needed"),
+        ({"nodes": "5", "gres": "gpu:1"}, "has 4 such nodes, 5 are needed"),
         ({"partition": "cpu", "gres": "gpu:1"}, "has no GPUs"),
-        ({"cpus-per-task": "65"}, "has 64 CPUs a node"),
+        ({"cpus-per-task": "65", "gres": "gpu:1"}, "has 64 CPUs a node"),
     ],
 )
 def test_what_would_never_start_is_said(options: dict[str, str], said: str) -> None:
@@ -98,6 +98,12 @@ def test_a_job_without_a_partition_goes_where_the_site_routes_it() -> None:
     assert judge_options(
         validate(Cluster, Layered(HERE | {"default_partition": "cpu"}, {}), "c"), {"gres": "gpu:1"}
     )
+
+
+def test_beside_the_nodes_with_gpus_there_may_be_others_that_are_not_described() -> None:
+    assert judge_options(cluster(), {"cpus-per-task": "65"}) == []
+    assert judge_options(complete(), {"cpus-per-task": "65"}) != []
+    assert judge_options(cluster(), {"partition": "cpu", "cpus-per-task": "65"}) != []
 
 
 def test_a_total_of_gpus_may_be_split_over_nodes() -> None:
