@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from slurmgpu.cli.group import cli
-from slurmgpu.errors import InvalidInput
+from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.files.measured import Measured, key_of, recall, remember
 from slurmgpu.models.train import TrainSettings
 from slurmgpu.monitoring.benching.figures import figures, write_png
@@ -22,6 +22,7 @@ from slurmgpu.monitoring.benching.networks import times
 from slurmgpu.monitoring.benching.node import lines
 from slurmgpu.monitoring.benching.page import page, page_of_parts
 from slurmgpu.monitoring.benching.results import SCHEMA, read
+from slurmgpu.monitoring.benching.tries import lines as tries
 from slurmgpu.monitoring.benching.verdict import judge
 
 MACHINE = {
@@ -177,6 +178,9 @@ def test_the_list_of_jobs_is_read_as_it_was_written_and_another_file_is_refused(
             "--python python3: a job has the Python of its environment",
         ),
         (["node", "--submit", "-w", "n1", "-N", "2"], "--nodes 2: node is measured on one node"),
+        (["node", "--submit", "-w", "node[1-"], "--nodelist node[1-: this is no list of nodes"),
+        (["node", "--submit", "-w", ","], "--nodelist ,: this is no list of nodes"),
+        (["node", "--submit", "-w", "node[3-1]x]"], "this is no list of nodes"),
         (["scaling", "job.yaml", "--apply"], "--apply: job.yaml is no job file"),
         (["show", "."], "jobs.json cannot be read"),
     ],
@@ -189,6 +193,16 @@ def test_an_option_that_would_have_no_effect_is_refused(
     assert isinstance(done.exception, (InvalidInput, SystemExit))
     assert said in f"{done.output}{done.exception}"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bench_whose_jobs_no_slurm_takes_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "no-slurm-here"))
+    done = CliRunner().invoke(cli, ["bench", "node", "--submit", "--to", "bench"])
+    assert isinstance(done.exception, SlurmUnreachable)
+    assert not (tmp_path / "bench").exists()
 
 
 # What is remembered
@@ -260,6 +274,36 @@ def test_a_loader_that_no_number_of_workers_helps_is_said_to_be_the_limit(tmp_pa
     assert proposed == {}
 
 
+def test_the_workers_that_a_training_has_are_not_proposed_because_a_second_try_was_faster(
+    tmp_path: Path,
+) -> None:
+    made = (tried("base", 100, workers=0), tried("workers", 120, workers=0), tried("workers", 60, workers=1))
+    assert verdict(tmp_path, *made)[1] == {}
+    assert verdict(tmp_path, *made, tried("workers", 124, workers=2))[1] == {}
+    assert verdict(tmp_path, *made, tried("workers", 190, workers=2))[1] == {"train.workers": 2}
+
+
+def test_an_epoch_is_said_in_time_and_on_gpus_in_hours_of_them(tmp_path: Path) -> None:
+    found = [
+        tried("base", 100, dataset_samples=720_000, device="cuda"),
+        tried("scaling", 180, how="each", processes=2),
+    ]
+    gpu = {**MACHINE, "gpus": [{"name": "A100", "bytes": 80 << 30}] * 2}
+    said = judge(read(rows(tmp_path, gpu, *found, {"kind": "end"}))).sentences
+    assert said[0].endswith("; 1G of the 80G of memory at the peak")
+    assert (
+        said[-1]
+        == "an epoch of 720,000 samples takes 02:00:00 on 1 (2 GPU-hours), 01:06:40 on 2 (2.22 GPU-hours)"
+    )
+    on_cpu, _ = verdict(tmp_path, tried("base", 100, dataset_samples=4_000, device="cpu"))
+    assert on_cpu.endswith("1G of memory at the peak; an epoch of 4,000 samples takes 40 s on 1")
+
+
+def test_samples_a_second_are_written_out_in_the_table(tmp_path: Path) -> None:
+    found = read(rows(tmp_path, MACHINE, tried("base", 12_044.4), tried("batch", 20.66), {"kind": "end"}))
+    assert [line[2] for line in tries(found)] == ["12,044", "20.7"]
+
+
 def test_a_tiny_network_gains_from_larger_micro_batches(tmp_path: Path) -> None:
     said, _ = verdict(
         tmp_path,
@@ -311,7 +355,7 @@ def test_the_fastest_precision_is_proposed_and_compile_only_told(tmp_path: Path)
         tried("precision", 300, compile=True),
     )
     assert proposed == {"train.precision": "bf16"}
-    assert "bf16: 1.90 times as fast as fp32; compile: 3.00 times" in said
+    assert "with bf16, it is 1.90 times as fast as with fp32; with compile, it is 3.00 times" in said
 
 
 def test_a_training_that_does_not_run_has_no_verdict_but_its_error(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 ASKED = "asked.json"
 _FIRST_LOOK, _SLOWEST_LOOK = 2.0, 30.0
 _MOST_JOBS = 256
+_HOST = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 _PARAMETERS = {row.key: parameter(row) for row in OPTIONS}
 
 
@@ -116,6 +118,14 @@ def submit_bench(
                 raise
             note(f"{on}: {error.message}")
             continue
+        except SlurmGpuError:
+            if sent:
+                note(
+                    f"{count(len(sent), 'job')} of {len(prepared)} submitted: slurmgpu bench show {folder} shows what is measured"
+                )
+            else:
+                folder.rmdir()
+            raise
         sent.append(BenchJob(on, run.run_dir))
         write_atomically(folder / JOBS, jobs_text(kind, sent))
     if not sent:
@@ -133,7 +143,7 @@ def submit_bench(
 
 def _places(given: Mapping[str, Any], jobs: Jobs) -> list[_Place]:
     """The places, in the order of the options."""
-    hosts = [host for text in jobs.nodelists for host in expand(text)]
+    hosts = [host for text in jobs.nodelists for host in _hosts(text)]
     if hosts and jobs.nodes:
         raise InvalidInput(
             "--nodelist and --nodes are both given: a node that is named has a job of its own",
@@ -164,6 +174,16 @@ def _places(given: Mapping[str, Any], jobs: Jobs) -> list[_Place]:
             hint="name fewer GPUs or nodes",
         )
     return places
+
+
+def _hosts(text: str) -> list[str]:
+    """The nodes of a list, each once; InvalidInput where it is none."""
+    found = list(dict.fromkeys(expand(text)))
+    if text.count("[") != text.count("]") or not found or not all(map(_HOST.fullmatch, found)):
+        raise InvalidInput(
+            f"--nodelist {text}: this is no list of nodes", hint="as in --nodelist 'node[1-8],node12'"
+        )
+    return found
 
 
 def _planned(

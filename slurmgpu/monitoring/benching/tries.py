@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slurmgpu.monitoring.benching.results import Results
-from slurmgpu.monitoring.json_rows import Row, positive
+from slurmgpu.monitoring.benching.wording import digits
+from slurmgpu.monitoring.json_rows import positive
 from slurmgpu.monitoring.reporting.wording import percent, short
 
 __all__ = ["HEAD", "lines"]
@@ -32,13 +33,8 @@ def lines(results: Results) -> Iterator[tuple[str, str, str, str, str, str]]:
         yield (
             what,
             setting,
-            _number(row, "samples_per_second", "{:,.4g}"),
-            _number(row, "step_seconds", "{:.3g} s"),
+            digits(rate) if (rate := positive(row.get("samples_per_second"))) else "unknown",
+            f"{step:.3g} s" if (step := positive(row.get("step_seconds"))) else "unknown",
             percent(positive(row.get("waits_for_data"))),
             short(peak) if (peak := positive(row.get("peak_bytes"))) else "unknown",
         )
-
-
-def _number(row: Row, key: str, form: str) -> str:
-    found = positive(row.get(key))
-    return "unknown" if found is None else form.format(found)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from slurmgpu.monitoring.benching.results import Results
+from slurmgpu.monitoring.benching.wording import digits
 from slurmgpu.monitoring.json_rows import Row, positive, whole
-from slurmgpu.monitoring.reporting.wording import count, percent, short
+from slurmgpu.monitoring.reporting.wording import amount, clock, count, percent, short
 
 __all__ = ["Proposal", "Verdict", "judge"]
 
@@ -49,8 +50,8 @@ def judge(results: Results) -> Verdict:
             "nothing was tried" if failed is None else f"the training does not run here: {failed.get('why')}"
         )
         return Verdict([why], [])
-    found = Verdict([_base(base)], [])
-    for part in (_batches, _workers, _precision, _scaling):
+    found = Verdict([_base(base, _memory_of_gpu(results))], [])
+    for part in (_batches, _workers, _precision, _scaling, _epoch):
         sentences, proposals = part(results, base)
         found.sentences.extend(sentences)
         found.proposals.extend(proposals)
@@ -62,18 +63,32 @@ def _of(results: Results, what: str) -> list[_Try]:
     return [_Try(row, rate) for row in rows if (rate := positive(row.get("samples_per_second")))]
 
 
-def _rate(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+def _memory_of_gpu(results: Results) -> float | None:
+    """Bytes of the smallest GPU."""
+    gpus = results.machine.get("gpus")
+    sizes = (
+        [positive(one.get("bytes")) for one in gpus if isinstance(one, dict)]
+        if isinstance(gpus, list)
+        else []
+    )
+    return min((one for one in sizes if one is not None), default=None)
 
 
-def _base(base: _Try) -> str:
+def _on_gpu(base: _Try) -> bool:
+    return base.row.get("device") == "cuda"
+
+
+def _base(base: _Try, memory: float | None) -> str:
     row = base.row
     step, waits = positive(row.get("step_seconds")), positive(row.get("waits_for_data"))
     peak = positive(row.get("peak_bytes"))
-    said = f"one process does {_rate(base.rate)} samples/s with {count(_size(base), 'sample')} at a time"
+    said = f"one process does {digits(base.rate)} samples/s with {count(_size(base), 'sample')} at a time"
     said += "" if step is None else f": {step:.3g} s a step"
     said += "" if waits is None else f", of which it waits {percent(waits)} for data"
-    return said + ("" if peak is None else f"; {short(peak)} of memory at the peak")
+    if peak is None:
+        return said
+    of = f" of the {short(memory)}" if memory is not None and _on_gpu(base) else ""
+    return f"{said}; {short(peak)}{of} of memory at the peak"
 
 
 def _batches(results: Results, base: _Try) -> Verdict:
@@ -120,9 +135,11 @@ def _workers(results: Results, base: _Try) -> Verdict:
             f"{percent(waits)} of its time for data"
         )
     proposals = []
+    had = whole(base.row.get("workers"))
+    now = max(one.rate for one in (base, *tried) if one is base or whole(one.row.get("workers")) == had)
     worth = 1 / ENOUGH if (positive(base.row.get("waits_for_data")) or 0.0) >= WAITS else WORTH
-    if enough.rate > worth * base.rate:
-        why = f"{_rate(enough.rate)} samples/s in place of {_rate(base.rate)}"
+    if workers != had and enough.rate > worth * now:
+        why = f"{digits(enough.rate)} samples/s in place of {digits(now)}"
         proposals.append(Proposal("train.workers", workers, why))
     return Verdict([said], proposals)
 
@@ -141,7 +158,7 @@ def _precision(results: Results, base: _Try) -> Verdict:
         told = str(value) if name == "precision" else name
         if one.row.get("tf32") is True:
             told = "TF32"
-        sentences.append(f"{told}: {gain:.2f} times as fast as fp32")
+        sentences.append(f"with {told}, it is {gain:.2f} times as fast as with fp32")
         if gain >= WORTH and name == "precision" and told != "TF32":
             proposals.append(
                 (gain, Proposal("train.precision", str(value), f"{gain:.2f} times as fast as fp32"))
@@ -167,6 +184,20 @@ def _scaling(results: Results, base: _Try) -> Verdict:
             chosen = _processes(one)
     sentences.append(f"ask for {chosen}" + ("" if chosen > 1 else ": more are not worth what they cost"))
     return Verdict(sentences, [Proposal("resources.gpus", chosen, sentences[-2 if chosen > 1 else 0])])
+
+
+def _epoch(results: Results, base: _Try) -> Verdict:
+    """What an epoch takes and costs, on one process and on each number of them."""
+    samples = whole(base.row.get("dataset_samples"))
+    if not samples:
+        return Verdict([], [])
+    more = [one for one in _of(results, "scaling") if one.row.get("how") == "each" and _processes(one) > 1]
+    said = []
+    for one in (base, *sorted(more, key=_processes)):
+        seconds = samples / one.rate
+        cost = f" ({amount(_processes(one) * seconds / 3600)} GPU-hours)" if _on_gpu(base) else ""
+        said.append(f"{clock(seconds) if seconds >= 60 else f'{seconds:.3g} s'} on {_processes(one)}{cost}")
+    return Verdict([f"an epoch of {count(samples, 'sample')} takes {', '.join(said)}"], [])
 
 
 def _processes(one: _Try) -> int:

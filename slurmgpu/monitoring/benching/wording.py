@@ -1,4 +1,4 @@
-"""What is said of the machine that was measured."""
+"""What is said of the machine that was measured, and of its figures."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from slurmgpu.monitoring.benching.results import Results
 from slurmgpu.monitoring.json_rows import positive, whole
 from slurmgpu.monitoring.reporting.wording import count
 
-__all__ = ["is_busy", "machine_line"]
+__all__ = ["digits", "is_busy", "machine_line"]
 
 _BUSY = 0.5
 """Processes that run or wait for a CPU, for each CPU: from there on, others slow down what is measured."""
+
+
+def digits(rate: float) -> str:
+    """A number of samples a second: whole from 100 on, three digits below."""
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 def machine_line(results: Results) -> str:

@@ -63,7 +63,7 @@ def tries(asked: Mapping[str, Any], say: Any) -> Iterator[dict[str, Any]]:
     bench = _Bench(asked)
     parts = asked["parts"]
     say("the training as it is, in one process")
-    base = bench.one("base")
+    base = {**bench.one("base"), "device": "cuda" if bench.gpu else "cpu"}
     yield base
     if "why" in base:
         return  # it would not run otherwise, either
@@ -96,7 +96,7 @@ def _batches(bench: _Bench, base: Mapping[str, Any], say: Any) -> Iterator[dict[
 def _workers(bench: _Bench, say: Any) -> Iterator[dict[str, Any]]:
     number = 0
     while number <= min(bench.cpus, _MOST_WORKERS):
-        say(f"{number} data-loader workers")
+        say(f"{number} data-loader worker{'' if number == 1 else 's'}")
         yield bench.one("workers", workers=number)
         number = max(1, 2 * number)
 

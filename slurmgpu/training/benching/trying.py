@@ -57,13 +57,17 @@ def tried(settings: Mapping[str, Any], place: Place) -> dict[str, Any]:
         Path(run, "train.json").write_text(json.dumps(document), encoding="utf-8")
         said = Path(run, "said")
         module = __package__.rpartition(".")[0]
+        workers = _workers(settings, place)
         with said.open("wb") as file:
             started = start([sys.executable, "-m", module], run, place, file.fileno())
             try:
-                rows = _watched(started, Path(run, "metrics.jsonl"), place, _round(settings, place))
+                rows = _watched(started, Path(run, "metrics.jsonl"), place, max(1, workers))
             finally:
                 end(started, place)
-        found: dict[str, Any] = {"processes": place.processes, "nodes": place.nodes, "threads": place.threads}
+        found: dict[str, Any] = {
+            "processes": place.processes, "nodes": place.nodes, "threads": place.threads, "workers": workers,
+            "dataset_samples": _samples(Path(run, "metrics.jsonl")),
+        }  # fmt: skip
         if isinstance(rows, _Ended):
             return {**found, "why": _why(said.read_text(encoding="utf-8", errors="replace"), rows)}
         return {**found, **summed(rows)}
@@ -94,13 +98,13 @@ def _watched(
                 return enough
 
 
-def _round(settings: Mapping[str, Any], place: Place) -> int:
-    """Batches that the loader's workers make in one round."""
+def _workers(settings: Mapping[str, Any], place: Place) -> int:
+    """The loader's workers of each process, also where the settings leave them to us."""
     workers = settings.get("workers", "auto")
     if workers == "auto":
         on_cpu = settings.get("device") == "cpu" or not torch.cuda.is_available()
         workers = 0 if on_cpu else auto_workers(cpus() // (place.processes // place.nodes))
-    return max(1, int(workers))
+    return int(workers)
 
 
 def counted(rows: list[dict[str, Any]], each_round: int, seconds: float) -> list[dict[str, Any]]:
@@ -116,13 +120,19 @@ def counted(rows: list[dict[str, Any]], each_round: int, seconds: float) -> list
     return rows[len(rows) % each_round :]
 
 
-def _rows(metrics: Path) -> list[dict[str, Any]]:
+def _rows(metrics: Path, kind: str = "train") -> list[dict[str, Any]]:
     try:
         lines = metrics.read_bytes().split(b"\n")[:-1]
     except OSError:
         return []
     rows = (json.loads(line) for line in lines)
-    return [row["values"] for row in rows if row["kind"] == "train"]
+    return [row["values"] for row in rows if row["kind"] == kind]
+
+
+def _samples(metrics: Path) -> Optional[int]:
+    """Samples of an epoch; None where the training did not come so far, or reads a stream that does not say."""
+    found: Optional[int] = next((row.get("dataset_samples") for row in _rows(metrics, "start")), None)
+    return found
 
 
 def _why(said: str, ended: _Ended) -> str:
