@@ -176,6 +176,7 @@ def test_typing_alone_leads_from_the_first_field_to_a_submitted_job(page: Any, f
 
 def test_no_page_has_an_error_of_scripts_or_is_wider_than_a_phone(page: Any, address: str) -> None:
     page.set_window_size(1400, 1000)
+    page.get_log("browser")  # what other tests have left
     for place in ("/", "/?cluster=uva-afton&command=python+train.py&resources.gpus=2&resources.account=mine", "/import",
                   "/runs", "/run?job=12", "/run?job=14"):  # fmt: skip
         page.get(address + place)

@@ -140,7 +140,7 @@ def choices(cluster: Cluster, environments: Mapping[str, Environment]) -> dict[s
 def _default_environment(cluster: Cluster) -> str:
     if cluster.default_environment:
         return f"the cluster's ({cluster.default_environment})"
-    return "that of the shell that submits"
+    return "the submitting shell's"
 
 
 def _partition(cluster: Cluster, name: str) -> str:

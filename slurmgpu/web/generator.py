@@ -218,4 +218,9 @@ def _answer(made: Planned | None, values: Mapping[str, str], chosen: str) -> dic
         errors.setdefault(problem.field, []).append(
             re.sub(rf"\A{re.escape(JOB_FILE)}:\d+: ", "", problem.text)
         )
+    for way in made.ways if made else ():
+        for name, value in way.values.items():
+            if name in errors:
+                errors[name].append(f"would fit: {value}" if value else "would fit without it")
+    errors = {name: list(dict.fromkeys(said)) for name, said in errors.items()}
     return {"made": made, "errors": errors, "link": link, "chosen": chosen}

@@ -40,7 +40,7 @@ _HEADERS = {
 _NO_TOKEN = (
     "This address needs the token of this server: open the whole address that `slurmgpu web` has printed.\n"
 )
-_WELCOME = """<!doctype html><html lang="en"><meta charset="utf-8"><title>slurmgpu</title>
+_WELCOME = """<!doctype html><html lang="en"><meta charset="utf-8"><title>slurmgpu</title><link rel="icon" href="data:,">
 <meta http-equiv="refresh" content="0; url={url}"><p><a href="{url}">Go on to slurmgpu</a></p></html>"""
 
 

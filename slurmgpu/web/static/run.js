@@ -31,7 +31,7 @@ function draw(name, data, labels, scales) {
     label, stroke: colours[index % colours.length], width: 2, points: { show: data[0].length < 40 }, spanGaps: true,
   }))];
   const options = { width, height: 220, scales: { x: { time: false }, y: scales.y || {} }, axes: [axis(), { ...axis(), size: 64 }],
-    series, legend: { show: labels.length > 1 }, cursor: { drag: { x: true, y: false } } };
+    series, legend: { show: true }, cursor: { drag: { x: true, y: false } } };
   plots[name] = { plot: new uPlot(options, data, place), labels: labels.join() };
 }
 
