@@ -1,3 +1,4 @@
+# ruff: noqa: F811 - fixtures of another file
 """The pages of ``slurmgpu web`` in Debian's Chromium: typed into, read, and looked at by axe."""
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def address(fake: Fake, here: Path) -> Iterator[str]:  # noqa: F811
+def address(fake: Fake, here: Path) -> Iterator[str]:
     guard: Guard = guarded(Generator(here, fake.submit), Runs(fake.source(), lambda _: ["a report"]), TOKEN)
     listening = listen_on_port(0)
     server = uvicorn.Server(uvicorn.Config(guard, log_level="error", lifespan="off", ws="none", http="h11"))
@@ -119,7 +120,7 @@ def clusters() -> list[str]:
     return names[:: max(1, len(names) // 20)][:20]
 
 
-def test_what_the_browser_shows_is_what_render_prints(page: Any, address: str, here: Path) -> None:  # noqa: F811
+def test_what_the_browser_shows_is_what_render_prints(page: Any, address: str, here: Path) -> None:
     known = {field.name for field in FIELDS}
     fits = 0
     for cluster in clusters():
@@ -135,7 +136,7 @@ def test_what_the_browser_shows_is_what_render_prints(page: Any, address: str, h
     assert fits > 50
 
 
-def test_typing_alone_leads_from_the_first_field_to_a_submitted_job(page: Any, fake: Fake) -> None:  # noqa: F811
+def test_typing_alone_leads_from_the_first_field_to_a_submitted_job(page: Any, fake: Fake) -> None:
     page.get(page.current_url + "?cluster=uva-afton")
     page.find_element(By.ID, "command").click()
     active = lambda: page.switch_to.active_element  # noqa: E731
@@ -207,3 +208,27 @@ def test_axe_finds_nothing(page: Any, address: str, scheme: str) -> None:
         page.execute_script(script)
         found = page.execute_async_script("axe.run().then(arguments[0])")
         assert [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == [], place
+
+
+def test_a_click_on_submit_right_after_typing_asks_about_what_was_typed(
+    page: Any,
+    fake: Fake,
+    here: Path,
+) -> None:
+    page.get(page.current_url + "?cluster=uva-afton&command=python+train.py&resources.account=mine")
+    page.find_element(By.ID, "resources-gpus").send_keys("2")
+    until(lambda: "--gres=gpu:2" in text_of(page, "script"))
+    name = page.find_element(By.ID, "file")
+    name.clear()
+    name.send_keys("mine.yaml")
+    page.find_element(By.CSS_SELECTOR, "#to-submit button").click()
+    until(lambda: "2 GPUs" in text_of(page, "question") and "mine.yaml" in text_of(page, "question"))
+    page.find_element(By.ID, "resources-gpus").send_keys(Keys.BACKSPACE, "1")
+    assert text_of(page, "question").strip() == ""
+    until(lambda: "--gres=gpu:1" in text_of(page, "script"))
+    page.find_element(By.CSS_SELECTOR, "#to-submit button").click()
+    until(lambda: "1 GPU." in text_of(page, "question"))
+    page.find_element(By.CSS_SELECTOR, "#question form button").click()
+    until(lambda: "Job 4711" in text_of(page, "question"))
+    assert "gpus: 1" in (here / "mine.yaml").read_text(encoding="utf-8")
+    assert len(fake.submitted) == 1

@@ -46,8 +46,11 @@ def act(
             "web needs Starlette and uvicorn, which are not installed here",
             hint="pip install 'slurmgpu[web]', or use: slurmgpu render, slurmgpu top",
         )
+    from slurmgpu.web.planned import planned, site
     from slurmgpu.web.server import addresses, listen_on_port, listen_on_socket, serve
 
+    # What the first page needs is loaded before there is an address for it.
+    planned({"command": "true"}, site(None, Path.cwd()).chosen, Path.cwd())
     token = secrets.token_urlsafe(32)
     guard = made(source(since, ctx.obj if isinstance(ctx.obj, Slurm) else None), Path.cwd(), token)
     listening = listen_on_socket(unix_socket) if unix_socket else listen_on_port(port)

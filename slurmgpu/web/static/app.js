@@ -109,6 +109,7 @@ function mark() {
 document.addEventListener("htmx:afterSettle", (event) => {
   if (form && event.detail.target && event.detail.target.id === "answer") {
     mark();
+    document.getElementById("submission").hidden = !document.getElementById("script");
     history.replaceState(null, "", address());
     const told = document.querySelector("#answer .problem, #answer .summary");
     if (told) say(told.textContent.trim().replace(/\s+/g, " "));
@@ -116,6 +117,9 @@ document.addEventListener("htmx:afterSettle", (event) => {
   const asked = document.querySelector("#question form button");
   if (event.detail.target && event.detail.target.id === "question" && asked) asked.focus();
 });
+
+// A question is about the form as it was.
+if (form) form.addEventListener("input", () => document.getElementById("question").replaceChildren());
 
 // A page that nobody looks at asks nothing.
 document.addEventListener("htmx:beforeRequest", (event) => {
