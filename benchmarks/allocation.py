@@ -93,7 +93,7 @@ MIXED: dict[str, Any] = {
 # Each process leaves its environment where the benchmark looks, and stays until it was seen.
 SHOW = """\
 out=$1/$SLURM_JOB_ID
-env >"$out.${SLURM_STEP_ID-batch}.${SLURM_PROCID-0}.part"
+STEP=$2 env >"$out.${SLURM_STEP_ID-batch}.${SLURM_PROCID-0}.part"
 mv "$out.${SLURM_STEP_ID-batch}.${SLURM_PROCID-0}.part" "$out.${SLURM_STEP_ID-batch}.${SLURM_PROCID-0}.env"
 for n in $(seq 120); do [ -e "$out.seen" ] && exit; sleep 0.5; done
 """
@@ -202,28 +202,57 @@ def request(rng: random.Random, cluster: Cluster, account: str) -> dict[str, Any
     launch = rng.choice(["srun", "srun", "plain"])
     if launch == "srun" and rng.random() < 0.3:
         resources["tasks_per_node"] = rng.choice([1, gpus])
+    if rng.random() < 0.2:
+        del resources["time"]
+        resources = {
+            key: resources[key] for key in resources if not key.startswith(("cpus", "memory", "tasks"))
+        }
+        resources["time"] = "5"
+        first = rng.randint(1, gpus)
+        steps = {"one": {"gpus": first, "launch": launch}, "two": {"gpus": gpus - first, "launch": "plain"}}
+        return {"resources": resources, "steps": steps, "name": "allocation"}
     return {"resources": resources, "launch": launch, "name": "allocation"}
 
 
 def taken(
     rng: random.Random, cluster: Cluster, account: str, folder: Path, number: int
-) -> Iterator[tuple[dict[str, Any], Plan]]:
-    """So many random jobs that the planner takes, with their plans."""
+) -> Iterator[tuple[dict[str, Any], Plan, Cluster]]:
+    """So many random jobs that the planner takes, with their plans, and the cluster as it was asked."""
     made = tries = 0
     while made < number and tries < 200 * number:
         tries += 1
-        job = request(rng, cluster, account)
-        whole = {**job, "command": ["sh", f"{folder}/show.sh", str(folder)], "environment": {}}
-        whole["output"] = f"{folder}/%j.out"
+        on = in_a_dialect(rng, cluster)
+        job = request(rng, on, account)
+        whole = {**job, "environment": {}, "output": f"{folder}/%j.out"}
+        show = ["sh", f"{folder}/show.sh", str(folder)]
+        if "steps" in job:
+            whole["steps"] = {key: {**one, "command": [*show, key]} for key, one in job["steps"].items()}
+        else:
+            whole["command"] = show
         try:
-            plan = make_plan(
-                validate(Job, Layered(whole, {}), "job"), cluster, Surroundings(work_dir=str(folder))
-            )
+            plan = make_plan(validate(Job, Layered(whole, {}), "job"), on, Surroundings(work_dir=str(folder)))
         except PlanError:
             continue
-        if plan.nodes * plan.processes_per_node <= MOST_PROCESSES:
+        if processes_of(plan) <= MOST_PROCESSES:
             made += 1
-            yield job, plan
+            yield job, plan, on
+
+
+def in_a_dialect(rng: random.Random, cluster: Cluster) -> Cluster:
+    """The mixed cluster asked in each way that Slurm has; others as they want to be asked."""
+    if cluster.name != MIXED["name"]:
+        return cluster
+    ways = ["gres", "gpus-per-node", "gpus", "gpus-per-task"]
+    return cluster.model_copy(
+        update={"dialect": cluster.dialect.model_copy(update={"gpus": rng.choice(ways)})}
+    )
+
+
+def processes_of(plan: Plan) -> int:
+    """Processes that show themselves."""
+    if plan.steps:
+        return sum(one.nodes * one.processes_per_node for one in plan.steps)
+    return plan.processes_per_node * (plan.nodes if plan.launcher == "srun" else 1)
 
 
 # What was given
@@ -278,7 +307,7 @@ def given(twin: Live, plan: Plan) -> Given:
     if sent.returncode:
         raise Failed(f"rejected: {sent.stderr.strip()}")
     job = sent.stdout.strip().split(";")[0]
-    processes = plan.processes_per_node * (plan.nodes if plan.launcher == "srun" else 1)
+    processes = processes_of(plan)
     deadline = time.monotonic() + PATIENCE_S
     try:
         while len(files := list(twin.seen.glob(f"{job}.*.env"))) < processes:
@@ -323,7 +352,13 @@ def differences(cluster: Cluster, twin: Live, job: dict[str, Any], plan: Plan, g
     """What was given and not said, in words."""
     return [
         *_of_the_job(cluster, twin, job, plan, got),
-        *(_of_ranks(cluster, plan, got) if plan.gpus_per_node else []),
+        *(
+            _of_steps(plan, got)
+            if plan.steps
+            else _of_ranks(cluster, plan, got)
+            if plan.gpus_per_node
+            else []
+        ),
     ]
 
 
@@ -446,6 +481,29 @@ def _of_ranks(cluster: Cluster, plan: Plan, got: Given) -> Iterator[str]:
                 yield f"CPUs of a process on {host}: said {plan.cpus_per_task}, seen {cpus}"
 
 
+def _of_steps(plan: Plan, got: Given) -> Iterator[str]:
+    taken_there: dict[str, set[int]] = {}
+    for step in plan.steps:
+        ranks = [one for one in got.ranks if one.get("STEP") == step.name]
+        if len(ranks) != step.nodes * step.processes_per_node:
+            yield f"step {step.name}: said {step.nodes} x {step.processes_per_node} processes, seen {len(ranks)}"
+        for host in {one["SLURMD_NODENAME"] for one in ranks}:
+            sees = [
+                {int(index) for index in one.get("CUDA_VISIBLE_DEVICES", "").split(",") if index.isdigit()}
+                for one in ranks
+                if one["SLURMD_NODENAME"] == host
+            ]
+            all_of_them = set().union(*sees)
+            if len(all_of_them) != step.gpus_per_node:
+                yield f"step {step.name} on {host}: said {step.gpus_per_node} GPUs, sees {sees}"
+            given_here = {index for indices in got.parts[host].gpus.values() for index in indices}
+            if not all_of_them <= given_here:
+                yield f"step {step.name} on {host} sees {sorted(all_of_them)}, given {sorted(given_here)}"
+            if taken_there.setdefault(host, set()) & all_of_them:
+                yield f"steps on {host} share GPUs {sorted(taken_there[host] & all_of_them)}"
+            taken_there[host] |= all_of_them
+
+
 # All of it
 
 
@@ -462,7 +520,7 @@ def compare(profile: str, number: int, seed: int, *, discovered: bool) -> dict[s
             cluster = twin.learned()
         release = twin.run("sbatch", "--version").stdout.split()[-1]
         account = next((one for one in twin.shape.accounts), "mygroup")
-        for job, plan in taken(rng, cluster, account, twin.seen, number):
+        for job, plan, on in taken(rng, cluster, account, twin.seen, number):
             options = [f"--{one.name}" + (f"={one.value}" if one.value else "") for one in plan.options]
             about = {"job": job, "options": options, "srun": list(plan.srun_options)}
             try:
@@ -472,7 +530,7 @@ def compare(profile: str, number: int, seed: int, *, discovered: bool) -> dict[s
                 continue
             for part in got.parts.values():
                 types.update(name for name, indices in part.gpus.items() if indices)
-            found = list(dict.fromkeys(differences(cluster, twin, job, plan, got)))
+            found = list(dict.fromkeys(differences(on, twin, job, plan, got)))
             if found:
                 shown = {
                     host: [part.cpus, part.memory, {k: sorted(v) for k, v in part.gpus.items()}]

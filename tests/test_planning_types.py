@@ -134,3 +134,12 @@ def test_a_whole_node_of_two_types_is_said_to_show_both_to_a_command_without_sru
     assert any(said in one for one in plan(on, gpus="a30:2", exclusive=True).warnings)
     assert not any(said in one for one in plan(on, gpus="a30:2").warnings)
     assert not any(said in one for one in plan(cluster(WHOLE), gpus="a100:2", exclusive=True).warnings)
+
+
+def test_more_gpus_than_a_node_has_are_whole_ones_on_two_and_not_slices_of_one() -> None:
+    on = cluster({"count": 2, "gpus": {"a100": 3, "a100_1g.5gb": 7}, "cpus": 64, "memory": "512G"})
+    made = plan(on, gpus=6)
+    assert (made.nodes, made.option("gres")) == (2, "gpu:a100:3")
+    with pytest.raises(PlanError, match="has 3 GPUs a node, 6 are asked for on each"):
+        plan(on, gpus_per_node=6)
+    assert plan(on, gpus="a100_1g.5gb:6").nodes == 1

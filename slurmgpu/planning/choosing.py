@@ -188,9 +188,10 @@ def _uneven(cluster: Cluster, resources: Resources, chosen: Chosen) -> Chosen:
 def _costly_total(cluster: Cluster, resources: Resources, made: Draft, tasks: Tasks) -> str | None:
     """That a total of GPUs takes more nodes than would hold it, since it has no larger equal shares; and what would not."""
     layout, sizes = made.layout, [group.gpu_count for group in made.groups]
-    if resources.gpus is None or resources.nodes is not None or not sizes or None in sizes:
+    most = max((size or 0 for size in sizes), default=0)
+    if resources.gpus is None or resources.nodes is not None or None in sizes or not most:
         return None
-    total, most = resources.gpus.count, max(size or 0 for size in sizes)
+    total = resources.gpus.count
     fewest = -(-total // most)
     if layout.nodes <= fewest:
         return None

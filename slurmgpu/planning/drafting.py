@@ -93,7 +93,7 @@ def _layouts(
     fitting: dict[tuple[int, int], tuple[Layout, list[NodeGroup]]] = {}
     others: dict[tuple[int, int], tuple[Layout, list[NodeGroup]]] = {}
     misfits: dict[str, None] = {}
-    for kind in partition.kinds:
+    for kind in _meant(cluster, resources, partition):
         try:
             layout = spread(
                 request, kind.gpu_count if request.wants_gpus else None, whole=kind.whole_across_nodes
@@ -106,11 +106,20 @@ def _layouts(
         group.setdefault((layout.nodes, layout.gpus_per_node), (layout, []))[1].append(kind)
     if not fitting and not others:
         raise Misfit("; ".join(misfits))
-    # A user who names no type means whole GPUs: processes on slices cannot work together.
     for _, (layout, kinds) in sorted((fitting or others).items()):
         whole = [kind for kind in kinds if not is_slice(cluster, kind)]
         chosen = whole if whole and request.wants_gpus and not request.gpu_type else kinds
         yield layout, tuple(chosen) if fitting else ()
+
+
+def _meant(cluster: Cluster, resources: Resources, partition: Partition) -> tuple[NodeGroup, ...]:
+    """The kinds of node that a request means: who names no type, and nothing else that selects slices, means whole GPUs,
+    also where more slices are on a node. Processes on slices cannot work together."""
+    request = Request.of(resources)
+    if not request.wants_gpus or request.gpu_type or resources.constraint:
+        return partition.kinds
+    others = tuple(kind for kind in partition.kinds if not is_slice(cluster, kind))
+    return others if any(kind.gpu_count != 0 for kind in others) else partition.kinds
 
 
 _MIXED = "without a type Slurm may mix"
