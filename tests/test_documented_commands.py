@@ -25,7 +25,7 @@ TRUE = {
         "docs/apps/julia.md",
         "gpus-not-there",
     ): "the site's table of partitions: 4 GPUs a job in gpumedium",
-    ("cscs-daint", "sciapps/cp2k.md", "bad-word"): "sbatch has no hint exclusive (seen on 22.05)",
+    ("cscs-daint", "sciapps/cp2k.md", "bad-word"): "sbatch has no hint exclusive (seen on 20.11 to 26.05)",
     ("cscs-daint", "sciapps/lammps.md", "bad-word"): "the same",
     ("nesi-mahuika", "COMSOL.md", "bad-memory"): "sbatch has no unit B",
     ("nesi-mahuika", "TUFLOW.md", "bad-gres"): "the type comes before the count",

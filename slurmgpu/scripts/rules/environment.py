@@ -236,15 +236,16 @@ def visible_devices(view: View) -> Iterator[Hit]:
 # Variables that Slurm sets only for a request with their option (sbatch(1), OUTPUT ENVIRONMENT VARIABLES; seen on
 # 20.11 to 26.05), and what is there instead.
 _SET_BY = {
-    "SLURM_GPUS": ("gpus", "SLURM_GPUS_ON_NODE has the GPUs of a node"),
-    "SLURM_GPUS_PER_NODE": ("gpus-per-node", "SLURM_GPUS_ON_NODE has the GPUs of a node"),
-    "SLURM_GPUS_PER_TASK": ("gpus-per-task", "SLURM_GPUS_ON_NODE has the GPUs of a node"),
+    "SLURM_GPUS": ("gpus", "SLURM_GPUS_ON_NODE has the GPUs of a node; or ask by --gpus"),
+    "SLURM_GPUS_PER_NODE": ("gpus-per-node", "SLURM_GPUS_ON_NODE has the GPUs of a node; or ask by --gpus-per-node"),
+    "SLURM_GPUS_PER_TASK": ("gpus-per-task", "SLURM_GPUS_ON_NODE has the GPUs of a node; or ask by --gpus-per-task"),
+    "SLURM_NTASKS": ("ntasks ntasks-per-node", "add #SBATCH --ntasks=N, or --ntasks-per-node=N"),
     "SLURM_NTASKS_PER_NODE": ("ntasks-per-node", "add #SBATCH --ntasks-per-node=N"),
     "SLURM_CPUS_PER_TASK": ("cpus-per-task", "add #SBATCH --cpus-per-task=N; SLURM_CPUS_ON_NODE has the CPUs of a node"),
     "SLURM_CPUS_PER_GPU": ("cpus-per-gpu", "add #SBATCH --cpus-per-gpu=N; SLURM_CPUS_ON_NODE has the CPUs of a node"),
     "SLURM_MEM_PER_GPU": ("mem-per-gpu", "add #SBATCH --mem-per-gpu=SIZE"),
 }  # fmt: skip
-_ASKED_FIRST = r"\$\{{{name}[:+=?-]|-[nzv] +\"?\$?\{{?{name}\b|\b{name}="
+_ASKED_FIRST = r"\$\{{{name}[:+=?-]|(?:\[|test)\s+(?:!\s+)?-[nzv]\s+\"?\$?\{{?{name}\b|\b{name}="
 
 
 @rule("warning")
@@ -256,19 +257,22 @@ def unset_variable(view: View) -> Iterator[Hit]:
     for simple in view.simple:
         for word in (*simple.assignments, *simple.raw):
             for name in sorted(expanded(word) & set(_SET_BY) - seen):
-                option, instead = _SET_BY[name]
                 if not re.search(rf"\$\{{?{name}\b", word):
                     continue  # "${!SLURM_GPUS@}" lists names
                 seen.add(name)
-                if option in view.asked.options or re.search(_ASKED_FIRST.format(name=name), view.body):
+                options, instead = _SET_BY[name][0].split(), _SET_BY[name][1]
+                if {*options, "ntasks-per-gpu"} & set(view.asked.options) or re.search(
+                    _ASKED_FIRST.format(name=name), view.body
+                ):
                     continue
                 asks = next((f", and this one asks by --{one}" for one in view.asked.gpu_options), "")
+                with_one = " or ".join(f"--{one}" for one in options)
                 yield Hit(
                     simple.line,
-                    f"Slurm sets {name} only in a job with --{option}"
+                    f"Slurm sets {name} only in a job with {with_one}"
                     + (asks if "GPUS" in name else ", and this one has none")
                     + ": it is empty here",
-                    instead if instead.startswith("add") else f"{instead}; or ask by --{option}",
+                    instead,
                 )
 
 

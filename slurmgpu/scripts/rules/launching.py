@@ -290,7 +290,7 @@ def one_process(view: View) -> Iterator[Hit]:
     sruns = [call for call in view.calls if call.srun is not None]
     if any(call.by_launcher for call in view.calls) or len(sruns) > 1:
         return
-    if sruns and (sruns[0].nested or sruns[0].simple.ender == "&" or _tasks_on_a_node(view, sruns[0]) != 1):
+    if sruns and (sruns[0].nested or sruns[0].simple.ender == "&" or not _one_on_a_node(view, sruns[0])):
         return
     if sruns and {"gres", "gpus", "gpus-per-node", "gpus-per-task"} & set(sruns[0].srun or ()):
         return  # it says itself which it uses
@@ -315,6 +315,12 @@ def one_process(view: View) -> Iterator[Hit]:
             "warning" if unused else None,
         )
         return
+
+
+def _one_on_a_node(view: View, call: Call) -> bool:
+    """Whether an srun starts one task on each node, as it does where no number is given."""
+    said = any(name.startswith("ntasks") for name in (*view.asked.options, *(call.srun or ())))
+    return _tasks_on_a_node(view, call) == 1 if said else not call.open_options
 
 
 @rule("warning")
