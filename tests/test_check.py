@@ -17,6 +17,7 @@ from slurmgpu.scripts.checking import check_script, python_scripts
 from slurmgpu.scripts.rules import RULES
 from slurmgpu.scripts.rules.base import SEVERITIES, Facts
 from tests.check_examples import CLUSTER, EXAMPLES, PATHS, PYTHON
+from tests.published import published, script_of
 from tests.test_rendering_golden import CASES
 
 ROOT = Path(__file__).parent.parent
@@ -342,6 +343,42 @@ def test_a_comment_silences_no_other_rule_and_no_other_line() -> None:
     text = "#!/bin/bash\n#SBATCH --gres=gpu:1\n# slurmgpu: ignore few-cpus\n\n#SBATCH --cpus-per-task=1\n\npython a.py\n"
     assert findings(text) == ["5: few-cpus"]
     assert findings(text.replace("ignore few-cpus\n\n", "ignore no-time\n")) == ["4: few-cpus"]
+
+
+# What is said of published requests, with bodies of our own: by script and rule why it is right.
+LOOKED_AT = {
+    ("mila-imagenet", "more-processes-than-gpus"): "our body starts 4 processes, and the job has 1 GPU",
+    ("mit-supercloud", "more-processes-than-gpus"): "our body starts 4 processes, and the job has 2 GPUs",
+    ("nrel-eagle-vasp", "unset-variable"): "our body takes SLURM_NTASKS, and no tasks are asked for",
+}
+
+
+def test_the_rules_of_numbers_and_variables_give_no_false_alarm_on_published_scripts() -> None:
+    rules = {
+        *(
+            "step-over-job",
+            "steps-in-turn",
+            "more-processes-than-gpus",
+            "nnodes-disagree",
+            "unset-variable",
+            "no-cpus",
+        ),
+        *(
+            "container-without-gpus",
+            "bad-shebang",
+            "bash-in-sh",
+            "exclusive-with-one-gpu",
+            "one-process",
+            "bad-array",
+        ),
+    }
+    alarms = {
+        (name, one.rule)
+        for name, case in published().items()
+        for one in check_script(parse_batch_script(script_of(case)), Facts(), least="warning")
+        if one.rule in rules
+    }
+    assert alarms == set(LOOKED_AT)
 
 
 WRONG = "#!/bin/bash\n#SBATCH --time=24h\n\nhostname\n"

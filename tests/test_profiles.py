@@ -27,6 +27,9 @@ from slurmgpu.planning.nodes import gpu_type_matches
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
 from slurmgpu.rendering.render import render_script
+from slurmgpu.scripts.batch_script import parse_batch_script
+from slurmgpu.scripts.checking import check_script
+from slurmgpu.scripts.rules.base import Facts
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = sorted(path.stem for path in data_folder("clusters").glob("*.yaml"))
@@ -241,6 +244,17 @@ def first_for_gpus(name: str) -> str | None:
     """The first partition with GPUs."""
     parts = profile(name).partitions
     return next((key for key, part in parts.items() if any(one.gpu_count != 0 for one in part.kinds)), None)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_check_finds_nothing_in_our_own_scripts_for_a_cluster(name: str) -> None:
+    for resources in ({"gpus": 1}, {"gpus": 2, "time": "00:30:00"}, {"nodes": 2, "gpus_per_node": 4}):
+        try:
+            made = planned(name, first_for_gpus(name), **resources)
+        except PlanError:
+            continue  # not to be had there
+        script = parse_batch_script(render_script(made, read_templates()))
+        assert check_script(script, Facts(cluster=profile(name)), least="warning") == [], resources
 
 
 @pytest.mark.parametrize("name", NAMES)
