@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from slurmgpu.files.regular import open_regular
 from slurmgpu.files.run_record import write_atomically
+from slurmgpu.files.state import state_folder
 from slurmgpu.models.train import TrainSettings
 
 __all__ = ["Measured", "key_of", "recall", "remember"]
@@ -60,9 +60,7 @@ def recall(key: str, environ: Mapping[str, str]) -> list[Measured]:
 
 
 def _path(environ: Mapping[str, str]) -> Path:
-    state = environ.get("XDG_STATE_HOME") or ""
-    home = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"  # noqa: PTH117
-    return home / "slurmgpu" / "measured.json"
+    return state_folder(environ) / "measured.json"
 
 
 def _read(path: Path) -> Sequence[dict[str, str]]:

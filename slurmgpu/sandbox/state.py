@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.run_record import write_atomically
+from slurmgpu.files.state import state_folder
 from slurmgpu.files.trust import Trust
 from slurmgpu.models.base import Model
 from slurmgpu.sandbox.processes import Process, is_running
@@ -63,9 +64,7 @@ def base_folder() -> Path:
 
     Not in XDG_RUNTIME_DIR, which is emptied when the user logs out, while the daemons go on.
     """
-    state = os.environ.get("XDG_STATE_HOME") or ""
-    home = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
-    base = home / "slurmgpu" / "sandbox"
+    base = state_folder(os.environ) / "sandbox"
     for folder in (base.parent, base):
         _check_own(folder)
     return base
