@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from slurmgpu.errors import RunFailed
+from slurmgpu.files.state import state_folder
 
 __all__ = ["alone", "append", "own_folder"]
 
@@ -23,9 +24,7 @@ def own_folder(environ: Mapping[str, str]) -> Path:
 
     RunFailed where it cannot be made, or is somebody else's.
     """
-    state = environ.get("XDG_STATE_HOME") or ""
-    home = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
-    folder = home / "slurmgpu" / "mcp"
+    folder = state_folder(environ) / "mcp"
     hint = "set XDG_STATE_HOME to a folder of your own"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
