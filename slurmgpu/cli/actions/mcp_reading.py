@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -145,7 +146,7 @@ def job_of(asked: fields.JobFields) -> dict[str, Any]:
         return given
     from slurmgpu.cli.job_source import find_source
 
-    found = find_source(given, Path.cwd(), {})
+    found = find_source(given, Path.cwd(), os.environ)
     if found.batch is not None:
         raise InvalidInput(
             f"command: {found.batch.name!r} is a batch script", hint="name it as file, without command"
