@@ -18,8 +18,10 @@ from slurmgpu.assistants.budget import Budget, new_entry
 from slurmgpu.assistants.secrets import Secrets
 from slurmgpu.assistants.text import MOST_CHARACTERS, marked, plain, shortened
 from slurmgpu.errors import InvalidInput, OutcomeUnknown, PlanError, RunFailed
+from slurmgpu.files.data import read_templates
 from slurmgpu.files.settings import load_settings
 from slurmgpu.monitoring.select import current_user
+from slurmgpu.rendering.render import render_script
 from slurmgpu.slurm.squeue import FIELDS
 from slurmgpu.slurm.text import SEPARATOR
 
@@ -431,7 +433,8 @@ def test_a_template_cannot_ask_for_more_than_the_plan(place: Place) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_scripts_of_shipped_templates_are_those_of_the_plan(case: str) -> None:
-    check_script(golden_plan(case), (ROOT / f"tests/golden/scripts/{case}.sbatch").read_text())
+    plan = golden_plan(case)
+    check_script(plan, render_script(plan, read_templates()))
 
 
 def test_a_job_that_slurm_refused_gives_its_hours_back_and_its_name(place: Place) -> None:
