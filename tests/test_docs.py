@@ -295,6 +295,63 @@ def variable_names(context: dict[str, Any], prefix: str = "") -> Iterator[str]:
             yield from variable_names(value, f"{prefix}{name}.")
 
 
+def test_what_a_step_costs_is_what_was_measured() -> None:
+    measured = json.loads(text_of("benchmarks/results/step_overhead.json"))["results"]
+    page = text_of("docs/training.md")
+    names = {
+        "slurmgpu": "slurmgpu, with metrics",
+        "fabric": "Lightning Fabric",
+        "accelerate": "accelerate",
+        "lightning_trainer": "Lightning Trainer",
+    }
+    assert measured.keys() == {"bare", *names}
+    for key, name in names.items():
+        extra, (ratio, least, most) = measured[key]["extra_microseconds"][0], measured[key]["ratio"]
+        assert re.search(
+            rf"^\| {name}.* \| {extra:.1f} µs \| {ratio:.3f} \({least:.3f} to {most:.3f}\) \|$",
+            page,
+            re.MULTILINE,
+        ), key
+    assert f"A bare step took {measured['bare']['microseconds']:.1f} µs." in page
+    saves = json.loads(text_of("benchmarks/results/loop_edges.json"))["results"]["stall"]["saves"]
+    steps, still = ([one[key] for one in saves] for key in ("stall_steps", "stands_still_seconds"))
+    said = " ".join(page.split())
+    assert (
+        f"{min(steps):.1f} to {max(steps):.1f} of a step; for {min(still):.2f} to {max(still):.2f} s of that"
+        in said
+    )
+
+
+def test_what_ran_on_a_gpu_is_what_was_measured() -> None:
+    measured = json.loads(text_of("benchmarks/results/gpu-nvidia-h200.json"))["results"]
+    page = text_of("docs/training.md")
+    for size in ("small", "large"):
+        ratio, least, most = measured["overhead"][size]["ratio"]
+        step = 1000 * measured["overhead"][size]["bare_step_seconds"]
+        assert re.search(
+            rf"a step takes {step:.0f} ms\) \| ratio {ratio:.3f} \(.*?{least:.3f} to {most:.3f}\)", page
+        ), size
+    longest = [1000 * one["longest_step_seconds"] for one in measured["stall"]["saves"]]
+    assert f"took {min(longest):.0f} to {max(longest):.0f} ms |" in page
+    assert measured["resume"]["exact"] is measured["own"]["exact"] is True
+
+
+def test_what_was_interrupted_is_what_was_measured() -> None:
+    measured = json.loads(text_of("benchmarks/results/soak.json"))["results"]
+    page = text_of("docs/when-a-job-is-killed.md")
+    groups = {
+        "KILL to one process": "SIGKILL", "KILL in the middle": "before rename|in sync", "TERM, USR1": "SIGTERM|SIGUSR",
+        "a simulated full": "disk full", "a small disk": "tmpfs",
+    }  # fmt: skip
+    for told, which in groups.items():
+        total = sum(times for name, times in measured["disturbances"].items() if re.match(which, name))
+        assert re.search(rf"^\| {told}.* \| {total} \|$", page, re.MULTILINE), told
+    assert measured["failures"] == []
+    assert f"starts of these runs | {measured['starts']} |" in page
+    lost = measured["steps_lost_by_kill"]
+    assert re.search(rf"the {lost['count']} starts .* \| {lost['largest']} \|$", page, re.MULTILINE)
+
+
 def test_every_variable_of_the_templates_is_described_and_none_besides() -> None:
     contexts = [context(golden_plan(case), "script.sbatch") for case in [*CASES, "uva-conda"]]
     server = ShellValues("jupyter", (), {"server": "jupyterlab", "python": "python3"})
