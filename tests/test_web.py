@@ -148,6 +148,7 @@ def words_of(text: str) -> str:
 # Who is let in.
 
 PLACES = ["/", "/plan", "/script", "/job-file", "/import", "/submit", "/runs", "/runs/rows", "/run?job=12", "/run/log?job=12",
+          "/compare?job=12&job=14",
           "/run/metrics?job=12", "/run/do", "/static/app.js", "/nowhere"]  # fmt: skip
 
 
@@ -295,7 +296,7 @@ def test_other_methods_are_refused(inside: TestClient) -> None:
 
 
 def test_every_page_names_only_its_own_server_and_runs_no_script_of_a_text(inside: TestClient) -> None:
-    for place in ("/", "/import", "/runs", "/run?job=12", "/nowhere"):
+    for place in ("/", "/import", "/runs", "/run?job=12", "/compare?job=12&job=14", "/nowhere"):
         answer = inside.get(place)
         assert "script-src 'self'" in answer.headers["content-security-policy"]
         assert "<script>" not in answer.text
@@ -305,7 +306,7 @@ def test_every_page_names_only_its_own_server_and_runs_no_script_of_a_text(insid
 
 
 def test_what_the_pages_load_is_in_the_package_with_its_licences(inside: TestClient) -> None:
-    for place in ("/", "/run?job=12"):
+    for place in ("/", "/run?job=12", "/compare?job=12&job=14"):
         for name in set(re.findall(r'(?:src|href)="(/static/[^"]+)"', inside.get(place).text)):
             assert inside.get(name).status_code == 200, name
     licences = inside.get("/static/LICENSES.txt").text
@@ -749,3 +750,14 @@ def test_the_plots_have_the_newest_start_of_each_step_and_holes_for_what_is_no_n
     for wrong in ("log=7", "log=-1", "log=x", "position=-1", "position=x"):
         assert inside.get(f"/run/log?job=12&{wrong}").status_code == 422
     assert str(tmp_path) in inside.get("/run?job=12").text
+
+
+def test_runs_are_compared_by_what_differs(inside: TestClient, fake: Fake) -> None:
+    page = inside.get("/compare?job=12&job=14&job=12")
+    shown = words_of(page.text)
+    assert "2 runs beside each other" in shown
+    assert "state RUNNING FAILED its disk is full" in shown
+    assert "partition gpu cpu" in shown
+    for wrong in ("", "job=12", "job=12&job=13", "job=12&job=999", "&".join(f"job={n}" for n in range(9))):
+        assert inside.get(f"/compare?{wrong}").status_code == 422
+    assert fake.asked == []

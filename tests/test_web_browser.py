@@ -179,7 +179,7 @@ def test_no_page_has_an_error_of_scripts_or_is_wider_than_a_phone(page: Any, add
     page.set_window_size(1400, 1000)
     page.get_log("browser")  # what other tests have left
     for place in ("/", "/?cluster=uva-afton&command=python+train.py&resources.gpus=2&resources.account=mine", "/import",
-                  "/runs", "/run?job=12", "/run?job=14"):  # fmt: skip
+                  "/runs", "/run?job=12", "/compare?job=12&job=14", "/run?job=14"):  # fmt: skip
         page.get(address + place)
         time.sleep(0.3)
         page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
@@ -202,7 +202,7 @@ def test_axe_finds_nothing(page: Any, address: str, scheme: str) -> None:
     script = Path(AXE).read_text(encoding="utf-8")
     places = ["/", "/?cluster=uva-afton&command=python+train.py&resources.gpus=2&resources.account=mine",
               "/?cluster=uva-afton&command=python+train.py&resources.gpus=200&resources.account=mine", "/import", "/runs",
-              "/run?job=12", "/run?job=14", "/nowhere"]  # fmt: skip
+              "/run?job=12", "/compare?job=12&job=14", "/run?job=14", "/nowhere"]  # fmt: skip
     for place in places:
         page.get(address + place)
         page.execute_script(script)
@@ -227,7 +227,7 @@ def test_a_click_on_submit_right_after_typing_asks_about_what_was_typed(
     assert text_of(page, "question").strip() == ""
     until(lambda: "--gres=gpu:1" in text_of(page, "script"))
     page.find_element(By.CSS_SELECTOR, "#to-submit button").click()
-    until(lambda: "1 GPU." in text_of(page, "question"))
+    until(lambda: "1 node, 1 GPU" in text_of(page, "question"))
     page.find_element(By.CSS_SELECTOR, "#question form button").click()
     until(lambda: "Job 4711" in text_of(page, "question"))
     assert "gpus: 1" in (here / "mine.yaml").read_text(encoding="utf-8")

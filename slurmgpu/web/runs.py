@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -12,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
+from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.monitoring.arrays import Line
 from slurmgpu.monitoring.reasons import reason
@@ -34,6 +37,10 @@ _FACTS = ("partition", "nodes", "account", "gpus", "qos", "cpus", "submitted", "
 _FACT_TITLES = {"gpus": "GPUs", "cpus": "CPUs", "qos": "QOS", "max-rss": "memory"}
 _VERBS = {act.verb: act for act in ACTS}
 _BUTTONS = {"resume": "Submit again"}
+
+
+_MOST_COMPARED = 8
+_COMPARED = tuple(_FACT_TITLES.get(key, key) for key in _FACTS)
 
 
 class _Asked(NamedTuple):
@@ -60,6 +67,7 @@ class Runs:
         return [
             Route("/runs", self.list),
             Route("/runs/rows", self.rows),
+            Route("/compare", self.compare),
             Route("/run", self.one),
             Route("/run/now", self.now),
             Route("/run/metrics", self.metrics),
@@ -109,6 +117,20 @@ class Runs:
             "more": max(0, len(found) - MOST),
             "age": _age(seen),
         }
+
+    def compare(self, request: Request) -> Response:
+        """Some jobs beside each other: what Slurm says of each, what it was planned to be, and its loss."""
+        names = list(dict.fromkeys(value for key, value in parse_qsl(request.url.query) if key == "job"))
+        if not 2 <= len(names) <= _MOST_COMPARED:
+            raise InvalidInput(
+                f"{len(names)} jobs are chosen, and 2 to {_MOST_COMPARED} can be compared",
+                hint="tick them in the list of runs",
+            )
+        found = [self._facts(self._known(name)) for name in names]
+        titles = [title for title in _COMPARED if any(title in dict(one["facts"]) for one in found)]
+        rows = [(title, [dict(one["facts"]).get(title, "-") for one in found]) for title in titles]
+        rows += [(title, values) for title, values in _settings([one["plan"] for one in found])]
+        return page("compare.html", page="runs", found=found, rows=rows)
 
     def one(self, request: Request) -> Response:
         """One job."""
@@ -219,6 +241,23 @@ class Runs:
                 hint="the list has those that wait or run, and those that ended within --since (default: a day)",
             )
         return line
+
+
+def _settings(plans: Sequence[Plan | None]) -> Iterator[tuple[str, list[str]]]:
+    """What the jobs were planned to be, as far as they differ."""
+    told: list[dict[str, str]] = []
+    for plan in plans:
+        train = {f"train.{key}": _text(value) for key, value in (plan.train or {}).items()} if plan else {}
+        command = {"command": " ".join(plan.command)} if plan and plan.command else {}
+        told.append({**command, **train})
+    for name in dict.fromkeys(name for one in told for name in one):
+        values = [one.get(name, "-") for one in told]
+        if len(set(values)) > 1:
+            yield name, values
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _kind(job: JobStatus) -> str:

@@ -118,6 +118,17 @@ document.addEventListener("htmx:afterSettle", (event) => {
   if (event.detail.target && event.detail.target.id === "question" && asked) asked.focus();
 });
 
+// A list that is read anew keeps what is ticked.
+let ticked = new Set();
+document.addEventListener("htmx:beforeSwap", (event) => {
+  if (event.detail.target.id !== "rows") return;
+  ticked = new Set([...event.detail.target.querySelectorAll("[data-row]:checked")].map((one) => one.dataset.row));
+});
+document.addEventListener("htmx:afterSwap", (event) => {
+  if (event.detail.target.id !== "rows") return;
+  for (const one of document.querySelectorAll("[data-row]")) one.checked = ticked.has(one.dataset.row);
+});
+
 // A question is about the form as it was.
 if (form) form.addEventListener("input", () => document.getElementById("question").replaceChildren());
 
