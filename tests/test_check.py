@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.checking import check_script, python_scripts
 from slurmgpu.scripts.rules import RULES
 from slurmgpu.scripts.rules.base import SEVERITIES, Facts
+from slurmgpu.slurm.answers import Answer
+from slurmgpu.submission.slips.modules import known_modules
 from tests.check_examples import CLUSTER, EXAMPLES, PATHS, PYTHON
 from tests.published import published, script_of
 from tests.test_rendering_golden import CASES
@@ -435,6 +438,33 @@ def test_json_of_several_scripts_has_each_and_the_sum(tmp_path: Path) -> None:
         "jobs/more/right": 0,
         "jobs/wrong.sh": 1,
     }
+
+
+MODULES = "() { printf 'cuda/12.4(default)\\npytorch/\\npytorch/2.9\\n/sw/modules:\\n' >&2; }"
+
+
+@pytest.mark.parametrize(("options", "said"), [([], 1), (["--cluster", "uva-afton"], 0)])
+def test_modules_are_asked_for_unless_the_script_is_for_another_machine(
+    options: list[str], said: int, tmp_path: Path
+) -> None:
+    text = "#!/bin/bash\n#SBATCH --time=1:00:00\n\nmodule load cuda/12.4 pytorch\nmodule load cuda/12.5\n"
+    environ = {"MODULESHOME": "/sw", "LMOD_CMD": "", "BASH_FUNC_module%%": MODULES}
+    answer = run("-", *options, cwd=tmp_path, text=text, env=environ)
+    assert answer.stdout.count("unknown-module: there is no module 'cuda/12.5' on this machine") == said
+    assert answer.stdout.count("unknown-module") == said
+
+
+def test_nothing_is_known_of_modules_where_there_are_none_or_no_answer_comes() -> None:
+    asked: list[list[str]] = []
+
+    def silent(argv: Sequence[str], **_: object) -> Answer:
+        asked.append([*argv])
+        return Answer(tuple(argv), None, "", "")
+
+    assert known_modules({"HOME": "/"}, silent) == frozenset()
+    assert asked == []
+    assert known_modules({"MODULESHOME": "/sw"}, silent) == frozenset()
+    assert [words[:3] for words in asked] == [["bash", "-l", "-c"]]
 
 
 def test_a_cluster_adds_its_rules(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from slurmgpu.files.clusters import load_cluster
 from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.checking import check_script, paths_of
 from slurmgpu.scripts.nccl import FORMER, READ
@@ -450,3 +451,16 @@ def test_processes_of_one_training_on_several_slices_are_found(
 ) -> None:
     hits = found(f"#SBATCH --nodes=1\n#SBATCH --gres=gpu:{slices}\n\n{command}")
     assert [one.severity for one in hits if one.rule == "gpu-slices"] == severities
+
+
+def test_what_is_over_a_guess_of_the_profile_is_a_warning() -> None:
+    site = load_cluster(ROOT / "examples" / "clusters" / "idris-jean-zay.yaml")
+    text = "#SBATCH --account=abc@v100\n#SBATCH --partition={}\n#SBATCH --gres=gpu:1\n#SBATCH --time={}"
+    said = [
+        [(one.rule, one.severity) for one in check_script(read, Facts(cluster=site), least="warning")]
+        for read in (
+            parse_batch_script(script(text.format(partition, time)))
+            for partition, time in (("gpu_p13", "20:00:01"), ("gpu_p5", "20:00:01"), ("gpu_p13", "20:00:00"))
+        )
+    ]
+    assert said == [[("over-time", "warning")], [("over-time", "error")], []]

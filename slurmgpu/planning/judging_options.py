@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from slurmgpu.models.cluster import Cluster
+from slurmgpu.models.resources import Resources
 from slurmgpu.models.units import Duration, GpuRequest, Gres, Memory
+from slurmgpu.planning.guesses import without_guesses
 from slurmgpu.planning.request import Ask, Problem
 from slurmgpu.planning.site_rules import against_the_rules
 from slurmgpu.planning.verdict import problems
 
-__all__ = ["ask_of", "judge_options", "judge_script", "not_described", "places_of"]
+__all__ = ["ask_of", "judge_options", "judge_script", "judge_without_guesses", "not_described", "places_of"]
 
 _T = TypeVar("_T")
 Options = Mapping[str, "str | None"]
@@ -58,6 +60,28 @@ def judge_script(cluster: Cluster, options: Options) -> list[Problem]:
     """The same, with the site's own rules of options: which it refuses, which it requires."""
     described = cluster.known and places_of(cluster, options)
     return [*(against_the_rules(cluster, options) if described else ()), *judge_options(cluster, options)]
+
+
+def judge_without_guesses(cluster: Cluster, options: Options) -> tuple[list[Problem], str] | None:
+    """What is left of it without the figures that the profile guessed, and why it did; None: it guessed none that count."""
+    doubted = without_guesses(cluster, _resources(options))
+    if doubted is None:
+        return None
+    return judge_script(doubted.cluster, options), "; ".join(doubted.guesses.values())
+
+
+def _resources(options: Options) -> Resources:
+    """The amounts that options ask for, as a job's resources."""
+    gpus = _gpus(options, 1, 1)[0]
+    return Resources.model_construct(
+        gpus_per_node=GpuRequest(gpus) if gpus else None,
+        cpus_per_task=_number(options.get("cpus-per-task")),
+        cpus_per_gpu=_number(options.get("cpus-per-gpu")),
+        tasks_per_node=_number(options.get("ntasks-per-node")) or _number(options.get("ntasks")),
+        memory=_read(Memory.parse, options.get("mem")),
+        memory_per_cpu=_read(Memory.parse, options.get("mem-per-cpu")),
+        memory_per_gpu=_read(Memory.parse, options.get("mem-per-gpu")),
+    )
 
 
 def _least(cluster: Cluster, options: Options, names: list[str]) -> list[Problem]:

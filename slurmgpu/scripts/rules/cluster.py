@@ -91,25 +91,40 @@ def _not_described(view: View, about: About) -> Iterator[Hit]:
             )
 
 
-def _judged(view: View, about: About) -> Iterator[tuple[Asked, Problem]]:
-    """What is wrong with a part of each component that could start nowhere else."""
-    from slurmgpu.planning.judging_options import judge_script  # only a described cluster pays for it
+class _Judged(NamedTuple):
+    """What is wrong with a part of a component that could start nowhere else."""
+
+    asked: Asked
+    problem: Problem
+    guess: str = ""
+    """Why the profile guessed the figure that it is over, which may be otherwise; empty: it is a fact."""
+
+
+def _judged(view: View, about: About) -> Iterator[_Judged]:
+    from slurmgpu.planning.judging_options import (
+        judge_script,
+        judge_without_guesses,
+    )  # a described cluster pays for it
 
     for cluster, asked, options in _components(view):
-        for problem in judge_script(cluster, options):
-            if problem.about == about:
-                yield asked, problem
+        found = [problem for problem in judge_script(cluster, options) if problem.about == about]
+        sure = judge_without_guesses(cluster, options) if found else None
+        for problem in found:
+            yield _Judged(asked, problem, "" if sure is None or problem in sure[0] else sure[1])
 
 
 def _rule_about(name: str, about: About, options: str, says: str, fix: str) -> Rule:
     def find(view: View) -> Iterator[Hit]:
         if about in {"qos", "gpu_type"}:
             yield from _not_described(view, about)
-        for asked, problem in _judged(view, about):
+        for asked, problem, guess in _judged(view, about):
             if about == "qos" and problem.subject.startswith("cluster "):
                 continue  # told above
             line = asked.line(*options.split())
-            yield Hit(line, f"{problem}; such a job is refused, or waits for ever", fix)
+            if guess:
+                yield Hit(line, f"{problem}; that is a guess of the profile ({guess})", fix, "warning")
+            else:
+                yield Hit(line, f"{problem}; such a job is refused, or waits for ever", fix)
 
     return Rule(name, "error", says, find, needs_cluster=True, judged_before=True)
 
@@ -171,7 +186,7 @@ def _said(view: View, problem: Problem) -> str:
 @rule("error", needs_cluster=True)
 def option_refused(view: View) -> Iterator[Hit]:
     """An option with which the site refuses every job."""
-    for asked, problem in _judged(view, "refused"):
+    for asked, problem, _ in _judged(view, "refused"):
         yield Hit(
             asked.line(problem.option or ""),
             _said(view, problem),
@@ -185,7 +200,7 @@ def option_required(view: View) -> Iterator[Hit]:
     first = view.script.directives[0].line if view.script.directives else 1
     severities: tuple[tuple[About, Severity | None], ...] = (("required", None), ("advised", "hint"))
     for about, severity in severities:
-        for asked, problem in _judged(view, about):
+        for asked, problem, _ in _judged(view, about):
             if problem.option == "gpu_type":
                 fix, line = "write the type: --gres=gpu:TYPE:COUNT", asked.line(*asked.gpu_options)
             else:

@@ -82,8 +82,10 @@ def unknown_module(view: View) -> Iterator[Hit]:
         if simple.name in {"source", ".", "eval"}:
             return  # which may know further folders of modules
         for name in _loaded(simple):
-            if name in known or re.search(r"[$`*]", name) or is_placeholder(name):
+            if re.search(r"[$`*]", name) or is_placeholder(name):
                 continue
+            if any(one.startswith(name) for one in known):
+                continue  # Lmod takes the beginning of a version, too
             near = nearest(name, known, cutoff=0.75)
             yield Hit(
                 simple.line,

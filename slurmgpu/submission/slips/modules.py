@@ -67,8 +67,10 @@ def known_modules(environ: Mapping[str, str], run: Runner = call) -> frozenset[s
     """The modules of this machine, as `intel/2024.1` and as `intel`; none where they cannot be asked for in time."""
     if not any(name in environ for name in _SIGNS_OF_MODULES):
         return frozenset()
+    # Without the function of the shell that called, a login shell has it.
+    shell = ["bash"] if "BASH_FUNC_module%%" in environ else ["bash", "-l"]
     try:
-        answer = run(["bash", "-l", "-c", _ASK], timeout=TIMEOUT, env=submission_env(environ))
+        answer = run([*shell, "-c", _ASK], timeout=TIMEOUT, env=submission_env(environ))
     except SlurmUnreachable:  # no bash
         return frozenset()
     if answer.rc is None:
