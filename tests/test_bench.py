@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from slurmgpu.cli.actions.bench_memory import remember_verdict
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.files.measured import Measured, key_of, recall, remember
@@ -22,6 +23,7 @@ from slurmgpu.monitoring.benching.networks import times
 from slurmgpu.monitoring.benching.node import lines
 from slurmgpu.monitoring.benching.page import page, page_of_parts
 from slurmgpu.monitoring.benching.results import SCHEMA, read
+from slurmgpu.monitoring.benching.tries import HEAD
 from slurmgpu.monitoring.benching.tries import lines as tries
 from slurmgpu.monitoring.benching.verdict import judge
 
@@ -227,7 +229,14 @@ def test_a_training_is_known_again_by_its_task_what_it_reads_and_the_cluster(tmp
 
 
 @pytest.mark.parametrize(
-    "damaged", ["", "[]", '{"schema": "slurmgpu.measured/1", "found": [3, {"key": "x"}]}', "\x00"]
+    "damaged",
+    [
+        "",
+        "[]",
+        '{"schema": "slurmgpu.measured/1", "found": [3, {"key": "x"}]}',
+        '{"schema": "slurmgpu.measured/1", "found": [{"key": "x", "device": "", "when": "", "proposals": 3, "folder": ""}]}',
+        "\x00",
+    ],
 )
 def test_what_is_remembered_in_a_damaged_file_is_nothing(damaged: str, tmp_path: Path) -> None:
     (tmp_path / "slurmgpu").mkdir()
@@ -245,8 +254,11 @@ def tried(what: str, rate: float, **more: object) -> dict[str, object]:
     }  # fmt: skip
 
 
+ON_GPUS = {**MACHINE, "gpus": [{"name": "Abacus 3", "bytes": 1 << 34}] * 4}
+
+
 def verdict(tmp_path: Path, *found: dict[str, object]) -> tuple[str, dict[str, object]]:
-    judged = judge(read(rows(tmp_path, MACHINE, *found, {"kind": "end"})))
+    judged = judge(read(rows(tmp_path, ON_GPUS, *found, {"kind": "end"})))
     return "; ".join(judged.sentences), {one.key: one.value for one in judged.proposals}
 
 
@@ -277,9 +289,13 @@ def test_a_loader_that_no_number_of_workers_helps_is_said_to_be_the_limit(tmp_pa
 def test_the_workers_that_a_training_has_are_not_proposed_because_a_second_try_was_faster(
     tmp_path: Path,
 ) -> None:
-    made = (tried("base", 100, workers=0), tried("workers", 120, workers=0), tried("workers", 60, workers=1))
+    made = (
+        tried("base", 100, workers=0, waits_for_data=0.5),
+        tried("workers", 120, workers=0),
+        tried("workers", 60, workers=1),
+    )
     assert verdict(tmp_path, *made)[1] == {}
-    assert verdict(tmp_path, *made, tried("workers", 124, workers=2))[1] == {}
+    assert verdict(tmp_path, *made, tried("workers", 122, workers=2))[1] == {}
     assert verdict(tmp_path, *made, tried("workers", 190, workers=2))[1] == {"train.workers": 2}
 
 
@@ -320,11 +336,14 @@ def test_what_waits_for_other_processes_is_asked_for_one(tmp_path: Path) -> None
         tmp_path,
         tried("base", 100),
         tried("scaling", 100, how="each"),
-        tried("scaling", 110, how="each", processes=2),
-        tried("scaling", 120, how="each", processes=4),
+        tried("scaling", 110, how="each", processes=2, batch_size=64),
+        tried("scaling", 120, how="each", processes=4, batch_size=128),
     )
     assert proposed == {"resources.gpus": 1}
-    assert "2 processes do 1.10 times as much as one (55 % of what they could)" in said
+    assert (
+        "2 processes do 1.10 times as much as one (55 % of what they could) with 64 samples a step in all"
+        in said
+    )
 
 
 def test_what_scales_well_is_asked_for_as_many_as_were_tried(tmp_path: Path) -> None:
@@ -335,6 +354,110 @@ def test_what_scales_well_is_asked_for_as_many_as_were_tried(tmp_path: Path) -> 
         tried("scaling", 370, how="each", processes=4),
     )
     assert proposed == {"resources.gpus": 4}
+
+
+def test_the_reason_for_a_number_of_gpus_is_what_that_number_did(tmp_path: Path) -> None:
+    found = rows(
+        tmp_path,
+        ON_GPUS,
+        tried("base", 100),
+        tried("scaling", 196, how="each", processes=2),
+        tried("scaling", 204, how="each", processes=4),
+    )
+    (proposal,) = judge(read(found)).proposals
+    assert (proposal.value, proposal.why.partition(" times")[0]) == (2, "2 processes do 1.96")
+
+
+def test_gpus_that_pay_only_with_a_larger_batch_are_not_proposed_for_a_file_that_keeps_its_batch(
+    tmp_path: Path,
+) -> None:
+    said, proposed = verdict(
+        tmp_path,
+        tried("base", 100),
+        tried("scaling", 195, how="each", processes=2, batch_size=64),
+        tried("scaling", 105, how="whole", processes=2, batch_size=32),
+    )
+    assert proposed == {"resources.gpus": 1}
+    assert "2 GPUs are worth what they cost only with train.batch_size: 64" in said
+
+
+@pytest.mark.parametrize(("machine", "device"), [(MACHINE, None), (ON_GPUS, "cpu")])
+def test_what_was_measured_on_cpus_does_not_tell_how_many_gpus_to_ask_for(
+    machine: dict[str, object], device: str | None, tmp_path: Path
+) -> None:
+    found = rows(
+        tmp_path, machine, tried("base", 100, device=device), tried("scaling", 190, how="each", processes=2)
+    )
+    judged = judge(read(found))
+    assert not judged.proposals
+    assert "does not tell how many GPUs" in judged.sentences[-1]
+
+
+def test_processes_that_do_not_run_are_said_with_their_error(tmp_path: Path) -> None:
+    failed = {"what": "scaling", "how": "each", "processes": 2, "batch_size": 64, "why": "error: no port"}
+    said, proposed = verdict(tmp_path, tried("base", 100), failed)
+    assert "2 processes do not run with 64 samples a step: error: no port" in said
+    assert proposed == {}
+
+
+def test_of_larger_micro_batches_that_only_failed_nothing_is_said_but_that(tmp_path: Path) -> None:
+    said, _ = verdict(
+        tmp_path,
+        tried("base", 100),
+        tried("batch", 60, batch_size=16),
+        {"what": "batch", "batch_size": 64, "why": "error: too many"},
+    )
+    assert said.endswith("with 64 samples at a time it does not run: error: too many")
+    assert "larger" not in said
+
+
+def test_a_gain_that_no_waiting_explains_is_not_put_down_to_workers(tmp_path: Path) -> None:
+    said, proposed = verdict(
+        tmp_path,
+        tried("base", 100, waits_for_data=0.01),
+        tried("workers", 101, workers=0),
+        tried("workers", 250, workers=1),
+    )
+    assert proposed == {}
+    assert "2.50 times as fast as now, although it waits only 1 % of its time for data" in said
+
+
+def test_workers_of_which_no_number_reaches_what_the_job_has_are_not_said_to_be_enough(
+    tmp_path: Path,
+) -> None:
+    said, proposed = verdict(tmp_path, tried("base", 100), tried("workers", 60, workers=4))
+    assert ("enough" in said, proposed) == (False, {})
+
+
+def test_channels_last_is_compared_with_the_same_training_and_a_precision_that_is_there_is_no_gain(
+    tmp_path: Path,
+) -> None:
+    said, proposed = verdict(
+        tmp_path,
+        tried("base", 190),  # it has bf16 already
+        tried("precision", 100, precision="fp32", tf32=False),
+        tried("precision", 191, precision="bf16"),
+        tried("precision", 195, channels_last=True),
+    )
+    assert "with channels_last, it is 1.03 times as fast as now" in said
+    assert proposed == {}
+
+
+def test_a_table_of_tries_fits_80_columns_whatever_an_error_says_and_names_one_process_once(
+    tmp_path: Path,
+) -> None:
+    found = rows(
+        tmp_path,
+        tried("base", 12345.6),
+        tried("scaling", 12345.6, how="each"),
+        tried("scaling", 12345.6, how="whole"),
+        {"what": "scaling", "how": "each", "processes": 128, "batch_size": 12288, "why": "x" * 300},
+        {"what": "batch", "batch_size": 12288, "why": "out of memory"},
+    )
+    shown = list(tries(read(found)))
+    widths = [max(len(line[at]) for line in (HEAD, *shown)) for at in range(len(HEAD))]
+    assert sum(widths) + 2 * (len(widths) - 1) <= 80
+    assert [line[0] for line in shown] == ["base", "scaling", "batch"]
 
 
 def test_a_full_memory_is_said_with_its_size(tmp_path: Path) -> None:
@@ -355,9 +478,62 @@ def test_the_fastest_precision_is_proposed_and_compile_only_told(tmp_path: Path)
         tried("precision", 300, compile=True),
     )
     assert proposed == {"train.precision": "bf16"}
-    assert "with bf16, it is 1.90 times as fast as with fp32; with compile, it is 3.00 times" in said
+    assert (
+        "with bf16, it is 1.90 times as fast as with fp32; with compile, it is 3.00 times as fast as now"
+        in said
+    )
 
 
 def test_a_training_that_does_not_run_has_no_verdict_but_its_error(tmp_path: Path) -> None:
     said, proposed = verdict(tmp_path, {"kind": "task", "what": "base", "why": "error: there is no task.py"})
     assert (said, proposed) == ("the training does not run here: error: there is no task.py", {})
+
+
+def gathered(tmp_path: Path, kind: str, *run_dirs: str) -> Path:
+    (tmp_path / "jobs.json").write_text(jobs_text(kind, [BenchJob(one, one) for one in run_dirs]))
+    return tmp_path
+
+
+def test_a_run_directory_that_is_gone_is_named_and_hides_no_other(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["bench", "show", str(gathered(tmp_path, "node", "/gone/a", "/gone/b"))])
+    assert done.exit_code == 1
+    assert "/gone/a: nothing was measured" in done.output
+    assert "/gone/b: nothing was measured" in done.output
+
+
+@pytest.mark.parametrize(("kind", "jobs"), [("node", []), ("weather", ["/gone/a"])])
+def test_a_list_of_no_jobs_or_of_an_unknown_bench_is_refused(
+    kind: str, jobs: list[str], tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput, match="no list of jobs"):
+        jobs_in(gathered(tmp_path, kind, *jobs))
+
+
+def test_what_was_measured_is_not_applied_to_the_file_of_another_training(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "asked.json").write_text('{"train": {"task": "task.py:Mine"}}')
+    (tmp_path / "other.yaml").write_text("resources: {gpus: 1}\ntrain: {task: 'task.py:Yours'}\n")
+    folder = gathered(tmp_path, "task", str(tmp_path / "run"))
+    done = CliRunner().invoke(cli, ["bench", "show", str(folder), "--apply", str(tmp_path / "other.yaml")])
+    assert isinstance(done.exception, InvalidInput)
+    assert "trains task.py:Yours, and what was measured is task.py:Mine" in done.exception.message
+
+
+def test_what_is_remembered_of_one_part_does_not_replace_what_more_parts_told(tmp_path: Path) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    whole = Measured("A100", "2026-01-01", ("train.precision: bf16",), "/all", ("workers", "precision"))
+    part = Measured("A100", "2026-01-02", ("train.workers: 4",), "/part", ("workers",))
+    for found in (whole, part):
+        remember("x", found, environ)
+    assert recall("x", environ) == [whole, part]
+    remember("x", whole, environ)
+    assert recall("x", environ) == [whole]
+
+
+def test_nothing_is_remembered_of_a_training_that_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    found = read(rows(tmp_path, MACHINE, {"what": "base", "why": "error"}, {"kind": "end"}))
+    remember_verdict("x", found, tmp_path)
+    assert recall("x", os.environ) == []

@@ -31,6 +31,8 @@ class Measured(NamedTuple):
     proposals: tuple[str, ...]
     """As they would stand in a job file: ``train.workers: 4``."""
     folder: str
+    parts: tuple[str, ...] = ()
+    """What was tried: of the rest, nothing is known."""
 
 
 def key_of(train: TrainSettings, folder: Path, cluster: str) -> str:
@@ -41,9 +43,16 @@ def key_of(train: TrainSettings, folder: Path, cluster: str) -> str:
 
 
 def remember(key: str, found: Measured, environ: Mapping[str, str]) -> None:
-    """Keep it, in place of an earlier one on the same kind of processor; the oldest give way. What cannot be kept is not."""
+    """Keep it, in place of those on the same kind of processor that tried no more; the oldest give way.
+
+    What cannot be kept is not.
+    """
     path = _path(environ)
-    kept = [one for one in _read(path) if (one["key"], one["device"]) != (key, found.device)]
+    kept = [
+        one
+        for one in _read(path)
+        if (one["key"], one["device"]) != (key, found.device) or not set(_parts(one)) <= set(found.parts)
+    ]
     kept.append({"key": key, **found._asdict()})
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,10 +62,15 @@ def remember(key: str, found: Measured, environ: Mapping[str, str]) -> None:
 def recall(key: str, environ: Mapping[str, str]) -> list[Measured]:
     """What is remembered of a training, the newest last."""
     return [
-        Measured(one["device"], one["when"], tuple(one["proposals"]), one["folder"])
+        Measured(one["device"], one["when"], tuple(one["proposals"]), one["folder"], _parts(one))
         for one in _read(_path(environ))
         if one["key"] == key
     ]
+
+
+def _parts(one: Mapping[str, object]) -> tuple[str, ...]:
+    found = one.get("parts")
+    return tuple(str(each) for each in found) if isinstance(found, list) else ()
 
 
 def _path(environ: Mapping[str, str]) -> Path:
@@ -71,5 +85,9 @@ def _read(path: Path) -> Sequence[dict[str, str]]:
         found = document["found"] if document["schema"] == _SCHEMA else []
     except (OSError, ValueError, KeyError, TypeError):
         return []
-    names = ("key", *Measured._fields)
-    return [one for one in found if isinstance(one, dict) and all(name in one for name in names)]
+    names = ("key", "device", "when", "proposals", "folder")
+    return [
+        one
+        for one in found
+        if isinstance(one, dict) and all(name in one for name in names) and isinstance(one["proposals"], list)
+    ]

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +18,7 @@ from slurmgpu.training.benching.networks import NETWORKS
 from slurmgpu.training.benching.reduction import measured
 from slurmgpu.training.benching.starting import Place
 from slurmgpu.training.benching.timing import Pace, spread, timed
-from slurmgpu.training.benching.trying import counted, summed
+from slurmgpu.training.benching.trying import _Ended, _Lines, _watched, counted, summed
 
 # Weights and biases by hand, from the layers of the code that was measured for the paper.
 PARAMETERS = {
@@ -102,3 +108,71 @@ def test_two_processes_sum_and_one_that_cannot_says_why(
     (tmp_path / "torch.py").write_text("raise ImportError('no torch today')")
     (failed,) = measured(Place(tmp_path, 2))
     assert failed["why"] == "ImportError: no torch today"
+
+
+def written(path: Path, *lines: dict[str, Any]) -> Path:
+    with path.open("a") as file:
+        file.writelines(json.dumps({"kind": "train", "values": one}) + "\n" for one in lines)
+    return path
+
+
+def test_a_training_that_stands_still_after_its_first_steps_is_given_up(tmp_path: Path) -> None:
+    metrics = written(tmp_path / "metrics.jsonl", QUICK, QUICK, QUICK)
+    with subprocess.Popen(["sleep", "600"]) as still:
+        found = _watched([still], metrics, Place(tmp_path, 1, seconds=0.0, patience=0.3), 1)
+        still.kill()
+    assert isinstance(found, _Ended)
+
+
+def test_a_line_is_read_once_and_only_when_it_is_whole(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    lines = _Lines(metrics)
+    assert lines.more() == []
+    written(metrics, QUICK, WAITS)
+    with metrics.open("a") as file:
+        file.write('{"kind": "train", "val')
+    assert lines.more() == [QUICK, WAITS]
+    with metrics.open("a") as file:
+        file.write('ues": {"loss": NaN}}\n{"kind": "eval", "values": {}}\n')
+    assert [list(row) for row in lines.more()] == [["loss"]]
+    assert lines.more() == []
+
+
+HANGS = """\
+import os
+import time
+
+class Hangs:
+    def model(self, cfg):
+        os.symlink(str(os.getpid()), "pid")
+        time.sleep(600)
+
+    def dataset(self, cfg, split):
+        return [0.0]
+
+    def loss(self, model, batch):
+        return batch
+"""
+
+
+@pytest.mark.long
+def test_a_bench_that_is_interrupted_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text(HANGS)
+    (temporary := tmp_path / "tmp").mkdir()
+    asked = {
+        "kind": "task", "train": {"task": "task.py:Hangs"}, "folder": str(tmp_path), "samples": 1, "batch": 1,
+        "processes": [1], "parts": [], "seconds": 0.2,
+    }  # fmt: skip
+    (tmp_path / "asked.json").write_text(json.dumps(asked))
+    command = [sys.executable, "-m", "slurmgpu.training.benching"]
+    environ = {**os.environ, "SLURMGPU_RUN_DIR": str(tmp_path), "TMPDIR": str(temporary)}
+    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as bench:
+        while not (tmp_path / "pid").is_symlink() and bench.poll() is None:
+            time.sleep(0.05)
+        bench.send_signal(signal.SIGTERM)
+        _, told = bench.communicate(timeout=60)
+    assert bench.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in told
+    assert not list(temporary.iterdir())
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(str((tmp_path / "pid").readlink())), 0)

@@ -20,6 +20,7 @@ from slurmgpu.cli.actions.bench_memory import key_of_training, remember_verdict
 from slurmgpu.cli.actions.bench_showing import show
 from slurmgpu.cli.actions.local import LOGIN_NICE, on_login_node
 from slurmgpu.cli.actions.planned_training import described, planned
+from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.preparing import note
 from slurmgpu.errors import InvalidInput, RunFailed
 from slurmgpu.files.layered import Layered
@@ -28,7 +29,7 @@ from slurmgpu.models.job import Job
 from slurmgpu.monitoring.benching.gathered import ROWS
 from slurmgpu.monitoring.benching.networks import PUBLISHED
 from slurmgpu.monitoring.benching.results import Results, read
-from slurmgpu.monitoring.benching.verdict import judge
+from slurmgpu.monitoring.benching.verdict import judge, runs
 from slurmgpu.submission.entrypoint import chosen_python
 from slurmgpu.submission.preflight import check_task
 from slurmgpu.submission.run_directory import copy_entrypoint
@@ -133,7 +134,13 @@ def act_task(
     folder, results = _measure_here(
         {**settings, **_of_training(prepared.loaded.job, str(prepared.folder))}, where
     )
+    if not runs(results):
+        click.get_current_context().exit(1)
     remember_verdict(key_of_training(prepared), results, folder)
+    if prepared.plan.gpus and not results.machine.get("gpus"):
+        note(
+            "the job asks for GPUs, and this machine has none: on a GPU, what is faster may be something else"
+        )
     if file is not None:
         apply_verdict(file, judge(results), beside=where.as_json)
 
@@ -178,7 +185,12 @@ def _measure_here(asked: Mapping[str, object], where: Where) -> tuple[Path, Resu
         )
     python = chosen_python(where.python, os.environ)
     folder = _new_folder(kind, where.to)
-    (folder / ASKED).write_text(json.dumps(asked), encoding="utf-8")
+    try:
+        (folder / ASKED).write_text(json.dumps(asked), encoding="utf-8")
+    except OSError as error:
+        raise RunFailed(
+            f"{folder} cannot be written: {error.strerror}", hint="name another with --to"
+        ) from None
     code = _run(python, folder, nice)
     results = read(folder / ROWS)
     if not results.machine:
@@ -227,6 +239,7 @@ def _run(python: str, folder: Path, nice: int) -> int:
             raise RunFailed(f"{python} cannot be started: {error.strerror}") from None
         while True:
             try:
-                return started.wait()
-            except KeyboardInterrupt:  # it got the signal, too, and ends
-                continue
+                with as_interrupts():
+                    return started.wait()
+            except KeyboardInterrupt:  # it ends what it has started; of Ctrl-C it knows already
+                started.terminate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,13 +22,15 @@ from slurmgpu.cli.interrupting import as_interrupts
 from slurmgpu.cli.job_options import parameter
 from slurmgpu.cli.preparing import load, note, prepare
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmRefused, SlurmUnreachable
+from slurmgpu.files.jobs import load_job
+from slurmgpu.files.layered import Layered
 from slurmgpu.files.run_record import read_run, write_atomically
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.options import ROWS as OPTIONS
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.monitoring.benching.gathered import JOBS, BenchJob, Part, jobs_in, jobs_text, part_of
-from slurmgpu.monitoring.benching.verdict import judge
+from slurmgpu.monitoring.benching.verdict import judge, runs
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.reporting.wording import count
 from slurmgpu.monitoring.select import Selection, belongs, current_user
@@ -228,6 +231,8 @@ def act_show(folder: str, *, wait: bool, apply_to: str | None, as_json: bool) ->
             f"--apply: {folder} is a bench of {kind} in {count(len(jobs), 'job')}, and what is applied follows from one training",
             hint="write into the job file what the sentences say",
         )
+    if file is not None:
+        _check_same(file, Path(jobs[0].run_dir))
     gather(Path(folder), wait=wait, as_json=as_json, apply_to=file)
 
 
@@ -239,7 +244,7 @@ def gather(folder: Path, *, wait: bool, as_json: bool, apply_to: Path | None = N
     if kind == "task":
         for part in parts:
             remember_verdict(_key_in(Path(part.job.run_dir)), part.results, folder)
-    if not all(part.results.whole for part in parts):
+    if not all(part.results.whole and (kind != "task" or runs(part.results)) for part in parts):
         if apply_to is not None:
             note(f"{apply_to} is not changed: something is missing")
         click.get_current_context().exit(1)
@@ -271,14 +276,18 @@ def _until_all_have_ended(jobs: Sequence[BenchJob]) -> list[Part]:
 
 def _parts(jobs: Sequence[BenchJob], slurm: Slurm) -> Iterator[Part]:
     """What each job has measured, and what became of it, as far as Slurm tells."""
-    selections = [Selection(text=one.run_dir, run=read_run(Path(one.run_dir))) for one in jobs]
+    selections = [_selection(one) for one in jobs]
     found: list[JobStatus] = []
     silence = None
     try:
-        found = status(slurm, user=current_user(), selections=selections).jobs
+        known = [one for one in selections if isinstance(one, Selection)]
+        found = status(slurm, user=current_user(), selections=known).jobs if known else []
     except SlurmUnreachable as error:
         silence = error.message
     for job, selection in zip(jobs, selections, strict=True):
+        if isinstance(selection, str):
+            yield part_of(job, selection, ended=True)
+            continue
         run = selection.run
         assert run is not None
         of_run = next((one for one in found if belongs(run, one)), None)
@@ -295,10 +304,37 @@ def _parts(jobs: Sequence[BenchJob], slurm: Slurm) -> Iterator[Part]:
         )
 
 
+def _selection(job: BenchJob) -> Selection | str:
+    """The job's run; or why it is not known, which is no reason to hide the others."""
+    try:
+        return Selection(text=job.run_dir, run=read_run(Path(job.run_dir)))
+    except SlurmGpuError as error:
+        return error.message
+
+
+def _asked_in(run_dir: Path) -> Mapping[str, Any]:
+    """What a job was to measure; empty where it is not known."""
+    try:
+        found = json.loads((run_dir / ASKED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _key_in(run_dir: Path) -> str | None:
     """What the training that a job measured is known by."""
-    try:
-        found = json.loads((run_dir / ASKED).read_text(encoding="utf-8")).get("key")
-    except (OSError, ValueError, AttributeError):
-        return None
+    found = _asked_in(run_dir).get("key")
     return found if isinstance(found, str) else None
+
+
+def _check_same(file: Path, run_dir: Path) -> None:
+    """InvalidInput where the job file trains something else than the job measured."""
+    measured = _asked_in(run_dir).get("train")
+    task = measured.get("task") if isinstance(measured, dict) else None
+    train = load_job(file, Layered({}, {}), cwd=Path.cwd(), environ=os.environ).job.train
+    if train is None or task not in (None, train.task):
+        trains = "has no train:" if train is None else f"trains {train.task}"
+        raise InvalidInput(
+            f"--apply: {file} {trains}, and what was measured is {task or 'a training'}",
+            hint="name the job file that was measured",
+        )

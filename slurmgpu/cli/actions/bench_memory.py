@@ -9,7 +9,7 @@ from pathlib import Path
 from slurmgpu.files.measured import Measured, key_of, recall, remember
 from slurmgpu.models.job import Job
 from slurmgpu.monitoring.benching.results import Results
-from slurmgpu.monitoring.benching.verdict import judge
+from slurmgpu.monitoring.benching.verdict import judge, runs
 from slurmgpu.submission.preparing import Prepared
 
 
@@ -21,7 +21,7 @@ def key_of_training(prepared: Prepared, job: Job | None = None) -> str | None:
 
 def remember_verdict(key: str | None, results: Results, folder: Path) -> None:
     """Keep what follows from a bench that came to its end."""
-    if key is None or not results.whole:
+    if key is None or not results.whole or not runs(results):
         return
     machine = results.machine
     gpus = machine.get("gpus")
@@ -33,6 +33,7 @@ def remember_verdict(key: str | None, results: Results, folder: Path) -> None:
         when=str(machine.get("when"))[:10],
         proposals=tuple(f"{one.key}: {one.value}" for one in judge(results).proposals),
         folder=str(folder.absolute()),
+        parts=tuple(dict.fromkeys(str(row.get("what")) for row in results.rows if row.get("what") != "base")),
     )
     remember(key, found, os.environ)
 
@@ -42,4 +43,5 @@ def told_by_benches(prepared: Prepared) -> Iterator[str]:
     key = key_of_training(prepared)
     for one in recall(key, os.environ) if key is not None else ():
         what = ", ".join(one.proposals) or "nothing to change"
-        yield f"measured on {one.device} ({one.when}): {what} ({one.folder})"
+        of = ", ".join(one.parts)
+        yield f"measured on {one.device} ({one.when}{of and f', {of}'}): {what} ({one.folder})"

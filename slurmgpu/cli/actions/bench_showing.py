@@ -11,7 +11,7 @@ import click
 
 from slurmgpu.cli.preparing import note
 from slurmgpu.monitoring.benching import networks, node, tries
-from slurmgpu.monitoring.benching.figures import figures, write_png
+from slurmgpu.monitoring.benching.figures import Figure, figures, write_png
 from slurmgpu.monitoring.benching.gathered import Part, missing, slow
 from slurmgpu.monitoring.benching.page import page, page_of_parts
 from slurmgpu.monitoring.benching.results import SCHEMA, Results
@@ -25,8 +25,7 @@ _PUBLISHED = "seconds per mini-batch, median; 2016: Shi et al., arXiv 1608.07249
 
 def show(kind: str, folder: Path, results: Results, *, as_json: bool) -> None:
     """Write the table and the page of what this machine measured, and print it."""
-    _write(folder, page(kind, results), _table(kind, results))
-    write_png(folder / "plots.png", figures(kind, results))
+    _write(folder, page(kind, results), _table(kind, results), figures(kind, results))
     _tell_if_busy(results)
     if as_json:
         click.echo(json.dumps({"schema": SCHEMA, "kind": kind, **_figures(kind, results)}, indent=2))
@@ -41,13 +40,12 @@ def show_parts(kind: str, folder: Path, parts: Sequence[Part], *, as_json: bool)
     """The same of a bench in jobs of its own: each job's under its name, and what is missing."""
     lines = [(part.job.on, *line) for part in parts for line in _long_table(kind, part.results)[1:]]
     head = _long_table(kind, parts[0].results)[0]
-    _write(folder, page_of_parts(kind, parts), [("On", *head), *lines])
     drawn = [
         one._replace(title=f"{part.job.on}: {one.title}")
         for part in parts
         for one in figures(kind, part.results)
     ]
-    write_png(folder / "plots.png", drawn)
+    _write(folder, page_of_parts(kind, parts), [("On", *head), *lines], drawn)
     if as_json:
         jobs = [
             {"on": one.job.on, "run_dir": one.job.run_dir, "state": one.state, **_figures(kind, one.results)}
@@ -106,10 +104,15 @@ def _long_table(kind: str, results: Results) -> list[Sequence[str]]:
     return [("Network", "Where", "Seconds"), *lines]
 
 
-def _write(folder: Path, html: str, table: Sequence[Sequence[str]]) -> None:
-    (folder / "page.html").write_text(html, encoding="utf-8")
-    with (folder / "table.csv").open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows(table)
+def _write(folder: Path, html: str, table: Sequence[Sequence[str]], drawn: Sequence[Figure]) -> None:
+    """Write the files; what was measured is shown on the terminal even where they cannot be."""
+    try:
+        (folder / "page.html").write_text(html, encoding="utf-8")
+        with (folder / "table.csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows(table)
+        write_png(folder / "plots.png", drawn)
+    except OSError as error:
+        note(f"{folder}: the page and the table could not be written: {error.strerror}")
 
 
 def _print(kind: str, results: Results) -> None:

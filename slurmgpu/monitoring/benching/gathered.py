@@ -19,6 +19,7 @@ __all__ = ["JOBS", "ROWS", "BenchJob", "Part", "jobs_in", "jobs_text", "missing"
 
 ROWS = "rows.jsonl"
 JOBS = "jobs.json"
+_KINDS = ("networks", "node", "task")
 _MOST = 1 << 20
 _SLOW = 0.85
 """Of what is usual among the others: a node that does not reach it is named."""
@@ -61,9 +62,10 @@ def jobs_in(folder: Path) -> tuple[str, list[BenchJob]]:
             document = json.loads(file.read(_MOST))
         if document["schema"] != SCHEMA:
             raise ValueError(document["schema"])
-        return str(document["kind"]), [
-            BenchJob(str(one["on"]), str(one["run_dir"])) for one in document["jobs"]
-        ]
+        jobs = [BenchJob(str(one["on"]), str(one["run_dir"])) for one in document["jobs"]]
+        if document["kind"] not in _KINDS or not jobs:
+            raise ValueError(document["kind"])
+        return document["kind"], jobs
     except OSError as error:
         raise InvalidInput(
             f"{folder / JOBS} cannot be read: {error.strerror}",

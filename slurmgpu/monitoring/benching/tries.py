@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slurmgpu.monitoring.benching.results import Results
+from slurmgpu.monitoring.benching.verdict import FULL
 from slurmgpu.monitoring.benching.wording import digits
-from slurmgpu.monitoring.json_rows import positive
+from slurmgpu.monitoring.json_rows import Row, positive
 from slurmgpu.monitoring.reporting.wording import percent, short
 
 __all__ = ["HEAD", "lines"]
 
-HEAD = ("What", "Setting", "Samples/s", "Step", "Waits for data", "Memory at the peak")
+HEAD = ("What", "Setting", "Samples/s", "Step", "Waits", "Peak memory")
 _ORDER = ("processes", "batch_size", "workers", "precision", "tf32", "channels_last", "compile")
 _SHOWN = {
     "base": ("processes", "batch_size"),
@@ -23,12 +24,14 @@ _SHOWN = {
 
 
 def lines(results: Results) -> Iterator[tuple[str, str, str, str, str, str]]:
-    """A line for each try; one that did not run says why."""
+    """A line for each try; why one did not run is a sentence of the verdict."""
     for row in results.rows:
         what = str(row.get("what"))
+        if what == "scaling" and any(_same(row, one) for one in results.rows if one.get("what") == "base"):
+            continue  # one process, which is the base
         setting = ", ".join(f"{key} {row[key]}" for key in _SHOWN.get(what, _ORDER) if key in row)
         if "why" in row:
-            yield (what, setting, str(row["why"]), "-", "-", "-")
+            yield (what, setting, "no memory" if row["why"] == FULL else "failed", "-", "-", "-")
             continue
         yield (
             what,
@@ -38,3 +41,9 @@ def lines(results: Results) -> Iterator[tuple[str, str, str, str, str, str]]:
             percent(positive(row.get("waits_for_data"))),
             short(peak) if (peak := positive(row.get("peak_bytes"))) else "unknown",
         )
+
+
+def _same(one: Row, other: Row) -> bool:
+    return all(
+        one.get(key) == other.get(key) for key in ("processes", "batch_size", "samples_per_second", "why")
+    )

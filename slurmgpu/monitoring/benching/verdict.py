@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurmgpu.monitoring.benching.results import Results
@@ -9,7 +10,7 @@ from slurmgpu.monitoring.benching.wording import digits
 from slurmgpu.monitoring.json_rows import Row, positive, whole
 from slurmgpu.monitoring.reporting.wording import amount, clock, count, percent, short
 
-__all__ = ["Proposal", "Verdict", "judge"]
+__all__ = ["FULL", "Proposal", "Verdict", "judge", "runs"]
 
 WAITS = 0.1
 """Share of a step from which on waiting for data is worth more workers."""
@@ -19,6 +20,9 @@ WORTH = 1.1
 """A setting that is not so much faster is not worth a change."""
 EFFICIENT = 0.7
 """Of the processes that are paid for, what has to come of them."""
+FULL = "out of memory"
+"""Why a try did not run that memory did not suffice for."""
+_LAYOUTS = ("compile", "channels_last")
 
 
 class Proposal(NamedTuple):
@@ -58,9 +62,18 @@ def judge(results: Results) -> Verdict:
     return found
 
 
+def runs(results: Results) -> bool:
+    """Whether the training could be tried as it is; without that, nothing follows."""
+    return bool(_of(results, "base"))
+
+
 def _of(results: Results, what: str) -> list[_Try]:
     rows = [row for row in results.rows if row.get("what") == what]
     return [_Try(row, rate) for row in rows if (rate := positive(row.get("samples_per_second")))]
+
+
+def _failed(results: Results, what: str) -> list[Row]:
+    return [row for row in results.rows if row.get("what") == what and "why" in row]
 
 
 def _memory_of_gpu(results: Results) -> float | None:
@@ -94,19 +107,25 @@ def _base(base: _Try, memory: float | None) -> str:
 def _batches(results: Results, base: _Try) -> Verdict:
     tried = _of(results, "batch")
     sentences = []
-    if tried:
-        best = max(one.rate for one in (*tried, base))
-        enough = min((one for one in (*tried, base) if one.rate >= ENOUGH * best), key=_size)
-        gain = enough.rate / base.rate
-        sentences.append(
-            f"{_size(enough)} samples at a time are {gain:.2f} times as fast as {_size(base)}"
-            if gain > WORTH
-            else f"more than {_size(base)} samples at a time are no faster"
-        )
-    full = [row for row in results.rows if row.get("what") == "batch" and row.get("why") == "out of memory"]
-    if full:
-        sentences.append(f"memory is full with {whole(full[0].get('batch_size'))} samples at a time")
+    best = max(one.rate for one in (*tried, base))
+    enough = min((one for one in (*tried, base) if one.rate >= ENOUGH * best), key=_size)
+    larger = [one for one in tried if _size(one) > _size(base)]
+    if enough.rate > WORTH * base.rate:
+        sentences.append(_times(enough, base))
+    elif larger:
+        most = max(larger, key=lambda one: one.rate)
+        sentences.append(f"larger micro-batches bring little: {_times(most, base)}")
+    for row in _failed(results, "batch"):
+        size = count(whole(row.get("batch_size")) or 0, "sample")
+        if row.get("why") == FULL:
+            sentences.append(f"memory is full with {size} at a time")
+        else:
+            sentences.append(f"with {size} at a time it does not run: {row.get('why')}")
     return Verdict(sentences, [])
+
+
+def _times(one: _Try, base: _Try) -> str:
+    return f"{count(_size(one), 'sample')} at a time are {one.rate / base.rate:.2f} times as fast as {_size(base)}"
 
 
 def _size(one: _Try) -> int:
@@ -114,76 +133,117 @@ def _size(one: _Try) -> int:
 
 
 def _workers(results: Results, base: _Try) -> Verdict:
+    failed = [
+        f"with {_number_of_workers(row)} it does not run: {row.get('why')}"
+        for row in _failed(results, "workers")
+    ]
     tried = _of(results, "workers")
     if not tried:
-        return Verdict([], [])
+        return Verdict(failed, [])
     best = max(one.rate for one in tried)
     enough = min(
         (one for one in tried if one.rate >= ENOUGH * best),
         key=lambda one: whole(one.row.get("workers")) or 0,
     )
-    workers = whole(enough.row.get("workers")) or 0
     waits = positive(enough.row.get("waits_for_data")) or 0.0
-    said = (
-        f"{count(workers, 'data-loader worker')} are enough"
-        if workers != 1
-        else "1 data-loader worker is enough"
-    )
-    if waits >= WAITS:
+    waited = positive(base.row.get("waits_for_data")) or 0.0
+    workers = whole(enough.row.get("workers")) or 0
+    if best < ENOUGH * base.rate:
+        said = f"no number of workers that was tried is as fast as what it has now: {digits(best)} samples/s at most"
+    elif waits >= WAITS:
         said = (
-            f"the loader is the limit: with {count(workers, 'worker')}, the best that was tried, a step still waits "
+            f"the loader is the limit: with {_number_of_workers(enough.row)}, the best that was tried, a step still waits "
             f"{percent(waits)} of its time for data"
         )
-    proposals = []
+    else:
+        are = "is" if workers == 1 else "are"
+        said = f"{count(workers, 'data-loader worker')} {are} enough"
     had = whole(base.row.get("workers"))
     now = max(one.rate for one in (base, *tried) if one is base or whole(one.row.get("workers")) == had)
-    worth = 1 / ENOUGH if (positive(base.row.get("waits_for_data")) or 0.0) >= WAITS else WORTH
-    if workers != had and enough.rate > worth * now:
-        why = f"{digits(enough.rate)} samples/s in place of {digits(now)}"
-        proposals.append(Proposal("train.workers", workers, why))
-    return Verdict([said], proposals)
+    if workers == had or enough.rate <= now / ENOUGH:
+        return Verdict([said, *failed], [])
+    if waited < WAITS:  # all that workers can save is the waiting
+        gain = enough.rate / now
+        if gain > WORTH:
+            said = (
+                f"{_number_of_workers(enough.row)}: {gain:.2f} times as fast as now, although it waits only "
+                f"{percent(waited)} of its time for data: something else slowed down one of the two tries"
+            )
+        return Verdict([said, *failed], [])
+    why = f"{digits(enough.rate)} samples/s in place of {digits(now)}"
+    return Verdict([said, *failed], [Proposal("train.workers", workers, why)])
+
+
+def _number_of_workers(row: Row) -> str:
+    return count(whole(row.get("workers")) or 0, "worker")
 
 
 def _precision(results: Results, base: _Try) -> Verdict:
     tried = _of(results, "precision")
-    plain = next((one for one in tried if one.row.get("precision") == "fp32"), base)
-    sentences, proposals = [], []
+    plain = next((one for one in tried if _named(one.row) == "fp32"), None)
+    sentences, faster = [], list[_Try]()
     for one in tried:
+        name = _named(one.row)
         if one is plain:
             continue
-        name, value = next(
-            (key, one.row[key]) for key in ("compile", "channels_last", "precision") if key in one.row
-        )
-        gain = one.rate / plain.rate
-        told = str(value) if name == "precision" else name
-        if one.row.get("tf32") is True:
-            told = "TF32"
-        sentences.append(f"with {told}, it is {gain:.2f} times as fast as with fp32")
-        if gain >= WORTH and name == "precision" and told != "TF32":
-            proposals.append(
-                (gain, Proposal("train.precision", str(value), f"{gain:.2f} times as fast as fp32"))
-            )
-    best = max(proposals, default=None, key=lambda one: one[0])
-    return Verdict(sentences, [] if best is None else [best[1]])
+        if plain is None or name in _LAYOUTS:
+            sentences.append(f"with {name}, it is {one.rate / base.rate:.2f} times as fast as now")
+        else:
+            sentences.append(f"with {name}, it is {one.rate / plain.rate:.2f} times as fast as with fp32")
+        if one.row.get("precision") == name and one.rate >= WORTH * max(
+            base.rate, plain.rate if plain else 0
+        ):
+            faster.append(one)
+    for row in _failed(results, "precision"):
+        sentences.append(f"with {_named(row)}, it does not run: {row.get('why')}")
+    if not faster:
+        return Verdict(sentences, [])
+    best = max(one.rate for one in faster)
+    chosen = next(
+        one for one in faster if one.rate >= ENOUGH * best
+    )  # bf16, which needs no scaler, comes first
+    why = f"{chosen.rate / base.rate:.2f} times as fast as now"
+    return Verdict(sentences, [Proposal("train.precision", _named(chosen.row), why)])
+
+
+def _named(row: Row) -> str:
+    """Which precision or layout was tried: `fp32`, `TF32`, `bf16`, `compile`."""
+    layout = next((key for key in _LAYOUTS if key in row), None)
+    return layout or ("TF32" if row.get("tf32") is True else str(row.get("precision")))
 
 
 def _scaling(results: Results, base: _Try) -> Verdict:
-    tried = [one for one in _of(results, "scaling") if one.row.get("how") == "each"]
-    single = next((one for one in tried if _processes(one) == 1), base)
-    more = sorted((one for one in tried if _processes(one) > 1), key=_processes)
-    if not more:
-        return Verdict([], [])
-    sentences, chosen = [], 1
-    for one in more:
-        gain = one.rate / single.rate
+    """What several processes gain, and for how many to ask: the job file's batch is that of all together, and stays."""
+    each, kept = _of_several(results, "each"), _of_several(results, "whole")
+    sentences, said_of = [], dict[int, str]()
+    for number in sorted({*each, *kept}):
+        parts = []
+        if number in each:
+            parts.append(_gained(each[number], base))
+        if number in kept and not (number in each and _size(kept[number]) == _size(each[number])):
+            parts.append(_gained(kept[number], base))
+        said_of[number] = f"{number} processes do " + ", and ".join(parts)
+        sentences.append(said_of[number])
+    for row in _failed(results, "scaling"):
+        size = count(whole(row.get("batch_size")) or 0, "sample")
+        sentences.append(f"{_processes(row)} processes do not run with {size} a step: {row.get('why')}")
+    if not said_of:
+        return Verdict(sentences, [])
+    as_is = max(_that_pay(kept or each, base), default=1)
+    larger = max(_that_pay(each, base), default=1)
+    on_gpus = results.machine.get("gpus") and base.row.get("device") != "cpu"
+    if not on_gpus:
+        sentences.append("this was measured on CPUs, and does not tell how many GPUs to ask for")
+        return Verdict(sentences, [])
+    if larger > as_is:
         sentences.append(
-            f"{_processes(one)} processes do {gain:.2f} times as much as one ({percent(gain / _processes(one))} of what "
-            "they could)"
+            f"{larger} GPUs are worth what they cost only with train.batch_size: {_size(each[larger])}, which is another training"
         )
-        if gain / _processes(one) >= EFFICIENT:
-            chosen = _processes(one)
-    sentences.append(f"ask for {chosen}" + ("" if chosen > 1 else ": more are not worth what they cost"))
-    return Verdict(sentences, [Proposal("resources.gpus", chosen, sentences[-2 if chosen > 1 else 0])])
+    sentences.append(
+        f"ask for {count(as_is, 'GPU')}" + ("" if as_is > 1 else ": more are not worth what they cost")
+    )
+    why = said_of[as_is] if as_is > 1 else said_of[min(said_of)]
+    return Verdict(sentences, [Proposal("resources.gpus", as_is, why)])
 
 
 def _epoch(results: Results, base: _Try) -> Verdict:
@@ -191,14 +251,34 @@ def _epoch(results: Results, base: _Try) -> Verdict:
     samples = whole(base.row.get("dataset_samples"))
     if not samples:
         return Verdict([], [])
-    more = [one for one in _of(results, "scaling") if one.row.get("how") == "each" and _processes(one) > 1]
+    more = _of_several(results, "whole") or _of_several(results, "each")
     said = []
-    for one in (base, *sorted(more, key=_processes)):
+    for one in (base, *(more[number] for number in sorted(more))):
         seconds = samples / one.rate
-        cost = f" ({amount(_processes(one) * seconds / 3600)} GPU-hours)" if _on_gpu(base) else ""
-        said.append(f"{clock(seconds) if seconds >= 60 else f'{seconds:.3g} s'} on {_processes(one)}{cost}")
+        cost = f" ({amount(_processes(one.row) * seconds / 3600)} GPU-hours)" if _on_gpu(base) else ""
+        said.append(
+            f"{clock(seconds) if seconds >= 60 else f'{seconds:.3g} s'} on {_processes(one.row)}{cost}"
+        )
     return Verdict([f"an epoch of {count(samples, 'sample')} takes {', '.join(said)}"], [])
 
 
-def _processes(one: _Try) -> int:
-    return whole(one.row.get("processes")) or 1
+def _of_several(results: Results, how: str) -> dict[int, _Try]:
+    """By their number, the processes that each kept its micro-batch (``each``), or that together kept the batch (``whole``)."""
+    tried = (one for one in _of(results, "scaling") if one.row.get("how") == how)
+    return {_processes(one.row): one for one in tried if _processes(one.row) > 1}
+
+
+def _gained(one: _Try, base: _Try) -> str:
+    gain, number = one.rate / base.rate, _processes(one.row)
+    return (
+        f"{gain:.2f} times as much as one ({percent(gain / number)} of what they could) with "
+        f"{count(_size(one), 'sample')} a step in all"
+    )
+
+
+def _that_pay(tried: Mapping[int, _Try], base: _Try) -> list[int]:
+    return [number for number, one in tried.items() if one.rate >= EFFICIENT * number * base.rate]
+
+
+def _processes(row: Row) -> int:
+    return whole(row.get("processes")) or 1

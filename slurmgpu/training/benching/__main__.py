@@ -37,11 +37,14 @@ from .timing import Pace
 __all__ = ["main"]
 
 _SCHEMA = "slurmgpu.bench/1"
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main(arguments: Sequence[str]) -> None:
     """Measure; each row is in the file as soon as it is known."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever ends it wants no traceback
+    for number in _ENDS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            signal.signal(number, _ended)
     run_dir = Path(os.environ.get("SLURMGPU_RUN_DIR", "."))
     given, found = arguments or (run_dir / "asked.json", run_dir / "rows.jsonl")
     asked = json.loads(Path(given).read_text(encoding="utf-8"))
@@ -56,6 +59,13 @@ def main(arguments: Sequence[str]) -> None:
             write({"kind": asked["kind"], **row})
         write({"kind": "end"})
         _say("")
+
+
+def _ended(number: int, _frame: object) -> None:
+    """End without a traceback, after what is running has been ended and its files are removed; once is enough."""
+    for one in _ENDS:
+        signal.signal(one, signal.SIG_IGN)
+    raise SystemExit(128 + number)
 
 
 def _networks(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from .machine import given_by_slurm
 __all__ = ["Place", "end", "start"]
 
 _PATIENCE_WITH_SRUN = 60.0
+_LONGEST_FOLDER = 70
+"""Characters: the sockets that processes make below it have at most 108."""
 
 
 class Place(NamedTuple):
@@ -32,7 +35,7 @@ class Place(NamedTuple):
     seconds: float = 8.0
     """How long it is measured, after the steps that do not count."""
     patience: float = 300.0
-    """Seconds until the first step has to be done."""
+    """Seconds until the next step has to be done."""
 
 
 def start(command: Sequence[str], run: str, place: Place, output: int) -> list[subprocess.Popen[bytes]]:
@@ -41,6 +44,8 @@ def start(command: Sequence[str], run: str, place: Place, output: int) -> list[s
         **{name: value for name, value in os.environ.items() if not name.startswith("SLURM_")},
         "SLURMGPU_RUN_DIR": run, "OMP_NUM_THREADS": str(place.threads),
     }  # fmt: skip
+    if place.nodes == 1 and len(run) < _LONGEST_FOLDER:
+        known["TMPDIR"] = run  # what a killed process leaves behind goes with the try
     if place.nodes > 1:
         each = place.processes // place.nodes
         srun = [
@@ -58,14 +63,19 @@ def start(command: Sequence[str], run: str, place: Place, output: int) -> list[s
             **_meeting(_address(os.environ.get("SLURMD_NODENAME", ""), place.suffix)),
         }
         return [
-            subprocess.Popen([*srun, *command], env=known, cwd=place.folder, stdout=output, stderr=output)
-        ]
+            subprocess.Popen(
+                [*srun, *command],
+                env=known, cwd=place.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True,
+            )
+        ]  # fmt: skip
     known.update(_meeting("127.0.0.1"), SLURM_NTASKS=str(place.processes))
     return [
         subprocess.Popen(
             command,
             env={**known, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
-            cwd=place.folder, stdout=output, stderr=output,
+            cwd=place.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            start_new_session=True,  # so that its loader's workers end with it
         )
         for rank in range(place.processes)
     ]  # fmt: skip
@@ -105,6 +115,7 @@ def end(started: list[subprocess.Popen[bytes]], place: Place) -> None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 each.wait(_PATIENCE_WITH_SRUN)
         if each.poll() is None:
-            each.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(each.pid, signal.SIGKILL)
     for each in started:
         each.wait()

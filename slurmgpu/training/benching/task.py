@@ -109,8 +109,7 @@ def _precisions(bench: _Bench, say: Any) -> Iterator[dict[str, Any]]:
         settings.append({"precision": "bf16"})
     if bench.gpu:
         settings.append({"precision": "fp16"})
-    settings.append({"channels_last": True})
-    settings.append({"compile": True})
+    settings += [{name: True} for name in ("channels_last", "compile") if not bench.train.get(name)]
     for one in settings:
         say(", ".join(f"{name} {value}" for name, value in one.items()))
         yield bench.one("precision", **one)
@@ -120,12 +119,12 @@ def _scaling(bench: _Bench, base: Mapping[str, Any], say: Any) -> Iterator[dict[
     for number, nodes in bench.shapes():
         each = bench.samples * number
         whole = bench.batch if bench.batch % number == 0 else None
+        tried = {bench.samples: base} if number == 1 else {}
         for how, size in (("each", each), ("whole", whole)):
             if size is None:
                 continue
-            if number == 1 and size == bench.samples:
-                yield {**base, "what": "scaling", "how": how}
-                continue
-            on = "" if nodes == 1 else f" on {nodes} nodes"
-            say(f"{number} process{'' if number == 1 else 'es'}{on}, {size} samples a step")
-            yield {**bench.one("scaling", number, nodes, batch_size=size), "how": how}
+            if size not in tried:
+                on = "" if nodes == 1 else f" on {nodes} nodes"
+                say(f"{number} process{'' if number == 1 else 'es'}{on}, {size} samples a step")
+                tried[size] = bench.one("scaling", number, nodes, batch_size=size)
+            yield {**tried[size], "what": "scaling", "how": how}

@@ -37,11 +37,12 @@ _WITHOUT: Mapping[str, object] = {
 _FULL = re.compile(
     r"out of memory|can't allocate memory|not enough memory|bad_alloc|Cannot allocate memory|MemoryError"
 )
+_MOST_READ = 1 << 20
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
 class _Ended(NamedTuple):
-    """The exit codes of those processes that ended by themselves; none: no step was done in time."""
+    """The exit codes of those processes that ended by themselves; none: the next step was not done in time."""
 
     codes: list[int]
 
@@ -69,7 +70,7 @@ def tried(settings: Mapping[str, Any], place: Place) -> dict[str, Any]:
             "dataset_samples": _samples(Path(run, "metrics.jsonl")),
         }  # fmt: skip
         if isinstance(rows, _Ended):
-            return {**found, "why": _why(said.read_text(encoding="utf-8", errors="replace"), rows)}
+            return {**found, "why": _why(_end_of(said), rows)}
         return {**found, **summed(rows)}
 
 
@@ -77,21 +78,24 @@ def _watched(
     started: list[subprocess.Popen[bytes]], metrics: Path, place: Place, each_round: int
 ) -> Union[list[dict[str, Any]], _Ended]:
     """The ``train`` lines that count; or how the processes ended before these were there."""
-    patience = time.monotonic() + place.patience
     ends: Optional[float] = None
-    first = 0
+    first, moved = 0, time.monotonic()
+    rows: list[dict[str, Any]] = []
+    lines = _Lines(metrics)
     while True:
         time.sleep(_LOOK)
-        rows = _rows(metrics)
+        fresh = lines.more()
+        rows += fresh
         gone = [each for each in started if each.poll() is not None]
         if gone:
             return _Ended([each.returncode for each in gone])
         now = time.monotonic()
+        moved = now if fresh else moved
+        if now - moved > place.patience:
+            return _Ended([])
         if ends is None:
             if len(rows) >= 3:  # the first line has the loader's start; what warms up is over after two more
                 first, ends = len(rows), now + place.seconds
-            elif now > patience:
-                return _Ended([])
         elif now >= ends:
             enough = counted(rows[first:], each_round, place.seconds)
             if enough:
@@ -120,19 +124,36 @@ def counted(rows: list[dict[str, Any]], each_round: int, seconds: float) -> list
     return rows[len(rows) % each_round :]
 
 
-def _rows(metrics: Path, kind: str = "train") -> list[dict[str, Any]]:
-    try:
-        lines = metrics.read_bytes().split(b"\n")[:-1]
-    except OSError:
-        return []
-    rows = (json.loads(line) for line in lines)
-    return [row["values"] for row in rows if row["kind"] == kind]
+class _Lines:
+    """The lines of one kind of a file that grows: each is read once, for a short step writes thousands while others are timed."""
+
+    def __init__(self, metrics: Path, kind: str = "train") -> None:
+        self._metrics, self._kind, self._at = metrics, kind, 0
+
+    def more(self) -> list[dict[str, Any]]:
+        """Those that came since the last call; the last line may still be being written."""
+        try:
+            with self._metrics.open("rb") as file:
+                file.seek(self._at)
+                text = file.read()
+        except OSError:
+            return []
+        text = text[: text.rfind(b"\n") + 1]
+        self._at += len(text)
+        rows = (json.loads(line) for line in text.splitlines())
+        return [row["values"] for row in rows if row["kind"] == self._kind]
 
 
 def _samples(metrics: Path) -> Optional[int]:
     """Samples of an epoch; None where the training did not come so far, or reads a stream that does not say."""
-    found: Optional[int] = next((row.get("dataset_samples") for row in _rows(metrics, "start")), None)
-    return found
+    return next((row.get("dataset_samples") for row in _Lines(metrics, "start").more()), None)
+
+
+def _end_of(said: Path) -> str:
+    """The last of what the processes printed: some print without end."""
+    with said.open("rb") as file:
+        file.seek(max(0, said.stat().st_size - _MOST_READ))
+        return file.read().decode(errors="replace")
 
 
 def _why(said: str, ended: _Ended) -> str:
