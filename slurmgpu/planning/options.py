@@ -193,15 +193,14 @@ def _memory(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
         if made.draft.memory.asked:
             yield Option.of("mem-per-cpu", str(job.resources.memory_per_cpu), made.draft.memory.why)
         return
+    gpus, cpus, whole = made.draft.layout.gpus_per_node, made.draft.cpus.amount, made.draft.ask.whole
     # Of a node that is given whole, GPUs and CPUs that were not asked for would count, too (seen on 22.05).
-    shared = mib > 0 and not made.draft.ask.whole
-    if shared and style == "mem-per-gpu" and made.draft.layout.gpus_per_node:
-        share = _share(made.draft.memory, made.draft.layout.gpus_per_node)
-        yield Option.of("mem-per-gpu", str(share), made.draft.memory.why)
-    elif shared and style == "mem-per-cpu" and made.draft.cpus.amount:
-        yield Option.of(
-            "mem-per-cpu", str(_share(made.draft.memory, made.draft.cpus.amount)), made.draft.memory.why
-        )
+    all_gpus = not whole or all(group.gpu_count == gpus for group in made.draft.groups)
+    all_cpus = not whole or all(group.cpus == cpus for group in made.draft.groups)
+    if mib and style == "mem-per-gpu" and gpus and all_gpus:
+        yield Option.of("mem-per-gpu", str(_share(made.draft.memory, gpus)), made.draft.memory.why)
+    elif mib and style == "mem-per-cpu" and cpus and all_cpus:
+        yield Option.of("mem-per-cpu", str(_share(made.draft.memory, cpus)), made.draft.memory.why)
     elif style != "none" or mib == 0:
         yield Option.of("mem", str(Memory(mib)), made.draft.memory.why)
 
