@@ -143,3 +143,10 @@ def test_more_gpus_than_a_node_has_are_whole_ones_on_two_and_not_slices_of_one()
     with pytest.raises(PlanError, match="has 3 GPUs a node, 6 are asked for on each"):
         plan(on, gpus_per_node=6)
     assert plan(on, gpus="a100_1g.5gb:6").nodes == 1
+
+
+def test_a_total_of_a_type_is_also_asked_for_by_node_where_nodes_have_several_types() -> None:
+    whole = {"dialect": {"gpus": "gpus"}}
+    made = plan(cluster(BOTH_ON_A_NODE, WHOLE, **whole), gpus="a100:4")
+    assert (made.option("gpus"), made.option("gpus-per-node")) == ("a100:4", "a100:4")
+    assert plan(cluster(WHOLE, **whole), gpus="a100:4").option("gpus-per-node") is None

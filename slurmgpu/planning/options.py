@@ -157,9 +157,18 @@ def _gpus(job: Job, cluster: Cluster, made: Layouted) -> Iterator[Option]:
         yield Option.of("gpus", typed(total), f"{total} in all, as this site counts")
         # Slurm splits a total over nodes as it likes (7 and 1 of 8, seen on 22.05), and the launcher counts on
         # equal shares: a share that is less than a node is said as well.
-        free = any(group.gpu_count != layout.gpus_per_node for group in made.draft.groups)
-        if layout.nodes > 1 and free and "gpus-per-node" not in cluster.dialect.forbidden:
-            yield Option.of("gpus-per-node", typed(layout.gpus_per_node), "equal shares of the nodes")
+        free = layout.nodes > 1 and any(
+            group.gpu_count != layout.gpus_per_node for group in made.draft.groups
+        )
+        # Of nodes with several types Slurm takes one with as many GPUs in all, finds too few of the type, and the job waits
+        # for ever on an empty cluster (seen on 26.05).
+        partition = cluster.partitions.get(made.draft.partition or "")
+        several = kind is not None and any(
+            len(one.kinds) > 1 for one in (partition.nodes if partition else ())
+        )
+        if (free or several) and "gpus-per-node" not in cluster.dialect.forbidden:
+            why = "equal shares of the nodes" if free else "as many of one type on a node"
+            yield Option.of("gpus-per-node", typed(layout.gpus_per_node), why)
     elif layout.gpus_per_node and style == "gpus-per-task":
         tasks = made.draft.tasks_per_node if cluster.dialect.tasks else 1
         yield Option.of(
