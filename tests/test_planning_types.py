@@ -150,3 +150,10 @@ def test_a_total_of_a_type_is_also_asked_for_by_node_where_nodes_have_several_ty
     made = plan(cluster(BOTH_ON_A_NODE, WHOLE, **whole), gpus="a100:4")
     assert (made.option("gpus"), made.option("gpus-per-node")) == ("a100:4", "a100:4")
     assert plan(cluster(WHOLE, **whole), gpus="a100:4").option("gpus-per-node") is None
+
+
+def test_where_tasks_have_gpus_of_a_type_srun_asks_for_their_number_again() -> None:
+    on = cluster(WHOLE, dialect={"gpus": "gpus-per-task"})
+    job = {"command": ["./train"], "launch": "srun", "resources": {"gpus": "a100:4"}}
+    made = make_plan(validate(Job, Layered(job, {}), "job"), on, Surroundings(work_dir="/w"))
+    assert (made.option("gpus-per-task"), made.srun_options) == ("a100:1", ("--gpus-per-task=1",))

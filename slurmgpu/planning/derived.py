@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from slurmgpu.errors import InvalidInput, PlanError
-from slurmgpu.launchers import Launcher, launcher
+from slurmgpu.launchers import launcher
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.job import Job
@@ -16,7 +16,7 @@ from slurmgpu.planning.binding import Starting, bound, without
 from slurmgpu.planning.choosing import Chosen, by_preference, candidates, choose
 from slurmgpu.planning.drafting import Draft
 from slurmgpu.planning.launcher_choice import Launching, choose_launcher, outside_the_container, own_loop
-from slurmgpu.planning.nodes import as_spelled
+from slurmgpu.planning.nodes import as_spelled, gres_type
 from slurmgpu.planning.options import Layouted, options_of
 from slurmgpu.planning.remarks import other_types_seen, reasons, same_in_all_tasks, warnings
 from slurmgpu.planning.request import SHARED, Layout, count
@@ -86,7 +86,7 @@ def settle(job: Job, cluster: Cluster, around: Surroundings) -> Settled:
         own_loop=loop,
         log_folders=_log_folders(job, made),
         own_gpus=binding.own_gpus or own_gpus,
-        srun_options=_srun_options(job, cluster, environment, own_gpus, starter, binding.words),
+        srun_options=_srun_options(job, cluster, draft, own_gpus, starting, binding.words),
         cost=_cost(job, cluster, draft),
         reasons=(
             *reasons(job, cluster, draft, launching, size.processes_per_node, own_gpus),
@@ -216,16 +216,19 @@ def _own_gpus(cluster: Cluster, by_srun: bool, layout: Layout, tasks: int) -> in
 def _srun_options(
     job: Job,
     cluster: Cluster,
-    environment: Environment,
+    draft: Draft,
     own_gpus: int | None,
-    starter: Launcher,
+    starting: Starting,
     binding: tuple[str, ...],
 ) -> tuple[str, ...]:
-    given_by_srun = own_gpus and cluster.dialect.gpus == "srun"
+    needs_pmi = launcher(starting.launcher).needs_pmi
+    # A job's own --gpus-per-task with a type leaves several tasks of a bare srun without any (seen on 22.05).
+    typed = cluster.dialect.gpus == "gpus-per-task" and gres_type(cluster, draft.gpu_type) is not None
+    given_by_srun = own_gpus and (typed or cluster.dialect.gpus == "srun")
     return (
         *([f"--gpus-per-task={own_gpus}"] if given_by_srun else []),
-        *([f"--mpi={cluster.dialect.mpi}"] if starter.needs_pmi and cluster.dialect.mpi else []),
-        *without((*cluster.dialect.srun_options, *environment.srun_options), job.resources),
+        *([f"--mpi={cluster.dialect.mpi}"] if needs_pmi and cluster.dialect.mpi else []),
+        *without((*cluster.dialect.srun_options, *starting.environment.srun_options), job.resources),
         *binding,
         *job.launch.srun_options,
     )
