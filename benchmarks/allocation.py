@@ -463,7 +463,8 @@ def _of_ranks(cluster: Cluster, plan: Plan, got: Given) -> Iterator[str]:
             yield f"processes on {host} see {sorted(strange)}, said {said}"
         each = plan.own_gpus or plan.gpus_per_node
         for sees in visible:
-            if len(sees) < each or (len(sees) > each and plan.own_gpus is None and set(sees) != given_here):
+            more = plan.own_gpus is not None or not _whole(cluster, plan)
+            if len(sees) < each or (len(sees) > each and more):
                 yield f"a process on {host} sees GPUs {sees}, said {each}"
         if given_here and not set().union(*visible) <= given_here:
             yield f"processes on {host} see {visible}, given {sorted(given_here)}"
