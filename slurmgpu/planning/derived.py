@@ -221,7 +221,7 @@ def _srun_options(
     starting: Starting,
     binding: tuple[str, ...],
 ) -> tuple[str, ...]:
-    needs_pmi = launcher(starting.launcher).needs_pmi
+    needs_pmi = launcher(starting.name).needs_pmi
     # A job's own --gpus-per-task with a type leaves several tasks of a bare srun without any (seen on 22.05).
     typed = cluster.dialect.gpus == "gpus-per-task" and gres_type(cluster, draft.gpu_type) is not None
     given_by_srun = own_gpus and (typed or cluster.dialect.gpus == "srun")
