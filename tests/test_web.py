@@ -7,8 +7,11 @@ import json
 import os
 import random
 import re
+import signal
 import socket
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +24,7 @@ pytest.importorskip("starlette", reason="the extra `web` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `web` is not installed")
 pytest.importorskip("httpx2", reason="Starlette's client for tests needs it")
 
+import httpx2
 from starlette.testclient import TestClient
 
 from slurmgpu.cli.group import cli
@@ -423,7 +427,7 @@ def test_the_script_is_renders_byte_for_byte_by_job_file_and_by_command_line(
     here: Path, cluster: str
 ) -> None:
     chance = random.Random(cluster)
-    fits = [agrees(cluster, a_form(cluster, chance), here) for _ in range(4)]
+    fits = [agrees(cluster, a_form(cluster, chance), here) for _ in range(2)]
     assert any(fits)
 
 
@@ -761,3 +765,33 @@ def test_runs_are_compared_by_what_differs(inside: TestClient, fake: Fake) -> No
     for wrong in ("", "job=12", "job=12&job=13", "job=12&job=999", "&".join(f"job={n}" for n in range(9))):
         assert inside.get(f"/compare?{wrong}").status_code == 422
     assert fake.asked == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_serves_on_its_socket_until_a_signal_comes(
+    here: Path, tmp_path: Path, number: int
+) -> None:
+    path = tmp_path / "s" / "web"
+    command = [sys.executable, "-m", "slurmgpu", "web", "--socket", str(path), "--login-node", "login1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as served:
+        assert served.stdout is not None
+        address = served.stdout.readline().strip()
+        token = address.partition("token=")[2]
+        transport = httpx2.HTTPTransport(uds=str(path))
+        with httpx2.Client(transport=transport, base_url="http://localhost") as client:
+            for _ in range(200):
+                try:
+                    assert client.get("/").status_code == 403
+                    break
+                except httpx2.TransportError:
+                    time.sleep(0.05)
+            assert client.get("/", params={"token": token}).status_code == 200
+            assert "Batch script" in client.get("/").text
+        served.send_signal(number)
+        _, said_of_it = served.communicate(timeout=30)
+    assert served.returncode == (0 if number == signal.SIGINT else 143)
+    assert f"ssh -N -L 8765:{path} " in said_of_it
+    assert "@login1" in said_of_it
+    assert not path.exists()
+    assert token not in said_of_it
