@@ -7,15 +7,17 @@ import json
 import os
 import subprocess
 import sys
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from slurmgpu.cli.actions.bench_memory import remember_verdict
+from slurmgpu.cli.actions.bench_memory import remember_verdict, told_of_run
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.files.measured import Measured, key_of, recall, remember
+from slurmgpu.models.run import Run
 from slurmgpu.models.train import TrainSettings
 from slurmgpu.monitoring.benching.figures import figures, write_png
 from slurmgpu.monitoring.benching.gathered import BenchJob, Part, jobs_in, jobs_text, missing, part_of, slow
@@ -242,6 +244,31 @@ def test_what_is_remembered_in_a_damaged_file_is_nothing(damaged: str, tmp_path:
     (tmp_path / "slurmgpu").mkdir()
     (tmp_path / "slurmgpu" / "measured.json").write_text(damaged)
     assert recall("x", {"XDG_STATE_HOME": str(tmp_path)}) == []
+
+
+def test_a_run_is_told_what_was_measured_of_its_training_and_one_without_records_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = tmp_path / "run"
+    folder.mkdir()
+    run = Run(
+        name="digits", token="x", submitted_at=datetime.now(timezone.utc), argv=[], script_sha256="", run_dir=str(folder),
+        state="submitted", cluster="of-slurm", slurmgpu_version="0",
+    )  # fmt: skip
+    train = TrainSettings(task="task.py:Digits", config={"width": 8})
+    remember(
+        key_of(train, tmp_path, "mine"),
+        Measured("A100", "2026-01-01", ("train.workers: 2",), "/b"),
+        os.environ,
+    )
+    assert list(told_of_run(run)) == []
+    (folder / "plan.json").write_text('{"cluster": "mine"}')
+    job = f"resources: {{gpus: 1}}\nwork_dir: {tmp_path}\ntrain: {{task: 'task.py:Digits', config: {{width: 8}}, epochs: 2}}\n"
+    (folder / "job.yaml").write_text(job)
+    assert list(told_of_run(run)) == ["measured on A100 (2026-01-01): train.workers: 2 (/b)"]
+    (folder / "job.yaml").write_text(job.replace("width: 8", "width: 9"))
+    assert list(told_of_run(run)) == []
 
 
 # What follows from a training's tries

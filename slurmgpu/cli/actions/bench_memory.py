@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from slurmgpu.errors import SlurmGpuError
+from slurmgpu.files.jobs import folder_here, load_job
+from slurmgpu.files.layered import Layered
 from slurmgpu.files.measured import Measured, key_of, recall, remember
 from slurmgpu.models.job import Job
+from slurmgpu.models.run import Run
 from slurmgpu.monitoring.benching.results import Results
 from slurmgpu.monitoring.benching.verdict import judge, runs
 from slurmgpu.submission.preparing import Prepared
@@ -41,7 +46,26 @@ def remember_verdict(key: str | None, results: Results, folder: Path) -> None:
 def told_by_benches(prepared: Prepared) -> Iterator[str]:
     """A sentence for each kind of processor on which the job's training was measured."""
     key = key_of_training(prepared)
-    for one in recall(key, os.environ) if key is not None else ():
+    yield from _told(key) if key is not None else ()
+
+
+def told_of_run(run: Run) -> Iterator[str]:
+    """The same of the training of a run, as far as its folder tells what that was."""
+    path = Path(run.run_dir)
+    try:
+        loaded = load_job(
+            path / "job.yaml", Layered({}, {}), cwd=Path.cwd(), environ=os.environ, unnamed=True
+        )
+        profile = json.loads((path / "plan.json").read_text(encoding="utf-8"))["cluster"]
+    except (SlurmGpuError, OSError, ValueError, KeyError, TypeError):
+        return
+    folder = folder_here(loaded.work_dir, Path.cwd())
+    if loaded.job.train is not None and folder is not None:
+        yield from _told(key_of(loaded.job.train, folder, str(profile)))
+
+
+def _told(key: str) -> Iterator[str]:
+    for one in recall(key, os.environ):
         what = ", ".join(one.proposals) or "nothing to change"
         of = ", ".join(one.parts)
         yield f"measured on {one.device} ({one.when}{of and f', {of}'}): {what} ({one.folder})"

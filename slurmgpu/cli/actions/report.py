@@ -187,7 +187,11 @@ def _print(found: Reports, cluster: Cluster | None, *, each: bool, by: str) -> N
     carbon = cluster.carbon if cluster else None
     blocks: list[list[str]] = []
     if found.since is None and not each:
-        blocks = [text.job_lines(one, carbon, bars=_bars()) for one in found.jobs]
+        from slurmgpu.cli.actions.bench_memory import told_of_run
+
+        for one in found.jobs:
+            told = [printable(f"  {line}") for line in told_of_run(one.run)] if one.run is not None else []
+            blocks.append([*text.job_lines(one, carbon, bars=_bars()), *(["", *told] if told else [])])
     else:
         if found.since is not None:
             blocks.append(text.summary_lines(summed(found.each, found.jobs)))
