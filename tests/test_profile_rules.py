@@ -66,15 +66,16 @@ RULES = [
 ]
 
 
-def rules(refused: bool) -> list[Any]:
+def rules(outcome: str | None) -> list[Any]:
+    """Those that are refused, those that are doubted because the profile guessed, and (None) the rest."""
     return [
         pytest.param(one, id=f"{one.profile}: {one.says}")
         for one in RULES
-        if ("refused" in one.told) == refused
+        if next((key for key in ("refused", "doubted") if key in one.told), None) == outcome
     ]
 
 
-@pytest.mark.parametrize("rule", rules(refused=False))
+@pytest.mark.parametrize("rule", rules(None))
 def test_what_a_site_allows_is_planned_in_its_dialect(rule: Rule) -> None:
     options = {option.name: option.value for option in rule.plan().options}
     expected = rule.told.get("options", {})
@@ -82,7 +83,15 @@ def test_what_a_site_allows_is_planned_in_its_dialect(rule: Rule) -> None:
     assert options.keys().isdisjoint(rule.told.get("without", ()))
 
 
-@pytest.mark.parametrize("rule", rules(refused=True))
+@pytest.mark.parametrize("rule", rules("doubted"))
+def test_what_a_site_refuses_by_a_figure_that_is_guessed_is_planned_with_a_warning(rule: Rule) -> None:
+    said = "; ".join(rule.plan().warnings)
+    assert re.search(REFUSALS[rule.told["doubted"]], said)
+    assert rule.told.get("says", "") in said
+    assert "guess" in said
+
+
+@pytest.mark.parametrize("rule", rules("refused"))
 def test_what_a_site_refuses_is_refused_with_the_reason_and_a_way_out(rule: Rule) -> None:
     with pytest.raises(PlanError) as caught:
         rule.plan()
@@ -95,7 +104,11 @@ def test_a_rule_says_nothing_that_is_not_looked_at() -> None:
     for rule in RULES:
         assert rule.told.keys() <= {
             "job",
-            *(("refused", "says") if "refused" in rule.told else ("options", "without")),
+            *(
+                ("refused", "doubted", "says")
+                if {"refused", "doubted"} & {*rule.told}
+                else ("options", "without")
+            ),
         }
 
 
@@ -114,7 +127,7 @@ def test_a_rule_says_nothing_that_is_not_looked_at() -> None:
             "nodes: 3, gpus_per_node: 8 ",
         ),
         ("mila", "{account: a, gpus: 999, time: 60}", "gpus: 4 "),
-        ("dfki-pegasus", "{gpus: 'a100-40:1', cpus_per_gpu: 300, time: 60}", "fewer CPUs "),
+        ("uva-afton", "{account: a, partition: gpu, gpus: 1, cpus_per_gpu: 300, time: 60}", "fewer CPUs "),
     ],
 )
 def test_the_first_way_out_is_the_nearest(profile: str, resources: str, way: str) -> None:

@@ -119,7 +119,7 @@ def test_what_no_slurm_here_enforces_is_told() -> None:
     )  # fmt: skip
     assert twin_of(cluster)[0].not_enforced == (
         "a job must name account and qos and the type of GPU",
-        "a job may not name export or mem or ntasks-per-node",
+        "a job may not name mem or mem-per-cpu or mem-per-gpu or export or ntasks-per-node",
         "how accounts are called",
         "the most CPUs or memory for a GPU",
         "jobs over several nodes take all their GPUs",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.limits import Limits, QosRule, Totals
+from slurmgpu.planning.site_rules import missing_options, refused_options
 from slurmgpu.sandbox.shape import ACCOUNTS, QosShape
 
 __all__ = ["accounts_of", "allowed_qos", "declared_qos", "limiting_qos", "not_enforced"]
@@ -121,15 +122,17 @@ def not_enforced(cluster: Cluster) -> tuple[str, ...]:
     limits = [part.limits for part in cluster.partitions.values()]
     # Without a default partition Slurm itself requires one; with described QOS, it requires one of them.
     enforced = {"partition"} | ({"qos"} if cluster.qos else set())
-    required = [one.replace("gpu_type", "the type of GPU") for one in dialect.required if one not in enforced]
+    required = missing_options(cluster, enforced)
+    required += ["the type of GPU"] if "gpu_type" in dialect.required else []
     unwanted = {
-        "mem": dialect.memory == "none",
-        "cpus-per-task": dialect.cpus in {"none", "srun"},
+        "cpus-per-task": dialect.cpus == "srun",
         "GPUs": dialect.gpus in {"srun", "none"},
         "ntasks-per-node": not dialect.tasks,
         "partition": dialect.partition == "never",
     }
-    refused = dict.fromkeys([*dialect.forbidden, *(word for word, applies in unwanted.items() if applies)])
+    refused = dict.fromkeys(
+        [*refused_options(cluster), *(word for word, applies in unwanted.items() if applies)]
+    )
     rules = {
         f"a job must name {' and '.join(required)}": required,
         f"a job may not name {' or '.join(refused)}": refused,
