@@ -564,3 +564,23 @@ def test_nothing_is_remembered_of_a_training_that_does_not_run(
     found = read(rows(tmp_path, MACHINE, {"what": "base", "why": "error"}, {"kind": "end"}))
     remember_verdict("x", found, tmp_path)
     assert recall("x", os.environ) == []
+
+
+def test_data_parallel_is_told_apart_from_processes_and_is_not_what_is_proposed(tmp_path: Path) -> None:
+    dp = {"how": "dp", "gpus": 2, "strategy": "dp", "batch_size": 64}
+    found = (
+        tried("base", 100),
+        tried("scaling", 120, how="each", processes=2, batch_size=64),
+        tried("scaling", 150, **dp),
+    )
+    said, proposed = verdict(tmp_path, *found)
+    assert (
+        "DataParallel, one process on 2 GPUs, does 1.50 times as much as one (75 % of what they could)"
+        in said
+    )
+    assert proposed == {"resources.gpus": 1}
+    assert [line[1] for line in tries(read(rows(tmp_path, ON_GPUS, *found)))] == [
+        "processes 1, batch_size 32",
+        "processes 2, batch_size 64",
+        "dp, gpus 2, batch_size 64",
+    ]

@@ -8,15 +8,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from slurmgpu.training.benching import task
 from slurmgpu.training.benching.networks import NETWORKS
 from slurmgpu.training.benching.reduction import measured
-from slurmgpu.training.benching.starting import Place
+from slurmgpu.training.benching.starting import Place, start
 from slurmgpu.training.benching.timing import Pace, spread, timed
 from slurmgpu.training.benching.trying import _Ended, _Lines, _watched, counted, summed
 
@@ -176,3 +178,42 @@ def test_a_bench_that_is_interrupted_leaves_no_process_and_no_folder(tmp_path: P
     assert not list(temporary.iterdir())
     with pytest.raises(ProcessLookupError):
         os.kill(int(str((tmp_path / "pid").readlink())), 0)
+
+
+def test_data_parallel_is_one_process_on_so_many_gpus_and_a_strategy_of_one_process_does_not_keep_others_from_being_tried(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made: list[tuple[str, int, int | None, int]] = []
+
+    def noted(settings: Mapping[str, Any], place: Place) -> dict[str, Any]:
+        made.append((settings["strategy"], place.processes, place.gpus, settings["batch_size"]))
+        return {"processes": place.processes, "samples_per_second": 1.0}
+
+    monkeypatch.setattr(task, "tried", noted)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    asked = {
+        "train": {"strategy": "single"}, "folder": str(tmp_path), "samples": 8, "batch": 8, "processes": None,
+        "parts": ["scaling"], "seconds": 1.0,
+    }  # fmt: skip
+    found = list(task.tries(asked, lambda _: None))
+    assert made == [("auto", 1, None, 8), ("auto", 2, None, 16), ("auto", 2, None, 8), ("dp", 1, 2, 16)]
+    assert (found[-1]["how"], found[-1]["gpus"]) == ("dp", 2)
+
+
+def test_a_process_sees_the_first_of_the_gpus_that_there_are_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for given, seen in ((None, "0,1"), ("4,GPU-5,6", "4,GPU-5")):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if given:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+        with (tmp_path / "said").open("wb") as said:
+            (one,) = start(
+                ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"],
+                str(tmp_path),
+                Place(tmp_path, 1, gpus=2),
+                said.fileno(),
+            )
+            one.wait()
+        assert (tmp_path / "said").read_text() == f"{seen}\n"

@@ -21,6 +21,7 @@ _OF_TRIES = (
     ("Samples/s by workers", "workers", None, "workers", "workers"),
     ("Samples/s by processes, the same micro-batch", "scaling", "each", "processes", "processes"),
     ("Samples/s by processes, the same batch in all", "scaling", "whole", "processes", "processes"),
+    ("Samples/s by GPUs of one process (DataParallel)", "scaling", "dp", "gpus", "GPUs"),
 )
 
 

@@ -30,6 +30,8 @@ def lines(results: Results) -> Iterator[tuple[str, str, str, str, str, str]]:
         if what == "scaling" and any(_same(row, one) for one in results.rows if one.get("what") == "base"):
             continue  # one process, which is the base
         setting = ", ".join(f"{key} {row[key]}" for key in _SHOWN.get(what, _ORDER) if key in row)
+        if row.get("how") == "dp":
+            setting = f"dp, gpus {row.get('gpus')}, batch_size {row.get('batch_size')}"
         if "why" in row:
             yield (what, setting, "no memory" if row["why"] == FULL else "failed", "-", "-", "-")
             continue

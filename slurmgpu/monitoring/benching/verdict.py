@@ -224,9 +224,16 @@ def _scaling(results: Results, base: _Try) -> Verdict:
             parts.append(_gained(kept[number], base))
         said_of[number] = f"{number} processes do " + ", and ".join(parts)
         sentences.append(said_of[number])
+    for one in _of(results, "scaling"):
+        gpus = whole(one.row.get("gpus"))
+        if one.row.get("how") == "dp" and gpus:
+            sentences.append(f"DataParallel, one process on {gpus} GPUs, does {_gained(one, base, gpus)}")
     for row in _failed(results, "scaling"):
         size = count(whole(row.get("batch_size")) or 0, "sample")
-        sentences.append(f"{_processes(row)} processes do not run with {size} a step: {row.get('why')}")
+        what = f"{_processes(row)} processes do"
+        if row.get("how") == "dp":
+            what = f"DataParallel on {row.get('gpus')} GPUs does"
+        sentences.append(f"{what} not run with {size} a step: {row.get('why')}")
     if not said_of:
         return Verdict(sentences, [])
     as_is = max(_that_pay(kept or each, base), default=1)
@@ -268,8 +275,8 @@ def _of_several(results: Results, how: str) -> dict[int, _Try]:
     return {_processes(one.row): one for one in tried if _processes(one.row) > 1}
 
 
-def _gained(one: _Try, base: _Try) -> str:
-    gain, number = one.rate / base.rate, _processes(one.row)
+def _gained(one: _Try, base: _Try, gpus: int | None = None) -> str:
+    gain, number = one.rate / base.rate, gpus or _processes(one.row)
     return (
         f"{gain:.2f} times as much as one ({percent(gain / number)} of what they could) with "
         f"{count(_size(one), 'sample')} a step in all"

@@ -10,7 +10,7 @@ import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from .machine import given_by_slurm
 
@@ -36,6 +36,8 @@ class Place(NamedTuple):
     """How long it is measured, after the steps that do not count."""
     patience: float = 300.0
     """Seconds until the next step has to be done."""
+    gpus: Optional[int] = None
+    """GPUs that a process sees, the first so many; None: all of them."""
 
 
 def start(command: Sequence[str], run: str, place: Place, output: int) -> list[subprocess.Popen[bytes]]:
@@ -46,6 +48,8 @@ def start(command: Sequence[str], run: str, place: Place, output: int) -> list[s
     }  # fmt: skip
     if place.nodes == 1 and len(run) < _LONGEST_FOLDER:
         known["TMPDIR"] = run  # what a killed process leaves behind goes with the try
+    if place.gpus is not None:
+        known["CUDA_VISIBLE_DEVICES"] = _first(place.gpus)
     if place.nodes > 1:
         each = place.processes // place.nodes
         srun = [
@@ -79,6 +83,13 @@ def start(command: Sequence[str], run: str, place: Place, output: int) -> list[s
         )
         for rank in range(place.processes)
     ]  # fmt: skip
+
+
+def _first(gpus: int) -> str:
+    """The first of those GPUs that there are for us."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = given.split(",") if given else [str(number) for number in range(gpus)]
+    return ",".join(names[:gpus])
 
 
 def _address(node: str, suffix: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import torch
 
@@ -51,10 +51,16 @@ class _Bench:
             *((most * nodes, nodes) for nodes in machine.doubled(self.nodes)[1:]),
         ]
 
-    def one(self, what: str, processes: int = 1, nodes: int = 1, **changed: Any) -> dict[str, Any]:
-        """One try: the job's own settings, with a batch of its own, and what is changed."""
+    def one(
+        self, what: str, processes: int = 1, nodes: int = 1, gpus: Optional[int] = None, **changed: Any
+    ) -> dict[str, Any]:
+        """One try: the job's own settings, with a batch of its own, and what is changed.
+
+        A process has one GPU, and several are DDP's, also of a job whose strategy is for one process.
+        """
         named = {"batch_size": self.samples, "accumulate": 1, "micro_batch": None, **changed}
-        found = tried({**self.train, **named}, self.place._replace(processes=processes, nodes=nodes))
+        place = self.place._replace(processes=processes, nodes=nodes, gpus=gpus)
+        found = tried({**self.train, "strategy": "auto", **named}, place)
         return {"what": what, **named, **found}
 
 
@@ -75,6 +81,7 @@ def tries(asked: Mapping[str, Any], say: Any) -> Iterator[dict[str, Any]]:
         yield from _precisions(bench, say)
     if "scaling" in parts:
         yield from _scaling(bench, base, say)
+        yield from _data_parallel(bench, say)
 
 
 def _batches(bench: _Bench, base: Mapping[str, Any], say: Any) -> Iterator[dict[str, Any]]:
@@ -113,6 +120,18 @@ def _precisions(bench: _Bench, say: Any) -> Iterator[dict[str, Any]]:
     for one in settings:
         say(", ".join(f"{name} {value}" for name, value in one.items()))
         yield bench.one("precision", **one)
+
+
+def _data_parallel(bench: _Bench, say: Any) -> Iterator[dict[str, Any]]:
+    """One process that spreads each batch over several GPUs of a node, the micro-batch of each kept."""
+    if not bench.gpu:
+        return
+    for gpus in bench.processes:
+        if 1 < gpus <= torch.cuda.device_count():
+            size = bench.samples * gpus
+            say(f"DataParallel on {gpus} GPUs, {size} samples a step")
+            row = bench.one("scaling", gpus=gpus, strategy="dp", batch_size=size)
+            yield {**row, "how": "dp", "gpus": gpus}
 
 
 def _scaling(bench: _Bench, base: Mapping[str, Any], say: Any) -> Iterator[dict[str, Any]]:
