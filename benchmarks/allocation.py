@@ -353,7 +353,7 @@ def differences(cluster: Cluster, twin: Live, job: dict[str, Any], plan: Plan, g
     return [
         *_of_the_job(cluster, twin, job, plan, got),
         *(
-            _of_steps(plan, got)
+            _of_steps(cluster, plan, got)
             if plan.steps
             else _of_ranks(cluster, plan, got)
             if plan.gpus_per_node
@@ -463,7 +463,9 @@ def _of_ranks(cluster: Cluster, plan: Plan, got: Given) -> Iterator[str]:
             yield f"processes on {host} see {sorted(strange)}, said {said}"
         each = plan.own_gpus or plan.gpus_per_node
         for sees in visible:
-            more = plan.own_gpus is not None or not _whole(cluster, plan)
+            # The pretended GPUs of a twin are close to no CPU: --gpu-bind=closest shows all that the step has.
+            closest = "--gpu-bind=closest" in plan.srun_options
+            more = not closest and (plan.own_gpus is not None or not _whole(cluster, plan))
             if len(sees) < each or (len(sees) > each and more):
                 yield f"a process on {host} sees GPUs {sees}, said {each}"
         if given_here and not set().union(*visible) <= given_here:
@@ -482,7 +484,8 @@ def _of_ranks(cluster: Cluster, plan: Plan, got: Given) -> Iterator[str]:
                 yield f"CPUs of a process on {host}: said {plan.cpus_per_task}, seen {cpus}"
 
 
-def _of_steps(plan: Plan, got: Given) -> Iterator[str]:
+def _of_steps(cluster: Cluster, plan: Plan, got: Given) -> Iterator[str]:
+    hides = cluster.dialect.gpus != "none"
     taken_there: dict[str, set[int]] = {}
     for step in plan.steps:
         ranks = [one for one in got.ranks if one.get("STEP") == step.name]
@@ -495,6 +498,8 @@ def _of_steps(plan: Plan, got: Given) -> Iterator[str]:
                 if one["SLURMD_NODENAME"] == host
             ]
             all_of_them = set().union(*sees)
+            if not hides and not all_of_them and not (step.exact and step.gpus_per_node):
+                continue  # the variable is unset there, and nothing hides any
             if len(all_of_them) != step.gpus_per_node:
                 yield f"step {step.name} on {host}: said {step.gpus_per_node} GPUs, sees {sees}"
             given_here = {index for indices in got.parts[host].gpus.values() for index in indices}

@@ -84,6 +84,9 @@ def test_where_the_job_names_no_gpus_each_step_asks_for_its_own(steps: dict[str,
     made = plan(steps, site, resources={"gpus_per_node": 4})
     assert made.option("gres") is None
     (step,) = [one for one in made.steps if one.name == "work"]
+    none = site.model_copy(update={"dialect": site.dialect.model_copy(update={"gpus": "none"})})
+    if step.exact:  # beside others; alone it sees all that the node has
+        assert plan(steps, none, resources={"gpus_per_node": 4}).steps[0].own_gpus == step.own_gpus
     given = [*step.srun_options, f"--gres={step.gres}"]
     assert [one for one in given if re.match("--gpus|--gres=gpu", one)] == [asked]
 

@@ -358,10 +358,13 @@ def _planned(
     exact = not all_of_it and not step.overlap
     gres = (f"{gpu_word}:{one.gpus}" if one.gpus else "none") if exact and gpu_word else None
     own_gpus = None
-    if cluster.dialect.gpus == "srun":  # a step that asks for none has none there, also where it is alone
+    # A step that asks for none has none at some sites, also where it is alone, and at others all of the node: then steps
+    # side by side would use the same.
+    asks = cluster.dialect.gpus == "srun" or (cluster.dialect.gpus == "none" and exact)
+    if asks:
         gpus = size.gpus_per_node if step.overlap else one.gpus
         own_gpus = gpus // one.tasks if gpus and not step.overlap and gpus % one.tasks == 0 else None
-        gres = f"{gpu_word}:{gpus}" if gpus and own_gpus is None else None if gpus else gres
+        gres = f"{gpu_word or 'gpu'}:{gpus}" if gpus and own_gpus is None else None if gpus else gres
     pmi = [f"--mpi={cluster.dialect.mpi}"] if starter.needs_pmi and cluster.dialect.mpi else []
     return PlannedStep.model_construct(
         name=one.name,
