@@ -209,6 +209,12 @@ def test_a_bench_whose_jobs_no_slurm_takes_leaves_no_folder(
     assert not (tmp_path / "bench").exists()
 
 
+def test_of_a_job_that_was_started_again_the_last_start_counts(tmp_path: Path) -> None:
+    one, other = tried("base", 100), tried("base", 90)
+    found = read(rows(tmp_path, MACHINE, one, {"kind": "end"}, MACHINE, other))
+    assert ([row["samples_per_second"] for row in found.rows], found.whole) == ([90], False)
+
+
 # What is remembered
 
 

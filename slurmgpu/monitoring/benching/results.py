@@ -36,7 +36,11 @@ def read(path: Path) -> Results:
     for row in found:
         kind = row.get("kind")
         if kind == "machine":
-            machine = row
+            machine, rows, whole = (
+                row,
+                [],
+                False,
+            )  # a job that Slurm started again measures from the beginning
         elif kind == "end":
             whole = True
         else:
