@@ -130,17 +130,17 @@ def networks(**options: Any) -> None:
     act_networks(**options)
 
 
-@command.command("node", short_help="Matrix products, copies and folders of this machine.")
+@command.command("node", short_help="Products, copies, sums and folders of this machine.")
 @click.option(
     "--folder", "folders", multiple=True, metavar="FOLDER", help="A folder to measure.  [may be repeated]"
 )
 @_where
 @_in_new_jobs
 def node(**options: Any) -> None:
-    """Measure matrix products in each precision, copies between memories, and folders.
+    """Measure matrix products in each precision, copies between memories, sums over processes, and folders.
 
-    Of GPUs that are known, the published peak stands beside. A folder is measured by a file of 268 MB and by 500 small
-    ones, which are removed.
+    With --submit --nodes 2, sums over all GPUs of two nodes, too. Of GPUs that are known, the published peak stands beside. A
+    folder is measured by a file of 268 MB and by 500 small ones, which are removed.
     """
     from slurmgpu.cli.actions.bench import act_node
 
