@@ -455,10 +455,35 @@ def test_a_gain_that_no_waiting_explains_is_not_put_down_to_workers(tmp_path: Pa
     assert "2.50 times as fast as now, although it waits only 1 % of its time for data" in said
 
 
+def test_a_training_that_does_not_wait_is_not_said_to_have_a_slow_loader_because_another_try_waits(
+    tmp_path: Path,
+) -> None:
+    said, proposed = verdict(
+        tmp_path,
+        tried("base", 100, workers=0, waits_for_data=0.009),
+        tried("workers", 98, workers=1, waits_for_data=0.15),
+    )
+    assert said.endswith("the workers that it has are enough: it waits 0.9 % of its time for data")
+    assert proposed == {}
+
+
+def test_fewer_workers_than_it_has_are_said_to_be_enough_where_they_are(tmp_path: Path) -> None:
+    said, _ = verdict(
+        tmp_path,
+        tried("base", 100, workers=8),
+        tried("workers", 70, workers=1, waits_for_data=0.3),
+        tried("workers", 99, workers=2),
+        tried("workers", 100, workers=8),
+    )
+    assert "2 data-loader workers are enough" in said
+
+
 def test_workers_of_which_no_number_reaches_what_the_job_has_are_not_said_to_be_enough(
     tmp_path: Path,
 ) -> None:
-    said, proposed = verdict(tmp_path, tried("base", 100), tried("workers", 60, workers=4))
+    said, proposed = verdict(
+        tmp_path, tried("base", 100, waits_for_data=0.4), tried("workers", 60, workers=4)
+    )
     assert ("enough" in said, proposed) == (False, {})
 
 

@@ -148,7 +148,11 @@ def _workers(results: Results, base: _Try) -> Verdict:
     waits = positive(enough.row.get("waits_for_data")) or 0.0
     waited = positive(base.row.get("waits_for_data")) or 0.0
     workers = whole(enough.row.get("workers")) or 0
-    if best < ENOUGH * base.rate:
+    had = whole(base.row.get("workers"))
+    fewer = workers < (had or 0) and waits < WAITS and enough.rate >= ENOUGH * base.rate
+    if waited < WAITS and not fewer:
+        said = f"the workers that it has are enough: it waits {percent(waited)} of its time for data"
+    elif best < ENOUGH * base.rate:
         said = f"no number of workers that was tried is as fast as what it has now: {digits(best)} samples/s at most"
     elif waits >= WAITS:
         said = (
@@ -158,7 +162,6 @@ def _workers(results: Results, base: _Try) -> Verdict:
     else:
         are = "is" if workers == 1 else "are"
         said = f"{count(workers, 'data-loader worker')} {are} enough"
-    had = whole(base.row.get("workers"))
     now = max(one.rate for one in (base, *tried) if one is base or whole(one.row.get("workers")) == had)
     if workers == had or enough.rate <= now / ENOUGH:
         return Verdict([said, *failed], [])
