@@ -297,14 +297,19 @@ _FULL = re.compile(
 
 
 def fits(case: Case, ranks: int, limit: int, size: int) -> bool:
-    """Whether a training with so many samples at a time gets to its end: two micro-batches a step, two steps."""
+    """Whether a training with so many samples at a time gets to its end: two micro-batches a step, and steps beside a save.
+
+    A save's copy of the state takes memory, too, while the next steps are taken.
+    """
     ended = trained(
         case,
         ranks,
         limit,
         micro_batch=size,
         batch_size=2 * size * ranks,
-        max_steps=2,
+        max_steps=6,
+        checkpoint_steps=4,
+        checkpoint_share=None,
     )
     if any(ended.codes) and not any(_FULL.search(each) for each in ended.said):
         raise SystemExit(
