@@ -101,7 +101,13 @@ def test_the_page_needs_nothing_else_and_takes_no_name_for_html(
 def test_a_bench_leaves_rows_a_table_and_a_page(tmp_path: Path) -> None:
     given = ["networks", "--only", "LSTM", "--threads", "1,2", "--seconds", "0.2", "--to", "bench", "--here"]
     command = [sys.executable, "-m", "slurmgpu", "bench", *given]
-    subprocess.run(command, cwd=tmp_path, check=True, env={**os.environ, "OMP_WAIT_POLICY": "passive"}, capture_output=True)
+    subprocess.run(
+        command,
+        cwd=tmp_path,
+        check=True,
+        env={**os.environ, "OMP_WAIT_POLICY": "passive"},
+        capture_output=True,
+    )
     found = read(tmp_path / "bench" / "rows.jsonl")
     assert (found.whole, len(found.rows)) == (True, 2)
     with (tmp_path / "bench" / "table.csv").open(newline="") as file:
@@ -342,10 +348,10 @@ def test_an_epoch_is_said_in_time_and_on_gpus_in_hours_of_them(tmp_path: Path) -
     assert said[0].endswith("; 1G of the 80G of memory at the peak")
     assert (
         said[-1]
-        == "an epoch of 720,000 samples takes 02:00:00 on 1 (2 GPU-hours), 01:06:40 on 2 (2.22 GPU-hours)"
+        == "an epoch of 720,000 samples takes 02:00:00 in 1 process (2 GPU-hours), 01:06:40 in 2 processes (2.22 GPU-hours)"
     )
     on_cpu, _ = verdict(tmp_path, tried("base", 100, dataset_samples=4_000, device="cpu"))
-    assert on_cpu.endswith("1G of memory at the peak; an epoch of 4,000 samples takes 40 s on 1")
+    assert on_cpu.endswith("1G of memory at the peak; an epoch of 4,000 samples takes 40 s in 1 process")
 
 
 def test_samples_a_second_are_written_out_in_the_table(tmp_path: Path) -> None:

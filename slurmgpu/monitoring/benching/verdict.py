@@ -267,9 +267,13 @@ def _epoch(results: Results, base: _Try) -> Verdict:
         seconds = samples / one.rate
         cost = f" ({amount(_processes(one.row) * seconds / 3600)} GPU-hours)" if _on_gpu(base) else ""
         said.append(
-            f"{clock(seconds) if seconds >= 60 else f'{seconds:.3g} s'} on {_processes(one.row)}{cost}"
+            f"{clock(seconds) if seconds >= 60 else f'{seconds:.3g} s'} in {_processes(one.row)} {_word(one)}{cost}"
         )
     return Verdict([f"an epoch of {count(samples, 'sample')} takes {', '.join(said)}"], [])
+
+
+def _word(one: _Try) -> str:
+    return "process" if _processes(one.row) == 1 else "processes"
 
 
 def _of_several(results: Results, how: str) -> dict[int, _Try]:
