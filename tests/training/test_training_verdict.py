@@ -222,6 +222,13 @@ def test_a_recorded_step_that_is_longer_than_recording_can_explain_is_so_in_all_
     assert parts["computing"] == pytest.approx(plain["computing"] * 72 / 80, rel=0.02)
 
 
+SLEEPING_STEP = [
+    step(),
+    phase("data", 0, 20), phase("forward", 20, 60), phase("backward", 80, 15), phase("optimizer", 95, 5),
+    operator("linear", 20, 5), operator("addmm", 80, 15), operator("add_", 95, 5),
+]  # fmt: skip
+
+
 BUSY = {"data": 0.005, "forward": 0.01, "backward": 0.01, "optimizer": 0.005}
 
 
@@ -233,6 +240,14 @@ def test_waiting_for_a_cpu_is_taken_off_the_phases_that_use_it() -> None:
     assert parts["queued"] == pytest.approx(60)
     assert parts["data"] + parts["copying"] < 40
     assert "queued" not in parts_of(CPU_STEP, Timed(4, 0.15, phases, {}, BUSY, Queue()))
+
+
+def test_a_sleep_is_outside_of_torch_however_long_the_thread_waits_for_a_cpu_elsewhere() -> None:
+    """Of 100 ms the thread sleeps for 55, and has to wait for its CPU for 30 of the recorded ones."""
+    phases = {"data": 0.02, "forward": 0.06, "backward": 0.015, "optimizer": 0.005}
+    busy = {"data": 0.01, "forward": 0.005, "backward": 0.01, "optimizer": 0.0025}
+    parts = parts_of(SLEEPING_STEP, Timed(4, 0.1, phases, {}, busy, Queue(thread=0.0175, recorded=0.06)))
+    assert parts["outside"] > 45, parts
 
 
 def test_workers_without_a_cpu_are_no_slow_loader() -> None:

@@ -124,8 +124,11 @@ def _as_timed(traced: dict[str, float], timed: Timed, most: float) -> tuple[dict
     queued = min(timed.queued("forward", "backward", "optimizer"), inside)
     bare = inside - queued
     inner = {name: traced[name] for name in ("copying", "computing", "small", "communicating", "outside")}
-    # A thread that has lost its CPU runs nothing, for milliseconds mostly.
-    inner["outside"] = max(0.0, inner["outside"] - timed.queue.recorded)
+    # A thread that has lost its CPU runs nothing, for milliseconds mostly, and so does one that sleeps: what it slept is outside,
+    # but for the sums over ranks. Where it lost its CPU, in an operator or outside, a trace does not tell.
+    busy = sum(timed.busy.get(each, 0.0) for each in ("forward", "backward", "optimizer"))
+    slept = max(0.0, bare - busy - inner["communicating"]) if timed.busy else 0.0
+    inner["outside"] = max(inner["outside"] - timed.queue.recorded, min(inner["outside"], slept))
     added = max(0.0, sum(traced[name] for name in inner) - timed.queue.recorded - bare)
     inner["small"] = max(0.0, inner["small"] - min(added, most))
     whole = sum(inner.values())
