@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import torch.distributed as dist
 
 from ..processes.group import join
 from ..processes.ranks import from_environment
-from .starting import Place, end, start
+from .starting import Place, end, run_folder, start
 from .timing import Pace, spread, timed
 
 __all__ = ["measured"]
@@ -36,9 +35,8 @@ _PATIENCE = 300.0
 
 def measured(place: Place) -> Iterator[dict[str, Any]]:
     """A row for each size; ``gb_per_s`` is the bus bandwidth, ``seconds`` the time of one sum."""
-    shared = os.environ.get("SLURMGPU_RUN_DIR") if place.nodes > 1 else None  # what all nodes see
     row = {"what": "reduction", "processes": place.processes, "nodes": place.nodes}
-    with tempfile.TemporaryDirectory(prefix="slurmgpu-bench-", dir=shared) as run:
+    with run_folder(place) as run:
         said = Path(run, "said")
         with said.open("wb") as file:
             started = start([sys.executable, "-m", f"{__package__}.reduction"], run, place, file.fileno())

@@ -8,13 +8,14 @@ import re
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Optional
 
 from .machine import given_by_slurm
 
-__all__ = ["Place", "end", "start"]
+__all__ = ["Place", "end", "run_folder", "start"]
 
 _PATIENCE_WITH_SRUN = 60.0
 _LONGEST_FOLDER = 70
@@ -38,6 +39,12 @@ class Place(NamedTuple):
     """Seconds until the next step has to be done."""
     gpus: Optional[int] = None
     """GPUs that a process sees, the first so many; None: all of them."""
+
+
+def run_folder(place: Place) -> tempfile.TemporaryDirectory[str]:
+    """A run directory for processes that are started there: of a job of several nodes in its own, which all of them see."""
+    shared = os.environ.get("SLURMGPU_RUN_DIR") if place.nodes > 1 else None
+    return tempfile.TemporaryDirectory(prefix="slurmgpu-bench-", dir=shared)
 
 
 def start(command: Sequence[str], run: str, place: Place, output: int) -> list[subprocess.Popen[bytes]]:

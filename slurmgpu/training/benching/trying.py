@@ -6,12 +6,10 @@ What is measured is what a job would do. The processes are killed as soon as eno
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +19,7 @@ import torch
 
 from ..data import auto_workers
 from .machine import cpus
-from .starting import Place, end, start
+from .starting import Place, end, run_folder, start
 
 __all__ = ["counted", "summed", "tried"]
 
@@ -52,8 +50,7 @@ def tried(settings: Mapping[str, Any], place: Place) -> dict[str, Any]:
 
     Rates are those of all processes together; times and memory those of rank 0, as ``metrics.jsonl`` has them.
     """
-    shared = os.environ.get("SLURMGPU_RUN_DIR") if place.nodes > 1 else None  # what all nodes see
-    with tempfile.TemporaryDirectory(prefix="slurmgpu-bench-", dir=shared) as run:
+    with run_folder(place) as run:
         document = {"schema": _SCHEMA, **settings, **_WITHOUT}
         Path(run, "train.json").write_text(json.dumps(document), encoding="utf-8")
         said = Path(run, "said")
