@@ -45,8 +45,9 @@ $(VENV)/.test: $(VENV)/.demo
 	@touch $@
 
 $(VENV)/.long: $(VENV)/.test
-	@echo "installing Accelerate and Lightning into $(VENV) ..." >&2
-	@$(PIP) install -c constraints.txt -e '.[train,submitit,dev,gallery]'
+	@echo "installing Accelerate, Lightning and Selenium into $(VENV) ..." >&2
+	@$(PIP) install -c constraints.txt -e '.[train,submitit,dev,gallery,browser]'
+	@$(PIP) install -c constraints.txt --no-deps axe-playwright-python # for axe.min.js in it: Playwright is not needed
 	@touch $@
 
 demo: $(VENV)/.demo
@@ -89,7 +90,7 @@ test: $(VENV)/.test slurm-packages check
 # Trainings in several processes, killed, stopped and compared; the shipped jobs on a real Slurm. QUICK=1: without what
 # test-releases runs on other releases.
 .PHONY: test-long
-test-long: $(VENV)/.long slurm-packages
+test-long: $(VENV)/.long slurm-packages browser-packages
 	@echo "some 500 tests, many of which train in several processes: about 20 minutes on 2 cores" >&2
 	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m long --durations 15 \
 	    $(if $(QUICK),$(OF_SLURM:%=--ignore %))
@@ -132,9 +133,12 @@ test-releases: $(VENV)/.test
 	        SLURMGPU_TEST_RELEASES=$$release $$PYTHON -m pytest "$$@" -n 2 --dist loadfile -p no:cacheprovider >"$$log" 2>&1; rc=$$?; \
 	        echo "--- Slurm $$release, $$*"; cat "$$log"; exit $$rc' sh; rc=$$?; rm -rf "$$logs"; exit $$rc
 
-.PHONY: slurm-packages
+.PHONY: slurm-packages browser-packages
 slurm-packages:
 	@.ci/install-slurm || [ $$? -eq 3 ]
+
+browser-packages:
+	@.ci/install-browser || [ $$? -eq 3 ]
 
 benchmark: $(VENV)/.test
 	@$(BIN)/python benchmarks/startup.py

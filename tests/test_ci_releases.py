@@ -149,10 +149,15 @@ def test_the_installed_release_is_not_tested_twice(repository: Repository, tmp_p
 
 
 def test_ci_runs_the_readmes_commands_and_then_the_chosen_releases(tmp_path: Path) -> None:
-    """`make` and the choice are stand-ins that write down how they are called."""
+    """`make`, the choice and the browser are stand-ins; the first writes down how it is called."""
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci" / "run")
-    for name, body in {"make": 'echo "$CI make $*" >>calls', ".ci/releases": "echo 24.11 26.05"}.items():
+    bodies = {
+        "make": 'echo "$CI make $*" >>calls',
+        ".ci/releases": "echo 24.11 26.05",
+        ".ci/install-browser": "exit 3",
+    }
+    for name, body in bodies.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
 
@@ -165,6 +170,7 @@ def test_ci_runs_the_readmes_commands_and_then_the_chosen_releases(tmp_path: Pat
     # What the other releases run is left out of the long tests; without other releases they run whole.
     assert calls() == [
         "true make demo HERE=1",
+        "true make slurm-packages",
         "true make test",
         "true make test-long QUICK=1",
         "true make test-torch-alone QUICK=1",
@@ -173,10 +179,15 @@ def test_ci_runs_the_readmes_commands_and_then_the_chosen_releases(tmp_path: Pat
     (tmp_path / ".ci" / "releases").write_text("#!/bin/sh\necho\n")
     assert calls() == [
         "true make demo HERE=1",
+        "true make slurm-packages",
         "true make test",
         "true make test-long",
         "true make test-torch-alone QUICK=1",
     ]
+    (tmp_path / ".ci" / "install-browser").write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        calls()
+    (tmp_path / ".ci" / "install-browser").write_text("#!/bin/sh\n")
     (tmp_path / ".ci" / "releases").write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(subprocess.CalledProcessError):
         calls()
