@@ -19,8 +19,6 @@ from slurmgpu.files.data import data_folder
 from slurmgpu.files.jobs import (
     LoadedJob,
     load_job,
-    read_scripts_of_steps,
-    read_user_script,
     words_as_spelled,
 )
 from slurmgpu.files.layered import Layered, Origin
@@ -80,15 +78,8 @@ def plan_given(given: dict[str, Any], change: Change | None = None) -> Prepared:
     cwd = Path.cwd()
     source = find_source(given, cwd, os.environ)
     loaded = _loaded(given, source, cwd)
-    script = read_user_script(loaded.job, loaded.work_dir, cwd)
-    force = bool(given.get("job__force"))
-    prepared = preparing.prepare(
-        loaded,
-        given.get("job__cluster"),
-        script,
-        scripts=read_scripts_of_steps(loaded.job, loaded.work_dir, cwd),
-        force=force,
-        change=change,
+    prepared = preparing.prepare_here(
+        loaded, given.get("job__cluster"), cwd, force=bool(given.get("job__force")), change=change
     )._replace(
         template=given.get("job__template"),
         batch=(source.batch.name, source.batch.text) if source.batch else None,
@@ -182,7 +173,7 @@ def _loaded(given: dict[str, Any], source: Source, cwd: Path) -> LoadedJob:
 def _judge(prepared: Prepared, cwd: Path, starts: Start | None) -> None:
     """Say what is wrong with the command; PlanError for what cannot work, where the job starts now."""
     from slurmgpu.submission.preflight import check_task, command_of
-    from slurmgpu.submission.slips.judging import slips
+    from slurmgpu.submission.slips.judging import each_slip
 
     loaded, plan = prepared.loaded, prepared.plan
     origin = loaded.layered.origin(("command",))
@@ -190,13 +181,7 @@ def _judge(prepared: Prepared, cwd: Path, starts: Start | None) -> None:
     command = command_of(plan, loaded.job, loaded.work_dir, cwd, os.environ, in_file=in_file)
     if starts == "run" and command.folder is not None and not command.folder.is_dir():
         command = command._replace(folder=cwd)  # a run here stands in for a folder that is not here
-    judged = [("", command)]
-    if plan.steps:
-        judged = [
-            (f"steps.{step.name}: ", command._replace(words=step.command, plan=plan.of_step(step)))
-            for step in plan.steps
-        ]
-    for of, slip in dict.fromkeys((of, slip) for of, one in judged for slip in slips(one)):
+    for of, slip in each_slip(command):
         if slip.sure and starts and not (prepared.around.force and slip.forceable):
             overrule = "\n--force starts the job all the same" if slip.forceable else ""
             raise PlanError(of + slip.message, hint=slip.hint + overrule)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.clusters import choose_cluster
 from slurmgpu.files.data import Templates, TemplateSource, read_templates
-from slurmgpu.files.jobs import LoadedJob, folder_here
+from slurmgpu.files.jobs import LoadedJob, folder_here, read_scripts_of_steps, read_user_script
 from slurmgpu.files.settings import expand_here, runs_folder
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.job import Job
@@ -146,6 +146,20 @@ class Prepared(NamedTuple):
                 f"{asker}: this site does not want `sbatch --test-only` to be asked (policy.test_only)",
                 hint="slurmgpu plan shows what the profile says, without asking Slurm",
             )
+
+
+def prepare_here(
+    loaded: LoadedJob,
+    cluster: str | None,
+    cwd: Path,
+    *,
+    force: bool = False,
+    change: Callable[[Job, Cluster], Job] | None = None,
+) -> Prepared:
+    """`prepare`, with what the job's Python scripts show that are on this machine."""
+    script = read_user_script(loaded.job, loaded.work_dir, cwd)
+    scripts = read_scripts_of_steps(loaded.job, loaded.work_dir, cwd)
+    return prepare(loaded, cluster, script, scripts=scripts, force=force, change=change)
 
 
 def prepare(

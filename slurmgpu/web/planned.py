@@ -11,18 +11,17 @@ from typing import Any, NamedTuple
 
 from slurmgpu.errors import InvalidInput, SlurmGpuError
 from slurmgpu.files.clusters import choose_cluster, profiles
-from slurmgpu.files.jobs import load_job, read_scripts_of_steps, read_user_script, words_as_spelled
+from slurmgpu.files.jobs import load_job, words_as_spelled
 from slurmgpu.files.layered import Layered
 from slurmgpu.files.settings import load_settings
 from slurmgpu.files.yaml import read_yaml
 from slurmgpu.models.cluster import GENERIC, Cluster
 from slurmgpu.models.environment import Environment
 from slurmgpu.models.plan import Plan
-from slurmgpu.submission import preparing
 from slurmgpu.submission.judging import judge
 from slurmgpu.submission.preflight import command_of
-from slurmgpu.submission.preparing import Prepared
-from slurmgpu.submission.slips.judging import slips
+from slurmgpu.submission.preparing import Prepared, prepare_here
+from slurmgpu.submission.slips.judging import each_slip
 from slurmgpu.web.form import JOB_FILE, MORE, command_line, known_field, read_form
 
 __all__ = ["Line", "Planned", "Problem", "Site", "Way", "planned", "site"]
@@ -106,9 +105,7 @@ def prepare_text(text: str, cluster: str | None, folder: Path) -> Prepared:
     layer = read_yaml(text, JOB_FILE)
     words_as_spelled(layer, text)
     loaded = load_job(None, Layered({}, {}), cwd=folder, environ=os.environ, script=layer)
-    script = read_user_script(loaded.job, loaded.work_dir, folder)
-    scripts = read_scripts_of_steps(loaded.job, loaded.work_dir, folder)
-    return preparing.prepare(loaded, cluster, script, scripts=scripts)
+    return prepare_here(loaded, cluster, folder)
 
 
 def _planned(text: str, data: dict[str, Any], chosen: str, folder: Path) -> Planned:
@@ -140,15 +137,8 @@ def _notes(prepared: Prepared, script: str, folder: Path) -> Iterator[str]:
     yield from prepared.plan.warnings
     loaded, plan = prepared.loaded, prepared.plan
     command = command_of(plan, loaded.job, loaded.work_dir, folder, os.environ, in_file=True)
-    judged = [("", command)]
-    if plan.steps:
-        judged = [
-            (f"steps.{step.name}: ", command._replace(words=step.command, plan=plan.of_step(step)))
-            for step in plan.steps
-        ]
-    for of, one in judged:
-        for slip in slips(one):
-            yield f"{of}{slip.message}; {slip.hint}"
+    for of, slip in each_slip(command):
+        yield f"{of}{slip.message}; {slip.hint}"
     verdict = judge(prepared, script, folder)
     for remark in (*verdict.errors, *verdict.warnings):
         yield f"{remark.message}; {remark.hint}"

@@ -15,7 +15,7 @@ from slurmgpu.submission.slips.secrets import secrets_in_sight
 from slurmgpu.submission.slips.stage import missing_data
 from slurmgpu.submission.slips.words import shell_word_slip
 
-__all__ = ["missing_folder", "slips"]
+__all__ = ["each_slip", "missing_folder", "slips"]
 
 
 def missing_folder(folder: Path) -> Slip | None:
@@ -35,6 +35,16 @@ def missing_folder(folder: Path) -> Slip | None:
         f"{guess}, or give another by -D/--chdir or work_dir",
         forceable=False,
     )
+
+
+def each_slip(command: Command) -> list[tuple[str, Slip]]:
+    """What is wrong with a job's command, or with that of each of its steps: what the message begins with, and the slip."""
+    plan = command.plan
+    judged = [
+        (f"steps.{step.name}: ", command._replace(words=step.command, plan=plan.of_step(step)))
+        for step in plan.steps
+    ] or [("", command)]
+    return list(dict.fromkeys((of, slip) for of, one in judged for slip in slips(one)))
 
 
 def slips(command: Command) -> list[Slip]:
