@@ -226,6 +226,9 @@ def test_a_cluster_that_has_ended_is_marked_in_the_list_and_choosing_it_warns(tm
     assert chosen.returncode == 0
     assert "warning: cluster 'csc-puhti' has ended: no job runs there since 2026-07-31" in chosen.stderr
     assert "has ended" not in slurmgpu(tmp_path, "cluster", "use", "csc-roihu").stderr
+    (tmp_path / "a.sh").write_text("#!/bin/bash\n#SBATCH --time=1:00:00\n./app\n")
+    checked = slurmgpu(tmp_path, "check", "a.sh", "--cluster", "csc-puhti")
+    assert "warning: cluster 'csc-puhti' has ended" in checked.stderr
 
 
 def test_config_show_names_the_origin_of_each_value(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from pydantic import ValidationError
 
 from slurmgpu.errors import PlanError
 from slurmgpu.files.clusters import load_cluster
@@ -23,6 +24,7 @@ from slurmgpu.models.cluster import Cluster, NodeGroup, Partition
 from slurmgpu.models.job import Job
 from slurmgpu.models.limits import Limits, QosRule
 from slurmgpu.models.plan import Plan
+from slurmgpu.models.site import Source
 from slurmgpu.planning.nodes import gpu_type_matches
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
@@ -33,7 +35,6 @@ from slurmgpu.scripts.rules.base import Facts
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = sorted(path.stem for path in data_folder("clusters").glob("*.yaml"))
-TYPED = datetime.date(2026, 11, 21)
 
 
 @cache
@@ -131,7 +132,23 @@ def test_a_profile_says_what_it_describes_where_it_was_read_and_when(name: str) 
     assert cluster.description
     assert cluster.source is not None
     assert cluster.source.text.startswith("typed from ")
-    assert cluster.source.date == TYPED
+    assert cluster.source.read is not None
+    assert cluster.source.date != cluster.source.read, "the source's own date counts, not the day of reading"
+    assert cluster.covers or not cluster.partitions
+
+
+@pytest.mark.parametrize(
+    ("date", "days"),
+    [("2026-11-20", 6), ("2026-10", 26), (2021, 1791), ("2026", 0), ("2025-12", 330), ("unknown", None)],
+)
+def test_a_sources_age_is_that_of_its_own_date_or_at_least_so_old(date: object, days: int | None) -> None:
+    source = Source.model_validate({"text": "a page", "date": date})
+    assert source.days_old(datetime.date(2026, 11, 26)) == days
+
+
+def test_a_date_that_is_none_is_told_with_what_to_write() -> None:
+    with pytest.raises(ValidationError, match="'last year' is no day .* write unknown where it states none"):
+        Source.model_validate({"text": "a page", "date": "last year"})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -879,7 +896,8 @@ def test_cscs_takes_jobs_without_an_account(name: str) -> None:
 def test_a_cluster_that_has_ended_is_planned_on_with_a_warning_that_names_its_successor() -> None:
     made = planned("csc-puhti", gpus=1)
     assert made.warnings[0] == (
-        "cluster 'csc-puhti' has ended: no job runs there since 2026-07-31; csc-roihu follows it"
+        "cluster 'csc-puhti' has ended: no job runs there since 2026-07-31 "
+        "(CSCfi/csc-user-guide: docs/computing/systems-puhti.md); csc-roihu follows it"
     )
     assert not any("has ended" in one for one in planned("csc-roihu", gpus=1).warnings)
 

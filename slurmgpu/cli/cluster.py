@@ -57,7 +57,7 @@ def refresh(ctx: click.Context, /, **given: Any) -> None:
 @click.argument("words", metavar="[WORD]...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_(**given: Any) -> None:
-    """List the known profiles: name, site, GPUs, and when its source was read; a star marks the chosen one.
+    """List the known profiles: name, site, GPUs, and its source's own date; a star marks the chosen one.
 
     WORD: only those in which each word is found, such as a100 or csc.
     """

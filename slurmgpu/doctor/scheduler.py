@@ -170,5 +170,5 @@ def profile_age(days: int | None, releases: tuple[str | None, str | None], gone:
     if told:
         return warning("cluster.age", "; ".join(told), "slurmgpu cluster refresh brings it up to date")
     if days is None:
-        return unknown("cluster.age", "the profile does not say when it was written")
-    return ok("cluster.age", f"written {days} days ago" if days else "written today")
+        return unknown("cluster.age", "the profile does not say how old its source is")
+    return ok("cluster.age", f"its source is {days} days old" if days else "its source is of today")

@@ -192,7 +192,9 @@ class Cluster(Model):
     based_on: Word | None = None
     """Another profile that this one is laid over: what is written here wins over what is written there."""
     source: Source | None = None
-    """Where its figures come from, and when they were read."""
+    """Where its figures come from, and how old they are."""
+    covers: Literal["all partitions", "GPU partitions", "some partitions"] | None = None
+    """Which part of the site it describes, as in `covers: GPU partitions`; left out, not stated."""
     retired: Retired | None = None
     """When its site ended it, and what follows it; left out, it runs."""
     guessed: dict[Text, Text] = Field(default_factory=dict)
@@ -256,7 +258,8 @@ class Cluster(Model):
         if self.retired is None:
             return None
         follows = f"; {self.retired.successor} follows it" if self.retired.successor else ""
-        return f"cluster {self.name!r} has ended: no job runs there since {self.retired.date}{follows}"
+        says = f" ({self.retired.source})" if self.retired.source else ""
+        return f"cluster {self.name!r} has ended: no job runs there since {self.retired.date}{says}{follows}"
 
     @property
     def known(self) -> bool:

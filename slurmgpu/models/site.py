@@ -26,13 +26,39 @@ _Day = Annotated[
 ]
 
 
+_ROUGHLY = re.compile(r"\d{4}(-(0[1-9]|1[0-2]))?|unknown")
+
+
+def _own_day(value: object) -> object:
+    text = str(value) if isinstance(value, int) else value
+    if not isinstance(text, str) or _ROUGHLY.fullmatch(text):
+        return text
+    try:
+        return datetime.date.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no day (YYYY-MM-DD), month or year; write unknown where it states none") from None
+
+
 class Source(Model):
-    """Where figures come from, and when they were read there: figures typed from documentation age."""
+    """Where figures come from, and how old they are: figures typed from documentation age."""
 
     text: Text
     """The page, file or command."""
-    date: _Day
+    date: Annotated[datetime.date | str, BeforeValidator(_own_day)]
+    """The source's own date: the day of its commit, or what the page states (YYYY-MM-DD, YYYY-MM or YYYY); `unknown` where it
+    states none. When it was read says nothing about its age."""
+    read: _Day | None = None
     """The day on which it was read (YYYY-MM-DD)."""
+
+    def days_old(self, today: datetime.date) -> int | None:
+        """How old it is, at least; None: it states no date."""
+        if isinstance(self.date, datetime.date):
+            return (today - self.date).days
+        if self.date == "unknown":
+            return None
+        year, month = (int(part) for part in f"{self.date}-12"[:7].split("-"))
+        after = datetime.date(year + month // 12, month % 12 + 1, 1)
+        return max((today - after).days + 1, 0)
 
 
 class Carbon(Model):
@@ -51,6 +77,8 @@ class Retired(Model):
     """The day from which no job runs there (YYYY-MM-DD)."""
     successor: Word | None = None
     """The profile of the cluster that follows it; left out, none does."""
+    source: Text | None = None
+    """The page that says so."""
 
 
 class SlurmSetup(Model):

@@ -53,6 +53,8 @@ def act(
                 hint=f"{did_you_mean(name, RULES)}docs/check.md has the rules, and each finding names its rule",
             )
     cluster = _cluster(cluster_name)
+    if cluster is not None and cluster.farewell is not None:
+        click.echo(f"slurmgpu: warning: {cluster.farewell}", err=True)
     one = len(scripts) == 1 and not Path(scripts[0]).is_dir()
     checked: list[_Checked] = []
     unread: list[InvalidInput] = []

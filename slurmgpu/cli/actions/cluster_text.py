@@ -19,23 +19,25 @@ def age(source: Source | None, today: datetime.date) -> str:
     """How old the figures are."""
     if source is None:
         return "no source given"
-    days = (today - source.date).days
-    ago = (
-        "today"
-        if days == 0
-        else f"{days} days ago"
-        if days > 1
-        else "yesterday"
-        if days == 1
-        else "in future"
-    )
-    return f"source read {source.date}, {ago}"
+    days = source.days_old(today)
+    if days is None:
+        own = "which states no date"
+    elif days < 0:
+        own = f"of {source.date}, in future"
+    elif days == 0:
+        own = f"of {source.date}"
+    else:
+        least = "at least " if isinstance(source.date, str) else ""
+        own = f"of {source.date}, {least}{days} day{'s' * (days != 1)} old"
+    return f"{own}; read {source.read}" if source.read else own
 
 
 def description_lines(cluster: Cluster, today: datetime.date) -> Iterator[str]:
     """The profile; a question mark follows what was guessed."""
     if cluster.source:
-        yield f"  source: {cluster.source.text}, {age(cluster.source, today).removeprefix('source ')}"
+        yield f"  source: {cluster.source.text}, {age(cluster.source, today)}"
+    if cluster.covers:
+        yield f"  covers: {cluster.covers}"
     if cluster.farewell:
         yield f"  {cluster.farewell}"
     if cluster.based_on:
@@ -205,7 +207,7 @@ class Row(NamedTuple):
 
     @property
     def date(self) -> str:
-        """When its source was read."""
+        """Its source's own date."""
         return str(self.cluster.source.date) if self.cluster.source else "no source"
 
     def data(self) -> dict[str, object]:
@@ -217,6 +219,7 @@ class Row(NamedTuple):
             "based_on": self.cluster.based_on,
             "gpus": self.gpus,
             "source": self.cluster.source.model_dump(mode="json") if self.cluster.source else None,
+            "covers": self.cluster.covers,
             "retired": self.cluster.retired.model_dump(mode="json") if self.cluster.retired else None,
             "path": str(self.path),
             "shipped": self.whose is None,

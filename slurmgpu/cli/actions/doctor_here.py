@@ -71,8 +71,7 @@ def _slurm(health: Health, job: Job) -> Iterator[Line]:
 
 
 def _profile_age(cluster: Cluster, health: Health) -> Line:
-    date = cluster.source.date if cluster.source else None
-    days = (datetime.date.today() - date).days if date else None
+    days = cluster.source.days_old(datetime.date.today()) if cluster.source else None
     gone = sorted(set(cluster.partitions) - health.partitions) if health.partitions else []
     return scheduler.profile_age(days, (cluster.slurm.release, health.release), gone)
 
