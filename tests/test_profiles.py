@@ -147,7 +147,7 @@ def test_a_sources_age_is_that_of_its_own_date_or_at_least_so_old(date: object, 
 
 
 def test_a_date_that_is_none_is_told_with_what_to_write() -> None:
-    with pytest.raises(ValidationError, match="'last year' is no day .* write unknown where it states none"):
+    with pytest.raises(ValidationError, match=r"'last year' is no day .* write unknown where it states none"):
         Source.model_validate({"text": "a page", "date": "last year"})
 
 
