@@ -36,7 +36,9 @@ def _own_day(value: object) -> object:
     try:
         return datetime.date.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no day (YYYY-MM-DD), month or year; write unknown where it states none") from None
+        raise ValueError(
+            f"{text!r} is no day (YYYY-MM-DD), month or year; write unknown where it states none"
+        ) from None
 
 
 class Source(Model):
