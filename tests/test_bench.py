@@ -17,6 +17,7 @@ from slurmgpu.cli.actions.bench_memory import remember_verdict, told_of_run
 from slurmgpu.cli.group import cli
 from slurmgpu.errors import InvalidInput, SlurmUnreachable
 from slurmgpu.files.measured import Measured, key_of, recall, remember
+from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.run import Run
 from slurmgpu.models.train import TrainSettings
 from slurmgpu.monitoring.benching.figures import figures, write_png
@@ -25,6 +26,7 @@ from slurmgpu.monitoring.benching.networks import times
 from slurmgpu.monitoring.benching.node import lines
 from slurmgpu.monitoring.benching.page import page, page_of_parts
 from slurmgpu.monitoring.benching.results import SCHEMA, read
+from slurmgpu.monitoring.benching.smaller import kinds_of, would_do
 from slurmgpu.monitoring.benching.tries import HEAD
 from slurmgpu.monitoring.benching.tries import lines as tries
 from slurmgpu.monitoring.benching.verdict import judge
@@ -354,6 +356,58 @@ def test_an_epoch_is_said_in_time_and_on_gpus_in_hours_of_them(tmp_path: Path) -
     assert on_cpu.endswith("1G of memory at the peak; an epoch of 4,000 samples takes 40 s in 1 process")
 
 
+PROFILE = Cluster.model_validate(
+    {
+        "name": "mine",
+        "gpu_types": {"a100": {"memory": "80G"}, "a30": {"memory": "24G"}, "v100": {"memory": "32G"}},
+        "partitions": {"gpu": {"nodes": ({"gpus": {"a100": 4, "a30": 2, "v100": 2, "t4": 1}},)}},
+    }
+)
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("peak", "bf16", "said"),
+    [
+        (15, True, "memory 15G of 80G: a smaller GPU would do, as a30 (24G)"),
+        (20, False, "memory 20G of 80G: a smaller GPU would do, as v100 (32G)"),  # 24G leave no head room
+        (20, True, None),  # no V100 computes in bf16
+        (60, False, None),
+        (8, False, "memory 8G of 80G: a smaller GPU would do, as a30 (24G)"),  # and not t4, which is a guess
+    ],
+)
+def test_the_smallest_gpu_that_holds_the_peak_with_head_room_is_named(
+    peak: int, bf16: bool, said: str | None
+) -> None:
+    assert would_do(kinds_of(PROFILE), peak * GIB, 80 * GIB, bf16=bf16) == said
+
+
+def test_a_guess_of_a_gpus_memory_is_only_a_hint() -> None:
+    nodes = {"gpu": {"nodes": ({"gpus": {"a100": 4, "t4": 1}},)}}
+    alone = Cluster.model_validate({"name": "mine", "partitions": nodes})
+    said = would_do(kinds_of(alone), 4 * GIB, 80 * GIB, bf16=False)
+    assert (
+        said
+        == "memory 4G of 80G: a smaller GPU may do, as t4, if it has 16G, which is a guess (t4 is sold with so much)"
+    )
+    guessed = PROFILE.model_copy(update={"guessed": {"gpu_types.a30.memory": "by its name"}})
+    assert "which is a guess (by its name)" in str(
+        would_do(kinds_of(guessed)[:2], 10 * GIB, 80 * GIB, bf16=True)
+    )
+
+
+def test_a_smaller_gpu_of_the_cluster_is_in_the_verdict_of_what_was_measured_on_gpus_alone(
+    tmp_path: Path,
+) -> None:
+    machine = {
+        **ON_GPUS, "gpus": [{"name": "A100", "bytes": 80 * GIB}], "gpu_types": [one._asdict() for one in kinds_of(PROFILE)],
+    }  # fmt: skip
+    for device, named in (("cuda", True), ("cpu", False)):
+        base = tried("base", 100, device=device, precision="fp32", peak_bytes=11 * GIB)
+        said = judge(read(rows(tmp_path, machine, base, {"kind": "end"}))).sentences
+        assert ("memory 11G of 80G: a smaller GPU would do, as a30 (24G)" in said) is named
+
+
 def test_samples_a_second_are_written_out_in_the_table(tmp_path: Path) -> None:
     found = read(rows(tmp_path, MACHINE, tried("base", 12_044.4), tried("batch", 20.66), {"kind": "end"}))
     assert [line[2] for line in tries(found)] == ["12,044", "20.7"]
@@ -383,6 +437,21 @@ def test_what_waits_for_other_processes_is_asked_for_one(tmp_path: Path) -> None
         "2 processes do 1.10 times as much as one (55 % of what they could) with 64 samples a step in all"
         in said
     )
+
+
+def test_the_share_of_communication_is_in_the_table_and_in_the_verdict_and_unknown_where_it_is(
+    tmp_path: Path,
+) -> None:
+    found = (
+        tried("base", 100),
+        tried("scaling", 150, how="each", processes=2, batch_size=64, communication=0.25),
+        tried("scaling", 160, how="each", processes=4, batch_size=128, communication=None),
+    )
+    said, _ = verdict(tmp_path, *found)
+    assert "with 64 samples a step in all (25 % of a step is communication)" in said
+    assert "with 128 samples a step in all (how much of a step is communication is unknown)" in said
+    shown = tries(read(rows(tmp_path, ON_GPUS, *found)))
+    assert [line[HEAD.index("Comm.")] for line in shown] == ["-", "25 %", "unknown"]
 
 
 def test_what_scales_well_is_asked_for_as_many_as_were_tried(tmp_path: Path) -> None:
@@ -515,13 +584,14 @@ def test_a_table_of_tries_fits_80_columns_whatever_an_error_says_and_names_one_p
         tried("base", 12345.6),
         tried("scaling", 12345.6, how="each"),
         tried("scaling", 12345.6, how="whole"),
+        tried("scaling", 12345.6, how="each", processes=128, batch_size=12288, communication=0.5),
         {"what": "scaling", "how": "each", "processes": 128, "batch_size": 12288, "why": "x" * 300},
         {"what": "batch", "batch_size": 12288, "why": "out of memory"},
     )
     shown = list(tries(read(found)))
     widths = [max(len(line[at]) for line in (HEAD, *shown)) for at in range(len(HEAD))]
     assert sum(widths) + 2 * (len(widths) - 1) <= 80
-    assert [line[0] for line in shown] == ["base", "scaling", "batch"]
+    assert [line[0] for line in shown] == ["base", "scaling", "scaling", "batch"]
 
 
 def test_a_full_memory_is_said_with_its_size(tmp_path: Path) -> None:

@@ -185,9 +185,10 @@ def test_data_parallel_is_one_process_on_so_many_gpus_and_a_strategy_of_one_proc
 ) -> None:
     made: list[tuple[str, int, int | None, int]] = []
 
-    def noted(settings: Mapping[str, Any], place: Place) -> dict[str, Any]:
-        made.append((settings["strategy"], place.processes, place.gpus, settings["batch_size"]))
-        return {"processes": place.processes, "samples_per_second": 1.0}
+    def noted(settings: Mapping[str, Any], place: Place, apart: bool = False) -> dict[str, Any]:
+        if not apart:
+            made.append((settings["strategy"], place.processes, place.gpus, settings["batch_size"]))
+        return {"processes": place.processes, "samples_per_second": 1.0, "step_seconds": 1.0, "apart": apart}
 
     monkeypatch.setattr(task, "tried", noted)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -199,6 +200,16 @@ def test_data_parallel_is_one_process_on_so_many_gpus_and_a_strategy_of_one_proc
     found = list(task.tries(asked, lambda _: None))
     assert made == [("auto", 1, None, 8), ("auto", 2, None, 16), ("auto", 2, None, 8), ("dp", 1, 2, 16)]
     assert (found[-1]["how"], found[-1]["gpus"]) == ("dp", 2)
+
+
+def test_communication_is_what_a_step_takes_less_without_it_and_unknown_where_it_could_not_be_left_out() -> (
+    None
+):
+    row = {"step_seconds": 0.4}
+    assert task._exchange(row, {"step_seconds": 0.3, "apart": True})["communication"] == pytest.approx(0.25)
+    assert task._exchange(row, {"step_seconds": 0.5, "apart": True})["communication"] == 0  # noise
+    assert task._exchange(row, {"step_seconds": 0.3, "apart": False})["communication"] is None
+    assert task._exchange(row, {"why": "no step was done in time", "apart": True})["communication"] is None
 
 
 def test_a_process_sees_the_first_of_the_gpus_that_there_are_for_it(

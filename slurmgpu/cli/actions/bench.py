@@ -29,6 +29,7 @@ from slurmgpu.models.job import Job
 from slurmgpu.monitoring.benching.gathered import ROWS
 from slurmgpu.monitoring.benching.networks import PUBLISHED
 from slurmgpu.monitoring.benching.results import Results, read
+from slurmgpu.monitoring.benching.smaller import kinds_of
 from slurmgpu.monitoring.benching.verdict import judge, runs
 from slurmgpu.submission.entrypoint import chosen_python
 from slurmgpu.submission.preflight import check_task
@@ -131,8 +132,9 @@ def act_task(
         return
     prepared = planned(asked, Layered({}, {}), 1)
     check_task(prepared.plan, prepared.folder)
+    types = {"gpu_types": [one._asdict() for one in kinds_of(prepared.cluster)]}
     folder, results = _measure_here(
-        {**settings, **_of_training(prepared.loaded.job, str(prepared.folder))}, where
+        {**settings, **_of_training(prepared.loaded.job, str(prepared.folder)), **types}, where
     )
     if not runs(results):
         click.get_current_context().exit(1)

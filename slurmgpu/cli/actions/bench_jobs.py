@@ -30,6 +30,7 @@ from slurmgpu.models.job import Job
 from slurmgpu.models.options import ROWS as OPTIONS
 from slurmgpu.models.run import JobState, JobStatus
 from slurmgpu.monitoring.benching.gathered import JOBS, BenchJob, Part, jobs_in, jobs_text, part_of
+from slurmgpu.monitoring.benching.smaller import kinds_of
 from slurmgpu.monitoring.benching.verdict import judge, runs
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.reporting.wording import count
@@ -214,6 +215,7 @@ def _planned(
         "suffix": prepared.plan.address_suffix,
         "tasks": tasks,
         "key": key_of_training(prepared, described[0]),
+        "gpu_types": [one._asdict() for one in kinds_of(prepared.cluster)],
     }
     return prepared, measured
 

@@ -12,7 +12,7 @@ from slurmgpu.monitoring.reporting.wording import percent, short
 
 __all__ = ["HEAD", "lines"]
 
-HEAD = ("What", "Setting", "Samples/s", "Step", "Waits", "Peak memory")
+HEAD = ("What", "Setting", "Samples/s", "Step", "Waits", "Comm.", "Memory")
 _ORDER = ("processes", "batch_size", "workers", "precision", "tf32", "channels_last", "compile")
 _SHOWN = {
     "base": ("processes", "batch_size"),
@@ -23,7 +23,7 @@ _SHOWN = {
 }
 
 
-def lines(results: Results) -> Iterator[tuple[str, str, str, str, str, str]]:
+def lines(results: Results) -> Iterator[tuple[str, ...]]:
     """A line for each try; why one did not run is a sentence of the verdict."""
     for row in results.rows:
         what = str(row.get("what"))
@@ -33,7 +33,7 @@ def lines(results: Results) -> Iterator[tuple[str, str, str, str, str, str]]:
         if row.get("how") == "dp":
             setting = f"dp, gpus {row.get('gpus')}, batch_size {row.get('batch_size')}"
         if "why" in row:
-            yield (what, setting, "no memory" if row["why"] == FULL else "failed", "-", "-", "-")
+            yield (what, setting, "no memory" if row["why"] == FULL else "failed", "-", "-", "-", "-")
             continue
         yield (
             what,
@@ -41,6 +41,7 @@ def lines(results: Results) -> Iterator[tuple[str, str, str, str, str, str]]:
             digits(rate) if (rate := positive(row.get("samples_per_second"))) else "unknown",
             f"{step:.3g} s" if (step := positive(row.get("step_seconds"))) else "unknown",
             percent(positive(row.get("waits_for_data"))),
+            percent(positive(row["communication"])) if "communication" in row else "-",
             short(peak) if (peak := positive(row.get("peak_bytes"))) else "unknown",
         )
 

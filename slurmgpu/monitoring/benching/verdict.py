@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from slurmgpu.monitoring.benching.results import Results
+from slurmgpu.monitoring.benching.smaller import kinds_in, would_do
 from slurmgpu.monitoring.benching.wording import digits
 from slurmgpu.monitoring.json_rows import Row, positive, whole
 from slurmgpu.monitoring.reporting.wording import amount, clock, count, percent, short
@@ -59,7 +60,19 @@ def judge(results: Results) -> Verdict:
         sentences, proposals = part(results, base)
         found.sentences.extend(sentences)
         found.proposals.extend(proposals)
+    found.sentences.extend(_smaller(results, base, found.proposals))
     return found
+
+
+def _smaller(results: Results, base: _Try, proposals: Sequence[Proposal]) -> Iterator[str]:
+    peak, total = positive(base.row.get("peak_bytes")), _memory_of_gpu(results)
+    if peak is None or total is None or not _on_gpu(base):
+        return
+    proposed = next((one.value for one in proposals if one.key == "train.precision"), None)
+    bf16 = (proposed or base.row.get("precision")) == "bf16"
+    kinds = list(kinds_in(results.machine.get("gpu_types")))
+    if (said := would_do(kinds, peak, total, bf16=bf16)) is not None:
+        yield said
 
 
 def runs(results: Results) -> bool:
@@ -286,8 +299,16 @@ def _gained(one: _Try, base: _Try, gpus: int | None = None) -> str:
     gain, number = one.rate / base.rate, gpus or _processes(one.row)
     return (
         f"{gain:.2f} times as much as one ({percent(gain / number)} of what they could) with "
-        f"{count(_size(one), 'sample')} a step in all"
+        f"{count(_size(one), 'sample')} a step in all{_communication(one.row)}"
     )
+
+
+def _communication(row: Row) -> str:
+    if "communication" not in row:
+        return ""
+    share = positive(row["communication"])
+    many = "how much" if share is None else percent(share)
+    return f" ({many} of a step is communication{' is unknown' if share is None else ''})"
 
 
 def _that_pay(tried: Mapping[int, _Try], base: _Try) -> list[int]:

@@ -10,6 +10,8 @@ The first row says what machine it is, the last one ``{"kind": "end"}``: without
     {"kind": "task", "train": {"task": "task.py:Digits"}, "folder": "/home/me", "samples": 32, "batch": 64, "processes": [1, 2],
      "parts": ["batch", "workers", "precision", "scaling"], "seconds": 8.0, "nodes": 1}
 
+``gpu_types``, what the cluster's profile says of its GPUs, goes into the first row as it is.
+
 No networks: all of them. No threads: 1, 2, 4 and so on up to the CPUs. No GPUs, as null: all.
 """
 
@@ -54,7 +56,8 @@ def main(arguments: Sequence[str]) -> None:
             file.write(json.dumps({"schema": _SCHEMA, **row}) + "\n")
             file.flush()
 
-        write({"kind": "machine", **machine.facts()})
+        told = {"gpu_types": asked["gpu_types"]} if "gpu_types" in asked else {}
+        write({"kind": "machine", **machine.facts(), **told})
         for row in _MEASURES[asked["kind"]](asked):
             write({"kind": asked["kind"], **row})
         write({"kind": "end"})

@@ -52,15 +52,22 @@ class _Bench:
         ]
 
     def one(
-        self, what: str, processes: int = 1, nodes: int = 1, gpus: Optional[int] = None, **changed: Any
+        self,
+        what: str,
+        processes: int = 1,
+        nodes: int = 1,
+        gpus: Optional[int] = None,
+        apart: bool = False,
+        **changed: Any,
     ) -> dict[str, Any]:
         """One try: the job's own settings, with a batch of its own, and what is changed.
 
-        A process has one GPU, and several are DDP's, also of a job whose strategy is for one process.
+        A process has one GPU, and several are DDP's, also of a job whose strategy is for one process. ``apart``: they exchange
+        no gradients.
         """
         named = {"batch_size": self.samples, "accumulate": 1, "micro_batch": None, **changed}
         place = self.place._replace(processes=processes, nodes=nodes, gpus=gpus)
-        found = tried({**self.train, "strategy": "auto", **named}, place)
+        found = tried({**self.train, "strategy": "auto", **named}, place, apart=apart)
         return {"what": what, **named, **found}
 
 
@@ -69,7 +76,8 @@ def tries(asked: Mapping[str, Any], say: Any) -> Iterator[dict[str, Any]]:
     bench = _Bench(asked)
     parts = asked["parts"]
     say("the training as it is, in one process")
-    base = {**bench.one("base"), "device": "cuda" if bench.gpu else "cpu"}
+    as_is = {"device": "cuda" if bench.gpu else "cpu", "precision": bench.train.get("precision", "fp32")}
+    base = {**bench.one("base"), **as_is}
     yield base
     if "why" in base:
         return  # it would not run otherwise, either
@@ -131,7 +139,7 @@ def _data_parallel(bench: _Bench, say: Any) -> Iterator[dict[str, Any]]:
             size = bench.samples * gpus
             say(f"DataParallel on {gpus} GPUs, {size} samples a step")
             row = bench.one("scaling", gpus=gpus, strategy="dp", batch_size=size)
-            yield {**row, "how": "dp", "gpus": gpus}
+            yield {**row, "how": "dp", "gpus": gpus, "communication": None}
 
 
 def _scaling(bench: _Bench, base: Mapping[str, Any], say: Any) -> Iterator[dict[str, Any]]:
@@ -145,5 +153,18 @@ def _scaling(bench: _Bench, base: Mapping[str, Any], say: Any) -> Iterator[dict[
             if size not in tried:
                 on = "" if nodes == 1 else f" on {nodes} nodes"
                 say(f"{number} process{'' if number == 1 else 'es'}{on}, {size} samples a step")
-                tried[size] = bench.one("scaling", number, nodes, batch_size=size)
+                row = bench.one("scaling", number, nodes, batch_size=size)
+                if number > 1 and "why" not in row:
+                    say(f"the same without the exchange of gradients{on}")
+                    row.update(
+                        _exchange(row, bench.one("scaling", number, nodes, apart=True, batch_size=size))
+                    )
+                tried[size] = row
             yield {**tried[size], "what": "scaling", "how": how}
+
+
+def _exchange(row: Mapping[str, Any], apart: Mapping[str, Any]) -> dict[str, Any]:
+    """The share of a step that the exchange of gradients takes; None where the training could not be kept from it."""
+    seconds = apart.get("step_seconds") if apart.get("apart") else None
+    share = None if seconds is None else max(0.0, 1 - seconds / row["step_seconds"])
+    return {"step_seconds_apart": seconds, "communication": share}

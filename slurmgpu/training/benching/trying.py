@@ -21,7 +21,7 @@ from ..data import auto_workers
 from .machine import cpus
 from .starting import Place, end, run_folder, start
 
-__all__ = ["counted", "summed", "tried"]
+__all__ = ["APART", "counted", "summed", "tried"]
 
 _SCHEMA = "slurmgpu.train/1"
 _LOOK = 0.2
@@ -36,6 +36,8 @@ _FULL = re.compile(
     r"out of memory|can't allocate memory|not enough memory|bad_alloc|Cannot allocate memory|MemoryError"
 )
 _MOST_READ = 1 << 20
+APART = "apart"
+"""A file in the run directory: from there on, the processes have exchanged nothing."""
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
@@ -45,16 +47,17 @@ class _Ended(NamedTuple):
     codes: list[int]
 
 
-def tried(settings: Mapping[str, Any], place: Place) -> dict[str, Any]:
+def tried(settings: Mapping[str, Any], place: Place, *, apart: bool = False) -> dict[str, Any]:
     """What a training with these settings does a second, and where its steps' time goes; ``why`` where it does not run.
 
-    Rates are those of all processes together; times and memory those of rank 0, as ``metrics.jsonl`` has them.
+    Rates are those of all processes together; times and memory those of rank 0, as ``metrics.jsonl`` has them. ``apart``: the
+    processes exchange no gradients, and ``apart`` of what is found says whether they could be kept from it.
     """
     with run_folder(place) as run:
         document = {"schema": _SCHEMA, **settings, **_WITHOUT}
         Path(run, "train.json").write_text(json.dumps(document), encoding="utf-8")
         said = Path(run, "said")
-        module = __package__.rpartition(".")[0]
+        module = f"{__package__}.apart" if apart else __package__.rpartition(".")[0]
         workers = _workers(settings, place)
         with said.open("wb") as file:
             started = start([sys.executable, "-m", module], run, place, file.fileno())
@@ -65,6 +68,7 @@ def tried(settings: Mapping[str, Any], place: Place) -> dict[str, Any]:
         found: dict[str, Any] = {
             "processes": place.processes, "nodes": place.nodes, "threads": place.threads, "workers": workers,
             "dataset_samples": _samples(Path(run, "metrics.jsonl")),
+            **({"apart": Path(run, APART).exists()} if apart else {}),
         }  # fmt: skip
         if isinstance(rows, _Ended):
             return {**found, "why": _why(_end_of(said), rows)}
