@@ -44,4 +44,6 @@ def _broken(request: Request, _: Exception) -> Response:
 
 def _page(request: Request, status: int, message: str, hint: str = "") -> Response:
     name = "said_part.html" if "hx-request" in request.headers else "said.html"
-    return page(name, status, message=message, hint=hint, page="")
+    # Links are relative, so that a proxy may put all pages below a path of its own.
+    root = "../" * (request.url.path.count("/") - 1)
+    return page(name, status, message=message, hint=hint, page="", root=root)

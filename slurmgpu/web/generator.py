@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
@@ -19,11 +18,12 @@ from slurmgpu.scripts.batch_script import parse_batch_script
 from slurmgpu.scripts.checking import check_script
 from slurmgpu.scripts.importing import import_script
 from slurmgpu.submission.judging import facts_here
-from slurmgpu.web.form import FIELDS, JOB_FILE, Choice, check_form, choices, to_form
+from slurmgpu.web.form import FIELDS, JOB_FILE, check_form, to_form
 from slurmgpu.web.html import form_of, page, query_of
 from slurmgpu.web.once import Questions
-from slurmgpu.web.planned import Planned, Site, planned, site
+from slurmgpu.web.planned import Planned, planned, site
 from slurmgpu.web.saving import save_job
+from slurmgpu.web.shown import answer_values, form_values, is_begun
 
 __all__ = ["Generator", "Submitted"]
 
@@ -79,20 +79,20 @@ class Generator:
         except SlurmGpuError as error:
             trouble = f"{error.message}; {error.hint}" if error.hint else error.message
             at = site("generic", self.folder)
-        made = planned(values, at.chosen, self.folder) if _begun(values) else None
+        made = planned(values, at.chosen, self.folder) if is_begun(values) else None
         return page(
             "generator.html",
             page="generator",
             trouble=trouble,
-            **_form(values, at),
-            **_answer(made, values, at.chosen),
+            **form_values(values, at),
+            **answer_values(made, values, at.chosen),
         )
 
     async def plan(self, request: Request) -> Response:
         """What the planner says of the form as it is now: a part of the page, and the errors at their fields."""
         values, chosen = await self._form(request)
         made = await run_in_threadpool(planned, values, chosen, self.folder)
-        return page("answer.html", fields=FIELDS, part=True, **_answer(made, values, chosen))
+        return page("answer.html", fields=FIELDS, part=True, **answer_values(made, values, chosen))
 
     def script(self, request: Request) -> Response:
         """The script as a file."""
@@ -145,7 +145,7 @@ class Generator:
             error=None,
             job_file=job_text(made.data, head=made.head, before=made.before, beside=made.beside),
             notes=made.notes,
-            link="/?" + urlencode(values),
+            link="./?" + urlencode(values),
         )
 
     async def ask(self, request: Request) -> Response:
@@ -182,45 +182,3 @@ class Generator:
         check_form(values)
         at = await run_in_threadpool(site, chosen or None, self.folder)
         return values | ({"file": file} if file is not None else {}), at.chosen
-
-
-def _begun(values: Mapping[str, str]) -> bool:
-    return any(value.strip() for value in values.values())
-
-
-def _form(values: Mapping[str, str], at: Site) -> dict[str, Any]:
-    """What the form shows; a value that the cluster does not have stays, so that the planner says what is wrong with it."""
-    offered = choices(at.cluster, at.environments)
-    for name, known in offered.items():
-        value = values.get(name, "")
-        if value and value not in {one.value for one in known}:
-            known.append(Choice(value, f"{value} (not on this cluster)"))
-    features = {
-        feature for one in at.cluster.partitions.values() for kind in one.nodes for feature in kind.features
-    }
-    return {
-        "fields": FIELDS,
-        "values": values,
-        "choices": offered,
-        "suggested": {"resources.constraint": sorted(features)} if features else {},
-        "clusters": at.known,
-        "in_use": at.cluster.name,
-        "description": at.cluster.description or "",
-        "unfold": any(field.fold and values.get(field.name, "").strip() for field in FIELDS),
-    }
-
-
-def _answer(made: Planned | None, values: Mapping[str, str], chosen: str) -> dict[str, Any]:
-    given = {name: value for name, value in values.items() if value.strip() and name != "file"}
-    link = urlencode({"cluster": chosen, **given})
-    errors: dict[str, list[str]] = {}
-    for problem in made.problems if made else ():
-        errors.setdefault(problem.field, []).append(
-            re.sub(rf"\A{re.escape(JOB_FILE)}:\d+: ", "", problem.text)
-        )
-    for way in made.ways if made else ():
-        for name, value in way.values.items():
-            if name in errors:
-                errors[name].append(f"would fit: {value}" if value else "would fit without it")
-    errors = {name: list(dict.fromkeys(said)) for name, said in errors.items()}
-    return {"made": made, "errors": errors, "link": link, "chosen": chosen}

@@ -1,50 +1,32 @@
-"""Pages from templates, and the files that they need: all of them are in the package, none comes from elsewhere."""
+"""Answers of the server: pages from templates, the files that they need, and forms as browsers send them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from urllib.parse import parse_qsl
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from slurmgpu.errors import InvalidInput
-from slurmgpu.printable import printable, printable_lines
+from slurmgpu.web.drawing import STATIC, TYPES, draw
 
 __all__ = ["form_of", "page", "query_of", "static"]
 
-_HERE = Path(__file__).parent
-_TYPES = {".js": "text/javascript", ".css": "text/css", ".txt": "text/plain", ".svg": "image/svg+xml"}
 _MOST_FIELDS = 100
-
-
-@cache
-def _environment() -> Environment:
-    made = Environment(
-        loader=FileSystemLoader(_HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters["printable"] = printable
-    made.filters["printable_lines"] = printable_lines
-    return made
 
 
 def page(name: str, status: int = 200, **values: object) -> HTMLResponse:
     """A page, or a part of one, by its template."""
-    return HTMLResponse(_environment().get_template(name).render(values), status_code=status)
+    return HTMLResponse(draw(name, **values), status_code=status)
 
 
 @cache
 def _files() -> Mapping[str, tuple[bytes, str]]:
     """What there is, by name: nothing that a browser sends becomes a path."""
-    found = sorted((_HERE / "static").iterdir())
-    return {one.name: (one.read_bytes(), _TYPES[one.suffix]) for one in found if one.suffix in _TYPES}
+    found = sorted(STATIC.iterdir())
+    return {one.name: (one.read_bytes(), TYPES[one.suffix]) for one in found if one.suffix in TYPES}
 
 
 def static(request: Request) -> Response:

@@ -14,7 +14,7 @@ function address() {
   for (const [name, value] of new FormData(form)) {
     if (name !== "file" && String(value).trim()) asked.append(name, value);
   }
-  return "/?" + asked;
+  return "./?" + asked;
 }
 
 async function copy(button) {

@@ -21,7 +21,7 @@ function show(name, lines, options) {
 
 async function lookAll() {
   const told = await Promise.all(jobs.map(async (job) => {
-    const answer = await fetch("/run/metrics?job=" + encodeURIComponent(job));
+    const answer = await fetch("run/metrics?job=" + encodeURIComponent(job));
     return answer.ok ? answer.json() : { steps: [], loss: [], speed: [], evals: [], final: true };
   }));
   compared.hidden = !told.some((one) => one.steps.length > 1);

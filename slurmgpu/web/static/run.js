@@ -14,7 +14,7 @@ function withEvals(told) {
 }
 
 async function look() {
-  const answer = await fetch("/run/metrics?" + query);
+  const answer = await fetch("run/metrics?" + query);
   if (!answer.ok) return true;
   const told = await answer.json();
   box.hidden = !(told.steps.length > 1 || told.gpus.some((one) => one.use.length > 1));
@@ -38,7 +38,7 @@ const log = { number: "0", position: "" };
 
 async function more() {
   const asked = log.number;
-  const answer = await fetch(`/run/log?${query}&log=${asked}&position=${log.position}`);
+  const answer = await fetch(`run/log?${query}&log=${asked}&position=${log.position}`);
   if (!answer.ok || asked !== log.number) return false;
   const told = await answer.json();
   const said = document.getElementById("log-said");
