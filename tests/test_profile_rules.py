@@ -16,13 +16,15 @@ from ruamel.yaml import YAML
 
 from slurmgpu.errors import PlanError
 from slurmgpu.files.clusters import load_cluster
-from slurmgpu.files.data import data_folder
+from slurmgpu.files.data import data_folder, read_templates
 from slurmgpu.files.layered import Layered, Origin
 from slurmgpu.files.yaml import read_yaml, validate
+from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.job import Job
 from slurmgpu.models.plan import Plan
 from slurmgpu.planning.planner import make_plan
 from slurmgpu.planning.settled import Surroundings
+from slurmgpu.rendering.render import render_script
 
 # What the message of a refusal matches, by what is refused.
 REFUSALS = {
@@ -51,8 +53,8 @@ class Rule(NamedTuple):
         return planned(self.profile, Layered(self.told["job"], {(): Origin(f"{self.profile}: {self.says}")}))
 
 
-def planned(profile: str, job: str | Layered) -> Plan:
-    cluster = load_cluster(data_folder("clusters") / f"{profile}.yaml")
+def planned(profile: str, job: str | Layered, cluster: Cluster | None = None) -> Plan:
+    cluster = cluster or load_cluster(data_folder("clusters") / f"{profile}.yaml")
     layered = read_yaml(job, profile) if isinstance(job, str) else job
     layered.data = {"command": ["python", "train.py"], **layered.data}
     return make_plan(validate(Job, layered, "job"), cluster, Surroundings(work_dir="/w"))
@@ -144,11 +146,6 @@ def test_there_are_rules_of_every_shipped_profile() -> None:
 PLUG_INS = [
     ("cscs-daint", "pytorch-uenv", {"uenv": "pytorch/v2.8.0:/user-environment", "view": "default"}),
     ("cscs-clariden", "pytorch-uenv", {"uenv": "pytorch/v2.8.0:/user-environment", "view": "default"}),
-    (
-        "nersc-perlmutter",
-        "pytorch-shifter",
-        {"image": "nersc/pytorch:25.06.01", "module": "gpu,nccl-plugin"},
-    ),
 ]
 
 
@@ -159,6 +156,12 @@ def test_an_environment_of_a_plug_in_asks_for_it(
     job = f"{{resources: {{account: a_g, gpus: 1}}, environment: {environment}}}"
     made = {option.name: option.value for option in planned(profile, job).options}
     assert {name: made.get(name) for name in options} == options
+
+
+def test_shifter_runs_the_command_and_not_only_its_name_among_the_options() -> None:
+    job = "{resources: {account: a_g, gpus: 1, qos: debug, time: 5}, environment: pytorch-shifter}"
+    text = render_script(planned("nersc-perlmutter", job), read_templates())
+    assert re.search(r"shifter --image=docker:nersc/pytorch:25\.06\.01 --module=gpu,nccl-plugin", text)
 
 
 def test_a_jobs_own_option_goes_before_the_environments() -> None:
@@ -180,7 +183,14 @@ def test_an_environments_srun_options_stand_on_every_srun() -> None:
 
 def test_a_type_without_a_price_has_no_charge_rather_than_none_to_pay() -> None:
     job = "{resources: {account: a_g, qos: gpu, gpus: 'nvidia_h100_80gb_pcie_4g.40gb:1', memory: 10G, time: 60}}"
-    assert planned("uq-bunya", job).charge is None
+    assert planned("uq-bunya", job).charge == 50
+    cluster = load_cluster(data_folder("clusters") / "uq-bunya.yaml")
+    part = cluster.partitions["gpu_cuda"]
+    assert part.billing is not None
+    part = part.model_copy(update={"billing": part.billing.model_copy(update={"gpu_by_type": {"a100": 50}})})
+    assert (
+        planned("uq-bunya", job, cluster.model_copy(update={"partitions": {"gpu_cuda": part}})).charge is None
+    )
 
 
 def test_a_job_that_names_no_type_is_not_sent_to_other_cards_because_they_are_cheaper() -> None:

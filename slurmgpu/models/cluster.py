@@ -155,6 +155,8 @@ class Partition(Model):
     """The only QOS that are legal here (AllowQos); none: all."""
     denied_qos: tuple[Word, ...] = ()
     """QOS that are not legal here (DenyQos)."""
+    default_qos: Word | None = None
+    """The QOS of a job here that names none, where the site gives each partition its own; the plan names it."""
     own_qos: Word | None = None
     """The QOS whose limits hold for every job here (QoS=); left out, there is none."""
     default_memory_per_cpu: Memory | None = None
@@ -247,6 +249,9 @@ class Cluster(Model):
 
     def _check_qos(self) -> None:
         named = {f"partitions.{name}.own_qos": part.own_qos for name, part in self.partitions.items()}
+        named |= {
+            f"partitions.{name}.default_qos": part.default_qos for name, part in self.partitions.items()
+        }
         named["dialect.qos"] = self.dialect.qos
         for place, qos in named.items():
             if qos is not None and qos not in self.qos:

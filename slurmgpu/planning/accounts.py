@@ -79,6 +79,8 @@ def qos_candidates(cluster: Cluster, resources: Resources, partition: Partition 
     """The QOS to try, the best first: the one asked for, or the site's, or any where one must be named."""
     if resources.qos is not None:
         return [Chosen(resources.qos, "as asked", asked=True)]
+    if partition is not None and partition.default_qos is not None:
+        return [Chosen(partition.default_qos, "the partition's usual one")]
     usual = effective_qos(cluster, cluster.dialect.qos, resources.account, None)
     if partition is not None and partition.qos and usual is not None and usual not in partition.qos:
         allowed = [

@@ -58,9 +58,11 @@ def without_guesses(cluster: Cluster, resources: Resources) -> Doubted | None:
         name: _sure_of(name, partition, resources, guessed) for name, partition in cluster.partitions.items()
     }
     qos = {
-        name: rule.model_copy(update={"limits": Limits.model_construct()})
-        if rule.limits.model_fields_set and guessed("qos", f"qos.{name}", f"qos.{name}.limits")
-        else rule
+        name: rule.model_copy(
+            update={
+                "limits": _sure_of_limits(rule.limits, guessed, f"qos.{name}.limits", "qos", f"qos.{name}")
+            }
+        )
         for name, rule in cluster.qos.items()
     }
     sure = cluster.model_copy(update={"gpu_types": types, "partitions": partitions, "qos": qos})
@@ -83,10 +85,16 @@ def _sure_of(
         )
         for number, group in enumerate(partition.nodes)
     )
-    limits = partition.limits
-    if limits.model_fields_set and guessed(f"{there}.limits"):
-        limits = Limits.model_construct(default_time=limits.default_time)
+    limits = _sure_of_limits(partition.limits, guessed, f"{there}.limits")
     return partition.model_copy(update={"nodes": nodes, "limits": limits})
+
+
+def _sure_of_limits(limits: Limits, guessed: Callable[..., bool], place: str, *above: str) -> Limits:
+    stated = limits.model_fields_set - {"default_time"}
+    if stated and guessed(*above, place):
+        return Limits.model_construct(default_time=limits.default_time)
+    doubted = [field for field in sorted(stated) if guessed(f"{place}.{field}")]
+    return limits.model_copy(update={field: Limits.model_fields[field].get_default() for field in doubted})
 
 
 def _sure_of_nodes(
