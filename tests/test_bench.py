@@ -25,6 +25,7 @@ from slurmgpu.monitoring.benching.gathered import BenchJob, Part, jobs_in, jobs_
 from slurmgpu.monitoring.benching.networks import times
 from slurmgpu.monitoring.benching.node import lines
 from slurmgpu.monitoring.benching.page import page, page_of_parts
+from slurmgpu.monitoring.benching.ratios import ratios
 from slurmgpu.monitoring.benching.results import SCHEMA, read
 from slurmgpu.monitoring.benching.smaller import kinds_of, would_do
 from slurmgpu.monitoring.benching.tries import HEAD
@@ -452,6 +453,45 @@ def test_the_share_of_communication_is_in_the_table_and_in_the_verdict_and_unkno
     assert "with 128 samples a step in all (how much of a step is communication is unknown)" in said
     shown = tries(read(rows(tmp_path, ON_GPUS, *found)))
     assert [line[HEAD.index("Comm.")] for line in shown] == ["-", "25 %", "unknown"]
+
+
+def test_processes_and_data_parallel_stand_beside_the_published_figures_which_are_marked(
+    tmp_path: Path,
+) -> None:
+    found = read(
+        rows(
+            tmp_path,
+            ON_GPUS,
+            tried("base", 100),
+            tried("scaling", 100, how="each"),
+            tried("scaling", 250, how="dp", gpus=4),
+            tried("scaling", 320, how="each", processes=4),
+            tried("scaling", 400, how="whole", processes=4),
+            tried("scaling", 500, how="each", processes=8, nodes=2),
+        )
+    )
+    (table,) = ratios(found)
+    assert table.lines == [
+        ("1 process", "100 %", "100 %"),
+        ("DataParallel, 4 GPUs", "40 %", "about 70 %"),
+        ("DDP, 4 processes", "31 %", "about 30 %"),
+        ("DDP, 8 processes on 2 nodes", "20 %", "-"),
+    ]
+    assert table.head[-1] == "Published"
+    assert "published: a textbook" in table.note.lower()
+    assert "published: a textbook" in page("task", found).lower()
+
+
+def test_precisions_stand_beside_fp32_and_one_that_failed_is_said_to_have(tmp_path: Path) -> None:
+    found = (
+        tried("base", 190),
+        tried("precision", 100, precision="fp32", tf32=False),
+        tried("precision", 150, precision="fp32", tf32=True),
+        {"what": "precision", "precision": "fp16", "why": "error"},
+        tried("precision", 190, compile=True),
+    )
+    (table,) = ratios(read(rows(tmp_path, ON_GPUS, *found)))
+    assert table.lines == [("fp32", "1.00"), ("TF32", "1.50"), ("fp16", "failed")]
 
 
 def test_what_scales_well_is_asked_for_as_many_as_were_tried(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -14,18 +14,21 @@ from slurmgpu.monitoring.benching import networks, node, tries
 from slurmgpu.monitoring.benching.figures import Figure, figures, write_png
 from slurmgpu.monitoring.benching.gathered import Part, missing, slow
 from slurmgpu.monitoring.benching.page import page, page_of_parts
+from slurmgpu.monitoring.benching.ratios import ratios
 from slurmgpu.monitoring.benching.results import SCHEMA, Results
 from slurmgpu.monitoring.benching.verdict import judge
 from slurmgpu.monitoring.benching.wording import is_busy, machine_line
 from slurmgpu.printable import printable
 
 _NUMBERS_FROM = {"networks": 1, "node": 2, "task": 2}
-_PUBLISHED = "seconds per mini-batch, median; 2016: Shi et al., arXiv 1608.07249, Torch"
+_SOURCE = "Shi et al. (2016), arXiv 1608.07249, Torch"
+_PUBLISHED = f"seconds per mini-batch, median; published: {_SOURCE}"
 
 
 def show(kind: str, folder: Path, results: Results, *, as_json: bool) -> None:
     """Write the table and the page of what this machine measured, and print it."""
-    _write(folder, page(kind, results), _table(kind, results), figures(kind, results))
+    tables = {"table": _table(kind, results), **_ratio_tables(kind, results)}
+    _write(folder, page(kind, results), tables, figures(kind, results))
     _tell_if_busy(results)
     if as_json:
         click.echo(json.dumps({"schema": SCHEMA, "kind": kind, **_figures(kind, results)}, indent=2))
@@ -38,14 +41,19 @@ def show(kind: str, folder: Path, results: Results, *, as_json: bool) -> None:
 
 def show_parts(kind: str, folder: Path, parts: Sequence[Part], *, as_json: bool) -> None:
     """The same of a bench in jobs of its own: each job's under its name, and what is missing."""
-    lines = [(part.job.on, *line) for part in parts for line in _long_table(kind, part.results)[1:]]
-    head = _long_table(kind, parts[0].results)[0]
+    tables: dict[str, list[Sequence[str]]] = {}
+    for part in parts:
+        for name, (head, *lines) in {
+            "table": _long_table(kind, part.results),
+            **_ratio_tables(kind, part.results),
+        }.items():
+            tables.setdefault(name, [("On", *head)]).extend((part.job.on, *line) for line in lines)
     drawn = [
         one._replace(title=f"{part.job.on}: {one.title}")
         for part in parts
         for one in figures(kind, part.results)
     ]
-    _write(folder, page_of_parts(kind, parts), [("On", *head), *lines], drawn)
+    _write(folder, page_of_parts(kind, parts), tables, drawn)
     if as_json:
         jobs = [
             {"on": one.job.on, "run_dir": one.job.run_dir, "state": one.state, **_figures(kind, one.results)}
@@ -68,10 +76,17 @@ def show_parts(kind: str, folder: Path, parts: Sequence[Part], *, as_json: bool)
 
 def _figures(kind: str, results: Results) -> dict[str, object]:
     found: dict[str, object] = {"whole": results.whole, "machine": results.machine, "rows": results.rows}
+    if kind == "networks":
+        found["published"] = {
+            "source": _SOURCE,
+            "places": networks.PUBLISHED_PLACES,
+            "seconds": networks.PUBLISHED,
+        }
     if kind == "task":
         verdict = judge(results)
         found["sentences"] = verdict.sentences
         found["proposals"] = [one._asdict() for one in verdict.proposals]
+        found["ratios"] = [one._asdict() for one in ratios(results)]
     return found
 
 
@@ -104,12 +119,19 @@ def _long_table(kind: str, results: Results) -> list[Sequence[str]]:
     return [("Network", "Where", "Seconds"), *lines]
 
 
-def _write(folder: Path, html: str, table: Sequence[Sequence[str]], drawn: Sequence[Figure]) -> None:
+def _ratio_tables(kind: str, results: Results) -> dict[str, list[Sequence[str]]]:
+    return {one.name: [one.head, *one.lines] for one in ratios(results)} if kind == "task" else {}
+
+
+def _write(
+    folder: Path, html: str, tables: Mapping[str, Sequence[Sequence[str]]], drawn: Sequence[Figure]
+) -> None:
     """Write the files; what was measured is shown on the terminal even where they cannot be."""
     try:
         (folder / "page.html").write_text(html, encoding="utf-8")
-        with (folder / "table.csv").open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows(table)
+        for name, lines in tables.items():
+            with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file).writerows(lines)
         write_png(folder / "plots.png", drawn)
     except OSError as error:
         note(f"{folder}: the page and the table could not be written: {error.strerror}")
@@ -117,20 +139,30 @@ def _write(folder: Path, html: str, table: Sequence[Sequence[str]], drawn: Seque
 
 def _print(kind: str, results: Results) -> None:
     click.echo(printable(machine_line(results)))
-    lines = _table(kind, results)
-    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
-    for at, line in enumerate(lines):
-        cells = [
-            cell.rjust(width) if number >= _NUMBERS_FROM[kind] else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        text = printable("  ".join(cells).rstrip())
-        click.echo(click.style(text, bold=True) if at == 0 else text)
+    _print_table(_table(kind, results), _NUMBERS_FROM[kind])
     if kind != "task":
         return
+    for one in ratios(results):
+        click.echo(f"\n{one.title}")
+        _print_table([one.head, *one.lines], 1)
+        if one.note:
+            click.echo(one.note)
     verdict = judge(results)
     click.echo()
     for sentence in verdict.sentences:
         click.echo(printable(f"{sentence[:1].upper()}{sentence[1:]}."))
-    for one in verdict.proposals:
-        click.echo(click.style(printable(f"{one.key}: {one.value}"), bold=True) + printable(f"  ({one.why})"))
+    for each in verdict.proposals:
+        click.echo(
+            click.style(printable(f"{each.key}: {each.value}"), bold=True) + printable(f"  ({each.why})")
+        )
+
+
+def _print_table(lines: Sequence[Sequence[str]], numbers_from: int) -> None:
+    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+    for at, line in enumerate(lines):
+        cells = [
+            cell.rjust(width) if number >= numbers_from else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        text = printable("  ".join(cells).rstrip())
+        click.echo(click.style(text, bold=True) if at == 0 else text)

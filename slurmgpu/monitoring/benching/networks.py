@@ -10,7 +10,7 @@ from slurmgpu.monitoring.json_rows import Row, whole
 
 __all__ = ["PUBLISHED", "PUBLISHED_PLACES", "Table", "lines", "place_of", "seconds", "times"]
 
-PUBLISHED_PLACES = ("best CPU, 2016", "GTX 1080, 2016")
+PUBLISHED_PLACES = ("published: CPU", "published: GTX 1080")
 PUBLISHED: Mapping[str, tuple[float, float]] = {
     "FCN-S": (0.382, 0.031),
     "AlexNet-S": (1.090, 0.023),

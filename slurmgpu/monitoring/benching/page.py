@@ -8,6 +8,7 @@ from slurmgpu.monitoring.benching import node, tries
 from slurmgpu.monitoring.benching.figures import figures, svg
 from slurmgpu.monitoring.benching.gathered import Part, missing, slow
 from slurmgpu.monitoring.benching.networks import PUBLISHED_PLACES, lines, seconds, times
+from slurmgpu.monitoring.benching.ratios import ratios
 from slurmgpu.monitoring.benching.results import Results, median
 from slurmgpu.monitoring.benching.verdict import judge
 from slurmgpu.monitoring.benching.wording import machine_line
@@ -49,7 +50,7 @@ def _of_machine(kind: str, results: Results) -> Iterator[str]:
 def _networks(results: Results) -> Iterator[str]:
     found = times(results)
     rows = [[text(name), *cells] for name, *cells in lines(found)]
-    heads = ("Network", "Mini-batch", *found.places, *(f"published: {one}" for one in PUBLISHED_PLACES))
+    heads = ("Network", "Mini-batch", *found.places, *PUBLISHED_PLACES)
     yield table("Seconds per mini-batch, median", heads, rows, 1)
     yield (
         '<p class="soft">Published: Shi et al. (2016), arXiv 1608.07249, Torch; other software on other machines.</p>'
@@ -85,4 +86,8 @@ def _task(results: Results) -> Iterator[str]:
         yield f'<h3>What follows</h3><ul class="next">{"".join(items)}</ul>'
     rows = [[text(what), text(setting), *figures] for what, setting, *figures in tries.lines(results)]
     yield table("What was tried", tries.HEAD, rows, 2)
+    for one in ratios(results):
+        yield table(one.title, one.head, [[text(name), *cells] for name, *cells in one.lines], 1)
+        if one.note:
+            yield f'<p class="soft">{text(one.note[:1].upper() + one.note[1:])}.</p>'
     yield from map(svg, figures("task", results))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from slurmgpu.monitoring.benching.ratios import precision_of
 from slurmgpu.monitoring.benching.results import Results
 from slurmgpu.monitoring.benching.smaller import kinds_in, would_do
 from slurmgpu.monitoring.benching.wording import digits
@@ -196,10 +197,10 @@ def _number_of_workers(row: Row) -> str:
 
 def _precision(results: Results, base: _Try) -> Verdict:
     tried = _of(results, "precision")
-    plain = next((one for one in tried if _named(one.row) == "fp32"), None)
+    plain = next((one for one in tried if precision_of(one.row) == "fp32"), None)
     sentences, faster = [], list[_Try]()
     for one in tried:
-        name = _named(one.row)
+        name = precision_of(one.row)
         if one is plain:
             continue
         if plain is None or name in _LAYOUTS:
@@ -211,7 +212,7 @@ def _precision(results: Results, base: _Try) -> Verdict:
         ):
             faster.append(one)
     for row in _failed(results, "precision"):
-        sentences.append(f"with {_named(row)}, it does not run: {row.get('why')}")
+        sentences.append(f"with {precision_of(row)}, it does not run: {row.get('why')}")
     if not faster:
         return Verdict(sentences, [])
     best = max(one.rate for one in faster)
@@ -219,13 +220,7 @@ def _precision(results: Results, base: _Try) -> Verdict:
         one for one in faster if one.rate >= ENOUGH * best
     )  # bf16, which needs no scaler, comes first
     why = f"{chosen.rate / base.rate:.2f} times as fast as now"
-    return Verdict(sentences, [Proposal("train.precision", _named(chosen.row), why)])
-
-
-def _named(row: Row) -> str:
-    """Which precision or layout was tried: `fp32`, `TF32`, `bf16`, `compile`."""
-    layout = next((key for key in _LAYOUTS if key in row), None)
-    return layout or ("TF32" if row.get("tf32") is True else str(row.get("precision")))
+    return Verdict(sentences, [Proposal("train.precision", precision_of(chosen.row), why)])
 
 
 def _scaling(results: Results, base: _Try) -> Verdict:
