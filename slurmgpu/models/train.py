@@ -53,10 +53,21 @@ class TrainSettings(BaseModel):
         "or slurmgpu:NAME for one that comes with slurmgpu.",
         examples=["task.py:Digits", "slurmgpu:gpt2"],
     )
-    strategy: Literal["auto", "single", "ddp", "dp"] = Field(
+    strategy: Literal["auto", "single", "ddp", "dp", "fsdp2"] = Field(
         "auto",
         description="How the processes work together. auto: ddp for several processes, single for one; "
-        "dp: one process with all GPUs (nn.DataParallel), for comparison and for old code.",
+        "dp: one process with all GPUs (nn.DataParallel), for comparison and for old code; "
+        "fsdp2: each process keeps a piece of the model and of the optimizer's state (torch 2.6 or newer).",
+    )
+    reshard_after_forward: bool = Field(
+        True,
+        description="fsdp2: whether a block's parameters are given back after its forward pass and gathered once more for the "
+        "backward pass; false: faster, and takes the memory of the whole model.",
+    )
+    cpu_offload: bool = Field(
+        False,
+        description="fsdp2: whether the pieces of the model, their gradients and the optimizer's state lie in the CPU's memory "
+        "while they are not computed with; much slower.",
     )
     device: Literal["auto", "cpu"] = Field(
         "auto",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Optional, TypeVar
 
 import torch
@@ -17,12 +17,15 @@ import torch
 from .batches import to_device
 from .data import count_workers, eval_batches, same_length
 from .errors import EvaluationFailed
+from .order import mix
 from .outputs import Outputs, Rows, in_order
 from .precision import Precision
 from .processes.group import Group
+from .processes.ranks import Ranks
 from .saving import randomness
 from .session import Session
 from .settings import Config, Settings
+from .sharding.local import local, settle
 from .task import Data, Scalar, Task
 from .watching.watch import Watch
 
@@ -47,6 +50,8 @@ class _Set(NamedTuple):
     batches: Iterable[object]
     sizes: list[int]
     data: Data
+    rounds: int = 0
+    """Batches of the rank that has the most: on a sharded model all ranks make as many forward passes."""
 
     def called(self, measure: str) -> str:
         """The name of a measure; with one set alone its own."""
@@ -71,6 +76,7 @@ class Evaluation:
         self._group: Group = session.group
         self._watch: Watch = session.watch
         self._sets: list[_Set] = []
+        self._sharded = session.sharded
 
     def load(self, train: Optional[Data], settings: Settings, micro: int) -> None:
         """Load the test sets, and compare the lengths of all data among the ranks; a stream has none (None)."""
@@ -82,7 +88,8 @@ class Evaluation:
             batches, sizes = eval_batches(
                 data, micro, group, seed=settings.seed, workers=workers, collate=self._task.collate
             )
-            self._sets.append(_Set(name, batches, sizes, data))
+            most = -(-len(range(0, len(data), group.ranks.world_size)) // micro)
+            self._sets.append(_Set(name, batches, sizes, data, most))
 
     def try_out(self, model: torch.nn.Module, size: int) -> None:
         """Evaluate the first batch of each set, of so many samples; nothing is kept of it, and no other rank is asked."""
@@ -108,7 +115,11 @@ class Evaluation:
         """
         whole = self._sets
         self._sets = [
-            each._replace(batches=itertools.islice(each.batches, batches), sizes=each.sizes[:batches])
+            each._replace(
+                batches=itertools.islice(each.batches, batches),
+                sizes=each.sizes[:batches],
+                rounds=each.rounds if batches is None else min(batches, each.rounds),
+            )
             for each in whole
         ]
         try:
@@ -136,7 +147,8 @@ class Evaluation:
         """What ``_conclude`` needs: the measures of all ranks, the names of their outputs, and this rank's outputs."""
         group, watch = self._group, self._watch
         group.share_buffers(model)
-        before = trained_sums(model) if group.ranks.first else []  # what is saved is rank 0's
+        # What is saved is rank 0's, or of a sharded model each rank's.
+        before = trained_sums(model) if group.ranks.first or self._sharded else []
         random_state = randomness.capture(
             group.device
         )  # when and how one tests must not change what is learned
@@ -179,10 +191,38 @@ class Evaluation:
         sums: dict[str, tuple[float, float]] = {}
         for each in self._sets:
             rows = Outputs()
-            found = self._sums(model, zip(each.batches, each.sizes), rows)
+            found = self._sums(model, self._rounds_of(each), rows)
             sums.update({each.called(name): pair for name, pair in found.items()})
             outputs.append(rows.whole())
         return _Part(sums, [list(each) for each in outputs], self._watch.wanted)
+
+    def _rounds_of(self, which: _Set) -> Iterator[tuple[object, int]]:
+        """This rank's batches with their sizes, up to where a stop is wanted.
+
+        On a sharded model each forward pass needs all ranks: who has fewer batches takes a stand-in, of size 0, and all break
+        off together.
+        """
+        given = 0
+        for batch, size in zip(which.batches, which.sizes):
+            if self._stops():
+                return
+            given += 1
+            yield batch, size
+        while self._sharded and given < which.rounds and not self._stops():
+            given += 1
+            yield self._stand_in(which.data), 0
+
+    def _stops(self) -> bool:
+        if not self._sharded:
+            return self._watch.wanted
+        wanted = torch.tensor(float(self._watch.wanted), device=self._group.device)
+        return bool(self._group.sum(wanted) > 0)
+
+    def _stand_in(self, data: Data) -> object:
+        """A batch of the first sample."""
+        alone = Group(Ranks(), self._group.device)
+        batches, _ = eval_batches(data, 1, alone, seed=0, workers=0, collate=self._task.collate)
+        return next(iter(batches))
 
     def _sums(
         self, model: torch.nn.Module, batches: Iterable[tuple[object, int]], outputs: Outputs
@@ -191,10 +231,11 @@ class Evaluation:
         sums: dict[str, list[Scalar]] = {}
         with torch.no_grad():
             for batch, size in batches:
-                if self._watch.wanted:
-                    break
                 with self._precision.autocast():
-                    answer = self._task.evaluate(model, to_device(batch, self._group.device), size)
+                    answer = self._task.evaluate(model, to_device(batch, self._group.device), size or 1)
+                self._watch.beats += 1
+                if not size:
+                    continue
                 rows = {}
                 for name, value in answer.items():
                     if not isinstance(value, tuple):
@@ -205,7 +246,6 @@ class Evaluation:
                     entry[1] = entry[1] + _wide(value[1])
                 if rows:
                     outputs.add(rows)
-                self._watch.beats += 1
         return {name: (float(total), float(count)) for name, (total, count) in sums.items()}
 
     def _conclude(
@@ -220,19 +260,24 @@ class Evaluation:
             return Results(values, {})
         gathered = [self._gather([part[n] for part in names], own) for n, own in enumerate(outputs)]
         found, failure, changed = Results({}, {}), None, False
-        if self._group.ranks.first:
+        if self._group.ranks.first or (self._sharded and self._task.has("sample")):
             before, random_state = trained_sums(model), randomness.capture(self._group.device)
             model.eval()
             try:
-                found = self._alone(model, gathered, values)
+                if self._sharded:
+                    found = self._drawn_together(model)
+                if self._group.ranks.first:
+                    found = self._alone(model, gathered, values, found)
             except Exception as error:
                 failure = error
             model.train()
             randomness.restore(random_state, self._group.device)
             changed = failure is not None and _differ(before, trained_sums(model))
-        more, failed, changed = self._group.gather((found.values, failure is not None, changed))[0]
+        everyone = self._group.gather((found.values, failure is not None, changed))
+        failed = [rank for rank, (_, has_failed, _) in enumerate(everyone) if has_failed]
         if failed:
-            raise EvaluationFailed([0], failure, changed)
+            raise EvaluationFailed(failed, failure, any(changed for _, _, changed in everyone))
+        more = everyone[0][0]
         return Results({**values, **more}, found.texts)
 
     def _gather(self, names: list[list[str]], own: Rows) -> dict[str, list[Any]]:
@@ -240,17 +285,36 @@ class Evaluation:
         wanted = dict.fromkeys(name for part in names for name in part)
         return {name: self._group.collect(own.pop(name, None)) for name in wanted}
 
+    def _drawn_together(self, model: torch.nn.Module) -> Results:
+        """What the task generates, by all ranks at once: a sharded model's forward pass needs all of them.
+
+        They draw the same, so that they go the same way.
+        """
+        if not self._task.has("sample"):
+            return Results({}, {})
+        randomness.seed_all(mix(self._cfg.seed, 2) >> 1)
+        with torch.no_grad(), self._precision.autocast():
+            texts, numbers = self._task.sample(model, self._cfg)
+        return Results(numbers, texts)
+
     def _alone(
-        self, model: torch.nn.Module, gathered: list[dict[str, list[Any]]], values: Mapping[str, float]
+        self,
+        model: torch.nn.Module,
+        gathered: list[dict[str, list[Any]]],
+        values: Mapping[str, float],
+        drawn: Results,
     ) -> Results:
+        """What rank 0 finds, beside what was ``drawn`` already."""
         found: dict[str, float] = {}
         for each, outputs in zip(self._sets, gathered):
             if outputs:
                 rows = {name: in_order(name, outputs.pop(name), len(each.data)) for name in list(outputs)}
                 answer = self._task.finish(rows)
                 found.update({each.called(name): value for name, value in answer.items()})
-        texts: dict[str, str] = {}
-        if self._task.has("sample"):
+        texts = drawn.texts
+        if self._sharded:
+            found.update(drawn.values)
+        elif self._task.has("sample"):
             with torch.no_grad(), self._precision.autocast():
                 texts, numbers = self._task.sample(model, self._cfg)
             found.update(numbers)
@@ -260,8 +324,10 @@ class Evaluation:
 
 def trained_sums(model: torch.nn.Module) -> list[torch.Tensor]:
     """The sum of each parameter that is trained: a fraction of what it costs to look at each value."""
+    settle(model)
     trained = [each.detach() for each in model.parameters() if each.requires_grad]
-    # Those of fp16 would overflow in fp16.
+    # Those of fp16 would overflow in fp16. Of sharded ones it is this rank's piece.
+    trained = [local(each) for each in trained]
     return [each.sum(dtype=torch.float32 if each.dtype == torch.float16 else None) for each in trained]
 
 

@@ -6,17 +6,18 @@ Prints one line of JSON about what it wrote. Whether the checkpoint is intact ha
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import sys
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
 from .errors import TrainingError
 from .files import sync_folder, write_whole
+from .versions import with_versions
 
-__all__ = ["AVERAGE", "export", "plain_names", "with_versions"]
+__all__ = ["AVERAGE", "export", "plain_names"]
 
 AVERAGE = "average.pt"
 """The part of a checkpoint with the average of the weights, where there is one."""
@@ -29,16 +30,27 @@ def export(folder: Path, target: Path, part: str = "model") -> dict[str, int]:
     """Write a part of the generation in ``folder`` to a file, whole or not at all; tensors, values, bytes, and whether it is
     an average.
 
+    A file named ``.safetensors`` is of that format, and written tensor by tensor; any other is torch's. Sharded tensors are
+    put together.
+
     Raises:
         TrainingError: there is no such part, or ``load_state_dict`` would not take it.
     """
     import torch
 
-    state = _find(folder, part)
+    from .saving.pieces import Pieces
+    from .weights import safetensors
+
+    found, pieces = _find(folder, part), Pieces(folder)
+    if target.suffix == ".safetensors":
+        state, fill = _by_name(found, folder, part), safetensors.writer(pieces.tensors(found))
+    else:
+        state = pieces.resolved(found)
+        fill = lambda file: torch.save(state, cast("IO[bytes]", file))  # noqa: E731
     # A name that nobody can tell beforehand, and lay a link there: the folder may be one that others write into.
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
-        facts = write_whole(temporary, lambda file: torch.save(state, cast("IO[bytes]", file)))
+        facts = write_whole(temporary, fill)
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
@@ -51,6 +63,11 @@ def export(folder: Path, target: Path, part: str = "model") -> dict[str, int]:
 
 def _sizes(value: object) -> Iterator[int]:
     """The number of values in each tensor, however deep it lies."""
+    from .saving.pieces import is_note
+
+    if is_note(value):
+        yield math.prod(cast("Any", value)["shape"])
+        return
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
@@ -58,6 +75,19 @@ def _sizes(value: object) -> Iterator[int]:
             yield from _sizes(each)
     elif hasattr(value, "numel"):
         yield value.numel()
+
+
+def _by_name(state: Mapping[object, object], folder: Path, part: str) -> Mapping[object, object]:
+    """A state that a safetensors file can hold: tensors by name, and nothing else."""
+    from .saving.pieces import is_note
+
+    others = [name for name, each in state.items() if not (is_note(each) or hasattr(each, "numel"))]
+    if others:
+        raise TrainingError(
+            f"{folder.name}: {part} has {others[0]!r}, which is no tensor, and a safetensors file holds tensors alone: "
+            "export it to a file named otherwise, such as .pt"
+        )
+    return state
 
 
 def _find(folder: Path, part: str) -> Mapping[object, object]:
@@ -126,26 +156,6 @@ def plain_names(state: Mapping[object, object], *, wrapped: bool) -> dict[object
     if len(plain) != len(state):
         raise TrainingError("two tensors would get one name: the state has them compiled and not compiled")
     return with_versions(plain, state, lambda module: str(_without_compiled(module))[cut:])
-
-
-def with_versions(
-    state: dict[Any, Any], of: object, renamed: Callable[[str], str] = lambda module: module
-) -> dict[Any, Any]:
-    """The state with the versions of its modules, as ``state_dict()`` has them beside its entries.
-
-    A module whose layout has changed reads a state without a version as one of its first, and changes what it reads.
-    """
-    versions = getattr(of, "_metadata", None)
-    if not isinstance(versions, Mapping):
-        return state
-    found: Any = OrderedDict(state)
-    found._metadata = OrderedDict(
-        (renamed(module), {"version": facts["version"]})
-        for module, facts in versions.items()
-        if isinstance(facts, Mapping) and isinstance(facts.get("version"), int)
-    )
-    kept: dict[Any, Any] = found
-    return kept
 
 
 def _without_compiled(name: object) -> object:

@@ -36,6 +36,8 @@ from .schedules import make_epoch_schedule, make_schedule
 from .session import Session
 from .settings import Config, Settings, micro_batch
 from .setup import make_model, set_backends, spread
+from .sharding import fully
+from .sharding.local import settle
 from .step import Step, Trained, means, put_back
 from .streams import ENDLESS, Stream
 from .task import Data, Task, is_stream
@@ -87,9 +89,15 @@ class Loop:
         cfg = Config(settings)
         set_backends(settings)
         seed_all(settings.seed)
-        self.model = make_model(task, cfg, settings, group.device)
+        self.sharded = session.sharded = fully.is_asked_for(settings, group)
+        if self.sharded:
+            fully.refuse(task, settings)
+        # A model that is sharded goes to the device piece by piece.
+        self.model = make_model(task, cfg, settings, torch.device("cpu") if self.sharded else group.device)
         if session.found is None:  # a checkpoint has all weights
             load_pretrained(self.model, settings, group, self.console)
+        if self.sharded:
+            self.model = fully.fully_sharded(self.model, task, settings, group)
         self.wrapped: torch.nn.Module = self.model
         self._load_data(cfg)
         # Before the optimizer, which may want their parameters, and once more for what came with it.
@@ -425,6 +433,8 @@ class Loop:
         finally:
             put_back(self.model.buffers(), own)
             put_generators_back(generators, states)
+            if self.sharded:
+                settle(self.model)
 
     def generators(self) -> list[Any]:
         """Random generators that the model and the task keep; those of a stream go on with it."""
@@ -521,14 +531,19 @@ class Loop:
     def health(self) -> Union[torch.Tensor, list[float]]:
         """The open losses' totals and, on rank 0, a number that is finite as long as all trained parameters are.
 
-        A finite loss may have a gradient that is not: the parameters show it a step before the next loss does.
+        A finite loss may have a gradient that is not: the parameters show it a step before the next loss does. Of a sharded
+        model each rank sees its own.
         """
         totals = self.meter.totals()
-        sums = trained_sums(self.model) if self.group.ranks.first else []
+        sums = trained_sums(self.model) if self.group.ranks.first or self.sharded else []
         if not sums:
             return totals
         mark = torch.stack([torch.isfinite(each) for each in sums]).all().double().reciprocal()
-        return torch.cat([totals, mark[None]]) if isinstance(totals, torch.Tensor) else [*totals, mark.item()]
+        return (
+            torch.cat([totals, mark[None].to(totals.device)])
+            if isinstance(totals, torch.Tensor)
+            else [*totals, mark.item()]
+        )
 
     def flush(self) -> None:
         """Write the line that is still on its way."""

@@ -18,9 +18,11 @@ from .order import Order, shares
 from .processes.given import check, visible
 from .processes.group import Group
 from .processes.ranks import from_environment
+from .saving.pieces import fit_model, fit_optimizer, refuse_uneven
 from .saving.saver import Saving
 from .saving.snapshot import plain_state, try_out
 from .session import Limits, Session
+from .sharding.local import is_sharded
 from .watching.console import Console
 from .watching.signals import Signals
 
@@ -104,14 +106,23 @@ class Run:
         time limit stop the run in good order.
 
         Models, optimizers, schedules and scalers are the same on all ranks, and rank 0 saves them; of a model's buffers,
-        and of everything else, each rank saves its own.
+        and of everything else, each rank saves its own. Of sharded models (``fully_shard``, ``parallelize_module``) and their
+        optimizers each rank saves its pieces, and they can be put back with another number of processes, or not sharded.
 
         Raises:
             TrainingError: the checkpoint does not fit, or a part cannot be saved and put back.
         """
         for name, part in parts.items():
             try_out(part, name)
+            if not isinstance(part, (torch.nn.Module, torch.optim.Optimizer)) and _sharded_in(
+                plain_state(part)
+            ):
+                raise TrainingError(
+                    f"{name} ({type(part).__name__}) has sharded tensors in its state, and is neither a model nor an "
+                    "optimizer: nothing says how to cut them when they are put back; keep them in a module"
+                )
         self._parts = parts
+        self._session.sharded = any(map(_has_pieces, parts.values()))
         found = self._session.found
         if found is not None:
             saved = self._session.read("state.pt")
@@ -121,7 +132,7 @@ class Run:
                 )
             for name, part in parts.items():
                 try:
-                    part.load_state_dict(saved[name])
+                    part.load_state_dict(self._fitted(part, saved[name]))
                 except (RuntimeError, ValueError, KeyError) as error:
                     raise TrainingError(
                         f"{found.path} does not fit what state() was given as {name}: {error}\n"
@@ -189,7 +200,19 @@ class Run:
         if self._through:
             self._session.let_go()
 
+    def _fitted(self, part: Any, saved: Any) -> Any:
+        """A saved state, cut over the ranks as the part is now."""
+        pieces, rank = self._session.pieces, self._group.ranks.rank
+        if isinstance(part, torch.nn.Module):
+            return fit_model(saved, part.state_dict(), pieces, rank)
+        if isinstance(part, torch.optim.Optimizer):
+            return fit_optimizer(part, saved, pieces, rank)
+        return saved
+
     def _begin_save(self) -> None:
+        if self._session.sharded:
+            for part in self._parts.values():
+                refuse_uneven(part)
         states = {name: plain_state(part) for name, part in self._parts.items()}
         facts = {"samples": self._samples}
         self._session.save(self.step, lambda: {"state.pt": states}, lambda: self._own(states), facts)
@@ -223,3 +246,20 @@ class Run:
             with torch.no_grad():
                 for each, value in saved.items():
                     now[each].copy_(value)
+
+
+def _sharded_in(value: Any) -> bool:
+    """Whether there is a tensor in a state of which each rank has a piece."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return any(map(_sharded_in, value))
+    return is_sharded(value)
+
+
+def _has_pieces(part: Any) -> bool:
+    """Whether it is a model of which each rank has a piece, or an optimizer of such a one."""
+    if isinstance(part, torch.nn.Module):
+        return any(map(is_sharded, part.parameters()))
+    groups = part.param_groups if isinstance(part, torch.optim.Optimizer) else []
+    return any(is_sharded(each) for group in groups for each in group["params"])

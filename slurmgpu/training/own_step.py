@@ -203,7 +203,7 @@ class OwnStep(Step):
         if self._guards:
             if self._scaler is not None:
                 self._scaler.unscale_(optimizer.optimizer)
-            norm = clipped_norm(optimizer.parameters, self.settings.clip_norm)
+            norm = clipped_norm(optimizer.parameters, self.settings.clip_norm, self.group.device)
             if self._logs_norm:
                 self.meter.means.add(norm_name(optimizer.name), self._keep(norm))
             if self._skips and not math.isfinite(norm):

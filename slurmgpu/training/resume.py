@@ -15,6 +15,7 @@ from .optimizers import Schedule, load_state
 from .order import mix
 from .saving import randomness
 from .saving.checkpoint import Generation, counts
+from .saving.pieces import fit_model, fit_optimizer
 from .settings import Settings
 from .step import put_back
 from .streams import Stream
@@ -40,10 +41,13 @@ def restore(loop: Loop) -> None:
     assert found is not None
     name, facts = found.path.name, found.manifest
     try:
-        loop.model.load_state_dict(session.read("model.pt"))
+        pieces, rank = session.pieces, loop.group.ranks.rank
+        loop.model.load_state_dict(fit_model(session.read("model.pt"), loop.model.state_dict(), pieces, rank))
         state = session.read("training.pt")
+        state["optimizer"] = fit_optimizer(loop.optimizer, state["optimizer"], pieces, rank)
         if loop.average is not None and AVERAGE in facts["parts"]:
-            loop.average.load_state_dict(session.read(AVERAGE))
+            averages = fit_model(session.read(AVERAGE), loop.average.state_dict(), pieces, rank)
+            loop.average.load_state_dict(averages)
         # Earlier versions evaluated at the ends of epochs alone, and do not say at which step.
         tested = facts.get("tested", 0)
         loop.position = Position(facts["step"], _samples(loop, found), facts["evaluated"], tested)

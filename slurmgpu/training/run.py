@@ -16,16 +16,18 @@ from .fitting.finder import find, found_before
 from .generators import states_of
 from .judging import is_spent
 from .loop import Loop
-from .optimizers import left_out, unknown_options
+from .optimizers import by_name, left_out, unknown_options
 from .processes.group import Group
 from .resume import restore, restore_rank
 from .saving.checkpoint import Generation
 from .saving.checkpoint import require as require_facts
+from .saving.pieces import refuse_uneven
 from .saving.saver import Saved, Saving
 from .saving.snapshot import plain_state, reserve, try_out
 from .schedules import warmup_steps
 from .session import Limits, Session
 from .settings import Config, Settings, divided
+from .sharding import fully
 from .task import Task, load
 from .watching import profiling
 from .watching.advice import awkward_sizes, is_full, lone_samples, memory_advice, tensor_core_multiple
@@ -52,6 +54,8 @@ def check_strategy(settings: Settings, world_size: int) -> None:
             f"strategy is {settings.strategy}, but world size is {world_size}: "
             "use strategy ddp or auto, or start one process"
         )
+    if settings.strategy == "fsdp2" and world_size > 1:
+        fully.require_torch()
 
 
 def train(
@@ -200,7 +204,8 @@ class _Run:
         self.loop.draw()
         if not self._reserved and self.session.watch.step > self.session.first_step:
             self._reserved = True  # after the first step the optimizer has its state
-            if self.group.device.type == "cuda" and self.group.ranks.first:
+            # A sharded model gives its state from the thread alone that steps.
+            if self.group.device.type == "cuda" and self.group.ranks.first and not self.loop.sharded:
                 # The states may change beside it, and pinned memory may be short: the first save is slower then.
                 with contextlib.suppress(RuntimeError):
                     average = self.loop.average
@@ -325,6 +330,9 @@ class _Run:
     def _common(self) -> dict[str, object]:
         """What all ranks have in common, by the names of the files."""
         loop = self.loop
+        if loop.sharded:
+            for each in by_name(loop.optimizer).values():
+                refuse_uneven(each)
         average = {} if loop.average is None else {AVERAGE: loop.average.state_dict()}
         training = {
             "optimizer": loop.optimizer.state_dict(),

@@ -21,6 +21,7 @@ from .saving.bound import Bound
 from .saving.budget import Budget
 from .saving.checkpoint import Generation
 from .saving.lock import Hold, Lock
+from .saving.pieces import Pieces
 from .saving.saver import Saved, Saver, Saving
 from .saving.snapshot import Snapshot
 from .saving.trial import Cost, try_saving
@@ -71,10 +72,10 @@ class Session:
         self._lock = Lock(self._folder, environment, console.say) if group.ranks.first else None
         self._end = _end_time(environment)
         try:
-            opened = group.on_first(lambda: self._open(saving.resume))
+            anew, self.restart, token = group.on_first(lambda: self._open(saving.resume))
+            self.found, notes = self._find(anew)
         except OSError as error:
             raise TrainingError(f"cannot use the run directory {run_dir}: {error}") from error
-        self.found, notes, self.restart, token = opened
         for note in notes:
             console.say(f"note: {note}")
         self.first_step = 0 if self.found is None else int(self.found.manifest["step"])
@@ -87,9 +88,22 @@ class Session:
         self._margin = min(limits.stop_margin, max(0.0, self._end - time.time()) / 10)
         self._signals: Optional[Signals] = None
         self._on_saved: Callable[[Saved], None] = lambda _saved: None
+        self.sharded = False
+        """Whether what all have in common holds tensors of which each rank has a piece."""
 
-    def _open(self, resume: bool) -> tuple[Optional[Generation], list[str], int, str]:
-        """Lock, clear away what a kill left, and find where to go on (rank 0 only)."""
+    def _find(self, anew: Optional[str]) -> tuple[Optional[Generation], list[str]]:
+        """Where to go on, and what to say of it; all ranks look through a checkpoint together."""
+        if anew is not None:
+            return None, [anew]
+        try:
+            return checkpoint.newest_intact(self._folder, self.group)
+        except BaseException:
+            if self._lock is not None:
+                self._lock.release()
+            raise
+
+    def _open(self, resume: bool) -> tuple[Optional[str], int, str]:
+        """Lock, and clear away what a kill left (rank 0 only); why the training begins anew, the starts so far, the lock."""
         assert self._lock is not None
         self._lock.acquire()
         try:
@@ -98,7 +112,7 @@ class Session:
             self._lock.release()
             raise
 
-    def _look(self, resume: bool) -> tuple[Optional[Generation], list[str], int]:
+    def _look(self, resume: bool) -> tuple[Optional[str], int]:
         assert self._lock is not None
         state = self.run_dir / "state"
         state.mkdir(exist_ok=True)
@@ -113,10 +127,11 @@ class Session:
             aside.mkdir()
             for path in self._folder.glob("*step-*"):
                 path.rename(aside / path.name)
-            note = f"resume is false: the earlier checkpoints are now in {aside.name}, training starts anew"
-            return None, [note], restart
-        found, notes = checkpoint.newest_intact(self._folder)
-        return found, notes, restart
+            return (
+                f"resume is false: the earlier checkpoints are now in {aside.name}, training starts anew",
+                restart,
+            )
+        return None, restart
 
     def _lead(self, seconds: float) -> Optional[int]:
         """Steps that the next save is begun early, after one that has taken so many seconds."""
@@ -158,8 +173,8 @@ class Session:
     ) -> None:
         """Begin to save a step, after the save before it has come to its end.
 
-        ``common`` gives rank 0's parts (what is the same on all ranks), ``own`` what each rank adds to its
-        random state. Of a step that is saved already only the facts are written, and these only at the
+        ``common`` gives rank 0's parts (what is the same on all ranks, or of which each has a piece), ``own`` what each rank
+        adds to its random state. Of a step that is saved already only the facts are written, and these only at the
         training's end.
         """
         self.collect()
@@ -191,8 +206,14 @@ class Session:
     ) -> dict[str, object]:
         """What this rank writes, by the names of the files."""
         parts: dict[str, object] = {}
-        if self.group.ranks.first:
+        if self.group.ranks.first or self.sharded:
+            snapshot.only_pieces = not self.group.ranks.first
             parts = {name: snapshot.take(part, name) for name, part in common().items()}
+            snapshot.only_pieces = False
+        if not self.group.ranks.first:
+            parts = {}
+        if self.sharded:
+            parts[f"shard-{self.group.ranks.rank}.pt"] = snapshot.pieces
         rank = {"random": randomness.capture(self.group.device), **own()}
         name = f"rank-{self.group.ranks.rank}.pt"
         return {**parts, name: snapshot.take(rank, name)}
@@ -301,6 +322,12 @@ class Session:
         """A part of the checkpoint that was found."""
         assert self.found is not None
         return checkpoint.read(self.found, part)
+
+    @property
+    def pieces(self) -> Pieces:
+        """The sharded tensors of the checkpoint that was found."""
+        assert self.found is not None
+        return Pieces(self.found.path)
 
     def read_own(self) -> dict[str, Any]:
         """What this rank saved beside the common parts; its random state is put back. Empty with other ranks."""

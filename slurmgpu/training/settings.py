@@ -122,7 +122,9 @@ class Settings:
     """The settings of one training with their rules; ``slurmgpu.models.train`` says what each means."""
 
     task: Annotated[str, _TASK]
-    strategy: Annotated[str, _one_of("auto", "single", "ddp", "dp")] = "auto"
+    strategy: Annotated[str, _one_of("auto", "single", "ddp", "dp", "fsdp2")] = "auto"
+    reshard_after_forward: Annotated[bool, _SWITCH] = True
+    cpu_offload: Annotated[bool, _SWITCH] = False
     device: Annotated[str, _one_of("auto", "cpu")] = "auto"
     precision: Annotated[str, _one_of("fp32", "bf16", "fp16")] = "fp32"
     epochs: Annotated[Optional[int], _or_null(_COUNT)] = None

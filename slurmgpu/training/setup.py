@@ -17,6 +17,7 @@ from .errors import SettingsError
 from .precision import Precision
 from .processes.group import Group
 from .settings import Config, Settings
+from .sharding import fully
 from .task import Task
 
 __all__ = ["make_model", "set_backends", "spread"]
@@ -86,6 +87,8 @@ def spread(
     """The model as the training calls it; all ranks get rank 0's parameters, and share gradients from now on."""
     device = group.device
     wrapped = model
+    if fully.is_asked_for(settings, group):
+        return model
     if own_step:
         if settings.strategy == "dp":
             raise SettingsError(

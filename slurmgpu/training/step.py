@@ -17,6 +17,7 @@ from .precision import Precision
 from .processes.group import shared_by
 from .session import Session
 from .settings import Settings, micro_batch
+from .sharding.local import is_sharded, local, norm, scale_down
 from .task import Task
 from .watching.means import Means, on_device
 from .watching.meter import Meter
@@ -90,6 +91,12 @@ class Step:
         self._skips = settings.nonfinite == "skip"
         self._logs_norm = settings.log_grad_norm or settings.clip_norm is not None
         self._guards = self._skips or self._logs_norm
+        # As DDP does before a forward pass.
+        self._shares_buffers = (
+            any(map(is_sharded, self._trained))
+            and settings.broadcast_buffers
+            and next(wrapped.buffers(), None) is not None
+        )
         self._before: list[torch.Tensor] = []
         self._keep, self._losses, self._sizes = meter.keep, meter.losses, meter.sizes
         self._whole = self._rounds(self._batch)
@@ -124,6 +131,8 @@ class Step:
     def take(self, size: int) -> None:
         """One optimizer step over ``size`` samples of all ranks."""
         rounds = self._whole if size == self._batch else self._rounds(size)
+        if self._shares_buffers:
+            self.group.share_buffers(self.wrapped)
         if self._skips:
             self._before = [each.detach().clone() for each in self.wrapped.buffers()]
             self.meter.own.mark()
@@ -188,7 +197,8 @@ class Step:
         factor = size / total.clamp(min=1e-12)
         for parameter in self._trained:
             if parameter.grad is not None:
-                parameter.grad.mul_(factor)
+                piece = local(parameter.grad)
+                piece.mul_(factor.to(piece.device))
 
     def _update(self, rounds: list[tuple[float, int]]) -> None:
         scaler, skip = self._scaler, False
@@ -196,7 +206,7 @@ class Step:
             if scaler is not None:
                 for each in self._driven:
                     scaler.unscale_(each.optimizer)
-            norm = clipped_norm(self._trained, self.settings.clip_norm)
+            norm = clipped_norm(self._trained, self.settings.clip_norm, self.group.device)
             if self._logs_norm:
                 self.meter.means.add(norm_name(MAIN), self._keep(norm))
             if self._skips and not math.isfinite(norm):
@@ -229,8 +239,15 @@ def put_back(buffers: Iterable[torch.Tensor], before: Iterable[torch.Tensor]) ->
                 buffer.copy_(saved)
 
 
-def clipped_norm(parameters: Sequence[torch.nn.Parameter], clip: Optional[float]) -> torch.Tensor:
+def clipped_norm(
+    parameters: Sequence[torch.nn.Parameter], clip: Optional[float], device: torch.device
+) -> torch.Tensor:
     """The norm of the parameters' gradients, which are scaled down to ``clip`` if theirs is larger."""
+    if any(map(is_sharded, parameters)):
+        gradients = [each.grad for each in parameters if each.grad is not None]
+        total = norm(gradients, device)
+        scale_down(gradients, total, clip)
+        return total
     if any(each.grad is not None and each.grad.is_sparse for each in parameters):
         return _clipped_values(parameters, clip)
     if clip is None and hasattr(torch.nn.utils, "get_total_norm"):  # from torch 2.6 on

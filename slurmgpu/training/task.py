@@ -38,6 +38,7 @@ Collate = Callable[[list[object]], object]
 _REQUIRED = {"model": "(cfg)", "dataset": "(cfg, split)", "loss": "(model, batch)"}
 _OPTIONAL = {
     "blocks": "(model)",
+    "shards": "(model)",
     "optimizer": "(model, cfg)",
     "optimizers": "(model, cfg)",
     "parameter_groups": "(model, cfg)",
@@ -375,6 +376,17 @@ class Task:
         if not blocks or not all(isinstance(block, torch.nn.Module) for block in blocks):
             raise self._wrong("blocks", "a list of modules of the model", blocks)
         return blocks
+
+    def shards(self, model: torch.nn.Module) -> Optional[list[torch.nn.Module]]:
+        """The modules whose parameters are gathered together (fsdp2), as the task says; None where it does not."""
+        method = next((name for name in ("shards", "blocks") if self.has(name)), None)
+        if method is None:
+            return None
+        found = list(getattr(self._user, method)(model))
+        own = {id(each) for each in model.modules()}
+        if not found or not all(isinstance(each, torch.nn.Module) and id(each) in own for each in found):
+            raise self._wrong(method, "a list of modules of the model", found)
+        return found
 
     def optimizer(self, model: torch.nn.Module, cfg: Config) -> torch.optim.Optimizer:
         """The task's own optimizer."""

@@ -22,6 +22,7 @@ from slurmgpu.training import files
 from slurmgpu.training.processes.group import Group
 from slurmgpu.training.processes.ranks import Ranks
 from slurmgpu.training.run import train
+from slurmgpu.training.saving.pieces import Pieces
 from slurmgpu.training.settings import SCHEMA, load
 from tests import ready
 
@@ -104,11 +105,11 @@ class RunFolder:
         return marker
 
     def parameters(self) -> dict[str, torch.Tensor]:
-        """The parameters in the newest checkpoint."""
+        """The parameters in the newest checkpoint; sharded ones are put together."""
         steps = [int(name.removeprefix("step-")) for name in self.checkpoints() if name.startswith("step-")]
-        newest = self.path / "checkpoints" / f"step-{max(steps)}" / "model.pt"
-        state: dict[str, torch.Tensor] = torch.load(newest, weights_only=True)
-        return state
+        newest = self.path / "checkpoints" / f"step-{max(steps)}"
+        state: dict[str, torch.Tensor] = torch.load(newest / "model.pt", weights_only=True)
+        return Pieces(newest).resolved(state)
 
 
 def clean_environment(run_dir: Path) -> dict[str, str]:

@@ -442,3 +442,21 @@ class Counting(Buffered):
         if not model.training:
             model.seen += torch.rand(1)
         return super().loss(model, batch) * random.uniform(0.5, 1.5) + model.seen.sum()
+
+
+class Layers(Restless):
+    """Blocks in a list, one of which has an odd size, with a norm whose buffers the ranks share, and AdamW."""
+
+    def model(self, cfg):
+        model = nn.Module()
+        model.first = nn.Linear(3, 7)
+        model.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(7, 7), nn.Dropout(0.1), nn.Tanh()) for _ in range(2)
+        )
+        model.norm = nn.BatchNorm1d(7)
+        model.last = nn.Linear(7, 1)
+        model.forward = lambda x: model.last(model.norm(model.blocks[1](model.blocks[0](model.first(x)))))
+        return model
+
+    optimizer = None
+    schedule = None

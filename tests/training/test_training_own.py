@@ -270,7 +270,7 @@ def expanded() -> nn.Module:
     [
         (
             Part({"weight": torch.ones(2).as_subclass(Sharded)}),
-            "thing['weight'] is a DTensor: each rank has a piece",
+            "thing (Part) has sharded tensors in its state, and is neither a model nor an optimizer",
         ),
         (Part({"where": Path("x")}), "thing['where'] is a PosixPath, which a checkpoint cannot hold"),
         (Part({"raw": b"x"}), "thing['raw'] is a bytes, which a checkpoint cannot hold"),

@@ -105,7 +105,7 @@ class Group:
     def _share(self, tensors: Iterable[torch.Tensor]) -> None:
         if self.together:
             for tensor in tensors:
-                whole = tensor.contiguous()  # nccl takes no other
+                whole = tensor.to(self.device).contiguous()  # nccl takes no other
                 dist.broadcast(whole, src=0)
                 if whole is not tensor:
                     with torch.no_grad():
@@ -123,12 +123,25 @@ class Group:
             except (Exception, SystemExit) as error:
                 failure = error
         message = None if failure is None else f"{type(failure).__name__}: {failure}"
-        result, message = self.gather((result, message))[0]
+        result, message = self._of_first((result, message))
         if failure is not None:
             raise failure
         if message is not None:
             raise TrainingError(f"ends because rank 0 failed ({message})")
         return cast("T", result)
+
+    def _of_first(self, value: T) -> T:
+        """Rank 0's value, on every rank: what each sends and keeps does not grow with the number of ranks."""
+        data = pickle.dumps(value) if self.ranks.first else b""
+        size = torch.tensor([len(data)], device=self.device)
+        dist.broadcast(size, src=0)
+        if not self.ranks.first:
+            data = bytes(int(size))
+        buffer = bytearray(data)
+        carried = torch.frombuffer(buffer, dtype=torch.uint8).to(self.device)
+        dist.broadcast(carried, src=0)
+        torch.frombuffer(buffer, dtype=torch.uint8).copy_(carried)
+        return cast("T", pickle.loads(buffer))
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

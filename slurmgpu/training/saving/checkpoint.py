@@ -12,11 +12,11 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Optional, cast
+from typing import IO, Any, NamedTuple, Optional, cast
 
 import torch
 
@@ -32,6 +32,8 @@ from ..files import (
     sync_folder,
     write_whole,
 )
+from ..processes.group import Group
+from ..processes.ranks import Ranks
 
 __all__ = [
     "Generation",
@@ -169,34 +171,32 @@ def sweep(folder: Path) -> None:
             stray.unlink()
 
 
-def newest_intact(folder: Path) -> tuple[Optional[Generation], list[str]]:
+def newest_intact(folder: Path, group: Optional[Group] = None) -> tuple[Optional[Generation], list[str]]:
     """The newest generation whose parts are as they were written, and what to say about newer ones.
 
+    All ranks look together (None: this process alone): rank 0 reads the manifests, and each reads its share of the parts.
     Damaged newer ones are set aside under another name, for a person to look at. What cannot be read is tried
     again for a while first: a file server may be away for some seconds.
 
     Raises:
-        TrainingError: there are checkpoints and none is intact, or this user may not read one.
+        TrainingError: on every rank, where there are checkpoints and none is intact, or this user may not read one.
     """
+    group = group or Group(Ranks(), torch.device("cpu"))
     damaged: list[tuple[Path, str]] = []
-    for path in _generations(folder):
-        try:
-            generation = patiently(partial(_verified, path))
-        except PermissionError as error:
+    for path in group.on_first(lambda: _generations(folder)):
+        generation, trouble = group.on_first(partial(_tried, partial(_opened, path)))
+        if generation is not None:
+            look = partial(_look, generation, group.ranks)
+            troubles = [found for _, found in group.gather(_tried(look))]
+            trouble = next(filter(None, troubles), None)
+        if trouble is not None and trouble.denied:
             raise TrainingError(
-                f"cannot read the checkpoint {path.name} ({error}); nothing has been changed: let this user read "
+                f"cannot read the checkpoint {path.name} ({trouble.reason}); nothing has been changed: let this user read "
                 "it, or move it away to go on from an older one"
-            ) from None
-        except (OSError, ValueError) as error:
-            damaged.append((path, str(error)))
-        except (KeyError, TypeError, AttributeError):
-            damaged.append((path, f"{_MANIFEST} is incomplete"))
-        else:
-            return generation, [
-                f"checkpoint {bad.name} is damaged ({reason}), set aside as {set_aside(bad, 'damaged').name}; "
-                f"falling back to {path.name}"
-                for bad, reason in damaged
-            ]
+            )
+        if trouble is None:
+            return generation, group.on_first(partial(_fall_back, damaged, path))
+        damaged.append((path, trouble.reason))
     if damaged:
         listed = "; ".join(f"{path.name}: {reason}" for path, reason in damaged)
         raise TrainingError(
@@ -206,7 +206,38 @@ def newest_intact(folder: Path) -> tuple[Optional[Generation], list[str]]:
     return None, []
 
 
-def _verified(path: Path) -> Generation:
+class _Trouble(NamedTuple):
+    """Why a generation cannot be gone on from; ``denied``: this user may not read it."""
+
+    reason: str
+    denied: bool = False
+
+
+def _tried(
+    act: Callable[[], Optional[Generation]],
+) -> tuple[Optional[Generation], Optional[_Trouble]]:
+    """What ``act`` gives, tried again for a while, or the trouble with it."""
+    try:
+        return patiently(act), None
+    except PermissionError as error:
+        return None, _Trouble(str(error), denied=True)
+    except (OSError, ValueError) as error:
+        return None, _Trouble(str(error))
+    except (KeyError, TypeError, AttributeError):
+        return None, _Trouble(f"{_MANIFEST} is incomplete")
+
+
+def _fall_back(damaged: list[tuple[Path, str]], to: Path) -> list[str]:
+    """Set damaged generations aside; what to say of them."""
+    return [
+        f"checkpoint {bad.name} is damaged ({reason}), set aside as {set_aside(bad, 'damaged').name}; "
+        f"falling back to {to.name}"
+        for bad, reason in damaged
+    ]
+
+
+def _opened(path: Path) -> Generation:
+    """A generation whose manifest is as it was written."""
     manifest = _unsealed((path / _MANIFEST).read_bytes())
     for name, least in _NUMBERS.items():
         value = manifest.get(name)
@@ -214,7 +245,22 @@ def _verified(path: Path) -> Generation:
             raise ValueError(f"{_MANIFEST}: {name} is {value!r}")
     if path.name != f"step-{manifest['step']}":
         raise ValueError(f"{_MANIFEST} is of step {manifest['step']}")
-    for name, entry in manifest["parts"].items():
+    if not all(entry["bytes"] >= 0 and entry["sha256"] for entry in manifest["parts"].values()):
+        raise ValueError(f"{_MANIFEST} says nothing of a part")
+    return Generation(path, manifest)
+
+
+def _look(generation: Generation, ranks: Ranks) -> None:
+    """Read this rank's share of the parts through: its own, as far as there are as many ranks as there were.
+
+    Raises:
+        ValueError: one of them is not as it was written.
+    """
+    path = generation.path
+    for place, (name, entry) in enumerate(generation.manifest["parts"].items()):
+        own = re.fullmatch(r"(?:rank|shard)-(\d+)\.pt", name)
+        if (int(own[1]) if own else place) % ranks.world_size != ranks.rank:
+            continue
         part = path / name
         try:
             size = part.stat().st_size
@@ -224,7 +270,6 @@ def _verified(path: Path) -> Generation:
             raise ValueError(f"{name} has {size} bytes instead of {entry['bytes']}")
         if sha256(part) != entry["sha256"]:
             raise ValueError(f"{name} differs from its SHA-256")
-    return Generation(path, manifest)
 
 
 def require(generation: Generation, *names: str) -> None:

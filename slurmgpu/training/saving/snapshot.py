@@ -10,20 +10,24 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 import torch
+import torch.distributed as dist
 
 from ..errors import TrainingError
-from ..export import with_versions
+from ..sharding.local import is_sharded, local
+from ..versions import with_versions
+from . import pieces
 
 __all__ = ["Snapshot", "Trial", "gpu_tensors", "plain_state", "reserve", "try_out"]
-
-# Tensors of which each rank has a piece.
-_SHARDED = {"DTensor", "ShardedTensor"}
 
 
 class Snapshot:
     """Copies values; ``wait`` (from any thread) returns when the copies are complete."""
 
     def __init__(self) -> None:
+        self.pieces: dict[str, torch.Tensor] = {}
+        """This rank's pieces of sharded tensors, by where these stand."""
+        self.only_pieces = False
+        """Whether to copy these alone: what else all have in common, rank 0 copies."""
         self._copies: dict[object, torch.Tensor] = {}
         self._devices: set[torch.device] = set()
         self._events: dict[torch.device, torch.cuda.Event] = {}
@@ -36,12 +40,9 @@ class Snapshot:
                 when saving, not when it is too late.
         """
         if isinstance(value, torch.Tensor):
-            if type(value) not in (torch.Tensor, torch.nn.Parameter) and _is_sharded(value):
-                raise TrainingError(
-                    f"{where} is a {type(value).__name__}: each rank has a piece of it (FSDP2, tensor parallel), and "
-                    "what is saved here is rank 0's alone; save such a model by torch.distributed.checkpoint"
-                )
-            return self._copy(value.detach())
+            if is_sharded(value):
+                return self._sharded(value, where)
+            return value if self.only_pieces else self._copy(value.detach())
         if value is None or type(value) in (bool, int, float, str):
             return value
         if isinstance(value, dict):
@@ -56,6 +57,20 @@ class Snapshot:
             f"{where} is a {type(value).__name__}, which a checkpoint cannot hold: "
             "only tensors, numbers, strings, lists, tuples and mappings can be read back safely"
         )
+
+    def _sharded(self, value: torch.Tensor, where: str) -> Any:
+        """A note of the tensor; this rank's piece of it is kept, if it is for this rank to write."""
+        note, rank = pieces.note_of(value, where), dist.get_rank()
+        region, writes = pieces.own_region(note, rank)
+        piece = local(value)
+        if tuple(piece.shape) != region.sizes:
+            raise TrainingError(
+                f"{where} is cut over the ranks in a way that is not known: rank {rank} has {tuple(piece.shape)} of it, and "
+                f"{region.sizes} was expected"
+            )
+        if writes:
+            self.pieces[where] = self._copy(piece)
+        return note
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.layout is not torch.strided:  # its indices and values lie apart
@@ -92,6 +107,9 @@ class Snapshot:
 
 class Trial(Snapshot):
     """Finds out what a snapshot would refuse; copies only tensors that are more than their memory (expanded ones)."""
+
+    def _sharded(self, value: torch.Tensor, where: str) -> Any:
+        return value
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         strided = tensor.layout is torch.strided and tensor.numel() > 1
@@ -141,16 +159,13 @@ def _difference(before: object, after: object, where: str) -> Optional[str]:
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    one, other = local(one), local(other)
     if one.layout is not torch.strided or other.layout is not torch.strided:
         return True  # torch does not compare sparse ones
     if one.shape != other.shape or one.dtype != other.dtype or one.is_quantized:
         return one.shape == other.shape and one.dtype == other.dtype
     other = other.to(one.device)
     return bool(((one == other) | ((one != one) & (other != other))).all())
-
-
-def _is_sharded(value: torch.Tensor) -> bool:
-    return any(kind.__name__ in _SHARDED for kind in type(value).__mro__)
 
 
 def reserve(value: object) -> None:

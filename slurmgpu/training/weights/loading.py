@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from ..errors import TrainingError
-from ..export import with_versions
 from ..processes.group import Group
 from ..settings import Settings
+from ..versions import with_versions
 from ..watching.console import Console
 from .reading import read_state
 

@@ -10,8 +10,10 @@ from typing import Any, cast
 import torch
 
 from ..errors import TrainingError
-from ..export import plain_names, with_versions
+from ..export import plain_names
 from ..files import read_json, sha256
+from ..saving.pieces import Pieces, is_note, ranks_of
+from ..versions import with_versions
 from . import safetensors
 
 __all__ = ["read_state"]
@@ -86,7 +88,12 @@ def _one_file(path: Path) -> Mapping[object, object]:
             f"torch cannot load {path.name} without running code that is in it ({type(error).__name__}: {why}); "
             "where you trust it, load it in a program of your own and save its state_dict()"
         ) from None
-    return _state_in(found, path)
+    state = _state_in(found, path)
+    if not any(map(is_note, state.values())):
+        return state
+    for rank in ranks_of(state.values()):
+        _require_intact(path.with_name(f"shard-{rank}.pt"))
+    return cast("Mapping[object, object]", Pieces(path.parent).resolved(state))
 
 
 def _require_intact(path: Path) -> None:
@@ -102,7 +109,9 @@ def _state_in(found: object, path: Path) -> Mapping[object, object]:
     for name in _INSIDE:
         if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
             found = found[name]
-    if isinstance(found, Mapping) and any(isinstance(each, torch.Tensor) for each in found.values()):
+    if isinstance(found, Mapping) and any(
+        isinstance(each, torch.Tensor) or is_note(each) for each in found.values()
+    ):
         return found
     held = (
         f"a mapping with {', '.join(map(str, list(found)[:6]))}"

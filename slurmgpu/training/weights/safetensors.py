@@ -1,4 +1,4 @@
-"""Reads safetensors files: a length (8 bytes, little-endian), a header of JSON, then the tensors' bytes without gaps.
+"""Reads and writes safetensors files: a length (8 bytes, little-endian), a header of JSON, then the tensors' bytes without gaps.
 
 The file may come from anywhere: nothing of its header is believed before it has been checked against the file's size.
 The format: https://github.com/huggingface/safetensors (format).
@@ -6,15 +6,19 @@ The format: https://github.com/huggingface/safetensors (format).
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import mmap
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["looks_like", "read"]
+from ..errors import TrainingError
+
+__all__ = ["Lazy", "looks_like", "read", "writer"]
 
 _LONGEST = 100_000_000  # bytes of a header, as the format says
 _DTYPES = {
@@ -56,6 +60,49 @@ def read(path: Path) -> dict[str, torch.Tensor]:
             return {each.name: torch.empty(each.shape, dtype=each.dtype) for each in entries}
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     return {each.name: _tensor(mapped, each, 8 + length) for each in entries}
+
+
+class Lazy(NamedTuple):
+    """A tensor to be written, which ``get`` returns when it is its turn."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    get: Callable[[], torch.Tensor]
+
+
+def writer(tensors: Sequence[Lazy]) -> Callable[[Any], None]:
+    """What writes tensors into an open file, one in memory at a time.
+
+    Raises:
+        TrainingError: the format has no name for a dtype.
+    """
+    names = {getattr(torch, own): name for name, own in _DTYPES.items() if hasattr(torch, own)}
+    for each in tensors:
+        if each.dtype not in names:
+            raise TrainingError(f"{each.name!r} is of {each.dtype}, which a safetensors file cannot hold")
+    # The widest first, so that each begins where its values may.
+    ordered = sorted(tensors, key=lambda each: (-each.dtype.itemsize, each.name))
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    place = 0
+    for each in ordered:
+        end = place + math.prod(each.shape) * each.dtype.itemsize
+        header[each.name] = {
+            "dtype": names[each.dtype], "shape": list(each.shape), "data_offsets": [place, end],
+        }  # fmt: skip
+        place = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+
+    def fill(file: Any) -> None:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for each in ordered:
+            whole = each.get().detach().cpu().contiguous()
+            size = whole.numel() * whole.element_size()
+            if size:
+                file.write(memoryview((ctypes.c_char * size).from_address(whole.data_ptr())))
+
+    return fill
 
 
 def _tensor(mapped: mmap.mmap, entry: _Entry, start: int) -> torch.Tensor:

@@ -1,0 +1,307 @@
+"""Sharded tensors in checkpoints: each rank writes its pieces, and what is common to all says where each piece belongs.
+
+Where a tensor would stand in ``model.pt`` or ``training.pt`` there is a *note*: its shape, and how it is cut over which ranks.
+From it every reader works out which part of the tensor is in which rank's ``shard-R.pt``, with any number of processes, and
+with none (export). A tensor that several ranks have is written by the first of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import torch
+
+from ..errors import TrainingError
+from ..sharding.local import is_sharded
+from ..versions import with_versions
+from ..weights.safetensors import Lazy
+
+__all__ = [
+    "Pieces",
+    "Region",
+    "fit_model",
+    "fit_optimizer",
+    "is_note",
+    "note_of",
+    "own_region",
+    "ranks_of",
+    "refuse_uneven",
+]
+
+_MARK = "slurmgpu.piece/1"
+
+
+class Region(NamedTuple):
+    """A part of a tensor: where it begins, and how large it is, in each dimension."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+def is_note(value: object) -> bool:
+    """Whether this stands for a sharded tensor."""
+    return isinstance(value, Mapping) and _MARK in value
+
+
+def note_of(tensor: Any, where: str) -> dict[str, Any]:
+    """What stands for a sharded tensor in a checkpoint; ``where``: its name in the files of the ranks.
+
+    Raises:
+        TrainingError: it is cut in a way that cannot be put down.
+    """
+    placements = [_kind(each, where) for each in tensor.placements]
+    return {
+        _MARK: where,
+        "shape": list(tensor.shape),
+        "dtype": str(tensor.dtype).rpartition(".")[2],
+        "mesh": list(tensor.device_mesh.mesh.shape),
+        "ranks": tensor.device_mesh.mesh.flatten().tolist(),
+        "placements": placements,
+    }
+
+
+def _kind(placement: Any, where: str) -> list[Any]:
+    if placement.is_replicate():
+        return ["whole"]
+    if type(placement).__name__ == "_StridedShard":
+        return ["shard again", placement.dim]
+    if placement.is_shard():
+        return ["shard", placement.dim]
+    raise TrainingError(
+        f"{where} is cut over the ranks as {placement}, which a checkpoint cannot hold: only shards and whole copies can be "
+        "put back"
+    )
+
+
+def _region(note: Mapping[str, Any], coordinate: Sequence[int]) -> Region:
+    """The part of the tensor at a place of the mesh: in each dimension the first take one more where it does not divide.
+
+    Those that are cut again (FSDP2 of what is cut by tensor parallelism already) come last, as they did when they were cut.
+    """
+    offsets, sizes = [0] * len(note["shape"]), list(note["shape"])
+    for kind in ("shard", "shard again"):
+        for place, count, placement in zip(coordinate, note["mesh"], note["placements"]):
+            if placement[0] != kind:
+                continue
+            dim = placement[1]
+            piece = -(-sizes[dim] // count)
+            start = min(place * piece, sizes[dim])
+            stop = min(start + piece, sizes[dim])
+            offsets[dim] += start
+            sizes[dim] = stop - start
+    return Region(tuple(offsets), tuple(sizes))
+
+
+def own_region(note: Mapping[str, Any], rank: int) -> tuple[Region, bool]:
+    """The part of a tensor that a rank has, and whether it is for this rank to write it."""
+    coordinate = _places(note)[note["ranks"].index(rank)]
+    return _region(note, coordinate), 0 in note["ranks"] and _writes(note, coordinate)
+
+
+def _places(note: Mapping[str, Any]) -> list[tuple[int, ...]]:
+    """The places of a mesh, in the order of its ranks."""
+    return list(itertools.product(*map(range, note["mesh"])))
+
+
+def _writes(note: Mapping[str, Any], coordinate: Sequence[int]) -> bool:
+    return not any(
+        place for place, placement in zip(coordinate, note["placements"]) if placement[0] == "whole"
+    )
+
+
+def _written(note: Mapping[str, Any]) -> Iterator[tuple[int, Region]]:
+    """The parts of a tensor, each with the rank that has written it."""
+    for rank, coordinate in zip(note["ranks"], _places(note)):
+        if _writes(note, coordinate):
+            yield rank, _region(note, coordinate)
+
+
+def ranks_of(values: Iterable[Any]) -> list[int]:
+    """The ranks whose files hold parts of sharded tensors, out of values some of which are notes."""
+    return sorted({rank for each in values if is_note(each) for rank, _ in _written(each)})
+
+
+class Pieces:
+    """Tensors of one checkpoint, whole or in part; of the ranks' files only what is asked for is read.
+
+    Args:
+        folder: That of the checkpoint.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[int, Mapping[str, torch.Tensor]] = {}
+
+    def whole(self, value: Any) -> torch.Tensor:
+        """The tensor that a note stands for."""
+        shape = tuple(value["shape"])
+        return self.part(value, Region((0,) * len(shape), shape))
+
+    def part(self, value: Any, region: Region) -> torch.Tensor:
+        """A part of a tensor, which may be there itself, or a note; in memory of its own.
+
+        Raises:
+            TrainingError: a rank's file is missing or is not what it should be.
+        """
+        if not is_note(value):
+            found = value[_slices(region)] if region.sizes else value
+            return torch.clone(found, memory_format=torch.contiguous_format)
+        filled = torch.empty(region.sizes, dtype=getattr(torch, value["dtype"]))
+        for rank, there in _written(value):
+            begin = [max(pair) for pair in zip(region.offsets, there.offsets)]
+            end = [
+                min(a + n, b + m)
+                for a, n, b, m in zip(region.offsets, region.sizes, there.offsets, there.sizes)
+            ]
+            if any(stop <= start for start, stop in zip(begin, end)):
+                continue
+            piece = self._file(rank)[value[_MARK]]
+            filled[_between(begin, end, region.offsets)] = piece[_between(begin, end, there.offsets)]
+        return filled
+
+    def tensors(self, state: Mapping[Any, Any]) -> list[Lazy]:
+        """The tensors of a state by name, each put together when it is asked for."""
+        found = []
+        for name, value in state.items():
+            noted = is_note(value)
+            shape = tuple(value["shape"] if noted else value.shape)
+            dtype = getattr(torch, value["dtype"]) if noted else value.dtype
+            found.append(Lazy(str(name), dtype, shape, functools.partial(self.resolved, value)))
+        return found
+
+    def resolved(self, value: Any) -> Any:
+        """The value, with the tensors themselves where notes stand for them."""
+        if is_note(value):
+            return self.whole(value)
+        if isinstance(value, Mapping):
+            return with_versions({name: self.resolved(each) for name, each in value.items()}, value)
+        if isinstance(value, (list, tuple)):
+            items = [self.resolved(each) for each in value]
+            return items if isinstance(value, list) else tuple(items)
+        return value
+
+    def _file(self, rank: int) -> Mapping[str, torch.Tensor]:
+        if rank not in self._files:
+            path = self._folder / f"shard-{rank}.pt"
+            try:
+                self._files[rank] = torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
+            except FileNotFoundError:
+                raise TrainingError(
+                    f"{path} is not visible from here: "
+                    "the run directory must be on a file system that all nodes share"
+                ) from None
+            except Exception as error:
+                raise TrainingError(f"cannot load {path}: {error}") from error
+        return self._files[rank]
+
+
+def _slices(region: Region) -> tuple[slice, ...]:
+    return tuple(slice(start, start + size) for start, size in zip(region.offsets, region.sizes))
+
+
+def _between(begin: Sequence[int], end: Sequence[int], offsets: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(slice(start - offset, stop - offset) for start, stop, offset in zip(begin, end, offsets))
+
+
+def fit_model(
+    saved: Mapping[str, Any], target: Mapping[str, Any], pieces: Pieces, rank: int
+) -> Mapping[str, Any]:
+    """A saved state of a model, or of anything with tensors by name, cut as the state ``target`` is.
+
+    Raises:
+        ValueError: a shape is another one.
+    """
+    if not any(map(is_note, saved.values())) and not any(map(is_sharded, target.values())):
+        return saved
+    fitted = {name: _like(name, value, target.get(name), pieces, rank) for name, value in saved.items()}
+    return with_versions(fitted, saved)
+
+
+def _like(name: str, value: Any, target: Any, pieces: Pieces, rank: int) -> Any:
+    if not is_sharded(target):
+        return pieces.whole(value) if is_note(value) else value
+    shape = tuple(value["shape"]) if is_note(value) else tuple(getattr(value, "shape", ()))
+    if shape != tuple(target.shape):
+        raise ValueError(f"size mismatch for {name}: {shape} in the checkpoint, {tuple(target.shape)} now")
+    return _cut(value, target, pieces, rank)
+
+
+def _cut(value: Any, target: Any, pieces: Pieces, rank: int) -> torch.Tensor:
+    """The tensor, cut as the target is."""
+    from torch.distributed.tensor import DTensor
+
+    region, _ = own_region(note_of(target, ""), rank)
+    piece = pieces.part(value, region).to(target.device)
+    return DTensor.from_local(
+        piece,
+        target.device_mesh,
+        target.placements,
+        run_check=False,
+        shape=target.shape,
+        stride=target.stride(),
+    )
+
+
+def fit_optimizer(optimizer: Any, saved: Mapping[str, Any], pieces: Pieces, rank: int) -> Mapping[str, Any]:
+    """A saved state of an optimizer, or of several by name, cut as the parameters are that it is for.
+
+    Raises:
+        ValueError: what stands in the state of a parameter has another shape than it, and is cut.
+    """
+    if "param_groups" not in saved:
+        named = getattr(optimizer, "named", {})
+        return {
+            name: fit_optimizer(named[name], state, pieces, rank) if name in named else state
+            for name, state in saved.items()
+        }
+    if not hasattr(optimizer, "state"):
+        return saved
+    numbers = [number for group in saved["param_groups"] for number in group["params"]]
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    of: dict[Any, Optional[torch.Tensor]] = dict(zip(numbers, parameters))
+    state = {
+        number: {name: _entry(name, value, of.get(number), pieces, rank) for name, value in entries.items()}
+        for number, entries in saved["state"].items()
+    }
+    return {**saved, "state": state}
+
+
+def _entry(name: str, value: Any, parameter: Any, pieces: Pieces, rank: int) -> Any:
+    if not (is_note(value) or (isinstance(value, torch.Tensor) and value.dim())):
+        return value
+    shape = tuple(value["shape"]) if is_note(value) else tuple(value.shape)
+    if parameter is None or not is_sharded(parameter):
+        return pieces.whole(value) if is_note(value) else value
+    if shape == tuple(parameter.shape):
+        return _cut(value, parameter, pieces, rank)
+    raise ValueError(
+        f"the optimizer keeps {name} of shape {shape} for a parameter of shape {tuple(parameter.shape)}, and nothing says "
+        "how it is cut"
+    )
+
+
+def refuse_uneven(optimizer: Any) -> None:
+    """Refuse an optimizer that keeps something for a sharded parameter which is not sharded like it: it would be lost.
+
+    Raises:
+        TrainingError: the message names the optimizer and what it keeps.
+    """
+    for parameter, state in getattr(optimizer, "state", {}).items():
+        if not is_sharded(parameter):
+            continue
+        for name, value in state.items():
+            if (
+                isinstance(value, torch.Tensor)
+                and math.prod(value.shape) > 1
+                and (not is_sharded(value) or value.shape != parameter.shape)
+            ):
+                raise TrainingError(
+                    f"{type(optimizer).__name__} keeps {name} of shape {tuple(value.shape)} for a sharded parameter of shape "
+                    f"{tuple(parameter.shape)}, which is not cut as the parameter is: no checkpoint of it could be put back; "
+                    "use an optimizer whose state is as large as its parameters, such as AdamW, or strategy ddp"
+                )

@@ -1,0 +1,118 @@
+"""``strategy: fsdp2``: each process keeps a piece of each parameter, of its gradient and of the optimizer's state.
+
+A block's parameters are gathered when its forward pass begins, and given back at its end; once more for its backward pass,
+whose gradients are averaged into the pieces. The source: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Optional
+
+import torch
+from torch import nn
+
+from ..errors import SettingsError, TrainingError
+from ..processes.group import Group
+from ..settings import Settings
+from ..task import Task
+
+__all__ = ["fully_sharded", "is_asked_for", "refuse", "require_torch"]
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def is_asked_for(settings: Settings, group: Group) -> bool:
+    """Whether a model is sharded; by one process alone there is nothing to share out."""
+    return settings.strategy == "fsdp2" and group.together
+
+
+def require_torch() -> None:
+    """Refuse a torch that does not have it.
+
+    Raises:
+        SettingsError: this torch is older than 2.6.
+    """
+    try:
+        from torch.distributed.fsdp import fully_shard  # noqa: F401
+    except ImportError:
+        raise SettingsError(
+            f"strategy fsdp2 needs torch 2.6 or newer, and here is {torch.__version__}: use an environment with a newer "
+            "one, or strategy ddp"
+        ) from None
+
+
+def refuse(task: Task, settings: Settings) -> None:
+    """Refuse what cannot be done with a sharded model.
+
+    Raises:
+        SettingsError: the message names the setting, and what to do.
+    """
+    if task.has("step"):
+        raise SettingsError(
+            "strategy fsdp2 shares gradients where the model's own forward is called, and the task's step calls what it "
+            "likes: use strategy ddp"
+        )
+    if settings.compile:
+        raise SettingsError(
+            "compile is true and strategy is fsdp2: the two are not done together yet; leave out compile, or use strategy ddp"
+        )
+    if settings.cpu_offload and settings.precision == "fp16":
+        raise SettingsError(
+            "cpu_offload is true and precision is fp16: a scaler looks for gradients that are not finite on the GPU; "
+            "use precision bf16 or fp32"
+        )
+
+
+def fully_sharded(model: nn.Module, task: Task, settings: Settings, group: Group) -> nn.Module:
+    """Shard the model, in place: its blocks first, then what is left; rank 0's parameters are what is shared out.
+
+    The blocks are those that the task's ``shards(model)`` returns, or else its ``blocks(model)``; or else the modules in each
+    outermost ``ModuleList``, or, where there is none, the model's children.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+
+    group.share(model)
+    mesh = init_device_mesh(group.device.type, (group.ranks.world_size,), mesh_dim_names=("data",))
+    options: dict[str, Any] = {"mesh": mesh}
+    if settings.precision != "fp32":
+        options["mp_policy"] = MixedPrecisionPolicy(
+            param_dtype=_DTYPES[settings.precision], reduce_dtype=torch.float32
+        )
+    if not settings.reshard_after_forward:
+        options["reshard_after_forward"] = False
+    if settings.cpu_offload:
+        options["offload_policy"] = CPUOffloadPolicy(pin_memory=group.device.type == "cuda")
+    found = task.shards(model)
+    blocks = list(_default_blocks(model)) if found is None else found
+    for block in _innermost_first(model, blocks):
+        if any(True for _ in block.parameters()):
+            fully_shard(block, **options)
+    try:
+        fully_shard(model, **options)
+    except ValueError as error:
+        raise TrainingError(f"strategy fsdp2: torch cannot shard {type(model).__name__}: {error}") from error
+    return model
+
+
+def _default_blocks(model: nn.Module) -> Iterable[nn.Module]:
+    lists = list(_outermost_lists(model))
+    if lists:
+        return [block for each in lists for block in each]
+    return [each for each in model.children() if not isinstance(each, (nn.ModuleDict, nn.ParameterList))]
+
+
+def _outermost_lists(module: nn.Module) -> Iterable[nn.ModuleList]:
+    for child in module.children():
+        if isinstance(child, nn.ModuleList):
+            yield child
+        else:
+            yield from _outermost_lists(child)
+
+
+def _innermost_first(model: nn.Module, blocks: Iterable[nn.Module]) -> list[nn.Module]:
+    """The blocks once each, such that one inside of another comes before it; the model itself comes last, by itself."""
+    order: dict[int, Optional[int]] = {id(each): place for place, each in enumerate(model.modules())}
+    once = {id(each): each for each in blocks if each is not model and not isinstance(each, nn.ModuleList)}
+    return sorted(once.values(), key=lambda each: -(order.get(id(each)) or 0))

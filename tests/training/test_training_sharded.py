@@ -1,0 +1,173 @@
+"""Sharded models: what they learn is what one process learns, and a checkpoint of them fits any number of processes.
+
+The tolerances are those of ``test_training_equality.py``: sums change their order, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from slurmgpu.training.errors import SettingsError, TrainingError
+from slurmgpu.training.export import export
+from slurmgpu.training.run import check_strategy
+from slurmgpu.training.saving import pieces
+from slurmgpu.training.saving.pieces import Pieces, own_region
+from slurmgpu.training.settings import Settings
+from slurmgpu.training.weights.reading import read_state
+
+from .conftest import RunFolder, new_run
+from .test_training_equality import assert_close, assert_same
+
+SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 36, "lr": 0.05, "log_every": 1, "clip_norm": 0.5}
+needs_fsdp2 = pytest.mark.skipif(
+    not hasattr(__import__("torch.distributed.fsdp").distributed.fsdp, "fully_shard"),
+    reason="this torch has no FSDP2",
+)
+
+
+def note(shape: list[int], mesh: list[int], *placements: list[Any]) -> dict[str, Any]:
+    count = torch.Size(mesh).numel()
+    known = {"shape": shape, "dtype": "float32", "mesh": mesh, "ranks": list(range(count))}
+    return {pieces._MARK: "w", **known, "placements": list(placements)}
+
+
+def written(folder: Path, whole: torch.Tensor, about: dict[str, Any]) -> None:
+    """The files of all ranks for one tensor."""
+    for rank in about["ranks"]:
+        region, writes = own_region(about, rank)
+        piece = whole[pieces._slices(region)].clone()
+        torch.save({"w": piece} if writes else {}, folder / f"shard-{rank}.pt")
+
+
+CUTS = [
+    note([7, 3], [4], ["shard", 0]),
+    note([2, 3], [4], ["shard", 0]),
+    note([7, 5], [2, 2], ["shard", 0], ["shard", 1]),
+    note([9, 5], [2, 2], ["shard again", 0], ["shard", 0]),
+    note([7, 3], [2, 2], ["whole"], ["shard", 0]),
+    note([5], [3], ["whole"]),
+]
+
+
+@pytest.mark.parametrize("about", CUTS, ids=lambda about: f"{about['shape']}-{about['mesh']}")
+def test_a_tensor_comes_back_from_its_pieces_whole_and_in_any_part(
+    tmp_path: Path, about: dict[str, Any]
+) -> None:
+    whole = torch.randn(about["shape"])
+    written(tmp_path, whole, about)
+    found = Pieces(tmp_path)
+    assert torch.equal(found.whole(about), whole)
+    part = pieces.Region(tuple(1 for _ in whole.shape), tuple(size - 1 for size in whole.shape))
+    assert torch.equal(found.part(about, part), whole[pieces._slices(part)])
+
+
+def test_an_export_of_pieces_is_one_safetensors_file_with_the_whole_tensors(tmp_path: Path) -> None:
+    whole = torch.randn(9, 5)
+    written(tmp_path, whole, CUTS[3])
+    state = {"w": CUTS[3], "steps": torch.tensor(7), "half": torch.ones(3, dtype=torch.bfloat16)}
+    torch.save(state, tmp_path / "model.pt")
+    said = export(tmp_path, tmp_path / "one.safetensors")
+    assert (said["tensors"], said["values"]) == (3, 49)
+    found = read_state(tmp_path / "one.safetensors")
+    assert torch.equal(found["w"], whole)
+    assert torch.equal(found["half"], state["half"])
+    assert found["steps"].shape == ()
+    export(tmp_path, tmp_path / "one.pt")
+    assert torch.equal(torch.load(tmp_path / "one.pt", weights_only=True)["w"], whole)
+    assert torch.equal(read_state(tmp_path)["w"], whole), "pretrained takes a sharded checkpoint, too"
+
+
+def test_a_state_that_is_no_tensors_by_name_is_not_put_into_a_safetensors_file(tmp_path: Path) -> None:
+    torch.save({"optimizer": {"state": {}, "param_groups": []}}, tmp_path / "training.pt")
+    with pytest.raises(TrainingError, match=r"'state', which is no tensor.*such as \.pt"):
+        export(tmp_path, tmp_path / "one.safetensors", "optimizer")
+
+
+def test_a_piece_that_is_gone_is_named(tmp_path: Path) -> None:
+    written(tmp_path, torch.ones(7, 3), CUTS[0])
+    (tmp_path / "shard-2.pt").unlink()
+    with pytest.raises(TrainingError, match=r"shard-2\.pt is not visible from here"):
+        Pieces(tmp_path).whole(CUTS[0])
+
+
+def test_an_older_torch_is_told_which_one_fsdp2_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.distributed.fsdp", None)
+    with pytest.raises(SettingsError, match=r"strategy fsdp2 needs torch 2\.6 or newer, and here is"):
+        check_strategy(Settings("task.py:T", strategy="fsdp2"), 2)
+    check_strategy(Settings("task.py:T", strategy="fsdp2"), 1)
+
+
+@pytest.mark.long
+@needs_fsdp2
+@pytest.mark.parametrize(
+    ("task", "processes", "more"),
+    [
+        ("Traced", 4, {"accumulate": 3, "ema": 0.9}),
+        ("Weighted", 2, {"reshard_after_forward": False, "ema": 0.9}),
+    ],
+)
+def test_sharded_processes_learn_what_one_learns(
+    tmp_path: Path, task: str, processes: int, more: dict[str, Any]
+) -> None:
+    """Losses, evaluations with the average of the weights, and the weights."""
+    sharded, alone = new_run(tmp_path, "sharded"), new_run(tmp_path, "alone")
+    sharded.write(task, **{**SETTINGS, **more, "strategy": "fsdp2"})
+    ended = sharded.ranks(processes)
+    assert set(ended.codes) == {0}, ended.err
+    alone.write(task, **SETTINGS, ema=0.9)
+    alone.ranks()
+    assert_close(sharded, alone)
+    tested = [[line["values"]["loss"] for line in each.metrics("eval")] for each in (sharded, alone)]
+    assert tested[0] == pytest.approx(tested[1], rel=1e-5)
+
+
+def going_on(tmp_path: Path, run: RunFolder, name: str, processes: int, **settings: Any) -> RunFolder:
+    """A copy of a run, gone on with by other processes."""
+    shutil.copytree(run.path, tmp_path / name)
+    copy = RunFolder(tmp_path / name)
+    document = json.loads((copy.path / "train.json").read_text())
+    (copy.path / "train.json").write_text(json.dumps({**document, **settings}))
+    ended = copy.ranks(processes)
+    assert set(ended.codes) == {0}, ended.err
+    return copy
+
+
+@pytest.mark.long
+@needs_fsdp2
+def test_a_sharded_checkpoint_goes_on_to_the_bit_and_on_other_processes_within_rounding(
+    tmp_path: Path,
+) -> None:
+    """Saved by 2; gone on with by 2, by 1 and by 3 that are sharded, and by 2 of ddp; and from ddp back."""
+    settings = {
+        **SETTINGS,
+        "ema": 0.9,
+        "schedule": "cosine",
+        "batch_size": 18,
+        "epochs": 3,
+        "strategy": "fsdp2",
+    }
+    straight, halted = new_run(tmp_path, "straight"), new_run(tmp_path, "halted")
+    for run, steps in ((straight, "99"), (halted, "6")):
+        run.write("Layers", **settings)
+        ended = run.ranks(2, SLURMGPU_MAX_STEPS=steps)
+        assert set(ended.codes) == {0}, ended.err
+    assert_same(going_on(tmp_path, halted, "same", 2), straight)
+    # Of Line, which draws nothing.
+    halted = new_run(tmp_path, "plain")
+    halted.write("Line", **settings)
+    halted.ranks(2, SLURMGPU_MAX_STEPS="6")
+    expected = going_on(tmp_path, halted, "two", 2)
+    assert_close(going_on(tmp_path, halted, "one", 1), expected)
+    assert_close(going_on(tmp_path, halted, "three", 3), expected)
+    assert_close(going_on(tmp_path, halted, "ddp", 2, strategy="ddp"), expected)
+    halted = new_run(tmp_path, "unsharded")
+    halted.write("Line", **{**settings, "strategy": "ddp"})
+    halted.ranks(2, SLURMGPU_MAX_STEPS="6")
+    assert_close(going_on(tmp_path, halted, "back", 2, strategy="fsdp2"), expected)
