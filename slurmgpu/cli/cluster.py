@@ -53,6 +53,25 @@ def refresh(ctx: click.Context, /, **given: Any) -> None:
     act_refresh(ctx, **given)
 
 
+@command.command("verify", short_help="Hold a profile against Slurm itself.")
+@click.argument("name", required=False, shell_complete=clusters)
+@click.option(
+    "--patch", is_flag=True, help="Print a diff of the profile's file, to send to whoever keeps it."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def verify(ctx: click.Context, /, **given: Any) -> None:
+    """Hold a profile against Slurm itself: a line for each thing of which the two say something else, with both values
+    and the command that tells Slurm's.
+
+    NAME: any profile, shipped ones too (the chosen one, or the one that seems to describe this cluster). Asks Slurm 5 to
+    8 times and changes nothing. Ends with exit code 1 where they disagree.
+    """
+    from slurmgpu.cli.actions.cluster_verify import act
+
+    act(ctx, **given)
+
+
 @command.command("list", short_help="List the known profiles.")
 @click.argument("words", metavar="[WORD]...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -14,7 +14,7 @@ __all__ = ["likely_profiles", "overlay"]
 # Rules of a partition, of nodes in it and of a QOS that stand in a site's documentation only, or that its own submit
 # plug-in holds.
 _PARTITION_RULES = (
-    "requires_gpu", "by_name", "preemptible", "constraint", "options", "account", "whole_nodes", "billing",
+    "requires_gpu", "by_name", "preemptible", "constraint", "options", "account", "whole_nodes", "billing", "default_qos",
 )  # fmt: skip
 _QOS_RULES = ("description", "by_name", "preemptible", "exclusive")
 # Limits that Slurm has for no partition, and for no QOS.
@@ -44,6 +44,8 @@ def overlay(found: Discovered, base: Cluster) -> dict[str, object]:
         if "unit" in below.get("billing", {}):
             partition["billing"].setdefault("unit", below["billing"]["unit"])
         _take_node_rules(partition.get("nodes", []), below.get("nodes", []))
+        if partition.get("default_qos", "") not in data.get("qos", {}):
+            partition.pop("default_qos", None)
     for name, qos in data.get("qos", {}).items():
         below = documented.get("qos", {}).get(name, {})
         _take_rules(qos, below, _QOS_RULES, _QOS_LIMITS)

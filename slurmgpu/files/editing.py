@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slurmgpu.errors import InvalidInput
 from slurmgpu.files.layered import dotted
@@ -14,7 +14,7 @@ from slurmgpu.files.yaml import read_yaml
 if TYPE_CHECKING:
     from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
-__all__ = ["with_values"]
+__all__ = ["with_values", "with_values_at"]
 
 Place = tuple[str, str]
 """A key below a top-level key: ``("resources", "memory")``."""
@@ -52,6 +52,70 @@ def with_values(text: str, where: str, values: Mapping[Place, str | int]) -> str
             hint=f"write it by hand: {said}",
         )
     return made
+
+
+def with_values_at(text: str, where: str, values: Mapping[tuple[str | int, ...], str | int]) -> str:
+    """The text of a YAML file with values at any depth; a key of a mapping that is there may be new.
+
+    Of places that are one by an alias, all are to be named, or none is changed.
+
+    Raises:
+        InvalidInput: there is no such mapping or entry, or it cannot be changed without changing more.
+    """
+    from ruamel.yaml.error import YAMLError
+
+    wanted = _unshared(read_yaml(text, where).data)
+    made = text
+    try:
+        for place, value in values.items():
+            here: Any = wanted
+            for step in place[:-1]:
+                here = here[step]
+            here[place[-1]] = value
+        for place, value in values.items():
+            made = _with_value_at(made, place, value)
+        same = _unshared(read_yaml(made, where).data) == wanted
+    except (InvalidInput, YAMLError, KeyError, IndexError, TypeError, ValueError):
+        same = False
+    if not same:
+        said = ", ".join(f"{dotted(place)}: {value}" for place, value in values.items())
+        raise InvalidInput(
+            f"{where}: cannot be changed here without changing more", hint=f"write it by hand: {said}"
+        )
+    return made
+
+
+def _with_value_at(text: str, place: tuple[str | int, ...], value: str | int) -> str:
+    node = _composed(text)
+    for step in place[:-1]:
+        node = _step(node, step)
+    inner, last = _mapping(node), place[-1]
+    if inner is None or not isinstance(last, str):
+        raise KeyError(last)
+    there = _inside(inner, last)
+    held = _scalar(there)
+    if held is not None:
+        quote = held.style if held.style in {'"', "'"} else None
+        return text[: held.start_mark.index] + _spelled(value, quote) + text[held.end_mark.index :]
+    if there is not None:
+        raise KeyError(last)
+    return _with_key(text, inner, f"{last}: {_spelled(value)}")
+
+
+def _unshared(data: Any) -> Any:
+    """A copy in which aliases are values of their own."""
+    if isinstance(data, dict):
+        return {key: _unshared(inner) for key, inner in data.items()}
+    return [_unshared(inner) for inner in data] if isinstance(data, list) else data
+
+
+def _step(node: Node | None, step: str | int) -> Node | None:
+    from ruamel.yaml.nodes import SequenceNode
+
+    if isinstance(step, int):
+        return node.value[step] if isinstance(node, SequenceNode) else None
+    inner = _mapping(node)
+    return None if inner is None else _inside(inner, step)
 
 
 def _with_value(text: str, place: Place, value: str | int) -> str:
