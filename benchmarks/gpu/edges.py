@@ -76,7 +76,7 @@ def start(folder: Path, data: str = "cpu", workers: Any = "auto", **environment:
     return done.returncode, done.stdout + done.stderr
 
 
-def measure(_tiny: bool, folder: Path) -> dict[str, Any]:
+def measure(tiny: bool, folder: Path) -> dict[str, Any]:
     on_gpu = torch.cuda.is_available()
     seen = torch.cuda.device_count() if on_gpu else 0
     shown = ",".join(map(str, range(seen + 1)))
@@ -84,18 +84,18 @@ def measure(_tiny: bool, folder: Path) -> dict[str, Any]:
     sees = f"torch sees {seen or 'none'}"
     full = start(folder / "full", EDGE_FULL="1")
     result: dict[str, Any] = {"on_gpu": on_gpu, "out_of_memory_said": full[1][-2000:]}
-    missing, hidden = (
-        start(folder / "missing", **given),
-        start(folder / "hidden", **{**given, "CUDA_VISIBLE_DEVICES": ""}),
-    )
-    kept = {name: start(folder / name, data=name) for name in ("tensors", "own")}
+    missing = start(folder / "missing", **given)
+    # Each is a process that imports torch: tiny, no more of them than show that this benchmark still runs.
+    kept = {name: start(folder / name, data=name) for name in ("tensors", "own")[: 1 if tiny else None]}
     right = {
         "too few GPUs end it": missing[0] == 1 and sees in missing[1] and torch.__version__ in missing[1],
-        "hidden GPUs are noted": hidden[0] == 0 and "hides this node's GPUs" in hidden[1],
-        "a criterion's weights come along": start(folder / "criterion")[0] == 0,
         "data that lie on the device train": all(code == 0 for code, _ in kept.values()),
         "a full GPU is met with advice": full[0] == 1 and "accumulate: 2" in full[1],
     }
+    if not tiny:
+        hidden = start(folder / "hidden", **{**given, "CUDA_VISIBLE_DEVICES": ""})
+        right["hidden GPUs are noted"] = hidden[0] == 0 and "hides this node's GPUs" in hidden[1]
+        right["a criterion's weights come along"] = start(folder / "criterion")[0] == 0
     if on_gpu:
         right["the advice has the GPU's figures"] = "GiB, of which this process had" in full[1]
         code, said = start(folder / "workers", data="own", workers=2)
@@ -104,7 +104,7 @@ def measure(_tiny: bool, folder: Path) -> dict[str, Any]:
         result["left_out"] = "workers for data on the GPU, the figures of its memory: need a GPU"
     wrong = [name for name, holds in right.items() if not holds]
     if wrong:
-        raise SystemExit(f"not so: {', '.join(wrong)}\n{missing[1]}\n{hidden[1]}\n{kept}\n{full[1]}")
+        raise SystemExit(f"not so: {', '.join(wrong)}\n{missing[1]}\n{kept}\n{full[1]}")
     return {**result, "right": sorted(right)}
 
 

@@ -77,8 +77,8 @@ def measure(tiny: bool, folder: Path) -> dict[str, Any]:
     undisturbed = train(path, straight, processes)
     if undisturbed.returncode:
         raise SystemExit(f"the undisturbed run failed: {undisturbed.stderr}")
-    resumed = []
-    for name, step in ENDS.items():
+    resumed = [0]
+    for name, step in list(ENDS.items())[: 1 if tiny else None]:
         if train(path, cut, processes, f"{name}:{step}").returncode == 0:
             raise SystemExit(f"{name} at step {step} did not end the run")
         resumed.append(newest(cut))
@@ -91,9 +91,9 @@ def measure(tiny: bool, folder: Path) -> dict[str, Any]:
     return {
         "processes": processes,
         "said": said,
-        "went_on_from": resumed,
+        "went_on_from": resumed[1:],
         "parameters_that_differ": unequal,
-        "exact": not unequal and 0 < resumed[0] < resumed[1] < STEPS,
+        "exact": not unequal and resumed == sorted({*resumed}) and resumed[-1] < STEPS,
     }
 
 

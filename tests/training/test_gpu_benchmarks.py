@@ -36,10 +36,9 @@ def test_every_gpu_benchmark_runs_on_a_cpu_with_tiny_sizes(tmp_path: Path) -> No
     assert results["verdict"]["many small layers"]["verdict"]["device"] == "cpu"
     assert ["left_out" in results[name] for name in ("finder", "sampling")] == [True, True]
     assert results["resume"]["exact"] is True
-    assert results["resume"]["fp32-SIGKILL"]["steps"] == 24
-    if hasattr(torch.amp, "GradScaler"):
-        assert results["resume"]["fp16-SIGKILL"]["exact"] is True
-    assert 0 < int(results["resume"]["fp32-SIGKILL"]["resumed_from"].removeprefix("step-")) < 24
+    resumed = results["resume"]["fp16-SIGKILL" if hasattr(torch.amp, "GradScaler") else "fp32-SIGKILL"]
+    assert (resumed["exact"], resumed["steps"]) == (True, 24)
+    assert 0 < int(resumed["resumed_from"].removeprefix("step-")) < 24
     assert (results["own"]["exact"], results["own"]["said"]) == (True, "device cpu backend gloo")
     assert results["overhead"]["small"]["parameters"] < results["overhead"]["large"]["parameters"]
     assert [len(results["overhead"][size]["ratio"]) for size in ("small", "large")] == [3, 3]
@@ -50,6 +49,6 @@ def test_every_gpu_benchmark_runs_on_a_cpu_with_tiny_sizes(tmp_path: Path) -> No
     assert [parallel["data_parallel"][name]["close"] for name in ("fp32", "bf16")] == [True, True]
     assert parallel["group_of_one"] == {"backend": "gloo", "right": True}
     assert "needs 2 GPUs" in parallel["two_ranks"]["left_out"]
-    assert len(results["edges"]["right"]) == 5
+    assert len(results["edges"]["right"]) == 3
     assert results["amp"]["left_out"] == ["tf32", "fp16"]
     assert all(set(results["amp"][case]["speedup"]) == {"fp32", "bf16"} for case in ("decoder", "residual"))
