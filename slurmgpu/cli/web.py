@@ -36,6 +36,27 @@ import click
     metavar="HOST",
     help="What this machine is called from outside, for the printed line of ssh (default: its name).",
 )
+@click.option(
+    "--export",
+    "directory",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Serve nothing: write the generator as a page for a web site that needs no server: Python runs in the browser.",
+)
+@click.option(
+    "--cluster",
+    metavar="NAME",
+    help="With --export: the cluster that the page is for (default: the one in use).",
+)
+@click.option(
+    "--parts",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="With --export: where Python for browsers is (default: ~/.cache/slurmgpu/browser).",
+)
+@click.option(
+    "--fetch", is_flag=True, help="With --export: download what is missing there, with npm and pip."
+)
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> None:
     """Serve the script generator and your runs to your own browser, until Ctrl-C.
@@ -43,6 +64,13 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     Prints the address, which has a token that no one else knows, and the line of ssh that leads there from your own computer.
     Job files are made and submitted in this folder. Nothing comes from the internet. Needs the extra `web`.
     """
-    from slurmgpu.cli.actions.web import act
+    from slurmgpu.cli.actions import web
 
-    act(ctx, **given)
+    page = {name: given.pop(name) for name in ("directory", "cluster", "parts", "fetch")}
+    if page["directory"] is not None:
+        web.export_page(**page)
+        return
+    named = [f"--{name}" for name in ("cluster", "parts", "fetch") if page[name]]
+    if named:
+        raise click.UsageError(f"{named[0]} goes with --export, which is not given")
+    web.act(ctx, **given)

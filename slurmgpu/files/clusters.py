@@ -16,6 +16,7 @@ from slurmgpu.models.cluster import GENERIC, Cluster
 
 __all__ = [
     "base_of",
+    "chain_of",
     "choose_cluster",
     "foreign_profiles",
     "load_cluster",
@@ -74,6 +75,14 @@ def base_of(path: Path, folders: Sequence[Path]) -> Cluster | None:
         return None
     found = _base(base, layered.origin(("based_on",)), folders, (path,))
     return validate(Cluster, _layers(found, folders, (path,)), "cluster")
+
+
+def chain_of(path: Path, folders: Sequence[Path]) -> list[Path]:
+    """A profile's file and those that it is based on, itself first."""
+    found = [path]
+    while isinstance(base := (layered := read_file(found[-1])).data.get("based_on"), str):
+        found.append(_base(base, layered.origin(("based_on",)), folders, tuple(found)))
+    return found
 
 
 def _layers(

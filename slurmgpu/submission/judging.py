@@ -43,8 +43,11 @@ class Verdict(NamedTuple):
             raise PlanError("; ".join(one.message for one in self.errors), hint="; ".join(hints))
 
 
-def judge(request: Prepared, text: str, cwd: Path) -> Verdict:
-    """Hold a job's script, or an outline of it, against the rules; hints are left to ``slurmgpu check``."""
+def judge(request: Prepared, text: str, cwd: Path, *, away: bool = False) -> Verdict:
+    """Hold a job's script, or an outline of it, against the rules; hints are left to ``slurmgpu check``.
+
+    ``away``: on no machine of the cluster, whose files are not known then.
+    """
     script = parse_batch_script(text)
     if request.batch is None:
         script = _with_units_as_written(script, request.loaded)
@@ -54,6 +57,8 @@ def judge(request: Prepared, text: str, cwd: Path) -> Verdict:
     python = request.around.script
     known = {python.path: python} if python else {}
     facts = facts_here(script, folder, request.cluster, known)._replace(submitted=True)
+    if away:
+        facts = facts._replace(paths={})
     found = check_script(script, facts, ignore=_judged_before(request), least="warning")
     if request.batch is not None:
         found = [_of_ones_own(one) for one in found]

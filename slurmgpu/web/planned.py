@@ -89,15 +89,33 @@ def site(name: str | None, folder: Path) -> Site:
         return Site(cluster, known, settings.settings.environments, chosen)
 
 
-def planned(values: Mapping[str, str], chosen: str, folder: Path) -> Planned:
-    """Plan what the form holds, as ``slurmgpu render job.yaml --cluster NAME`` does in the same folder."""
+def planned(values: Mapping[str, str], chosen: str, folder: Path, *, away: bool = False) -> Planned:
+    """Plan what the form holds, as ``slurmgpu render job.yaml --cluster NAME`` does in the same folder.
+
+    ``away``: on no machine of the cluster. Nothing is said of files then, and a job that names no work folder starts where
+    it is submitted.
+    """
     text = ""
     try:
         data, text = read_form(values)
+        if away and data:
+            data, text = _with_work_dir(values, data, text)
         with _ONE_AT_A_TIME:
-            return _planned(text, data, chosen, folder)
+            return _planned(text, data, chosen, folder, away)
     except SlurmGpuError as error:
         return _refused(error, text)
+
+
+def _with_work_dir(values: Mapping[str, str], data: dict[str, Any], text: str) -> tuple[dict[str, Any], str]:
+    named = data.get("work_dir")
+    if named is None:
+        return read_form({**values, "work_dir": "$SLURM_SUBMIT_DIR"})
+    if isinstance(named, str) and named[:1] not in ("/", "$", "~"):
+        raise InvalidInput(
+            f"work_dir: {named!r} is against a folder that this page does not know",
+            hint="begin it with /, ~ or $NAME, or leave it out: the job starts where it is submitted then",
+        )
+    return data, text
 
 
 def prepare_text(text: str, cluster: str | None, folder: Path) -> Prepared:
@@ -108,7 +126,7 @@ def prepare_text(text: str, cluster: str | None, folder: Path) -> Prepared:
     return prepare_here(loaded, cluster, folder)
 
 
-def _planned(text: str, data: dict[str, Any], chosen: str, folder: Path) -> Planned:
+def _planned(text: str, data: dict[str, Any], chosen: str, folder: Path, away: bool) -> Planned:
     prepared = prepare_text(text, chosen or None, folder)
     script = prepared.render()
     return Planned(
@@ -117,7 +135,7 @@ def _planned(text: str, data: dict[str, Any], chosen: str, folder: Path) -> Plan
         command_line(data, chosen, prepared.loaded.job.command),
         prepared.plan,
         tuple(_lines(script, prepared.plan)),
-        tuple(dict.fromkeys(_notes(prepared, script, folder))),
+        tuple(dict.fromkeys(_notes(prepared, script, folder, away))),
     )
 
 
@@ -131,15 +149,15 @@ def _lines(script: str, plan: Plan) -> Iterator[Line]:
         yield Line(line, why)
 
 
-def _notes(prepared: Prepared, script: str, folder: Path) -> Iterator[str]:
+def _notes(prepared: Prepared, script: str, folder: Path, away: bool) -> Iterator[str]:
     """What ``slurmgpu render`` says beside the script."""
     yield from filter(None, [prepared.unchosen])
     yield from prepared.plan.warnings
     loaded, plan = prepared.loaded, prepared.plan
     command = command_of(plan, loaded.job, loaded.work_dir, folder, os.environ, in_file=True)
-    for of, slip in each_slip(command):
+    for of, slip in each_slip(command, away=away):
         yield f"{of}{slip.message}; {slip.hint}"
-    verdict = judge(prepared, script, folder)
+    verdict = judge(prepared, script, folder, away=away)
     for remark in (*verdict.errors, *verdict.warnings):
         yield f"{remark.message}; {remark.hint}"
 

@@ -73,6 +73,19 @@ def act(
     note(f"ended: nobody has asked anything for {idle:g} minutes (--idle)" if was_idle else "ended")
 
 
+def export_page(directory: Path, cluster: str | None, parts: Path | None, fetch: bool) -> None:
+    from slurmgpu.web.export import export
+    from slurmgpu.web.parts import download
+    from slurmgpu.web.parts import parts as needed
+
+    folder = parts or Path.home() / ".cache" / "slurmgpu" / "browser"
+    for part in needed() if fetch else ():
+        download(part, folder)
+    made = export(directory, cluster, Path.cwd(), folder)
+    click.echo(made.page)
+    note(f"{made.size / 1e6:.1f} MB; open it in a browser, or copy the folder to a web site")
+
+
 def made(source: Source, folder: Path, token: str) -> Guard:
     """The pages for a folder."""
     from slurmgpu.web.app import guarded

@@ -37,14 +37,25 @@ def missing_folder(folder: Path) -> Slip | None:
     )
 
 
-def each_slip(command: Command) -> list[tuple[str, Slip]]:
-    """What is wrong with a job's command, or with that of each of its steps: what the message begins with, and the slip."""
+def each_slip(command: Command, *, away: bool = False) -> list[tuple[str, Slip]]:
+    """What is wrong with a job's command, or with that of each of its steps: what the message begins with, and the slip.
+
+    ``away``: on no machine of the cluster, where the words alone can be judged.
+    """
     plan = command.plan
     judged = [
         (f"steps.{step.name}: ", command._replace(words=step.command, plan=plan.of_step(step)))
         for step in plan.steps
     ] or [("", command)]
-    return list(dict.fromkeys((of, slip) for of, one in judged for slip in slips(one)))
+    return list(
+        dict.fromkeys((of, slip) for of, one in judged for slip in (_of_words if away else slips)(one))
+    )
+
+
+def _of_words(command: Command) -> list[Slip]:
+    found = list(secrets_in_sight(command.words, command.plan))
+    shell = shell_word_slip(command.words, command.plan, command.in_file, None) if command.words else None
+    return [*([] if shell is None else [Slip(*shell)]), *found]
 
 
 def slips(command: Command) -> list[Slip]:

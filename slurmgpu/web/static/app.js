@@ -14,7 +14,7 @@ function address() {
   for (const [name, value] of new FormData(form)) {
     if (name !== "file" && String(value).trim()) asked.append(name, value);
   }
-  return "./?" + asked;
+  return "?" + asked;
 }
 
 async function copy(button) {
@@ -109,8 +109,13 @@ function mark() {
 document.addEventListener("htmx:afterSettle", (event) => {
   if (form && event.detail.target && event.detail.target.id === "answer") {
     mark();
-    document.getElementById("submission").hidden = !document.getElementById("script");
-    history.replaceState(null, "", address());
+    const submission = document.getElementById("submission");
+    if (submission) submission.hidden = !document.getElementById("script");
+    try {
+      history.replaceState(null, "", address());
+    } catch {
+      // A page that lies on a disk keeps its address; its link has the form.
+    }
     const told = document.querySelector("#answer .problem, #answer .summary");
     if (told) say(told.textContent.trim().replace(/\s+/g, " "));
   }
@@ -130,7 +135,7 @@ document.addEventListener("htmx:afterSwap", (event) => {
 });
 
 // A question is about the form as it was.
-if (form) form.addEventListener("input", () => document.getElementById("question").replaceChildren());
+if (form) form.addEventListener("input", () => document.getElementById("question")?.replaceChildren());
 
 // A page that nobody looks at asks nothing.
 document.addEventListener("htmx:beforeRequest", (event) => {

@@ -1,0 +1,323 @@
+"""A page for a centre's web site: the generator without a server, with the same Python in the visitor's browser."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+import os
+import re
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import slurmgpu
+from slurmgpu.errors import InvalidInput, SlurmGpuError
+from slurmgpu.files.clusters import chain_of, profile_folders, profiles
+from slurmgpu.files.data import data_folder
+from slurmgpu.files.run_record import write_atomically
+from slurmgpu.files.settings import LAYER_FILE, LoadedSettings, load_settings
+from slurmgpu.models.cluster import GENERIC
+from slurmgpu.web.drawing import STATIC, draw
+from slurmgpu.web.form import FIELDS
+from slurmgpu.web.inside import sampled
+from slurmgpu.web.parts import find, parts
+from slurmgpu.web.planned import Site, site
+from slurmgpu.web.shown import answer_values, form_values
+
+__all__ = ["Exported", "export"]
+
+_MARK = "slurmgpu-page.json"
+"""The file that tells a page of ours from other folders."""
+_HOME, _FOLDER, _CODE = "/home/you", "/home/you/project", "code"
+_LIBRARIES = (
+    "annotated-types", "jinja2", "markupsafe", "pydantic", "ruamel.yaml", "typing-extensions", "typing-inspection",
+)  # fmt: skip
+# What the planner and the renderer never import; of the training, what is read of its tasks.
+_LEFT_OUT = ("assistants", "cli", "diagnosis", "discovery", "doctor", "interactive", "monitoring", "sampling", "sandbox",
+             "screen", "training", "without_gpus")  # fmt: skip
+_ALL_THE_SAME = ("training/tasks/options.json",)
+_OF_WEB = (
+    "__init__.py",
+    "drawing.py",
+    "form.py",
+    "inside.py",
+    "planned.py",
+    "shown.py",
+    "templates/answer.html",
+)
+# A browser has no users and no locks of files; who looks for them finds none.
+_STAND_INS = {
+    "grp.py": "def getgrgid(number):\n    raise KeyError(number)\n",
+    "pwd.py": "import os\n\nos.geteuid = os.getuid\n\n\ndef getpwuid(number):\n    raise KeyError(number)\n",
+    "fcntl.py": "LOCK_EX = LOCK_NB = 0\n\n\ndef flock(file, how):\n    pass\n",
+}
+_POLICY = (
+    "default-src 'none'; script-src 'self' blob: 'wasm-unsafe-eval'; worker-src blob:; style-src 'self'; "
+    "img-src 'self' data:; connect-src 'none'; form-action 'none'; base-uri 'none'"
+)
+_OF_PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "pyodide-lock.json", "python_stdlib.zip")
+
+
+class Exported(NamedTuple):
+    """What was written."""
+
+    page: Path
+    size: int
+    """Bytes, of all files together."""
+
+
+class _Sources(NamedTuple):
+    """What the page's Python finds on its disk: the site's settings and the profile, each at its place."""
+
+    files: Mapping[str, bytes]
+    environ: Mapping[str, str]
+    cluster: str
+
+
+def export(directory: Path, cluster: str | None, cwd: Path, folder: Path) -> Exported:
+    """Write a page for a cluster; ``folder`` has the parts that do not come with slurmgpu.
+
+    The site's settings and templates count in it, and no user's. Raises InvalidInput where the folder is another's, the
+    profile or a part is missing; SlurmGpuError where the page could not plan.
+    """
+    _check_directory(directory)
+    pyodide, core = (find(part, folder) for part in parts())
+    sources = _sources(cluster, cwd)
+    with _as_visitor(sources) as here:
+        at = site(sources.cluster, here)
+        expected, filled = sampled(sources.cluster, str(here)), _filled(at)
+    code = _zipped({**_code(core), **sources.files})
+    files = {f"static/{name}": (STATIC / name).read_text(encoding="utf-8") for name in _STATIC}
+    members = {**_members(pyodide), "code.zip": code}
+    scripts = ["static/offline.js"]
+    for name, data in members.items():
+        path = f"python/{name.replace('.', '-').removesuffix('-mjs')}.js"
+        packed = base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
+        files[path] = f'slurmgpuParts["{name}"] = "{packed}";\n'
+        scripts.append(path)
+    about = {"environ": {**sources.environ, "HOME": _HOME}, "cluster": sources.cluster, "folder": _FOLDER,
+             "expected": expected, "names": list(members)}  # fmt: skip
+    files["python/start.js"] = f"slurmgpuOffline.start({json.dumps(about)});\n"
+    scripts.append("python/start.js")
+    size = sum(len(files[one]) for one in scripts)
+    # A browser may have the files of an earlier page of this address.
+    named = [f"{one}?{hashlib.sha256(files[one].encode()).hexdigest()[:12]}" for one in scripts]
+    files["LICENSES.txt"] = _licences()
+    offline = {"policy": _POLICY, "scripts": named, "megabytes": size / 1e6}
+    files["index.html"] = draw("generator.html", page="generator", offline=offline, **filled)
+    mark = {"slurmgpu": slurmgpu.__version__, "cluster": sources.cluster, "files": sorted(files)}
+    files[_MARK] = json.dumps(mark, indent=2) + "\n"
+    _write(directory, files)
+    return Exported(directory / "index.html", sum(len(text.encode()) for text in files.values()))
+
+
+_STATIC = ("app.js", "icon.svg", "offline.js", "style.css")
+
+
+def _check_directory(directory: Path) -> None:
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise InvalidInput(f"--export {directory}: is no folder", hint="give a new folder")
+    if any(directory.iterdir()) and not (directory / _MARK).is_file():
+        raise InvalidInput(
+            f"--export {directory}: has other files, and none of a page that slurmgpu made",
+            hint="give a new folder, an empty one, or that of an earlier page",
+        )
+
+
+def _write(directory: Path, files: Mapping[str, str]) -> None:
+    """The page itself last: until then an earlier one goes on to lead to files that are there."""
+    try:
+        for name in sorted(files, key=lambda name: name in ("index.html", _MARK)):
+            path = directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, files[name])
+    except OSError as error:
+        raise InvalidInput(f"--export {directory}: cannot be written: {error.strerror}") from None
+
+
+# What the page's Python plans with.
+
+
+def _sources(cluster: str | None, cwd: Path) -> _Sources:
+    own = load_settings(cwd)
+    name = cluster or os.environ.get("SLURMGPU_CLUSTER") or own.settings.cluster
+    if not name:
+        raise InvalidInput(
+            "--export: no cluster is named, and none is in use here",
+            hint="add --cluster NAME; slurmgpu cluster list shows profiles",
+        )
+    with tempfile.TemporaryDirectory() as empty:
+        at_site = load_settings(Path(empty), {**os.environ, "XDG_CONFIG_HOME": empty})
+    files = dict(_of_site(at_site))
+    files |= _of_profile(name, own)
+    settings = b"".join(data for path, data in files.items() if path.endswith(LAYER_FILE)).decode()
+    # A variable of the settings is one of whoever submits; what it is, no page knows.
+    environ = {each: f"${each}" for each in re.findall(r"\$\{?([A-Za-z_]\w*)", settings) if each != "HOME"}
+    environ["SLURMGPU_SITE"] = str(at_site.folders["site"])
+    return _Sources(files, environ, Path(name).stem if "/" in name else name)
+
+
+def _of_site(settings: LoadedSettings) -> Iterator[tuple[str, bytes]]:
+    """The settings of the site and of the lab that it names, with their templates and extensions, at their places."""
+    for layer in ("site", "lab"):
+        folder = settings.folders.get(layer)
+        if folder is not None and (folder / LAYER_FILE).is_file():
+            yield _absolute(folder / LAYER_FILE), (folder / LAYER_FILE).read_bytes()
+    named = [source.path for source in settings.template_sources(os.environ)]
+    origin = settings.layered.origin(("extensions",))
+    if settings.settings.extensions and origin is not None:
+        named.append(Path(origin.where).parent / settings.settings.extensions)
+    for place in named:
+        for path in [place] if place.is_file() else sorted(place.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield _absolute(path), path.read_bytes()
+
+
+def _of_profile(name: str, settings: LoadedSettings) -> Iterator[tuple[str, bytes]]:
+    """The profile and those that it is based on: where the page's Python looks for a user's, and for shipped ones."""
+    if name == GENERIC.name:
+        return
+    folders = profile_folders(settings)
+    path = Path(name).expanduser() if "/" in name else profiles(settings).get(name)
+    if path is None or not path.is_file():
+        known = ", ".join(sorted(profiles(settings)))
+        raise InvalidInput(f"--cluster {name}: no such profile; known: {known}")
+    places = [f"{_HOME}/.config/slurmgpu/clusters", f"/{_CODE}/slurmgpu/_data/clusters"]
+    taken: set[str] = set()
+    for one in chain_of(path, [path.parent, *folders]):
+        free = next((f"{place}/{one.name}" for place in places if f"{place}/{one.name}" not in taken), None)
+        if free is None:
+            raise InvalidInput(f"--cluster {name}: more than two profiles of its chain are called {one.stem}")
+        taken.add(free)
+        yield free, one.read_bytes()
+
+
+def _absolute(path: Path) -> str:
+    return str(path.absolute())
+
+
+@contextmanager
+def _as_visitor(sources: _Sources) -> Iterator[Path]:
+    """This process with the settings of the page and no others, as long as it plans; gives the folder that it plans in."""
+    before = dict(os.environ)
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        (home / "project").mkdir()
+        for path, data in sources.files.items():
+            if path.startswith(_HOME):
+                place = home / path.removeprefix(_HOME + "/")
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(data)
+        for name in ("XDG_CONFIG_HOME", "SLURMGPU_CLUSTER"):
+            os.environ.pop(name, None)
+        os.environ.update(sources.environ, HOME=str(home))
+        try:
+            yield home / "project"
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+def _filled(at: Site) -> dict[str, Any]:
+    """What the form is filled in with."""
+    values = form_values({}, at)
+    about = "Left out, the folder that the job is submitted in."
+    fields = [field._replace(about=about) if field.name == "work_dir" else field for field in FIELDS]
+    return {**values, "fields": fields, "trouble": "", **answer_values(None, {}, at.chosen)}
+
+
+# What is in the page's Python.
+
+
+def _code(core: bytes) -> dict[str, bytes]:
+    """slurmgpu itself, its templates, and the libraries as they are installed here; pydantic's core is the browsers'."""
+    files: dict[str, bytes] = {}
+    package = Path(slurmgpu.__file__).parent
+    for path in sorted(package.rglob("*")):
+        name = path.relative_to(package).as_posix()
+        first, _, rest = name.partition("/")
+        if path.is_file() and "__pycache__" not in path.parts and _is_needed(name, first, rest):
+            files[f"slurmgpu/{name}"] = path.read_bytes()
+    templates = data_folder("templates")
+    for path in sorted(templates.rglob("*.j2")):
+        files[f"slurmgpu/_data/templates/{path.relative_to(templates).as_posix()}"] = path.read_bytes()
+    files["slurmgpu/_data/clusters/.shipped"] = (
+        b""  # a folder is looked for, also where the profile is based on none
+    )
+    for library in _LIBRARIES:
+        files |= _python_of(library)
+    with zipfile.ZipFile(io.BytesIO(core)) as wheel:
+        files |= {name: wheel.read(name) for name in wheel.namelist() if name.endswith((".py", ".so"))}
+    files |= {name: text.encode() for name, text in _STAND_INS.items()}
+    return {f"/{_CODE}/{name}": data for name, data in files.items()}
+
+
+def _is_needed(name: str, first: str, rest: str) -> bool:
+    if first == "web":
+        return rest in _OF_WEB
+    return (first not in _LEFT_OUT and first != "_data") or name in _ALL_THE_SAME
+
+
+def _python_of(library: str) -> dict[str, bytes]:
+    """The Python files of a library that is installed here; what is compiled in it has a twin in Python."""
+    try:
+        found = distribution(library)
+    except PackageNotFoundError:
+        raise SlurmGpuError(
+            f"--export: {library} is not installed here", hint="pip install -U pydantic jinja2 ruamel.yaml"
+        ) from None
+    return {
+        str(file): Path(str(file.locate())).read_bytes()
+        for file in found.files or ()
+        if file.suffix == ".py" and ".." not in file.parts
+    }
+
+
+def _zipped(files: Mapping[str, bytes]) -> bytes:
+    """One archive, the same for the same files; not compressed, since it is packed as a whole."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
+        for path in sorted(files):
+            archive.writestr(zipfile.ZipInfo(path.lstrip("/"), (1980, 1, 1, 0, 0, 0)), files[path])
+    return made.getvalue()
+
+
+def _members(package: bytes) -> dict[str, bytes]:
+    found = {}
+    with tarfile.open(fileobj=io.BytesIO(package)) as archive:
+        for name in _OF_PYODIDE:
+            member = archive.extractfile(f"package/{name}")
+            assert member is not None  # its SHA-256 was checked
+            found[name] = member.read()
+    # The page installs nothing: what could be is not listed.
+    lock = json.loads(found["pyodide-lock.json"])
+    found["pyodide-lock.json"] = json.dumps({**lock, "packages": {}}).encode()
+    return found
+
+
+def _licences() -> str:
+    """Whose work is in the page."""
+    said = [
+        "Pyodide, with Python and its standard library, compiled for browsers\n\n"
+        "Mozilla Public License 2.0 (Pyodide), PSF License Agreement (Python); unchanged, as the npm package pyodide has\n"
+        f"them ({parts()[0].name}). Source: github.com/pyodide/pyodide"
+    ]
+    for library in ("slurmgpu", *_LIBRARIES, "pydantic_core"):
+        found = distribution(library)
+        texts = [
+            Path(str(file.locate())).read_text(encoding="utf-8")
+            for file in found.files or ()
+            if "LICENSE" in file.name.upper() and ".dist-info" in str(file)
+        ]
+        said.append("\n\n".join([f"{found.metadata['Name']} {found.version}", *texts]))
+    return "\n\n----\n\n".join(one.strip() for one in said) + "\n"
