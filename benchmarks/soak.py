@@ -1,6 +1,6 @@
 """Kills trainings at random moments, starts them again, and holds what comes out against an undisturbed run.
 
-    python benchmarks/soak.py [--kills N] [--damages N] [--flips N] [--seed N] [--json FILE]
+    python benchmarks/soak.py [--strategy fsdp2] [--kills N] [--damages N] [--flips N] [--seed N] [--json FILE]
 
 Over single and ddp (2 processes), 0 and 2 loader workers, accumulation 1 and 4, fp32, and fp16 where two processes
 accumulate; and over the kinds of training in ``soaked.py``, each of which has a state of its own. A disturbance is a signal
@@ -70,9 +70,10 @@ class Setup(NamedTuple):
     accumulate: int
     precision: str = "fp32"
     kind: str = "plain"
+    strategy: str = "ddp"
 
     def __str__(self) -> str:
-        strategy = "single" if self.processes == 1 else f"ddp x{self.processes}"
+        strategy = "single" if self.processes == 1 else f"{self.strategy} x{self.processes}"
         return (
             f"{self.kind}, {strategy}, workers {self.workers}, accumulate {self.accumulate}, {self.precision}"
         )
@@ -122,6 +123,7 @@ class Run:
         settings = {
             "schema": "slurmgpu.train/1",
             "task": f"{TASKS}:{task}",
+            "strategy": setup.strategy if setup.processes > 1 else "single",
             "epochs": EPOCHS,
             "batch_size": BATCH,
             "accumulate": setup.accumulate,
@@ -585,7 +587,13 @@ def document(report: Report, given: argparse.Namespace, seconds: float) -> dict[
     return {
         "schema": "slurmgpu.benchmark/1",
         "benchmark": "soak",
-        "setting": {"seed": given.seed, "steps": STEPS, "interval": INTERVAL, "pause": given.pause},
+        "setting": {
+            "strategy": given.strategy,
+            "seed": given.seed,
+            "steps": STEPS,
+            "interval": INTERVAL,
+            "pause": given.pause,
+        },
         "machine": {
             "machine": platform.machine(),
             "cpus": os.cpu_count(),
@@ -652,6 +660,12 @@ def main() -> None:
     parser.add_argument(
         "--kinds", nargs="+", choices=KINDS, help="these kinds alone (default: all; with --short plain)"
     )
+    parser.add_argument(
+        "--strategy",
+        choices=("ddp", "fsdp2"),
+        default="ddp",
+        help="of several processes; fsdp2: of two, sharded",
+    )
     parser.add_argument("--short", action="store_true", help="four of the eight ways to train")
     parser.add_argument("--pause", type=float, default=0.01, help="seconds that a step takes at least")
     parser.add_argument("--json", type=Path)
@@ -672,6 +686,13 @@ def main() -> None:
         for name in others:
             if name != "plain":
                 setups += [Setup(1, 2, 4, "fp32", name), Setup(2, 0, 1, half, name)]
+    if given.strategy != "ddp":
+        # A step of the task's own is refused with a sharded model.
+        setups = [
+            each._replace(strategy=given.strategy)
+            for each in setups
+            if each.processes > 1 and each.kind not in ("duel", "remembering")
+        ]
     with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as folder:
         for number, setup in enumerate(setups):
             amount = Amount(given.kills, given.damages, given.flips).share(number, len(setups))

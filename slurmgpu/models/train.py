@@ -53,11 +53,12 @@ class TrainSettings(BaseModel):
         "or slurmgpu:NAME for one that comes with slurmgpu.",
         examples=["task.py:Digits", "slurmgpu:gpt2"],
     )
-    strategy: Literal["auto", "single", "ddp", "dp", "fsdp2"] = Field(
+    strategy: Literal["auto", "single", "ddp", "dp", "fsdp2", "model_parallel"] = Field(
         "auto",
         description="How the processes work together. auto: ddp for several processes, single for one; "
         "dp: one process with all GPUs (nn.DataParallel), for comparison and for old code; "
-        "fsdp2: each process keeps a piece of the model and of the optimizer's state (torch 2.6 or newer).",
+        "fsdp2: each process keeps a piece of the model and of the optimizer's state (torch 2.6 or newer); "
+        "model_parallel: one process, with the model's layers one after the other on all its GPUs.",
     )
     reshard_after_forward: bool = Field(
         True,
@@ -68,6 +69,12 @@ class TrainSettings(BaseModel):
         False,
         description="fsdp2: whether the pieces of the model, their gradients and the optimizer's state lie in the CPU's memory "
         "while they are not computed with; much slower.",
+    )
+    tensor_parallel: int = Field(
+        1,
+        ge=1,
+        description="fsdp2: over how many processes each layer is split, as the task's parallelize(model, mesh) says; these have "
+        "the same samples. It must divide the number of processes.",
     )
     device: Literal["auto", "cpu"] = Field(
         "auto",

@@ -134,11 +134,16 @@ def _train(job: Job, processes: int, nodes: int) -> Launching:
     assert job.train is not None
     if processes == 1:
         return Launching("plain", "one process")
-    if job.train.strategy == "dp":
+    strategy = job.train.strategy
+    if strategy in ("dp", "model_parallel"):
+        how = "nn.DataParallel" if strategy == "dp" else "its layers one after the other on them"
+        other = "ddp" if strategy == "dp" else "fsdp2"
         return Launching(
             "plain",
-            "train.strategy is dp: one process with all GPUs of a node (nn.DataParallel)",
-            (f"train.strategy: dp uses the first of the {nodes} nodes only; use strategy: ddp, or nodes: 1",)
+            f"train.strategy is {strategy}: one process with all GPUs of a node ({how})",
+            (
+                f"train.strategy: {strategy} uses the first of the {nodes} nodes only; use strategy: {other}, or nodes: 1",
+            )
             if nodes > 1
             else (),
         )

@@ -278,7 +278,7 @@ def eval_batches(
     collate: Optional[Collate] = None,
 ) -> tuple[Iterable[object], list[int]]:
     """The batches of this rank's share of the test split, and their sizes: every sample on exactly one rank."""
-    own = torch.arange(min(group.ranks.rank, len(dataset)), len(dataset), group.ranks.world_size)
+    own = torch.arange(min(group.data.rank, len(dataset)), len(dataset), group.data.world_size)
     parts = torch.split(own, micro_batch) if len(own) else ()
     keys: list[list[Piece]] = [[(0, part, None)] for part in parts]
     sizes = [len(part) for part in parts]

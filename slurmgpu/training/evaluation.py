@@ -88,7 +88,7 @@ class Evaluation:
             batches, sizes = eval_batches(
                 data, micro, group, seed=settings.seed, workers=workers, collate=self._task.collate
             )
-            most = -(-len(range(0, len(data), group.ranks.world_size)) // micro)
+            most = -(-len(range(0, len(data), group.data.world_size)) // micro)
             self._sets.append(_Set(name, batches, sizes, data, most))
 
     def try_out(self, model: torch.nn.Module, size: int) -> None:
@@ -182,6 +182,7 @@ class Evaluation:
             raise EvaluationFailed(failed, failure, any(each.changed for each in everyone))
         if any(each.broken_off for each in everyone):
             return None
+        everyone = everyone[:: group.alike]
         names = dict.fromkeys(name for each in everyone for name in each.sums)
         values = {name: _mean([each.sums[name] for each in everyone if name in each.sums]) for name in names}
         return values, [each.outputs for each in everyone], outputs
@@ -283,7 +284,8 @@ class Evaluation:
     def _gather(self, names: list[list[str]], own: Rows) -> dict[str, list[Any]]:
         """A set's outputs of each rank by name, on rank 0; one after the other, because they may be large."""
         wanted = dict.fromkeys(name for part in names for name in part)
-        return {name: self._group.collect(own.pop(name, None)) for name in wanted}
+        alike = self._group.alike
+        return {name: self._group.collect(own.pop(name, None))[::alike] for name in wanted}
 
     def _drawn_together(self, model: torch.nn.Module) -> Results:
         """What the task generates, by all ranks at once: a sharded model's forward pass needs all of them.

@@ -36,7 +36,7 @@ from .schedules import make_epoch_schedule, make_schedule
 from .session import Session
 from .settings import Config, Settings, micro_batch
 from .setup import make_model, set_backends, spread
-from .sharding import fully
+from .sharding import fully, layers
 from .sharding.local import settle
 from .step import Step, Trained, means, put_back
 from .streams import ENDLESS, Stream
@@ -84,20 +84,22 @@ class Loop:
         self.position = Position()
         self.judge = Judge(settings)
         self.results = Results({}, {})
-        self.micro = micro_batch(settings, group.ranks.world_size)
+        self.micro = micro_batch(settings, group.data.world_size)
         self.precision = Precision(settings.precision, group.device, settings.init_scale)
         cfg = Config(settings)
         set_backends(settings)
         seed_all(settings.seed)
         self.sharded = session.sharded = fully.is_asked_for(settings, group)
-        if self.sharded:
-            fully.refuse(task, settings)
         # A model that is sharded goes to the device piece by piece.
-        self.model = make_model(task, cfg, settings, torch.device("cpu") if self.sharded else group.device)
+        layered = settings.strategy == "model_parallel"
+        by_pieces = self.sharded or layered
+        self.model = make_model(task, cfg, settings, torch.device("cpu") if by_pieces else group.device)
         if session.found is None:  # a checkpoint has all weights
             load_pretrained(self.model, settings, group, self.console)
         if self.sharded:
             self.model = fully.fully_sharded(self.model, task, settings, group)
+        if layered:
+            self.model = layers.laid_out(self.model, task, layers.devices_of(group.device))
         self.wrapped: torch.nn.Module = self.model
         self._load_data(cfg)
         # Before the optimizer, which may want their parameters, and once more for what came with it.
@@ -117,7 +119,7 @@ class Loop:
         self.epoch_schedule = make_epoch_schedule(
             task, self.optimizer, cfg, settings, evaluated=bool(self.evaluation)
         )
-        seed_all(mix(settings.seed, 1 + group.ranks.rank) >> 1)
+        seed_all(mix(settings.seed, 1 + group.data.rank) >> 1)
         self.meter = Meter(
             group, means(settings, list(by_name(self.optimizer)), task.has("step")), self.console.say
         )
@@ -145,6 +147,11 @@ class Loop:
         self.order: Optional[Order] = None
         self.stream: Optional[Stream] = None
         if is_stream(train):
+            if self.group.alike > 1:
+                raise SettingsError(
+                    f"tensor_parallel is {self.settings.tensor_parallel}, and the training data are a stream "
+                    f"({type(train).__name__}): which processes read the same of it is not worked out yet; give samples by number"
+                )
             self.stream = self._make_stream(train)
             if self.task.ordered_by is not None:
                 self.console.say(
@@ -216,7 +223,7 @@ class Loop:
 
     def _shares(self) -> Iterator[Share]:
         """What this rank takes from here to the end."""
-        ranks, batch = self.group.ranks, self.settings.batch_size
+        ranks, batch = self.group.data, self.settings.batch_size
         start, end = self.position.samples, self._end()
         return shares(start, end, batch, self.micro, rank=ranks.rank, world_size=ranks.world_size)
 
@@ -538,7 +545,12 @@ class Loop:
         sums = trained_sums(self.model) if self.group.ranks.first or self.sharded else []
         if not sums:
             return totals
-        mark = torch.stack([torch.isfinite(each) for each in sums]).all().double().reciprocal()
+        mark = (
+            torch.stack([torch.isfinite(each).to(self.group.device) for each in sums])
+            .all()
+            .double()
+            .reciprocal()
+        )
         return (
             torch.cat([totals, mark[None].to(totals.device)])
             if isinstance(totals, torch.Tensor)

@@ -162,7 +162,7 @@ def restore_rank(loop: Loop) -> None:
             loop.meter.restore(own["meter"])
             loop.meter.open = any(loop.group.gather(loop.meter.has_losses))
     else:
-        rank = loop.group.ranks.rank
+        rank = loop.group.data.rank
         randomness.seed_all(mix(loop.settings.seed, 1 + rank, loop.position.step) >> 1)
 
 

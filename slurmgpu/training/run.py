@@ -27,7 +27,7 @@ from .saving.snapshot import plain_state, reserve, try_out
 from .schedules import warmup_steps
 from .session import Limits, Session
 from .settings import Config, Settings, divided
-from .sharding import fully
+from .sharding import fully, layers
 from .task import Task, load
 from .watching import profiling
 from .watching.advice import awkward_sizes, is_full, lone_samples, memory_advice, tensor_core_multiple
@@ -49,13 +49,15 @@ _PATIENCE = (1.0, 5.0, 10.0)
 
 def check_strategy(settings: Settings, world_size: int) -> None:
     """Refuse a strategy of one process for several; before these meet, or the first to leave breaks the meeting."""
-    if settings.strategy in ("single", "dp") and world_size > 1:
+    if settings.strategy in ("single", "dp", "model_parallel") and world_size > 1:
         raise SettingsError(
             f"strategy is {settings.strategy}, but world size is {world_size}: "
             "use strategy ddp or auto, or start one process"
         )
     if settings.strategy == "fsdp2" and world_size > 1:
         fully.require_torch()
+    if settings.tensor_parallel > 1:
+        fully.require_mesh(settings, world_size)
 
 
 def train(
@@ -125,6 +127,12 @@ class _Run:
         tracking = self._tracking()
         metrics = self._lines("metrics.jsonl", tracking.put)
         task = load(self.settings.task)
+        if fully.is_asked_for(self.settings, self.group):
+            fully.refuse(task, self.settings)
+        if self.settings.strategy == "model_parallel":
+            layers.refuse(self.settings)
+        if self.settings.tensor_parallel > 1 and self.group.together:
+            self.group.split_layers(self.settings.tensor_parallel)
         if task.has("sample"):
             self._generated = self._lines("generated.jsonl")
         self.group.on_first(lambda: task.prepare(Config(self.settings)))
@@ -156,7 +164,7 @@ class _Run:
             settings = found_before(settings, self.found.manifest) or settings
         if settings.micro_batch == "auto":
             return find(settings, task, self.session)
-        return divided(settings, self.group.ranks.world_size)
+        return divided(settings, self.group.data.world_size)
 
     def _tracking(self) -> Tracking:
         """Where lines go beside ``metrics.jsonl``: to what the settings name (rank 0)."""
@@ -236,7 +244,7 @@ class _Run:
         self.console.say(
             f"training {self.settings.task}: processes: {ranks.world_size}, nodes: {nodes}, {name}, "
             f"{self.settings.precision}, {_length(loop)}{loop.total_steps} steps, "
-            f"batch {self.settings.batch_size} = {ranks.world_size} x {self.settings.accumulate} x {loop.micro}"
+            f"batch {self.settings.batch_size} = {self.group.data.world_size} x {self.settings.accumulate} x {loop.micro}"
         )
         self._remark()
         if resumed is not None:
@@ -249,7 +257,7 @@ class _Run:
 
     def _remark(self) -> None:
         """Say what may not be as it is meant to be."""
-        loop, ranks, device = self.loop, self.group.ranks, self.group.device
+        loop, device = self.loop, self.group.device
         if loop.precision.note is not None:
             self.console.say(loop.precision.note)
         if self.settings.batch_size > loop.samples:
@@ -280,7 +288,7 @@ class _Run:
                 f"warning: parameter_groups sets {', '.join(map(repr, unknown))}, which AdamW does not have: it changes "
                 "nothing; the options are lr, betas, eps, weight_decay, amsgrad, maximize"
             )
-        alone = lone_samples(loop.model, loop.sizes(), loop.micro, ranks.world_size)
+        alone = lone_samples(loop.model, loop.sizes(), loop.micro, self.group.data.world_size)
         if alone is not None:
             self.console.say(alone)
         multiple = tensor_core_multiple(self.settings, device)

@@ -78,7 +78,7 @@ class Step:
         self._loss = task.raw_loss
         self._autocast = None if settings.precision == "fp32" else precision.autocast
         self._trained = [parameter for parameter in wrapped.parameters() if parameter.requires_grad]
-        self._micro = micro_batch(settings, self.group.ranks.world_size)
+        self._micro = micro_batch(settings, self.group.data.world_size)
         # Looked up once, not in every step.
         self._batch = settings.batch_size
         self._scaler = precision.scaler
@@ -123,7 +123,7 @@ class Step:
 
     def _rounds(self, size: int) -> list[tuple[float, int]]:
         """Weight and samples of this rank's micro-batches in a step of so many samples; (0, 0) for a stand-in."""
-        ranks = self.group.ranks
+        ranks = self.group.data
         own = shares(0, size, size, self._micro, rank=ranks.rank, world_size=ranks.world_size)
         counts = [stop - start if counted else 0 for start, stop, counted in own]
         return [(count * ranks.world_size / size, count) for count in counts]
@@ -173,7 +173,7 @@ class Step:
             self.task.refuse_constant(value)
         if counted is not None:
             self._counts = True
-            weight = self.group.ranks.world_size / size if samples else 0.0
+            weight = self.group.data.world_size / size if samples else 0.0
         loss = value
         if weight != 1:
             value = value * weight
@@ -194,7 +194,7 @@ class Step:
         counts = self.meter.counts[len(self.meter.counts) - rounds :]
         zero = torch.zeros((), dtype=torch.float64, device=device)
         total = self.group.sum(sum((on_device(each, device) for each in counts), zero))
-        factor = size / total.clamp(min=1e-12)
+        factor = size * self.group.alike / total.clamp(min=1e-12)
         for parameter in self._trained:
             if parameter.grad is not None:
                 piece = local(parameter.grad)

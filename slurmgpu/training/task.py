@@ -39,6 +39,7 @@ _REQUIRED = {"model": "(cfg)", "dataset": "(cfg, split)", "loss": "(model, batch
 _OPTIONAL = {
     "blocks": "(model)",
     "shards": "(model)",
+    "parallelize": "(model, mesh)",
     "optimizer": "(model, cfg)",
     "optimizers": "(model, cfg)",
     "parameter_groups": "(model, cfg)",
@@ -376,6 +377,18 @@ class Task:
         if not blocks or not all(isinstance(block, torch.nn.Module) for block in blocks):
             raise self._wrong("blocks", "a list of modules of the model", blocks)
         return blocks
+
+    def parallelize(self, model: torch.nn.Module, mesh: Any) -> torch.nn.Module:
+        """The model with its layers split over the processes of a mesh, by the task; it may do so in place."""
+        if not self.has("parallelize"):
+            raise TrainingError(
+                f"{self.path}: tensor_parallel needs a method parallelize(model, mesh) in {self._name}, which calls "
+                "torch.distributed.tensor.parallel.parallelize_module"
+            )
+        answer = self._user.parallelize(model, mesh)
+        if answer is not None and not isinstance(answer, torch.nn.Module):
+            raise self._wrong("parallelize", "the model, or None where it is changed in place", answer)
+        return model if answer is None else answer
 
     def shards(self, model: torch.nn.Module) -> Optional[list[torch.nn.Module]]:
         """The modules whose parameters are gathered together (fsdp2), as the task says; None where it does not."""

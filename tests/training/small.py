@@ -460,3 +460,30 @@ class Layers(Restless):
 
     optimizer = None
     schedule = None
+
+
+class Mlp(nn.Module):
+    """A block whose two layers may be split over processes, with what it is given added at the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 12), nn.Linear(12, 8)
+
+    def forward(self, x):
+        return x + self.down(torch.tanh(self.up(x)))
+
+
+class Split(Line):
+    """Blocks that can be split over processes, in a list."""
+
+    def model(self, cfg):
+        return nn.Sequential(nn.Linear(3, 8), nn.Sequential(Mlp(), Mlp()), nn.Linear(8, 1))
+
+    def blocks(self, model):
+        return list(model[1])
+
+    def parallelize(self, model, mesh):
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        for block in model[1]:
+            parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,19 @@ import torch
 
 from slurmgpu.training.errors import SettingsError, TrainingError
 from slurmgpu.training.export import export
+from slurmgpu.training.fitting.memory import Budget
+from slurmgpu.training.fitting.trial import Trial
 from slurmgpu.training.run import check_strategy
 from slurmgpu.training.saving import pieces
 from slurmgpu.training.saving.pieces import Pieces, own_region
 from slurmgpu.training.settings import Settings
+from slurmgpu.training.sharding import layers
+from slurmgpu.training.sharding.local import local
+from slurmgpu.training.task import load as load_task
 from slurmgpu.training.weights.reading import read_state
 
+from . import small
+from .conftest import TASKS as SMALL
 from .conftest import RunFolder, new_run
 from .test_training_equality import assert_close, assert_same
 
@@ -30,6 +38,13 @@ needs_fsdp2 = pytest.mark.skipif(
     not hasattr(__import__("torch.distributed.fsdp").distributed.fsdp, "fully_shard"),
     reason="this torch has no FSDP2",
 )
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """The tasks' file, which a training loads by its own name, may be loaded by the next test, too."""
+    yield
+    sys.modules.pop("small", None)
 
 
 def note(shape: list[int], mesh: list[int], *placements: list[Any]) -> dict[str, Any]:
@@ -102,6 +117,94 @@ def test_an_older_torch_is_told_which_one_fsdp2_needs(monkeypatch: pytest.Monkey
     with pytest.raises(SettingsError, match=r"strategy fsdp2 needs torch 2\.6 or newer, and here is"):
         check_strategy(Settings("task.py:T", strategy="fsdp2"), 2)
     check_strategy(Settings("task.py:T", strategy="fsdp2"), 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"strategy": "ddp", "tensor_parallel": 2}, "tensor_parallel is 2, and strategy is ddp"),
+        ({"strategy": "fsdp2", "tensor_parallel": 3}, "tensor_parallel is 3, and there are 4 processes"),
+        ({"strategy": "model_parallel"}, "strategy is model_parallel, but world size is 4"),
+    ],
+)
+def test_processes_that_cannot_be_laid_out_so_are_refused_before_they_meet(
+    settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SettingsError, match=said):
+        check_strategy(Settings("task.py:T", **settings), 4)
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "said"),
+    [
+        (
+            "Split",
+            {"strategy": "model_parallel", "compile": True},
+            "compile is true and strategy is model_parallel",
+        ),
+        ("Split", {"strategy": "model_parallel", "micro_batch": "auto"}, "micro_batch is auto and strategy"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_named(
+    run: RunFolder, task: str, settings: dict[str, Any], said: str
+) -> None:
+    run.write(task, **SETTINGS, **settings)
+    with pytest.raises(SettingsError, match=said):
+        run.here()
+
+
+def test_layers_are_laid_out_in_their_order_and_about_equally() -> None:
+    assert layers._shared_out([10, 10, 10, 10], 2) == [0, 0, 1, 1]
+    assert layers._shared_out([1, 99, 9], 2) == [0, 0, 1]
+    assert layers._shared_out([5], 3) == [1]
+    model = small.Split().model(None)
+    laid = layers.laid_out(model, load_task(f"{SMALL}:Split"), [torch.device("cpu"), torch.device("meta")])
+    assert [str(each.device) for each in laid.parameters()] == ["cpu"] * 6 + ["meta"] * 6
+
+
+def test_layers_on_one_device_learn_the_same_to_the_bit(tmp_path: Path) -> None:
+    laid, plain = new_run(tmp_path, "laid"), new_run(tmp_path, "plain")
+    laid.write("Split", **SETTINGS, strategy="model_parallel")
+    plain.write("Split", **SETTINGS)
+    laid.here()
+    plain.here()
+    assert_same(laid, plain)
+
+
+@needs_fsdp2
+def test_a_try_of_one_process_has_as_much_of_a_model_as_one_of_many(tmp_path: Path) -> None:
+    settings = Settings(f"{SMALL}:Split", strategy="fsdp2", batch_size=4)
+    trial = Trial(settings, torch.device("cpu"), Budget("CPU", 1 << 40, 1 << 40), 4, tmp_path)
+    try:
+        assert trial.step(2, 1) > 0
+        assert local(next(trial.loop.model.parameters())).shape == (2, 3)
+        states = trial.loop.optimizer.state.values()  # type: ignore[union-attr]
+        assert local(next(iter(states))["exp_avg"]).shape == (2, 3)
+    finally:
+        trial.session.close()
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.long
+@needs_fsdp2
+def test_layers_split_over_two_and_samples_over_two_learn_what_one_learns_and_go_on_to_the_bit(
+    tmp_path: Path,
+) -> None:
+    """A mesh of 2 x 2; its checkpoint is read by the same mesh, and by one process."""
+    settings = {**SETTINGS, "ema": 0.9, "strategy": "fsdp2", "tensor_parallel": 2}
+    straight, halted, alone = (new_run(tmp_path, name) for name in ("straight", "halted", "alone"))
+    for run, steps in ((straight, "99"), (halted, "3")):
+        run.write("Split", **settings)
+        ended = run.ranks(4, SLURMGPU_MAX_STEPS=steps)
+        assert set(ended.codes) == {0}, ended.err
+    alone.write("Split", **SETTINGS, ema=0.9)
+    alone.ranks()
+    assert_close(straight, alone)
+    assert straight.metrics("eval")[-1]["values"]["loss"] == pytest.approx(
+        alone.metrics("eval")[-1]["values"]["loss"], rel=1e-5
+    )
+    assert_same(going_on(tmp_path, halted, "same", 4), straight)
+    assert_close(going_on(tmp_path, halted, "one", 1, strategy="single", tensor_parallel=1), alone)
 
 
 @pytest.mark.long

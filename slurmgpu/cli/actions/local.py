@@ -145,10 +145,10 @@ def _processes_per_node(prepared: Prepared, here: Local, gpus: UsableGpus | None
     if plan.processes_per_node == size == 1:
         if (processes or 1) > 1:
             train = prepared.loaded.job.train
-            alone = train is not None and train.strategy in ("single", "dp")
+            alone = train is not None and train.strategy in ("single", "dp", "model_parallel")
             raise InvalidInput(
                 f"--processes {processes}: the job has one process",
-                hint="strategy: single and dp are one process; ddp or auto are as many as there are GPUs"
+                hint="strategy: single, dp and model_parallel are one process; ddp, fsdp2 or auto are as many as there are GPUs"
                 if alone
                 else "ask for more GPUs, such as --gpus 2",
             )

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
 
@@ -53,8 +53,11 @@ def path_of(task: Task, budget: Budget, environment: Mapping[str, str]) -> Path:
     return Path(home, "slurmgpu", "micro-batch", f"{task.path.stem}-{name}.json")
 
 
-def facts_of(task: Task, settings: Settings, together: bool) -> dict[str, object]:
-    """What a size depends on beside the device; what is known counts only as long as all of it is the same."""
+def facts_of(task: Task, settings: Settings, together: Union[bool, int]) -> dict[str, object]:
+    """What a size depends on beside the device; what is known counts only as long as all of it is the same.
+
+    ``together``: whether there are several processes; how many, where it depends on that.
+    """
     kept = {name: value for name, value in settings.as_dict().items() if name not in _FREE}
     return {
         "task": settings.task.rpartition(":")[2],

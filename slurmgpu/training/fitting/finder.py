@@ -62,6 +62,11 @@ def find(settings: Settings, task: Task, session: Session) -> Settings:
         TrainingError: on every rank, where not even one sample fits, or a try has failed for another reason.
     """
     group = session.group
+    if group.alike > 1:
+        raise TrainingError(
+            f"micro_batch is auto and tensor_parallel is {settings.tensor_parallel}: a try without the other processes cannot "
+            "split layers yet; give micro_batch a number"
+        )
     budget = budget_of(group.device, settings.fit_head_room, group.ranks)
     group.barrier()  # all look at what is free before one of them takes some
     search_of = _Search(settings, task, session, budget)
@@ -134,7 +139,11 @@ class _Search:
         self.share = -(-self.settings.batch_size // ranks.world_size)
         self.together = self.session.group.together
         self.source = cache.path_of(self.task, self.budget, os.environ)
-        self.facts = cache.facts_of(self.task, self.settings, self.together)
+        self.facts = cache.facts_of(
+            self.task,
+            self.settings,
+            ranks.world_size if self.settings.strategy == "fsdp2" else self.together,
+        )
         self.known, note = cache.read(self.source, self.facts, self.budget)
         if note is not None:
             self.session.console.say(f"note: {self.source} {note}: what fits is found anew")
@@ -212,7 +221,7 @@ class _Search:
             "device": str(self.session.group.device),
             "threads": torch.get_num_threads(),
             "budget": list(self.budget),
-            "together": self.together,
+            "world_size": self.session.group.ranks.world_size,
         }
 
     def keep(self) -> None:

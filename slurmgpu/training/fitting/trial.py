@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import torch
+import torch.distributed as dist
 
 from ..loop import Loop
 from ..processes.group import Group
@@ -40,19 +41,22 @@ _SCALED = 16  # steps in which a scaler has found a scale that does not overflow
 class Trial:
     """The training's loop, alone and in an empty folder, in which steps of any size can be taken.
 
-    ``together``: whether the training has several processes, whose gradients stay in DDP's buckets.
+    ``world_size``: processes of the training; of several, gradients stay in DDP's buckets, or the model is sharded over them.
     """
 
     def __init__(
-        self, settings: Settings, device: torch.device, budget: Budget, together: bool, folder: Path
+        self, settings: Settings, device: torch.device, budget: Budget, world_size: int, folder: Path
     ) -> None:
         self.memory = memory_of(device, budget)
-        self.together = together
+        self.together = world_size > 1
         self.settings = replace(
             settings, accumulate=1, micro_batch=1, drop_last=False, max_steps=_STEPS, epochs=_EPOCHS,
             workers=0, track=[], profile=False, resume=False, pretrained=None,
         )  # fmt: skip
         self.group = Group(Ranks(), device)
+        if settings.strategy == "fsdp2" and self.together:
+            pretend(world_size)
+            self.group.pieces = world_size
         self.session = Session(
             folder, self.group, {}, Console(speaks=False), Saving(), Limits(hang_timeout=None)
         )
@@ -86,7 +90,7 @@ class Trial:
             loop.step.take(samples)
         self._begun = True
         trained = [each for each in loop.model.parameters() if each.requires_grad]
-        if self.together and not self.settings.gradient_as_bucket_view:
+        if self.together and self.group.pieces == 1 and not self.settings.gradient_as_bucket_view:
             self._kept += [torch.ones_like(each) for each in trained]
         if self.group.device.type == "cpu":  # a save copies what it writes, beside the steps
             average = {} if loop.average is None else loop.average.state_dict()
@@ -121,6 +125,16 @@ def _tensors(value: object) -> list[torch.Tensor]:
     if isinstance(value, dict):
         value = list(value.values())
     return [found for each in value for found in _tensors(each)] if isinstance(value, (list, tuple)) else []
+
+
+def pretend(world_size: int) -> None:
+    """Begin a process group of so many, of which this process alone is there: what it gathers from others is made up.
+
+    A sharded model then takes the memory that it will, and its numbers mean nothing.
+    """
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
 
 
 def _answer(trial: Trial, request: dict[str, Any]) -> dict[str, object]:
@@ -159,7 +173,7 @@ def main(answers: TextIO) -> None:
     torch.set_num_threads(first["threads"])
     try:
         settings, budget = Settings(**first["settings"]), Budget(*first["budget"])
-        trial = Trial(settings, device, budget, first["together"], Path(first["folder"]))
+        trial = Trial(settings, device, budget, first["world_size"], Path(first["folder"]))
         about: dict[str, object] = {"tests": bool(trial.loop.evaluation), "budget": trial.memory.bytes}
     except Exception as error:
         traceback.print_exc()

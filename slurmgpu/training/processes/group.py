@@ -12,6 +12,7 @@ import json
 import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Optional, TypeVar, cast
 
@@ -41,6 +42,20 @@ class Group:
     def __init__(self, ranks: Ranks, device: torch.device) -> None:
         self.ranks = ranks
         self.device = device
+        self.data = ranks
+        """This process's place among those that have other samples; with tensor parallelism several have the same."""
+        self.pieces = ranks.world_size
+        """Over how many processes a model is sharded; a trial of one process alone pretends to have others."""
+
+    @property
+    def alike(self) -> int:
+        """How many processes have the same samples."""
+        return self.ranks.world_size // self.data.world_size
+
+    def split_layers(self, over: int) -> None:
+        """From now on ``over`` processes, one after the other, have the same samples: a layer is split over them."""
+        ranks = self.ranks
+        self.data = replace(ranks, rank=ranks.rank // over, world_size=ranks.world_size // over)
 
     @property
     def together(self) -> bool:

@@ -17,14 +17,14 @@ from ..processes.group import Group
 from ..settings import Settings
 from ..task import Task
 
-__all__ = ["fully_sharded", "is_asked_for", "refuse", "require_torch"]
+__all__ = ["blocks_of", "fully_sharded", "is_asked_for", "refuse", "require_torch"]
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def is_asked_for(settings: Settings, group: Group) -> bool:
     """Whether a model is sharded; by one process alone there is nothing to share out."""
-    return settings.strategy == "fsdp2" and group.together
+    return settings.strategy == "fsdp2" and group.pieces > 1
 
 
 def require_torch() -> None:
@@ -40,6 +40,24 @@ def require_torch() -> None:
             f"strategy fsdp2 needs torch 2.6 or newer, and here is {torch.__version__}: use an environment with a newer "
             "one, or strategy ddp"
         ) from None
+
+
+def require_mesh(settings: Settings, world_size: int) -> None:
+    """Refuse a number of processes over which layers cannot be split.
+
+    Raises:
+        SettingsError: the message names both numbers.
+    """
+    over = settings.tensor_parallel
+    if settings.strategy != "fsdp2":
+        raise SettingsError(
+            f"tensor_parallel is {over}, and strategy is {settings.strategy}: layers are split over processes with "
+            "strategy fsdp2"
+        )
+    if world_size % over:
+        raise SettingsError(
+            f"tensor_parallel is {over}, and there are {world_size} processes, which it must divide: start a multiple of {over}"
+        )
 
 
 def refuse(task: Task, settings: Settings) -> None:
@@ -74,8 +92,13 @@ def fully_sharded(model: nn.Module, task: Task, settings: Settings, group: Group
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
     group.share(model)
-    mesh = init_device_mesh(group.device.type, (group.ranks.world_size,), mesh_dim_names=("data",))
-    options: dict[str, Any] = {"mesh": mesh}
+    over = settings.tensor_parallel
+    mesh = init_device_mesh(
+        group.device.type, (group.pieces // over, over), mesh_dim_names=("data", "tensor")
+    )
+    if over > 1:
+        model = task.parallelize(model, mesh["tensor"])
+    options: dict[str, Any] = {"mesh": mesh["data"]}
     if settings.precision != "fp32":
         options["mp_policy"] = MixedPrecisionPolicy(
             param_dtype=_DTYPES[settings.precision], reduce_dtype=torch.float32
@@ -84,9 +107,7 @@ def fully_sharded(model: nn.Module, task: Task, settings: Settings, group: Group
         options["reshard_after_forward"] = False
     if settings.cpu_offload:
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=group.device.type == "cuda")
-    found = task.shards(model)
-    blocks = list(_default_blocks(model)) if found is None else found
-    for block in _innermost_first(model, blocks):
+    for block in _innermost_first(model, blocks_of(model, task)):
         if any(True for _ in block.parameters()):
             fully_shard(block, **options)
     try:
@@ -94,6 +115,12 @@ def fully_sharded(model: nn.Module, task: Task, settings: Settings, group: Group
     except ValueError as error:
         raise TrainingError(f"strategy fsdp2: torch cannot shard {type(model).__name__}: {error}") from error
     return model
+
+
+def blocks_of(model: nn.Module, task: Task) -> list[nn.Module]:
+    """The modules that stay together, as the task says, or by default."""
+    found = task.shards(model)
+    return list(_default_blocks(model)) if found is None else found
 
 
 def _default_blocks(model: nn.Module) -> Iterable[nn.Module]:

@@ -63,7 +63,7 @@ class Gauges:
             self.absent["achieved_flops_per_second"] = self.absent["mfu"] = "the task has no flops(cfg)"
             return None
         devices = group.ranks.world_size
-        if settings.strategy == "dp":
+        if settings.strategy in ("dp", "model_parallel"):
             devices = max(1, torch.cuda.device_count())
         if settings.peak_flops is not None:
             return settings.peak_flops * devices
