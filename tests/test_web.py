@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,7 +53,16 @@ HERE = "http://127.0.0.1:8000"
 OWN = {"origin": HERE}
 HOSTILE = "<script>alert(1)</script>\x1b[2J"
 JOBS = [
-    job("11", "PENDING", name="waits", user="me", reason="Priority", gpus=8, partition="gpu"),
+    job(
+        "11",
+        "PENDING",
+        name="waits",
+        user="me",
+        reason="Priority",
+        gpus=8,
+        partition="gpu",
+        dependency="afterok:12(unfulfilled),afterany:9(unfulfilled)",
+    ),
     job("12", "RUNNING", name=HOSTILE, user="me", gpus=4, partition="gpu", elapsed=90),
     job("13", "RUNNING", name="theirs", user="bob", gpus=1, partition="gpu"),
     job(
@@ -629,7 +639,19 @@ def test_the_list_has_ones_own_jobs_and_nobody_elses(inside: TestClient) -> None
 
 
 @pytest.mark.parametrize(
-    "place", ["/run", "/run/now", "/run/log", "/run/metrics", "/run/report", "/run/why", "/run/ask"]
+    "place",
+    [
+        "/run",
+        "/run/now",
+        "/run/log",
+        "/run/metrics",
+        "/run/report",
+        "/run/why",
+        "/run/ask",
+        "/run/graph",
+        "/run/tasks",
+        "/run/tasks/metrics",
+    ],
 )
 def test_jobs_of_others_and_jobs_that_are_none_are_not_shown(inside: TestClient, place: str) -> None:
     for name in ("13", "999", "", "../12", "12; rm", HOSTILE):
@@ -743,15 +765,27 @@ class _Found:
         return self
 
 
+def a_row(step: int, restart: int = 0, kind: str = "train", **values: float | None) -> str:
+    head = {"schema": "slurmgpu.metrics/1", "time": 1.0, "rank": 0, "restart": restart, "step": step}
+    return json.dumps({**head, "kind": kind, "values": values}) + "\n"
+
+
+def a_sweep(folder: Path, fake: Fake) -> None:
+    """Files of the array's tasks 0 and 1 of which one has the lower loss."""
+    for task, loss in ((0, 2.0), (1, 0.5)):
+        (folder / str(task)).mkdir()
+        rows = [a_row(step, loss=loss + 1 / step, samples_per_second=9.0) for step in range(1, 9)]
+        rows.append(a_row(8, kind="eval", loss=loss, accuracy=0.75, seconds=1.0, epoch=1))
+        (folder / str(task) / "metrics.jsonl").write_text("".join(rows), encoding="utf-8")
+    fake.runs.update({f"16_{task}": _Found(folder) for task in range(3)})
+
+
 def test_the_plots_have_the_newest_start_of_each_step_and_holes_for_what_is_no_number(
     inside: TestClient, fake: Fake, tmp_path: Path
 ) -> None:
-    def row(step: int, restart: int, kind: str = "train", **values: float | None) -> str:
-        head = {"schema": "slurmgpu.metrics/1", "time": 1.0, "rank": 0, "restart": restart, "step": step}
-        return json.dumps({**head, "kind": kind, "values": values}) + "\n"
-
-    rows = [row(1, 0, loss=3.0, samples_per_second=10.0), row(2, 0, loss=9.0), row(2, 1, loss=2.0, samples_per_second=11.0),
-            row(3, 1, loss=None), row(2, 1, "eval", loss=2.5), "broken\n"]  # fmt: skip
+    rows = [a_row(1, 0, loss=3.0, samples_per_second=10.0), a_row(2, 0, loss=9.0),
+            a_row(2, 1, loss=2.0, samples_per_second=11.0), a_row(3, 1, loss=None),
+            a_row(2, 1, "eval", loss=2.5), "broken\n"]  # fmt: skip
     (tmp_path / "metrics.jsonl").write_text("".join(rows), encoding="utf-8")
     (tmp_path / "12.out").write_text("its log\n", encoding="utf-8")
     fake.runs["12"] = _Found(tmp_path)
@@ -772,6 +806,56 @@ def test_runs_are_compared_by_what_differs(inside: TestClient, fake: Fake) -> No
     assert "partition gpu cpu" in shown
     for wrong in ("", "job=12", "job=12&job=13", "job=12&job=999", "&".join(f"job={n}" for n in range(9))):
         assert inside.get(f"/compare?{wrong}").status_code == 422
+    assert fake.asked == []
+
+
+def test_an_array_has_its_tasks_beside_each_other_with_their_losses(
+    inside: TestClient, fake: Fake, tmp_path: Path
+) -> None:
+    a_sweep(tmp_path, fake)
+    assert "run/tasks?job=16" in inside.get("/run?job=16").text
+
+    def tasks(order: str) -> list[list[str]]:
+        shown = inside.get(f"/run/tasks?job=16&order={order}").text
+        return [words_of(row).split() for row in re.findall(r"<tr>.*?</tr>", shown, re.S)[1:]]
+
+    first = ["0", "RUNNING", "8", "2.125", "2", "0.75", "-"]
+    second = ["1", "RUNNING", "8", "0.625", "0.5", "0.75", "-"]
+    third = ["2", "RUNNING", "-", "-", "-", "-", "-"]
+    assert tasks("") == [first, second, third]
+    assert tasks("loss") == [second, first, third]
+    told = inside.get("/run/tasks/metrics?job=16").json()
+    assert (told["tasks"], told["losses"], told["results"]) == ([0, 1], [2.125, 0.625], [2.0, 0.5])
+    assert [(one["job"], one["steps"], one["evals"]) for one in told["jobs"]] == [
+        ("0", list(range(1, 9)), [[8, 2.0]]),
+        ("1", list(range(1, 9)), [[8, 0.5]]),
+    ]
+    for place in ("/run/tasks?job=12", "/run/tasks?job=13", "/run/tasks/metrics?job=13"):
+        assert inside.get(place).status_code == 422
+    assert fake.asked == []
+
+
+def test_jobs_that_wait_for_one_another_are_drawn_in_their_order(
+    inside: TestClient, fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 14 has ended: what it waited for is known from its plan alone.
+    plan = SimpleNamespace(option={"dependency": "afterok:11"}.get)
+    monkeypatch.setattr("slurmgpu.web.related.read_plan", lambda _: plan)
+    fake.runs["14"] = _Found(tmp_path)
+    for job_id in ("11", "12", "14"):
+        shown = inside.get(f"/run/graph?job={job_id}").text
+        drawn = re.findall(r'href="run\?job=(\d+)".*?<rect x="(\d+)"', shown, re.S)
+        assert [name for name, _ in sorted(drawn, key=lambda one: int(one[1]))] == ["12", "11", "14"]
+        assert shown.count("marker-end") == 2
+        assert re.search(rf'job={job_id}" class="box [a-z]+ here" aria-current="page"', shown)
+        said = words_of(shown)
+        assert "11 waits waits for 12 to end well, 9 to end" in said
+        assert "14 broke waited for 11 to end well" in said
+        assert "not in the list any more: 9" in said
+        assert "<script" not in shown
+        assert "\x1b" not in shown
+    assert inside.get("/run/graph?job=16").text.strip() == ""
+    assert inside.get("/run/graph?job=13").status_code == 422
     assert fake.asked == []
 
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from slurmgpu.models.run import JobStatus
+from slurmgpu.monitoring.dependencies import WAITS_FOR, read_dependency
 
 __all__ = ["LIMIT", "NEXT", "WORDS", "About", "Waits", "about", "each_waits", "waits", "word_of", "words_of"]
 
@@ -202,21 +203,10 @@ def _figure(word: str, job: JobStatus) -> str:
 
 
 # afterok:12(unfulfilled),afterany:13_*(unfulfilled); by ? where one of them is enough. after:14+5: 5 minutes after its start.
-_AFTER = re.compile(r"(after\w*):([\d_*+]+)(?:\((\w+)\))?")
-_BEFORE = {
-    "after": "{} to start",
-    "afterany": "{} to end",
-    "afterok": "{} to end well",
-    "afternotok": "{} to fail",
-    "aftercorr": "its task of {} to end well",
-    "afterburstbuffer": "{} to free its burst buffer",
-}
-
-
 def _dependency(word: str, job: JobStatus) -> str | None:
     """Which jobs a job waits for, and for what of them."""
     text = job.dependency or ""
-    found = [(_BEFORE.get(kind), one, how) for kind, one, how in _AFTER.findall(text)]
+    found = [(WAITS_FOR.get(kind), one, how) for kind, one, how in read_dependency(text)]
     if not word.startswith("Dependency") or not (found or "singleton" in text):
         return None
     link = " or " if "?" in text else " and "

@@ -15,6 +15,8 @@ from slurmgpu.monitoring.causes import cause_lines, cause_of, is_own_doing
 from slurmgpu.monitoring.gpus_now import GpusNow, gpus_now
 from slurmgpu.monitoring.log_files import Log, logs_of
 from slurmgpu.monitoring.metrics import folder_of, losses
+from slurmgpu.monitoring.progress import progress_of
+from slurmgpu.monitoring.samples import summary
 from slurmgpu.monitoring.seen import with_seen
 from slurmgpu.monitoring.series import GpuSeries, gpu_series
 from slurmgpu.monitoring.status import StatusReport, last_known, status
@@ -108,6 +110,12 @@ class Source:
         except InvalidInput as error:
             plan_note = error.message
         run_dir = Path(run.run_dir)
+        if job.progress is None and job.state.is_final:  # Slurm has forgotten where its script was
+            seen = {
+                "progress": progress_of(folder_of(run_dir, job)),
+                "sampled": None if job.raw_id is None else summary(run_dir, job.raw_id),
+            }
+            job = job.model_copy(update=seen)
         gpus = gpu_series(run_dir, job.raw_id) if job.raw_id is not None else []
         return Detail(job, run, plan, plan_note, losses(folder_of(run_dir, job)), gpus)
 

@@ -21,7 +21,7 @@ from slurmgpu.printable import Harmless
 from slurmgpu.screen.source import Seen, Source
 from slurmgpu.slurm import JobId
 
-__all__ = ["Looker", "Piece", "metrics_of", "next_piece"]
+__all__ = ["Looker", "Piece", "curves", "metrics_of", "next_piece"]
 
 _FLOOR = 2.0
 _MOST_KEPT = 500
@@ -154,20 +154,25 @@ def metrics_of(source: Source, job: JobStatus) -> dict[str, object]:
     if run is None:
         return {"steps": [], "loss": [], "speed": [], "evals": [], "gpus": []}
     folder = Path(run.run_dir)
+    series = gpu_series(folder, job.raw_id) if job.raw_id is not None else []
+    gpus = [{"name": f"{one.host}:{one.gpu}", "use": one.use[-_MOST_POINTS:]} for one in series[:16]]
+    return {**curves(folder, job), "gpus": gpus}
+
+
+def curves(run_dir: Path, job: JobStatus) -> dict[str, object]:
+    """Loss and samples per second by step, and the loss of evaluations: of each step, what the newest start says."""
     trained: dict[int, tuple[float | None, float | None]] = {}
     evaluated: dict[int, float] = {}
-    for row in end_of(folder_of(folder, job)):
+    for row in end_of(folder_of(run_dir, job)):
         loss = number(row.values.get("loss"))
         if row.kind == "train":
             trained[row.step] = (loss, number(row.values.get("samples_per_second")))
         elif row.kind == "eval" and loss is not None:
             evaluated[row.step] = loss
     steps = sorted(trained)[-_MOST_POINTS:]
-    series = gpu_series(folder, job.raw_id) if job.raw_id is not None else []
     return {
         "steps": steps,
         "loss": [trained[step][0] for step in steps],
         "speed": [trained[step][1] for step in steps],
         "evals": sorted(evaluated.items()),
-        "gpus": [{"name": f"{one.host}:{one.gpu}", "use": one.use[-_MOST_POINTS:]} for one in series[:16]],
     }

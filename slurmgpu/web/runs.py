@@ -16,6 +16,7 @@ from starlette.routing import Route
 from slurmgpu.errors import InvalidInput, SlurmGpuError, SlurmUnreachable
 from slurmgpu.models.plan import Plan
 from slurmgpu.models.run import JobState, JobStatus
+from slurmgpu.models.samples import Progress
 from slurmgpu.monitoring.arrays import Line
 from slurmgpu.monitoring.reasons import reason
 from slurmgpu.monitoring.seen import progress_text
@@ -26,6 +27,7 @@ from slurmgpu.screen.text import cell, doing, moment
 from slurmgpu.web.html import form_of, page, query_of
 from slurmgpu.web.looking import Looker, metrics_of, next_piece
 from slurmgpu.web.once import Questions
+from slurmgpu.web.related import Related
 
 __all__ = ["Runs"]
 
@@ -53,6 +55,7 @@ class Runs:
 
     def __init__(self, source: Source, report: Callable[[JobStatus], list[str]]) -> None:
         self.looker = Looker(source)
+        self.related = Related(self.looker)
         self._report = report
         self._questions: Questions[_Asked] = Questions()
 
@@ -74,6 +77,9 @@ class Runs:
             Route("/run/log", self.log),
             Route("/run/report", self.report),
             Route("/run/why", self.why),
+            Route("/run/tasks", self.tasks),
+            Route("/run/tasks/metrics", self.tasks_metrics),
+            Route("/run/graph", self.graph),
             Route("/run/ask", self.ask),
             Route("/run/do", self.do, methods=["POST"]),
         ]
@@ -128,8 +134,8 @@ class Runs:
             )
         found = [self._facts(self._known(name)) for name in names]
         titles = [title for title in _COMPARED if any(title in dict(one["facts"]) for one in found)]
-        rows = [(title, [dict(one["facts"]).get(title, "-") for one in found]) for title in titles]
-        rows += [(title, values) for title, values in _settings([one["plan"] for one in found])]
+        rows = list(_settings([one["plan"] for one in found]))
+        rows += [(title, [dict(one["facts"]).get(title, "-") for one in found]) for title in titles]
         return page("compare.html", page="runs", found=found, rows=rows)
 
     def one(self, request: Request) -> Response:
@@ -152,6 +158,8 @@ class Runs:
             if (text := cell(key, line, now)) and text != "n/a"
         ]
         seen = detail.job
+        # Of an array, Slurm's words are those of one task.
+        progress = None if line.tasks else seen.progress
         return {
             "job": job,
             "kind": _kind(job),
@@ -161,9 +169,9 @@ class Runs:
             "tasks": line.tasks or "",
             "run_dir": detail.run.run_dir if detail.run else "",
             "plan": detail.plan,
-            "progress": progress_text(seen.progress, running=not job.state.is_final) if seen.progress else "",
-            "figures": seen.progress,
-            "sampled": seen.sampled,
+            "progress": progress_text(progress, running=not job.state.is_final) if progress else "",
+            "speed": _short(progress.samples_per_second) if progress and progress.samples_per_second else "",
+            "sampled": None if line.tasks else seen.sampled,
             "acts": [
                 (act.verb, _BUTTONS.get(act.verb, act.verb.capitalize()))
                 for act in ACTS
@@ -171,6 +179,7 @@ class Runs:
             ],
             "final": job.state.is_final,
             "waiting": job.state.is_waiting,
+            "age": _age(self.looker.jobs()),
         }
 
     def _may(self, act: Act, job: JobStatus) -> bool:
@@ -201,6 +210,37 @@ class Runs:
         job = self._line(request).job
         lines = self.source.why(job) if job.state.is_waiting else ["It does not wait."]
         return page("report.html", lines=lines)
+
+    def tasks(self, request: Request) -> Response:
+        """The tasks of an array beside each other."""
+        line, best_first = self._line(request), query_of(request).get("order") == "loss"
+        if line.tasks is None:
+            raise InvalidInput(f"job {line.job.job_id} is no array")
+        now = moment()
+        found = self.related.tasks(line, best_first=best_first)
+        rows = [
+            {
+                "id": one.job.job_id,
+                "task": (one.job.array_tasks or "").strip("[]").partition("%")[0],
+                "state": one.job.state.value,
+                "kind": _kind(one.job),
+                "elapsed": cell("elapsed", Line(one.job), now) or "-",
+                "steps": _steps(one.progress),
+                "loss": _short(one.progress.loss if one.progress else None),
+                "results": [_short(one.results.get(name)) for name in found["results"]],
+                "reason": reason(one.job) or "",
+            }
+            for one in found["trials"]
+        ]
+        return page("tasks.html", job=line.job, best_first=best_first, **{**found, "rows": rows})
+
+    def tasks_metrics(self, request: Request) -> Response:
+        """The numbers of the plots of an array."""
+        return JSONResponse(self.related.metrics(self._line(request)))
+
+    def graph(self, request: Request) -> Response:
+        """The jobs that wait for one another."""
+        return page("graph.html", graph=self.related.graph(self._line(request)), kind=_kind)
 
     def ask(self, request: Request) -> Response:
         """Whether something is really to be done with it."""
@@ -254,6 +294,18 @@ def _settings(plans: Sequence[Plan | None]) -> Iterator[tuple[str, list[str]]]:
         values = [one.get(name, "-") for one in told]
         if len(set(values)) > 1:
             yield name, values
+
+
+def _steps(progress: Progress | None) -> str:
+    if progress is None:
+        return "-"
+    return f"{progress.step}/{progress.total_steps}" if progress.total_steps else str(progress.step)
+
+
+def _short(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if 1000 <= value < 1e9 else f"{value:.4g}"
 
 
 def _text(value: object) -> str:

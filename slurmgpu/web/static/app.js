@@ -126,11 +126,11 @@ document.addEventListener("htmx:afterSettle", (event) => {
 // A list that is read anew keeps what is ticked.
 let ticked = new Set();
 document.addEventListener("htmx:beforeSwap", (event) => {
-  if (event.detail.target.id !== "rows") return;
+  if (!["rows", "tasks"].includes(event.detail.target.id)) return;
   ticked = new Set([...event.detail.target.querySelectorAll("[data-row]:checked")].map((one) => one.dataset.row));
 });
 document.addEventListener("htmx:afterSwap", (event) => {
-  if (event.detail.target.id !== "rows") return;
+  if (!["rows", "tasks"].includes(event.detail.target.id)) return;
   for (const one of document.querySelectorAll("[data-row]")) one.checked = ticked.has(one.dataset.row);
 });
 
@@ -140,6 +140,9 @@ if (form) form.addEventListener("input", () => document.getElementById("question
 // A page that nobody looks at asks nothing.
 document.addEventListener("htmx:beforeRequest", (event) => {
   if (document.hidden && event.detail.elt.dataset.polls !== undefined) event.preventDefault();
+});
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) for (const one of document.querySelectorAll("[data-polls]")) htmx.trigger(one, "again");
 });
 
 document.addEventListener("htmx:sendError", () => {

@@ -3,13 +3,35 @@
 
 const colours = ["#2a6fdb", "#c2571a", "#1a8f5a", "#9a3fb5", "#b3861a", "#c43d6b", "#3a8fa8", "#6b6b6b"];
 const plots = {};
+const high = 240;
+// Between the marks of steps, samples and tasks, which are whole.
+const whole = [...Array(10).keys()].flatMap((power) => [1, 2, 5].map((one) => one * 10 ** power));
 
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-function axis() {
-  return { stroke: colour("--text"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
+function axis(size) {
+  return { stroke: colour("--text"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 }, size };
+}
+
+// From 0 up to a little more than the highest; of shares, up to 1.
+function range(scales) {
+  if (scales.from0) return { range: (_, low, top) => [0, top * 1.05 || 1] };
+  return scales.share ? { range: [0, 1] } : {};
+}
+
+function wide(place) {
+  return Math.max(200, Math.floor(place.getBoundingClientRect().width));
+}
+
+// More than a few lines begin with the same colours again, dashed.
+function series(labels, scales, count) {
+  return labels.map((label, index) => ({
+    label, stroke: colours[index % colours.length], width: scales.points ? 0 : 2, spanGaps: true,
+    dash: index < colours.length ? [] : [6, 4], points: { show: scales.points || count < 40, ...(scales.points ? { size: 9, fill: colours[index] } : {}) },
+    value: (_, value) => (value === null || value === undefined ? "" : scales.share ? Math.round(100 * value) + "%" : short(value)),
+  }));
 }
 
 function draw(name, data, labels, scales) {
@@ -18,18 +40,60 @@ function draw(name, data, labels, scales) {
   const some = data.length > 1 && data[0].length > 1 && data.slice(1).some((one) => one.some((value) => value !== null));
   figure.hidden = !some;
   if (!some) return;
-  const width = Math.max(240, place.clientWidth);
-  if (plots[name] && plots[name].labels === labels.join()) {
-    plots[name].plot.setData(data);
+  const known = plots[name];
+  if (known && known.labels === labels.join()) {
+    known.plot.setData(data);
     return;
   }
-  if (plots[name]) plots[name].plot.destroy();
-  const series = [{ label: scales.x }, ...labels.map((label, index) => ({
-    label, stroke: colours[index % colours.length], width: 2, points: { show: data[0].length < 40 }, spanGaps: true,
-  }))];
-  const options = { width, height: 220, scales: { x: { time: false }, y: scales.y || {} }, axes: [axis(), { ...axis(), size: 64 }],
-    series, legend: { show: true }, cursor: { drag: { x: true, y: false } } };
-  plots[name] = { plot: new uPlot(options, data, place), labels: labels.join() };
+  if (known) known.plot.destroy();
+  const made = () => new uPlot({
+    width: wide(place), height: high, scales: { x: { time: false }, y: range(scales) },
+    axes: [{ ...axis(40), incrs: whole, values: (_, ticks) => ticks.map((one) => one.toLocaleString("en")) }, { ...axis(64), values: (_, ticks) => ticks.map((one) => (one === null ? "" : short(one))) }],
+    series: [{ label: scales.x, value: (_, value) => (value === null ? "" : String(value)) }, ...series(labels, scales, data[0].length)],
+    legend: { show: true, live: true }, cursor: { drag: { x: true, y: false } },
+  }, data, place);
+  plots[name] = { plot: made(), labels: labels.join(), made, place };
+  sizes.observe(place);
+}
+
+// A cell is as wide as its neighbours leave it: they come and go, and the window changes.
+const sizes = new ResizeObserver((seen) => {
+  for (const { target } of seen) {
+    const one = Object.values(plots).find((known) => known.place === target);
+    if (one && target.offsetParent && one.plot.width !== wide(target)) one.plot.setSize({ width: wide(target), height: high });
+  }
+});
+
+// The colours of the axes are those of the page.
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  for (const one of Object.values(plots)) {
+    const data = one.plot.data;
+    one.plot.destroy();
+    one.plot = one.made();
+    one.plot.setData(data);
+  }
+});
+
+// What the server answers; null where it says no, or does not answer.
+async function asked(place) {
+  try {
+    const answer = await fetch(place);
+    document.body.classList.remove("gone");
+    return answer.ok ? await answer.json() : null;
+  } catch {
+    document.body.classList.add("gone");
+    return null;
+  }
+}
+
+// As long as somebody looks at the page, and until there is nothing more to come.
+async function again(work, pace) {
+  let done = false;
+  try {
+    if (!document.hidden) done = await work();
+  } finally {
+    if (!done) setTimeout(() => again(work, pace), pace);
+  }
 }
 
 function tell(name, words) {
@@ -42,11 +106,5 @@ function last(values) {
 }
 
 function short(value) {
-  return Number(value.toPrecision(4)).toString();
+  return value >= 1000 && value < 1e9 ? Math.round(value).toLocaleString("en") : Number(value.toPrecision(4)).toString();
 }
-
-addEventListener("resize", () => {
-  for (const [name, one] of Object.entries(plots)) {
-    one.plot.setSize({ width: Math.max(240, document.getElementById("plot-" + name).clientWidth), height: 220 });
-  }
-});

@@ -14,20 +14,19 @@ function withEvals(told) {
 }
 
 async function look() {
-  const answer = await fetch("run/metrics?" + query);
-  if (!answer.ok) return true;
-  const told = await answer.json();
+  const told = await asked("run/metrics?" + query);
+  if (!told) return false;
   box.hidden = !(told.steps.length > 1 || told.gpus.some((one) => one.use.length > 1));
   if (!box.hidden) {
     const [data, labels] = withEvals(told);
     draw("loss", data, labels, { x: "step" });
-    draw("speed", [told.steps, told.speed], ["samples/s"], { x: "step", y: { range: (_, low, high) => [0, high * 1.05 || 1] } });
+    draw("speed", [told.steps, told.speed], ["samples/s"], { x: "step", from0: true });
     const longest = Math.max(0, ...told.gpus.map((one) => one.use.length));
     const uses = told.gpus.map((one) => [...Array(longest - one.use.length).fill(null), ...one.use]);
-    draw("gpus", [[...Array(longest).keys()], ...uses], told.gpus.map((one) => one.name), { x: "sample", y: { range: [0, 1] } });
+    draw("gpus", [[...Array(longest).keys()], ...uses], told.gpus.map((one) => one.name), { x: "sample", share: true });
     const loss = last(told.loss), speed = last(told.speed);
     if (loss !== null) tell("loss", `${short(loss)} at step ${told.steps[told.steps.length - 1]}`);
-    if (speed !== null) tell("speed", `${short(speed)} samples/s now`);
+    if (speed !== null) tell("speed", `${short(speed)} samples/s ${told.final ? "at the end" : "now"}`);
     const now = told.gpus.map((one) => `${one.name} ${Math.round(100 * last(one.use))}%`);
     if (now.length) tell("gpus", now.join(", "));
   }
@@ -37,14 +36,15 @@ async function look() {
 const log = { number: "0", position: "" };
 
 async function more() {
-  const asked = log.number;
-  const answer = await fetch(`run/log?${query}&log=${asked}&position=${log.position}`);
-  if (!answer.ok || asked !== log.number) return false;
-  const told = await answer.json();
+  const number = log.number;
+  const told = await asked(`run/log?${query}&log=${number}&position=${log.position}`);
+  if (!told || number !== log.number) return false;
   const said = document.getElementById("log-said");
-  if (said.textContent !== told.absent) said.textContent = told.absent;
+  const words = told.absent || (told.position === 0 && !told.text ? (told.final ? "It is empty." : "It is empty so far.") : "");
+  if (said.textContent !== words) said.textContent = words;
   if (told.anew) text.textContent = "";
   if (told.text) {
+    text.hidden = false;
     text.append(told.text);
     // What is far above is dropped: a browser holds a long log badly.
     if (text.textContent.length > 2000000) text.textContent = text.textContent.slice(-1000000);
@@ -53,16 +53,6 @@ async function more() {
   const grown = told.text !== "" && !told.absent;
   if (!told.absent) log.position = String(told.position);
   return told.final && !grown;
-}
-
-async function again(work, pace) {
-  let done = false;
-  try {
-    if (document.visibilityState === "visible") done = await work();
-  } catch {
-    document.body.classList.add("gone");
-  }
-  if (!done) setTimeout(() => again(work, pace), pace);
 }
 
 const which = document.getElementById("which");
