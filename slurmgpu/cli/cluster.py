@@ -72,6 +72,21 @@ def verify(ctx: click.Context, /, **given: Any) -> None:
     act(ctx, **given)
 
 
+@command.command("fetch", short_help="Fetch a profile that a centre publishes.")
+@click.argument("what", metavar="ADDRESS|NAME")
+@click.option("--name", metavar="NAME", help="The profile's name.  [default: its own]")
+@click.option("--dry-run", is_flag=True, help="Print it; write nothing.")
+def fetch(**given: Any) -> None:
+    """Fetch a profile from an address of its centre (https://HOST/PATH/NAME.yaml) into your profiles, or look whether
+    there is a newer one of a profile that was fetched, and show what changed.
+
+    This is the only command that fetches a profile: plans and submissions use the file that is there.
+    """
+    from slurmgpu.cli.actions.cluster_fetch import act
+
+    act(**given)
+
+
 @command.command("list", short_help="List the known profiles.")
 @click.argument("words", metavar="[WORD]...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -9,6 +9,7 @@ from pathlib import Path
 from slurmgpu.errors import InvalidInput, did_you_mean
 from slurmgpu.files.data import data_folder
 from slurmgpu.files.layered import Layered, Origin
+from slurmgpu.files.packages import package_folders
 from slurmgpu.files.settings import LoadedSettings
 from slurmgpu.files.trust import Foreign, Trust
 from slurmgpu.files.yaml import read_file, validate
@@ -30,9 +31,11 @@ _WHOLE = ("partitions", "qos", "environments")
 
 
 def profile_folders(settings: LoadedSettings) -> list[Path]:
-    """The folders of profiles by rank: site, lab, user, project, shipped; without those that hold an untrusted file."""
+    """The folders of profiles by rank: site, lab, user, project, those of installed packages, shipped; without those of
+    the first four that hold an untrusted file."""
     named = [folder / "clusters" for folder in settings.folders.values()]
-    return [*(folder for folder in named if not foreign_profiles(settings, folder)), data_folder("clusters")]
+    own = (folder for folder in named if not foreign_profiles(settings, folder))
+    return [*own, *package_folders().values(), data_folder("clusters")]
 
 
 def foreign_profiles(settings: LoadedSettings, folder: Path) -> list[Foreign]:
@@ -208,5 +211,5 @@ def choose_cluster(
             hint="give a profile's name, or the path of a profile file",
         )
     # They were looked at before; this is of the files that are read now.
-    shipped = Trust.of([data_folder("clusters")])
+    shipped = Trust.of([*package_folders().values(), data_folder("clusters")])
     return load_cluster(known[name], folders, Trust((*settings.trust.folders, *shipped.folders))), chooser

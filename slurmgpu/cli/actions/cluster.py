@@ -25,6 +25,7 @@ from slurmgpu.files.clusters import (
     profiles,
     user_profile,
 )
+from slurmgpu.files.packages import package_folders
 from slurmgpu.files.settings import LoadedSettings, load_settings, write_user_setting
 from slurmgpu.models.cluster import Cluster
 from slurmgpu.models.discovered import Discovered
@@ -195,7 +196,8 @@ def act_list(words: tuple[str, ...], as_json: bool) -> None:
     settings = load_settings(Path.cwd())
     folders = profile_folders(settings)
     chosen, chooser = choose_cluster(None, settings, os.environ)
-    whose = {folder / "clusters": _WHOSE[layer] for layer, folder in settings.folders.items()}
+    whose = {folder: f"of package {name}" for name, folder in package_folders().items()}
+    whose |= {folder / "clusters": _WHOSE[layer] for layer, folder in settings.folders.items()}
     everything = [
         Row(name, load_cluster(path, folders), path, whose.get(path.parent), name == chosen.name)
         for name, path in sorted(profiles(settings).items())
